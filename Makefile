@@ -1,0 +1,57 @@
+# SLOCK: what a developer types. The recipes are short; what they do is in scripts/.
+
+PORT ?= 6379
+SERVER ?= redis-server
+GET_SERVERS ?= ../shared/tools/get-servers
+SLOCK_SOAK_SECONDS ?= 60
+export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build run demo test test-servers soak bench lint format clean
+
+help: ## Show this
+	@echo "SLOCK, a read-write lock as a Redis data type."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PORT=6379             the port of make run"
+	@echo "  SERVER=path           the server that run, demo, test, soak and bench start (Redis 7.0+, Valkey 7.2+)"
+	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_lock.py -k fence\""
+	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
+	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff"
+
+deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
+	@scripts/deps
+
+build: deps ## Build target/release/libslock.so
+	cargo build --release
+
+run: build ## Start a server with the module, in the foreground, on 127.0.0.1:PORT
+	@scripts/run
+
+demo: build ## Play a short story on a private server: locks, a crash, a replica
+	@.venv/bin/python scripts/demo.py
+
+test: build ## Run every test: the Rust crates, then the module in a server
+	@scripts/test
+
+test-servers: build ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
+	@scripts/test-servers
+
+soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
+	@scripts/test soak
+
+bench: build ## Measure CPU time, memory and hand-off; fail when a limit is passed
+	@scripts/bench
+
+lint: deps ## Check format and style of Rust, Python and shell
+	@scripts/lint
+
+format: deps ## Format Rust and Python
+	cargo fmt
+	.venv/bin/ruff check --select I --fix .
+	.venv/bin/ruff format .
+
+clean: ## Remove what was built, .venv, and the data that make run left
+	cargo clean
+	rm -rf .venv .pytest_cache .ruff_cache slock.rdb slock-aof temp-*.rdb

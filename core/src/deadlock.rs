@@ -1,0 +1,113 @@
+//! The search for a cycle in who waits for whom.
+//!
+//! An owner waits for another when one of its requests cannot be served before the other acts.
+//! At each name a request asks for, it waits
+//!
+//! * for every live holder it cannot share the lock with: all others if it wants to write, the
+//!   writer if it wants to read; and for every holder too when somebody ahead of it wants to write,
+//!   for that one must be served and leave first;
+//! * for every request ahead of it, except that a reader does not wait for another reader of that
+//!   one lock: they are let in together.
+//!
+//! Owners are tokens. A request that would close a cycle is refused when it comes, so that no cycle
+//! ever stands. Only requests that lead out of a queue are looked at ("entangled" ones), so parking
+//! the ten-thousandth request costs what the first did.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use crate::desk::{Seen, Space};
+use crate::fence::Moment;
+use crate::lock::{Mode, Standing};
+use crate::queue::{Place, Ticket, Waitlist};
+
+/// One step of a cycle: `token` waits at `place` for the next step's token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Who waits.
+    pub token: Rc<[u8]>,
+    /// Where.
+    pub place: Place,
+}
+
+/// A shortest cycle through `token`, or `None`. `token` must already stand in its queues.
+pub(crate) fn cycle(
+    token: &Rc<[u8]>,
+    waitlist: &Waitlist,
+    space: &mut impl Space,
+    now: Moment,
+) -> Option<Vec<Step>> {
+    // For each owner reached, who waits for it and where: the way back to the start.
+    let mut reached: HashMap<Rc<[u8]>, Step> = HashMap::new();
+    let mut frontier = VecDeque::from([token.clone()]);
+    while let Some(waiting) = frontier.pop_front() {
+        for ticket in waitlist.of_token(&waiting) {
+            for (place, blocker) in blockers(ticket, token, waitlist, space, now) {
+                let step = Step { token: waiting.clone(), place };
+                if blocker == *token {
+                    return Some(way_back(step, token, &reached));
+                }
+                if !reached.contains_key(&blocker) {
+                    reached.insert(blocker.clone(), step);
+                    frontier.push_back(blocker);
+                }
+            }
+        }
+    }
+    None
+}
+
+fn way_back(last: Step, start: &Rc<[u8]>, reached: &HashMap<Rc<[u8]>, Step>) -> Vec<Step> {
+    let mut steps = vec![last];
+    while steps.last().is_some_and(|step| step.token != *start) {
+        let step = reached[&steps[steps.len() - 1].token].clone();
+        steps.push(step);
+    }
+    steps.reverse();
+    steps
+}
+
+/// Whom this request waits for, as far as a cycle back to `start` can lead through them: owners
+/// that wait themselves, and `start`.
+fn blockers(
+    ticket: Ticket,
+    start: &Rc<[u8]>,
+    waitlist: &Waitlist,
+    space: &mut impl Space,
+    now: Moment,
+) -> Vec<(Place, Rc<[u8]>)> {
+    let Some(waiter) = waitlist.get(ticket) else { return Vec::new() };
+    let mut found = Vec::new();
+    for place in &waiter.places {
+        if let Seen::Lock(Some(lock)) = space.look(place.as_ref()) {
+            if let Standing::Held { .. } = lock.standing(&waiter.token, waiter.want, now.ms()) {
+                continue;
+            }
+            let excluded = waiter.wants_write() || lock.mode() == Mode::Write;
+            if excluded || waitlist.has_writer_ahead(place.as_ref(), ticket) {
+                let mut note = |token: &Rc<[u8]>| {
+                    if *token != waiter.token && lock.holder(token, now.ms()).is_some() {
+                        found.push((place.clone(), token.clone()));
+                    }
+                };
+                note(start);
+                if lock.len() <= waitlist.tokens().len() {
+                    let waiting = lock.holders_unordered().filter(|holder| waitlist.has_token(&holder.token));
+                    waiting.for_each(|holder| note(&Rc::from(&*holder.token)));
+                } else {
+                    waitlist.tokens().for_each(note);
+                }
+            }
+        }
+        let of_start = waitlist.of_token_at(start, place.as_ref());
+        let ahead = of_start.into_iter().filter(|other| waitlist.is_ahead(place.as_ref(), *other, ticket));
+        for other in ahead.chain(waitlist.entangled_ahead(place.as_ref(), ticket)) {
+            let Some(ahead) = waitlist.get(other) else { continue };
+            let together = waiter.want == ahead.want && ahead.is_lone_reader();
+            if ahead.token != waiter.token && !together {
+                found.push((place.clone(), ahead.token.clone()));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,17 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it: they run in the root of the repository and speak with one voice.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+: "${SERVER:=redis-server}"
+
+say() { printf '==> %s\n' "$*"; }
+die() {
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
+  exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# The pytest arguments in SUITE, which may quote as in a shell: SUITE="-k 'fence or ttl'".
+# shellcheck disable=SC2034 # for those that source this
+suite=()
+eval "suite=(${SUITE:-})"

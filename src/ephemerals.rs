@@ -1,0 +1,113 @@
+//! Which hold ends with which connection.
+//!
+//! A binding names a place and a token, and holds for as long as the token's hold there does. It is
+//! this server's alone: neither stored nor replicated, for the connection is neither.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use slock_core::{Lock, PlaceRef};
+
+/// A hold: database, key, token.
+type Hold = (i32, Box<[u8]>, Box<[u8]>);
+
+#[derive(Default)]
+struct Ephemerals {
+    connection_of: HashMap<Hold, u64>,
+    holds_of: HashMap<u64, HashSet<Hold>>,
+}
+
+thread_local! {
+    static EPHEMERALS: RefCell<Ephemerals> = RefCell::default();
+}
+
+/// The hold of `token` is a new one, bound to this connection or to none.
+pub fn bind(place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
+    EPHEMERALS.with_borrow_mut(|all| {
+        all.unbind(place, token);
+        if let Some(connection) = connection {
+            let hold: Hold = (place.db, place.name.into(), token.into());
+            all.connection_of.insert(hold.clone(), connection);
+            all.holds_of.entry(connection).or_default().insert(hold);
+        }
+    });
+}
+
+/// The hold of `token` has ended.
+pub fn unbind(place: PlaceRef<'_>, token: &[u8]) {
+    EPHEMERALS.with_borrow_mut(|all| all.unbind(place, token));
+}
+
+/// The lock has left this name, with all its holders.
+pub fn unbind_all(place: PlaceRef<'_>, lock: &Lock) {
+    EPHEMERALS.with_borrow_mut(|all| {
+        if !all.connection_of.is_empty() {
+            lock.holders_unordered().for_each(|holder| all.unbind(place, &holder.token));
+        }
+    });
+}
+
+/// All locks of a database have gone, or of every one.
+pub fn forget_database(db: Option<i32>) {
+    EPHEMERALS.with_borrow_mut(|all| match db {
+        None => *all = Ephemerals::default(),
+        Some(_) => all.rebuild(|of| (Some(of) != db).then_some(of)),
+    });
+}
+
+/// Two databases have changed places.
+pub fn swap_databases(first: i32, second: i32) {
+    EPHEMERALS.with_borrow_mut(|all| {
+        all.rebuild(|of| {
+            Some(if of == first {
+                second
+            } else if of == second {
+                first
+            } else {
+                of
+            })
+        });
+    });
+}
+
+/// Whether any hold is bound to this connection.
+pub fn has(connection: u64) -> bool {
+    EPHEMERALS.with_borrow(|all| all.holds_of.contains_key(&connection))
+}
+
+/// The holds bound to a connection that has closed; they are bound to nothing any more.
+pub fn take(connection: u64) -> Vec<Hold> {
+    EPHEMERALS.with_borrow_mut(|all| {
+        let holds: Vec<Hold> = all.holds_of.remove(&connection).unwrap_or_default().into_iter().collect();
+        for hold in &holds {
+            all.connection_of.remove(hold);
+        }
+        holds
+    })
+}
+
+impl Ephemerals {
+    fn unbind(&mut self, place: PlaceRef<'_>, token: &[u8]) {
+        if self.connection_of.is_empty() {
+            return;
+        }
+        let hold: Hold = (place.db, place.name.into(), token.into());
+        let Some(connection) = self.connection_of.remove(&hold) else { return };
+        if let Some(holds) = self.holds_of.get_mut(&connection) {
+            holds.remove(&hold);
+            if holds.is_empty() {
+                self.holds_of.remove(&connection);
+            }
+        }
+    }
+
+    fn rebuild(&mut self, database: impl Fn(i32) -> Option<i32>) {
+        for ((db, name, token), connection) in std::mem::take(self).connection_of {
+            if let Some(db) = database(db) {
+                let hold = (db, name, token);
+                self.connection_of.insert(hold.clone(), connection);
+                self.holds_of.entry(connection).or_default().insert(hold);
+            }
+        }
+    }
+}

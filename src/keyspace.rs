@@ -1,0 +1,151 @@
+//! Where the core finds its locks: the server's keys.
+//!
+//! [`Keyspace::apply`] is the one way in which our commands change a stored lock, always in this
+//! order: the value, the key's expiry, the replication stream, `WATCH`, and last the announcement,
+//! for which the key is closed because a subscriber may run commands.
+
+use slock_core::{Change, Effect, Event, Lock, PlaceRef, Seen, Space};
+
+use crate::server::{Ctx, LockKey, Opened, OwnedText, Text};
+use crate::{ephemerals, marks, metrics};
+
+/// The keys that a context sees.
+pub struct Keyspace<'c> {
+    ctx: Ctx<'c>,
+    /// The keys that the command named, so that no string has to be made for them.
+    named: &'c [Text<'c>],
+    db: i32,
+    may_be_elsewhere: bool,
+    open: Option<Open<'c>>,
+}
+
+struct Open<'c> {
+    db: i32,
+    name: Name<'c>,
+    key: LockKey<'c>,
+}
+
+enum Name<'c> {
+    Lent(Text<'c>),
+    Own(OwnedText),
+}
+
+impl Name<'_> {
+    fn text(&self) -> Text<'_> {
+        match self {
+            Self::Lent(text) => *text,
+            Self::Own(text) => text.as_text(),
+        }
+    }
+}
+
+impl<'c> Keyspace<'c> {
+    /// The keys of a command, which the server has let through to this node.
+    pub fn of_command(ctx: Ctx<'c>, named: &'c [Text<'c>], db: i32) -> Self {
+        Self { ctx, named, db, may_be_elsewhere: false, open: None }
+    }
+
+    /// All keys, seen from a timer. In a cluster a key may be at another node by now.
+    pub fn of_timer(ctx: Ctx<'c>) -> Self {
+        Self { ctx, named: &[], db: ctx.db(), may_be_elsewhere: ctx.is_cluster(), open: None }
+    }
+
+    /// Opens a key, unless it is the one that is open. None if another node has it.
+    fn open(&mut self, place: PlaceRef<'_>) -> Option<&mut Open<'c>> {
+        let is_open = self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.db == place.db && open.name.text().bytes() == place.name);
+        if !is_open {
+            self.open = None;
+            if self.db != place.db {
+                self.ctx.select_db(place.db);
+                self.db = place.db;
+            }
+            let name = match self.named.iter().find(|text| text.bytes() == place.name) {
+                Some(text) => Name::Lent(*text),
+                None => Name::Own(OwnedText::new(place.name)),
+            };
+            if self.may_be_elsewhere && !self.ctx.owns_key(name.text()) {
+                return None;
+            }
+            let key = LockKey::open(self.ctx, name.text());
+            self.open = Some(Open { db: place.db, name, key });
+        }
+        self.open.as_mut()
+    }
+}
+
+impl Space for Keyspace<'_> {
+    fn look(&mut self, place: PlaceRef<'_>) -> Seen<'_> {
+        match self.open(place).map(|open| open.key.get()) {
+            None => Seen::Elsewhere,
+            Some(Opened::Empty) => Seen::Lock(None),
+            Some(Opened::Lock(lock)) => Seen::Lock(Some(lock)),
+            Some(Opened::OtherType) => Seen::OtherType,
+        }
+    }
+
+    fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
+        let Some(open) = self.open(place) else { return };
+        let outlived = change(&mut open.key, place, effect);
+        let ctx = self.ctx;
+        if let Some(Open { name, key, .. }) = self.open.take() {
+            ctx.replicate(name.text(), effect);
+            ctx.signal_modified(name.text());
+            drop(key);
+            (0..outlived).for_each(|_| ctx.announce(c"slock.expire", name.text()));
+            ctx.announce(event_name(event), name.text());
+        }
+    }
+
+    fn bind(&mut self, place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
+        ephemerals::bind(place, token, connection);
+    }
+}
+
+/// Makes an effect on a stored lock, and nothing else: this is all that a replica does. Returns how
+/// many holders it dropped although others were due to stay.
+pub fn change(key: &mut LockKey<'_>, place: PlaceRef<'_>, effect: &Effect<'_>) -> usize {
+    match key.get() {
+        Opened::Lock(lock) => {
+            let (ended, outlived) = (lock.count_ended(effect.at_ms), lock.count_outlived(effect.at_ms));
+            if ended > 0 {
+                metrics::count_expirations(ended);
+                let gone = lock.holders_unordered().filter(|holder| !holder.is_live(effect.at_ms));
+                gone.for_each(|holder| ephemerals::unbind(place, &holder.token));
+            }
+            if let Change::Release { token } = effect.change {
+                ephemerals::unbind(place, token);
+            }
+            if lock.apply(effect) {
+                let last_ms = lock.last_deadline_ms();
+                key.expire_at_ms(last_ms);
+            } else {
+                marks::as_ours(|| key.delete());
+            }
+            outlived
+        }
+        Opened::Empty => {
+            if let Some(lock) = Lock::born_of(effect) {
+                let last_ms = lock.last_deadline_ms();
+                marks::as_ours(|| key.set(lock));
+                key.expire_at_ms(last_ms);
+            }
+            0
+        }
+        Opened::OtherType => 0,
+    }
+}
+
+fn event_name(event: Event) -> &'static std::ffi::CStr {
+    match event {
+        Event::Lock => c"slock.lock",
+        Event::Rlock => c"slock.rlock",
+        Event::Unlock => c"slock.unlock",
+        Event::Runlock => c"slock.runlock",
+        Event::Extend => c"slock.extend",
+        Event::Upgrade => c"slock.upgrade",
+        Event::Downgrade => c"slock.downgrade",
+    }
+}

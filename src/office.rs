@@ -1,0 +1,362 @@
+//! The desk, the clients that wait at it, and the timer that serves them.
+//!
+//! # How a waiting client gets its answer
+//!
+//! A command that frees a lock decides the next grant at once, inside the command, so that it is
+//! stored and replicated in one unit with the release. The client is told from a timer of 0 ms at
+//! the end of the same turn of the event loop ([`tick`]). Between the two it may still be killed or
+//! unblocked: then the grant is told by that callback, or taken back and handed to the next.
+//! `RM_UnblockClient` is called from the timer only, because a client that is unblocked again before
+//! the server has noticed the first time gets no reply on Redis 7.0, and stops Redis 7.2.
+//!
+//! What happens outside of our commands (a deadline, `DEL`, `FLUSHALL`, a closed connection) leaves
+//! a mark or sets an alarm, and the same timer does the work. A grant made inside a notification
+//! would be replicated before the command that caused it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use slock_core::{Answer, Desk, Lock, Moment, PlaceRef, Refusal, Ticket};
+
+use crate::keyspace::Keyspace;
+use crate::marks::{self, Mark};
+use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId};
+use crate::{ephemerals, metrics, settings};
+
+/// How long to stay away while nothing may be replicated (`CLIENT PAUSE`, a failover).
+const PAUSED_RETRY_MS: u64 = 10;
+
+#[derive(Default)]
+struct Office {
+    desk: Desk,
+    parked: HashMap<Ticket, Parked>,
+    tickets: HashMap<Handle, Ticket>,
+    /// Answered, to be told at the next tick.
+    outbox: Vec<Ticket>,
+    /// Clients that have gone or were answered by a callback; the server's part is to be freed.
+    leftovers: Vec<Handle>,
+}
+
+/// A client that waits.
+struct Parked {
+    handle: Handle,
+    answer: Option<Answer>,
+    /// Whether the answer is on its way: the server has been asked to unblock the client.
+    is_sent: bool,
+}
+
+/// The timers that will call [`tick`].
+#[derive(Clone, Copy, Default)]
+struct Alarm {
+    is_soon: bool,
+    at: Option<(TimerId, u64)>,
+}
+
+thread_local! {
+    static OFFICE: RefCell<Office> = RefCell::default();
+    static ALARM: Cell<Alarm> = Cell::default();
+    static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
+    static STARTED_MS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What the data type tells us.
+pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
+    fence_seen: |fence| OFFICE.with_borrow_mut(|office| office.desk.fences.see(fence)),
+    last_fence: || OFFICE.with_borrow(|office| office.desk.fences.last()),
+    removed: on_removed,
+};
+
+/// What the server tells us.
+pub static EVENT_HOOKS: EventHooks = EventHooks {
+    key_touched: |db, name| {
+        if marks::are_wanted() {
+            mark(Mark::Key(db, name.into()));
+        }
+    },
+    key_evicted: metrics::count_eviction,
+    flushed: |db| {
+        ephemerals::forget_database(db);
+        mark(Mark::Database(db));
+    },
+    swapped: |first, second| {
+        ephemerals::swap_databases(first, second);
+        mark(Mark::Database(Some(first)));
+        mark(Mark::Database(Some(second)));
+    },
+    role_changed: on_role_changed,
+    loaded: |ctx| {
+        // A long load must not use up the grace period.
+        if !ctx.is_replica() {
+            start_grace();
+        }
+    },
+    disconnected: |connection| {
+        if ephemerals::has(connection) {
+            mark(Mark::Disconnected(connection));
+        }
+    },
+};
+
+static CLIENT_CALLBACKS: BlockedCallbacks =
+    BlockedCallbacks { unblocked: on_unblocked, gone: on_gone, delivered: on_delivered };
+
+/// Opens the office: called once, at load.
+pub fn open(ctx: Ctx<'_>) {
+    IS_REPLICA.set(ctx.is_replica());
+    start_grace();
+}
+
+/// The one reading of the clock for a decision.
+pub fn now() -> Moment {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment::from_unix_us(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Whether this server only follows a primary.
+pub fn is_replica() -> bool {
+    IS_REPLICA.get()
+}
+
+/// Applies the settings that the desk keeps.
+pub fn apply_settings() {
+    OFFICE.with_borrow_mut(|office| {
+        office.desk.max_waiters = settings::max_waiters();
+        office.desk.closed_until_ms = match settings::restart_grace_ms() {
+            0 => 0,
+            grace_ms => STARTED_MS.get() + grace_ms,
+        };
+        // A shorter grace period may have ended just now.
+        office.desk.mark_database(None);
+    });
+    ring_soon();
+}
+
+/// Looks at the desk.
+pub fn consult<R>(look: impl FnOnce(&Desk) -> R) -> R {
+    OFFICE.with_borrow(|office| look(&office.desk))
+}
+
+/// Has the desk do something for a command, and sees to what follows from it.
+pub fn serve<R>(deal: impl FnOnce(&mut Desk) -> R) -> R {
+    OFFICE.with_borrow_mut(|office| {
+        let result = deal(&mut office.desk);
+        office.follow_up();
+        result
+    })
+}
+
+/// Leaves the client of this command waiting for the answer to its ticket.
+pub fn park(ctx: Ctx<'_>, ticket: Ticket) {
+    let handle = server::block(ctx, &CLIENT_CALLBACKS);
+    OFFICE.with_borrow_mut(|office| {
+        // The answer may be there already.
+        let parked = office.parked.entry(ticket).or_insert(Parked { handle, answer: None, is_sent: false });
+        parked.handle = handle;
+        office.tickets.insert(handle, ticket);
+    });
+}
+
+impl Office {
+    /// After the desk has done something: collects answers, sets the alarm.
+    fn follow_up(&mut self) {
+        self.collect_answers();
+        if !self.outbox.is_empty() || self.desk.has_work() {
+            ring_soon();
+        }
+        if let Some(at_ms) = self.desk.next_due_ms() {
+            ring_at(at_ms, true);
+        }
+        marks::watch(!self.desk.waitlist().is_empty());
+    }
+
+    fn collect_answers(&mut self) {
+        if self.desk.has_answers() {
+            for (ticket, answer) in self.desk.take_answers() {
+                let parked = self.parked.get_mut(&ticket);
+                if let Some(parked) = parked {
+                    parked.answer = Some(answer);
+                    self.outbox.push(ticket);
+                }
+            }
+        }
+    }
+
+    /// Forgets a client. Its ticket, and what is known of it.
+    fn forget(&mut self, handle: Handle) -> Option<(Ticket, Parked)> {
+        let ticket = self.tickets.remove(&handle)?;
+        Some((ticket, self.parked.remove(&ticket)?))
+    }
+}
+
+/// The timer: reads the marks, serves the queues, tells clients their answers.
+fn tick(ctx: Ctx<'_>) {
+    let may_write = !is_replica() && !ctx.is_paused();
+    OFFICE.with_borrow_mut(|office| {
+        let now = now();
+        let mut space = Keyspace::of_timer(ctx);
+        if may_write {
+            for mark in marks::take() {
+                office.read_mark(&mut space, now, mark);
+            }
+            office.desk.drive(&mut space, now);
+        } else {
+            office.desk.end_waits(now);
+        }
+        office.collect_answers();
+        for ticket in std::mem::take(&mut office.outbox) {
+            if let Some(parked) = office.parked.get_mut(&ticket) {
+                let Some(answer) = &parked.answer else { continue };
+                if !std::mem::replace(&mut parked.is_sent, true) {
+                    parked.handle.answer(Some(reply_to(answer)));
+                }
+            }
+        }
+        for handle in std::mem::take(&mut office.leftovers) {
+            handle.answer(None);
+        }
+        marks::watch(!office.desk.waitlist().is_empty());
+        if is_replica() {
+            marks::take();
+        } else if !may_write {
+            ring_at(now.ms() + PAUSED_RETRY_MS, false);
+        } else if let Some(at_ms) = office.desk.next_due_ms() {
+            ring_at(at_ms, false);
+        }
+    });
+}
+
+impl Office {
+    fn read_mark(&mut self, space: &mut Keyspace<'_>, now: Moment, mark: Mark) {
+        match mark {
+            Mark::Key(db, name) => self.desk.mark(PlaceRef { db, name: &name }),
+            Mark::Database(db) => self.desk.mark_database(db),
+            Mark::Disconnected(connection) => {
+                for (db, name, token) in ephemerals::take(connection) {
+                    let place = PlaceRef { db, name: &name };
+                    // A key of another type has no hold to end.
+                    let _ = self.desk.release(space, now, place, &token, None);
+                }
+            }
+        }
+    }
+}
+
+fn mark(mark: Mark) {
+    marks::leave(mark);
+    ring_soon();
+}
+
+/// Has [`tick`] called at the end of this turn of the event loop.
+fn ring_soon() {
+    let alarm = ALARM.get();
+    if !alarm.is_soon {
+        ALARM.set(Alarm { is_soon: true, ..alarm });
+        server::start_timer(0, |ctx| {
+            ALARM.set(Alarm { is_soon: false, ..ALARM.get() });
+            tick(ctx);
+        });
+        server::wake_event_loop();
+    }
+}
+
+/// Has [`tick`] called at this moment, or before: an earlier alarm stays, and sets the next.
+fn ring_at(at_ms: u64, wake: bool) {
+    let alarm = ALARM.get();
+    if alarm.at.is_some_and(|(_, set_ms)| set_ms <= at_ms) {
+        return;
+    }
+    if let Some((timer, _)) = alarm.at {
+        server::stop_timer(timer);
+    }
+    // Timers count from now; the clock may have gone on a little since the decision.
+    let timer = server::start_timer(at_ms.saturating_sub(now().ms()), |ctx| {
+        ALARM.set(Alarm { at: None, ..ALARM.get() });
+        tick(ctx);
+    });
+    ALARM.set(Alarm { at: Some((timer, at_ms)), ..alarm });
+    if wake {
+        server::wake_event_loop();
+    }
+}
+
+fn start_grace() {
+    STARTED_MS.set(now().ms());
+    apply_settings();
+}
+
+fn reply_to(answer: &Answer) -> Reply {
+    match answer {
+        Answer::Granted(fence) => Reply::Int(fence.cast_signed()),
+        Answer::TimedOut => Reply::Int(0),
+        Answer::Refused(refusal) => Reply::Error(refusal.to_string()),
+    }
+}
+
+/// `CLIENT UNBLOCK id`: the client is answered here and now.
+fn on_unblocked(handle: Handle) -> Reply {
+    let reply = OFFICE.with_borrow_mut(|office| {
+        let Some((ticket, parked)) = office.forget(handle) else { return Reply::Int(0) };
+        if !parked.is_sent {
+            office.leftovers.push(handle);
+        }
+        match parked.answer {
+            Some(answer) => {
+                office.desk.told(ticket);
+                reply_to(&answer)
+            }
+            None => {
+                office.desk.give_up(ticket);
+                Reply::Int(0)
+            }
+        }
+    });
+    ring_soon();
+    reply
+}
+
+/// The client was killed, has disconnected, or the server has answered it itself.
+fn on_gone(handle: Handle) {
+    OFFICE.with_borrow_mut(|office| {
+        let Some((ticket, parked)) = office.forget(handle) else { return };
+        office.desk.leave(ticket);
+        if !parked.is_sent {
+            office.leftovers.push(handle);
+        }
+    });
+    ring_soon();
+}
+
+fn on_delivered(handle: Handle, is_told: bool) {
+    OFFICE.with_borrow_mut(|office| {
+        let Some((ticket, _)) = office.forget(handle) else { return };
+        if is_told {
+            office.desk.told(ticket);
+        } else {
+            office.desk.leave(ticket);
+            ring_soon();
+        }
+    });
+}
+
+fn on_removed(db: Option<i32>, name: &[u8], lock: &Lock) {
+    metrics::count_expirations(lock.count_ended(now().ms()));
+    let Some(db) = db else { return mark(Mark::Database(None)) };
+    ephemerals::unbind_all(PlaceRef { db, name }, lock);
+    if !marks::are_ours() {
+        metrics::note_removal(db, name);
+    }
+    if marks::are_wanted() {
+        mark(Mark::Key(db, name.into()));
+    }
+}
+
+fn on_role_changed(is_replica: bool) {
+    IS_REPLICA.set(is_replica);
+    if is_replica {
+        OFFICE.with_borrow_mut(|office| {
+            office.desk.dismiss_all(&Refusal::NotPrimary);
+            office.follow_up();
+        });
+    }
+}

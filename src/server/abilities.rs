@@ -1,0 +1,99 @@
+//! What this server can do, found by looking and never by its version number.
+
+use redis_module::raw;
+
+macro_rules! is_missing {
+    ($($name:ident),* $(,)?) => {
+        // SAFETY: entries of the API table are written once, before this is called.
+        [$((unsafe { { raw::$name }.is_none() }, stringify!($name))),*]
+    };
+}
+
+fn missing<const N: usize>(entries: [(bool, &'static str); N]) -> Vec<&'static str> {
+    let names = entries.into_iter().filter(|(missing, _)| *missing).map(|(_, name)| name);
+    names.map(|name| name.trim_start_matches("RedisModule_")).collect()
+}
+
+/// Calls without which the module cannot work.
+pub fn missing_required() -> Vec<&'static str> {
+    missing(is_missing![
+        RedisModule_AvoidReplicaTraffic,
+        RedisModule_BlockClient,
+        RedisModule_Call,
+        RedisModule_CloseKey,
+        RedisModule_CreateCommand,
+        RedisModule_CreateDataType,
+        RedisModule_CreateString,
+        RedisModule_CreateTimer,
+        RedisModule_DeleteKey,
+        RedisModule_DigestAddStringBuffer,
+        RedisModule_DigestEndSequence,
+        RedisModule_EmitAOF,
+        RedisModule_EventLoopAddOneShot,
+        RedisModule_Free,
+        RedisModule_FreeCallReply,
+        RedisModule_FreeString,
+        RedisModule_GetBlockedClientHandle,
+        RedisModule_GetBlockedClientPrivateData,
+        RedisModule_GetClientId,
+        RedisModule_GetCommand,
+        RedisModule_GetContextFlags,
+        RedisModule_GetDetachedThreadSafeContext,
+        RedisModule_GetSelectedDb,
+        RedisModule_InfoAddFieldULongLong,
+        RedisModule_InfoAddSection,
+        RedisModule_IsIOError,
+        RedisModule_KeyType,
+        RedisModule_LoadConfigs,
+        RedisModule_LoadStringBuffer,
+        RedisModule_LoadUnsigned,
+        RedisModule_Log,
+        RedisModule_ModuleTypeGetType,
+        RedisModule_ModuleTypeGetValue,
+        RedisModule_ModuleTypeSetValue,
+        RedisModule_NotifyKeyspaceEvent,
+        RedisModule_OpenKey,
+        RedisModule_RegisterInfoFunc,
+        RedisModule_RegisterNumericConfig,
+        RedisModule_Replicate,
+        RedisModule_ReplyWithArray,
+        RedisModule_ReplyWithError,
+        RedisModule_ReplyWithLongLong,
+        RedisModule_ReplyWithMap,
+        RedisModule_ReplyWithNull,
+        RedisModule_ReplyWithStringBuffer,
+        RedisModule_SaveStringBuffer,
+        RedisModule_SaveUnsigned,
+        RedisModule_SelectDb,
+        RedisModule_SetAbsExpire,
+        RedisModule_SetCommandInfo,
+        RedisModule_SetDisconnectCallback,
+        RedisModule_SetModuleOptions,
+        RedisModule_SignalModifiedKey,
+        RedisModule_StopTimer,
+        RedisModule_StringPtrLen,
+        RedisModule_StringToLongLong,
+        RedisModule_SubscribeToKeyspaceEvents,
+        RedisModule_SubscribeToServerEvent,
+        RedisModule_UnblockClient,
+        RedisModule_WrongArity,
+    ])
+}
+
+/// What the module does without on this server, each with what that means.
+pub fn lacking() -> Vec<&'static str> {
+    let names = missing(is_missing![
+        RedisModule_AddACLCategory,
+        RedisModule_SetCommandACLCategories,
+        RedisModule_DefragAlloc,
+        RedisModule_GetKeyNameFromOptCtx,
+    ]);
+    let meaning = |name: &str| match name {
+        "AddACLCategory" | "SetCommandACLCategories" => "the ACL category @slock",
+        "DefragAlloc" => "active defragmentation of locks",
+        _ => "the database of a removed key",
+    };
+    let mut lacking: Vec<&'static str> = names.into_iter().map(meaning).collect();
+    lacking.dedup();
+    lacking
+}

@@ -1,0 +1,54 @@
+//! Timers, and the context that belongs to the module rather than to a callback.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+
+use redis_module::raw;
+
+use super::ctx::Ctx;
+use super::{api, guard};
+
+thread_local! {
+    static MODULE_CTX: Cell<*mut raw::RedisModuleCtx> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// Names a running timer.
+pub type TimerId = u64;
+
+/// Keeps a context for timers and for the log. Called once, at load.
+pub(crate) fn keep_module_ctx(ctx: Ctx<'_>) {
+    MODULE_CTX.set(api!(RedisModule_GetDetachedThreadSafeContext(ctx.pointer())));
+}
+
+pub(super) fn module_ctx() -> *mut raw::RedisModuleCtx {
+    MODULE_CTX.get()
+}
+
+/// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop.
+pub fn start_timer(after_ms: u64, callback: fn(Ctx<'_>)) -> TimerId {
+    let after_ms = i64::try_from(after_ms).unwrap_or(i64::MAX / 2000);
+    api!(RedisModule_CreateTimer(module_ctx(), after_ms, Some(on_timer), callback as *mut c_void))
+}
+
+/// Stops a timer that has not fired yet.
+pub fn stop_timer(timer: TimerId) {
+    api!(RedisModule_StopTimer(module_ctx(), timer, ptr::null_mut()));
+}
+
+/// Makes the server look at its timers again. A timer started while the server is about to sleep
+/// is seen by Redis 7.0 only after the sleep it had already decided on.
+pub fn wake_event_loop() {
+    api!(RedisModule_EventLoopAddOneShot(Some(on_wake), ptr::null_mut()));
+}
+
+unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, callback: *mut c_void) {
+    guard("a timer", || {
+        // SAFETY: `start_timer` made this pointer from such a function.
+        let callback: fn(Ctx<'_>) = unsafe { std::mem::transmute(callback) };
+        // SAFETY: the server lends the context until this callback returns.
+        callback(unsafe { Ctx::from_raw(ctx) });
+    });
+}
+
+unsafe extern "C" fn on_wake(_: *mut c_void) {}

@@ -1,0 +1,62 @@
+//! Settings, as the server's own configuration shows them.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use redis_module::raw;
+
+use super::api;
+use super::ctx::Ctx;
+
+/// An integer setting.
+pub struct IntSetting {
+    /// Its name without the module's prefix.
+    pub name: &'static CStr,
+    /// What it is when nobody has set it.
+    pub default: i64,
+    /// The least it may be.
+    pub min: i64,
+    /// The most it may be.
+    pub max: i64,
+    /// Its present value.
+    pub get: fn() -> i64,
+    /// Called with a new value, which is within the bounds, at load and at `CONFIG SET`.
+    pub set: fn(i64),
+}
+
+/// Registers a setting. `default` is the one from the `loadmodule` line, if that named it.
+pub fn register_int(ctx: Ctx<'_>, setting: &'static IntSetting, default: i64) -> bool {
+    let status = api!(RedisModule_RegisterNumericConfig(
+        ctx.pointer(),
+        setting.name.as_ptr(),
+        default,
+        raw::REDISMODULE_CONFIG_DEFAULT,
+        setting.min,
+        setting.max,
+        Some(get),
+        Some(set),
+        None,
+        std::ptr::from_ref(setting).cast_mut().cast::<c_void>(),
+    ));
+    status == raw::REDISMODULE_OK as i32
+}
+
+/// Applies what the configuration file says, or the defaults. False if that is not acceptable.
+pub fn load_configs(ctx: Ctx<'_>) -> bool {
+    api!(RedisModule_LoadConfigs(ctx.pointer())) == raw::REDISMODULE_OK as i32
+}
+
+unsafe extern "C" fn get(_: *const c_char, setting: *mut c_void) -> i64 {
+    // SAFETY: `register_int` passed a static setting.
+    (unsafe { &*setting.cast::<IntSetting>() }.get)()
+}
+
+unsafe extern "C" fn set(
+    _: *const c_char,
+    value: i64,
+    setting: *mut c_void,
+    _: *mut *mut raw::RedisModuleString,
+) -> i32 {
+    // SAFETY: `register_int` passed a static setting.
+    (unsafe { &*setting.cast::<IntSetting>() }.set)(value);
+    raw::REDISMODULE_OK as i32
+}

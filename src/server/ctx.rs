@@ -1,0 +1,242 @@
+//! The context of a callback: whom we answer, which database we see, what we make known.
+
+use std::ffi::CString;
+use std::marker::PhantomData;
+
+use redis_module::raw;
+use slock_core::{Change, Effect, Mode};
+
+use super::api;
+use super::text::Text;
+
+/// The context that the server gives to one callback.
+#[derive(Clone, Copy)]
+pub struct Ctx<'a> {
+    pointer: *mut raw::RedisModuleCtx,
+    lent: PhantomData<&'a ()>,
+}
+
+/// What a command answers.
+pub enum Reply {
+    /// An integer.
+    Int(i64),
+    /// An error, its code first.
+    Error(String),
+    /// "wrong number of arguments".
+    WrongArity,
+    /// It is sent already, or comes later.
+    Sent,
+}
+
+impl<'a> Ctx<'a> {
+    /// Wraps what the server handed to a callback.
+    ///
+    /// # Safety
+    /// `pointer` is the live context of a callback that lasts for `'a`.
+    pub(super) unsafe fn from_raw(pointer: *mut raw::RedisModuleCtx) -> Self {
+        Self { pointer, lent: PhantomData }
+    }
+
+    pub(super) fn pointer(self) -> *mut raw::RedisModuleCtx {
+        self.pointer
+    }
+
+    /// The database that this context sees.
+    pub fn db(self) -> i32 {
+        api!(RedisModule_GetSelectedDb(self.pointer))
+    }
+
+    /// Turns to another database. Not in a command: the client would stay there.
+    pub fn select_db(self, db: i32) {
+        api!(RedisModule_SelectDb(self.pointer, db));
+    }
+
+    /// The connection that this command came from; 0 where there is none.
+    pub fn client_id(self) -> u64 {
+        api!(RedisModule_GetClientId(self.pointer))
+    }
+
+    fn flags(self) -> u32 {
+        api!(RedisModule_GetContextFlags(self.pointer)) as u32
+    }
+
+    /// Whether the command may leave its client without an answer for a while: not in `MULTI`,
+    /// scripts, functions, another module's call, or while a log is loaded.
+    pub fn may_block(self) -> bool {
+        let forbidding = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+            | raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        self.flags() & forbidding == 0
+    }
+
+    /// Whether this server is a replica.
+    pub fn is_replica(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0
+    }
+
+    /// Whether this server is a node of a cluster.
+    pub fn is_cluster(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0
+    }
+
+    /// Whether the server evicts keys of this kind, those with an expiry, when memory runs out.
+    pub fn may_evict(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_EVICT != 0
+    }
+
+    /// Whether nothing may be replicated now: clients are paused, for a failover or by command.
+    pub fn is_paused(self) -> bool {
+        api!(RedisModule_AvoidReplicaTraffic()) != 0
+    }
+
+    /// Whether this node of a cluster still answers for the key. While a slot is migrated, a key
+    /// that has gone may be at the other node already.
+    pub fn owns_key(self, name: Text<'_>) -> bool {
+        let reply = api!(RedisModule_Call(self.pointer, c"EXISTS".as_ptr(), c"s".as_ptr(), name.pointer()));
+        if reply.is_null() {
+            return false;
+        }
+        api!(RedisModule_FreeCallReply(reply));
+        true
+    }
+
+    /// Sends the effect to replicas and the log. Its arguments are described at `SLOCK.APPLY`.
+    pub fn replicate(self, name: Text<'_>, effect: &Effect<'_>) {
+        const APPLY: *const std::ffi::c_char = c"SLOCK.APPLY".as_ptr();
+        let (ctx, name, at_ms) = (self.pointer, name.pointer(), effect.at_ms);
+        match effect.change {
+            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
+                api!(RedisModule_Replicate(
+                    ctx,
+                    APPLY,
+                    c"slccblllb".as_ptr(),
+                    name,
+                    at_ms,
+                    c"HOLD".as_ptr(),
+                    mode_word(mode).as_ptr(),
+                    token.as_ptr(),
+                    token.len(),
+                    fence,
+                    since_ms,
+                    deadline_ms,
+                    meta.as_ptr(),
+                    meta.len(),
+                ))
+            }
+            Change::Extend { token, deadline_ms } => api!(RedisModule_Replicate(
+                ctx,
+                APPLY,
+                c"slcbl".as_ptr(),
+                name,
+                at_ms,
+                c"EXTEND".as_ptr(),
+                token.as_ptr(),
+                token.len(),
+                deadline_ms,
+            )),
+            Change::Release { token } => api!(RedisModule_Replicate(
+                ctx,
+                APPLY,
+                c"slcb".as_ptr(),
+                name,
+                at_ms,
+                c"RELEASE".as_ptr(),
+                token.as_ptr(),
+                token.len(),
+            )),
+        };
+    }
+
+    /// Passes a command on to replicas and the log just as it came.
+    pub fn replicate_verbatim(self) {
+        api!(RedisModule_ReplicateVerbatim(self.pointer));
+    }
+
+    /// Announces an event of the module's class to keyspace subscribers.
+    pub fn announce(self, event: &std::ffi::CStr, name: Text<'_>) {
+        let class = raw::REDISMODULE_NOTIFY_MODULE;
+        api!(RedisModule_NotifyKeyspaceEvent(self.pointer, class, event.as_ptr(), name.pointer()));
+    }
+
+    /// Tells `WATCH` and client-side caches that the key has changed.
+    pub fn signal_modified(self, name: Text<'_>) {
+        api!(RedisModule_SignalModifiedKey(self.pointer, name.pointer()));
+    }
+
+    /// Answers the client.
+    pub fn send(self, reply: Reply) {
+        match reply {
+            Reply::Int(number) => self.reply_int(number),
+            Reply::Error(text) => self.reply_error(&text),
+            Reply::WrongArity => {
+                api!(RedisModule_WrongArity(self.pointer));
+            }
+            Reply::Sent => {}
+        }
+    }
+
+    /// An integer.
+    pub fn reply_int(self, number: i64) {
+        api!(RedisModule_ReplyWithLongLong(self.pointer, number));
+    }
+
+    /// A string.
+    pub fn reply_bytes(self, bytes: &[u8]) {
+        api!(RedisModule_ReplyWithStringBuffer(self.pointer, bytes.as_ptr().cast(), bytes.len()));
+    }
+
+    /// Nothing.
+    pub fn reply_null(self) {
+        api!(RedisModule_ReplyWithNull(self.pointer));
+    }
+
+    /// The head of an array of so many elements.
+    pub fn reply_array(self, length: usize) {
+        api!(RedisModule_ReplyWithArray(self.pointer, length as _));
+    }
+
+    /// The head of a map of so many pairs; a flat array for clients that speak RESP2.
+    pub fn reply_map(self, pairs: usize) {
+        api!(RedisModule_ReplyWithMap(self.pointer, pairs as _));
+    }
+
+    fn reply_error(self, text: &str) {
+        let text = CString::new(text).unwrap_or_else(|_| c"ERR unprintable error".into());
+        api!(RedisModule_ReplyWithError(self.pointer, text.as_ptr()));
+    }
+}
+
+/// Hands the context of `RedisModule_OnLoad` to `load`.
+pub fn with_load_ctx<R>(context: &redis_module::Context, load: impl FnOnce(Ctx<'_>) -> R) -> R {
+    // SAFETY: the context is live while the crate's `init` function runs, and `load` cannot keep it.
+    load(unsafe { Ctx::from_raw(context.get_raw()) })
+}
+
+/// The word for a mode, in `SLOCK.APPLY` and in `SLOCK.INFO`.
+pub(super) fn mode_word(mode: Mode) -> &'static std::ffi::CStr {
+    match mode {
+        Mode::Read => c"read",
+        Mode::Write => c"write",
+    }
+}
+
+/// A line in the server's log that an operator should see.
+pub fn log_warning(line: &str) {
+    log(c"warning", line);
+}
+
+impl Ctx<'_> {
+    /// A line in the server's log.
+    pub fn log_notice(self, line: &str) {
+        log(c"notice", line);
+    }
+}
+
+fn log(level: &std::ffi::CStr, line: &str) {
+    let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
+    // The server names the module in the line only when it gets a context of the module's.
+    let ctx = super::alarm::module_ctx();
+    let prefix = if ctx.is_null() { c"<slock> %s" } else { c"%s" };
+    api!(RedisModule_Log(ctx, level.as_ptr(), prefix.as_ptr(), line.as_ptr()));
+}

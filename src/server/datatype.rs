@@ -1,0 +1,303 @@
+//! The data type: what the server does with a stored lock without asking a command.
+//!
+//! The values are `Box<Lock>`. All callbacks but [`free`] run on the main thread; that one may run
+//! on a background thread, and touches nothing but its value and an atomic counter.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use redis_module::raw;
+use slock_core::{Lock, encoding};
+
+use super::ctx::{Ctx, log_warning, mode_word};
+use super::text::Text;
+use super::{api, guard};
+
+/// A module type's name has exactly nine characters.
+const NAME: &std::ffi::CStr = c"SLOCK-RWL";
+
+/// The RDB format of the type: one string, whose own first byte is the version of the encoding.
+/// A server that meets a greater number refuses the file.
+const RDB_VERSION: i32 = 1;
+
+thread_local! {
+    static RAW_TYPE: Cell<*mut raw::RedisModuleType> = const { Cell::new(ptr::null_mut()) };
+    static HOOKS: Cell<Option<&'static Hooks>> = const { Cell::new(None) };
+}
+
+static STORED: AtomicI64 = AtomicI64::new(0);
+
+/// What the rest of the module wants to know from the type's callbacks.
+pub struct Hooks {
+    /// This fence was met in stored data.
+    pub fence_seen: fn(u64),
+    /// The last fence that was given or seen.
+    pub last_fence: fn() -> u64,
+    /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed. The
+    /// database is not known on every server.
+    pub removed: fn(Option<i32>, &[u8], &Lock),
+}
+
+/// How many locks this process has in memory, in all databases.
+pub fn stored_locks() -> i64 {
+    STORED.load(Ordering::Relaxed)
+}
+
+pub(super) fn raw_type() -> *mut raw::RedisModuleType {
+    RAW_TYPE.get()
+}
+
+/// Gives a lock to the server, which calls [`free`] in the end.
+pub(super) fn store(lock: Lock) -> *mut c_void {
+    STORED.fetch_add(1, Ordering::Relaxed);
+    Box::into_raw(Box::new(lock)).cast()
+}
+
+/// Registers the type. False if the server refuses.
+pub fn register(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
+    HOOKS.set(Some(hooks));
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
+        rdb_load: Some(rdb_load),
+        rdb_save: Some(rdb_save),
+        aof_rewrite: Some(aof_rewrite),
+        mem_usage: Some(mem_usage),
+        free: Some(free),
+        digest: Some(digest),
+        aux_load: Some(aux_load),
+        aux_save: Some(aux_save),
+        aux_save2: Some(aux_save2),
+        aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as i32,
+        free_effort: Some(free_effort),
+        unlink: Some(unlink),
+        copy: Some(copy),
+        defrag: Some(defrag),
+        mem_usage2: Some(mem_usage2),
+        free_effort2: None,
+        unlink2: Some(unlink2),
+        copy2: None,
+    };
+    let created = api!(RedisModule_CreateDataType(ctx.pointer(), NAME.as_ptr(), RDB_VERSION, &mut methods));
+    RAW_TYPE.set(created);
+    !created.is_null()
+}
+
+/// A stored value.
+///
+/// # Safety
+/// `value` came from [`store`] and has not been freed; nobody changes it during `'a`.
+unsafe fn lock<'a>(value: *const c_void) -> &'a Lock {
+    // SAFETY: the caller's promise.
+    unsafe { &*value.cast::<Lock>() }
+}
+
+unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut c_void {
+    // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
+    guard("loading a lock", || match load(io, version) {
+        Ok(lock) => {
+            if let (Some(hooks), Some(last)) = (HOOKS.get(), lock.holders().next_back()) {
+                (hooks.fence_seen)(last.fence);
+            }
+            store(lock)
+        }
+        Err(reason) => {
+            log_warning(&format!("a stored lock was refused: {reason}"));
+            ptr::null_mut()
+        }
+    })
+    .unwrap_or(ptr::null_mut())
+}
+
+fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {
+    if version != RDB_VERSION {
+        return Err(format!("RDB format {version}, this build reads {RDB_VERSION}"));
+    }
+    let mut length = 0;
+    let start = api!(RedisModule_LoadStringBuffer(io, &mut length));
+    if start.is_null() || api!(RedisModule_IsIOError(io)) != 0 {
+        return Err("truncated".into());
+    }
+    // SAFETY: the server allocated this many bytes for us and says where.
+    let bytes = unsafe { slice::from_raw_parts(start.cast::<u8>(), length) };
+    let decoded = encoding::decode(bytes).map_err(|malformed| malformed.to_string());
+    api!(RedisModule_Free(start.cast()));
+    decoded
+}
+
+unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
+    guard("saving a lock", || {
+        // SAFETY: the server passes a stored value.
+        let bytes = encoding::encode(unsafe { lock(value) });
+        api!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast(), bytes.len()));
+    });
+}
+
+/// The last fence goes with the file, so that fences rise even when no lock is left to tell. In this
+/// older form something must always be written.
+unsafe extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _: i32) {
+    guard("saving the fence", || api!(RedisModule_SaveUnsigned(io, last_fence())));
+}
+
+/// Servers that know this form prefer it. Before the first fence it writes nothing, and a file
+/// without locks loads where the module is not.
+unsafe extern "C" fn aux_save2(io: *mut raw::RedisModuleIO, _: i32) {
+    guard("saving the fence", || {
+        if last_fence() > 0 {
+            api!(RedisModule_SaveUnsigned(io, last_fence()));
+        }
+    });
+}
+
+fn last_fence() -> u64 {
+    HOOKS.get().map_or(0, |hooks| (hooks.last_fence)())
+}
+
+unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32) -> i32 {
+    guard("loading the fence", || {
+        if version != RDB_VERSION {
+            return raw::REDISMODULE_ERR;
+        }
+        let last = api!(RedisModule_LoadUnsigned(io));
+        if api!(RedisModule_IsIOError(io)) != 0 || last > slock_core::limits::NUMBER_MAX {
+            return raw::REDISMODULE_ERR;
+        }
+        if let Some(hooks) = HOOKS.get() {
+            (hooks.fence_seen)(last);
+        }
+        raw::REDISMODULE_OK
+    })
+    .unwrap_or(raw::REDISMODULE_ERR) as i32
+}
+
+/// The holders as the effects that make them; at 0, so that nothing is judged expired. The server
+/// adds the key's expiry.
+unsafe extern "C" fn aof_rewrite(
+    io: *mut raw::RedisModuleIO,
+    name: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    guard("rewriting a lock", || {
+        const APPLY: *const std::ffi::c_char = c"SLOCK.APPLY".as_ptr();
+        // SAFETY: the server passes a stored value.
+        let lock = unsafe { lock(value) };
+        for holder in lock.holders() {
+            api!(RedisModule_EmitAOF(
+                io,
+                APPLY,
+                c"slccblllb".as_ptr(),
+                name,
+                0i64,
+                c"HOLD".as_ptr(),
+                mode_word(lock.mode()).as_ptr(),
+                holder.token.as_ptr(),
+                holder.token.len(),
+                holder.fence,
+                holder.since_ms,
+                holder.deadline_ms,
+                holder.meta.as_ptr(),
+                holder.meta.len(),
+            ));
+        }
+        // An AOF rewritten as commands has no other place for the last fence.
+        api!(RedisModule_EmitAOF(io, APPLY, c"slcl".as_ptr(), name, 0i64, c"FENCE".as_ptr(), last_fence()));
+    });
+}
+
+unsafe extern "C" fn free(value: *mut c_void) {
+    // SAFETY: the value came from `store`, and the server lets go of it here.
+    drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
+    STORED.fetch_sub(1, Ordering::Relaxed);
+}
+
+unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
+    guard("the digest of a lock", || {
+        // SAFETY: the server passes a stored value.
+        let bytes = encoding::encode(unsafe { lock(value) });
+        api!(RedisModule_DigestAddStringBuffer(digest, bytes.as_ptr().cast(), bytes.len()));
+        api!(RedisModule_DigestEndSequence(digest));
+    });
+}
+
+unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
+    // SAFETY: the server passes a stored value.
+    unsafe { lock(value) }.heap_bytes()
+}
+
+unsafe extern "C" fn mem_usage2(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void, _: usize) -> usize {
+    // SAFETY: the server passes a stored value.
+    unsafe { lock(value) }.heap_bytes()
+}
+
+/// From some 64 holders on, the server frees the lock in the background.
+unsafe extern "C" fn free_effort(_: *mut raw::RedisModuleString, value: *const c_void) -> usize {
+    // SAFETY: the server passes a stored value.
+    unsafe { lock(value) }.len()
+}
+
+/// # Safety
+/// `name` is a live string of the server's, `value` a stored value.
+unsafe fn removed(db: Option<i32>, name: *mut raw::RedisModuleString, value: *const c_void) {
+    guard("the removal of a lock", || {
+        if let Some(hooks) = HOOKS.get() {
+            // SAFETY: the caller's promise.
+            let (name, lock) = unsafe { (Text::from_raw(name), lock(value)) };
+            (hooks.removed)(db, name.bytes(), lock);
+        }
+    });
+}
+
+unsafe extern "C" fn unlink(name: *mut raw::RedisModuleString, value: *const c_void) {
+    // SAFETY: what the server passes.
+    unsafe { removed(None, name, value) }
+}
+
+unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+    let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
+    let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
+    // SAFETY: what the server passes.
+    unsafe { removed(Some(db), name.cast_mut(), value) }
+}
+
+unsafe extern "C" fn copy(
+    _: *mut raw::RedisModuleString,
+    _: *mut raw::RedisModuleString,
+    value: *const c_void,
+) -> *mut c_void {
+    // SAFETY: the server passes a stored value.
+    guard("copying a lock", || store(unsafe { lock(value) }.clone())).unwrap_or(ptr::null_mut())
+}
+
+/// Moves the lock and the strings it owns; its tables stay where they are.
+unsafe extern "C" fn defrag(
+    ctx: *mut raw::RedisModuleDefragCtx,
+    _: *mut raw::RedisModuleString,
+    value: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: entries of the API table are written once, at load.
+    let Some(relocate) = (unsafe { raw::RedisModule_DefragAlloc }) else { return 0 };
+    guard("defragmenting a lock", || {
+        // SAFETY: `value` points to the server's pointer to a stored value. `relocate` answers null, or
+        // has moved the bytes to a new allocation of the same size and freed the old one.
+        unsafe {
+            let moved = relocate(ctx, *value);
+            if !moved.is_null() {
+                *value = moved;
+            }
+            for string in (**value.cast::<*mut Lock>()).strings_mut().filter(|string| !string.is_empty()) {
+                let length = string.len();
+                let moved = relocate(ctx, string.as_mut_ptr().cast()).cast::<u8>();
+                if !moved.is_null() {
+                    let old = std::mem::replace(
+                        string,
+                        Box::from_raw(ptr::slice_from_raw_parts_mut(moved, length)),
+                    );
+                    std::mem::forget(old);
+                }
+            }
+        }
+    });
+    0
+}

@@ -1,0 +1,86 @@
+//! Keys of the server's keyspace, seen as locks.
+
+use std::marker::PhantomData;
+
+use redis_module::raw;
+use slock_core::Lock;
+
+use super::ctx::Ctx;
+use super::text::Text;
+use super::{api, datatype};
+
+/// A key that is open. It must not stay open across anything that may run other commands.
+pub struct LockKey<'a> {
+    pointer: *mut raw::RedisModuleKey,
+    lent: PhantomData<&'a ()>,
+}
+
+/// What is stored at a key.
+pub enum Opened<'k> {
+    /// Nothing.
+    Empty,
+    /// A lock.
+    Lock(&'k mut Lock),
+    /// A value of another type.
+    OtherType,
+}
+
+impl<'a> LockKey<'a> {
+    /// Opens a key to change it. It is not an access that `WATCH` would see; see
+    /// [`Ctx::signal_modified`].
+    pub fn open(ctx: Ctx<'a>, name: Text<'_>) -> Self {
+        Self::open_as(ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as i32)
+    }
+
+    /// Opens a key to look at it.
+    pub fn open_to_read(ctx: Ctx<'a>, name: Text<'_>) -> Self {
+        Self::open_as(ctx, name, raw::REDISMODULE_READ as i32)
+    }
+
+    fn open_as(ctx: Ctx<'a>, name: Text<'_>, mode: i32) -> Self {
+        Self { pointer: api!(RedisModule_OpenKey(ctx.pointer(), name.pointer(), mode)), lent: PhantomData }
+    }
+
+    /// What is stored here.
+    pub fn get(&mut self) -> Opened<'_> {
+        // A key opened to read that does not exist is no key at all.
+        if self.pointer.is_null()
+            || api!(RedisModule_KeyType(self.pointer)) == raw::REDISMODULE_KEYTYPE_EMPTY as i32
+        {
+            return Opened::Empty;
+        }
+        // For a key of a built-in type the answer is null.
+        let its_type = api!(RedisModule_ModuleTypeGetType(self.pointer));
+        if its_type.is_null() || its_type != datatype::raw_type() {
+            return Opened::OtherType;
+        }
+        let value = api!(RedisModule_ModuleTypeGetValue(self.pointer)).cast::<Lock>();
+        // SAFETY: values of our type are locks made by `datatype::store`. This borrow of `self` keeps
+        // `set`, `delete` and a second `get` away while it lives; other commands do not run meanwhile.
+        Opened::Lock(unsafe { &mut *value })
+    }
+
+    /// Stores a lock where there was nothing.
+    pub fn set(&mut self, lock: Lock) {
+        let value = datatype::store(lock);
+        api!(RedisModule_ModuleTypeSetValue(self.pointer, datatype::raw_type(), value));
+    }
+
+    /// Sets when the server may collect the key.
+    pub fn expire_at_ms(&mut self, at_ms: u64) {
+        api!(RedisModule_SetAbsExpire(self.pointer, i64::try_from(at_ms).unwrap_or(i64::MAX)));
+    }
+
+    /// Removes the key.
+    pub fn delete(&mut self) {
+        api!(RedisModule_DeleteKey(self.pointer));
+    }
+}
+
+impl Drop for LockKey<'_> {
+    fn drop(&mut self) {
+        if !self.pointer.is_null() {
+            api!(RedisModule_CloseKey(self.pointer));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Commands, as the server's command table shows them.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+
+use redis_module::raw;
+
+use super::ctx::{Ctx, Reply};
+use super::text::Text;
+use super::{api, guard};
+
+/// A command.
+pub trait Command {
+    /// What the command table says of it.
+    const SPEC: Spec;
+
+    /// Does it. `args` begins with the name of the command.
+    fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply;
+}
+
+/// What the command table says of a command.
+pub struct Spec {
+    /// Its name.
+    pub name: &'static CStr,
+    /// The server's flags for it, such as `write fast deny-oom`.
+    pub flags: &'static CStr,
+    /// Number of arguments, its name included; negative for "at least".
+    pub arity: i32,
+    /// What it does, in one line.
+    pub summary: &'static CStr,
+    /// How its cost grows.
+    pub complexity: &'static CStr,
+    /// Where its keys are and what happens to them.
+    pub keys: Keys,
+    /// Its arguments.
+    pub args: &'static [Arg],
+}
+
+/// Where the keys of a command are.
+pub enum Keys {
+    /// The first argument, which is looked at.
+    OneRead,
+    /// The first argument, which is changed.
+    OneWritten,
+    /// As many as the first argument says, after it, which are looked at.
+    CountedRead,
+    /// As many as the first argument says, after it, which are changed.
+    CountedWritten,
+}
+
+/// An argument, for `COMMAND DOCS` and the hints that `redis-cli` shows.
+pub struct Arg {
+    /// Its name.
+    pub name: &'static CStr,
+    /// What it is.
+    pub kind: ArgKind,
+    /// The word before it, such as `WAIT`.
+    pub word: Option<&'static CStr>,
+    /// Whether it may be left out.
+    pub optional: bool,
+}
+
+/// What an argument is.
+pub enum ArgKind {
+    /// The name of a key.
+    Key,
+    /// Several names of keys.
+    Keys,
+    /// Any string.
+    String,
+    /// An integer.
+    Integer,
+    /// The word alone.
+    Word,
+    /// Several arguments that belong together.
+    Block(&'static [Arg]),
+}
+
+/// Adds an ACL category of the module's own, where the server has such a thing.
+pub fn register_acl_category(ctx: Ctx<'_>, category: &CStr) {
+    // SAFETY: entries of the API table are written once, before `init`; the arguments outlast the call.
+    if let Some(add) = unsafe { raw::RedisModule_AddACLCategory } {
+        // SAFETY: as above.
+        unsafe { add(ctx.pointer(), category.as_ptr()) };
+    }
+}
+
+/// Puts a command into the table. False if the server refuses.
+pub fn register<C: Command>(ctx: Ctx<'_>, acl_category: &CStr) -> bool {
+    let spec = C::SPEC;
+    let ok = raw::REDISMODULE_OK as i32;
+    let (first, last, step) = match spec.keys {
+        Keys::OneRead | Keys::OneWritten => (1, 1, 1),
+        Keys::CountedRead | Keys::CountedWritten => (0, 0, 0),
+    };
+    let name = spec.name.as_ptr();
+    let created = api!(RedisModule_CreateCommand(
+        ctx.pointer(),
+        name,
+        Some(dispatch::<C>),
+        spec.flags.as_ptr(),
+        first,
+        last,
+        step
+    ));
+    if created != ok {
+        return false;
+    }
+    let command = api!(RedisModule_GetCommand(ctx.pointer(), name));
+    describe(command, &spec);
+    // SAFETY: entries of the API table are written once, before `init`.
+    let (add, assign) =
+        unsafe { (raw::RedisModule_AddACLCategory, raw::RedisModule_SetCommandACLCategories) };
+    if let (Some(_), Some(assign)) = (add, assign) {
+        // SAFETY: `command` is the one just made, and the text outlasts the call.
+        unsafe { assign(command, acl_category.as_ptr()) };
+    }
+    true
+}
+
+unsafe extern "C" fn dispatch<C: Command>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: i32,
+) -> i32 {
+    // SAFETY: the server lends the context and the arguments until this callback returns.
+    let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Text::arguments(argv, argc)) };
+    let what = C::SPEC.name.to_str().unwrap_or("a command");
+    let reply = guard(what, || C::run(ctx, args))
+        .unwrap_or_else(|| Reply::Error("ERR internal error, see the server's log".into()));
+    ctx.send(reply);
+    raw::REDISMODULE_OK as i32
+}
+
+fn describe(command: *mut raw::RedisModuleCommand, spec: &Spec) {
+    let since = CString::new(env!("CARGO_PKG_VERSION")).unwrap_or_default();
+    let mut version = raw::RedisModuleCommandInfoVersion {
+        version: 1,
+        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
+        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
+        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
+    };
+    let mut key_specs = [key_spec(&spec.keys), zeroed_key_spec()];
+    // The server copies all this; here it lives until the end of the function.
+    let mut blocks = Vec::new();
+    let mut args = c_args(spec.args, &mut blocks);
+    let info = raw::RedisModuleCommandInfo {
+        version: &raw mut version,
+        summary: spec.summary.as_ptr(),
+        complexity: spec.complexity.as_ptr(),
+        since: since.as_ptr(),
+        history: ptr::null_mut(),
+        tips: ptr::null(),
+        arity: spec.arity,
+        key_specs: key_specs.as_mut_ptr(),
+        args: args.as_mut_ptr(),
+    };
+    if api!(RedisModule_SetCommandInfo(command, &info)) != raw::REDISMODULE_OK as i32 {
+        super::log_warning(&format!("the server does not take the description of {:?}", spec.name));
+    }
+}
+
+fn zeroed_key_spec() -> raw::RedisModuleCommandKeySpec {
+    // SAFETY: all zeroes is a valid value of this plain C struct: the end of a list.
+    unsafe { std::mem::zeroed() }
+}
+
+fn key_spec(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
+    let mut spec = zeroed_key_spec();
+    spec.flags = u64::from(match keys {
+        Keys::OneRead | Keys::CountedRead => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
+        Keys::OneWritten | Keys::CountedWritten => {
+            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
+        }
+    });
+    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
+    spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
+    match keys {
+        Keys::OneRead | Keys::OneWritten => {
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+            spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
+                lastkey: 0,
+                keystep: 1,
+                limit: 0,
+            };
+        }
+        Keys::CountedRead | Keys::CountedWritten => {
+            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+            spec.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
+                keynumidx: 0,
+                firstkey: 1,
+                keystep: 1,
+            };
+        }
+    }
+    spec
+}
+
+/// The list that the server wants, ended by an entry of zeroes. Lists within go to `blocks`, which
+/// must live as long.
+fn c_args(
+    args: &'static [Arg],
+    blocks: &mut Vec<Vec<raw::RedisModuleCommandArg>>,
+) -> Vec<raw::RedisModuleCommandArg> {
+    let mut list: Vec<raw::RedisModuleCommandArg> = Vec::with_capacity(args.len() + 1);
+    for arg in args {
+        // SAFETY: all zeroes is a valid value of this plain C struct: no flags, no texts, no lists.
+        let mut entry: raw::RedisModuleCommandArg = unsafe { std::mem::zeroed() };
+        entry.name = arg.name.as_ptr();
+        entry.key_spec_index = -1;
+        entry.token = arg.word.map_or(ptr::null::<c_char>(), CStr::as_ptr);
+        if arg.optional {
+            entry.flags |= raw::REDISMODULE_CMD_ARG_OPTIONAL as i32;
+        }
+        entry.type_ = match arg.kind {
+            ArgKind::Key | ArgKind::Keys => {
+                entry.key_spec_index = 0;
+                if matches!(arg.kind, ArgKind::Keys) {
+                    entry.flags |= raw::REDISMODULE_CMD_ARG_MULTIPLE as i32;
+                }
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY
+            }
+            ArgKind::String => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+            ArgKind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+            ArgKind::Word => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+            ArgKind::Block(inner) => {
+                let mut inner = c_args(inner, blocks);
+                entry.subargs = inner.as_mut_ptr();
+                blocks.push(inner);
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
+            }
+        };
+        list.push(entry);
+    }
+    // SAFETY: as above; an entry without a name ends the list.
+    list.push(unsafe { std::mem::zeroed() });
+    list
+}

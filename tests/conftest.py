@@ -1,0 +1,121 @@
+"""Fixtures: servers that a test may use, and what a failed test shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+import redis
+from harness import Cluster, Locks, RawConnection, Server, ServerError, replica_of
+
+
+class Pair(NamedTuple):
+    primary: Server
+    replica: Server
+
+
+def _end(servers: list[Server]) -> None:
+    """Stops and checks every server, even when one of them has crashed, then fails for all that did."""
+    problems = []
+    for server in servers:
+        try:
+            server.stop()
+        except ServerError as problem:
+            problems.append(str(problem))
+    for server in servers:
+        server.discard()
+    if problems:
+        raise ServerError("\n\n".join(problems))
+
+
+# --- one server for all tests that do not restart it
+
+
+@pytest.fixture(scope="session")
+def _shared_server() -> Iterator[Server]:
+    server = Server(name="shared", notify_keyspace_events="KEA", repl_timeout=600).start()
+    yield server
+    _end([server])
+
+
+@pytest.fixture
+def server(_shared_server: Server) -> Iterator[Server]:
+    """A running server without data, shared between tests: do not restart or reconfigure it."""
+    if not _shared_server.is_running:
+        _shared_server.kill9()
+        _shared_server.start()
+    _shared_server.client().flushall()
+    yield _shared_server
+    _shared_server.check()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    client = server.client()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def locks(client: redis.Redis) -> Locks:
+    return Locks(client)
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[RawConnection]:
+    with server.raw() as connection:
+        yield connection
+
+
+# --- servers of one test
+
+
+@pytest.fixture
+def make_server() -> Iterator[Callable[..., Server]]:
+    """Starts servers with settings of the test's own; the test may restart and kill them."""
+    servers: list[Server] = []
+
+    def make(**settings: object) -> Server:
+        server = Server(**{"name": f"server{len(servers) + 1}", **settings})
+        servers.append(server)
+        return server.start()
+
+    yield make
+    _end(servers)
+
+
+@pytest.fixture
+def primary_and_replica(make_server: Callable[..., Server]) -> Pair:
+    """Two servers of this test's own, the second a replica of the first and level with it."""
+    pair = Pair(make_server(name="primary"), make_server(name="replica"))
+    replica_of(pair.replica, pair.primary)
+    return pair
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three primaries, shared by the tests of one file. Who moves a slot does so for a slot of his own."""
+    cluster = Cluster().start()
+    yield cluster
+    _end(cluster.nodes)
+
+
+# --- what a failed test shows
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    for server in Server.every:
+        server.begin_test()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        for server in Server.every:
+            excerpt = server.log_excerpt()
+            if excerpt:
+                report.sections.append((f"log of {server}", excerpt))

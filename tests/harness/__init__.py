@@ -1,0 +1,42 @@
+"""What the tests know about servers. A test file imports from here and from nowhere deeper."""
+
+from harness.aof import aof_commands, aof_directory, parse_commands, rewrite_aof
+from harness.cluster import Cluster, key_slot
+from harness.events import Event, Events
+from harness.locks import Holder, Info, Locks, LockState, Waiter, digest, lock_state
+from harness.raw import Push, RawConnection, RespError, encode_command
+from harness.replication import ReplicationStream, promote, replica_of, wait_synced
+from harness.server import Server, ServerError
+from harness.wait import now_ms, stays, wait_past, wait_until
+
+__all__ = [
+    "Cluster",
+    "Event",
+    "Events",
+    "Holder",
+    "Info",
+    "LockState",
+    "Locks",
+    "Push",
+    "RawConnection",
+    "ReplicationStream",
+    "RespError",
+    "Server",
+    "ServerError",
+    "Waiter",
+    "aof_commands",
+    "aof_directory",
+    "digest",
+    "encode_command",
+    "key_slot",
+    "lock_state",
+    "now_ms",
+    "parse_commands",
+    "promote",
+    "replica_of",
+    "rewrite_aof",
+    "stays",
+    "wait_past",
+    "wait_synced",
+    "wait_until",
+]

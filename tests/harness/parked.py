@@ -1,0 +1,144 @@
+"""Clients that wait, put into a queue one by one, so that a test knows the order in which they stand.
+
+A request waits when the server says that its connection is blocked (`CLIENT LIST`, flag `b`): that does not
+ask the queue that is under test, and is true in the instant the request has been taken in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.locks import Info, Locks
+from harness.raw import Argument, RawConnection, RespError
+from harness.server import Server
+from harness.wait import wait_until
+
+# A hold that cannot end by itself while a test runs: who gets the lock got it for another reason.
+HOUR = 3_600_000
+
+# How long a reply may take. Nothing but a lost wake-up takes so long.
+REPLY_TIMEOUT = 20.0
+
+
+class Parked:
+    """A connection that has sent one request and has not read its reply."""
+
+    def __init__(self, server: Server, token: str, *, database: int = 0, protocol: int = 2) -> None:
+        self.token = token
+        self.connection: RawConnection = server.raw(protocol)
+        if database:
+            self.connection.ok("SELECT", database)
+        self.id = self.connection.client_id()
+
+    def __repr__(self) -> str:
+        return f"<{self.token}, client {self.id}>"
+
+    def ask(self, *command: Argument) -> None:
+        self.connection.send(*command)
+
+    def reply(self, timeout: float = REPLY_TIMEOUT) -> Any:
+        try:
+            return self.connection.read(timeout)
+        except TimeoutError:
+            raise AssertionError(f"{self} was never answered") from None
+
+    def fence(self) -> int:
+        """The fence of its grant, for which it waits."""
+        reply = self.reply()
+        assert isinstance(reply, int) and reply > 0, f"{self} should be granted and was told {reply!r}"
+        return reply
+
+    def error(self) -> str:
+        reply = self.reply()
+        assert isinstance(reply, RespError), f"{self} should be told an error and was told {reply!r}"
+        return reply.text
+
+    def outcome(self) -> Any:
+        """The reply, or None when the server closed the connection without one."""
+        try:
+            return self.reply()
+        except ConnectionError:
+            return None
+
+    def is_waiting(self) -> bool:
+        return not self.connection.has_reply()
+
+
+class Line:
+    """The queue of one lock, in the order in which the test has filled it."""
+
+    def __init__(self, server: Server, key: str = "k", *, database: int = 0) -> None:
+        self.server = server
+        self.key = key
+        self.database = database
+        self.client = server.client(db=database)
+        self.locks = Locks(self.client)
+
+    # --- joining
+
+    def write(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+        return self.join("SLOCK.LOCK", token, ttl, wait=wait)
+
+    def read(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+        return self.join("SLOCK.RLOCK", token, ttl, wait=wait)
+
+    def upgrade(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+        return self.join("SLOCK.UPGRADE", token, ttl, wait=wait)
+
+    def join(self, command: str, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+        """Sends the request and returns when it waits (or has been answered already)."""
+        parked = Parked(self.server, token, database=self.database)
+        parked.ask(command, self.key, token, ttl, "WAIT", wait)
+        self.settle(parked)
+        return parked
+
+    def settle(self, parked: Parked) -> None:
+        wait_until(
+            lambda: parked.connection.has_reply() or is_blocked(self.client, parked.id),
+            REPLY_TIMEOUT,
+            f"{parked} to wait",
+        )
+
+    # --- looking
+
+    def info(self) -> Info | None:
+        return self.locks.full(self.key)
+
+    def queued(self) -> list[str]:
+        """The tokens that wait, in order."""
+        info = self.info()
+        return [waiter.token.decode() for waiter in info.queue or ()] if info else []
+
+    def holders(self) -> list[str]:
+        """The tokens that hold, sorted."""
+        info = self.info()
+        return sorted(holder.token.decode() for holder in info.holders or ()) if info else []
+
+    def release(self, token: str) -> int:
+        """Gives back whatever the token holds."""
+        return self.locks.unlock(self.key, token) or self.locks.runlock(self.key, token)
+
+
+def is_blocked(client: Any, client_id: int) -> bool:
+    listed = client.client_list(client_id=[client_id])
+    return bool(listed) and "b" in listed[0]["flags"]
+
+
+def blocked_clients(client: Any) -> int:
+    return client.info("clients")["blocked_clients"]
+
+
+def wait_unblocked(client: Any) -> None:
+    """Waits until the server parks nobody any more."""
+    wait_until(lambda: blocked_clients(client) == 0, REPLY_TIMEOUT, "no client to be blocked")
+
+
+def serve_in_order(line: Line, waiting: list[Parked]) -> list[int]:
+    """Serves writers one after the other: each is granted, nobody else, and it gives the lock back."""
+    fences = []
+    for at, parked in enumerate(waiting):
+        fences.append(parked.fence())
+        assert all(later.is_waiting() for later in waiting[at + 1 :][:3]), "somebody overtook"
+        assert line.release(parked.token) == 1
+    assert fences == sorted(set(fences))
+    return fences

@@ -1,0 +1,56 @@
+"""DUMP payloads taken apart and sealed again: anybody can compute the checksum, so it protects nothing."""
+
+from __future__ import annotations
+
+from harness.locks import Bytes
+
+# An RDB version in two bytes and a CRC-64 in eight end every payload.
+FOOTER = 10
+
+_POLYNOMIAL = 0x95AC9329AC4BC9B5  # Jones, with the bits reversed
+
+
+def _table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_TABLE = _table()
+
+
+def crc64(data: bytes) -> int:
+    """The CRC-64 of RDB files and DUMP payloads."""
+    crc = 0
+    table = _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc
+
+
+def body_of(payload: bytes) -> bytes:
+    """The value, without version and checksum."""
+    assert crc64(payload[:-8]) == int.from_bytes(payload[-8:], "little"), "not the checksum of this server"
+    return payload[:-FOOTER]
+
+
+def sealed(body: bytes, like: bytes) -> bytes:
+    """A payload with this value, the RDB version of another payload, and a checksum that is right."""
+    data = body + like[-FOOTER:-8]
+    return data + crc64(data).to_bytes(8, "little")
+
+
+def raised_fence(payload: bytes, fence: int, to: int) -> Bytes:
+    """The payload of a lock, with one holder's fence replaced.
+
+    Wherever the encoding keeps it: a fence of today's clock takes eight bytes that stand nowhere else.
+    """
+    body = body_of(payload)
+    for order in ("little", "big"):
+        old, new = fence.to_bytes(8, order), to.to_bytes(8, order)
+        if body.count(old) == 1:
+            return sealed(body.replace(old, new), payload)
+    raise AssertionError(f"fence {fence} not found in {body.hex()}")

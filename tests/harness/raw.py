@@ -1,0 +1,216 @@
+"""A connection that hides nothing: bytes out, RESP2 or RESP3 values in.
+
+Client libraries strip error prefixes, retry, and read every reply they asked for. A test of the protocol
+must see the prefix, send half a command, leave replies unread, or go away in the middle.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from typing import Any
+
+Argument = bytes | str | int | float
+
+# Reading gives up after this long, so that a server which never answers fails the test and does not hang it.
+READ_TIMEOUT = 15.0
+
+
+class RespError(Exception):
+    """An error reply, with its prefix. Returned as a value by `read`, not raised."""
+
+    @property
+    def text(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def prefix(self) -> str:
+        return self.text.split(" ", 1)[0]
+
+
+class Push(list):
+    """An out-of-band message of RESP3."""
+
+
+def encode_command(*args: Argument) -> bytes:
+    """The command as the RESP array of bulk strings that servers read and log."""
+    parts = [b"*%d\r\n" % len(args)]
+    for arg in args:
+        data = arg if isinstance(arg, bytes) else str(arg).encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+class RawConnection:
+    """One socket to a server. Closed by the server object that made it, at the latest."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = READ_TIMEOUT) -> None:
+        self.socket = socket.create_connection((host, port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+        self._at = 0
+        self.bytes_read = 0
+
+    # --- sending
+
+    def send(self, *args: Argument) -> None:
+        """Sends one command and does not read its reply."""
+        self.socket.sendall(encode_command(*args))
+
+    def send_bytes(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    # --- sending and reading
+
+    def call(self, *args: Argument) -> Any:
+        """Sends one command and returns its reply; an error reply comes back as a `RespError` value."""
+        self.send(*args)
+        return self.read()
+
+    def ok(self, *args: Argument) -> Any:
+        """Like `call`, and fails on an error reply."""
+        reply = self.call(*args)
+        assert not isinstance(reply, RespError), f"{args!r} answered {reply.text!r}"
+        return reply
+
+    def error(self, *args: Argument) -> str:
+        """Sends one command that must be answered by an error, and returns its text with the prefix."""
+        reply = self.call(*args)
+        assert isinstance(reply, RespError), f"{args!r} should be an error and answered {reply!r}"
+        return reply.text
+
+    def pipeline(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
+        """Sends all commands at once and returns all replies."""
+        self.send_bytes(b"".join(encode_command(*command) for command in commands))
+        return [self.read() for _ in commands]
+
+    def hello(self, protocol: int) -> Any:
+        return self.ok("HELLO", protocol)
+
+    def client_id(self) -> int:
+        return self.ok("CLIENT", "ID")
+
+    # --- reading
+
+    def read(self, timeout: float | None = None) -> Any:
+        """The next reply. Maps become dicts, sets and arrays lists, null None, errors `RespError` values."""
+        if timeout is None:
+            return self._read_value()
+        before = self.socket.gettimeout()
+        self.socket.settimeout(timeout)
+        try:
+            return self._read_value()
+        finally:
+            self.socket.settimeout(before)
+
+    def has_reply(self, seconds: float = 0.0) -> bool:
+        """Whether the server has sent something (or closed the connection) within `seconds`."""
+        if self._at < len(self._buffer):
+            return True
+        readable, _, _ = select.select([self.socket], [], [], seconds)
+        return bool(readable)
+
+    def is_closed_by_server(self, seconds: float = 5.0) -> bool:
+        """Reads away what is left and says whether the server closes the connection within `seconds`."""
+        while self.has_reply(seconds):
+            try:
+                if not self.socket.recv(65536):
+                    return True
+            except OSError:
+                return True
+            self._at = len(self._buffer)
+        return False
+
+    def read_bytes(self, count: int) -> bytes:
+        """Exactly `count` raw bytes."""
+        while len(self._buffer) - self._at < count:
+            self._fill()
+        data = bytes(self._buffer[self._at : self._at + count])
+        self._consume(count)
+        return data
+
+    def read_line(self) -> bytes:
+        """Raw bytes up to CRLF or LF, without it."""
+        while True:
+            end = self._buffer.find(b"\n", self._at)
+            if end >= 0:
+                line = bytes(self._buffer[self._at : end])
+                self._consume(end + 1 - self._at)
+                return line.rstrip(b"\r")
+            self._fill()
+
+    def _fill(self) -> None:
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        self._buffer += data
+
+    def _consume(self, count: int) -> None:
+        self._at += count
+        self.bytes_read += count
+        if self._at > 1 << 16:
+            del self._buffer[: self._at]
+            self._at = 0
+
+    def _read_value(self) -> Any:
+        line = self.read_line()
+        kind, rest = line[:1], line[1:]
+        match kind:
+            case b"+":
+                return rest
+            case b"-":
+                return RespError(rest.decode("utf-8", "replace"))
+            case b":" | b"(":
+                return int(rest)
+            case b",":
+                return float(rest)
+            case b"#":
+                return rest == b"t"
+            case b"_":
+                return None
+            case b"$" | b"=" | b"!":
+                return self._read_bulk(kind, int(rest))
+            case b"*" | b"~" | b">":
+                return self._read_array(kind, int(rest))
+            case b"%":
+                return {_hashable(self._read_value()): self._read_value() for _ in range(int(rest))}
+            case b"|":
+                for _ in range(2 * int(rest)):
+                    self._read_value()
+                return self._read_value()
+        raise AssertionError(f"not a RESP value: {line!r}")
+
+    def _read_bulk(self, kind: bytes, length: int) -> Any:
+        if length < 0:
+            return None
+        data = self.read_bytes(length + 2)[:-2]
+        if kind == b"!":
+            return RespError(data.decode("utf-8", "replace"))
+        return data[4:] if kind == b"=" else data
+
+    def _read_array(self, kind: bytes, length: int) -> Any:
+        if length < 0:
+            return None
+        items = [self._read_value() for _ in range(length)]
+        return Push(items) if kind == b">" else items
+
+    # --- leaving
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Closes with a TCP reset: what a server sees of a client that crashed with unread data."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def __enter__(self) -> RawConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,303 @@
+"""A private server: its own directory, its own port, and nothing left of it afterwards.
+
+A server may be SIGSTOPped, killed and restarted by a test; whatever happens, it is gone when the test
+process is gone, and a crash that no assertion noticed still fails the test (`check`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from harness.raw import RawConnection
+from harness.settings import (
+    DEFAULT_SETTINGS,
+    OPTIONAL_SETTINGS,
+    free_port,
+    module_path,
+    server_binary,
+    setting_name,
+    setting_value,
+)
+from harness.wait import wait_until
+
+# What a healthy server's log never holds, whatever the test did to it.
+FATAL_LOG = re.compile(r"ASSERTION FAILED|BUG REPORT|panicked|Guru Meditation|== CRITICAL ==")
+
+START_TIMEOUT = 20.0
+
+# How much of a log a failure shows.
+EXCERPT_LINES = 80
+
+
+class ServerError(AssertionError):
+    """The server did not start, died, or logged a crash."""
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: the kernel kills the server when the thread that started it ends.
+
+    `atexit` does not run when the test process itself is killed. Linux only; elsewhere nothing happens.
+    """
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Server:
+    """One server process with the module loaded.
+
+    Settings are keywords (`appendonly=True`, `slock_max_ttl_ms=1000`); `module_args` follow the path in
+    `loadmodule`; `module=False` starts a bare server. Start servers from the main thread only: see
+    `_die_with_parent`.
+    """
+
+    every: list[Server] = []  # noqa: RUF012 -- the registry that the report hook and atexit walk
+
+    def __init__(
+        self,
+        *,
+        name: str = "server",
+        module: bool = True,
+        module_args: Sequence[object] = (),
+        directory: Path | None = None,
+        **settings: object,
+    ) -> None:
+        self.name = name
+        self.port = free_port()
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="slock-test-"))
+        self.process: subprocess.Popen[bytes] | None = None
+        self._owns_directory = directory is None
+        self._module = module
+        self._module_args = list(module_args)
+        self._settings: dict[str, object] = {**DEFAULT_SETTINGS, **OPTIONAL_SETTINGS}
+        self.configure(**settings)
+        self._clients: list[redis.Redis] = []
+        self._raw: list[RawConnection] = []
+        self._checked_log = 0
+        self._test_log = 0
+        Server.every.append(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} on port {self.port}>"
+
+    # --- life
+
+    def configure(self, **settings: object) -> None:
+        """Changes settings of the next start."""
+        for keyword, value in settings.items():
+            self._settings[setting_name(keyword)] = value
+
+    def start(self) -> Server:
+        """Starts the process and returns when it answers and has loaded its data."""
+        for _ in range(5):
+            seen = len(self.log())
+            self._spawn()
+            if self._comes_up():
+                return self
+            output = self.log()[seen:]
+            refused = [name for name in OPTIONAL_SETTINGS if name in output and name in self._settings]
+            if refused:
+                del self._settings[refused[0]]
+            elif "Address already in use" in output:
+                self.port = free_port()
+            else:
+                raise ServerError(f"{self} did not start:\n{output[-3000:]}")
+        raise ServerError(f"{self} did not start in five tries")
+
+    def starts(self) -> bool:
+        """Whether the server comes up with its settings; for settings that it should refuse."""
+        self._spawn()
+        return self._comes_up()
+
+    def stop(self, *, save: bool = False) -> None:
+        """Shuts down in order and asks for a clean exit. Nothing to do when the test ended it already."""
+        if self.process is None:
+            return
+        self.check()
+        self.resume()
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            self.client().execute_command("SHUTDOWN", "SAVE" if save else "NOSAVE")
+        process = self.process
+        try:
+            status = process.wait(START_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise ServerError(f"{self} did not shut down:\n{self.log()[-2000:]}") from None
+        finally:
+            self._forget_process()
+        if status != 0:
+            raise ServerError(f"{self} ended with status {status} at its shutdown:\n{self.log()[-3000:]}")
+        self._check_log()
+
+    def kill9(self) -> None:
+        """The power cut: SIGKILL, with nothing flushed that the server had not flushed."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        self._forget_process()
+
+    def restart(self, *, kill: bool = False, save: bool = False, **settings: object) -> Server:
+        """Ends the server and starts it on the same port and directory, with `settings` changed."""
+        if kill:
+            self.kill9()
+        else:
+            self.stop(save=save)
+        self.configure(**settings)
+        return self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: the server lags behind without knowing it."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def discard(self) -> None:
+        """Ends the process whatever state it is in, and removes the directory."""
+        self.kill9()
+        if self._owns_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        if self in Server.every:
+            Server.every.remove(self)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self} does not run"
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            os.kill(self.pid, number)
+
+    def _spawn(self) -> None:
+        assert self.process is None, f"{self} runs already"
+        config = self.directory / "server.conf"
+        config.write_text(self._config_text())
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [server_binary(), str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def _config_text(self) -> str:
+        lines = [f"port {self.port}", f"dir {self.directory}"]
+        own = {name: value for name, value in self._settings.items() if name.startswith("slock.")}
+        lines += [f"{n} {setting_value(v)}" for n, v in self._settings.items() if n not in own]
+        if self._module:
+            lines.append(" ".join(["loadmodule", str(module_path()), *map(str, self._module_args)]))
+        lines += [f"{n} {setting_value(v)}" for n, v in own.items()]
+        return "\n".join(lines) + "\n"
+
+    def _comes_up(self) -> bool:
+        def answers_or_ended() -> bool:
+            return not self.is_running or self._answers()
+
+        wait_until(answers_or_ended, START_TIMEOUT, f"{self} to start")
+        if self.is_running:
+            return True
+        self._forget_process()
+        return False
+
+    def _answers(self) -> bool:
+        try:
+            with RawConnection(self.port, timeout=5) as probe:
+                return (
+                    probe.call("PING") == b"PONG"
+                    and probe.call("INFO", "server").find(b"process_id:%d\r\n" % self.pid) > 0
+                )
+        except (OSError, AttributeError):
+            return False
+
+    def _forget_process(self) -> None:
+        for client in self._clients:
+            client.close()
+        for raw in self._raw:
+            raw.close()
+        self._clients.clear()
+        self._raw.clear()
+        self.process = None
+
+    # --- talking to it
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A redis-py client that never repeats a command by itself and gives bytes."""
+        options = {"protocol": 2, "socket_timeout": 30, "retry": Retry(NoBackoff(), 0), **options}
+        client = redis.Redis(host="127.0.0.1", port=self.port, lib_name=None, lib_version=None, **options)
+        self._clients.append(client)
+        return client
+
+    def raw(self, protocol: int = 2) -> RawConnection:
+        """A raw connection, closed with the server at the latest."""
+        connection = RawConnection(self.port)
+        self._raw.append(connection)
+        if protocol != 2:
+            connection.hello(protocol)
+        return connection
+
+    # --- looking after it
+
+    @property
+    def _log_path(self) -> Path:
+        return self.directory / "server.log"
+
+    def log(self) -> str:
+        """What all processes of this server wrote: log, standard output and standard error in one."""
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+
+    def log_excerpt(self) -> str:
+        """The part of the test's log that a failure should show: from a crash on, else the end."""
+        log = self.log()[self._test_log :]
+        crash = FATAL_LOG.search(log)
+        if crash:
+            before = log[: crash.start()].splitlines()[-10:]
+            return "\n".join([*before, *log[crash.start() :].splitlines()[:EXCERPT_LINES]])
+        return "\n".join(log.splitlines()[-EXCERPT_LINES:])
+
+    def begin_test(self) -> None:
+        self._test_log = len(self.log())
+
+    def check(self) -> None:
+        """Fails when the server died by itself or logged a crash."""
+        if self.process is not None and self.process.poll() is not None:
+            status = self.process.returncode
+            self._forget_process()
+            self._checked_log = len(self.log())
+            raise ServerError(f"{self} died with status {status}:\n{self.log_excerpt()}")
+        self._check_log()
+
+    def _check_log(self) -> None:
+        log = self.log()
+        found = FATAL_LOG.search(log, self._checked_log)
+        self._checked_log = len(log)
+        if found:
+            raise ServerError(f"{self} logged {found.group()!r}:\n{self.log_excerpt()}")
+
+
+@atexit.register
+def _discard_all() -> None:
+    for server in list(Server.every):
+        server.discard()

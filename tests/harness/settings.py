@@ -1,0 +1,70 @@
+"""What a private server is started with: which program, which module, which port, which settings."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Settings that not every server knows; one that it refuses at its start is left out on the next try.
+OPTIONAL_SETTINGS = {
+    # A replica or an AOF that does not understand what it is told must not go on quietly.
+    "propagation-error-behavior": "panic",
+}
+
+DEFAULT_SETTINGS = {
+    "bind": "127.0.0.1",
+    "save": "",
+    "enable-debug-command": "yes",
+    "enable-module-command": "yes",
+    "repl-diskless-sync-delay": "0",
+    "shutdown-timeout": "0",
+}
+
+_given_ports: set[int] = set()
+
+
+def module_path() -> Path:
+    """The module under test: SLOCK_MODULE, or the release build of this repository."""
+    return Path(os.environ.get("SLOCK_MODULE") or REPOSITORY / "target/release/libslock.so").resolve()
+
+
+def server_binary() -> str:
+    """The server under test: SERVER, or `redis-server` of the PATH. It is started in another directory."""
+    server = os.environ.get("SERVER") or "redis-server"
+    return os.path.abspath(server) if os.sep in server else server
+
+
+def free_port() -> int:
+    """A port nobody listens on.
+
+    Below the range that outgoing connections take, so that it is still free after a restart.
+    """
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(20000, 32000)
+        if port in _given_ports:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given_ports.add(port)
+        return port
+    raise RuntimeError("no free port found")
+
+
+def setting_name(keyword: str) -> str:
+    """`slock_max_ttl_ms` is `slock.max-ttl-ms`, `aof_use_rdb_preamble` is `aof-use-rdb-preamble`."""
+    name = keyword.replace("_", "-")
+    return "slock." + name.removeprefix("slock-") if name.startswith("slock-") else name
+
+
+def setting_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return '""' if value == "" else str(value)

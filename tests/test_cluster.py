@@ -1,0 +1,38 @@
+"""Locks in a cluster: asked for at the right node, and moved with their slot."""
+
+from __future__ import annotations
+
+from harness import Cluster, Locks, key_slot, lock_state
+
+LONG = 60_000
+
+
+def test_a_lock_is_redirected_to_the_node_of_its_key(cluster: Cluster) -> None:
+    owner = cluster.node_of("k")
+    raw = cluster.other_than(owner).raw()
+    moved = f"MOVED {key_slot(owner, 'k')} 127.0.0.1:{owner.port}"
+    for command, *args in (("LOCK", "a", LONG), ("UNLOCK", "a"), ("INFO",), ("EXTEND", "a", LONG)):
+        assert raw.error(f"SLOCK.{command}", "k", *args) == moved
+    assert Locks(owner.client()).lock("k", "a", LONG)
+    assert Locks(owner.client()).unlock("k", "a") == 1
+
+
+def test_a_lock_moves_with_its_slot(cluster: Cluster) -> None:
+    key = b"moving:\xff"
+    source = cluster.node_of(key)
+    target = cluster.other_than(source)
+    slot = key_slot(source, key)
+    locks = Locks(source.client())
+    for token in (b"\x00", b"two", b"\xff" * 255):
+        locks.rlock(key, token, LONG, meta=token)
+    before = lock_state(source.client(), key)
+    last = before.holders[-1][1]
+    cluster.begin_move(slot, source, target)
+    assert cluster.move_keys(slot, source, target) == [key]
+    assert source.raw().error("SLOCK.RUNLOCK", key, "two").startswith("ASK ")
+    cluster.end_move(slot, source, target)
+    assert lock_state(target.client(), key) == before
+    there = Locks(target.client())
+    for token, _, _ in before.holders:
+        assert there.runlock(key, token) == 1
+    assert there.lock(key, "next", LONG) > last

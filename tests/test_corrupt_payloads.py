@@ -1,0 +1,253 @@
+"""Payloads that nobody's DUMP made: refused, or loaded into a lock that makes sense; the server lives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from harness import Locks, Server
+from harness.locks import Info
+from harness.payloads import body_of, crc64, sealed
+
+MakeServer = Callable[..., Server]
+
+LONG = 3_600_000
+PAYLOADS = 20_000
+BATCH = 400
+SEEDS = (20260101, 20260102, 20260103, 20260104)
+
+# A module value begins with its RDB type and the number of its module type. Changing those asks for other
+# types' loaders, which are the server's business.
+HEAD = 1 + 9
+
+MAX_TOKEN = 255
+MAX_META = 1024
+
+HUGE = (
+    b"\xff" * 8,
+    b"\x80\x7f\xff\xff\xff",
+    b"\x81\x7f\xff\xff\xff\xff\xff\xff\xff",
+    b"\x81\xff\xff\xff\xff\xff\xff\xff\xff",
+    b"\xfb\xff\xff",
+    b"\xfc\xff\xff\xff\xff",
+    b"\xfd\xff\xff\xff\xff\xff\xff\xff\x7f",
+    b"\x00" * 8,
+    b"\x00\x00\x00\x00\x00\x00\x00\x80",
+    b"\xff\xff\xff\x7f",
+    b"\xff\xff",
+    b"\x7f",
+)
+
+
+def originals(client: redis.Redis) -> list[bytes]:
+    """Values of DUMP to start from: few and many holders, with and without metadata, short and long."""
+    locks = Locks(client)
+    locks.lock("writer", b"owner", LONG)
+    locks.lock("writer with meta", b"\x00\xff" * 20, LONG, meta=b"host=a pid=1")
+    locks.rlock("reader", b"r", LONG)
+    for number in range(3):
+        locks.rlock("readers", b"reader-%d" % number, LONG + number, meta=b"m%d" % number)
+    for number in range(30):
+        locks.rlock("many", b"%02d" % number, LONG * (number + 1))
+    locks.lock("long", b"t" * MAX_TOKEN, LONG, meta=b"m" * MAX_META)
+    return [client.dump(key) for key in ("writer", "writer with meta", "reader", "readers", "many", "long")]
+
+
+def mutated(body: bytes, bodies: list[bytes], chance: random.Random) -> bytes:
+    """The value with one kind of damage; sometimes with two."""
+    data = bytearray(body)
+    for _ in range(chance.choice((1, 1, 1, 2))):
+        at = chance.randrange(min(HEAD, len(data) - 1), len(data))
+        end = min(len(data), at + chance.randrange(1, 40))
+        other = chance.choice(bodies)
+        match chance.randrange(10):
+            case 0 | 1:
+                data[at] ^= 1 << chance.randrange(8)
+            case 2:
+                data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+            case 3:
+                del data[at:]
+            case 4:
+                del data[at:end]
+            case 5:
+                data[at:at] = chance.randbytes(chance.randrange(1, 12))
+            case 6:
+                huge = chance.choice(HUGE)
+                data[at : at + len(huge)] = huge
+            case 7:
+                data[end:end] = data[at:end]
+            case 8:
+                data[at:] = other[min(at, len(other)) :]
+            case _:
+                start = chance.randrange(min(HEAD, len(other) - 1), len(other))
+                data[at:end] = other[start : start + end - at]
+        if len(data) <= 2:
+            break
+    return bytes(data)
+
+
+def batches(count: int, seed: int, payloads: list[bytes]) -> Iterator[list[bytes]]:
+    chance = random.Random(seed)
+    bodies = [body_of(payload) for payload in payloads]
+    made = 0
+    while made < count:
+        batch = [sealed(mutated(chance.choice(bodies), bodies, chance), payloads[0]) for _ in range(BATCH)]
+        made += len(batch)
+        yield batch
+
+
+def restore_all(client: redis.Redis, payloads: list[bytes]) -> list[str]:
+    """RESTOREs every payload under a key of its own and returns the keys that were accepted."""
+    pipe = client.pipeline(transaction=False)
+    keys = [f"k{number}" for number in range(len(payloads))]
+    for key, payload in zip(keys, payloads, strict=True):
+        pipe.restore(key, 0, payload)
+    accepted = []
+    for key, payload, reply in zip(keys, payloads, pipe.execute(raise_on_error=False), strict=True):
+        if reply == b"OK":
+            accepted.append(key)
+        else:
+            assert "Bad data format" in str(reply), f"{reply!r} for {payload.hex()}"
+    return accepted
+
+
+def assert_makes_sense(info: Info | None, payload: bytes) -> None:
+    """One writer or some readers, each with a token of its own; or nobody who is alive."""
+    if info is None:
+        return
+    tokens = [holder.token for holder in info.holders]
+    why = f"{info} of {payload.hex()}"
+    assert info.mode in ("write", "read"), why
+    assert len(tokens) == 1 if info.mode == "write" else len(tokens) == info.readers >= 1, why
+    assert len(set(tokens)) == len(tokens), why
+    assert info.fence == max(holder.fence for holder in info.holders) > 0, why
+    assert info.pttl == max(holder.pttl for holder in info.holders) > 0, why
+    assert all(1 <= len(token) <= MAX_TOKEN for token in tokens), why
+    assert all(holder.fence > 0 and len(holder.meta) <= MAX_META for holder in info.holders), why
+
+
+def use_all(client: redis.Redis, keys: list[str], payloads: list[bytes]) -> None:
+    """What applications and operators do with a lock, on every key that was accepted; then it is freed."""
+    pipe = client.pipeline(transaction=False)
+    for key in keys:
+        pipe.execute_command("SLOCK.INFO", key, "FULL", "COUNT", 0)
+    infos = [Info.of(reply) for reply in pipe.execute()]
+    for key, info in zip(keys, infos, strict=True):
+        assert_makes_sense(info, payloads[int(key[1:])])
+        pipe.execute_command("DUMP", key)
+        pipe.execute_command("MEMORY", "USAGE", key)
+        pipe.execute_command("DEBUG", "DIGEST-VALUE", key)
+        pipe.execute_command("COPY", key, "copy", "REPLACE")
+        pipe.execute_command("SLOCK.LOCK", key, "newcomer", 1000)
+        pipe.execute_command("SLOCK.RLOCK", key, "another", 1000)
+        release = "SLOCK.UNLOCK" if info and info.mode == "write" else "SLOCK.RUNLOCK"
+        for holder in info.holders if info else ():
+            pipe.execute_command("SLOCK.EXTEND", key, holder.token, LONG)
+            pipe.execute_command("SLOCK.CHECK", key, holder.fence)
+            pipe.execute_command(release, key, holder.token)
+    pipe.execute()
+    for key in keys:
+        for command in ("UNLOCK", "RUNLOCK"):
+            for token in ("newcomer", "another"):
+                pipe.execute_command(f"SLOCK.{command}", key, token)
+        pipe.execute_command("SLOCK.INFO", key)
+        pipe.execute_command("SLOCK.LOCK", key, "last", 1000)
+    for key, tail in zip(keys, _in_groups(pipe.execute(), 6), strict=True):
+        assert tail[4] is None, f"{key} is not free: {tail[4]} after {payloads[int(key[1:])].hex()}"
+        assert tail[5] > 0, f"{key} cannot be locked after {payloads[int(key[1:])].hex()}"
+
+
+def _in_groups(items: list[object], size: int) -> Iterator[list[object]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def find_killer(server: Server, payloads: list[bytes]) -> str:
+    """The first payload that kills a server by itself, for the failure's message."""
+    for payload in payloads:
+        server.kill9()
+        server.start()
+        client = server.client()
+        try:
+            client.restore("k0", 0, payload)
+            use_all(client, ["k0"], [payload])
+        except redis.ConnectionError:
+            return payload.hex()
+        except (redis.RedisError, AssertionError):
+            continue
+    return "none alone"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(
+    make_server: MakeServer, seed: int
+) -> None:
+    print(f"seed {seed}")
+    server = make_server()
+    client = server.client()
+    payloads = originals(client)
+    tried = accepted = 0
+    for batch in batches(PAYLOADS // len(SEEDS), seed, payloads):
+        client.flushall()
+        try:
+            keys = restore_all(client, batch)
+            use_all(client, keys, batch)
+        except redis.ConnectionError:
+            raise AssertionError(f"seed {seed}: killed by {find_killer(server, batch)}") from None
+        tried += len(batch)
+        accepted += len(keys)
+        server.check()
+    print(f"{tried} payloads, {accepted} accepted")
+    assert tried >= PAYLOADS // len(SEEDS)
+    assert 0 < accepted < tried, "the mutations are all alike"
+    assert client.ping()
+
+
+def test_a_payload_cut_short_anywhere_is_refused(client: redis.Redis) -> None:
+    for payload in originals(client)[:4]:
+        body = body_of(payload)
+        cuts = [sealed(body[:length], payload) for length in range(HEAD, len(body))]
+        client.flushall()
+        assert restore_all(client, cuts) == []
+
+
+def test_a_payload_with_more_behind_it_is_refused_or_the_same(client: redis.Redis) -> None:
+    """The core reads one value and ignores what follows it; what the module owns has no room for more."""
+    payload = originals(client)[3]
+    body = body_of(payload)
+    client.flushall()
+    longer = [sealed(body + bytes([byte]), payload) for byte in range(256)]
+    for key in restore_all(client, longer):
+        assert client.dump(key) == payload
+
+
+def test_an_untouched_payload_is_accepted_and_a_wrong_checksum_is_not(client: redis.Redis) -> None:
+    payload = originals(client)[0]
+    assert sealed(body_of(payload), payload) == payload
+    assert client.restore("copy", 0, payload) == b"OK"
+    with pytest.raises(redis.ResponseError, match="checksum"):
+        client.restore("other", 0, payload[:-1] + bytes([payload[-1] ^ 1]))
+
+
+def test_the_checksum_is_the_servers(client: redis.Redis) -> None:
+    assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
+    client.set("string", "value")
+    assert body_of(client.dump("string")).endswith(b"value")
+
+
+def test_memory_is_not_taken_on_a_payloads_word(make_server: MakeServer) -> None:
+    """A count or length in a payload is bounded before memory is asked for it."""
+    server = make_server()
+    client = server.client()
+    payload = originals(client)[3]
+    body = body_of(payload)
+    client.flushall()
+    before = client.info("memory")["used_memory_peak"]
+    for huge in HUGE:
+        damaged = [
+            sealed(body[:at] + huge + body[at + len(huge) :], payload) for at in range(HEAD, len(body))
+        ]
+        restore_all(client, damaged)
+        client.flushall()
+    assert client.info("memory")["used_memory_peak"] - before < 64 << 20
