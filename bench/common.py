@@ -70,8 +70,9 @@ class Pipe:
             if not more:
                 raise SystemExit("the server closed the connection")
             replies += more
-        if b"-" in replies:
-            raise SystemExit(f"an error reply: {replies[replies.index(b'-') :][:200]!r}")
+        errors = [line for line in replies.split(b"\r\n") if line.startswith(b"-")]
+        if errors:
+            raise SystemExit(f"an error reply: {errors[0]!r}")
         return replies
 
     def close(self) -> None:
@@ -103,9 +104,9 @@ class Report:
 
     def limit(self, what: str, value: float, limit: float) -> None:
         """A figure with a bound that it must not pass."""
-        passed = value <= limit
-        self._failed |= not passed
-        print(f"{what}: {value:.2f}  (limit {limit:g}: {'kept' if passed else 'PASSED'})")
+        kept = value <= limit
+        self._failed |= not kept
+        print(f"{what}: {value:.2f}  (limit {limit:g}: {'kept' if kept else 'EXCEEDED'})")
 
     def status(self) -> int:
         return 1 if self._checks and self._failed else 0

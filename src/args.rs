@@ -3,8 +3,8 @@
 //! Everything is read and checked before anything is done. A wrong argument is answered with an
 //! error that names it and says what is allowed.
 
-use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
-use slock_core::{Mode, Patience};
+use slock_core::Patience;
+use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, TOKEN_MAX_BYTES, is_token};
 
 use crate::server::{Reply, Text};
 use crate::settings;
@@ -171,38 +171,5 @@ impl<'a> Args<'a> {
             Some(count) => Ok(Some(count)),
             None => error("ERR COUNT must be an integer, 0 or more"),
         }
-    }
-
-    // What only `SLOCK.APPLY` takes.
-
-    /// The next argument as it is.
-    pub fn word(&mut self) -> Result<&'a [u8], Reply> {
-        Ok(self.required()?.bytes())
-    }
-
-    /// `read` or `write`.
-    pub fn mode(&mut self) -> Result<Mode, Reply> {
-        match self.word()? {
-            b"read" => Ok(Mode::Read),
-            b"write" => Ok(Mode::Write),
-            _ => syntax_error(),
-        }
-    }
-
-    /// An instant in Unix milliseconds.
-    pub fn instant_ms(&mut self) -> Result<u64, Reply> {
-        let number = self.required()?.integer().and_then(|number| u64::try_from(number).ok());
-        number.filter(|number| *number <= NUMBER_MAX).map_or_else(|| error("ERR time is out of range"), Ok)
-    }
-
-    /// A fence that may be stored.
-    pub fn stored_fence(&mut self) -> Result<u64, Reply> {
-        let fence = self.fence()?;
-        if is_fence(fence) { Ok(fence) } else { error("ERR fence is out of range") }
-    }
-
-    /// Metadata that may be stored.
-    pub fn stored_meta(&mut self) -> Result<&'a [u8], Reply> {
-        self.meta()
     }
 }

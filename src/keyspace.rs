@@ -7,7 +7,7 @@
 use slock_core::{Change, Effect, Event, Lock, PlaceRef, Seen, Space};
 
 use crate::server::{Ctx, LockKey, Opened, OwnedText, Text};
-use crate::{ephemerals, marks, metrics};
+use crate::{ephemerals, marks, metrics, wire};
 
 /// The keys that a context sees.
 pub struct Keyspace<'c> {
@@ -91,12 +91,17 @@ impl Space for Keyspace<'_> {
         let outlived = change(&mut open.key, place, effect);
         let ctx = self.ctx;
         if let Some(Open { name, key, .. }) = self.open.take() {
-            ctx.replicate(name.text(), effect);
+            wire::send(ctx, name.text(), effect);
             ctx.signal_modified(name.text());
             drop(key);
             (0..outlived).for_each(|_| ctx.announce(c"slock.expire", name.text()));
             ctx.announce(event_name(event), name.text());
         }
+    }
+
+    fn collected_ms(&mut self, place: PlaceRef<'_>) -> Option<u64> {
+        // A key is collected when its expiry has passed, not when it has come.
+        self.open(place).and_then(|open| open.key.expires_ms()).map(|at_ms| at_ms + 1)
     }
 
     fn bind(&mut self, place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {

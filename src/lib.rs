@@ -8,6 +8,7 @@
 //! | `commands` | one file a family of commands: parse, ask the core, answer |
 //! | `args` | reading arguments, and the errors that name them |
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
+//! | `wire` | `SLOCK.APPLY`: how a change is written in the log and spoken to replicas |
 //! | `office` | the desk, the clients that wait, and the timer that serves them |
 //! | `marks` | notes of what happened outside of our commands |
 //! | `ephemerals` | which hold ends with which connection |
@@ -27,6 +28,7 @@ mod metrics;
 mod office;
 mod server;
 mod settings;
+mod wire;
 
 use redis_module::{Context, RedisString, Status};
 

@@ -22,7 +22,7 @@ use slock_core::{Answer, Desk, Lock, Moment, PlaceRef, Refusal, Ticket};
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
 use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId};
-use crate::{ephemerals, metrics, settings};
+use crate::{ephemerals, metrics, settings, wire};
 
 /// How long to stay away while nothing may be replicated (`CLIENT PAUSE`, a failover).
 const PAUSED_RETRY_MS: u64 = 10;
@@ -57,23 +57,21 @@ thread_local! {
     static OFFICE: RefCell<Office> = RefCell::default();
     static ALARM: Cell<Alarm> = Cell::default();
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
+    static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
     static STARTED_MS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
-    fence_seen: |fence| OFFICE.with_borrow_mut(|office| office.desk.fences.see(fence)),
+    fence_seen: see_fence,
     last_fence: || OFFICE.with_borrow(|office| office.desk.fences.last()),
+    rewrite: |lock, emit| wire::rewrite(lock, consult(|desk| desk.fences.last()), emit),
     removed: on_removed,
 };
 
 /// What the server tells us.
 pub static EVENT_HOOKS: EventHooks = EventHooks {
-    key_touched: |db, name| {
-        if marks::are_wanted() {
-            mark(Mark::Key(db, name.into()));
-        }
-    },
+    key_touched: |db, name| key_changed(PlaceRef { db, name }),
     key_evicted: metrics::count_eviction,
     flushed: |db| {
         ephemerals::forget_database(db);
@@ -118,6 +116,18 @@ pub fn is_replica() -> bool {
     IS_REPLICA.get()
 }
 
+/// Learns of a fence that was given elsewhere or before.
+pub fn see_fence(fence: u64) {
+    OFFICE.with_borrow_mut(|office| office.desk.fences.see(fence));
+}
+
+/// A command that does not go through the desk has changed this key.
+pub fn key_changed(place: PlaceRef<'_>) {
+    if marks::are_wanted() {
+        mark(Mark::Key(place.db, place.name.into()));
+    }
+}
+
 /// Applies the settings that the desk keeps.
 pub fn apply_settings() {
     OFFICE.with_borrow_mut(|office| {
@@ -148,6 +158,9 @@ pub fn serve<R>(deal: impl FnOnce(&mut Desk) -> R) -> R {
 
 /// Leaves the client of this command waiting for the answer to its ticket.
 pub fn park(ctx: Ctx<'_>, ticket: Ticket) {
+    if !WATCHES_KEYS.replace(true) {
+        server::subscribe_to_keys();
+    }
     let handle = server::block(ctx, &CLIENT_CALLBACKS);
     OFFICE.with_borrow_mut(|office| {
         // The answer may be there already.
@@ -340,15 +353,14 @@ fn on_delivered(handle: Handle, is_told: bool) {
 }
 
 fn on_removed(db: Option<i32>, name: &[u8], lock: &Lock) {
+    if marks::are_ours() {
+        return; // The effect that emptied the lock has seen to everything.
+    }
     metrics::count_expirations(lock.count_ended(now().ms()));
     let Some(db) = db else { return mark(Mark::Database(None)) };
     ephemerals::unbind_all(PlaceRef { db, name }, lock);
-    if !marks::are_ours() {
-        metrics::note_removal(db, name);
-    }
-    if marks::are_wanted() {
-        mark(Mark::Key(db, name.into()));
-    }
+    metrics::note_removal(db, name);
+    key_changed(PlaceRef { db, name });
 }
 
 fn on_role_changed(is_replica: bool) {

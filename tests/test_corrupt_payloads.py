@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import redis
-from harness import Locks, Server
+
+from harness import Locks, Server, digest
 from harness.locks import Info
 from harness.payloads import body_of, crc64, sealed
 
@@ -42,7 +43,10 @@ HUGE = (
 
 
 def originals(client: redis.Redis) -> list[bytes]:
-    """Values of DUMP to start from: few and many holders, with and without metadata, short and long."""
+    """Values of DUMP to start from: few and many holders, with and without metadata, short and long.
+
+    Each as it is and compressed by the server: damage must reach the module's decoder, not only the server's.
+    """
     locks = Locks(client)
     locks.lock("writer", b"owner", LONG)
     locks.lock("writer with meta", b"\x00\xff" * 20, LONG, meta=b"host=a pid=1")
@@ -50,9 +54,15 @@ def originals(client: redis.Redis) -> list[bytes]:
     for number in range(3):
         locks.rlock("readers", b"reader-%d" % number, LONG + number, meta=b"m%d" % number)
     for number in range(30):
-        locks.rlock("many", b"%02d" % number, LONG * (number + 1))
+        locks.rlock("many", b"%02d" % number, LONG + number)
     locks.lock("long", b"t" * MAX_TOKEN, LONG, meta=b"m" * MAX_META)
-    return [client.dump(key) for key in ("writer", "writer with meta", "reader", "readers", "many", "long")]
+    payloads = []
+    for compression in ("no", "yes"):
+        client.config_set("rdbcompression", compression)
+        payloads += [
+            client.dump(key) for key in ("writer", "writer with meta", "reader", "readers", "many", "long")
+        ]
+    return payloads
 
 
 def mutated(body: bytes, bodies: list[bytes], chance: random.Random) -> bytes:
@@ -205,9 +215,11 @@ def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(
 
 
 def test_a_payload_cut_short_anywhere_is_refused(client: redis.Redis) -> None:
-    for payload in originals(client)[:4]:
+    """But for a cut of two bytes: the server then takes the RDB version behind the value for them."""
+    for payload in originals(client):
         body = body_of(payload)
-        cuts = [sealed(body[:length], payload) for length in range(HEAD, len(body))]
+        lengths = [length for length in range(HEAD, len(body)) if length != len(body) - 2]
+        cuts = [sealed(body[:length], payload) for length in lengths]
         client.flushall()
         assert restore_all(client, cuts) == []
 
@@ -217,9 +229,10 @@ def test_a_payload_with_more_behind_it_is_refused_or_the_same(client: redis.Redi
     payload = originals(client)[3]
     body = body_of(payload)
     client.flushall()
+    client.restore("same", 0, payload)
     longer = [sealed(body + bytes([byte]), payload) for byte in range(256)]
     for key in restore_all(client, longer):
-        assert client.dump(key) == payload
+        assert digest(client, key) == digest(client, "same")
 
 
 def test_an_untouched_payload_is_accepted_and_a_wrong_checksum_is_not(client: redis.Redis) -> None:

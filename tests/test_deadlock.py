@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness import RawConnection, Server, wait_until
+from harness import Server, wait_until
 from harness.parked import HOUR, Line, Parked, blocked_clients, wait_unblocked
+
+pytest_plugins = ["harness.going_home"]
 
 
 class Table:
@@ -78,8 +80,6 @@ def test_a_cycle_of_writers_is_refused_where_it_would_close(table: Table, size: 
 def test_a_cycle_with_readers_in_it_is_refused(table: Table, size: int) -> None:
     take = ["SLOCK.RLOCK" if at % 2 else "SLOCK.LOCK" for at in range(size)]
     waiting = _ring(table, size, take)
-    table.reads("bystander", "k1")
-    assert table.line("k1").release("bystander") == 1 if size == 0 else True
     table.refuses(f"t{size - 1}", "k0")
     assert all(parked.is_waiting() for parked in waiting)
 
@@ -142,8 +142,7 @@ def test_a_cycle_that_waits_for_an_upgrader_is_refused(table: Table) -> None:
     assert upgrade.fence()
 
 
-def test_a_newcomer_in_one_wait_may_stand_behind_a_long_chain(table: Table) -> None:
-    """A chain is no cycle."""
+def test_a_chain_is_no_cycle(table: Table) -> None:
     waiting = _ring(table, 5, ["SLOCK.LOCK"] * 5)
     outsider = table.waits("outsider", "k0")
     also = table.waits("outsider too", "k4")
@@ -209,7 +208,7 @@ def test_a_hold_past_its_deadline_is_part_of_no_cycle(table: Table) -> None:
     assert table.line("x").queued() == ["b"]
 
 
-def test_other_databases_take_part_with_the_same_token(table: Table, raw: RawConnection) -> None:
+def test_other_databases_take_part_with_the_same_token(table: Table) -> None:
     """A token is one owner, wherever its locks are."""
     table.holds("a", "x")
     elsewhere = Line(table.server, "x", database=1)
@@ -233,7 +232,7 @@ def test_a_refused_wait_changes_nothing_that_others_see(table: Table) -> None:
 
 def test_tokens_of_any_bytes_are_named_without_harm(table: Table) -> None:
     """An error reply is one line: what is in a token must not end it."""
-    nasty = b"a\r\n+OK\r\n\x00\xff".decode("latin-1").encode("latin-1")
+    nasty = b"a\r\n+OK\r\n\x00\xff"
     assert table.raw.ok("SLOCK.LOCK", "x", nasty, HOUR)
     table.holds("b", "y")
     waiting = Parked(table.server, "nasty")
@@ -243,9 +242,8 @@ def test_tokens_of_any_bytes_are_named_without_harm(table: Table) -> None:
     assert table.raw.ok("PING") == b"PONG"
 
 
-@pytest.mark.parametrize("length", [255])
-def test_a_long_cycle_of_long_tokens_is_told_in_one_error(table: Table, length: int) -> None:
-    tokens = [f"{at}".ljust(length, "x") for at in range(40)]
+def test_a_long_cycle_of_long_tokens_is_told_in_one_error(table: Table) -> None:
+    tokens = [f"{at}".ljust(255, "x") for at in range(40)]
     for at, token in enumerate(tokens):
         table.holds(token, f"k{at}")
     for at, token in enumerate(tokens[:-1]):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+
 from harness import Locks, Server, now_ms, promote, replica_of, rewrite_aof, wait_synced
 from harness.payloads import raised_fence
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
+
 from harness import Locks, RawConnection, Server, digest, now_ms, wait_past, wait_until
 from harness.locks import as_dict
 

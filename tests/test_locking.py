@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
+
 from harness import Locks, RawConnection, Server, digest, now_ms, stays, wait_past, wait_until
 
 # A hold that ends during the test, and one that does not.

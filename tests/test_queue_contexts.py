@@ -11,6 +11,8 @@ from harness import Locks, RespError, Server, digest, replica_of, wait_synced
 from harness.causes import HOLDER, KEY
 from harness.parked import HOUR, Line, blocked_clients
 
+pytest_plugins = ["harness.going_home"]
+
 REQUESTS = [
     ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
     ("SLOCK.RLOCK", KEY, "a", HOUR, "WAIT", 0, "META", "m"),

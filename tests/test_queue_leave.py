@@ -14,7 +14,9 @@ import redis
 
 from harness import Locks, RawConnection, RespError, Server, wait_until
 from harness.causes import HOLDER, KEY
-from harness.parked import HOUR, Line, Parked, blocked_clients, serve_in_order, wait_unblocked
+from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
+
+pytest_plugins = ["harness.going_home"]
 
 LEAVER = "leaver"
 
@@ -144,11 +146,9 @@ def test_when_the_last_waiter_leaves_newcomers_are_admitted(
     assert locks.info(KEY).waiters == 0
 
 
-@every_departure
+@pytest.mark.parametrize("departure", [each for each in DEPARTURES if each.told is not None], ids=str)
 def test_a_connection_that_was_answered_goes_on(server: Server, locks: Locks, departure: Departure) -> None:
     """And may wait again, for the same lock."""
-    if departure.told is None:
-        pytest.skip("its connection is gone")
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
     leaver = line.write(LEAVER, wait=departure.wait)
@@ -249,7 +249,7 @@ def test_commands_behind_a_request_wait_for_its_answer(server: Server, locks: Lo
 def test_a_pipeline_of_requests_goes_on_after_each_time_out(server: Server, locks: Locks) -> None:
     locks.lock(KEY, HOLDER, HOUR)
     waits = [("SLOCK.LOCK", KEY, f"a{number}", HOUR, "WAIT", 5) for number in range(20)]
-    assert server.raw().pipeline([*waits, ("PING",)]) == [0] * 20 + [b"PONG"]
+    assert at_once(server, *waits, ("PING",)) == [0] * 20 + [b"PONG"]
 
 
 @pytest.mark.parametrize("leave", [RawConnection.close, RawConnection.reset])

@@ -10,7 +10,9 @@ import redis
 
 from harness import Locks, Server
 from harness.causes import FREEING, HOLDER, KEY, SHARING, Cause
-from harness.parked import HOUR, Line, Parked, blocked_clients, serve_in_order, wait_unblocked
+from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
+
+pytest_plugins = ["harness.going_home"]
 
 CROWD = 200
 
@@ -139,8 +141,11 @@ def test_the_old_holder_queues_like_anybody_else(server: Server, locks: Locks) -
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
     waiting = line.write("waiting")
-    replies = server.raw().pipeline(
-        [("SLOCK.UNLOCK", KEY, HOLDER), ("SLOCK.LOCK", KEY, HOLDER, HOUR), ("SLOCK.RLOCK", KEY, HOLDER, HOUR)]
+    replies = at_once(
+        server,
+        ("SLOCK.UNLOCK", KEY, HOLDER),
+        ("SLOCK.LOCK", KEY, HOLDER, HOUR),
+        ("SLOCK.RLOCK", KEY, HOLDER, HOUR),
     )
     assert replies == [1, 0, 0]
     assert waiting.fence()
@@ -162,8 +167,8 @@ def test_a_newcomer_right_behind_the_cause_does_not_overtake(
     if cause.by_deadline:
         commands.append(("DEBUG", "SLEEP", "0.08"))
     # In one write, so that the server runs it all before it can do anything else.
-    replies = server.raw().pipeline(
-        [*commands, (newcomer, KEY, "newcomer", HOUR), (newcomer, KEY, "newcomer", HOUR, "WAIT", 1)]
+    replies = at_once(
+        server, *commands, (newcomer, KEY, "newcomer", HOUR), (newcomer, KEY, "newcomer", HOUR, "WAIT", 1)
     )
     assert replies[-2:] == [0, 0], replies
     assert first.fence()
@@ -180,14 +185,13 @@ def test_a_newcomer_in_the_same_transaction_does_not_overtake(server: Server, lo
     for release in (("SLOCK.UNLOCK", KEY, HOLDER), ("DEL", KEY)):
         locks.lock(KEY, HOLDER, HOUR)
         waiting = line.write("waiting")
-        replies = server.raw().pipeline(
-            [
-                ("MULTI",),
-                release,
-                ("SLOCK.LOCK", KEY, "new", HOUR),
-                ("SLOCK.RLOCK", KEY, "new", HOUR),
-                ("EXEC",),
-            ]
+        replies = at_once(
+            server,
+            ("MULTI",),
+            release,
+            ("SLOCK.LOCK", KEY, "new", HOUR),
+            ("SLOCK.RLOCK", KEY, "new", HOUR),
+            ("EXEC",),
         )
         assert replies[-1] == [1, 0, 0]
         assert waiting.fence()

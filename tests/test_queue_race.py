@@ -15,7 +15,9 @@ import pytest
 
 from harness import RawConnection, RespError, Server
 from harness.causes import HOLDER, KEY
-from harness.parked import HOUR, Line, Parked, wait_unblocked
+from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
+
+pytest_plugins = ["harness.going_home"]
 
 REPETITIONS = 300
 
@@ -216,7 +218,7 @@ def test_everybody_is_unblocked_in_the_iteration_in_which_all_are_granted(server
         writer = line.write("writer")
         how = ("TIMEOUT", "ERROR")[round_number % 2]
         unblocks = [("CLIENT", "UNBLOCK", reader.id, how) for reader in readers]
-        server.raw().pipeline([RELEASE, *unblocks])
+        at_once(server, RELEASE, *unblocks)
         told = [reader.reply() for reader in readers]
         for reader, reply in zip(readers, told, strict=True):
             if isinstance(reply, int) and reply > 0:

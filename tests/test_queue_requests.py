@@ -1,4 +1,4 @@
-"""The WAIT option itself: its arguments, whom it does not park, its limit, and what INFO shows of the queue."""
+"""The WAIT option: its arguments, whom it does not park, its limit, and what INFO shows of the queue."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from harness import Locks, RawConnection, Server, digest, stays, wait_until
 from harness.causes import HOLDER, KEY
 from harness.locks import as_dict
 from harness.parked import HOUR, Line, Parked, blocked_clients, serve_in_order, wait_unblocked
+
+pytest_plugins = ["harness.going_home"]
 
 FAMILY = ["SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.UPGRADE"]
 
@@ -274,9 +276,10 @@ def test_info_is_a_map_in_resp3(server: Server, locks: Locks) -> None:
 def test_a_queue_does_not_make_the_key_exist(server: Server, client: redis.Redis, locks: Locks) -> None:
     """While writes are paused nobody can be granted, so that for once a queue stands before a free lock."""
     line = Line(server)
-    locks.lock(KEY, HOLDER, 400)
+    locks.lock(KEY, HOLDER, HOUR)
     waiting = line.write("waiting")
-    client.execute_command("CLIENT", "PAUSE", 600_000, "WRITE")
+    with server.raw() as raw:
+        raw.pipeline([("SLOCK.EXTEND", KEY, HOLDER, 30), ("CLIENT", "PAUSE", 600_000, "WRITE")])
     try:
         wait_until(lambda: locks.pttl(KEY, HOLDER) == -2, what="the deadline")
         stays(waiting.is_waiting, 0.05, "a waiter of a paused server")

@@ -11,6 +11,8 @@ from harness import Locks, RawConnection, RespError, Server, wait_until
 from harness.causes import BRIEF, KEY
 from harness.parked import HOUR, Line, Parked, blocked_clients, serve_in_order, wait_unblocked
 
+pytest_plugins = ["harness.going_home"]
+
 
 @pytest.fixture
 def line(server: Server) -> Line:

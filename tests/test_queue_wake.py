@@ -13,7 +13,9 @@ import redis
 
 from harness import RespError, Server
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
-from harness.parked import HOUR, Line, wait_unblocked
+from harness.parked import HOUR, Line, at_once, wait_unblocked
+
+pytest_plugins = ["harness.going_home"]
 
 
 @pytest.fixture(scope="module", params=[10, 1], ids=["hz 10", "hz 1"])
@@ -37,7 +39,7 @@ def client(waking: Server) -> redis.Redis:
 
 
 def _happens(server: Server, client: redis.Redis, cause: Cause) -> None:
-    replies = server.raw().pipeline(cause.commands(client))
+    replies = at_once(server, *cause.commands(client))
     assert not any(isinstance(reply, RespError) for reply in replies), replies
 
 
@@ -174,9 +176,9 @@ def test_a_deadline_that_was_moved_away_wakes_nobody(waking: Server, client: red
     sleep = ("DEBUG", "SLEEP", "0.05")
     extend, shorten = (("SLOCK.EXTEND", KEY, HOLDER, ttl) for ttl in (HOUR, 20))
     for _ in range(5):
-        assert waking.raw().pipeline([shorten, extend, sleep])[:2] == [1, 1]
+        assert at_once(waking, shorten, extend, sleep)[:2] == [1, 1]
     assert line.holders() == [HOLDER] and waiting.is_waiting()
-    waking.raw().pipeline([extend, shorten])
+    at_once(waking, extend, shorten)
     assert waiting.fence()
 
 
@@ -185,7 +187,7 @@ def test_one_readers_deadline_frees_nothing_while_another_reads(waking: Server, 
     for token in ("brief", HOLDER):
         client.execute_command("SLOCK.RLOCK", KEY, token, HOUR)
     waiting = line.write("waiting")
-    waking.raw().pipeline([("SLOCK.EXTEND", KEY, "brief", 10), ("DEBUG", "SLEEP", "0.05")])
+    at_once(waking, ("SLOCK.EXTEND", KEY, "brief", 10), ("DEBUG", "SLEEP", "0.05"))
     assert line.holders() == [HOLDER] and waiting.is_waiting()
     line.release(HOLDER)
     assert waiting.fence()
@@ -198,8 +200,8 @@ def test_many_deadlines_wake_each_its_own_lock(waking: Server, client: redis.Red
         for line in lines:
             line.locks.lock(line.key, HOLDER, HOUR)
         waiting = [line.write(f"waits for {line.key}") for line in lines]
-        waking.raw().pipeline(
-            [("SLOCK.EXTEND", line.key, HOLDER, 1 + 7 * at % 200) for at, line in enumerate(lines)]
+        at_once(
+            waking, *[("SLOCK.EXTEND", line.key, HOLDER, 1 + 7 * at % 200) for at, line in enumerate(lines)]
         )
         assert all(parked.fence() for parked in waiting)
     finally:
@@ -224,7 +226,7 @@ def test_a_million_expiring_keys_do_not_hide_a_deadline(waking: Server, client: 
     ):
         line.locks.lock(KEY, HOLDER, HOUR)
         waiting = line.write("waiting")
-        waking.raw().pipeline(commands)
+        at_once(waking, *commands)
         assert waiting.fence()
         line.release("waiting")
 

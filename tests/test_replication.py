@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+
 from harness import (
     Locks,
     ReplicationStream,
@@ -85,11 +86,25 @@ def test_a_look_at_expired_holders_replicates_at_most_that_they_are_gone(
 # --- primary and replica agree
 
 
-def test_a_full_sync_brings_every_lock_as_it_is(make_server: MakeServer) -> None:
-    primary, replica = make_server(name="primary"), make_server(name="replica")
+@pytest.mark.parametrize(
+    ("at_primary", "at_replica"),
+    [
+        ({"repl_diskless_sync": False}, {"repl_diskless_load": "disabled"}),
+        ({"repl_diskless_sync": True}, {"repl_diskless_load": "disabled"}),
+        ({"repl_diskless_sync": True}, {"repl_diskless_load": "swapdb"}),
+        ({"repl_diskless_sync": False}, {"appendonly": True}),
+    ],
+    ids=["by file", "by socket", "into the other databases", "into a log"],
+)
+def test_a_full_sync_brings_every_lock_as_it_is(
+    make_server: MakeServer, at_primary: dict[str, object], at_replica: dict[str, object]
+) -> None:
+    primary, replica = make_server(name="primary", **at_primary), make_server(name="replica", **at_replica)
     before = take_samples(primary)
     replica_of(replica, primary)
     assert sample_states(replica) == sample_states(primary) == before
+    later = Locks(primary.client()).lock("later", "a", LONG)
+    wait_until(lambda: Locks(replica.client()).check("later", later), what="the stream to go on")
 
 
 def test_the_stream_brings_every_lock_as_it_is(primary_and_replica: Pair) -> None:
@@ -225,8 +240,8 @@ def test_a_replica_hides_what_has_expired_and_writes_nothing(primary_and_replica
     """The primary is stopped, so that no DEL tells the replica what it must see by itself."""
     primary, replica = primary_and_replica
     locks = Locks(primary.client())
-    brief = locks.lock("gone", "brief", BRIEF)
-    brief_reader = locks.rlock("k", "brief", BRIEF)
+    brief = locks.lock("gone", "brief", 4 * BRIEF)
+    brief_reader = locks.rlock("k", "brief", 4 * BRIEF)
     lasting = locks.rlock("k", "lasting", LONG)
     wait_synced(primary, replica)
     client = replica.client()

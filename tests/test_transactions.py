@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
+
 from harness import Locks, ReplicationStream, RespError, Server, lock_state, wait_past
 
 SHORT = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
+
 from harness import Locks, RawConnection, digest, wait_past
 
 SHORT = 60

@@ -34,6 +34,12 @@ pub trait Space {
     /// a lock that is left without holders goes.
     fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event);
 
+    /// When the lock under this name goes by itself, in Unix milliseconds, if that is known to be
+    /// before its last deadline: somebody has set the key's expiry.
+    fn collected_ms(&mut self, _place: PlaceRef<'_>) -> Option<u64> {
+        None
+    }
+
     /// The token has a new hold here, which ends with this connection too, or with none. An upgrade,
     /// a downgrade and a refresh are the same hold in this respect: the connection that acquired it
     /// is the one that counts.
@@ -748,7 +754,9 @@ impl Desk {
     fn opens_ms(&self, space: &mut impl Space, now: Moment, place: &Place, ticket: Ticket) -> Option<u64> {
         let waiter = self.waitlist.get(ticket)?;
         match self.standing(space, now, place.as_ref(), &waiter.token, waiter.want, true) {
-            Ok(Standing::Blocked { until_ms }) => Some(until_ms),
+            Ok(Standing::Blocked { until_ms }) => {
+                Some(space.collected_ms(place.as_ref()).map_or(until_ms, |gone_ms| gone_ms.min(until_ms)))
+            }
             _ => None,
         }
     }

@@ -20,6 +20,17 @@ pub struct Effect<'a> {
     pub change: Change<'a>,
 }
 
+impl Effect<'_> {
+    /// The fence that the effect gives, if it gives one.
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        match self.change {
+            Change::Hold { fence, .. } => Some(fence),
+            Change::Extend { .. } | Change::Release { .. } => None,
+        }
+    }
+}
+
 /// What an effect does to a lock, after expired holders have gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {

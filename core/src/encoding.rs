@@ -41,6 +41,9 @@ pub const VERSION: u8 = 1;
 
 const CONFIG: Configuration = standard();
 
+/// No holder takes fewer bytes: two lengths, one byte of token, three numbers.
+const LEAST_HOLDER_BYTES: u64 = 6;
+
 #[derive(Serialize, Deserialize)]
 struct StoredV1<'a> {
     writer: bool,
@@ -119,6 +122,12 @@ pub fn decode(bytes: &[u8]) -> Result<Lock, Malformed> {
 }
 
 fn decode_v1(body: &[u8]) -> Result<Lock, Malformed> {
+    // Before anything is reserved for them: there cannot be more holders than bytes.
+    let ((_, count), _) =
+        bincode::decode_from_slice::<(bool, u64), _>(body, CONFIG).map_err(|_| Malformed::Syntax)?;
+    if count > body.len() as u64 / LEAST_HOLDER_BYTES {
+        return Err(Malformed::Syntax);
+    }
     let (stored, used) = bincode::serde::borrow_decode_from_slice::<StoredV1<'_>, _>(body, CONFIG)
         .map_err(|_| Malformed::Syntax)?;
     if used != body.len() {

@@ -9,6 +9,7 @@ use std::hash::BuildHasher;
 use std::mem::size_of;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use smallvec::{SmallVec, smallvec};
 
 use crate::lock::Holder;
 
@@ -18,8 +19,9 @@ const INDEX_ABOVE: usize = 16;
 /// Holders by token, by fence and by deadline. Tokens and fences are unique.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holders {
-    /// In no particular order: leaving moves the last holder into the gap.
-    slots: Vec<Holder>,
+    /// In no particular order: leaving moves the last holder into the gap. Most locks have one holder,
+    /// which needs no allocation of its own.
+    slots: SmallVec<[Holder; 1]>,
     index: Option<Box<Index>>,
 }
 
@@ -35,7 +37,7 @@ struct Index {
 
 impl Holders {
     pub(crate) fn one(holder: Holder) -> Self {
-        Self { slots: vec![holder], index: None }
+        Self { slots: smallvec![holder], index: None }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -136,13 +138,8 @@ impl Holders {
 
     /// Drops every holder with a deadline at or before `at_ms`.
     pub(crate) fn remove_ended(&mut self, at_ms: u64) {
-        match &self.index {
-            None => self.slots.retain(|holder| holder.deadline_ms > at_ms),
-            Some(_) => {
-                while let Some(slot) = self.first_ended(at_ms) {
-                    self.remove_slot(slot);
-                }
-            }
+        while let Some(slot) = self.first_ended(at_ms) {
+            self.remove_slot(slot);
         }
     }
 
@@ -150,7 +147,8 @@ impl Holders {
     pub(crate) fn heap_bytes(&self) -> usize {
         let owned: usize = self.slots.iter().map(|holder| holder.heap_bytes()).sum();
         let index = self.index.as_ref().map_or(0, |index| size_of::<Index>() + index.heap_bytes());
-        self.slots.capacity() * size_of::<Holder>() + owned + index
+        let slots = if self.slots.spilled() { self.slots.capacity() * size_of::<Holder>() } else { 0 };
+        slots + owned + index
     }
 
     /// Calls `relocate` with each owned byte string, for a defragmenting allocator.
@@ -159,7 +157,9 @@ impl Holders {
     }
 
     fn first_ended(&self, at_ms: u64) -> Option<usize> {
-        let index = self.index.as_ref()?;
+        let Some(index) = &self.index else {
+            return self.slots.iter().position(|holder| holder.deadline_ms <= at_ms);
+        };
         let &(deadline_ms, fence) = index.by_deadline.first()?;
         (deadline_ms <= at_ms).then(|| index.by_fence[&fence] as usize)
     }
@@ -177,7 +177,7 @@ impl Holders {
         }
         let gone = self.slots.swap_remove(slot);
         if self.slots.len() * 4 < self.slots.capacity() {
-            self.slots.shrink_to(self.slots.len() * 2);
+            self.slots.shrink_to_fit();
         }
         if self.slots.len() <= INDEX_ABOVE / 2 {
             self.index = None;

@@ -33,6 +33,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_Free,
         RedisModule_FreeCallReply,
         RedisModule_FreeString,
+        RedisModule_GetAbsExpire,
         RedisModule_GetBlockedClientHandle,
         RedisModule_GetBlockedClientPrivateData,
         RedisModule_GetClientId,

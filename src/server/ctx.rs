@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::marker::PhantomData;
 
 use redis_module::raw;
-use slock_core::{Change, Effect, Mode};
 
 use super::api;
 use super::text::Text;
@@ -101,51 +100,16 @@ impl<'a> Ctx<'a> {
         true
     }
 
-    /// Sends the effect to replicas and the log. Its arguments are described at `SLOCK.APPLY`.
-    pub fn replicate(self, name: Text<'_>, effect: &Effect<'_>) {
-        const APPLY: *const std::ffi::c_char = c"SLOCK.APPLY".as_ptr();
-        let (ctx, name, at_ms) = (self.pointer, name.pointer(), effect.at_ms);
-        match effect.change {
-            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
-                api!(RedisModule_Replicate(
-                    ctx,
-                    APPLY,
-                    c"slccblllb".as_ptr(),
-                    name,
-                    at_ms,
-                    c"HOLD".as_ptr(),
-                    mode_word(mode).as_ptr(),
-                    token.as_ptr(),
-                    token.len(),
-                    fence,
-                    since_ms,
-                    deadline_ms,
-                    meta.as_ptr(),
-                    meta.len(),
-                ))
-            }
-            Change::Extend { token, deadline_ms } => api!(RedisModule_Replicate(
-                ctx,
-                APPLY,
-                c"slcbl".as_ptr(),
-                name,
-                at_ms,
-                c"EXTEND".as_ptr(),
-                token.as_ptr(),
-                token.len(),
-                deadline_ms,
-            )),
-            Change::Release { token } => api!(RedisModule_Replicate(
-                ctx,
-                APPLY,
-                c"slcb".as_ptr(),
-                name,
-                at_ms,
-                c"RELEASE".as_ptr(),
-                token.as_ptr(),
-                token.len(),
-            )),
-        };
+    /// Sends `SLOCK.APPLY key change [meta]` to replicas and the log.
+    pub fn replicate(self, name: Text<'_>, change: &[u8], meta: &[u8]) {
+        let (ctx, command, name) = (self.pointer, c"SLOCK.APPLY".as_ptr(), name.pointer());
+        let (change, length) = (change.as_ptr(), change.len());
+        if meta.is_empty() {
+            api!(RedisModule_Replicate(ctx, command, c"sb".as_ptr(), name, change, length));
+        } else {
+            let (form, meta, meta_length) = (c"sbb".as_ptr(), meta.as_ptr(), meta.len());
+            api!(RedisModule_Replicate(ctx, command, form, name, change, length, meta, meta_length));
+        }
     }
 
     /// Passes a command on to replicas and the log just as it came.
@@ -211,14 +175,6 @@ impl<'a> Ctx<'a> {
 pub fn with_load_ctx<R>(context: &redis_module::Context, load: impl FnOnce(Ctx<'_>) -> R) -> R {
     // SAFETY: the context is live while the crate's `init` function runs, and `load` cannot keep it.
     load(unsafe { Ctx::from_raw(context.get_raw()) })
-}
-
-/// The word for a mode, in `SLOCK.APPLY` and in `SLOCK.INFO`.
-pub(super) fn mode_word(mode: Mode) -> &'static std::ffi::CStr {
-    match mode {
-        Mode::Read => c"read",
-        Mode::Write => c"write",
-    }
 }
 
 /// A line in the server's log that an operator should see.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use redis_module::raw;
 use slock_core::{Lock, encoding};
 
-use super::ctx::{Ctx, log_warning, mode_word};
+use super::ctx::{Ctx, log_warning};
 use super::text::Text;
 use super::{api, guard};
 
@@ -36,6 +36,8 @@ pub struct Hooks {
     pub fence_seen: fn(u64),
     /// The last fence that was given or seen.
     pub last_fence: fn() -> u64,
+    /// Calls the function with the change and metadata of each command that makes this lock.
+    pub rewrite: fn(&Lock, &mut dyn FnMut(&[u8], &[u8])),
     /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed. The
     /// database is not known on every server.
     pub removed: fn(Option<i32>, &[u8], &Lock),
@@ -172,37 +174,28 @@ unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32)
     .unwrap_or(raw::REDISMODULE_ERR) as i32
 }
 
-/// The holders as the effects that make them; at 0, so that nothing is judged expired. The server
-/// adds the key's expiry.
+/// The lock as the commands that make it. The server adds the key's expiry.
 unsafe extern "C" fn aof_rewrite(
     io: *mut raw::RedisModuleIO,
     name: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
     guard("rewriting a lock", || {
-        const APPLY: *const std::ffi::c_char = c"SLOCK.APPLY".as_ptr();
         // SAFETY: the server passes a stored value.
         let lock = unsafe { lock(value) };
-        for holder in lock.holders() {
+        let Some(hooks) = HOOKS.get() else { return };
+        (hooks.rewrite)(lock, &mut |change, meta| {
             api!(RedisModule_EmitAOF(
                 io,
-                APPLY,
-                c"slccblllb".as_ptr(),
+                c"SLOCK.APPLY".as_ptr(),
+                c"sbb".as_ptr(),
                 name,
-                0i64,
-                c"HOLD".as_ptr(),
-                mode_word(lock.mode()).as_ptr(),
-                holder.token.as_ptr(),
-                holder.token.len(),
-                holder.fence,
-                holder.since_ms,
-                holder.deadline_ms,
-                holder.meta.as_ptr(),
-                holder.meta.len(),
+                change.as_ptr(),
+                change.len(),
+                meta.as_ptr(),
+                meta.len(),
             ));
-        }
-        // An AOF rewritten as commands has no other place for the last fence.
-        api!(RedisModule_EmitAOF(io, APPLY, c"slcl".as_ptr(), name, 0i64, c"FENCE".as_ptr(), last_fence()));
+        });
     });
 }
 

@@ -34,7 +34,7 @@ thread_local! {
     static HOOKS: Cell<Option<&'static Hooks>> = const { Cell::new(None) };
 }
 
-/// Subscribes to everything. False if the server refuses.
+/// Subscribes to what has to be known always. False if the server refuses.
 pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
     HOOKS.set(Some(hooks));
     let ok = raw::REDISMODULE_OK as i32;
@@ -52,6 +52,13 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             api!(RedisModule_SubscribeToServerEvent(ctx.pointer(), event, Some(on_server_event))) == ok
         })
+}
+
+/// Subscribes to [`Hooks::key_touched`]. A server where nobody ever waits for a lock is spared the
+/// calls: every new key and every `EXPIRE` makes one.
+pub fn subscribe_to_keys() {
+    let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
+    api!(RedisModule_SubscribeToKeyspaceEvents(super::alarm::module_ctx(), keys, Some(on_key)));
 }
 
 unsafe extern "C" fn on_key(

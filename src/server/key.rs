@@ -71,6 +71,11 @@ impl<'a> LockKey<'a> {
         api!(RedisModule_SetAbsExpire(self.pointer, i64::try_from(at_ms).unwrap_or(i64::MAX)));
     }
 
+    /// When the server may collect the key, if ever.
+    pub fn expires_ms(&self) -> Option<u64> {
+        u64::try_from(api!(RedisModule_GetAbsExpire(self.pointer))).ok()
+    }
+
     /// Removes the key.
     pub fn delete(&mut self) {
         api!(RedisModule_DeleteKey(self.pointer));

@@ -14,6 +14,12 @@ pub trait Command {
     /// What the command table says of it.
     const SPEC: Spec;
 
+    /// Its name, for the log.
+    const NAME: &'static str = match Self::SPEC.name.to_str() {
+        Ok(name) => name,
+        Err(_) => panic!("a command's name is ASCII"),
+    };
+
     /// Does it. `args` begins with the name of the command.
     fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply;
 }
@@ -125,8 +131,7 @@ unsafe extern "C" fn dispatch<C: Command>(
 ) -> i32 {
     // SAFETY: the server lends the context and the arguments until this callback returns.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Text::arguments(argv, argc)) };
-    let what = C::SPEC.name.to_str().unwrap_or("a command");
-    let reply = guard(what, || C::run(ctx, args))
+    let reply = guard(C::NAME, || C::run(ctx, args))
         .unwrap_or_else(|| Reply::Error("ERR internal error, see the server's log".into()));
     ctx.send(reply);
     raw::REDISMODULE_OK as i32

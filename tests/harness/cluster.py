@@ -38,9 +38,9 @@ class Cluster:
             client = node.client()
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
             client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)
-        first = self.nodes[0].client()
-        for node in self.nodes[1:]:
-            first.execute_command("CLUSTER MEET", "127.0.0.1", node.port, node._settings["cluster-port"])
+        for node in self.nodes:
+            for other in self.nodes[self.nodes.index(node) + 1 :]:
+                node.client().execute_command("CLUSTER MEET", "127.0.0.1", other.port, other.bus_port)
         for node in self.nodes:
             wait_until(lambda node=node: self._sees_all(node), 30, f"{node} to see the whole cluster")
         return self
@@ -81,10 +81,10 @@ class Cluster:
 
     def move_keys(self, slot: int, source: Server, target: Server) -> list[bytes]:
         """Moves the slot's keys with MIGRATE and returns their names."""
-        client = source.client()
-        keys = client.execute_command("CLUSTER GETKEYSINSLOT", slot, 1000)
-        if keys:
-            client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        with source.raw() as raw:  # redis-py would make text of the keys' names
+            keys = raw.ok("CLUSTER", "GETKEYSINSLOT", slot, 1000)
+            if keys:
+                raw.ok("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
         return keys
 
     def end_move(self, slot: int, source: Server, target: Server) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
@@ -135,6 +135,10 @@ class LockState:
     holders: tuple[tuple[bytes, int, bytes], ...]
     latest_deadline_ms: int
     digest: str
+
+    def without_expiry(self) -> LockState:
+        """For MIGRATE, which sends the key's own expiry as time left: it arrives some milliseconds off."""
+        return replace(self, latest_deadline_ms=0)
 
 
 def digest(client: redis.Redis, key: Bytes) -> str:

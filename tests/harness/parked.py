@@ -6,6 +6,7 @@ ask the queue that is under test, and is true in the instant the request has bee
 
 from __future__ import annotations
 
+import select
 from typing import Any
 
 from harness.locks import Info, Locks
@@ -19,13 +20,24 @@ HOUR = 3_600_000
 # How long a reply may take. Nothing but a lost wake-up takes so long.
 REPLY_TIMEOUT = 20.0
 
+Command = tuple[Argument, ...]
+
 
 class Parked:
-    """A connection that has sent one request and has not read its reply."""
+    """A connection that has sent one request and has not read its reply.
+
+    All are closed when their test has ended (`harness.going_home`): who was left waiting on a shared server
+    would be granted in the middle of the next test.
+    """
+
+    every: list[Parked] = []  # noqa: RUF012 -- the registry that the fixture walks
 
     def __init__(self, server: Server, token: str, *, database: int = 0, protocol: int = 2) -> None:
         self.token = token
-        self.connection: RawConnection = server.raw(protocol)
+        self.connection = RawConnection(server.port)
+        Parked.every.append(self)
+        if protocol != 2:
+            self.connection.hello(protocol)
         if database:
             self.connection.ok("SELECT", database)
         self.id = self.connection.client_id()
@@ -60,12 +72,21 @@ class Parked:
         except ConnectionError:
             return None
 
+    def is_answered(self, seconds: float = 0.0) -> bool:
+        """Whether there is something to read, if only that the server has closed the connection."""
+        # Not select(): it knows no socket beyond the first 1024.
+        readable = select.poll()
+        readable.register(self.connection.socket, select.POLLIN)
+        return bool(readable.poll(int(seconds * 1000)))
+
     def is_waiting(self) -> bool:
-        return not self.connection.has_reply()
+        return not self.is_answered()
 
 
 class Line:
     """The queue of one lock, in the order in which the test has filled it."""
+
+    every: list[Line] = []  # noqa: RUF012 -- the registry that the fixture walks
 
     def __init__(self, server: Server, key: str = "k", *, database: int = 0) -> None:
         self.server = server
@@ -73,6 +94,7 @@ class Line:
         self.database = database
         self.client = server.client(db=database)
         self.locks = Locks(self.client)
+        Line.every.append(self)
 
     # --- joining
 
@@ -94,7 +116,7 @@ class Line:
 
     def settle(self, parked: Parked) -> None:
         wait_until(
-            lambda: parked.connection.has_reply() or is_blocked(self.client, parked.id),
+            lambda: parked.is_answered() or is_blocked(self.client, parked.id),
             REPLY_TIMEOUT,
             f"{parked} to wait",
         )
@@ -122,6 +144,12 @@ class Line:
 def is_blocked(client: Any, client_id: int) -> bool:
     listed = client.client_list(client_id=[client_id])
     return bool(listed) and "b" in listed[0]["flags"]
+
+
+def at_once(server: Server, *commands: Command) -> list[Any]:
+    """Sends all commands in one write, so that the server runs them without doing anything in between."""
+    with RawConnection(server.port) as connection:
+        return connection.pipeline(list(commands))
 
 
 def blocked_clients(client: Any) -> int:

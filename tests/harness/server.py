@@ -7,7 +7,6 @@ process is gone, and a crash that no assertion noticed still fails the test (`ch
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import os
 import re
@@ -131,8 +130,7 @@ class Server:
             return
         self.check()
         self.resume()
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-            self.client().execute_command("SHUTDOWN", "SAVE" if save else "NOSAVE")
+        wait_until(lambda: self._accepts_shutdown(save), START_TIMEOUT, f"{self} to accept SHUTDOWN")
         process = self.process
         try:
             status = process.wait(START_TIMEOUT)
@@ -143,6 +141,16 @@ class Server:
         if status != 0:
             raise ServerError(f"{self} ended with status {status} at its shutdown:\n{self.log()[-3000:]}")
         self._check_log()
+
+    def _accepts_shutdown(self, save: bool) -> bool:
+        """False while the server has a reason to wait, as a new replica has that writes its first log."""
+        try:
+            self.client().execute_command("SHUTDOWN", "SAVE" if save else "NOSAVE")
+        except redis.ResponseError:
+            return False
+        except (redis.ConnectionError, redis.TimeoutError):
+            pass
+        return True
 
     def kill9(self) -> None:
         """The power cut: SIGKILL, with nothing flushed that the server had not flushed."""
@@ -179,6 +187,10 @@ class Server:
     def pid(self) -> int:
         assert self.process is not None, f"{self} does not run"
         return self.process.pid
+
+    @property
+    def bus_port(self) -> object:
+        return self._settings["cluster-port"]
 
     @property
     def is_running(self) -> bool:
@@ -246,7 +258,7 @@ class Server:
     def client(self, **options: Any) -> redis.Redis:
         """A redis-py client that never repeats a command by itself and gives bytes."""
         options = {"protocol": 2, "socket_timeout": 30, "retry": Retry(NoBackoff(), 0), **options}
-        client = redis.Redis(host="127.0.0.1", port=self.port, lib_name=None, lib_version=None, **options)
+        client = redis.Redis(host="127.0.0.1", port=self.port, driver_info=None, **options)
         self._clients.append(client)
         return client
 

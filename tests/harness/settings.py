@@ -20,6 +20,8 @@ DEFAULT_SETTINGS = {
     "save": "",
     "enable-debug-command": "yes",
     "enable-module-command": "yes",
+    # Through a file, a replica gets its stream at once; otherwise only after its next report, a second later.
+    "repl-diskless-sync": "no",
     "repl-diskless-sync-delay": "0",
     "shutdown-timeout": "0",
 }

@@ -133,8 +133,8 @@ impl Primary {
     /// Asserts that copies that get every record once, every record twice in a row, and the whole
     /// stream twice, all equal this one, to the byte.
     pub(super) fn assert_rebuilt_by_records(&self) {
-        let mut once = Copy::default();
-        let mut doubled = Copy::default();
+        let mut once = Replica::default();
+        let mut doubled = Replica::default();
         for record in &self.records {
             once.hear(record);
             doubled.hear(record);
@@ -146,7 +146,7 @@ impl Primary {
         self.assert_equals(&once, "the whole stream twice");
     }
 
-    fn assert_equals(&self, copy: &Copy, how: &str) {
+    fn assert_equals(&self, copy: &Replica, how: &str) {
         assert_eq!(self.locks.len(), copy.locks.len(), "{how}: another number of locks");
         for (place, lock) in &self.locks {
             let twin = copy.locks.get(place).unwrap_or_else(|| panic!("{how}: {place:?} is missing"));
@@ -196,11 +196,11 @@ impl Space for Primary {
 
 /// A replica, or a server that loads its log.
 #[derive(Debug, Default)]
-pub(super) struct Copy {
+pub(super) struct Replica {
     locks: HashMap<Place, Lock>,
 }
 
-impl Copy {
+impl Replica {
     pub(super) fn hear(&mut self, record: &Record) {
         match record {
             Record::Effect { place, at_ms, change, .. } => {

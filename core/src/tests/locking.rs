@@ -1,0 +1,409 @@
+//! One lock without a queue, step by step.
+//!
+//! Each table is one story: rows are numbered, each has its own moment in milliseconds, and fences
+//! are those of the start of the story or later, in microseconds.
+
+use super::space::{Primary, ms, place};
+use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
+use crate::fence::{Fences, Moment};
+use crate::lock::{Mode, Want};
+
+/// What is done to the lock, or asked about it.
+#[derive(Clone, Copy, Debug)]
+enum Do {
+    Lock(&'static str, u64),
+    LockMeta(&'static str, u64, &'static str),
+    Rlock(&'static str, u64),
+    RlockMeta(&'static str, u64, &'static str),
+    Unlock(&'static str),
+    Runlock(&'static str),
+    ReleaseAny(&'static str),
+    Extend(&'static str, u64),
+    Upgrade(&'static str, u64),
+    Downgrade(&'static str, u64),
+    Pttl(&'static str),
+    Meta(&'static str),
+    Since(&'static str),
+    Check(u64),
+    Keys,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gets {
+    Fence(u64),
+    Number(u64),
+    Text(&'static str),
+    Yes,
+    No,
+    WrongMode(Mode),
+    NotHeld,
+}
+
+use Do::*;
+use Gets::*;
+
+type Row = (u32, u64, Do, Gets);
+
+fn run(story: &[Row]) {
+    let (mut desk, mut space) = (Desk::default(), Primary::default());
+    for (at, &(number, now_ms, what, expected)) in story.iter().enumerate() {
+        assert_eq!(number as usize, at + 1, "rows are numbered");
+        let records = space.records.len();
+        let got = act(&mut desk, &mut space, now_ms, what);
+        let got = match (got, expected) {
+            // Metadata is compared as text.
+            (Ok(got), _) => got,
+            (Err(Refusal::OtherMode(mode)), _) => WrongMode(mode),
+            (Err(Refusal::NotHeld), _) => NotHeld,
+            (Err(other), _) => panic!("row {number}: {other:?}"),
+        };
+        assert_eq!(got, expected, "row {number} at {now_ms} ms: {what:?}");
+        let changes = matches!(
+            (what, got),
+            (Pttl(_) | Meta(_) | Since(_) | Check(_) | Keys, _) | (_, No | WrongMode(_) | NotHeld)
+        );
+        assert_eq!(
+            space.records.len() == records,
+            changes,
+            "row {number}: an effect if and only if it did something"
+        );
+    }
+    space.assert_rebuilt_by_records();
+}
+
+fn act(desk: &mut Desk, space: &mut Primary, now_ms: u64, what: Do) -> Result<Gets, Refusal> {
+    let (now, key) = (ms(now_ms), place("key"));
+    let mut hold = |token: &str, want, ttl_ms, meta: Option<&str>| {
+        let (names, token, meta) = ([&*key.name], token.as_bytes(), meta.map(str::as_bytes));
+        let ask = Ask {
+            db: 0,
+            names: &names,
+            token,
+            want,
+            ttl_ms,
+            meta,
+            patience: Patience::None,
+            connection: None,
+        };
+        desk.acquire(space, now, &ask).map(|outcome| match outcome {
+            Outcome::Granted(fence) => Fence(fence),
+            Outcome::Refused => No,
+            Outcome::Parked(_) => panic!("parked without patience"),
+        })
+    };
+    let yes = |done| if done { Yes } else { No };
+    let (write, read) = (Want::Hold(Mode::Write), Want::Hold(Mode::Read));
+    Ok(match what {
+        Lock(token, ttl_ms) => hold(token, write, ttl_ms, None)?,
+        LockMeta(token, ttl_ms, meta) => hold(token, write, ttl_ms, Some(meta))?,
+        Rlock(token, ttl_ms) => hold(token, read, ttl_ms, None)?,
+        RlockMeta(token, ttl_ms, meta) => hold(token, read, ttl_ms, Some(meta))?,
+        Upgrade(token, ttl_ms) => hold(token, Want::Upgrade, ttl_ms, None)?,
+        Downgrade(token, ttl_ms) => {
+            Fence(desk.downgrade(space, now, key.as_ref(), token.as_bytes(), ttl_ms)?)
+        }
+        Unlock(token) => yes(desk.release(space, now, key.as_ref(), token.as_bytes(), Some(Mode::Write))?),
+        Runlock(token) => yes(desk.release(space, now, key.as_ref(), token.as_bytes(), Some(Mode::Read))?),
+        ReleaseAny(token) => yes(desk.release(space, now, key.as_ref(), token.as_bytes(), None)?),
+        Extend(token, ttl_ms) => yes(desk.extend(space, now, 0, &[&key.name], token.as_bytes(), ttl_ms)?),
+        Keys => Number(space.lock(&key).map_or(0, |lock| lock.len() as u64)),
+        Check(fence) => {
+            yes(space.lock(&key).is_some_and(|lock| lock.holder_with_fence(fence, now_ms).is_some()))
+        }
+        Pttl(token) | Meta(token) | Since(token) => {
+            let own = space.lock(&key).and_then(|lock| lock.holder(token.as_bytes(), now_ms));
+            match (what, own) {
+                (_, None) => No,
+                (Pttl(_), Some(own)) => Number(own.deadline_ms - now_ms),
+                (Since(_), Some(own)) => Number(own.since_ms),
+                (_, Some(own)) => Text(String::leak(String::from_utf8_lossy(&own.meta).into_owned())),
+            }
+        }
+    })
+}
+
+#[test]
+fn a_writer_excludes_everybody_and_only_its_token_releases() {
+    run(&[
+        (1, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (2, 1_001, Lock("B", 100), No),
+        (3, 1_001, Rlock("B", 100), No),
+        (4, 1_001, Pttl("A"), Number(99)),
+        (5, 1_001, Pttl("B"), No),
+        (6, 1_001, Check(1_000_000), Yes),
+        (7, 1_001, Check(1_000_001), No),
+        (8, 1_001, Unlock("B"), No),
+        (9, 1_001, Runlock("A"), No),
+        (10, 1_002, Unlock("A"), Yes),
+        (11, 1_002, Keys, Number(0)),
+        (12, 1_002, Unlock("A"), No),
+        (13, 1_002, Check(1_000_000), No),
+        (14, 1_002, Lock("B", 100), Fence(1_002_000)),
+        (15, 1_003, ReleaseAny("B"), Yes),
+    ]);
+}
+
+#[test]
+fn readers_share_and_each_leaves_for_itself() {
+    run(&[
+        (1, 1_000, Rlock("A", 100), Fence(1_000_000)),
+        (2, 1_000, Rlock("B", 300), Fence(1_000_001)),
+        (3, 1_000, Rlock("C", 200), Fence(1_000_002)),
+        (4, 1_010, Lock("D", 100), No),
+        (5, 1_010, Pttl("A"), Number(90)),
+        (6, 1_010, Pttl("B"), Number(290)),
+        (7, 1_010, Pttl("C"), Number(190)),
+        (8, 1_020, Unlock("C"), No),
+        (9, 1_020, Runlock("C"), Yes),
+        (10, 1_020, Runlock("C"), No),
+        (11, 1_020, Check(1_000_001), Yes),
+        (12, 1_020, Check(1_000_002), No),
+        (13, 1_030, Runlock("A"), Yes),
+        (14, 1_030, Lock("D", 100), No),
+        (15, 1_040, Runlock("B"), Yes),
+        (16, 1_040, Keys, Number(0)),
+        (17, 1_040, Lock("D", 100), Fence(1_040_000)),
+    ]);
+}
+
+#[test]
+fn the_same_token_again_refreshes_and_keeps_its_fence() {
+    run(&[
+        (1, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (2, 1_050, Lock("A", 100), Fence(1_000_000)),
+        (3, 1_050, Pttl("A"), Number(100)),
+        (4, 1_050, Since("A"), Number(1_000)),
+        (5, 1_060, Lock("A", 10), Fence(1_000_000)),
+        (6, 1_060, Pttl("A"), Number(10)),
+        (7, 1_065, Unlock("A"), Yes),
+        (8, 1_065, Keys, Number(0)),
+        (9, 1_070, Rlock("A", 100), Fence(1_070_000)),
+        (10, 1_080, Rlock("B", 100), Fence(1_080_000)),
+        (11, 1_090, Rlock("A", 100), Fence(1_070_000)),
+        (12, 1_090, Pttl("A"), Number(100)),
+        (13, 1_090, Pttl("B"), Number(90)),
+        (14, 1_095, Runlock("A"), Yes),
+        (15, 1_095, Pttl("A"), No),
+        (16, 1_095, Keys, Number(1)),
+    ]);
+}
+
+#[test]
+fn a_token_holds_in_one_mode_at_a_time() {
+    run(&[
+        (1, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (2, 1_001, Rlock("A", 500), WrongMode(Mode::Write)),
+        (3, 1_001, Pttl("A"), Number(99)),
+        (4, 1_002, Unlock("A"), Yes),
+        (5, 1_003, Rlock("A", 100), Fence(1_003_000)),
+        (6, 1_004, Lock("A", 500), WrongMode(Mode::Read)),
+        (7, 1_004, Pttl("A"), Number(99)),
+        (8, 1_005, Rlock("B", 100), Fence(1_005_000)),
+        (9, 1_006, Lock("A", 500), WrongMode(Mode::Read)),
+        (10, 1_103, Lock("A", 500), No),
+        (11, 1_105, Lock("A", 500), Fence(1_105_000)),
+    ]);
+}
+
+#[test]
+fn a_hold_ends_at_its_very_millisecond() {
+    run(&[
+        (1, 1_000, Lock("A", 50), Fence(1_000_000)),
+        (2, 1_049, Pttl("A"), Number(1)),
+        (3, 1_049, Lock("B", 50), No),
+        (4, 1_049, Check(1_000_000), Yes),
+        (5, 1_050, Pttl("A"), No),
+        (6, 1_050, Check(1_000_000), No),
+        (7, 1_050, Unlock("A"), No),
+        (8, 1_050, Extend("A", 50), No),
+        (9, 1_050, Downgrade("A", 50), NotHeld),
+        (10, 1_050, Keys, Number(1)),
+        (11, 1_050, Lock("B", 50), Fence(1_050_000)),
+        (12, 1_050, Keys, Number(1)),
+        (13, 1_051, Lock("A", 50), No),
+        (14, 1_100, Lock("A", 1), Fence(1_100_000)),
+        (15, 1_101, Lock("A", 1), Fence(1_101_000)),
+    ]);
+}
+
+#[test]
+fn one_readers_deadline_never_moves_anothers() {
+    run(&[
+        (1, 1_000, Rlock("A", 10), Fence(1_000_000)),
+        (2, 1_000, Rlock("B", 20), Fence(1_000_001)),
+        (3, 1_009, Lock("C", 5), No),
+        (4, 1_010, Pttl("A"), No),
+        (5, 1_010, Runlock("A"), No),
+        (6, 1_010, Pttl("B"), Number(10)),
+        (7, 1_010, Keys, Number(2)),
+        (8, 1_012, Rlock("D", 30), Fence(1_012_000)),
+        (9, 1_012, Keys, Number(2)),
+        (10, 1_012, Rlock("A", 10), Fence(1_012_001)),
+        (11, 1_020, Pttl("B"), No),
+        (12, 1_041, Lock("C", 5), No),
+        (13, 1_042, Lock("C", 5), Fence(1_042_000)),
+        (14, 1_042, Keys, Number(1)),
+    ]);
+}
+
+#[test]
+fn extend_sets_the_deadline_in_either_mode_and_may_shorten() {
+    run(&[
+        (1, 1_000, Extend("A", 100), No),
+        (2, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (3, 1_010, Extend("A", 500), Yes),
+        (4, 1_010, Pttl("A"), Number(500)),
+        (5, 1_010, Extend("B", 500), No),
+        (6, 1_020, Extend("A", 5), Yes),
+        (7, 1_024, Check(1_000_000), Yes),
+        (8, 1_025, Extend("A", 5), No),
+        (9, 1_030, Rlock("A", 100), Fence(1_030_000)),
+        (10, 1_030, Rlock("B", 100), Fence(1_030_001)),
+        (11, 1_040, Extend("A", 7), Yes),
+        (12, 1_040, Pttl("A"), Number(7)),
+        (13, 1_040, Pttl("B"), Number(90)),
+        (14, 1_047, Pttl("A"), No),
+    ]);
+}
+
+#[test]
+fn upgrade_makes_the_only_reader_the_writer_with_a_new_fence() {
+    run(&[
+        (1, 1_000, Upgrade("A", 100), NotHeld),
+        (2, 1_000, RlockMeta("A", 100, "mine"), Fence(1_000_000)),
+        (3, 1_000, Rlock("B", 50), Fence(1_000_001)),
+        (4, 1_001, Upgrade("A", 100), No),
+        (5, 1_001, Upgrade("C", 100), NotHeld),
+        (6, 1_001, Pttl("A"), Number(99)),
+        (7, 1_050, Upgrade("A", 200), Fence(1_050_000)),
+        (8, 1_050, Keys, Number(1)),
+        (9, 1_050, Pttl("A"), Number(200)),
+        (10, 1_050, Since("A"), Number(1_050)),
+        (11, 1_050, Meta("A"), Text("mine")),
+        (12, 1_050, Check(1_000_000), No),
+        (13, 1_050, Rlock("B", 50), No),
+        (14, 1_060, Upgrade("A", 100), Fence(1_050_000)),
+        (15, 1_060, Pttl("A"), Number(100)),
+        (16, 1_070, Runlock("A"), No),
+        (17, 1_070, Unlock("A"), Yes),
+    ]);
+}
+
+#[test]
+fn downgrade_makes_the_writer_a_reader_with_a_new_fence() {
+    run(&[
+        (1, 1_000, Downgrade("A", 100), NotHeld),
+        (2, 1_000, LockMeta("A", 100, "mine"), Fence(1_000_000)),
+        (3, 1_001, Downgrade("B", 100), NotHeld),
+        (4, 1_010, Downgrade("A", 300), Fence(1_010_000)),
+        (5, 1_010, Pttl("A"), Number(300)),
+        (6, 1_010, Since("A"), Number(1_010)),
+        (7, 1_010, Meta("A"), Text("mine")),
+        (8, 1_010, Lock("B", 100), No),
+        (9, 1_010, Rlock("B", 100), Fence(1_010_001)),
+        (10, 1_020, Downgrade("A", 100), Fence(1_010_000)),
+        (11, 1_020, Pttl("A"), Number(100)),
+        (12, 1_020, Pttl("B"), Number(90)),
+        (13, 1_030, Unlock("A"), No),
+        (14, 1_030, Runlock("A"), Yes),
+    ]);
+}
+
+#[test]
+fn metadata_is_replaced_if_given_and_else_kept() {
+    run(&[
+        (1, 1_000, LockMeta("A", 100, "one"), Fence(1_000_000)),
+        (2, 1_001, LockMeta("B", 100, "other"), No),
+        (3, 1_001, Meta("A"), Text("one")),
+        (4, 1_002, Lock("A", 100), Fence(1_000_000)),
+        (5, 1_002, Meta("A"), Text("one")),
+        (6, 1_003, Extend("A", 100), Yes),
+        (7, 1_003, Meta("A"), Text("one")),
+        (8, 1_004, LockMeta("A", 100, "two"), Fence(1_000_000)),
+        (9, 1_004, Meta("A"), Text("two")),
+        (10, 1_004, Since("A"), Number(1_000)),
+        (11, 1_005, LockMeta("A", 100, ""), Fence(1_000_000)),
+        (12, 1_005, Meta("A"), Text("")),
+        (13, 1_006, LockMeta("A", 4, "old"), Fence(1_000_000)),
+        (14, 1_010, Lock("A", 100), Fence(1_010_000)),
+        (15, 1_010, Meta("A"), Text("")),
+        (16, 1_011, Unlock("A"), Yes),
+        (17, 1_012, RlockMeta("A", 100, "read"), Fence(1_012_000)),
+        (18, 1_012, Rlock("B", 100), Fence(1_012_001)),
+        (19, 1_013, RlockMeta("A", 100, "again"), Fence(1_012_000)),
+        (20, 1_013, Meta("A"), Text("again")),
+        (21, 1_013, Meta("B"), Text("")),
+    ]);
+}
+
+#[test]
+fn fences_rise_though_the_clock_steps_back() {
+    run(&[
+        (1, 1_000, Lock("A", 10), Fence(1_000_000)),
+        (2, 1_001, Unlock("A"), Yes),
+        (3, 900, Lock("A", 10), Fence(1_000_001)),
+        (4, 900, Unlock("A"), Yes),
+        (5, 900, Rlock("A", 10), Fence(1_000_002)),
+        (6, 800, Rlock("B", 10), Fence(1_000_003)),
+        (7, 805, Runlock("A"), Yes),
+        (8, 805, Upgrade("B", 10), Fence(1_000_004)),
+        (9, 806, Downgrade("B", 10), Fence(1_000_005)),
+        (10, 999, Lock("C", 10), Fence(1_000_006)),
+        (11, 1_001, Unlock("C"), Yes),
+        (12, 1_001, Lock("C", 10), Fence(1_001_000)),
+    ]);
+}
+
+#[test]
+fn a_deadline_that_passed_counts_again_if_the_clock_steps_back_before_anything_changed() {
+    run(&[
+        (1, 1_000, Lock("A", 10), Fence(1_000_000)),
+        (2, 1_010, Pttl("A"), No),
+        (3, 1_005, Pttl("A"), Number(5)),
+        (4, 1_005, Lock("B", 10), No),
+        (5, 1_010, Lock("B", 10), Fence(1_010_000)),
+        (6, 1_005, Pttl("A"), No),
+        (7, 1_005, Pttl("B"), Number(15)),
+    ]);
+}
+
+#[test]
+fn a_fence_is_the_last_one_plus_one_or_the_time_in_microseconds() {
+    let mut fences = Fences::default();
+    assert_eq!(fences.last(), 0);
+    assert_eq!(fences.next(Moment::from_unix_us(0)), 1, "a fence is positive");
+    let cases = [
+        // (moment in µs, the fence that is given)
+        (1_000_000, 1_000_000),
+        (1_000_000, 1_000_001),
+        (1_000_001, 1_000_002),
+        (1_000_500, 1_000_500),
+        (999_000, 1_000_501),
+        (0, 1_000_502),
+        (1_000_502, 1_000_503),
+        (1_000_504, 1_000_504),
+    ];
+    for (number, (now_us, fence)) in cases.into_iter().enumerate() {
+        assert_eq!(fences.next(Moment::from_unix_us(now_us)), fence, "case {number}");
+        assert_eq!(fences.last(), fence, "case {number}");
+    }
+}
+
+#[test]
+fn a_fence_is_above_every_one_that_was_seen() {
+    let mut fences = Fences::default();
+    fences.see(5_000_000);
+    assert_eq!(fences.last(), 5_000_000);
+    fences.see(4_000_000);
+    assert_eq!(fences.last(), 5_000_000, "what is lower is no news");
+    assert_eq!(fences.next(ms(1_000)), 5_000_001);
+    assert_eq!(fences.next(ms(6_000)), 6_000_000);
+}
+
+#[test]
+fn moments_round_down_to_milliseconds() {
+    assert_eq!(Moment::from_unix_us(1_999).ms(), 1);
+    assert_eq!(Moment::from_unix_us(2_000).ms(), 2);
+    assert_eq!(ms(7).us(), 7_000);
+}
