@@ -176,7 +176,6 @@ class Ring:
         self.poll = select.epoll()
         self.by_descriptor = {}
         for number, connection in enumerate(self.connections):
-            connection.socket.setblocking(True)
             self.by_descriptor[connection.socket.fileno()] = number
             self.poll.register(connection.socket.fileno(), select.EPOLLIN)
         for number, connection in enumerate(self.connections):
@@ -185,14 +184,20 @@ class Ring:
         wait_until(lambda: waiters_of(control, key) == waiters, 60, f"{waiters} waiters to queue")
         self.holder, _ = self._next_grant()
 
+    def token(self, number: int) -> str:
+        """Of this ring only: one token in two rings would be a deadlock."""
+        return f"{self.key}-{number}"
+
     def ask(self, number: int) -> bytes:
-        return encode_command("SLOCK.LOCK", self.key, f"token-{number}", TTL_MS, "WAIT", 0)
+        return encode_command("SLOCK.LOCK", self.key, self.token(number), TTL_MS, "WAIT", 0)
 
     def _next_grant(self) -> tuple[int, float]:
         """Who is granted the lock next, and when the reply came."""
-        ((descriptor, _),) = self.poll.poll(30, 1)
+        ready = self.poll.poll(15, 1)
         arrived = time.perf_counter()
-        number = self.by_descriptor[descriptor]
+        if not ready:
+            raise SystemExit("nobody was granted the lock")
+        number = self.by_descriptor[ready[0][0]]
         fence = self.connections[number].read()
         if not isinstance(fence, int) or fence <= 0:
             raise SystemExit(f"a waiter was answered {fence!r}")
@@ -202,7 +207,7 @@ class Ring:
         """The holder releases and queues again, in one write; milliseconds until the next has the lock."""
         holder = self.connections[self.holder]
         self.poll.unregister(holder.socket.fileno())
-        release = encode_command("SLOCK.UNLOCK", self.key, f"token-{self.holder}")
+        release = encode_command("SLOCK.UNLOCK", self.key, self.token(self.holder))
         start = time.perf_counter()
         holder.send_bytes(release + self.ask(self.holder))
         granted, arrived = self._next_grant()

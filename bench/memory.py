@@ -20,16 +20,23 @@ SETTLE_SECONDS = 15.0
 Held = tuple[str, str, str]
 
 
-def used_memory(server: Server) -> int:
-    return server.client().info("memory")["used_memory"]
+class Gauge:
+    """Reads `used_memory` over one connection, which is there from the first reading to the last."""
 
+    def __init__(self, server: Server) -> None:
+        self._connection = server.raw()
+        self.read()
 
-def settled_memory(server: Server, wanted: int) -> int:
-    """The memory once it is at most `wanted`, or once the server had time to shrink its buffers."""
-    end = time.monotonic() + SETTLE_SECONDS
-    while (now := used_memory(server)) > wanted and time.monotonic() < end:
-        time.sleep(0.2)
-    return now
+    def read(self) -> int:
+        lines = self._connection.ok("INFO", "memory").splitlines()
+        return next(int(line.split(b":")[1]) for line in lines if line.startswith(b"used_memory:"))
+
+    def settled(self, wanted: int) -> int:
+        """The memory once it is at most `wanted`, or once the server had time to shrink its buffers."""
+        end = time.monotonic() + SETTLE_SECONDS
+        while (now := self.read()) > wanted and time.monotonic() < end:
+            time.sleep(0.2)
+        return now
 
 
 def some_lock() -> tuple[Held, bytes]:
@@ -47,7 +54,7 @@ def take_random(held: list[Held]) -> Held:
     return held.pop()
 
 
-def run(server: Server, locks: int) -> list[int]:
+def run(server: Server, gauge: Gauge, locks: int) -> list[int]:
     """Takes and releases so many locks; returns the memory in use under way, with the window full."""
     pipe, held, samples = Pipe(server), [], []
     taken = released = 0
@@ -60,7 +67,7 @@ def run(server: Server, locks: int) -> list[int]:
             taken += len(fresh)
         else:
             if len(samples) < 9 and taken >= (len(samples) + 1) * locks // 10:
-                samples.append(used_memory(server))
+                samples.append(gauge.read())
             going = [take_random(held) for _ in range(min(BATCH, len(held)))]
             if pipe.exchange([encode_command(*lock) for lock in going]) != b":1\r\n" * len(going):
                 raise SystemExit("a lock was lost")
@@ -77,12 +84,13 @@ def main() -> int:
     report = Report(options)
     with private_server() as server:
         report.server(server)
-        before = used_memory(server)
+        gauge = Gauge(server)
+        before = gauge.read()
         start = time.monotonic()
-        samples = run(server, options.calls // 2)
+        samples = run(server, gauge, options.calls // 2)
         seconds = time.monotonic() - start
         tolerance = max(TOLERANCE_BYTES, before // 100)
-        after = settled_memory(server, before + tolerance)
+        after = gauge.settled(before + tolerance)
         keys = server.client().dbsize()
     print(f"{options.calls} calls in {seconds:.0f} s, at most {WINDOW + BATCH} locks held at once")
     print(f"used_memory under way: {', '.join(f'{sample:,}' for sample in samples)}")

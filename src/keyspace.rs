@@ -16,6 +16,8 @@ pub struct Keyspace<'c> {
     named: &'c [Text<'c>],
     db: i32,
     may_be_elsewhere: bool,
+    /// Whether changes have to be written out for others; see [`Ctx::has_audience`].
+    is_heard: bool,
     open: Option<Open<'c>>,
 }
 
@@ -42,12 +44,12 @@ impl Name<'_> {
 impl<'c> Keyspace<'c> {
     /// The keys of a command, which the server has let through to this node.
     pub fn of_command(ctx: Ctx<'c>, named: &'c [Text<'c>], db: i32) -> Self {
-        Self { ctx, named, db, may_be_elsewhere: false, open: None }
+        Self { ctx, named, db, may_be_elsewhere: false, is_heard: ctx.has_audience(), open: None }
     }
 
     /// All keys, seen from a timer. In a cluster a key may be at another node by now.
     pub fn of_timer(ctx: Ctx<'c>) -> Self {
-        Self { ctx, named: &[], db: ctx.db(), may_be_elsewhere: ctx.is_cluster(), open: None }
+        Self { ctx, named: &[], db: ctx.db(), may_be_elsewhere: ctx.is_cluster(), is_heard: true, open: None }
     }
 
     /// Opens a key, unless it is the one that is open. None if another node has it.
@@ -91,7 +93,11 @@ impl Space for Keyspace<'_> {
         let outlived = change(&mut open.key, place, effect);
         let ctx = self.ctx;
         if let Some(Open { name, key, .. }) = self.open.take() {
-            wire::send(ctx, name.text(), effect);
+            if self.is_heard {
+                wire::send(ctx, name.text(), effect);
+            } else {
+                ctx.note_change();
+            }
             ctx.signal_modified(name.text());
             drop(key);
             (0..outlived).for_each(|_| ctx.announce(c"slock.expire", name.text()));

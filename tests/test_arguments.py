@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -234,13 +234,3 @@ def test_the_bounds_themselves_are_allowed(raw: RawConnection) -> None:
     assert raw.ok("SLOCK.EXTEND", "w", b"x" * MAX_TOKEN, MAX_TTL) == 1
     assert raw.ok("SLOCK.CHECK", "w", 2**63 - 1) == 0
     assert raw.ok("SLOCK.LOCK", "", "a", TTL) > 0  # an empty key is a key
-
-
-def test_the_greatest_ttl_is_a_setting(make_server: Callable[..., Server]) -> None:
-    server = make_server(slock_max_ttl_ms=5000)
-    raw = server.raw()
-    text = raw.error("SLOCK.LOCK", "k", "a", 5001)
-    assert text.startswith("ERR ") and "5000" in text
-    assert raw.ok("SLOCK.LOCK", "k", "a", 5000)
-    raw.ok("CONFIG", "SET", "slock.max-ttl-ms", 60_000)
-    assert raw.ok("SLOCK.EXTEND", "k", "a", 60_000) == 1

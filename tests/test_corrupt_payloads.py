@@ -8,94 +8,25 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from harness import Locks, Server, digest
-from harness.locks import Info
-from harness.payloads import body_of, crc64, sealed
+from harness import (
+    Locks,
+    ReplicationStream,
+    RespError,
+    Server,
+    digest,
+    lock_state,
+    replica_of,
+    wait_synced,
+)
+from harness.damage import HEAD, HUGE, LONG, assert_makes_sense, mutated, originals, restore_all, use_all
+from harness.payloads import FOOTER, body_of, crc64, plain_dump, sealed, with_number
+from harness.samples import take_samples
 
 MakeServer = Callable[..., Server]
 
-LONG = 3_600_000
 PAYLOADS = 20_000
 BATCH = 400
 SEEDS = (20260101, 20260102, 20260103, 20260104)
-
-# A module value begins with its RDB type and the number of its module type. Changing those asks for other
-# types' loaders, which are the server's business.
-HEAD = 1 + 9
-
-MAX_TOKEN = 255
-MAX_META = 1024
-
-HUGE = (
-    b"\xff" * 8,
-    b"\x80\x7f\xff\xff\xff",
-    b"\x81\x7f\xff\xff\xff\xff\xff\xff\xff",
-    b"\x81\xff\xff\xff\xff\xff\xff\xff\xff",
-    b"\xfb\xff\xff",
-    b"\xfc\xff\xff\xff\xff",
-    b"\xfd\xff\xff\xff\xff\xff\xff\xff\x7f",
-    b"\x00" * 8,
-    b"\x00\x00\x00\x00\x00\x00\x00\x80",
-    b"\xff\xff\xff\x7f",
-    b"\xff\xff",
-    b"\x7f",
-)
-
-
-def originals(client: redis.Redis) -> list[bytes]:
-    """Values of DUMP to start from: few and many holders, with and without metadata, short and long.
-
-    Each as it is and compressed by the server: damage must reach the module's decoder, not only the server's.
-    """
-    locks = Locks(client)
-    locks.lock("writer", b"owner", LONG)
-    locks.lock("writer with meta", b"\x00\xff" * 20, LONG, meta=b"host=a pid=1")
-    locks.rlock("reader", b"r", LONG)
-    for number in range(3):
-        locks.rlock("readers", b"reader-%d" % number, LONG + number, meta=b"m%d" % number)
-    for number in range(30):
-        locks.rlock("many", b"%02d" % number, LONG + number)
-    locks.lock("long", b"t" * MAX_TOKEN, LONG, meta=b"m" * MAX_META)
-    payloads = []
-    for compression in ("no", "yes"):
-        client.config_set("rdbcompression", compression)
-        payloads += [
-            client.dump(key) for key in ("writer", "writer with meta", "reader", "readers", "many", "long")
-        ]
-    return payloads
-
-
-def mutated(body: bytes, bodies: list[bytes], chance: random.Random) -> bytes:
-    """The value with one kind of damage; sometimes with two."""
-    data = bytearray(body)
-    for _ in range(chance.choice((1, 1, 1, 2))):
-        at = chance.randrange(min(HEAD, len(data) - 1), len(data))
-        end = min(len(data), at + chance.randrange(1, 40))
-        other = chance.choice(bodies)
-        match chance.randrange(10):
-            case 0 | 1:
-                data[at] ^= 1 << chance.randrange(8)
-            case 2:
-                data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
-            case 3:
-                del data[at:]
-            case 4:
-                del data[at:end]
-            case 5:
-                data[at:at] = chance.randbytes(chance.randrange(1, 12))
-            case 6:
-                huge = chance.choice(HUGE)
-                data[at : at + len(huge)] = huge
-            case 7:
-                data[end:end] = data[at:end]
-            case 8:
-                data[at:] = other[min(at, len(other)) :]
-            case _:
-                start = chance.randrange(min(HEAD, len(other) - 1), len(other))
-                data[at:end] = other[start : start + end - at]
-        if len(data) <= 2:
-            break
-    return bytes(data)
 
 
 def batches(count: int, seed: int, payloads: list[bytes]) -> Iterator[list[bytes]]:
@@ -106,71 +37,6 @@ def batches(count: int, seed: int, payloads: list[bytes]) -> Iterator[list[bytes
         batch = [sealed(mutated(chance.choice(bodies), bodies, chance), payloads[0]) for _ in range(BATCH)]
         made += len(batch)
         yield batch
-
-
-def restore_all(client: redis.Redis, payloads: list[bytes]) -> list[str]:
-    """RESTOREs every payload under a key of its own and returns the keys that were accepted."""
-    pipe = client.pipeline(transaction=False)
-    keys = [f"k{number}" for number in range(len(payloads))]
-    for key, payload in zip(keys, payloads, strict=True):
-        pipe.restore(key, 0, payload)
-    accepted = []
-    for key, payload, reply in zip(keys, payloads, pipe.execute(raise_on_error=False), strict=True):
-        if reply == b"OK":
-            accepted.append(key)
-        else:
-            assert "Bad data format" in str(reply), f"{reply!r} for {payload.hex()}"
-    return accepted
-
-
-def assert_makes_sense(info: Info | None, payload: bytes) -> None:
-    """One writer or some readers, each with a token of its own; or nobody who is alive."""
-    if info is None:
-        return
-    tokens = [holder.token for holder in info.holders]
-    why = f"{info} of {payload.hex()}"
-    assert info.mode in ("write", "read"), why
-    assert len(tokens) == 1 if info.mode == "write" else len(tokens) == info.readers >= 1, why
-    assert len(set(tokens)) == len(tokens), why
-    assert info.fence == max(holder.fence for holder in info.holders) > 0, why
-    assert info.pttl == max(holder.pttl for holder in info.holders) > 0, why
-    assert all(1 <= len(token) <= MAX_TOKEN for token in tokens), why
-    assert all(holder.fence > 0 and len(holder.meta) <= MAX_META for holder in info.holders), why
-
-
-def use_all(client: redis.Redis, keys: list[str], payloads: list[bytes]) -> None:
-    """What applications and operators do with a lock, on every key that was accepted; then it is freed."""
-    pipe = client.pipeline(transaction=False)
-    for key in keys:
-        pipe.execute_command("SLOCK.INFO", key, "FULL", "COUNT", 0)
-    infos = [Info.of(reply) for reply in pipe.execute()]
-    for key, info in zip(keys, infos, strict=True):
-        assert_makes_sense(info, payloads[int(key[1:])])
-        pipe.execute_command("DUMP", key)
-        pipe.execute_command("MEMORY", "USAGE", key)
-        pipe.execute_command("DEBUG", "DIGEST-VALUE", key)
-        pipe.execute_command("COPY", key, "copy", "REPLACE")
-        pipe.execute_command("SLOCK.LOCK", key, "newcomer", 1000)
-        pipe.execute_command("SLOCK.RLOCK", key, "another", 1000)
-        release = "SLOCK.UNLOCK" if info and info.mode == "write" else "SLOCK.RUNLOCK"
-        for holder in info.holders if info else ():
-            pipe.execute_command("SLOCK.EXTEND", key, holder.token, LONG)
-            pipe.execute_command("SLOCK.CHECK", key, holder.fence)
-            pipe.execute_command(release, key, holder.token)
-    pipe.execute()
-    for key in keys:
-        for command in ("UNLOCK", "RUNLOCK"):
-            for token in ("newcomer", "another"):
-                pipe.execute_command(f"SLOCK.{command}", key, token)
-        pipe.execute_command("SLOCK.INFO", key)
-        pipe.execute_command("SLOCK.LOCK", key, "last", 1000)
-    for key, tail in zip(keys, _in_groups(pipe.execute(), 6), strict=True):
-        assert tail[4] is None, f"{key} is not free: {tail[4]} after {payloads[int(key[1:])].hex()}"
-        assert tail[5] > 0, f"{key} cannot be locked after {payloads[int(key[1:])].hex()}"
-
-
-def _in_groups(items: list[object], size: int) -> Iterator[list[object]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def find_killer(server: Server, payloads: list[bytes]) -> str:
@@ -215,13 +81,17 @@ def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(
 
 
 def test_a_payload_cut_short_anywhere_is_refused(client: redis.Redis) -> None:
-    """But for a cut of two bytes: the server then takes the RDB version behind the value for them."""
+    """Where less is cut off than the footer is long, the server takes the footer for what is missing.
+
+    It may then happen to be a lock; elsewhere nothing can make up for what is not there.
+    """
     for payload in originals(client):
         body = body_of(payload)
-        lengths = [length for length in range(HEAD, len(body)) if length != len(body) - 2]
-        cuts = [sealed(body[:length], payload) for length in lengths]
+        cuts = [sealed(body[:length], payload) for length in range(HEAD, len(body))]
         client.flushall()
-        assert restore_all(client, cuts) == []
+        keys = restore_all(client, cuts)
+        assert not [key for key in keys if int(key[1:]) < len(cuts) - FOOTER]
+        use_all(client, keys, cuts)
 
 
 def test_a_payload_with_more_behind_it_is_refused_or_the_same(client: redis.Redis) -> None:
@@ -233,6 +103,81 @@ def test_a_payload_with_more_behind_it_is_refused_or_the_same(client: redis.Redi
     longer = [sealed(body + bytes([byte]), payload) for byte in range(256)]
     for key in restore_all(client, longer):
         assert digest(client, key) == digest(client, "same")
+
+
+def test_a_payload_with_a_token_twice_is_refused(client: redis.Redis, locks: Locks) -> None:
+    locks.rlock("k", "first-reader", LONG)
+    locks.rlock("k", "other-reader", LONG)
+    payload = plain_dump(client, "k")
+    body = body_of(payload)
+    assert body.count(b"first-reader") == body.count(b"other-reader") == 1
+    twice = sealed(body.replace(b"other-reader", b"first-reader"), payload)
+    assert restore_all(client, [twice, payload]) == ["k1"]
+
+
+EXTREMES = (2**53 - 2, 2**53 - 1, 2**53, 2**62, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1)
+
+
+@pytest.mark.parametrize("extreme", EXTREMES, ids=hex)
+def test_no_fence_that_is_accepted_leads_to_one_that_is_not(make_server: MakeServer, extreme: int) -> None:
+    """The next fence is above the greatest one seen. It too must fit into a log, a snapshot and a replica."""
+    primary = make_server(name="primary", appendonly=True)
+    replica = make_server(name="replica")
+    client = primary.client()
+    locks = Locks(client)
+    replica_of(replica, primary)
+    fence = locks.lock("k", "a", LONG)
+    payload = with_number(plain_dump(client, "k"), fence, extreme)
+    accepted = restore_all(client, [payload])
+    wait_synced(primary, replica)
+    fences = [fence, *([locks.info("k0").fence] if accepted else [])]
+    fences += [locks.lock(f"next{number}", "a", LONG) for number in range(3)]
+    assert fences == sorted(set(fences))
+    wait_synced(primary, replica)
+    before = {key: lock_state(client, key) for key in client.keys("*")}
+    assert {key: lock_state(replica.client(), key) for key in before} == before
+    primary.restart()
+    assert {key: lock_state(primary.client(), key) for key in before} == before
+    primary.client().execute_command("DEBUG", "RELOAD")
+    assert {key: lock_state(primary.client(), key) for key in before} == before
+
+
+@pytest.mark.parametrize("extreme", [0, 1, *EXTREMES], ids=hex)
+def test_no_deadline_that_is_accepted_harms(client: redis.Redis, locks: Locks, extreme: int) -> None:
+    locks.lock("k", "a", LONG)
+    damaged = with_number(plain_dump(client, "k"), client.pexpiretime("k"), extreme)
+    for key in restore_all(client, [damaged]):
+        assert_makes_sense(locks.full(key), damaged)
+        client.restore("kept", 0, client.dump(key))
+        assert digest(client, "kept") == digest(client, key)
+        if locks.info(key) is None:
+            assert locks.lock(key, "b", LONG)
+        else:
+            assert locks.extend(key, "a", 5000) == 1
+            assert 0 < client.pttl(key) <= 5000
+
+
+def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: MakeServer) -> None:
+    """SLOCK.APPLY is not for applications, and yet anybody may send it."""
+    server = make_server()
+    stream = ReplicationStream(server)
+    take_samples(server)
+    effects = [command for command in stream.commands() if command[0] == b"SLOCK.APPLY"]
+    words = [word for effect in effects for word in effect[2:]]
+    words += [b"", b"0", b"-1", b"x" * 2000, *(b"%d" % extreme for extreme in EXTREMES)]
+    chance, raw = random.Random(SEEDS[0]), server.raw()
+    locks = Locks(server.client())
+    for _ in range(3000):
+        effect = list(chance.choice(effects))
+        for _ in range(chance.randrange(4)):
+            effect[chance.randrange(2, len(effect))] = chance.choice(words)
+        if chance.random() < 0.2:
+            effect = effect[: chance.randrange(1, len(effect))]
+        reply = raw.call(effect[0], b"k", *effect[2:])
+        assert not isinstance(reply, RespError) or reply.prefix == "ERR", (effect, reply.text)
+        assert_makes_sense(locks.full("k"), repr(effect).encode())
+    server.client().execute_command("DEBUG", "RELOAD")
+    stream.close()
 
 
 def test_an_untouched_payload_is_accepted_and_a_wrong_checksum_is_not(client: redis.Redis) -> None:

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from harness import Locks, Server, now_ms, promote, replica_of, rewrite_aof, wait_synced
-from harness.payloads import raised_fence
+from harness.payloads import plain_dump, with_number
 
 MakeServer = Callable[..., Server]
 Pair = tuple[Server, Server]
@@ -62,7 +62,7 @@ def take_from_the_future(client: redis.Redis, key: str = "k") -> int:
     locks = Locks(client)
     fence = locks.lock(key, "a", 100 * LONG)
     ahead = fence + HOUR_US
-    client.restore(key, 100 * LONG, raised_fence(client.dump(key), fence, ahead), replace=True)
+    client.restore(key, 100 * LONG, with_number(plain_dump(client, key), fence, ahead), replace=True)
     assert locks.check(key, ahead) == 1
     return ahead
 

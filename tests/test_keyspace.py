@@ -90,6 +90,19 @@ def test_flushall_frees_every_lock(client: redis.Redis, locks: Locks, how: str) 
     assert locks.lock("k", "b", LONG) > max(fences)
 
 
+def test_a_lock_with_thousands_of_readers_is_freed_in_the_background(
+    client: redis.Redis, locks: Locks
+) -> None:
+    pipe = client.pipeline(transaction=False)
+    for number in range(3000):
+        pipe.execute_command("SLOCK.RLOCK", "k", f"t{number}", LONG)
+    last = max(pipe.execute())
+    freed = client.info("memory")["lazyfreed_objects"]
+    client.unlink("k")
+    wait_until(lambda: client.info("memory")["lazyfreed_objects"] > freed, what="the lock to be freed")
+    assert locks.lock("k", "w", LONG) > last
+
+
 def test_a_lock_that_was_overwritten_is_lost(client: redis.Redis, raw: RawConnection, held: int) -> None:
     client.set("k", "value")
     assert raw.error("SLOCK.UNLOCK", "k", "a").startswith("WRONGTYPE")
@@ -145,11 +158,21 @@ def test_copy_makes_a_second_lock_with_the_same_holders(client: redis.Redis, loc
 def test_copy_and_move_to_another_database(server: Server, client: redis.Redis, held: int) -> None:
     there = server.client(db=5)
     before = lock_state(client, "k")
-    assert client.copy("k", "copy", destination_db=5) is True
-    assert client.move("k", 5) is True
+    assert server.client().copy("k", "copy", destination_db=5) is True
+    assert server.client().move("k", 5) is True
     assert client.exists("k") == 0
     assert lock_state(there, "k") == lock_state(there, "copy") == before
     assert Locks(there).unlock("k", "a") == Locks(there).unlock("copy", "a") == 1
+
+
+@pytest.mark.parametrize("command", [("COPY", "x", "y", "DB", 5), ("MOVE", "x", 5)])
+@pytest.mark.parametrize("kind", ["lock", "string"])
+def test_a_client_stays_in_its_database(raw: RawConnection, command: tuple[object, ...], kind: str) -> None:
+    """Some servers leave a client in the other database when a module listens to generic events there."""
+    raw.ok("SELECT", 3)
+    raw.ok(*(("SLOCK.LOCK", "x", "a", LONG) if kind == "lock" else ("SET", "x", "value")))
+    assert raw.ok(*command) == 1
+    assert b" db=3 " in raw.ok("CLIENT", "INFO")
 
 
 def test_the_owner_releases_a_renamed_lock_by_its_new_name(

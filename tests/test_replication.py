@@ -206,8 +206,11 @@ def run_any_command(client: redis.Redis, chance: random.Random, key: str) -> Non
 # --- a replica only looks
 
 
-def test_a_replica_refuses_to_write(primary_and_replica: Pair) -> None:
-    primary, replica = primary_and_replica
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_replica_refuses_to_write_even_where_others_may(make_server: MakeServer, read_only: bool) -> None:
+    primary = make_server(name="primary")
+    replica = make_server(name="replica", replica_read_only=read_only)
+    replica_of(replica, primary)
     Locks(primary.client()).lock("k", "a", LONG)
     wait_synced(primary, replica)
     raw = replica.raw()

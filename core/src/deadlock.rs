@@ -7,7 +7,7 @@
 //!   writer if it wants to read; and for every holder too when somebody ahead of it wants to write,
 //!   for that one must be served and leave first;
 //! * for every request ahead of it, except that a reader does not wait for another reader of that
-//!   one lock: they are let in together.
+//!   one lock when nobody who wants to write stands between them: they are let in together.
 //!
 //! Owners are tokens. A request that would close a cycle is refused when it comes, so that no cycle
 //! ever stands. Only requests that lead out of a queue are looked at ("entangled" ones), so parking
@@ -103,7 +103,9 @@ fn blockers(
         let ahead = of_start.into_iter().filter(|other| waitlist.is_ahead(place.as_ref(), *other, ticket));
         for other in ahead.chain(waitlist.entangled_ahead(place.as_ref(), ticket)) {
             let Some(ahead) = waitlist.get(other) else { continue };
-            let together = waiter.want == ahead.want && ahead.is_lone_reader();
+            let together = waiter.want == ahead.want
+                && ahead.is_lone_reader()
+                && !waitlist.has_writer_between(place.as_ref(), other, ticket);
             if ahead.token != waiter.token && !together {
                 found.push((place.clone(), ahead.token.clone()));
             }

@@ -216,6 +216,8 @@ pub struct Counters {
 /// A grant to a client that has not been told yet.
 #[derive(Debug)]
 struct Untold {
+    /// Rises from grant to grant: a later one of the same token may be built on an earlier one.
+    serial: u64,
     token: Rc<[u8]>,
     fence: u64,
     deadline_ms: u64,
@@ -297,6 +299,7 @@ impl Desk {
             let place = PlaceRef { db: ask.db, name };
             let standing = self.standing_of_newcomer(space, now, place, ask)?;
             if !matches!(standing, Standing::Blocked { .. }) {
+                self.confirm(place, ask.token);
                 let fence = self.grant(space, now, ask, &[standing]);
                 self.settle_at(space, now, place);
                 return Ok(Outcome::Granted(fence));
@@ -312,6 +315,7 @@ impl Desk {
             }
         }
         if !blocked {
+            places.clone().for_each(|place| self.confirm(place, ask.token));
             let fence = self.grant(space, now, ask, &standings);
             places.for_each(|place| self.settle_at(space, now, place));
             return Ok(Outcome::Granted(fence));
@@ -608,7 +612,6 @@ impl Desk {
         };
         for (name, standing) in ask.names.iter().zip(standings) {
             let place = PlaceRef { db: ask.db, name };
-            self.confirm(place, ask.token);
             let holds_already = matches!(standing, Standing::Held { .. }) || ask.want == Want::Upgrade;
             if same_hold.is_some() && ask.meta.is_none() {
                 let change = Change::Extend { token: ask.token, deadline_ms };
@@ -792,7 +795,8 @@ impl Desk {
         self.counters.wait_ms_total += waited_ms;
         self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
         let deadline_ms = now.ms() + waiter.ttl_ms;
-        self.untold.insert(ticket, Untold { token: waiter.token.clone(), fence, deadline_ms, before });
+        let (serial, token) = (self.counters.handoffs, waiter.token.clone());
+        self.untold.insert(ticket, Untold { serial, token, fence, deadline_ms, before });
         self.answers.push((ticket, Answer::Granted(fence)));
         // Others of this token now hold what they wait for, or can never have it.
         let siblings = waiter
@@ -824,6 +828,21 @@ impl Desk {
         let Some(grant) = self.untold.remove(&ticket) else { return };
         let mut work = VecDeque::new();
         for (place, before) in grant.before {
+            // A later grant to the same token refreshed this one: what was before this is now before it.
+            let refresh = self
+                .untold
+                .values_mut()
+                .filter(|later| later.serial > grant.serial && later.token == grant.token)
+                .filter_map(|later| {
+                    let (_, on) = later.before.iter_mut().find(|(at, _)| *at == place)?;
+                    let is_built_on_it = on.as_ref().is_some_and(|(_, own)| own.fence == grant.fence);
+                    is_built_on_it.then_some((later.serial, on))
+                })
+                .min_by_key(|(serial, _)| *serial);
+            if let Some((_, on)) = refresh {
+                *on = before;
+                continue;
+            }
             let untouched = hold_at(space, place.as_ref(), &grant.token, now)
                 .is_some_and(|(_, own)| own.fence == grant.fence && own.deadline_ms == grant.deadline_ms);
             if !untouched {

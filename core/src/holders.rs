@@ -151,9 +151,8 @@ impl Holders {
         slots + owned + index
     }
 
-    /// Calls `relocate` with each owned byte string, for a defragmenting allocator.
-    pub(crate) fn strings_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
-        self.slots.iter_mut().flat_map(|holder| [&mut holder.token, &mut holder.meta])
+    pub(crate) fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+        self.slots.iter_mut().map(|holder| &mut holder.meta)
     }
 
     fn first_ended(&self, at_ms: u64) -> Option<usize> {

@@ -7,6 +7,8 @@
 
 use std::mem::size_of;
 
+use smallvec::SmallVec;
+
 use crate::effect::{Change, Effect};
 use crate::holders::Holders;
 
@@ -31,8 +33,8 @@ pub enum Want {
 /// One token's hold of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The owner's identity, 1 to 255 bytes.
-    pub token: Box<[u8]>,
+    /// The owner's identity, 1 to 255 bytes. The usual ones, such as UUIDs, need no allocation.
+    pub token: SmallVec<[u8; 40]>,
     /// The fencing number of this hold, unique within the lock.
     pub fence: u64,
     /// When the hold began, in Unix milliseconds.
@@ -51,7 +53,7 @@ impl Holder {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.token.len() + self.meta.len()
+        self.meta.len() + if self.token.spilled() { self.token.capacity() } else { 0 }
     }
 }
 
@@ -267,9 +269,9 @@ impl Lock {
         size_of::<Self>() + self.holders.heap_bytes()
     }
 
-    /// The byte strings the lock owns, for a defragmenting allocator to move.
-    pub fn strings_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
-        self.holders.strings_mut()
+    /// The metadata of the holders, for a defragmenting allocator to move.
+    pub fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+        self.holders.metas_mut()
     }
 }
 

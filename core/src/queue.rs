@@ -337,6 +337,11 @@ impl Waitlist {
         }
     }
 
+    /// Whether anybody who wants to write stands at this place between two others.
+    pub(crate) fn has_writer_between(&self, place: PlaceRef<'_>, first: Ticket, second: Ticket) -> bool {
+        self.queue(place).is_some_and(|queue| queue.writers.range(first..second).next().is_some())
+    }
+
     /// The entangled requests that are served at this place before `ticket`.
     pub(crate) fn entangled_ahead(&self, place: PlaceRef<'_>, ticket: Ticket) -> Vec<Ticket> {
         let Some(queue) = self.queue(place) else { return Vec::new() };

@@ -224,10 +224,11 @@ unsafe extern "C" fn mem_usage2(_: *mut raw::RedisModuleKeyOptCtx, value: *const
     unsafe { lock(value) }.heap_bytes()
 }
 
-/// From some 64 holders on, the server frees the lock in the background.
+/// From some 64 holders on, the server frees the lock in the background. Never 0, which would mean
+/// "always in the background": a released lock is empty by the time it is freed.
 unsafe extern "C" fn free_effort(_: *mut raw::RedisModuleString, value: *const c_void) -> usize {
     // SAFETY: the server passes a stored value.
-    unsafe { lock(value) }.len()
+    unsafe { lock(value) }.len().max(1)
 }
 
 /// # Safety
@@ -263,7 +264,7 @@ unsafe extern "C" fn copy(
     guard("copying a lock", || store(unsafe { lock(value) }.clone())).unwrap_or(ptr::null_mut())
 }
 
-/// Moves the lock and the strings it owns; its tables stay where they are.
+/// Moves the lock and its metadata; its tables stay where they are.
 unsafe extern "C" fn defrag(
     ctx: *mut raw::RedisModuleDefragCtx,
     _: *mut raw::RedisModuleString,
@@ -279,7 +280,7 @@ unsafe extern "C" fn defrag(
             if !moved.is_null() {
                 *value = moved;
             }
-            for string in (**value.cast::<*mut Lock>()).strings_mut().filter(|string| !string.is_empty()) {
+            for string in (**value.cast::<*mut Lock>()).metas_mut().filter(|meta| !meta.is_empty()) {
                 let length = string.len();
                 let moved = relocate(ctx, string.as_mut_ptr().cast()).cast::<u8>();
                 if !moved.is_null() {

@@ -10,7 +10,7 @@ use redis_module::raw;
 
 use super::ctx::Ctx;
 use super::text::Text;
-use super::{api, guard};
+use super::{api, audience, guard};
 
 /// What the module wants to be told.
 pub struct Hooks {
@@ -38,8 +38,7 @@ thread_local! {
 pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
     HOOKS.set(Some(hooks));
     let ok = raw::REDISMODULE_OK as i32;
-    let keys =
-        raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC | raw::REDISMODULE_NOTIFY_EVICTED;
+    let keys = raw::REDISMODULE_NOTIFY_EVICTED;
     let server_events = [
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         raw::REDISMODULE_EVENT_FLUSHDB,
@@ -48,7 +47,7 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
         raw::REDISMODULE_EVENT_SWAPDB,
     ];
     api!(RedisModule_SubscribeToKeyspaceEvents(ctx.pointer(), keys, Some(on_key))) == ok
-        && server_events.into_iter().all(|id| {
+        && server_events.into_iter().chain(audience::EVENTS).all(|id| {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             api!(RedisModule_SubscribeToServerEvent(ctx.pointer(), event, Some(on_server_event))) == ok
         })
@@ -89,6 +88,9 @@ unsafe extern "C" fn on_server_event(
 ) {
     guard("a server event", || {
         let Some(hooks) = HOOKS.get() else { return };
+        if event.id != raw::REDISMODULE_EVENT_CLIENT_CHANGE {
+            audience::look_again();
+        }
         match (event.id, sub) {
             (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, sub) => {
                 (hooks.role_changed)(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA);

@@ -7,6 +7,7 @@
 
 mod abilities;
 mod alarm;
+mod audience;
 mod blocked;
 mod config;
 mod ctx;

@@ -57,7 +57,7 @@ class Oracle:
             mine = _Hold(token, mode, fence, until)
             for other in lock.inside.values():
                 if "write" in (mode, other.mode):
-                    self.violations.append(f"{key}: {mine} beside {other}")
+                    self.violations.append(f"{key}: at {now} {mine} beside {other}")
             lock.inside[token] = mine
 
     def leaves(self, key: str, token: str) -> bool:

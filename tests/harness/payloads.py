@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import redis
+
 from harness.locks import Bytes
 
 # An RDB version in two bytes and a CRC-64 in eight end every payload.
@@ -43,14 +45,24 @@ def sealed(body: bytes, like: bytes) -> bytes:
     return data + crc64(data).to_bytes(8, "little")
 
 
-def raised_fence(payload: bytes, fence: int, to: int) -> Bytes:
-    """The payload of a lock, with one holder's fence replaced.
+def plain_dump(client: redis.Redis, key: Bytes) -> bytes:
+    """DUMP without the server's compression, so that what is stored stands there as it is."""
+    before = client.config_get("rdbcompression")["rdbcompression"]
+    client.config_set("rdbcompression", "no")
+    try:
+        return client.dump(key)
+    finally:
+        client.config_set("rdbcompression", before)
 
-    Wherever the encoding keeps it: a fence of today's clock takes eight bytes that stand nowhere else.
+
+def with_number(payload: bytes, number: int, to: int) -> bytes:
+    """The payload of `plain_dump` with another number in the place of one that today's clock gave.
+
+    Such a number takes eight bytes that stand nowhere else, wherever the encoding keeps it.
     """
     body = body_of(payload)
     for order in ("little", "big"):
-        old, new = fence.to_bytes(8, order), to.to_bytes(8, order)
+        old, new = number.to_bytes(8, order), to.to_bytes(8, order)
         if body.count(old) == 1:
             return sealed(body.replace(old, new), payload)
-    raise AssertionError(f"fence {fence} not found in {body.hex()}")
+    raise AssertionError(f"{number} not found once in {body.hex()}")

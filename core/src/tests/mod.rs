@@ -12,12 +12,13 @@
 //! | [`deadlock`] | refused exactly when a brute-force search finds a cycle |
 //!
 //! The rest is support: [`space`] keeps locks in memory and on a second copy that is told of effects
-//! only, [`scene`] makes scenarios short, [`naive_server`] is the naive model of the whole, [`heap`]
-//! counts bytes, [`random`] draws numbers from a seed.
+//! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
+//! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
 mod deadlock;
 mod encoding;
 mod heap;
+mod history;
 mod locking;
 mod model;
 mod naive_server;

@@ -168,6 +168,7 @@ struct Habits {
     longest_ttl_ms: u64,
     percent_readers: u64,
     percent_leaving: u64,
+    percent_at_deadline: u64,
     steps: usize,
 }
 
@@ -177,10 +178,11 @@ impl Habits {
             // A crowd of readers that grows past the size from which holders are indexed, and back.
             0 | 1 => Self {
                 owners: 24 + random.below(40),
-                longest_ttl_ms: random.pick(&[40, 200, 2_000]),
-                percent_readers: 97,
-                percent_leaving: random.pick(&[5, 15, 30]),
-                steps: 120,
+                longest_ttl_ms: random.pick(&[100, 1_000, 10_000]),
+                percent_readers: 99,
+                percent_leaving: random.pick(&[2, 10, 25]),
+                percent_at_deadline: 4,
+                steps: 130,
             },
             // Long holds of a few owners: refusals, upgrades, refreshes.
             2..=5 => Self {
@@ -188,6 +190,7 @@ impl Habits {
                 longest_ttl_ms: 100,
                 percent_readers: 60,
                 percent_leaving: 30,
+                percent_at_deadline: 20,
                 steps: 50,
             },
             // Short holds: deadlines pass at every other step.
@@ -196,6 +199,7 @@ impl Habits {
                 longest_ttl_ms: 6,
                 percent_readers: 50,
                 percent_leaving: 20,
+                percent_at_deadline: 25,
                 steps: 60,
             },
         }
@@ -224,17 +228,17 @@ impl Habits {
 }
 
 /// Mostly a little later; sometimes exactly at, or next to, somebody's deadline; rarely back.
-fn advance(random: &mut Random, now_us: u64, model: &Naive) -> u64 {
+fn advance(random: &mut Random, habits: &Habits, now_us: u64, model: &Naive) -> u64 {
+    if random.chance(habits.percent_at_deadline) && !model.holds.is_empty() {
+        let deadline_ms = model.holds[random.below(model.holds.len())].deadline_ms;
+        let near_ms = deadline_ms - 1 + random.within(0, 2);
+        return now_us.max(near_ms * 1000 + random.within(0, 999));
+    }
     match random.below(20) {
-        0..=7 => now_us,
-        8..=13 => now_us + random.within(1, 3_000),
-        14..=17 if !model.holds.is_empty() => {
-            let deadline_ms = model.holds[random.below(model.holds.len())].deadline_ms;
-            let near_ms = deadline_ms - 1 + random.within(0, 2);
-            now_us.max(near_ms * 1000 + random.within(0, 999))
-        }
+        0..=8 => now_us,
         18 => now_us.saturating_sub(random.within(1, 5_000)).max(BASE_US),
-        _ => now_us + random.within(1, 50_000),
+        19 => now_us + random.within(1, 50_000),
+        _ => now_us + random.within(1, 3_000),
     }
 }
 
@@ -309,7 +313,7 @@ fn play(seed: u64, tally: &mut Tally) {
     let mut now_us = BASE_US;
     let mut most = 0;
     for number in 0..habits.steps {
-        now_us = advance(&mut random, now_us, &model);
+        now_us = advance(&mut random, &habits, now_us, &model);
         let now = Moment::from_unix_us(now_us);
         let step = habits.step(&mut random);
         let reply = step_core(&mut desk, &mut space, now, &step);

@@ -85,6 +85,7 @@ pub(super) struct Primary {
     locks: HashMap<Place, Lock>,
     other_types: HashSet<Place>,
     elsewhere: HashSet<Place>,
+    expiries: HashMap<Place, u64>,
     pub(super) records: Vec<Record>,
 }
 
@@ -119,6 +120,11 @@ impl Primary {
         self.other_types.remove(place);
         self.locks.insert(place.clone(), lock.clone());
         self.records.push(Record::Replaced(place.clone(), lock));
+    }
+
+    /// `PEXPIREAT`: the key is known to go at this moment, though nobody else does anything.
+    pub(super) fn set_expiry(&mut self, place: &Place, at_ms: u64) {
+        self.expiries.insert(place.clone(), at_ms);
     }
 
     /// The name's slot is being moved, or has come back.
@@ -165,6 +171,10 @@ impl Space for Primary {
         } else {
             Seen::Lock(self.locks.get(&place))
         }
+    }
+
+    fn collected_ms(&mut self, place: PlaceRef<'_>) -> Option<u64> {
+        self.expiries.get(&place).copied()
     }
 
     fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {

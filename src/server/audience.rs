@@ -1,0 +1,78 @@
+//! Whether anybody hears what is replicated: a replica, a backlog kept for one, or the append-only
+//! file.
+//!
+//! `RM_Replicate` looks its command up and makes an object of every argument before it finds that
+//! there is nobody to send it to. On a server alone that was a quarter of the cost of a fresh lock.
+//! The API does not say who listens, `INFO` does; but `INFO` is dear, so the answer is kept until
+//! something happens that can change it.
+//!
+//! # Why this is safe
+//!
+//! A new listener begins at a fork. A replica that needs a full copy gets the data set as it was
+//! when the server forked, and the stream from then on; so does an append-only file that is turned
+//! on. A replica that needs no full copy needs a backlog, and a backlog counts as a listener here.
+//! The server announces the fork before it runs another command, and then we look again. The other
+//! ways to a backlog are a change of role and the loading of a file; those are announced too. In a
+//! cluster, where slots are streamed to other nodes in ways of their own, somebody always listens.
+//!
+//! Were the answer ever wrong, [`Ctx::note_change`] would let the command itself through, which a
+//! replica refuses with an error: the mistake would be loud.
+
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::ptr;
+
+use redis_module::raw;
+
+use super::api;
+use super::ctx::Ctx;
+
+thread_local! {
+    static IS_THERE: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Something has happened that can bring a listener or take one away.
+pub(super) fn look_again() {
+    IS_THERE.set(None);
+}
+
+impl Ctx<'_> {
+    /// Whether anybody hears what is replicated now.
+    pub fn has_audience(self) -> bool {
+        IS_THERE.get().unwrap_or_else(|| {
+            let is_there = self.is_cluster() || self.info_shows_audience();
+            IS_THERE.set(Some(is_there));
+            is_there
+        })
+    }
+
+    /// Has the server count a change of the data set, for its save points, without sending it
+    /// anywhere. Only where there is no audience.
+    pub fn note_change(self) {
+        api!(RedisModule_ReplicateVerbatim(self.pointer()));
+    }
+
+    fn info_shows_audience(self) -> bool {
+        let is_zero = |section, fields: &[&CStr]| {
+            let info = api!(RedisModule_GetServerInfo(self.pointer(), CStr::as_ptr(section)));
+            let all_zero = fields.iter().all(|field| {
+                let mut failed = 0;
+                let value = api!(RedisModule_ServerInfoGetFieldSigned(info, field.as_ptr(), &mut failed));
+                failed == 0 && value == 0
+            });
+            api!(RedisModule_FreeServerInfo(ptr::null_mut(), info));
+            all_zero
+        };
+        self.is_replica()
+            || !is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
+            || !is_zero(c"persistence", &[c"aof_enabled", c"aof_rewrite_in_progress", c"aof_rewrite_scheduled"])
+    }
+}
+
+/// The server events after which the answer may be another one.
+pub(super) const EVENTS: [u64; 4] = [
+    raw::REDISMODULE_EVENT_FORK_CHILD,
+    raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+    raw::REDISMODULE_EVENT_CONFIG,
+    raw::REDISMODULE_EVENT_MASTER_LINK_CHANGE,
+];
