@@ -27,6 +27,10 @@ use crate::{ephemerals, metrics, settings, wire};
 /// How long to stay away while nothing may be replicated (`CLIENT PAUSE`, a failover).
 const PAUSED_RETRY_MS: u64 = 10;
 
+/// How far ahead of the clock a fence may be that comes from outside: ten years. All further fences
+/// are given above it, and must not run out of numbers; a lock with such a fence must stay loadable.
+const FENCE_AHEAD_MAX_US: u64 = 10 * 365 * 24 * 3600 * 1_000_000;
+
 #[derive(Default)]
 struct Office {
     desk: Desk,
@@ -64,6 +68,7 @@ thread_local! {
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     fence_seen: see_fence,
+    fence_is_plausible: |fence| fence <= now().us() + FENCE_AHEAD_MAX_US,
     last_fence: || OFFICE.with_borrow(|office| office.desk.fences.last()),
     rewrite: |lock, emit| wire::rewrite(lock, consult(|desk| desk.fences.last()), emit),
     removed: on_removed,
@@ -227,6 +232,10 @@ fn tick(ctx: Ctx<'_>) {
         }
         for handle in std::mem::take(&mut office.leftovers) {
             handle.answer(None);
+        }
+        if office.parked.is_empty() {
+            // A crowd that has gone leaves no memory behind.
+            (office.parked, office.tickets) = Default::default();
         }
         marks::watch(!office.desk.waitlist().is_empty());
         if is_replica() {

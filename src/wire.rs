@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn the_longest_change_fits() {
         let (at_ms, fence, since_ms, deadline_ms) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-        let change = Change::Hold { mode: Mode::Write, token: &[0; 255], fence, since_ms, deadline_ms, meta: b"" };
+        let change =
+            Change::Hold { mode: Mode::Write, token: &[0; 255], fence, since_ms, deadline_ms, meta: b"" };
         write(&Effect { at_ms, change });
     }
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import redis
+
 from harness import Cluster, Locks, RawConnection, Server, ServerError, replica_of
 
 

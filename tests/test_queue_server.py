@@ -157,6 +157,31 @@ def test_an_aborted_shutdown_serves_the_queue(pair: tuple[Server, Server]) -> No
     _level(primary, replica)
 
 
+# --- a great many keys
+
+
+def test_a_million_expiring_keys_do_not_hide_a_deadline(make_server: Callable[..., Server]) -> None:
+    server = make_server(hz=1, dynamic_hz=False)
+    line = Line(server)
+    script = """
+        for i = 1, tonumber(ARGV[2]) do
+            redis.call('SET', 'x' .. ARGV[1] .. ':' .. i, '', 'PX', 2000 + i)
+        end
+    """
+    for number in range(10):
+        line.client.eval(script, 0, number, 100_000)
+    for commands in (
+        [SHORTEN],
+        [("SLOCK.UNLOCK", KEY, HOLDER)],
+        [("FLUSHALL", "ASYNC")],
+    ):
+        line.locks.lock(KEY, HOLDER, HOUR)
+        waiting = line.write("waiting")
+        at_once(server, *commands)
+        assert waiting.fence()
+        line.release("waiting")
+
+
 # --- a thousand who wait
 
 

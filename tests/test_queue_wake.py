@@ -208,29 +208,6 @@ def test_many_deadlines_wake_each_its_own_lock(waking: Server, client: redis.Red
         client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 1)
 
 
-def test_a_million_expiring_keys_do_not_hide_a_deadline(waking: Server, client: redis.Redis) -> None:
-    if client.config_get("hz")["hz"] != "1":
-        pytest.skip("the slowest server is the one that matters")
-    script = """
-        for i = 1, tonumber(ARGV[2]) do
-            redis.call('SET', 'x' .. ARGV[1] .. ':' .. i, '', 'PX', 2000 + i)
-        end
-    """
-    for number in range(10):
-        client.eval(script, 0, number, 100_000)
-    line = Line(waking)
-    for commands in (
-        [("SLOCK.EXTEND", KEY, HOLDER, BRIEF)],
-        [("SLOCK.UNLOCK", KEY, HOLDER)],
-        [("FLUSHALL", "ASYNC")],
-    ):
-        line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = line.write("waiting")
-        at_once(waking, *commands)
-        assert waiting.fence()
-        line.release("waiting")
-
-
 def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(waking: Server) -> None:
     """The queue stays with its database and name; what is held there is another lock now."""
     here, there = Line(waking), Line(waking, database=1)
@@ -245,6 +222,16 @@ def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(waking: Server
     assert first.fence() and other.is_waiting()
     there.release("holder here")
     assert other.fence()
+
+
+@pytest.mark.parametrize("command", [("MOVE", KEY, 1), ("COPY", KEY, "copy", "DB", 1)], ids=["MOVE", "COPY"])
+def test_moving_a_lock_does_not_move_the_client_that_asks(waking: Server, command: tuple) -> None:
+    line = Line(waking)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    line.write("waiting")
+    replies = at_once(waking, command, ("SET", "text", "a string"), ("CLIENT", "INFO"))
+    assert b" db=0 " in replies[2]
+    assert line.client.get("text") == b"a string"
 
 
 def test_a_lock_moved_to_a_name_that_is_waited_for_keeps_them_waiting(waking: Server) -> None:

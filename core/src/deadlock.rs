@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use crate::desk::{Seen, Space};
 use crate::fence::Moment;
-use crate::lock::{Mode, Standing};
+use crate::lock::{Mode, Standing, Want};
 use crate::queue::{Place, Ticket, Waitlist};
 
 /// One step of a cycle: `token` waits at `place` for the next step's token.
@@ -30,18 +30,24 @@ pub struct Step {
     pub place: Place,
 }
 
-/// A shortest cycle through `token`, or `None`. `token` must already stand in its queues.
+/// A shortest cycle that this request closes, or `None`. It must already stand in its queues, and be
+/// the last that came.
 pub(crate) fn cycle(
-    token: &Rc<[u8]>,
+    ticket: Ticket,
     waitlist: &Waitlist,
     space: &mut impl Space,
     now: Moment,
 ) -> Option<Vec<Step>> {
+    let waiter = waitlist.get(ticket)?;
+    let (token, jumps_queue) = (&waiter.token, waiter.want == Want::Upgrade);
     // For each owner reached, who waits for it and where: the way back to the start.
     let mut reached: HashMap<Rc<[u8]>, Step> = HashMap::new();
     let mut frontier = VecDeque::from([token.clone()]);
     while let Some(waiting) = frontier.pop_front() {
-        for ticket in waitlist.of_token(&waiting) {
+        // What else the token waits for closes no cycle now, unless others have just come to wait for
+        // this request: an upgrade goes before those who are there.
+        let is_only = waiting == *token && !jumps_queue;
+        for ticket in waitlist.of_token(&waiting).filter(|own| !is_only || *own == ticket) {
             for (place, blocker) in blockers(ticket, token, waitlist, space, now) {
                 let step = Step { token: waiting.clone(), place };
                 if blocker == *token {

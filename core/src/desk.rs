@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display, Formatter};
+use std::mem;
 use std::rc::Rc;
 
 use hashbrown::HashMap;
@@ -171,7 +172,13 @@ fn write_cycle(out: &mut Formatter<'_>, steps: &[Step]) -> fmt::Result {
     for (at, step) in steps.iter().take(STEPS_SHOWN).enumerate() {
         let next = &steps[(at + 1) % steps.len()];
         let comma = if at > 0 { ", " } else { "" };
-        write!(out, "{comma}{} waits at {} for {}", shown(&step.token), shown(&step.place.name), shown(&next.token))?;
+        write!(
+            out,
+            "{comma}{} waits at {} for {}",
+            shown(&step.token),
+            shown(&step.place.name),
+            shown(&next.token)
+        )?;
     }
     if steps.len() > STEPS_SHOWN {
         write!(out, ", and {} more", steps.len() - STEPS_SHOWN)?;
@@ -460,7 +467,7 @@ impl Desk {
 
     /// The answers to waiting requests since the last call.
     pub fn take_answers(&mut self) -> Vec<(Ticket, Answer)> {
-        std::mem::take(&mut self.answers)
+        mem::take(&mut self.answers)
     }
 
     /// Whether there are answers to take.
@@ -469,9 +476,12 @@ impl Desk {
         !self.answers.is_empty()
     }
 
-    /// The client of a granted request has been told.
+    /// The client of a granted request has been told. So its owner knows of the hold, whichever other
+    /// requests were answered with the same fence.
     pub fn told(&mut self, ticket: Ticket) {
-        self.untold.remove(&ticket);
+        if let Some(told) = self.untold.remove(&ticket) {
+            self.untold.retain(|_, other| other.token != told.token || other.fence != told.fence);
+        }
     }
 
     /// The client of a request has gone, or no longer wants it. Touches no lock, so that it can be
@@ -516,17 +526,21 @@ impl Desk {
     /// Does what no command asked for: takes back the grants of clients that have gone, serves
     /// queues whose locks opened by themselves, and answers requests that have waited long enough.
     pub fn drive(&mut self, space: &mut impl Space, now: Moment) {
-        for ticket in std::mem::take(&mut self.mourned) {
+        for ticket in mem::take(&mut self.mourned) {
             self.take_back(space, now, ticket);
         }
-        let mut work: VecDeque<Work> = self.marked.drain(..).map(Work::Place).collect();
+        let mut work: VecDeque<Work> = mem::take(&mut self.marked).into_iter().map(Work::Place).collect();
         while let Some(place) = self.waitlist.pop_wake(now.ms()) {
             work.push_back(Work::Place(place));
         }
         self.settle(space, now, work);
         self.end_waits(now);
-        let work = self.marked.drain(..).map(Work::Place).collect();
+        let work = mem::take(&mut self.marked).into_iter().map(Work::Place).collect();
         self.settle(space, now, work);
+        if self.untold.is_empty() {
+            // A crowd that has gone leaves no memory behind.
+            self.untold = HashMap::new();
+        }
     }
 
     /// Answers the requests that have waited long enough, and leaves those behind them to
@@ -659,7 +673,7 @@ impl Desk {
             arrived_ms: now.ms(),
             gives_up_ms,
         });
-        if let Some(cycle) = deadlock::cycle(&token, &self.waitlist, space, now) {
+        if let Some(cycle) = deadlock::cycle(ticket, &self.waitlist, space, now) {
             self.waitlist.remove(ticket);
             self.counters.deadlocks += 1;
             return Err(Refusal::Deadlock(cycle));
@@ -798,10 +812,13 @@ impl Desk {
         let (serial, token) = (self.counters.handoffs, waiter.token.clone());
         self.untold.insert(ticket, Untold { serial, token, fence, deadline_ms, before });
         self.answers.push((ticket, Answer::Granted(fence)));
-        // Others of this token now hold what they wait for, or can never have it.
+        // Others of this token now hold what they wait for, or can never have it. A refresh is one of
+        // those others.
+        let is_new = standings.iter().any(|standing| !matches!(standing, Standing::Held { .. }));
         let siblings = waiter
             .places
             .iter()
+            .filter(|_| is_new)
             .flat_map(|place| self.waitlist.of_token_at(&waiter.token, place.as_ref()))
             .map(Work::Ticket);
         siblings.chain(waiter.places.iter().cloned().map(Work::Place)).collect()

@@ -218,10 +218,16 @@ impl Waitlist {
         if let Some(at_ms) = waiter.gives_up_ms {
             self.give_ups.insert((at_ms, ticket));
         }
-        let token = waiter.token.clone();
-        self.by_token.entry(token.clone()).or_default().insert(ticket);
+        let siblings = self.by_token.entry(waiter.token.clone()).or_default();
+        siblings.insert(ticket);
+        // The second request of a token entangles the first; further ones find it so.
+        let (first, has_siblings) = (siblings.first().copied(), siblings.len() > 1);
+        let entangles_first = siblings.len() == 2;
         self.waiters.insert(ticket, waiter);
-        self.mark_entangled(&token);
+        self.set_entangled(ticket, has_siblings);
+        if let (Some(first), true) = (first, entangles_first) {
+            self.set_entangled(first, true);
+        }
         ticket
     }
 
@@ -246,10 +252,10 @@ impl Waitlist {
         }
         if let Some(siblings) = self.by_token.get_mut(&*waiter.token) {
             siblings.remove(&ticket);
-            if siblings.is_empty() {
-                self.by_token.remove(&*waiter.token);
-            } else {
-                self.mark_entangled(&waiter.token);
+            match (siblings.len(), siblings.first().copied()) {
+                (1, Some(last)) => self.set_entangled(last, false),
+                (0, _) => drop(self.by_token.remove(&*waiter.token)),
+                _ => {}
             }
         }
         if self.waiters.is_empty() {
@@ -359,18 +365,16 @@ impl Waitlist {
         if self.queues.is_empty() { None } else { self.queues.get(&place) }
     }
 
-    fn mark_entangled(&mut self, token: &[u8]) {
-        let Some(tickets) = self.by_token.get(token) else { return };
-        for ticket in tickets {
-            let places = &self.waiters[ticket].places;
-            let entangled = tickets.len() > 1 || places.len() > 1;
-            for place in places {
-                let Some(queue) = self.queues.get_mut(place) else { continue };
-                if entangled {
-                    queue.entangled.insert(*ticket);
-                } else {
-                    queue.entangled.remove(ticket);
-                }
+    /// Marks a request, in each of its queues, as leading out of them or not.
+    fn set_entangled(&mut self, ticket: Ticket, by_siblings: bool) {
+        let places = &self.waiters[&ticket].places;
+        let entangled = by_siblings || places.len() > 1;
+        for place in places {
+            let Some(queue) = self.queues.get_mut(place) else { continue };
+            if entangled {
+                queue.entangled.insert(ticket);
+            } else {
+                queue.entangled.remove(&ticket);
             }
         }
     }

@@ -137,7 +137,7 @@ pub struct Downgrade;
 impl Command for Downgrade {
     const SPEC: Spec = Spec {
         name: c"slock.downgrade",
-        flags: c"write deny-oom fast",
+        flags: c"write fast",
         arity: 4,
         summary: c"Turns the writer into a reader in one step, with no writer in between.",
         complexity: COMPLEXITY,

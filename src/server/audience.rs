@@ -65,7 +65,10 @@ impl Ctx<'_> {
         };
         self.is_replica()
             || !is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
-            || !is_zero(c"persistence", &[c"aof_enabled", c"aof_rewrite_in_progress", c"aof_rewrite_scheduled"])
+            || !is_zero(
+                c"persistence",
+                &[c"aof_enabled", c"aof_rewrite_in_progress", c"aof_rewrite_scheduled"],
+            )
     }
 }
 

@@ -34,6 +34,8 @@ static STORED: AtomicI64 = AtomicI64::new(0);
 pub struct Hooks {
     /// This fence was met in stored data.
     pub fence_seen: fn(u64),
+    /// Whether a fence that comes from outside, by `RESTORE` or `MIGRATE`, can be a real one.
+    pub fence_is_plausible: fn(u64) -> bool,
     /// The last fence that was given or seen.
     pub last_fence: fn() -> u64,
     /// Calls the function with the change and metadata of each command that makes this lock.
@@ -101,6 +103,10 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
     guard("loading a lock", || match load(io, version) {
         Ok(lock) => {
             if let (Some(hooks), Some(last)) = (HOOKS.get(), lock.holders().next_back()) {
+                if !is_loading() && !(hooks.fence_is_plausible)(last.fence) {
+                    log_warning(&format!("a lock was refused: its fence {} lies years ahead", last.fence));
+                    return ptr::null_mut();
+                }
                 (hooks.fence_seen)(last.fence);
             }
             store(lock)
@@ -111,6 +117,12 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
         }
     })
     .unwrap_or(ptr::null_mut())
+}
+
+/// Whether the server reads its own file, or its primary's.
+fn is_loading() -> bool {
+    let own = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_SLAVE;
+    api!(RedisModule_GetContextFlags(ptr::null_mut())) as u32 & own != 0
 }
 
 fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {

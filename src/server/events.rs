@@ -55,9 +55,23 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
 
 /// Subscribes to [`Hooks::key_touched`]. A server where nobody ever waits for a lock is spared the
 /// calls: every new key and every `EXPIRE` makes one.
+///
+/// Not on Valkey from 8.1 on, up to a release that cannot be told from the others: there a client
+/// that runs `MOVE` or `COPY ... DB` is left in the other database when a module has subscribed to
+/// these events (valkey-io/valkey pull request 4024). Those servers announce only removals to us.
 pub fn subscribe_to_keys() {
-    let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
-    api!(RedisModule_SubscribeToKeyspaceEvents(super::alarm::module_ctx(), keys, Some(on_key)));
+    if !leaves_clients_in_other_databases() {
+        let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
+        api!(RedisModule_SubscribeToKeyspaceEvents(super::alarm::module_ctx(), keys, Some(on_key)));
+    }
+}
+
+/// Whether this is one of the servers described above, told by a call that came with the same release.
+pub(super) fn leaves_clients_in_other_databases() -> bool {
+    let mut entry: *mut c_void = std::ptr::null_mut();
+    let name = c"ValkeyModule_RegisterScriptingEngine";
+    let found = api!(RedisModule_GetApi(name.as_ptr(), (&raw mut entry).cast()));
+    found == raw::REDISMODULE_OK as i32
 }
 
 unsafe extern "C" fn on_key(

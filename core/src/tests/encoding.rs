@@ -266,7 +266,9 @@ fn raw(writer: u8, holders: &[Holder]) -> Vec<u8> {
     for holder in holders {
         integer(&mut bytes, holder.token.len() as u64);
         bytes.extend(&*holder.token);
-        [holder.fence, holder.since_ms, holder.deadline_ms].map(|number| integer(&mut bytes, number));
+        for number in [holder.fence, holder.since_ms, holder.deadline_ms] {
+            integer(&mut bytes, number);
+        }
         integer(&mut bytes, holder.meta.len() as u64);
         bytes.extend(&*holder.meta);
     }

@@ -1,11 +1,40 @@
 //! Random histories: a desk with its locks and a clock, and what can happen to it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::random::Random;
 use super::space::Primary;
 use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
 use crate::fence::Moment;
 use crate::lock::{Holder, Lock, Mode, Want};
 use crate::queue::{Place, PlaceRef, Ticket};
+
+/// Whether a history is told while it is played.
+#[derive(Clone, Copy)]
+pub(super) enum Telling {
+    Silent,
+    Aloud,
+}
+
+impl Telling {
+    pub(super) fn tell(self, what: impl FnOnce() -> String) {
+        if matches!(self, Self::Aloud) {
+            eprintln!("{}", what());
+        }
+    }
+}
+
+/// Plays a history for each seed. One that fails is played again, aloud.
+pub(super) fn with_seeds(seeds: std::ops::Range<u64>, mut play: impl FnMut(u64, Telling)) {
+    for seed in seeds {
+        let result = catch_unwind(AssertUnwindSafe(|| play(seed, Telling::Silent)));
+        if result.is_err() {
+            eprintln!("the history with seed {seed}:");
+            play(seed, Telling::Aloud);
+            panic!("the history with seed {seed} went well the second time");
+        }
+    }
+}
 
 pub(super) const BASE_MS: u64 = 1_700_000_000_000;
 
@@ -228,9 +257,18 @@ impl Habits {
             names,
             token: random.below(self.tokens),
             want: if upgrades { Want::Upgrade } else { Want::Hold(mode) },
-            ttl_ms: random.within(1, self.longest_ttl_ms),
+            ttl_ms: self.ttl_ms(random),
             meta: (!upgrades && random.chance(20)).then(|| vec![b'm'; random.below(3)]),
             patience,
+        }
+    }
+
+    /// Often one of two, so that two requests of a token ask for the same.
+    fn ttl_ms(&self, random: &mut Random) -> u64 {
+        match random.below(3) {
+            0 => self.longest_ttl_ms,
+            1 => self.longest_ttl_ms.div_ceil(3),
+            _ => random.within(1, self.longest_ttl_ms),
         }
     }
 

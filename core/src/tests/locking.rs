@@ -3,8 +3,9 @@
 //! Each table is one story: rows are numbered, each has its own moment in milliseconds, and fences
 //! are those of the start of the story or later, in microseconds.
 
-use super::space::{Primary, ms, place};
+use super::space::{Primary, Record, ms, place};
 use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
+use crate::effect::Event;
 use crate::fence::{Fences, Moment};
 use crate::lock::{Mode, Want};
 
@@ -335,6 +336,36 @@ fn metadata_is_replaced_if_given_and_else_kept() {
         (20, 1_013, Meta("A"), Text("again")),
         (21, 1_013, Meta("B"), Text("")),
     ]);
+}
+
+#[test]
+fn each_effect_is_announced_for_what_it_is() {
+    let (mut desk, mut space) = (Desk::default(), Primary::default());
+    for what in [
+        LockMeta("A", 100, "one"),
+        Lock("A", 100),
+        LockMeta("A", 100, "two"),
+        Extend("A", 100),
+        Lock("B", 100),
+        Downgrade("A", 100),
+        Downgrade("A", 100),
+        Rlock("B", 100),
+        RlockMeta("B", 100, "three"),
+        Runlock("B"),
+        Upgrade("A", 100),
+        Upgrade("A", 100),
+        ReleaseAny("A"),
+    ] {
+        act(&mut desk, &mut space, 1_000, what).expect("no error");
+    }
+    let events = space.records.iter().filter_map(|record| match record {
+        Record::Effect { event, .. } => Some(*event),
+        _ => None,
+    });
+    use Event as E;
+    let held = [E::Lock, E::Extend, E::Extend, E::Extend, E::Downgrade, E::Extend];
+    let read = [E::Rlock, E::Extend, E::Runlock, E::Upgrade, E::Extend, E::Unlock];
+    assert_eq!(events.collect::<Vec<_>>(), [held, read].concat());
 }
 
 #[test]

@@ -302,8 +302,13 @@ impl NaiveServer {
         }
     }
 
+    /// The client knows of its holds now, and so of whatever they were built on.
     pub(super) fn told(&mut self, ticket: Ticket) {
-        self.untold.retain(|grant| grant.ticket != ticket);
+        let Some(at) = self.untold.iter().position(|grant| grant.ticket == ticket) else { return };
+        let known = self.untold.remove(at);
+        for earlier in self.untold[..at].iter_mut().filter(|earlier| earlier.token == known.token) {
+            earlier.before.retain(|name, _| !known.before.contains_key(name));
+        }
     }
 
     pub(super) fn untold(&self) -> Vec<Ticket> {
@@ -397,7 +402,11 @@ impl NaiveServer {
     pub(super) fn must_answer(&self, request: &Request, now_ms: u64) -> bool {
         request.gives_up_ms.is_some_and(|at_ms| at_ms <= now_ms)
             || match self.look(&request.asked, Some(request.ticket), now_ms) {
-                Look::Clear(_) => true,
+                // What it has got already, by a lock that came from elsewhere, can wait for its turn.
+                Look::Clear(same) => {
+                    let is_first = |name: &usize| self.first_at(*name) == Some(request.ticket);
+                    same.is_none() || request.asked.names.iter().any(is_first)
+                }
                 Look::Blocked => false,
                 Look::Hopeless(_, name) => self.first_at(name) == Some(request.ticket),
             }

@@ -12,7 +12,9 @@ use crate::lock::{Holder, Lock, Mode};
 fn writers_are_served_in_order_of_arrival_one_at_a_time() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    ["B", "C", "D"].map(|token| scene.waits("a", token, WRITE));
+    for token in ["B", "C", "D"] {
+        scene.waits("a", token, WRITE);
+    }
     assert_eq!(scene.queue("a"), ["B", "C", "D"]);
     assert!(scene.news().is_empty());
     for (leaving, next) in [("A", "B"), ("B", "C"), ("C", "D")] {
@@ -51,7 +53,9 @@ fn fences_rise_in_the_order_of_the_grants() {
         scene.waits("a", token, want);
     }
     scene.releases("a", "A");
-    ["B", "C", "D"].map(|token| scene.releases("a", token));
+    for token in ["B", "C", "D"] {
+        scene.releases("a", token);
+    }
     let fences = scene.fences();
     assert_eq!(fences.len(), 4);
     for fence in fences {
@@ -155,7 +159,9 @@ fn a_waiting_upgrade_stands_before_the_queue_and_closes_it_to_new_readers() {
 #[test]
 fn a_waiting_upgrade_alone_closes_the_lock_to_new_readers() {
     let mut scene = Scene::new();
-    ["A", "B"].map(|token| scene.takes("a", token, READ));
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
     scene.waits("a", "A", UPGRADE);
     assert_eq!(scene.tries("a", "C", READ), None);
     scene.waits("a", "C", READ);
@@ -181,7 +187,9 @@ fn the_only_reader_upgrades_at_once_past_the_queue() {
 #[test]
 fn an_upgrade_that_does_not_wait_is_refused_while_others_read() {
     let mut scene = Scene::new();
-    ["A", "B"].map(|token| scene.takes("a", token, READ));
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
     assert_eq!(scene.tries("a", "A", UPGRADE), None);
     scene.waits("a", "A", UPGRADE);
     assert_eq!(scene.tries("a", "B", UPGRADE), None);
@@ -191,13 +199,17 @@ fn an_upgrade_that_does_not_wait_is_refused_while_others_read() {
 #[test]
 fn a_second_upgrader_is_a_deadlock() {
     let mut scene = Scene::new();
-    ["A", "B", "C"].map(|token| scene.takes("a", token, READ));
+    for token in ["A", "B", "C"] {
+        scene.takes("a", token, READ);
+    }
     scene.waits("a", "A", UPGRADE);
     let Refusal::Deadlock(cycle) = scene.is_refused("a", "B", UPGRADE) else { panic!("no deadlock") };
     assert_eq!(cycle.len(), 2);
     assert_eq!(scene.desk.counters.deadlocks, 1);
     assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"], "B keeps what it holds");
-    ["B", "C"].map(|token| scene.releases("a", token));
+    for token in ["B", "C"] {
+        scene.releases("a", token);
+    }
     assert_eq!(scene.news(), ["A granted"]);
 }
 
@@ -216,7 +228,9 @@ fn an_upgrade_whose_hold_ends_while_it_waits_is_answered_at_once() {
 #[test]
 fn an_upgrade_whose_hold_is_released_while_it_waits_is_answered_at_once() {
     let mut scene = Scene::new();
-    ["A", "B"].map(|token| scene.takes("a", token, READ));
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
     scene.waits("a", "A", UPGRADE);
     scene.waits("a", "A", UPGRADE);
     scene.waits("a", "C", READ);
@@ -280,7 +294,9 @@ fn one_token_that_waits_twice_is_answered_twice_with_one_fence() {
 fn one_token_that_waits_twice_to_read_is_answered_twice_with_one_fence() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    ["B", "C", "B"].map(|token| scene.waits("a", token, READ));
+    for token in ["B", "C", "B"] {
+        scene.waits("a", token, READ);
+    }
     scene.releases("a", "A");
     let mut fences = scene.fences();
     fences.sort_unstable();
@@ -304,7 +320,9 @@ fn one_token_that_waits_in_both_modes_gets_the_first_and_an_error() {
 #[test]
 fn one_token_that_upgrades_twice_is_answered_twice_with_one_fence() {
     let mut scene = Scene::new();
-    ["A", "B"].map(|token| scene.takes("a", token, READ));
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
     scene.waits("a", "A", UPGRADE);
     scene.waits("a", "A", UPGRADE);
     scene.releases("a", "B");
@@ -472,7 +490,9 @@ fn a_queue_that_is_looked_at_early_changes_nothing() {
 fn whatever_takes_the_key_away_lets_in_the_next() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    ["B", "C"].map(|token| scene.waits("a", token, READ));
+    for token in ["B", "C"] {
+        scene.waits("a", token, READ);
+    }
     scene.happens("a", Primary::delete);
     assert_eq!(scene.news(), ["B granted", "C granted"]);
 }
@@ -484,20 +504,26 @@ fn keys_of_a_whole_database_can_go_at_once() {
         scene.takes(name, "A", WRITE);
         scene.waits(name, "B", WRITE);
     }
-    ["a", "b", "c"].map(|name| scene.space.delete(&place(name)));
+    for name in ["a", "b", "c"] {
+        scene.space.delete(&place(name));
+    }
     scene.desk.mark_database(Some(1));
     assert!(!scene.desk.has_work(), "nobody waits in that database");
     scene.desk.mark_database(Some(0));
     scene.drives();
     assert_eq!(scene.news().len(), 3);
-    ["a", "b", "c"].map(|name| assert_eq!(scene.held(name), ["B writes"]));
+    for name in ["a", "b", "c"] {
+        assert_eq!(scene.held(name), ["B writes"]);
+    }
 }
 
 #[test]
 fn a_key_that_becomes_another_type_sends_everybody_away() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    ["B", "C"].map(|token| scene.waits("a", token, READ));
+    for token in ["B", "C"] {
+        scene.waits("a", token, READ);
+    }
     scene.happens("a", Primary::replace_by_other_type);
     assert_eq!(scene.news(), ["B WRONGTYPE", "C WRONGTYPE"]);
     assert_eq!(scene.is_refused("a", "D", WRITE), Refusal::WrongType);
@@ -508,7 +534,9 @@ fn a_key_that_becomes_another_type_sends_everybody_away() {
 fn a_key_that_moves_to_another_node_sends_everybody_away() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    ["B", "C"].map(|token| scene.waits("a", token, WRITE));
+    for token in ["B", "C"] {
+        scene.waits("a", token, WRITE);
+    }
     scene.happens("a", |space, place| space.set_elsewhere(place, true));
     assert_eq!(scene.news(), ["B TRYAGAIN", "C TRYAGAIN"]);
     assert_eq!(scene.is_refused("a", "D", WRITE), Refusal::Elsewhere);

@@ -27,7 +27,9 @@ fn none_is_granted_while_one_is_taken() {
     assert!(scene.held("a").is_empty() && scene.held("c").is_empty());
     scene.releases("b", "A");
     assert_eq!(scene.news(), ["B granted"]);
-    ["a", "b", "c"].map(|name| assert_eq!(scene.held(name), ["B writes"]));
+    for name in ["a", "b", "c"] {
+        assert_eq!(scene.held(name), ["B writes"]);
+    }
 }
 
 #[test]
@@ -70,9 +72,13 @@ fn requests_that_share_no_name_do_not_wait_for_each_other() {
     scene.takes("a b c d", "A", WRITE);
     scene.waits("a b", "B", WRITE);
     scene.waits("c d", "C", WRITE);
-    ["c", "d"].map(|name| scene.releases(name, "A"));
+    for name in ["c", "d"] {
+        scene.releases(name, "A");
+    }
     assert_eq!(scene.news(), ["C granted"]);
-    ["a", "b"].map(|name| scene.releases(name, "A"));
+    for name in ["a", "b"] {
+        scene.releases(name, "A");
+    }
     assert_eq!(scene.news(), ["B granted"]);
 }
 
@@ -112,7 +118,9 @@ fn what_is_held_already_does_not_stand_in_the_way() {
     let first = scene.takes("a", "A", WRITE);
     let second = scene.takes("a b", "A", WRITE);
     assert!(second > first, "one new fence for all");
-    ["a", "b"].map(|name| assert_eq!(scene.hold(name, "A").unwrap().fence, second));
+    for name in ["a", "b"] {
+        assert_eq!(scene.hold(name, "A").unwrap().fence, second);
+    }
     scene.waits("a", "B", READ);
     let third = scene.takes("a c", "A", WRITE);
     assert!(third > second);
@@ -162,7 +170,9 @@ fn extending_several_is_all_or_none() {
     scene.now_ms += 49;
     let now = ms(scene.now_ms);
     assert_eq!(scene.desk.extend(&mut scene.space, now, 0, &names, b"A", 80), Ok(true));
-    ["a", "b", "c"].map(|name| assert_eq!(scene.hold(name, "A").unwrap().deadline_ms, scene.now_ms + 80));
+    for name in ["a", "b", "c"] {
+        assert_eq!(scene.hold(name, "A").unwrap().deadline_ms, scene.now_ms + 80);
+    }
     scene.releases("b", "A");
     let records = scene.space.records.len();
     assert_eq!(scene.desk.extend(&mut scene.space, now, 0, &names, b"A", 900), Ok(false));
@@ -194,13 +204,17 @@ fn a_hold_that_ends_while_its_token_waits_for_more_has_to_be_waited_for_again() 
     assert_eq!(scene.tries("a", "C", WRITE), None, "A stands in the queue there");
     scene.drives_at(scene.now_ms + 60);
     assert_eq!(scene.news(), ["A granted"]);
-    ["a", "b"].map(|name| assert_eq!(scene.held(name), ["A writes"]));
+    for name in ["a", "b"] {
+        assert_eq!(scene.held(name), ["A writes"]);
+    }
 }
 
 #[test]
 fn a_single_upgrade_goes_before_requests_for_several() {
     let mut scene = Scene::new();
-    ["A", "B"].map(|token| scene.takes("a", token, READ));
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
     scene.waits("a b", "C", WRITE);
     scene.waits("a", "A", UPGRADE);
     scene.releases("a", "B");
