@@ -20,7 +20,7 @@ use arrayvec::ArrayVec;
 use slock_core::limits::{META_MAX_BYTES, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
 use slock_core::{Change, Effect, Lock, Mode};
 
-use crate::server::{Ctx, Text};
+use crate::server::{Ctx, Emit, Text};
 
 /// What a command of this form says.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn send(ctx: Ctx<'_>, name: Text<'_>, effect: &Effect<'_>) {
 
 /// The commands that make this lock, for a rewritten log; at 0, so that nothing is judged expired.
 /// Such a log has no other place for the last fence.
-pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut dyn FnMut(&[u8], &[u8])) {
+pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut Emit<'_>) {
     for holder in lock.holders() {
         let change = Change::Hold {
             mode: lock.mode(),

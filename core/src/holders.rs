@@ -11,6 +11,7 @@ use std::mem::size_of;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use smallvec::{SmallVec, smallvec};
 
+use crate::footprint::allocated;
 use crate::lock::Holder;
 
 /// Up to this many holders a linear search beats three indexes.
@@ -143,12 +144,11 @@ impl Holders {
         }
     }
 
-    /// Bytes on the heap, as the allocator is asked for them.
+    /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let owned: usize = self.slots.iter().map(|holder| holder.heap_bytes()).sum();
-        let index = self.index.as_ref().map_or(0, |index| size_of::<Index>() + index.heap_bytes());
-        let slots = if self.slots.spilled() { self.slots.capacity() * size_of::<Holder>() } else { 0 };
-        slots + owned + index
+        let spilled = if self.slots.spilled() { self.slots.capacity() * size_of::<Holder>() } else { 0 };
+        let owned: usize = self.slots.iter().map(Holder::heap_bytes).sum();
+        allocated(spilled) + owned + self.index.as_ref().map_or(0, |index| index.heap_bytes())
     }
 
     pub(crate) fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
@@ -220,10 +220,18 @@ impl Index {
         }
     }
 
-    /// The hash table is exact. The trees are estimated: nodes of 11 entries, two thirds full.
+    /// The hash table is exact. The trees are estimated: a node of the standard library's has room for
+    /// 11 entries, and is filled to two thirds where entries come in order, as they do here.
     fn heap_bytes(&self) -> usize {
-        const TREE_BYTES_PER_ENTRY: usize = (size_of::<(u64, u32)>() + size_of::<(u64, u64)>()) * 3 / 2 + 8;
-        self.by_token.allocation_size() + self.by_fence.len() * TREE_BYTES_PER_ENTRY
+        const NODE_ROOM: usize = 11;
+        const NODE_FILL: usize = 7;
+        const NODE_HEAD_BYTES: usize = 16;
+        let by_fence = allocated(NODE_ROOM * size_of::<(u64, u32)>() + NODE_HEAD_BYTES);
+        let by_deadline = allocated(NODE_ROOM * size_of::<(u64, u64)>() + NODE_HEAD_BYTES);
+        let nodes = self.by_fence.len() / NODE_FILL + 1;
+        allocated(size_of::<Self>())
+            + allocated(self.by_token.allocation_size())
+            + nodes * (by_fence + by_deadline)
     }
 }
 

@@ -22,6 +22,7 @@ pub mod desk;
 pub mod effect;
 pub mod encoding;
 pub mod fence;
+mod footprint;
 mod holders;
 pub mod limits;
 pub mod lock;

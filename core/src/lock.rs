@@ -10,6 +10,7 @@ use std::mem::size_of;
 use smallvec::SmallVec;
 
 use crate::effect::{Change, Effect};
+use crate::footprint::allocated;
 use crate::holders::Holders;
 
 /// How a lock is held.
@@ -53,7 +54,8 @@ impl Holder {
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.meta.len() + if self.token.spilled() { self.token.capacity() } else { 0 }
+        let token = if self.token.spilled() { allocated(self.token.capacity()) } else { 0 };
+        allocated(self.meta.len()) + token
     }
 }
 
@@ -266,7 +268,7 @@ impl Lock {
     /// Bytes that the lock occupies on the heap, itself included.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
-        size_of::<Self>() + self.holders.heap_bytes()
+        allocated(size_of::<Self>()) + self.holders.heap_bytes()
     }
 
     /// The metadata of the holders, for a defragmenting allocator to move.

@@ -30,6 +30,9 @@ thread_local! {
 
 static STORED: AtomicI64 = AtomicI64::new(0);
 
+/// Takes the change and the metadata of a command of a rewritten log.
+pub type Emit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+
 /// What the rest of the module wants to know from the type's callbacks.
 pub struct Hooks {
     /// This fence was met in stored data.
@@ -39,7 +42,7 @@ pub struct Hooks {
     /// The last fence that was given or seen.
     pub last_fence: fn() -> u64,
     /// Calls the function with the change and metadata of each command that makes this lock.
-    pub rewrite: fn(&Lock, &mut dyn FnMut(&[u8], &[u8])),
+    pub rewrite: fn(&Lock, &mut Emit<'_>),
     /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed. The
     /// database is not known on every server.
     pub removed: fn(Option<i32>, &[u8], &Lock),
@@ -226,14 +229,18 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     });
 }
 
+/// What the server adds to a value of a module's and counts only for its own types: the object and
+/// the module's value in it.
+const WRAPPING_BYTES: usize = 32;
+
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: the server passes a stored value.
-    unsafe { lock(value) }.heap_bytes()
+    WRAPPING_BYTES + unsafe { lock(value) }.heap_bytes()
 }
 
 unsafe extern "C" fn mem_usage2(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void, _: usize) -> usize {
     // SAFETY: the server passes a stored value.
-    unsafe { lock(value) }.heap_bytes()
+    unsafe { mem_usage(value) }
 }
 
 /// From some 64 holders on, the server frees the lock in the background. Never 0, which would mean

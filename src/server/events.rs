@@ -10,7 +10,7 @@ use redis_module::raw;
 
 use super::ctx::Ctx;
 use super::text::Text;
-use super::{api, audience, guard};
+use super::{abilities, api, audience, guard};
 
 /// What the module wants to be told.
 pub struct Hooks {
@@ -60,18 +60,10 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
 /// that runs `MOVE` or `COPY ... DB` is left in the other database when a module has subscribed to
 /// these events (valkey-io/valkey pull request 4024). Those servers announce only removals to us.
 pub fn subscribe_to_keys() {
-    if !leaves_clients_in_other_databases() {
+    if !abilities::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
         api!(RedisModule_SubscribeToKeyspaceEvents(super::alarm::module_ctx(), keys, Some(on_key)));
     }
-}
-
-/// Whether this is one of the servers described above, told by a call that came with the same release.
-pub(super) fn leaves_clients_in_other_databases() -> bool {
-    let mut entry: *mut c_void = std::ptr::null_mut();
-    let name = c"ValkeyModule_RegisterScriptingEngine";
-    let found = api!(RedisModule_GetApi(name.as_ptr(), (&raw mut entry).cast()));
-    found == raw::REDISMODULE_OK as i32
 }
 
 unsafe extern "C" fn on_key(

@@ -25,7 +25,7 @@ pub use alarm::{TimerId, start_timer, stop_timer, wake_event_loop};
 pub use blocked::{Callbacks as BlockedCallbacks, Handle, block};
 pub use config::{IntSetting, load_configs, register_int};
 pub use ctx::{Ctx, Reply, log_warning, with_load_ctx};
-pub use datatype::{Hooks as DatatypeHooks, register as register_datatype, stored_locks};
+pub use datatype::{Emit, Hooks as DatatypeHooks, register as register_datatype, stored_locks};
 pub use events::{Hooks as EventHooks, subscribe, subscribe_to_keys};
 pub use key::{LockKey, Opened};
 pub use registry::{Arg, ArgKind, Command, Keys, Spec, register as register_command, register_acl_category};
@@ -45,9 +45,7 @@ use api;
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.
 pub fn start(ctx: Ctx<'_>) {
     alarm::keep_module_ctx(ctx);
-    let options = redis_module::raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
-        | redis_module::raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
-    api!(RedisModule_SetModuleOptions(ctx.pointer(), options as i32));
+    api!(RedisModule_SetModuleOptions(ctx.pointer(), abilities::module_options()));
 }
 
 /// Runs a callback. A panic ends here, in the log, instead of taking the server down.

@@ -118,10 +118,35 @@ pub fn register<C: Command>(ctx: Ctx<'_>, acl_category: &CStr) -> bool {
     let (add, assign) =
         unsafe { (raw::RedisModule_AddACLCategory, raw::RedisModule_SetCommandACLCategories) };
     if let (Some(_), Some(assign)) = (add, assign) {
+        let categories = acl_categories(&spec, acl_category);
         // SAFETY: `command` is the one just made, and the text outlasts the call.
-        unsafe { assign(command, acl_category.as_ptr()) };
+        unsafe { assign(command, categories.as_ptr()) };
     }
     true
+}
+
+/// The categories that a core command with these flags would be in, and the module's own. What is for
+/// administrators is not in the module's own: whoever may use locks may not use that.
+fn acl_categories(spec: &Spec, own: &CStr) -> CString {
+    let flags = spec.flags.to_string_lossy();
+    let mut categories: Vec<&str> = Vec::new();
+    for flag in flags.split(' ') {
+        match flag {
+            "write" => categories.push("write"),
+            "readonly" => categories.push("read"),
+            "fast" => categories.push("fast"),
+            "admin" => categories.extend(["admin", "dangerous"]),
+            _ => {}
+        }
+    }
+    if !categories.contains(&"fast") {
+        categories.push("slow");
+    }
+    let own = own.to_string_lossy();
+    if !categories.contains(&"admin") {
+        categories.push(&own);
+    }
+    CString::new(categories.join(" ")).unwrap_or_default()
 }
 
 unsafe extern "C" fn dispatch<C: Command>(

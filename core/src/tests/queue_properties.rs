@@ -82,8 +82,9 @@ struct SideBySide {
 }
 
 impl SideBySide {
-    /// An owner that waits for several names at once leaves those names alone meanwhile: whether it is
-    /// told that it asks for the impossible now or when its turn comes is not promised.
+    /// An owner that waits for several names at once leaves those names alone meanwhile, and does not
+    /// ask for several where it waits: which of its own requests is looked at first is not promised,
+    /// nor whether it is told now or when its turn comes that it asks for the impossible.
     fn is_tame(&self, op: &Op) -> bool {
         let (names, token) = match op {
             Op::Ask(Asked { names, token, .. }) | Op::ReleaseAll { names, token } => (names.clone(), *token),
@@ -92,7 +93,8 @@ impl SideBySide {
         };
         let entangled = |request: &Request| {
             let own = &request.asked;
-            own.token == token && own.names.len() > 1 && own.names.iter().any(|name| names.contains(name))
+            let many = own.names.len() > 1 || names.len() > 1;
+            own.token == token && many && own.names.iter().any(|name| names.contains(name))
         };
         !self.model.waiting.iter().any(entangled)
     }
@@ -381,13 +383,13 @@ fn play_late(seed: u64, telling: Telling, totals: &mut Register) {
 
 #[test]
 fn prompt_histories_equal_the_naive_server() {
-    with_seeds(0..30_000, play_prompt);
+    with_seeds(0..3_000, play_prompt);
 }
 
 #[test]
 fn late_histories_keep_every_promise() {
     let mut totals = Register::default();
-    with_seeds(0..40_000, |seed, telling| play_late(seed, telling, &mut totals));
+    with_seeds(0..3_000, |seed, telling| play_late(seed, telling, &mut totals));
     assert!(totals.answered > 10_000 && totals.handed_on > 5_000, "{} answers", totals.answered);
 }
 

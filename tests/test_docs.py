@@ -1,0 +1,226 @@
+"""The documentation is true: its sessions give the replies it shows, its tables are those of the server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import RespError, Server
+from harness.docs import DOCS, Block, Session, arity, blocks, pages, sections, syntax, table
+from harness.settings import REPOSITORY
+
+MakeServer = Callable[..., Server]
+
+COMMAND_PAGES = sorted((DOCS / "commands").glob("*.md"))
+PAGES_WITH_SESSIONS = [page for page in pages() if blocks(page, "redis")]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NAMED_COMMAND = re.compile(r"SLOCK\.[A-Z]+")
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def _text(value: Any) -> Any:
+    """A reply with text in the place of bytes."""
+    match value:
+        case bytes():
+            return value.decode()
+        case dict():
+            return {_text(key): _text(item) for key, item in value.items()}
+        case list():
+            return [_text(item) for item in value]
+    return value
+
+
+@pytest.fixture
+def own_server(make_server: MakeServer) -> Server:
+    """A server that the sessions of one page may reconfigure."""
+    return make_server(notify_keyspace_events="Ed")
+
+
+# --- what is shown is what happens
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_SESSIONS, ids=_name)
+def test_the_sessions_of_a_page_go_as_it_says(own_server: Server, page: Path) -> None:
+    for block in blocks(page, "redis"):
+        if "cluster" not in block.options:
+            _play(own_server, block)
+
+
+def _play(server: Server, block: Block) -> None:
+    server.client().flushall()
+    session = Session(server, block)
+    try:
+        session.play()
+    finally:
+        session.close()
+
+
+def test_a_session_that_goes_otherwise_is_noticed(own_server: Server) -> None:
+    def block(text: str) -> Block:
+        return Block(DOCS / "README.md", 1, "", "redis", (), text)
+
+    for text in [
+        "redis> SLOCK.LOCK k a 1000\n(integer) 0",
+        "redis> SLOCK.PTTL k a\n(integer) <0..9>",
+        "redis> SLOCK.LOCK k b 1000\n(waits)",
+        "redis> SLOCK.INFO k\n1) \"mode\"",
+        "redis> SLOCK.CHECK k 1\n(integer) <fence>\nredis> SLOCK.CHECK k 2\n(integer) <fence-2>",
+    ]:
+        with pytest.raises(AssertionError):
+            _play(own_server, block(text))
+
+
+# --- commands
+
+
+def _commands(server: Server) -> dict[str, dict]:
+    names = server.raw().ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock")
+    return _text(server.raw(protocol=3).ok("COMMAND", "DOCS", *names))
+
+
+def _command_info(server: Server, name: str) -> dict:
+    reply = _text(server.raw().ok("COMMAND", "INFO", name))[0]
+    return {"arity": reply[1], "flags": set(reply[2]), "categories": set(reply[6])}
+
+
+def test_every_command_has_a_page_and_every_page_a_command(server: Server) -> None:
+    assert {page.stem for page in COMMAND_PAGES} == set(_commands(server))
+
+
+@pytest.mark.parametrize("page", COMMAND_PAGES, ids=_name)
+def test_a_page_describes_the_command_as_the_server_does(server: Server, page: Path) -> None:
+    docs, info = _commands(server)[page.stem], _command_info(server, page.stem)
+    text = page.read_text()
+    assert text.startswith(f"# {page.stem.upper()}\n\n{docs['summary']}\n")
+    (shown,) = blocks(page, "syntax")
+    assert shown.text == syntax(page.stem, docs)
+    assert arity(shown.text) == info["arity"]
+    facts = {row[0]: row[1] for row in table(sections(page)[page.stem.upper()])}
+    assert facts["Available since"] == f"SLOCK {docs['since']}"
+    assert facts["Time complexity"] == docs["complexity"]
+    assert set(re.findall(r"`([a-z-]+)`", facts["Flags"])) == _written_flags(info["flags"])
+    if info["categories"]:  # Redis 7.0 has none for the commands of modules
+        assert set(re.findall(r"@[a-z]+", facts["ACL categories"])) == info["categories"]
+
+
+def _written_flags(flags: set[str]) -> set[str]:
+    """As COMMAND INFO spells them, without those that all commands of modules have or that follow."""
+    return flags - {"module", "movablekeys"}
+
+
+@pytest.mark.parametrize("page", COMMAND_PAGES, ids=_name)
+def test_a_page_has_the_parts_that_a_reader_looks_for(page: Path) -> None:
+    parts = list(sections(page))
+    expected = ["Arguments", "Reply", "Errors", "Examples", "See also"]
+    assert [part for part in parts if part in expected] == expected
+    assert blocks(page, "redis"), "no example"
+    arguments = {row[0].strip("`") for row in table(sections(page)["Arguments"])}
+    (shown,) = blocks(page, "syntax")
+    words = set(re.findall(r"[a-z][a-z-]*|\b[A-Z]{4,}\b", shown.text.split(" ", 1)[1]))
+    named = {word for row in arguments for word in re.findall(r"[a-z][a-z-]*|\b[A-Z]{4,}\b", row)}
+    assert words == named
+
+
+def test_the_table_of_the_readme_has_every_command(server: Server) -> None:
+    rows = {row[0].strip("`").split(" ")[0].lower(): row[0].strip("`") for row in _commands_table()}
+    commands = {name: docs for name, docs in _commands(server).items() if name != "slock.apply"}
+    assert {name.strip("[`") for name in rows} == set(commands)
+
+
+def _commands_table() -> list[list[str]]:
+    rows = table(sections(REPOSITORY / "README.md")["Commands"])
+    return [[LINK.sub(lambda link: link[0][1:].split("]")[0], cell) for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("row", range(len(_commands_table())))
+def test_the_syntax_in_the_readme_is_the_servers(server: Server, row: int) -> None:
+    cell = _commands_table()[row][0].strip("`")
+    name = cell.split(" ", 1)[0].lower()
+    assert cell == syntax(name, _commands(server)[name])
+
+
+# --- settings, metrics, events
+
+
+def _settings_tables() -> dict[str, list[list[str]]]:
+    return {
+        "README.md": table(sections(REPOSITORY / "README.md")["Settings"]),
+        "docs/operating.md": table(sections(DOCS / "operating.md")["Settings"]),
+    }
+
+
+@pytest.mark.parametrize("where", ["README.md", "docs/operating.md"])
+def test_the_settings_have_the_defaults_and_bounds_that_are_told(own_server: Server, where: str) -> None:
+    raw = own_server.raw()
+    told = _settings_tables()[where]
+    reply = _text(raw.ok("CONFIG", "GET", "slock.*"))
+    defaults = dict(zip(reply[::2], reply[1::2], strict=True))
+    assert {row[0].strip("`"): row[1] for row in told} == defaults
+    for row in told:
+        name, bounds = row[0].strip("`"), re.findall(r"\d+", row[2])
+        low, high = map(int, bounds)
+        for good in (low, high, int(row[1])):
+            raw.ok("CONFIG", "SET", name, good)
+        for bad in (low - 1, high + 1):
+            assert isinstance(raw.call("CONFIG", "SET", name, bad), RespError), f"{name} {bad}"
+
+
+def test_every_metric_is_described(server: Server) -> None:
+    lines = server.raw().ok("INFO", "slock").decode().split("\r\n")
+    fields = {line.split(":")[0] for line in lines if ":" in line}
+    described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Metrics"])}
+    assert {field.removeprefix("slock_") for field in fields} == {
+        field.removeprefix("slock_") for field in described
+    }
+
+
+def test_every_event_is_described() -> None:
+    source = (REPOSITORY / "src/keyspace.rs").read_text()
+    described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Keyspace events"])}
+    assert described == set(re.findall(r'c"(slock\.[a-z]+)"', source))
+
+
+def test_every_error_code_is_listed(own_server: Server) -> None:
+    """Codes of the module's own, as the core spells them."""
+    source = (REPOSITORY / "core/src/desk.rs").read_text()
+    codes = set(re.findall(r'"([A-Z]{4,}) [A-Z{]', source))
+    listed = {row[0].strip("`") for row in table(sections(REPOSITORY / "README.md")["Errors"])}
+    assert codes <= listed
+
+
+# --- the pages among themselves
+
+
+@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{target} leads nowhere"
+        if anchor:
+            assert anchor in {_anchor(heading) for heading in sections(file)}, f"{target}: no such heading"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_only_commands_that_exist_are_named(server: Server, page: Path) -> None:
+    named = {name.lower() for name in NAMED_COMMAND.findall(page.read_text())}
+    assert named - {"slock.m"} <= set(_commands(server))
+
+
+@pytest.mark.parametrize("page", pages(), ids=_name)
+def test_blocks_say_what_they_are(page: Path) -> None:
+    known = {"redis", "syntax", "python", "lua", "sql", "sh", "text", "conf"}
+    assert {block.language for block in blocks(page)} <= known
