@@ -157,6 +157,26 @@ def test_an_aborted_shutdown_serves_the_queue(pair: tuple[Server, Server]) -> No
     _level(primary, replica)
 
 
+# --- too little memory
+
+
+def test_who_waits_is_served_when_the_memory_is_full(make_server: Callable[..., Server]) -> None:
+    """Only new requests are refused for want of memory: theirs was taken in before."""
+    server = make_server()
+    line = Line(server)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    waiting = [line.write("first"), line.read("second")]
+    replies = at_once(
+        server,
+        ("CONFIG", "SET", "maxmemory", 1),
+        ("SLOCK.LOCK", KEY, "new", HOUR, "WAIT", 0),
+        ("SLOCK.UNLOCK", KEY, HOLDER),
+    )
+    assert isinstance(replies[1], RespError) and replies[1].prefix == "OOM"
+    assert replies[2] == 1
+    serve_in_order(line, waiting)
+
+
 # --- a great many keys
 
 

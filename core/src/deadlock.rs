@@ -9,6 +9,9 @@
 //! * for every request ahead of it, except that a reader does not wait for another reader of that
 //!   one lock when nobody who wants to write stands between them: they are let in together.
 //!
+//! But it waits for nobody at a name where it holds already what it wants or can never have it, nor
+//! where an older request of its own token stands ahead: it is answered when that one is.
+//!
 //! Owners are tokens. A request that would close a cycle is refused when it comes, so that no cycle
 //! ever stands. Only requests that lead out of a queue are looked at ("entangled" ones), so parking
 //! the ten-thousandth request costs what the first did.
@@ -16,10 +19,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use crate::desk::{Seen, Space};
 use crate::fence::Moment;
 use crate::lock::{Mode, Standing, Want};
 use crate::queue::{Place, Ticket, Waitlist};
+use crate::space::{Seen, Space};
 
 /// One step of a cycle: `token` waits at `place` for the next step's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +88,13 @@ fn blockers(
     let Some(waiter) = waitlist.get(ticket) else { return Vec::new() };
     let mut found = Vec::new();
     for place in &waiter.places {
+        let mut own = waitlist.of_token_at(&waiter.token, place.as_ref()).into_iter();
+        if own.any(|own| own != ticket && waitlist.is_ahead(place.as_ref(), own, ticket)) {
+            continue;
+        }
         if let Seen::Lock(Some(lock)) = space.look(place.as_ref()) {
-            if let Standing::Held { .. } = lock.standing(&waiter.token, waiter.want, now.ms()) {
+            let standing = lock.standing(&waiter.token, waiter.want, now.ms());
+            if matches!(standing, Standing::Held { .. } | Standing::OtherMode(_) | Standing::NotHeld) {
                 continue;
             }
             let excluded = waiter.wants_write() || lock.mode() == Mode::Write;

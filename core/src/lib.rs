@@ -14,6 +14,7 @@
 //! | [`queue`] | the requests that wait, in order, over any number of names |
 //! | [`desk`] | every operation from request to answer: decides, applies, hands on to the next |
 //! | `deadlock` | the search for owners that would wait for each other |
+//! | `space` | how the core reaches locks that it does not keep |
 //! | [`encoding`] | the bytes of a stored lock |
 //! | [`limits`] | the bounds on tokens, metadata, times and fences |
 
@@ -27,13 +28,15 @@ mod holders;
 pub mod limits;
 pub mod lock;
 pub mod queue;
+mod space;
 
 pub use deadlock::Step;
-pub use desk::{Answer, Ask, Desk, Outcome, Parting, Patience, Refusal, Seen, Space};
+pub use desk::{Answer, Ask, Desk, Outcome, Parting, Patience, Refusal};
 pub use effect::{Change, Effect, Event};
 pub use fence::{Fences, Moment};
 pub use lock::{Holder, Lock, Mode, Want};
 pub use queue::{Place, PlaceRef, Ticket, Waiter};
+pub use space::{Seen, Space};
 
 #[cfg(test)]
 mod tests;

@@ -80,6 +80,14 @@ pub enum Standing {
     },
 }
 
+impl Standing {
+    /// Whether others are in the way.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        matches!(self, Self::Blocked { .. })
+    }
+}
+
 /// A lock that somebody holds or held. It is never without holders.
 #[derive(Clone, Debug)]
 pub struct Lock {

@@ -162,7 +162,7 @@ def wait_unblocked(client: Any) -> None:
 
 
 def serve_in_order(line: Line, waiting: list[Parked]) -> list[int]:
-    """Serves those who are to be granted one by one: each is granted, nobody else, and it gives the lock back."""
+    """Serves those who come one by one: each is granted, and nobody else, and it gives the lock back."""
     fences = []
     for at, parked in enumerate(waiting):
         fences.append(parked.fence())

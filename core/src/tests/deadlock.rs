@@ -1,1 +1,497 @@
-//! Later.
+//! A wait is refused exactly when it would close a cycle of owners that wait for each other.
+//!
+//! [`WaitsFor`] is built by brute force from the definition at the head of `deadlock.rs`, straight
+//! from who holds and who stands where, and knows no shortcut.
+
+use std::collections::BTreeSet;
+
+use super::history::{Asked, Habits, Op, Reply, TOKENS, Telling, World, with_seeds};
+use super::naive_server::{NaiveServer, Request};
+use super::random::Random;
+use super::scene::{READ, Scene, UPGRADE, WRITE};
+use crate::desk::{Outcome, Patience, Refusal};
+use crate::lock::{Mode, Want};
+use crate::queue::Ticket;
+
+/// The tokens of a refused request's cycle, and where each waits.
+#[track_caller]
+fn cycle(scene: &mut Scene, names: &str, token: &str, want: Want) -> Vec<String> {
+    let Refusal::Deadlock(steps) = scene.is_refused(names, token, want) else { panic!("no deadlock") };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    steps.iter().map(|step| format!("{} at {}", text(&step.token), text(&step.place.name))).collect()
+}
+
+#[test]
+fn two_writers_that_want_each_others_lock() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.takes("b", "B", WRITE);
+    scene.waits("b", "A", WRITE);
+    assert_eq!(cycle(&mut scene, "a", "B", WRITE), ["B at a", "A at b"]);
+    assert_eq!(scene.held("b"), ["B writes"], "it keeps what it holds");
+    assert_eq!(scene.tries("a", "B", WRITE), None, "not to wait is no deadlock");
+    scene.releases("b", "B");
+    assert_eq!(scene.news(), ["A granted"]);
+}
+
+#[test]
+fn two_readers_that_want_to_write_each_others_lock() {
+    let mut scene = Scene::new();
+    for (name, token) in [("a", "A"), ("a", "X"), ("b", "B"), ("b", "Y")] {
+        scene.takes(name, token, READ);
+    }
+    scene.waits("b", "A", WRITE);
+    assert_eq!(cycle(&mut scene, "a", "B", WRITE), ["B at a", "A at b"]);
+}
+
+#[test]
+fn a_reader_that_wants_to_read_what_a_reader_holds_is_no_deadlock() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    scene.takes("b", "B", READ);
+    scene.waits("b", "A", WRITE);
+    scene.takes("a", "B", READ);
+}
+
+#[test]
+fn five_owners_with_readers_among_them() {
+    let mut scene = Scene::new();
+    for (name, token, want) in [
+        ("a", "A", WRITE),
+        ("b", "B", READ),
+        ("b", "X", READ),
+        ("c", "C", WRITE),
+        ("d", "D", READ),
+        ("e", "E", WRITE),
+    ] {
+        scene.takes(name, token, want);
+    }
+    for (name, token, want) in [("b", "A", WRITE), ("c", "B", READ), ("d", "C", WRITE), ("e", "D", READ)] {
+        scene.waits(name, token, want);
+    }
+    let steps = cycle(&mut scene, "a", "E", READ);
+    assert_eq!(steps, ["E at a", "A at b", "B at c", "C at d", "D at e"]);
+    assert_eq!(scene.desk.counters.deadlocks, 1);
+    scene.takes("f", "E", WRITE);
+    scene.releases("e", "E");
+    assert_eq!(scene.news(), ["D granted"]);
+}
+
+#[test]
+fn a_cycle_goes_through_those_who_stand_ahead_in_a_queue() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.takes("b", "B", WRITE);
+    scene.waits("a", "A", WRITE);
+    scene.waits("b", "A", WRITE);
+    assert_eq!(cycle(&mut scene, "a", "B", WRITE), ["B at a", "A at b"], "A stands before B and waits for b");
+    assert_eq!(scene.queue("a"), ["A"]);
+}
+
+#[test]
+fn readers_are_let_in_together_only_if_no_writer_stands_between_them() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.takes("c", "S", WRITE);
+    scene.waits("a", "T", READ);
+    scene.waits("c", "T", WRITE);
+    let ticket = scene.waits("a", "S", READ);
+    scene.leaves(ticket);
+    scene.drives();
+    scene.waits("a", "Y", WRITE);
+    assert_eq!(cycle(&mut scene, "a", "S", READ).first().map(String::as_str), Some("S at a"));
+}
+
+#[test]
+fn a_writer_ahead_makes_a_reader_wait_for_the_readers_that_hold() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    scene.takes("b", "B", WRITE);
+    scene.waits("a", "W", WRITE);
+    scene.waits("b", "A", WRITE);
+    assert_eq!(cycle(&mut scene, "a", "B", READ), ["B at a", "A at b"]);
+}
+
+#[test]
+fn an_upgrade_waits_for_the_other_readers() {
+    let mut scene = Scene::new();
+    for (name, token) in [("a", "A"), ("a", "B")] {
+        scene.takes(name, token, READ);
+    }
+    scene.takes("b", "A", WRITE);
+    scene.waits("b", "B", WRITE);
+    assert_eq!(cycle(&mut scene, "a", "A", UPGRADE), ["A at a", "B at b"]);
+}
+
+#[test]
+fn an_upgrade_that_jumps_the_queue_can_close_a_cycle_behind_it() {
+    let mut scene = Scene::new();
+    for (name, token) in [("a", "A"), ("a", "B")] {
+        scene.takes(name, token, READ);
+    }
+    scene.takes("b", "C", WRITE);
+    scene.waits("b", "A", WRITE);
+    scene.takes("c", "D", WRITE);
+    // C waits for D, in a request for two names; a it could read, if no upgrade came before it.
+    scene.waits("a c", "C", READ);
+    assert_eq!(cycle(&mut scene, "a", "A", UPGRADE), ["A at b", "C at a"]);
+}
+
+#[test]
+fn requests_for_several_names_stand_in_one_order_and_cannot_close_a_cycle_by_themselves() {
+    let mut scene = Scene::new();
+    scene.takes("a b c", "H", WRITE);
+    for (names, token) in [("a b", "A"), ("b a", "B"), ("c b", "C"), ("a c", "D"), ("c b a", "E")] {
+        scene.waits(names, token, WRITE);
+    }
+}
+
+#[test]
+fn a_request_for_several_names_closes_a_cycle_through_any_of_them() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.takes("c", "C", WRITE);
+    scene.waits("a b", "C", WRITE);
+    assert_eq!(cycle(&mut scene, "d c", "A", WRITE), ["A at c", "C at a"]);
+    assert_eq!(scene.queue("d"), Vec::<String>::new());
+    assert_eq!(cycle(&mut scene, "b", "A", READ), ["A at b", "C at a"]);
+}
+
+#[test]
+fn an_owner_does_not_wait_for_itself() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.takes("b", "A", WRITE);
+    for names in ["a", "a", "a b", "c a"] {
+        scene.waits(names, "A", WRITE);
+    }
+}
+
+#[test]
+fn one_token_that_waits_twice_waits_for_nobody_between() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.takes("z", "Z", WRITE);
+    scene.waits("a", "A", WRITE);
+    scene.waits("a", "B", WRITE);
+    scene.waits("z", "B", WRITE);
+    scene.waits("a", "A", WRITE);
+    scene.releases("a", "H");
+    assert_eq!(scene.news(), ["A granted", "A granted"]);
+}
+
+#[test]
+fn a_long_chain_is_no_cycle_until_it_is_closed() {
+    let mut scene = Scene::new();
+    let (name, token) = (|number: usize| format!("n{number}"), |number: usize| format!("t{number}"));
+    for number in 0..200 {
+        scene.takes(&name(number), &token(number), WRITE);
+    }
+    for number in 1..200 {
+        scene.waits(&name(number - 1), &token(number), if number % 3 == 0 { READ } else { WRITE });
+    }
+    scene.waits(&name(100), "outsider", WRITE);
+    let steps = cycle(&mut scene, &name(199), &token(0), READ);
+    assert_eq!(steps.len(), 200);
+}
+
+#[test]
+fn readers_behind_readers_and_writers_behind_writers_are_no_cycle() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    scene.takes("b", "B", READ);
+    scene.waits("a", "W", WRITE);
+    for token in ["C", "D", "E"] {
+        scene.waits("a", token, READ);
+        scene.waits("b", token, WRITE);
+        scene.waits("a", token, WRITE);
+    }
+}
+
+#[test]
+fn a_hold_that_has_ended_closes_no_cycle() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 50);
+    scene.takes_for("b", "B", WRITE, 900);
+    scene.takes_for("a2", "X", WRITE, 900);
+    scene.waits("b", "A", WRITE);
+    scene.now_ms += 50;
+    scene.takes("a", "C", WRITE);
+    scene.waits("a", "B", WRITE);
+}
+
+#[test]
+fn an_upgrade_whose_hold_has_ended_closes_no_cycle() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 50);
+    for token in ["B", "C"] {
+        scene.takes_for("a", token, READ, 900);
+    }
+    scene.takes("z", "Z", WRITE);
+    scene.waits("z", "A", WRITE);
+    scene.waits("a", "A", UPGRADE);
+    scene.now_ms += 50;
+    scene.waits("a", "B", UPGRADE);
+    scene.drives();
+    assert_eq!(scene.news(), ["A NOTHELD"]);
+}
+
+#[test]
+fn a_refusal_names_the_cycle() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.takes("b", "B\n", WRITE);
+    scene.waits("b", "A", WRITE);
+    let text = scene.is_refused("a", "B\n", WRITE).to_string();
+    assert!(text.starts_with("DEADLOCK ") && !text.contains('\n'), "{text}");
+    assert!(text.contains(r#""B\n" waits at "a" for "A", "A" waits at "b" for "B\n""#), "{text}");
+}
+
+/// Who waits for whom, all of it.
+struct WaitsFor {
+    /// By whose request, and for whom.
+    edges: BTreeSet<(Ticket, usize, usize)>,
+}
+
+impl WaitsFor {
+    fn new(server: &NaiveServer, now_ms: u64) -> Self {
+        let mut edges = BTreeSet::new();
+        for request in &server.waiting {
+            let own = &request.asked;
+            for &name in &own.names {
+                for other in Self::of_request_at(server, request, name, now_ms) {
+                    edges.insert((request.ticket, own.token, other));
+                }
+            }
+        }
+        Self { edges }
+    }
+
+    fn of_request_at(server: &NaiveServer, request: &Request, name: usize, now_ms: u64) -> Vec<usize> {
+        let own = &request.asked;
+        let reads = own.want == Want::Hold(Mode::Read);
+        // What it has it need not wait for, and an upgrade of a hold that has ended is as good as
+        // answered.
+        match (server.own_hold(name, own.token, now_ms), own.want) {
+            (Some(hold), Want::Hold(mode)) if hold.mode == mode => return Vec::new(),
+            (Some(hold), Want::Upgrade) if hold.mode == Mode::Write => return Vec::new(),
+            (None, Want::Upgrade) => return Vec::new(),
+            _ => {}
+        }
+        let queue = server.queue_at(name);
+        let at = queue.iter().position(|other| other.ticket == request.ticket).expect("it stands there");
+        if queue[..at].iter().any(|older| older.asked.token == own.token) {
+            // It is answered when the older one is.
+            return Vec::new();
+        }
+        let writes = |other: &&Request| other.asked.want != Want::Hold(Mode::Read);
+        let writer_ahead = queue[..at].iter().any(writes);
+        let live = server.names[name].holds.iter().filter(|hold| hold.deadline_ms > now_ms);
+        let holders = live.filter(|hold| !reads || hold.mode == Mode::Write || writer_ahead);
+        let mut others: Vec<usize> = holders.map(|hold| hold.token).collect();
+        for (position, other) in queue[..at].iter().enumerate() {
+            let is_lone_reader = !writes(other) && other.asked.names.len() == 1;
+            let together = reads && is_lone_reader && !queue[position..at].iter().any(writes);
+            if !together {
+                others.push(other.asked.token);
+            }
+        }
+        others.retain(|other| *other != own.token);
+        others
+    }
+
+    /// Whether a way leads from one owner to another.
+    fn leads(&self, from: usize, to: usize) -> bool {
+        let mut reached = BTreeSet::from([from]);
+        loop {
+            let next =
+                self.edges.iter().filter(|(_, one, _)| reached.contains(one)).map(|(_, _, other)| *other);
+            let more: BTreeSet<usize> = next.filter(|other| !reached.contains(other)).collect();
+            if reached.contains(&to) || more.is_empty() {
+                return reached.contains(&to);
+            }
+            reached.extend(more);
+        }
+    }
+
+    /// Whether a cycle goes through this request.
+    fn has_cycle_through(&self, ticket: Ticket) -> bool {
+        self.edges.iter().any(|(own, from, to)| *own == ticket && self.leads(*to, *from))
+    }
+
+    fn has_cycle_through_token(&self, token: usize) -> bool {
+        self.edges.iter().any(|(_, from, to)| *from == token && self.leads(*to, token))
+    }
+
+    fn has_cycle(&self) -> bool {
+        (0..TOKENS.len()).any(|token| self.has_cycle_through_token(token))
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    parked: usize,
+    refused: usize,
+    longest: usize,
+}
+
+/// Asks, and asserts that the answer is a refusal if and only if the brute-force search finds that the
+/// request would close a cycle.
+fn ask_and_compare(world: &mut World, asked: &Asked, telling: Telling, tally: &mut Tally) {
+    let mut server = NaiveServer::snapshot(world);
+    let now_ms = world.now_ms();
+    let outcome = world.ask(asked);
+    telling.tell(|| format!("{asked:?} -> {outcome:?}"));
+    let cycle = match &outcome {
+        Ok(Outcome::Parked(_)) => None,
+        Err(Refusal::Deadlock(steps)) => Some(steps),
+        _ => return,
+    };
+    let ticket = Ticket(u64::MAX);
+    server.waiting.push(Request { ticket, asked: asked.clone(), gives_up_ms: None });
+    let graph = WaitsFor::new(&server, now_ms);
+    // An upgrade makes others wait for its owner, so that what its owner waits for counts too.
+    let expected = if asked.want == Want::Upgrade {
+        graph.has_cycle_through_token(asked.token)
+    } else {
+        graph.has_cycle_through(ticket)
+    };
+    assert_eq!(cycle.is_some(), expected, "{:?}", graph.edges);
+    tally.parked += 1;
+    if let Some(steps) = cycle {
+        tally.refused += 1;
+        tally.longest = tally.longest.max(steps.len());
+        let tokens: Vec<usize> = steps.iter().map(|step| super::history::token_number(&step.token)).collect();
+        assert_eq!(tokens[0], asked.token);
+        for (at, token) in tokens.iter().enumerate() {
+            assert!(graph.leads(*token, tokens[(at + 1) % tokens.len()]), "not a cycle: {steps:?}");
+        }
+    }
+    world.desk.waitlist().check();
+}
+
+/// Whatever owners do: other requests of theirs may wait, or be answered, or let go of holds.
+fn play_wild(seed: u64, telling: Telling, tally: &mut Tally) {
+    let mut random = Random::new(seed);
+    let mut habits = Habits { percent_waiting: 100, ..Habits::draw(&mut random) };
+    if random.chance(50) {
+        // More names and longer holds make longer cycles.
+        habits.names = 3 + random.below(4);
+        habits.longest_ttl_ms = 10_000;
+    }
+    let mut world = World::new(habits.names);
+    for _ in 0..50 {
+        if random.chance(20) {
+            world.pass(random.within(1, 1_000 * habits.longest_ttl_ms));
+        }
+        let waiting = world.desk.waitlist().tickets();
+        let op = habits.op(&mut random, &waiting, &[]);
+        // A key that has changed its type or its place is looked at before the next command.
+        let drives = random.chance(70) || matches!(op, Op::Retype(_) | Op::MoveAway(_));
+        if let Op::Ask(asked) = &op {
+            ask_and_compare(&mut world, asked, telling, tally);
+        } else {
+            telling.tell(|| format!("{op:?}"));
+            world.does(&op);
+        }
+        if drives {
+            world.drive();
+        }
+        world.desk.take_answers();
+    }
+}
+
+#[test]
+fn every_refusal_and_every_wait_agrees_with_a_search_by_brute_force() {
+    let mut tally = Tally::default();
+    with_seeds(0..2_000, |seed, telling| play_wild(seed, telling, &mut tally));
+    assert!(tally.parked > 10_000 && tally.refused > 500, "{} of {}", tally.refused, tally.parked);
+    assert!(tally.longest >= 4, "the longest cycle had {} steps", tally.longest);
+}
+
+/// Owners that do nothing with their locks while they wait for others, beside waiting for more.
+fn play_orderly(seed: u64, telling: Telling, tally: &mut Tally) {
+    let mut random = Random::new(seed);
+    let habits = Habits {
+        names: 2 + random.below(5),
+        tokens: 3 + random.below(6),
+        longest_ttl_ms: random.pick(&[30, 10_000]),
+        percent_readers: random.pick(&[20, 50, 80]),
+        percent_many: random.pick(&[0, 20, 40]),
+        percent_waiting: 100,
+        percent_strange: 0,
+    };
+    let mut world = World::new(habits.names);
+    for _ in 0..50 {
+        if random.chance(20) {
+            world.pass(random.within(1, 20_000));
+        }
+        let server = NaiveServer::snapshot(&world);
+        let waits = |token: usize| server.waiting.iter().any(|request| request.asked.token == token);
+        let now_ms = world.now_ms();
+        let waiting = world.desk.waitlist().tickets();
+        match habits.op(&mut random, &waiting, &[]) {
+            Op::Ask(asked) => {
+                let stands = |name: &usize| {
+                    let mut queue = server.queue_at(*name).into_iter();
+                    queue.any(|request| request.asked.token == asked.token)
+                };
+                let holds = |name: &usize| server.own_hold(*name, asked.token, now_ms).is_some();
+                let touches = asked.names.iter().any(|name| stands(name) || holds(name));
+                let orderly = match asked.want {
+                    Want::Upgrade => !waits(asked.token),
+                    Want::Hold(_) => !touches,
+                };
+                if orderly {
+                    ask_and_compare(&mut world, &asked, telling, tally);
+                }
+            }
+            Op::Release { token, .. } | Op::ReleaseAll { token, .. } | Op::Downgrade { token, .. }
+                if waits(token) => {}
+            op => {
+                telling.tell(|| format!("{op:?}"));
+                assert!(!matches!(world.does(&op), Reply::Parked(_)));
+            }
+        }
+        world.drive();
+        world.desk.take_answers();
+        let graph = WaitsFor::new(&NaiveServer::snapshot(&world), world.now_ms());
+        assert!(!graph.has_cycle(), "a cycle stands: {:?}", graph.edges);
+    }
+}
+
+#[test]
+fn no_cycle_ever_stands_among_owners_that_wait_in_order() {
+    let mut tally = Tally::default();
+    with_seeds(0..1_500, |seed, telling| play_orderly(seed, telling, &mut tally));
+    assert!(tally.parked > 10_000 && tally.refused > 500, "{} of {}", tally.refused, tally.parked);
+}
+
+/// A search that took all of the queue into account would take seconds here.
+#[test]
+fn the_ten_thousandth_request_is_parked_as_fast_as_the_first() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    let waits = |scene: &mut Scene, number: usize| {
+        let names: [&[u8]; 1] = [b"a"];
+        let token = format!("t{number}").into_bytes();
+        let (want, patience) = (if number % 2 == 0 { READ } else { WRITE }, Patience::Endless);
+        let ask = crate::desk::Ask {
+            db: 0,
+            names: &names,
+            token: &token,
+            want,
+            ttl_ms: 10,
+            meta: None,
+            patience,
+            connection: None,
+        };
+        let outcome = scene.desk.acquire(&mut scene.space, super::space::ms(scene.now_ms), &ask);
+        assert!(matches!(outcome, Ok(Outcome::Parked(_))));
+    };
+    let ((), first) = super::heap::peak_of(|| waits(&mut scene, 0));
+    (1..10_000).for_each(|number| waits(&mut scene, number));
+    let ((), last) = super::heap::peak_of(|| waits(&mut scene, 10_000));
+    // Measured in bytes, which unlike time are always the same: the tables may double, no more.
+    assert!(last < first + 64 * 1024, "{first} bytes for the first, {last} for the last");
+}

@@ -1,7 +1,9 @@
-//! Counts the bytes that a thread has on the heap.
+//! Counts the bytes that a thread has on the heap, in the sizes that a server's allocator hands out.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+
+use crate::footprint::allocated;
 
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
@@ -13,7 +15,8 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn count(bytes: isize) {
+fn count(sign: isize, layout: Layout) {
+    let bytes = sign * allocated(layout.size()) as isize;
     // A thread that is ending has no counters any more, and nobody asks for them.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
@@ -24,13 +27,13 @@ fn count(bytes: isize) {
 // SAFETY: every call is handed to the system's allocator as it came; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
+        count(1, layout);
         // SAFETY: the caller keeps the contract of `alloc`, which is the same here and there.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
+        count(-1, layout);
         // SAFETY: the memory came from `alloc` above, and so from the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }

@@ -302,12 +302,11 @@ impl NaiveServer {
         }
     }
 
-    /// The client knows of its holds now, and so of whatever they were built on.
+    /// A client of the token knows of its hold now, whoever else was answered with the same fence.
     pub(super) fn told(&mut self, ticket: Ticket) {
-        let Some(at) = self.untold.iter().position(|grant| grant.ticket == ticket) else { return };
-        let known = self.untold.remove(at);
-        for earlier in self.untold[..at].iter_mut().filter(|earlier| earlier.token == known.token) {
-            earlier.before.retain(|name, _| !known.before.contains_key(name));
+        if let Some(at) = self.untold.iter().position(|grant| grant.ticket == ticket) {
+            let known = self.untold.remove(at);
+            self.untold.retain(|other| other.token != known.token || other.fence != known.fence);
         }
     }
 

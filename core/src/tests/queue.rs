@@ -594,6 +594,17 @@ fn a_hold_that_ends_during_the_grace_period_is_given_to_the_next_after_it() {
 }
 
 #[test]
+fn an_upgrade_whose_hold_ends_during_the_grace_period_is_answered_at_once() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 100);
+    scene.desk.closed_until_ms = scene.now_ms + 300;
+    scene.waits("a", "A", UPGRADE);
+    assert_eq!(scene.due_in(), Some(100));
+    scene.drives_at(scene.now_ms + 100);
+    assert_eq!(scene.news(), ["A NOTHELD"]);
+}
+
+#[test]
 fn a_full_queue_takes_nobody_and_recovers() {
     let mut scene = Scene::new();
     scene.desk.max_waiters = 2;

@@ -237,3 +237,19 @@ fn one_token_that_waits_for_a_part_of_what_it_waits_for_is_answered_for_both() {
     assert_eq!(fences[0], fences[1]);
     assert_eq!(scene.queue("b"), ["C"]);
 }
+
+#[test]
+fn a_hold_that_the_clock_revives_is_waited_for_again() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 100);
+    scene.takes_for("b", "B", WRITE, 200);
+    scene.waits("a b", "C", WRITE);
+    scene.drives_at(scene.now_ms + 150);
+    assert_eq!(scene.due_in(), Some(50), "a has been found to be free");
+    scene.now_ms -= 100;
+    scene.releases("b", "B");
+    assert!(scene.news().is_empty(), "the clock stepped back, and A holds a for another 50 ms");
+    assert_eq!(scene.due_in(), Some(50));
+    scene.drives_at(scene.now_ms + 50);
+    assert_eq!(scene.news(), ["C granted"]);
+}
