@@ -27,6 +27,10 @@ use crate::{ephemerals, metrics, settings, wire};
 /// How long to stay away while nothing may be replicated (`CLIENT PAUSE`, a failover).
 const PAUSED_RETRY_MS: u64 = 10;
 
+/// How often a node of a cluster looks whether it still answers for the keys that are waited for. Not
+/// every server tells its modules that a slot has gone or that the cluster is down.
+const CLUSTER_PROBE_MS: u64 = 1000;
+
 /// How far ahead of the clock a fence may be that comes from outside: ten years. All further fences
 /// are given above it, and must not run out of numbers; a lock with such a fence must stay loadable.
 const FENCE_AHEAD_MAX_US: u64 = 10 * 365 * 24 * 3600 * 1_000_000;
@@ -62,6 +66,8 @@ thread_local! {
     static ALARM: Cell<Alarm> = Cell::default();
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
     static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
+    static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
+    static PROBED_MS: Cell<u64> = const { Cell::new(0) };
     static STARTED_MS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -107,6 +113,7 @@ static CLIENT_CALLBACKS: BlockedCallbacks =
 /// Opens the office: called once, at load.
 pub fn open(ctx: Ctx<'_>) {
     IS_REPLICA.set(ctx.is_replica());
+    IS_CLUSTER.set(ctx.is_cluster());
     start_grace();
 }
 
@@ -182,10 +189,17 @@ impl Office {
         if !self.outbox.is_empty() || self.desk.has_work() {
             ring_soon();
         }
-        if let Some(at_ms) = self.desk.next_due_ms() {
+        if let Some(at_ms) = self.next_tick_ms() {
             ring_at(at_ms, true);
         }
         marks::watch(!self.desk.waitlist().is_empty());
+    }
+
+    /// When [`tick`] has to be called next, if nothing happens.
+    fn next_tick_ms(&self) -> Option<u64> {
+        let probe_ms = (IS_CLUSTER.get() && !self.desk.waitlist().is_empty())
+            .then(|| (PROBED_MS.get() + CLUSTER_PROBE_MS).max(now().ms()));
+        self.desk.next_due_ms().into_iter().chain(probe_ms).min()
     }
 
     fn collect_answers(&mut self) {
@@ -217,6 +231,10 @@ fn tick(ctx: Ctx<'_>) {
             for mark in marks::take() {
                 office.read_mark(&mut space, now, mark);
             }
+            if IS_CLUSTER.get() && now.ms() >= PROBED_MS.get() + CLUSTER_PROBE_MS {
+                PROBED_MS.set(now.ms());
+                office.desk.mark_database(None);
+            }
             office.desk.drive(&mut space, now);
         } else {
             office.desk.end_waits(now);
@@ -242,7 +260,7 @@ fn tick(ctx: Ctx<'_>) {
             marks::take();
         } else if !may_write {
             ring_at(now.ms() + PAUSED_RETRY_MS, false);
-        } else if let Some(at_ms) = office.desk.next_due_ms() {
+        } else if let Some(at_ms) = office.next_tick_ms() {
             ring_at(at_ms, false);
         }
     });

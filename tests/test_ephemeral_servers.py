@@ -36,7 +36,7 @@ def _digests_agree(primary: Server, replica: Server) -> None:
     wait_synced(primary, replica)
     here, there = primary.client(), replica.client()
     assert sorted(here.keys()) == sorted(there.keys())
-    for key in here.keys():
+    for key in here.scan_iter():
         assert digest(here, key) == digest(there, key)
 
 
@@ -117,12 +117,9 @@ def test_a_connection_that_ends_while_clients_are_paused_frees_its_lock_after_it
     connection = take_bound(primary)
     line = Line(primary)
     waiting = line.write("next")
-    admin = primary.raw()
-    admin.ok("CLIENT", "PAUSE", 60_000, mode)
+    primary.raw().ok("CLIENT", "PAUSE", 400, mode)
     connection.close()
-    assert waiting.is_waiting()
-    assert not waiting.is_answered(0.1)
-    admin.ok("CLIENT", "UNPAUSE")
+    assert not waiting.is_answered(0.1), "a lock was granted in the pause"
     waiting.fence()
     _digests_agree(primary, replica)
 
@@ -191,7 +188,7 @@ def test_many_expired_holds_of_one_open_connection_leave_nothing_behind(make_ser
 
     expire(2000)
     before = _used(client)
-    for _ in range(10):
+    for _ in range(4):
         expire(2000)
     assert _used(client) - before < 64 * 1024
 

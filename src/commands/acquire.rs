@@ -13,7 +13,7 @@
 use slock_core::{Ask, Mode, Outcome, Patience, Want};
 
 use super::{EPHEMERAL, KEY, KEYS, META, NUMKEYS, TOKEN, TTL_MS, WAIT, names, on_primary, refused, reply};
-use crate::args::{Args, Options};
+use crate::args::{Args, Options, error};
 use crate::keyspace::Keyspace;
 use crate::office;
 use crate::server::{Command, Ctx, Keys, Reply, Spec, Text};
@@ -142,6 +142,9 @@ fn acquire(
     options: Options<'_>,
 ) -> Result<Reply, Reply> {
     on_primary()?;
+    if options.is_ephemeral && ctx.is_in_script() {
+        return error("ERR EPHEMERAL is not possible in a script, which has no connection of its own");
+    }
     let db = ctx.db();
     let connection = options.is_ephemeral.then(|| ctx.client_id()).filter(|id| *id != 0);
     let patience = match options.patience {

@@ -46,6 +46,8 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_InfoAddFieldULongLong,
         RedisModule_InfoAddSection,
         RedisModule_IsIOError,
+        RedisModule_IsKeysPositionRequest,
+        RedisModule_KeyAtPosWithFlags,
         RedisModule_KeyType,
         RedisModule_LoadConfigs,
         RedisModule_LoadStringBuffer,

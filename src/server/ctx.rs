@@ -69,6 +69,11 @@ impl<'a> Ctx<'a> {
         self.flags() & forbidding == 0
     }
 
+    /// Whether a script or a function runs the command, rather than a connection.
+    pub fn is_in_script(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0
+    }
+
     /// Whether this server is a replica.
     pub fn is_replica(self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0

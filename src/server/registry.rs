@@ -54,6 +54,25 @@ pub enum Keys {
     CountedWritten,
 }
 
+impl Keys {
+    const fn are_counted(&self) -> bool {
+        matches!(self, Self::CountedRead | Self::CountedWritten)
+    }
+
+    const fn flags(&self) -> u32 {
+        match self {
+            Self::OneRead | Self::CountedRead => {
+                raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS
+            }
+            Self::OneWritten | Self::CountedWritten => {
+                raw::REDISMODULE_CMD_KEY_RW
+                    | raw::REDISMODULE_CMD_KEY_ACCESS
+                    | raw::REDISMODULE_CMD_KEY_UPDATE
+            }
+        }
+    }
+}
+
 /// An argument, for `COMMAND DOCS` and the hints that `redis-cli` shows.
 pub struct Arg {
     /// Its name.
@@ -100,11 +119,15 @@ pub fn register<C: Command>(ctx: Ctx<'_>, acl_category: &CStr) -> bool {
         Keys::CountedRead | Keys::CountedWritten => (0, 0, 0),
     };
     let name = spec.name.as_ptr();
+    // The key specs tell ACL and clients where the keys are, but a cluster node that routes a command
+    // looks at fixed positions, or asks the module.
+    let asks_for_keys = if spec.keys.are_counted() { " getkeys-api" } else { "" };
+    let flags = CString::new(format!("{}{asks_for_keys}", spec.flags.to_string_lossy())).unwrap_or_default();
     let created = api!(RedisModule_CreateCommand(
         ctx.pointer(),
         name,
         Some(dispatch::<C>),
-        spec.flags.as_ptr(),
+        flags.as_ptr(),
         first,
         last,
         step
@@ -156,10 +179,24 @@ unsafe extern "C" fn dispatch<C: Command>(
 ) -> i32 {
     // SAFETY: the server lends the context and the arguments until this callback returns.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Text::arguments(argv, argc)) };
+    if C::SPEC.keys.are_counted() && api!(RedisModule_IsKeysPositionRequest(ctx.pointer())) != 0 {
+        guard(C::NAME, || tell_keys(ctx, args, &C::SPEC.keys));
+        return raw::REDISMODULE_OK as i32;
+    }
     let reply = guard(C::NAME, || C::run(ctx, args))
         .unwrap_or_else(|| Reply::Error("ERR internal error, see the server's log".into()));
     ctx.send(reply);
     raw::REDISMODULE_OK as i32
+}
+
+/// Tells the server where the keys of `numkeys key [key ...]` are; nothing of a command that cannot be
+/// right.
+fn tell_keys(ctx: Ctx<'_>, args: &[Text<'_>], keys: &Keys) {
+    const FIRST: usize = 2;
+    let count = args.get(1).and_then(|count| count.integer()).and_then(|count| usize::try_from(count).ok());
+    for at in FIRST..FIRST + count.filter(|count| *count <= args.len().saturating_sub(FIRST)).unwrap_or(0) {
+        api!(RedisModule_KeyAtPosWithFlags(ctx.pointer(), at as i32, keys.flags() as i32));
+    }
 }
 
 fn describe(command: *mut raw::RedisModuleCommand, spec: &Spec) {
@@ -197,12 +234,7 @@ fn zeroed_key_spec() -> raw::RedisModuleCommandKeySpec {
 
 fn key_spec(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
     let mut spec = zeroed_key_spec();
-    spec.flags = u64::from(match keys {
-        Keys::OneRead | Keys::CountedRead => raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS,
-        Keys::OneWritten | Keys::CountedWritten => {
-            raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS | raw::REDISMODULE_CMD_KEY_UPDATE
-        }
-    });
+    spec.flags = u64::from(keys.flags());
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
     match keys {

@@ -182,8 +182,9 @@ class Session:
         rest = list(printed)
         for number, line in enumerate(expected):
             if line.strip() == MORE_LINES:
-                following = expected[number + 1 :]
-                del rest[: len(rest) - len(following)]
+                following = expected[number + 1 : number + 2]
+                while rest and not (following and re.fullmatch(_pattern(following[0]), rest[0])):
+                    rest.pop(0)
                 continue
             assert rest, told
             self._compare_line(rest.pop(0), line, told)
@@ -191,10 +192,7 @@ class Session:
 
     def _compare_line(self, printed: str, line: str, told: str) -> None:
         names = PLACEHOLDER.findall(line)
-        pattern = "".join(
-            r"(\d+)" if number % 2 else re.escape(part) for number, part in enumerate(PLACEHOLDER.split(line))
-        )
-        match = re.fullmatch(pattern, printed)
+        match = re.fullmatch(_pattern(line), printed)
         assert match, told
         for name, digits in zip(names, match.groups(), strict=True):
             self._meet(name, int(digits), told)
@@ -211,6 +209,11 @@ class Session:
             if name.startswith("fence"):
                 assert value > max(fences, default=0), f"<{name}> is no greater than those before: {told}"
             self.values[name] = value
+
+
+def _pattern(line: str) -> str:
+    parts = enumerate(PLACEHOLDER.split(line))
+    return "".join(r"(\d+)" if number % 2 else re.escape(part) for number, part in parts)
 
 
 def as_printed(reply: Any, command: list[str]) -> list[str]:

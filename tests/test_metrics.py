@@ -1,0 +1,219 @@
+"""INFO slock: every field agrees with a history that the test has written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness import Locks, RawConnection, Server, now_ms, wait_past, wait_until
+from harness.many import many
+from harness.parked import HOUR, Line
+from harness.queues import Queues
+
+pytest_plugins = ["harness.going_home"]
+
+FIELDS = [
+    "locks",
+    "waiters",
+    "waiters_max",
+    "grants",
+    "refusals",
+    "handoffs",
+    "releases",
+    "expirations",
+    "wait_timeouts",
+    "deadlocks",
+    "evicted_locks",
+    "wait_ms_total",
+    "wait_ms_max",
+    "last_fence",
+]
+TIMES = {"wait_ms_total", "wait_ms_max"}
+
+
+class Meter:
+    """Compares the counters with what the test expects them to be: all fields, every time."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.client = server.client()
+        self.raw = server.raw()
+        self.expected = self.read()
+        assert list(self.expected) == FIELDS
+        assert set(self.expected.values()) == {0}, "a new server has done nothing"
+
+    def read(self) -> dict[str, int]:
+        return {name.removeprefix("slock_"): value for name, value in self.client.info("slock").items()}
+
+    def grew(self, **by: int) -> None:
+        """Since the last call: these counters by so much, and no other. `last_fence` is an absolute value."""
+        now = self.read()
+        for name in FIELDS:
+            if name == "last_fence":
+                self.expected[name] = by.pop(name, self.expected[name])
+            elif name in TIMES and name not in by:
+                self.expected[name] = now[name]
+            else:
+                self.expected[name] += by.pop(name, 0)
+        assert not by, f"no such field: {by}"
+        assert now == self.expected
+
+
+@pytest.fixture
+def meter(make_server: Callable[..., Server]) -> Meter:
+    return Meter(make_server())
+
+
+def test_the_section_is_listed_and_asked_for_by_name(raw: RawConnection) -> None:
+    for section in ("slock", "everything", "modules"):
+        assert b"slock_locks:" in raw.ok("INFO", section), section
+    names = [line.split(b":")[0] for line in raw.ok("INFO", "slock").splitlines() if b":" in line]
+    assert names == [b"slock_" + name.encode() for name in FIELDS]
+
+
+def test_every_field_agrees_with_a_history_of_single_locks(meter: Meter) -> None:
+    raw = meter.raw
+    fence = raw.ok("SLOCK.LOCK", "w", "a", HOUR)
+    meter.grew(grants=1, locks=1, last_fence=fence)
+    assert raw.ok("SLOCK.LOCK", "w", "a", HOUR) == fence
+    meter.grew()  # a refresh is neither a grant nor a refusal
+    assert raw.ok("SLOCK.LOCK", "w", "b", HOUR) == 0 == raw.ok("SLOCK.RLOCK", "w", "b", HOUR)
+    meter.grew(refusals=2)
+    assert raw.ok("SLOCK.EXTEND", "w", "a", HOUR) == 1 and raw.ok("SLOCK.EXTEND", "w", "b", HOUR) == 0
+    assert raw.ok("SLOCK.PTTL", "w", "a") and raw.ok("SLOCK.CHECK", "w", fence)
+    assert raw.ok("SLOCK.INFO", "w") and raw.ok("SLOCK.UNLOCK", "w", "b") == 0
+    meter.grew()
+    raw.ok("SLOCK.RLOCK", "r", "a", HOUR)
+    fence = raw.ok("SLOCK.RLOCK", "r", "b", HOUR)
+    meter.grew(grants=2, locks=1, last_fence=fence)
+    assert raw.ok("SLOCK.UPGRADE", "r", "a", HOUR) == 0
+    meter.grew(refusals=1)
+    raw.ok("SLOCK.RUNLOCK", "r", "b")
+    meter.grew(releases=1)
+    for text in (raw.error("SLOCK.LOCK", "r", "a", HOUR), raw.error("SLOCK.LOCK", "x", "a", 0)):
+        assert text
+    meter.grew()  # an error is not a refusal
+    raw.ok("SLOCK.UNLOCK", "w", "a")
+    meter.grew(releases=1, locks=-1)
+    raw.ok("DEL", "r")
+    meter.grew(locks=-1)
+
+
+def test_waiting_is_counted_and_measured(meter: Meter) -> None:
+    line = Line(meter.server)
+    first = line.locks.lock("k", "x", HOUR)
+    meter.grew(grants=1, locks=1, last_fence=first)
+    waiting = [line.write("a"), line.read("b"), line.read("c")]
+    meter.grew(waiters=3, waiters_max=3)
+    brief = line.write("d", wait=40)
+    meter.grew(waiters=1, waiters_max=1)
+    assert brief.reply() == 0
+    meter.grew(waiters=-1, wait_timeouts=1)
+    wait_until(lambda: line.info().queue[2].waiting_ms >= 60, what="them to have waited a while")
+    line.release("x")
+    fence = waiting[0].fence()
+    meter.grew(waiters=-1, releases=1, grants=1, handoffs=1, last_fence=fence)
+    assert 60 <= meter.read()["wait_ms_max"] <= meter.read()["wait_ms_total"]
+    line.release("a")
+    fences = [parked.fence() for parked in waiting[1:]]
+    meter.grew(waiters=-2, releases=1, grants=2, handoffs=2, last_fence=max(fences))
+    numbers = meter.read()
+    assert numbers["wait_ms_total"] >= 3 * 60 and numbers["wait_ms_max"] * 4 >= numbers["wait_ms_total"]
+
+
+def test_every_way_to_leave_a_queue_is_counted(meter: Meter) -> None:
+    line = Line(meter.server)
+    fence = line.locks.lock("k", "x", HOUR)
+    parked = [line.write(token) for token in "abcd"]
+    meter.grew(grants=1, locks=1, waiters=4, waiters_max=4, last_fence=fence)
+    line.client.client_unblock(parked[0].id, error=True)
+    assert parked[0].error().startswith("UNBLOCKED")
+    parked[1].connection.close()
+    line.client.client_kill_filter(_id=parked[2].id)
+    wait_until(lambda: meter.read()["waiters"] == 1, what="three to leave")
+    meter.grew(waiters=-3)
+    line.client.set("k", "text")
+    assert parked[3].error().startswith("WRONGTYPE")
+    meter.grew(waiters=-1, locks=-1)
+
+
+def test_expired_holders_are_counted_one_by_one(meter: Meter) -> None:
+    locks = Locks(meter.client)
+    for token in ("a", "b", "c"):
+        locks.rlock("r", token, 30)
+    fence = locks.rlock("r", "stays", HOUR)
+    locks.lock("w", "a", 30)
+    wait_past(meter.client, now_ms(meter.client) + 35)
+    wait_until(lambda: not meter.client.exists("w"), what="the writer's key to go")
+    fence = locks.rlock("r", "late", HOUR)
+    meter.grew(grants=6, locks=1, expirations=4, last_fence=fence)
+
+
+def test_a_refused_deadlock_is_counted(meter: Meter) -> None:
+    queues = Queues(meter.server)
+    queues.hold("A", "x")
+    queues.hold("B", "y")
+    queues.mlock("A", "y z")
+    before = meter.read()
+    assert (before["waiters"], before["grants"], before["locks"]) == (1, 2, 2)
+    meter.grew(waiters=1, waiters_max=1, grants=2, locks=2, last_fence=before["last_fence"])
+    assert queues.raw.error("SLOCK.LOCK", "x", "B", HOUR, "WAIT", 0).startswith("DEADLOCK ")
+    assert queues.raw.error(*many("MRLOCK", "q x", "B", HOUR, "WAIT", 0)).startswith("DEADLOCK ")
+    meter.grew(deadlocks=2)
+
+
+def test_requests_for_many_keys_are_one_grant_of_many_holds(meter: Meter) -> None:
+    """Grants, refusals and hand-offs are requests; locks, releases and expirations are counted by key."""
+    queues = Queues(meter.server)
+    fence = queues.raw.ok(*many("MLOCK", "a b c", "x", HOUR))
+    meter.grew(grants=1, locks=3, last_fence=fence)
+    assert queues.raw.ok(*many("MRLOCK", "c d", "y", HOUR)) == 0
+    meter.grew(refusals=1)
+    waiting = queues.mlock("y", "b c d")
+    meter.grew(waiters=1, waiters_max=1)
+    assert queues.free("x", "a b c") == 3
+    fence = waiting.fence()
+    meter.grew(waiters=-1, grants=1, handoffs=1, releases=3, last_fence=fence)
+    assert queues.raw.ok(*many("MEXTEND", "b c d", "y", 20)) == 1
+    wait_until(lambda: queues.client.dbsize() == 0, what="all to expire")
+    meter.grew(expirations=3, locks=-3)
+
+
+def test_evicted_locks_are_counted(make_server: Callable[..., Server]) -> None:
+    server = make_server(maxmemory_policy="allkeys-lru")
+    client, locks = server.client(), Locks(server.client())
+    for number in range(50):
+        locks.lock(f"lock:{number}", "a", HOUR)
+    client.set("text", "x")
+    client.config_set("maxmemory", 1)
+    wait_until(lambda: client.dbsize() == 0, what="everything to be evicted")
+    numbers = client.info("slock")
+    assert numbers["slock_evicted_locks"] == 50 and numbers["slock_locks"] == 0
+
+
+@pytest.mark.parametrize("how", ["FLUSHALL", "FLUSHALL ASYNC", "FLUSHDB", "SWAPDB", "RENAME", "COPY", "MOVE"])
+def test_locks_are_counted_through_what_happens_to_keys(meter: Meter, how: str) -> None:
+    locks = Locks(meter.client)
+    for key in ("a", "b"):
+        fence = locks.lock(key, "x", HOUR)
+    words = {
+        "SWAPDB": "SWAPDB 0 1",
+        "RENAME": "RENAME a b",
+        "COPY": "COPY a c",
+        "MOVE": "MOVE a 1",
+    }.get(how, how)
+    meter.client.execute_command(*words.split())
+    left = {"RENAME": 1, "COPY": 3, "MOVE": 2, "SWAPDB": 2}.get(how, 0)
+    meter.grew(grants=2, locks=left, last_fence=fence)
+
+
+def test_locks_and_the_last_fence_come_back_with_the_data(make_server: Callable[..., Server]) -> None:
+    server = make_server(appendonly=True)
+    locks = Locks(server.client())
+    for number in range(5):
+        fence = locks.lock(f"lock:{number}", "a", HOUR)
+    server.restart()
+    numbers = server.client().info("slock")
+    assert (numbers["slock_locks"], numbers["slock_last_fence"]) == (5, fence)
+    assert numbers["slock_grants"] == 0
