@@ -62,12 +62,12 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     settings::register(ctx, arguments)?;
     accepted(server::register_info(ctx, metrics::write), "the INFO section")?;
     accepted(server::subscribe(ctx, &office::EVENT_HOOKS), "the event subscriptions")?;
-    office::open(ctx);
     announce(ctx);
+    office::open(ctx);
     Ok(())
 }
 
-/// One line for every start, and a warning where locks are at risk.
+/// One line for every start.
 fn announce(ctx: server::Ctx<'_>) {
     let lacking = server::lacking();
     let without = if lacking.is_empty() {
@@ -76,12 +76,6 @@ fn announce(ctx: server::Ctx<'_>) {
         format!("; this server lacks {}", lacking.join(", "))
     };
     ctx.log_notice(&format!("SLOCK {} is ready{without}", env!("CARGO_PKG_VERSION")));
-    if ctx.may_evict() {
-        server::log_warning(
-            "maxmemory-policy lets this server evict locks when memory runs out, and an evicted lock is \
-             free for the next who asks; use noeviction for locks",
-        );
-    }
 }
 
 /// What the server calls: the crate's macro, in a module of its own because it documents nothing.

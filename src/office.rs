@@ -66,6 +66,7 @@ thread_local! {
     static ALARM: Cell<Alarm> = Cell::default();
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
     static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
+    static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
     static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
     static PROBED_MS: Cell<u64> = const { Cell::new(0) };
     static STARTED_MS: Cell<u64> = const { Cell::new(0) };
@@ -100,6 +101,7 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             start_grace();
         }
     },
+    configured: warn_of_eviction,
     disconnected: |connection| {
         if ephemerals::has(connection) {
             mark(Mark::Disconnected(connection));
@@ -115,6 +117,19 @@ pub fn open(ctx: Ctx<'_>) {
     IS_REPLICA.set(ctx.is_replica());
     IS_CLUSTER.set(ctx.is_cluster());
     start_grace();
+    warn_of_eviction(ctx);
+}
+
+/// Warns, once for each time that it becomes so, where locks are at risk.
+fn warn_of_eviction(ctx: Ctx<'_>) {
+    let may_evict = ctx.may_evict();
+    if may_evict && !MAY_EVICT.get() {
+        server::log_warning(
+            "maxmemory-policy lets this server evict locks when memory runs out, and an evicted lock is \
+             free for the next who asks; use noeviction for locks",
+        );
+    }
+    MAY_EVICT.set(may_evict);
 }
 
 /// The one reading of the clock for a decision.

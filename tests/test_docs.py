@@ -70,7 +70,7 @@ def test_a_session_that_goes_otherwise_is_noticed(own_server: Server) -> None:
         "redis> SLOCK.LOCK k a 1000\n(integer) 0",
         "redis> SLOCK.PTTL k a\n(integer) <0..9>",
         "redis> SLOCK.LOCK k b 1000\n(waits)",
-        "redis> SLOCK.INFO k\n1) \"mode\"",
+        'redis> SLOCK.INFO k\n1) "mode"',
         "redis> SLOCK.CHECK k 1\n(integer) <fence>\nredis> SLOCK.CHECK k 2\n(integer) <fence-2>",
     ]:
         with pytest.raises(AssertionError):

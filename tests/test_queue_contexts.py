@@ -118,8 +118,7 @@ def test_a_transaction_and_a_script_hand_over_to_who_waits(server: Server, locks
     assert len({waiting[key].fence() for key in keys}) == 3
 
 
-def test_a_script_cannot_be_parked_by_allowing_it_in_acl_or_client_mode(server: Server, locks: Locks) -> None:
-    """The same in a connection of which nobody reads the replies."""
+def test_a_script_whose_reply_nobody_reads_is_not_parked_either(server: Server, locks: Locks) -> None:
     locks.lock(KEY, HOLDER, HOUR)
     with server.raw() as raw:
         raw.send("CLIENT", "REPLY", "OFF")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from harness import RespError, Server
+from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
 from harness.parked import HOUR, Line, at_once, wait_unblocked
 
@@ -257,15 +257,18 @@ def test_a_lock_renamed_away_is_still_held_under_its_new_name(waking: Server) ->
     assert line.holders() == ["waiting"]
 
 
+def _has_its_append_only_file(client: redis.Redis) -> bool:
+    state = client.info("persistence")
+    return not state["aof_rewrite_in_progress"] and not state["aof_rewrite_scheduled"]
+
+
 @pytest.mark.parametrize("reload", [("DEBUG", "RELOAD"), ("DEBUG", "LOADAOF")], ids=" ".join)
 def test_reloading_the_data_grants_nothing_and_loses_nobody(
     waking: Server, client: redis.Redis, reload: tuple[str, str]
 ) -> None:
     if reload[1] == "LOADAOF":
         client.config_set("appendonly", "yes")
-        line_up = client.info("persistence")
-        while line_up["aof_rewrite_in_progress"] or line_up["aof_rewrite_scheduled"]:
-            line_up = client.info("persistence")
+        wait_until(lambda: _has_its_append_only_file(client), 30, "the first rewrite")
     try:
         line = Line(waking)
         fence = line.locks.lock(KEY, HOLDER, HOUR)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from harness import Locks, RawConnection, Server
+from harness.configured import configured
 from harness.parked import HOUR, Line, at_once
 
 pytest_plugins = ["harness.going_home"]
@@ -144,21 +145,20 @@ def test_a_bad_value_at_load_is_refused_with_a_clear_line(refused: Refused, sett
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "named"),
     [
-        ["slock.no-such-setting", 5],
-        ["max-ttl-ms"],
-        ["slock.max-ttl-ms"],
-        ["5"],
-        ["max-ttl-ms", 5, "max-waiters"],
+        (["slock.no-such-setting", 5], "no-such-setting"),
+        (["max-ttl-ms"], "max-ttl-ms"),
+        (["slock.max-ttl-ms"], "max-ttl-ms"),
+        (["5"], "5"),
+        (["max-ttl-ms", 5, "max-waiters"], "max-waiters"),
     ],
-    ids=lambda words: " ".join(map(str, words)),
 )
-def test_arguments_that_make_no_sense_are_refused_at_load(refused: Refused, words: list[object]) -> None:
+def test_arguments_that_make_no_sense_are_refused_at_load(
+    refused: Refused, words: list[object], named: str
+) -> None:
     log = refused(module_args=words)
-    assert any(
-        "slock" in line and str(words[0]).removeprefix("slock.") in line for line in log.splitlines()
-    ), log
+    assert any("<slock>" in line and named in line for line in log.splitlines()), log
 
 
 @each_setting
@@ -170,7 +170,7 @@ def test_config_rewrite_keeps_a_setting_over_a_restart(make_server: MakeServer, 
     rewritten = (server.directory / "server.conf").read_text()
     assert f"{setting.full} {setting.least + 3}" in rewritten
     server.stop()
-    server._config_text = lambda: rewritten
+    configured(server, rewritten)
     assert _get(server.start().raw(), setting) == setting.least + 3
 
 
@@ -260,8 +260,6 @@ def test_one_line_tells_the_version_at_load(make_server: MakeServer) -> None:
 def test_a_policy_that_can_evict_locks_is_warned_of(
     make_server: MakeServer, policy: str, warned: bool
 ) -> None:
-    log = make_server(maxmemory_policy=policy).log()
+    log = make_server(maxmemory_policy=policy, maxmemory="100mb").log()
     lines = [line for line in log.splitlines() if "<slock>" in line and "maxmemory-policy" in line]
-    assert bool(lines) == warned, log
-    if warned:
-        assert policy in lines[0]
+    assert len(lines) == warned, log

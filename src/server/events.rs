@@ -26,6 +26,8 @@ pub struct Hooks {
     pub role_changed: fn(bool),
     /// The data set has been loaded.
     pub loaded: fn(Ctx<'_>),
+    /// `CONFIG SET` has changed something.
+    pub configured: fn(Ctx<'_>),
     /// A connection has closed.
     pub disconnected: fn(u64),
 }
@@ -109,6 +111,10 @@ unsafe extern "C" fn on_server_event(
             (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_ENDED) => {
                 // SAFETY: the server lends the context until this callback returns.
                 (hooks.loaded)(unsafe { Ctx::from_raw(ctx) });
+            }
+            (raw::REDISMODULE_EVENT_CONFIG, _) => {
+                // SAFETY: the server lends the context until this callback returns.
+                (hooks.configured)(unsafe { Ctx::from_raw(ctx) });
             }
             (raw::REDISMODULE_EVENT_SWAPDB, _) => {
                 // SAFETY: the data of this event is of this type, in its first version.

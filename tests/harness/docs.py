@@ -22,7 +22,8 @@ DOCS = REPOSITORY / "docs"
 PROMPT = re.compile(r"(?P<who>[\w.:-]+)> (?P<command>.+)")
 LATER = re.compile(r"# (\d+) ms later")
 RANGE = re.compile(r"(\d+)\.\.(\d+)")
-PLACEHOLDER = re.compile(r"<([\w.-]+)>")
+PLACEHOLDER = re.compile(r"<([\w.-]+|\*)>")
+ANYTHING = "*"
 
 WAITS = ["(waits)"]
 ANSWERED_NOW = "..."
@@ -83,7 +84,8 @@ def table(text: str) -> list[list[str]]:
     rules = {number for number, row in enumerate(rows) if set(row) <= set("|-: ")}
     wanted = [row for number, row in enumerate(rows) if number not in rules and number + 1 not in rules]
     return [
-        [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", row.strip("|"))] for row in wanted
+        [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", row.strip("|"))]
+        for row in wanted
     ]
 
 
@@ -194,8 +196,9 @@ class Session:
         names = PLACEHOLDER.findall(line)
         match = re.fullmatch(_pattern(line), printed)
         assert match, told
-        for name, digits in zip(names, match.groups(), strict=True):
-            self._meet(name, int(digits), told)
+        for name, text in zip(names, match.groups(), strict=True):
+            if name != ANYTHING:
+                self._meet(name, int(text), told)
 
     def _meet(self, name: str, value: int, told: str) -> None:
         bounds = RANGE.fullmatch(name)
@@ -212,8 +215,10 @@ class Session:
 
 
 def _pattern(line: str) -> str:
+    """Every second part of a split line is the name of a placeholder."""
+    kinds = {ANYTHING: "(.*)"}
     parts = enumerate(PLACEHOLDER.split(line))
-    return "".join(r"(\d+)" if number % 2 else re.escape(part) for number, part in parts)
+    return "".join(kinds.get(part, r"(\d+)") if number % 2 else re.escape(part) for number, part in parts)
 
 
 def as_printed(reply: Any, command: list[str]) -> list[str]:
@@ -233,7 +238,9 @@ def as_printed(reply: Any, command: list[str]) -> list[str]:
             return [f'"{_escaped(reply)}"']
         case dict():
             fields = enumerate(reply.items(), 1)
-            return _nested((f"{number}# {as_printed(name, [''])[0]} => ", value) for number, (name, value) in fields)
+            return _nested(
+                (f"{number}# {as_printed(name, [''])[0]} => ", value) for number, (name, value) in fields
+            )
         case list():
             width = len(str(len(reply)))
             return _nested((f"{number:>{width}}) ", value) for number, value in enumerate(reply, 1))

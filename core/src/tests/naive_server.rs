@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 
 use super::history::{Asked, World, name_number, place_of, token_number};
-use crate::desk::Parting;
+use crate::desk::{Parting, Patience};
 use crate::fence::Moment;
-use crate::lock::{Mode, Want};
+use crate::lock::{Holder, Mode, Want};
 use crate::queue::{Place, Ticket};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl NaiveServer {
                 want: waiter.want,
                 ttl_ms: waiter.ttl_ms,
                 meta: None,
-                patience: crate::desk::Patience::Endless,
+                patience: Patience::Endless,
             };
             model.waiting.push(Request { ticket, asked, gives_up_ms: waiter.gives_up_ms });
         }
@@ -194,7 +194,7 @@ impl NaiveServer {
     pub(super) fn ask(&mut self, now: Moment, asked: &Asked, new_fence: Option<u64>) -> Verdict {
         match self.look(asked, None, now.ms()) {
             Look::Hopeless(error, _) => Verdict::Error(error),
-            Look::Blocked if asked.patience != crate::desk::Patience::None => Verdict::Waits,
+            Look::Blocked if asked.patience != Patience::None => Verdict::Waits,
             Look::Blocked if now.ms() < self.closed_until_ms => Verdict::Error("GRACE"),
             Look::Blocked => Verdict::Refused,
             Look::Clear(same) => {
@@ -283,7 +283,7 @@ impl NaiveServer {
 
     pub(super) fn park(&mut self, ticket: Ticket, asked: &Asked, now_ms: u64) {
         let gives_up_ms = match asked.patience {
-            crate::desk::Patience::Ms(ms) => Some(now_ms + ms),
+            Patience::Ms(ms) => Some(now_ms + ms),
             _ => None,
         };
         self.waiting.push(Request { ticket, asked: asked.clone(), gives_up_ms });
@@ -302,12 +302,14 @@ impl NaiveServer {
         }
     }
 
-    /// A client of the token knows of its hold now, whoever else was answered with the same fence.
+    /// The client knows of its holds now, and so of whatever they were built on.
     pub(super) fn told(&mut self, ticket: Ticket) {
-        if let Some(at) = self.untold.iter().position(|grant| grant.ticket == ticket) {
-            let known = self.untold.remove(at);
-            self.untold.retain(|other| other.token != known.token || other.fence != known.fence);
+        let Some(at) = self.untold.iter().position(|grant| grant.ticket == ticket) else { return };
+        let known = self.untold.remove(at);
+        for earlier in self.untold[..at].iter_mut().filter(|earlier| earlier.token == known.token) {
+            earlier.before.retain(|name, _| !known.before.contains_key(name));
         }
+        self.untold.retain(|grant| !grant.before.is_empty());
     }
 
     pub(super) fn untold(&self) -> Vec<Ticket> {
@@ -429,7 +431,7 @@ fn obstacle_of(name: &Name) -> Option<&'static str> {
 /// What the core's lock of this name holds, live or not.
 pub(super) fn holds_of(world: &World, name: usize) -> Vec<Hold> {
     let Some(lock) = world.lock(name) else { return Vec::new() };
-    let hold = |holder: &crate::lock::Holder| Hold {
+    let hold = |holder: &Holder| Hold {
         token: token_number(&holder.token),
         mode: lock.mode(),
         fence: holder.fence,

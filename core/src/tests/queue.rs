@@ -5,8 +5,11 @@
 
 use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE};
 use super::space::{Primary, ms, place};
-use crate::desk::{Answer, Desk, Outcome, Patience, Refusal};
+use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
+use crate::effect::{Effect, Event};
 use crate::lock::{Holder, Lock, Mode};
+use crate::queue::PlaceRef;
+use crate::space::{Seen, Space};
 
 #[test]
 fn writers_are_served_in_order_of_arrival_one_at_a_time() {
@@ -106,7 +109,7 @@ fn queues_of_other_names_and_databases_are_no_concern() {
     scene.takes("a", "A", WRITE);
     scene.waits("a", "B", WRITE);
     scene.takes("b", "C", WRITE);
-    let other_database = crate::queue::PlaceRef { db: 1, name: b"a" };
+    let other_database = PlaceRef { db: 1, name: b"a" };
     assert_eq!(scene.desk.waitlist().len_at(other_database), 0);
     scene.releases("b", "C");
     assert!(scene.news().is_empty());
@@ -654,52 +657,63 @@ fn the_counters_tell_the_story() {
     assert_eq!((counters.wait_ms_total, counters.wait_ms_max, counters.waiters_max), (50, 50, 2));
 }
 
+/// Counts looks at the locks, of which every decision takes one for each name.
+#[derive(Default)]
+struct Counted {
+    space: Primary,
+    looks: usize,
+}
+
+impl Space for Counted {
+    fn look(&mut self, place: PlaceRef<'_>) -> Seen<'_> {
+        self.looks += 1;
+        self.space.look(place)
+    }
+
+    fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
+        self.space.apply(place, effect, event);
+    }
+}
+
+/// So many requests, of which each has the token that its number is given, wait one after another for
+/// the same lock to write. The most looks that parking one, or a release, took.
+fn looks_with(waiters: usize, token: impl Fn(usize) -> String) -> usize {
+    let (mut desk, mut space) = (Desk::default(), Counted::default());
+    let key = place("a");
+    let mut most = 0;
+    for number in 0..=waiters {
+        let (token, names) = (if number == 0 { "first".to_owned() } else { token(number) }, [&*key.name]);
+        let ask = Ask {
+            db: 0,
+            names: &names,
+            token: token.as_bytes(),
+            want: WRITE,
+            ttl_ms: 1_000,
+            meta: None,
+            patience: Patience::Endless,
+            connection: None,
+        };
+        space.looks = 0;
+        desk.acquire(&mut space, ms(1), &ask).unwrap();
+        most = most.max(space.looks);
+    }
+    while let Some(lock) = space.space.lock(&key) {
+        let holder = lock.holders().next().unwrap().token.clone();
+        space.looks = 0;
+        desk.release(&mut space, ms(1), key.as_ref(), &holder, None).unwrap();
+        most = most.max(space.looks);
+    }
+    assert_eq!(desk.take_answers().len(), waiters);
+    most
+}
+
 #[test]
 fn the_cost_of_a_grant_does_not_depend_on_how_many_wait() {
-    // Counted in looks at the locks, which is what a grant does.
-    struct Counted(Primary, usize);
-    impl crate::desk::Space for Counted {
-        fn look(&mut self, place: crate::queue::PlaceRef<'_>) -> crate::desk::Seen<'_> {
-            self.1 += 1;
-            self.0.look(place)
-        }
-        fn apply(
-            &mut self,
-            place: crate::queue::PlaceRef<'_>,
-            effect: &crate::effect::Effect<'_>,
-            event: crate::effect::Event,
-        ) {
-            self.0.apply(place, effect, event);
-        }
-    }
-    let looks_with = |waiters: usize| {
-        let (mut desk, mut space) = (Desk::default(), Counted(Primary::default(), 0));
-        let key = place("a");
-        let mut most = 0;
-        for number in 0..=waiters {
-            let token = number.to_string().into_bytes();
-            let ask = crate::desk::Ask {
-                db: 0,
-                names: &[b"a"],
-                token: &token,
-                want: WRITE,
-                ttl_ms: 1_000,
-                meta: None,
-                patience: Patience::Endless,
-                connection: None,
-            };
-            space.1 = 0;
-            desk.acquire(&mut space, ms(1), &ask).unwrap();
-            most = most.max(space.1);
-        }
-        for number in 0..waiters {
-            space.1 = 0;
-            let token = number.to_string();
-            desk.release(&mut space, ms(1), key.as_ref(), token.as_bytes(), None).unwrap();
-            assert!(matches!(desk.take_answers()[..], [(_, Answer::Granted(_))]));
-            most = most.max(space.1);
-        }
-        most
-    };
-    assert_eq!(looks_with(2_000), looks_with(2));
+    assert_eq!(looks_with(2_000, |number| number.to_string()), looks_with(2, |number| number.to_string()));
+}
+
+#[test]
+fn a_token_that_waits_many_times_costs_as_much_as_so_many_tokens() {
+    let looks = looks_with(2_000, |_| "same".to_owned());
+    assert!(looks < 10 * 2_000, "{looks} looks for 2,000 grants at once");
 }

@@ -282,6 +282,25 @@ fn one_token_that_waited_twice_loses_the_hold_when_both_clients_leave_untold() {
 }
 
 #[test]
+fn one_token_that_was_told_of_a_part_keeps_that_part() {
+    let mut scene = Scene::new();
+    scene.takes("a b", "A", WRITE);
+    let both = scene.waits("a b", "B", WRITE);
+    let one = scene.waits("a", "B", WRITE);
+    scene.waits("a", "C", WRITE);
+    scene.waits("b", "D", WRITE);
+    for name in ["a", "b"] {
+        scene.releases(name, "A");
+    }
+    assert_eq!(scene.news(), ["B granted", "B granted"]);
+    scene.desk.told(one);
+    scene.leaves(both);
+    scene.drives();
+    assert_eq!(scene.news(), ["D granted"]);
+    assert_eq!(scene.held("a"), ["B writes"]);
+}
+
+#[test]
 fn nothing_is_remembered_of_those_who_have_gone() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);

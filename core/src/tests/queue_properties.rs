@@ -26,7 +26,7 @@ use super::heap::growth_of;
 use super::history::{
     Asked, BASE_MS, Habits, Op, Reply, Telling, World, code, name_number, place_of, token_number, with_seeds,
 };
-use super::naive_server::{Answer, Kind, NaiveServer, NewFences, Request, Verdict, holds_of};
+use super::naive_server::{Answer, Hold, Kind, NaiveServer, NewFences, Request, Verdict, holds_of};
 use super::random::Random;
 use super::space::{Primary, ms};
 use crate::desk::{self, Ask, Desk, Outcome, Parting, Patience, Refusal};
@@ -191,11 +191,8 @@ impl SideBySide {
         assert!(same, "the core answers {answers:?}\nthe model {naive:?}");
         let now_ms = self.world.now_ms();
         for (number, name) in self.model.names.iter().enumerate() {
-            let live = |holds: Vec<_>| -> Vec<super::naive_server::Hold> {
-                holds
-                    .into_iter()
-                    .filter(|hold: &super::naive_server::Hold| hold.deadline_ms > now_ms)
-                    .collect()
+            let live = |holds: Vec<_>| -> Vec<Hold> {
+                holds.into_iter().filter(|hold: &Hold| hold.deadline_ms > now_ms).collect()
             };
             assert_eq!(live(holds_of(&self.world, number)), live(name.holds.clone()), "name {number}");
             let queue = self.model.queue_at(number);
@@ -236,9 +233,8 @@ fn assert_nothing_is_remembered(random: &mut Random, world: &mut World) {
         world.pass((due_ms * 1000).saturating_sub(world.now.us()));
         world.drive();
     }
-    for ticket in world.desk.waitlist().tickets() {
-        panic!("{ticket:?} waits for ever: {:?}", world.desk.waitlist().get(ticket));
-    }
+    let left: Vec<_> = world.desk.waitlist().tickets();
+    assert!(left.is_empty(), "they wait for ever: {left:?}");
     assert!(world.desk.waitlist().is_empty() && !world.desk.has_work());
     assert_eq!(world.desk.waitlist().places().count(), 0);
 }
