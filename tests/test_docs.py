@@ -49,8 +49,7 @@ def own_server(make_server: MakeServer) -> Server:
 @pytest.mark.parametrize("page", PAGES_WITH_SESSIONS, ids=_name)
 def test_the_sessions_of_a_page_go_as_it_says(own_server: Server, page: Path) -> None:
     for block in blocks(page, "redis"):
-        if "cluster" not in block.options:
-            _play(own_server, block)
+        _play(own_server, block)
 
 
 def _play(server: Server, block: Block) -> None:
