@@ -2,6 +2,10 @@
 //!
 //! A binding names a place and a token, and holds for as long as the token's hold there does. It is
 //! this server's alone: neither stored nor replicated, for the connection is neither.
+//!
+//! When a connection closes, nothing may be written at that moment. Its holds are doomed: they end at
+//! the next turn of the event loop, or before the next command that names their key, so that nobody
+//! refreshes a hold that has ended.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -15,6 +19,7 @@ type Hold = (i32, Box<[u8]>, Box<[u8]>);
 struct Ephemerals {
     connection_of: HashMap<Hold, u64>,
     holds_of: HashMap<u64, HashSet<Hold>>,
+    doomed: HashMap<(i32, Box<[u8]>), Vec<Box<[u8]>>>,
 }
 
 thread_local! {
@@ -31,6 +36,11 @@ pub fn bind(place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
             all.holds_of.entry(connection).or_default().insert(hold);
         }
     });
+}
+
+/// Whether no hold is bound to any connection.
+pub fn is_empty() -> bool {
+    EPHEMERALS.with_borrow(|all| all.connection_of.is_empty())
 }
 
 /// The hold of `token` has ended.
@@ -70,20 +80,32 @@ pub fn swap_databases(first: i32, second: i32) {
     });
 }
 
-/// Whether any hold is bound to this connection.
-pub fn has(connection: u64) -> bool {
-    EPHEMERALS.with_borrow(|all| all.holds_of.contains_key(&connection))
+/// This connection has closed. Whether that dooms any hold.
+pub fn doom(connection: u64) -> bool {
+    EPHEMERALS.with_borrow_mut(|all| {
+        let Some(holds) = all.holds_of.remove(&connection) else { return false };
+        for hold in holds {
+            all.connection_of.remove(&hold);
+            let (db, name, token) = hold;
+            all.doomed.entry((db, name)).or_default().push(token);
+        }
+        true
+    })
 }
 
-/// The holds bound to a connection that has closed; they are bound to nothing any more.
-pub fn take(connection: u64) -> Vec<Hold> {
+/// The tokens of the doomed holds of this key; whoever takes them ends the holds.
+pub fn take_doomed(place: PlaceRef<'_>) -> Vec<Box<[u8]>> {
     EPHEMERALS.with_borrow_mut(|all| {
-        let holds: Vec<Hold> = all.holds_of.remove(&connection).unwrap_or_default().into_iter().collect();
-        for hold in &holds {
-            all.connection_of.remove(hold);
+        if all.doomed.is_empty() {
+            return Vec::new();
         }
-        holds
+        all.doomed.remove(&(place.db, place.name.into())).unwrap_or_default()
     })
+}
+
+/// The doomed holds of all keys.
+pub fn take_all_doomed() -> HashMap<(i32, Box<[u8]>), Vec<Box<[u8]>>> {
+    EPHEMERALS.with_borrow_mut(|all| std::mem::take(&mut all.doomed))
 }
 
 impl Ephemerals {
@@ -102,7 +124,13 @@ impl Ephemerals {
     }
 
     fn rebuild(&mut self, database: impl Fn(i32) -> Option<i32>) {
-        for ((db, name, token), connection) in std::mem::take(self).connection_of {
+        let old = std::mem::take(self);
+        for ((db, name), tokens) in old.doomed {
+            if let Some(db) = database(db) {
+                self.doomed.insert((db, name), tokens);
+            }
+        }
+        for ((db, name, token), connection) in old.connection_of {
             if let Some(db) = database(db) {
                 let hold = (db, name, token);
                 self.connection_of.insert(hold.clone(), connection);

@@ -52,6 +52,11 @@ impl<'c> Keyspace<'c> {
         Self { ctx, named: &[], db: ctx.db(), may_be_elsewhere: ctx.is_cluster(), is_heard: true, open: None }
     }
 
+    /// The database that the keys are in.
+    pub fn db(&self) -> i32 {
+        self.db
+    }
+
     /// Opens a key, unless it is the one that is open. None if another node has it.
     fn open(&mut self, place: PlaceRef<'_>) -> Option<&mut Open<'c>> {
         let is_open = self
@@ -123,8 +128,9 @@ pub fn change(key: &mut LockKey<'_>, place: PlaceRef<'_>, effect: &Effect<'_>) -
             let (ended, outlived) = (lock.count_ended(effect.at_ms), lock.count_outlived(effect.at_ms));
             if ended > 0 {
                 metrics::count_expirations(ended);
-                let gone = lock.holders_unordered().filter(|holder| !holder.is_live(effect.at_ms));
-                gone.for_each(|holder| ephemerals::unbind(place, &holder.token));
+                if !ephemerals::is_empty() {
+                    lock.ended(effect.at_ms).for_each(|gone| ephemerals::unbind(place, &gone.token));
+                }
             }
             if let Change::Release { token } = effect.change {
                 ephemerals::unbind(place, token);

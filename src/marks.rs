@@ -12,8 +12,8 @@ pub enum Mark {
     Key(i32, Box<[u8]>),
     /// Something befell all keys of this database, or of every one.
     Database(Option<i32>),
-    /// This connection, which had holds bound to it, has closed.
-    Disconnected(u64),
+    /// A connection has closed, and dooms the holds bound to it.
+    Doomed,
 }
 
 thread_local! {

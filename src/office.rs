@@ -15,7 +15,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use slock_core::{Answer, Desk, Lock, Moment, PlaceRef, Refusal, Ticket};
 
@@ -27,9 +27,14 @@ use crate::{ephemerals, metrics, settings, wire};
 /// How long to stay away while nothing may be replicated (`CLIENT PAUSE`, a failover).
 const PAUSED_RETRY_MS: u64 = 10;
 
+/// While anybody waits, the clock is looked at this often. Deadlines are times of the wall clock and
+/// timers run on another: when the wall clock steps forward, a timer that was to end a wait in an hour
+/// would still take its hour.
+const HEARTBEAT_MS: u64 = 500;
+
 /// How often a node of a cluster looks whether it still answers for the keys that are waited for. Not
 /// every server tells its modules that a slot has gone or that the cluster is down.
-const CLUSTER_PROBE_MS: u64 = 1000;
+const CLUSTER_PROBE: Duration = Duration::from_secs(1);
 
 /// How far ahead of the clock a fence may be that comes from outside: ten years. All further fences
 /// are given above it, and must not run out of numbers; a lock with such a fence must stay loadable.
@@ -68,7 +73,7 @@ thread_local! {
     static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
     static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
     static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
-    static PROBED_MS: Cell<u64> = const { Cell::new(0) };
+    static PROBED: Cell<Option<Instant>> = const { Cell::new(None) };
     static STARTED_MS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -103,8 +108,8 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
     },
     configured: warn_of_eviction,
     disconnected: |connection| {
-        if ephemerals::has(connection) {
-            mark(Mark::Disconnected(connection));
+        if ephemerals::doom(connection) {
+            mark(Mark::Doomed);
         }
     },
 };
@@ -174,10 +179,19 @@ pub fn consult<R>(look: impl FnOnce(&Desk) -> R) -> R {
     OFFICE.with_borrow(|office| look(&office.desk))
 }
 
-/// Has the desk do something for a command, and sees to what follows from it.
-pub fn serve<R>(deal: impl FnOnce(&mut Desk) -> R) -> R {
+/// Has the desk do something for a command that names these keys, and sees to what follows from it.
+pub fn serve<'c, R>(
+    space: &mut Keyspace<'c>,
+    names: &[&[u8]],
+    deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
+) -> R {
     OFFICE.with_borrow_mut(|office| {
-        let result = deal(&mut office.desk);
+        let now = now();
+        for name in names {
+            let place = PlaceRef { db: space.db(), name };
+            office.end_holds(space, now, place, &ephemerals::take_doomed(place));
+        }
+        let result = deal(&mut office.desk, space, now);
         office.follow_up();
         result
     })
@@ -212,9 +226,11 @@ impl Office {
 
     /// When [`tick`] has to be called next, if nothing happens.
     fn next_tick_ms(&self) -> Option<u64> {
-        let probe_ms = (IS_CLUSTER.get() && !self.desk.waitlist().is_empty())
-            .then(|| (PROBED_MS.get() + CLUSTER_PROBE_MS).max(now().ms()));
-        self.desk.next_due_ms().into_iter().chain(probe_ms).min()
+        if self.desk.waitlist().is_empty() {
+            return None;
+        }
+        let heartbeat_ms = now().ms() + HEARTBEAT_MS;
+        Some(self.desk.next_due_ms().map_or(heartbeat_ms, |due_ms| due_ms.min(heartbeat_ms)))
     }
 
     fn collect_answers(&mut self) {
@@ -246,8 +262,8 @@ fn tick(ctx: Ctx<'_>) {
             for mark in marks::take() {
                 office.read_mark(&mut space, now, mark);
             }
-            if IS_CLUSTER.get() && now.ms() >= PROBED_MS.get() + CLUSTER_PROBE_MS {
-                PROBED_MS.set(now.ms());
+            if IS_CLUSTER.get() && PROBED.get().is_none_or(|probed| probed.elapsed() >= CLUSTER_PROBE) {
+                PROBED.set(Some(Instant::now()));
                 office.desk.mark_database(None);
             }
             office.desk.drive(&mut space, now);
@@ -282,15 +298,27 @@ fn tick(ctx: Ctx<'_>) {
 }
 
 impl Office {
+    /// Ends the holds of connections that have closed.
+    fn end_holds(
+        &mut self,
+        space: &mut Keyspace<'_>,
+        now: Moment,
+        place: PlaceRef<'_>,
+        tokens: &[Box<[u8]>],
+    ) {
+        for token in tokens {
+            // A key of another type has no hold to end.
+            let _ = self.desk.release(space, now, place, token, None);
+        }
+    }
+
     fn read_mark(&mut self, space: &mut Keyspace<'_>, now: Moment, mark: Mark) {
         match mark {
             Mark::Key(db, name) => self.desk.mark(PlaceRef { db, name: &name }),
             Mark::Database(db) => self.desk.mark_database(db),
-            Mark::Disconnected(connection) => {
-                for (db, name, token) in ephemerals::take(connection) {
-                    let place = PlaceRef { db, name: &name };
-                    // A key of another type has no hold to end.
-                    let _ = self.desk.release(space, now, place, &token, None);
+            Mark::Doomed => {
+                for ((db, name), tokens) in ephemerals::take_all_doomed() {
+                    self.end_holds(space, now, PlaceRef { db, name: &name }, &tokens);
                 }
             }
         }
@@ -408,6 +436,8 @@ fn on_removed(db: Option<i32>, name: &[u8], lock: &Lock) {
 fn on_role_changed(is_replica: bool) {
     IS_REPLICA.set(is_replica);
     if is_replica {
+        // What becomes of a hold is the primary's to say, and it knows nothing of our connections.
+        ephemerals::forget_database(None);
         OFFICE.with_borrow_mut(|office| {
             office.desk.dismiss_all(&Refusal::NotPrimary);
             office.follow_up();

@@ -145,9 +145,10 @@ def test_the_category_holds_every_command_but_the_internal_one(
 ) -> None:
     if b"slock" not in raw.ok("ACL", "CAT"):
         pytest.skip("this server does not let a module add an ACL category")
-    listed = {name.decode().lower() for name in raw.ok("ACL", "CAT", "slock")}
-    commands = {name.decode() for name in raw.ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock")}
-    assert commands - {"slock.apply"} <= listed <= commands
+    # Not ACL CAT slock: there are servers whose list of a module's category stays empty.
+    commands = raw.ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock")
+    inside = {name for name in commands if b"@slock" in raw.ok("COMMAND", "INFO", name)[0][6]}
+    assert set(commands) - {b"slock.apply"} <= inside
     app = user("~lock:*", "+@slock")
     for command in READS + READS_MANY + WRITES + WRITES_MANY:
         assert not _is_refused(app, *_words(command))

@@ -207,6 +207,12 @@ def test_a_hold_taken_in_a_transaction_is_bound(line: Line) -> None:
     wait_until(lambda: not line.client.exists("k"), what="the lock to be free")
 
 
+def test_a_script_has_no_connection_to_be_bound_to(raw: RawConnection) -> None:
+    script = "return redis.call('SLOCK.LOCK', KEYS[1], 'owner', 1000, 'EPHEMERAL')"
+    assert "EPHEMERAL" in raw.error("EVAL", script, 1, "k")
+    assert raw.ok("EXISTS", "k") == 0
+
+
 # --- which connection counts
 
 

@@ -14,6 +14,7 @@ from harness import (
     ReplicationStream,
     Server,
     aof_commands,
+    key_slot,
     lock_state,
     now_ms,
     replica_of,
@@ -180,18 +181,26 @@ def test_a_key_held_in_the_other_mode_is_an_error(raw: RawConnection, command: s
     assert raw.ok("EXISTS", "a", "c") == 0
 
 
-def test_keys_of_different_slots_are_refused_by_the_cluster(make_server: Callable[..., Server]) -> None:
-    server = make_server(cluster_enabled=True, cluster_port=free_port())
+def test_a_cluster_refuses_keys_of_several_slots_or_of_a_slot_it_lacks(
+    make_server: Callable[..., Server],
+) -> None:
+    server = make_server(cluster_enabled=True, cluster_port=free_port(), cluster_require_full_coverage=False)
     raw = server.raw()
-    raw.ok("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    raw.ok("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
     wait_until(lambda: b"cluster_state:ok" in raw.ok("CLUSTER", "INFO"), what="the cluster to be up")
-    own = raw.error("MSET", "a", 1, "b", 2)
-    assert own.startswith("CROSSSLOT ")
-    for command, rest in REST.items():
-        assert raw.error(*many(command, "a b", *rest)) == own
+    here, elsewhere = (
+        [tag for tag in "abcdefgh" if (key_slot(server, tag) < 8192) == own] for own in (True, False)
+    )
+    refused = {"CROSSSLOT ": here[:2], "CLUSTERDOWN ": [f"{{{elsewhere[0]}}}{name}" for name in "xy"]}
+    for prefix, keys in refused.items():
+        own = raw.error("DEL", *keys)
+        assert own.startswith(prefix)
+        for command, rest in REST.items():
+            assert raw.error(*many(command, keys, *rest)) == own
     assert raw.ok("DBSIZE") == 0
-    assert raw.ok(*many("MLOCK", "{same}a {same}b", "me", HOUR))
-    assert raw.ok(*many("MUNLOCK", "{same}a {same}b", "me")) == 2
+    same = [f"{{{here[0]}}}{name}" for name in "xy"]
+    assert raw.ok(*many("MLOCK", same, "me", HOUR))
+    assert raw.ok(*many("MUNLOCK", same, "me")) == 2
 
 
 # --- the same token again

@@ -2,10 +2,10 @@
 
 `used_memory` counts more than the value. For a key of any type there is a slot in the table of keys, one in
 the table of expiries, and the rounding of both tables to a power of two; MEMORY USAGE leaves most of that
-out for the core types too. So the tests measure that share on tiny strings with the same names and expiries
-on the same server, as what `used_memory` says beyond MEMORY USAGE, and ask that MEMORY USAGE of the locks be
-within 10 % of what `used_memory` says without it. One great lock has no such share: there the two numbers are
-compared as they are.
+out for the core types too. So the tests measure that share on integers (the type without a value of its own)
+with the same names and expiries on the same server, as what `used_memory` says beyond MEMORY USAGE, and ask
+that MEMORY USAGE of the locks be within 10 % of what `used_memory` says without it. One great lock has no
+such share: there the two numbers are compared as they are.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _with_long_tokens(key: str) -> list[tuple]:
     return [("SLOCK.LOCK", key, key.ljust(255, "t"), HOUR)]
 
 
-def _string(key: str) -> list[tuple]:
+def _integer(key: str) -> list[tuple]:
     return [("SET", key, "12345678", "PX", HOUR)]
 
 
@@ -98,8 +98,8 @@ def _cost(make_server: Callable[..., Server], commands: Commands) -> Cost:
 def test_ten_thousand_locks_are_counted_within_a_tenth(
     make_server: Callable[..., Server], commands: Commands
 ) -> None:
-    strings, locks = _cost(make_server, _string), _cost(make_server, commands)
-    of_the_server = strings.used - strings.usage
+    integers, locks = _cost(make_server, _integer), _cost(make_server, commands)
+    of_the_server = integers.used - integers.usage
     true = locks.used - of_the_server
     assert locks.usage == pytest.approx(true, rel=0.1), (
         f"a lock: MEMORY USAGE {locks.usage / LOCKS}, used_memory {locks.used / LOCKS} "

@@ -205,6 +205,8 @@ def test_locks_are_counted_through_what_happens_to_keys(meter: Meter, how: str) 
     }.get(how, how)
     meter.client.execute_command(*words.split())
     left = {"RENAME": 1, "COPY": 3, "MOVE": 2, "SWAPDB": 2}.get(how, 0)
+    # What is flushed in the background is counted down there.
+    wait_until(lambda: meter.read()["locks"] == left, what=f"{left} locks to be counted")
     meter.grew(grants=2, locks=left, last_fence=fence)
 
 

@@ -105,6 +105,17 @@ impl Holders {
         }
     }
 
+    /// The holders with a deadline at or before `at_ms`.
+    pub(crate) fn ended(&self, at_ms: u64) -> Box<dyn Iterator<Item = &Holder> + '_> {
+        match &self.index {
+            Some(index) => {
+                let ended = index.by_deadline.range(..=(at_ms, u64::MAX));
+                Box::new(ended.map(|(_, fence)| &self.slots[index.by_fence[fence] as usize]))
+            }
+            None => Box::new(self.slots.iter().filter(move |holder| holder.deadline_ms <= at_ms)),
+        }
+    }
+
     /// Adds a holder whose token and fence the table does not have.
     pub(crate) fn insert(&mut self, holder: Holder) {
         debug_assert!(self.get(&holder.token).is_none() && self.with_fence(holder.fence).is_none());

@@ -240,6 +240,11 @@ impl Lock {
         self.holders.count_ended(at_ms.min(self.last_deadline_ms().saturating_sub(1)))
     }
 
+    /// The holders that an effect at `at_ms` drops.
+    pub fn ended(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
+        self.holders.ended(at_ms)
+    }
+
     /// How many holders an effect at `at_ms` drops.
     #[must_use]
     pub fn count_ended(&self, at_ms: u64) -> usize {

@@ -160,7 +160,7 @@ fn acquire(
     };
     let ask = Ask { db, names, token, want, ttl_ms, meta: options.meta, patience, connection };
     let mut space = Keyspace::of_command(ctx, keys, db);
-    match office::serve(|desk| desk.acquire(&mut space, office::now(), &ask)) {
+    match office::serve(&mut space, names, |desk, space, now| desk.acquire(space, now, &ask)) {
         Ok(Outcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
         Ok(Outcome::Refused) => Ok(Reply::Int(0)),
         Ok(Outcome::Parked(ticket)) => {

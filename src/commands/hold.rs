@@ -65,9 +65,11 @@ fn release(ctx: Ctx<'_>, args: &[Text<'_>], mode: Mode) -> Reply {
         on_primary()?;
         let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
         let mut space = Keyspace::of_command(ctx, key, place.db);
-        office::serve(|desk| desk.release(&mut space, office::now(), place, token, Some(mode)))
-            .map(|released| Reply::Int(released.into()))
-            .map_err(refused)
+        office::serve(&mut space, &[place.name], |desk, space, now| {
+            desk.release(space, now, place, token, Some(mode))
+        })
+        .map(|released| Reply::Int(released.into()))
+        .map_err(refused)
     })
 }
 
@@ -127,7 +129,7 @@ fn extend(
     on_primary()?;
     let db = ctx.db();
     let mut space = Keyspace::of_command(ctx, keys, db);
-    office::serve(|desk| desk.extend(&mut space, office::now(), db, names, token, ttl_ms))
+    office::serve(&mut space, names, |desk, space, now| desk.extend(space, now, db, names, token, ttl_ms))
         .map(|extended| Reply::Int(extended.into()))
         .map_err(refused)
 }
@@ -152,9 +154,11 @@ impl Command for Downgrade {
             on_primary()?;
             let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
             let mut space = Keyspace::of_command(ctx, key, place.db);
-            office::serve(|desk| desk.downgrade(&mut space, office::now(), place, token, ttl_ms))
-                .map(|fence| Reply::Int(fence.cast_signed()))
-                .map_err(refused)
+            office::serve(&mut space, &[place.name], |desk, space, now| {
+                desk.downgrade(space, now, place, token, ttl_ms)
+            })
+            .map(|fence| Reply::Int(fence.cast_signed()))
+            .map_err(refused)
         })
     }
 }
@@ -180,9 +184,11 @@ impl Command for Munlock {
             on_primary()?;
             let (db, names) = (ctx.db(), names(keys));
             let mut space = Keyspace::of_command(ctx, keys, db);
-            office::serve(|desk| desk.release_all(&mut space, office::now(), db, &names, token))
-                .map(|released| Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
-                .map_err(refused)
+            office::serve(&mut space, &names, |desk, space, now| {
+                desk.release_all(space, now, db, &names, token)
+            })
+            .map(|released| Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
+            .map_err(refused)
         })
     }
 }

@@ -229,9 +229,9 @@ unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_v
     });
 }
 
-/// What the server adds to a value of a module's and counts only for its own types: the object and
-/// the module's value in it.
-const WRAPPING_BYTES: usize = 32;
+/// What wraps a value of a module's and is counted only for the server's own types: the module's value
+/// and the object around it, 32 bytes on Redis; newer versions of Valkey count the object.
+const WRAPPING_BYTES: usize = 24;
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: the server passes a stored value.

@@ -20,7 +20,6 @@ mod untold;
 use std::mem;
 use std::rc::Rc;
 
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 pub use request::{Answer, Ask, Outcome, Parting, Patience, Refusal};
@@ -33,7 +32,7 @@ use crate::queue::{Place, PlaceRef, Ticket, Waiter, Waitlist};
 pub use crate::space::{Seen, Space};
 use crate::space::{hold_at, lock_at};
 use settle::Work;
-use untold::Untold;
+use untold::UntoldGrants;
 
 /// What has happened at this desk since the server started. Nothing here costs a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +69,7 @@ pub struct Desk {
     /// No new hold is given before this moment, in Unix milliseconds.
     pub closed_until_ms: u64,
     waitlist: Waitlist,
-    untold: HashMap<Ticket, Untold>,
+    untold: UntoldGrants,
     mourned: Vec<Ticket>,
     marked: Vec<Place>,
     answers: Vec<(Ticket, Answer)>,
@@ -84,7 +83,7 @@ impl Default for Desk {
             max_waiters: usize::MAX,
             closed_until_ms: 0,
             waitlist: Waitlist::default(),
-            untold: HashMap::new(),
+            untold: UntoldGrants::default(),
             mourned: Vec::new(),
             marked: Vec::new(),
             answers: Vec::new(),

@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use hashbrown::HashMap;
-
 use super::untold::Untold;
 use super::{Answer, Ask, Desk, Patience, Refusal};
 use crate::fence::Moment;
@@ -68,10 +66,7 @@ impl Desk {
         self.end_waits(now);
         let work = mem::take(&mut self.marked).into_iter().map(Work::Place).collect();
         self.settle(space, now, work);
-        if self.untold.is_empty() {
-            // A crowd that has gone leaves no memory behind.
-            self.untold = HashMap::new();
-        }
+        self.untold.tidy();
     }
 
     /// Answers the requests that have waited long enough, and leaves those behind them to
@@ -214,8 +209,7 @@ impl Desk {
         self.counters.wait_ms_total += waited_ms;
         self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
         let deadline_ms = now.ms() + waiter.ttl_ms;
-        let (serial, token) = (self.counters.handoffs, waiter.token.clone());
-        self.untold.insert(ticket, Untold { serial, token, fence, deadline_ms, before });
+        self.untold.push(waiter.token.clone(), Untold { ticket, fence, deadline_ms, before });
         self.answers.push((ticket, Answer::Granted(fence)));
         // Others of this token now hold what they wait for, or can never have it. A refresh is one of
         // those others.

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use hashbrown::HashMap;
+
 use super::settle::Work;
 use super::{Desk, Parting};
 use crate::effect::{Change, Effect, Event};
@@ -19,25 +21,104 @@ use crate::space::{Space, hold_at, lock_at};
 /// A grant to a client that has not been told yet.
 #[derive(Debug)]
 pub(super) struct Untold {
-    /// Rises from grant to grant: a later one of the same token may be built on an earlier one.
-    pub(super) serial: u64,
-    pub(super) token: Rc<[u8]>,
+    pub(super) ticket: Ticket,
     pub(super) fence: u64,
     pub(super) deadline_ms: u64,
     /// For each name, the hold that the token had there before, if any.
     pub(super) before: Vec<(Place, Option<(Mode, Holder)>)>,
 }
 
+impl Untold {
+    fn gave(&self, place: PlaceRef<'_>) -> bool {
+        self.before.iter().any(|(given, _)| given.as_ref() == place)
+    }
+}
+
+/// All such grants, by owner. However many are told at once, each looks at its owner's alone.
+#[derive(Debug, Default)]
+pub(super) struct UntoldGrants {
+    /// In order: a later grant to a token may be built on an earlier one.
+    of_token: HashMap<Rc<[u8]>, Vec<Untold>>,
+    token_of: HashMap<Ticket, Rc<[u8]>>,
+}
+
+impl UntoldGrants {
+    pub(super) fn push(&mut self, token: Rc<[u8]>, grant: Untold) {
+        self.token_of.insert(grant.ticket, token.clone());
+        self.of_token.entry(token).or_default().push(grant);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A crowd that has gone leaves no memory behind.
+    pub(super) fn tidy(&mut self) {
+        if self.token_of.is_empty() {
+            self.clear();
+        }
+    }
+
+    fn contains(&self, ticket: Ticket) -> bool {
+        self.token_of.contains_key(&ticket)
+    }
+
+    /// Takes out a grant: its token, itself, and how many of the token's grants are earlier.
+    fn take(&mut self, ticket: Ticket) -> Option<(Rc<[u8]>, Untold, usize)> {
+        let token = self.token_of.remove(&ticket)?;
+        let grants = self.of_token.get_mut(&token)?;
+        let at = grants.iter().position(|grant| grant.ticket == ticket)?;
+        let grant = grants.remove(at);
+        if grants.is_empty() {
+            self.of_token.remove(&token);
+        }
+        Some((token, grant, at))
+    }
+
+    /// Keeps of the token's grants those that `keep` wants; it may change them.
+    fn retain(&mut self, token: &[u8], mut keep: impl FnMut(usize, &mut Untold) -> bool) {
+        let Some(grants) = self.of_token.get_mut(token) else { return };
+        let mut at = 0;
+        grants.retain_mut(|grant| {
+            let is_kept = keep(at, grant);
+            at += 1;
+            if !is_kept {
+                self.token_of.remove(&grant.ticket);
+            }
+            is_kept
+        });
+        if grants.is_empty() {
+            self.of_token.remove(token);
+        }
+    }
+
+    /// What was before this place's hold in the first later grant that was built on this one.
+    fn built_on(
+        &mut self,
+        token: &[u8],
+        after: usize,
+        place: &Place,
+        fence: u64,
+    ) -> Option<&mut Option<(Mode, Holder)>> {
+        let later = self.of_token.get_mut(token)?.get_mut(after..)?;
+        let before = later.iter_mut().filter_map(|grant| grant.before.iter_mut().find(|(at, _)| at == place));
+        before
+            .map(|(_, before)| before)
+            .find(|before| before.as_ref().is_some_and(|(_, own)| own.fence == fence))
+    }
+}
+
 impl Desk {
     /// The client of a granted request has been told. So its owner knows of the holds at these places,
     /// whichever of its earlier requests gave them.
     pub fn told(&mut self, ticket: Ticket) {
-        let Some(told) = self.untold.remove(&ticket) else { return };
-        self.untold.retain(|_, earlier| {
-            if earlier.token == told.token && earlier.serial < told.serial {
-                earlier.before.retain(|(place, _)| told.before.iter().all(|(known, _)| known != place));
+        let Some((token, told, earlier)) = self.untold.take(ticket) else { return };
+        self.untold.retain(&token, |at, other| {
+            if at < earlier {
+                other.before.retain(|(place, _)| !told.gave(place.as_ref()));
             }
-            !earlier.before.is_empty()
+            !other.before.is_empty()
         });
     }
 
@@ -47,7 +128,7 @@ impl Desk {
         if let Some(waiter) = self.waitlist.remove(ticket) {
             self.marked.extend(waiter.places);
             Parting::Left
-        } else if self.untold.contains_key(&ticket) {
+        } else if self.untold.contains(ticket) {
             self.mourned.push(ticket);
             Parting::Mourned
         } else {
@@ -64,39 +145,25 @@ impl Desk {
 
     /// The token has used this hold since it was granted, so it knows of it: it is not taken back.
     pub(super) fn confirm(&mut self, place: PlaceRef<'_>, token: &[u8]) {
-        if !self.untold.is_empty() {
-            self.untold.retain(|_, grant| {
-                *grant.token != *token || grant.before.iter().all(|(granted, _)| granted.as_ref() != place)
-            });
-        }
+        self.untold.retain(token, |_, grant| !grant.gave(place));
     }
 
     /// Undoes a grant whose client never heard of it, where the hold is still as it was granted.
     pub(super) fn take_back(&mut self, space: &mut impl Space, now: Moment, ticket: Ticket) {
-        let Some(grant) = self.untold.remove(&ticket) else { return };
+        let Some((token, grant, later)) = self.untold.take(ticket) else { return };
         let mut work = VecDeque::new();
         for (place, before) in grant.before {
-            // A later grant to the same token refreshed this one: what was before this is now before it.
-            let refresh = self
-                .untold
-                .values_mut()
-                .filter(|later| later.serial > grant.serial && later.token == grant.token)
-                .filter_map(|later| {
-                    let (_, on) = later.before.iter_mut().find(|(at, _)| *at == place)?;
-                    let is_built_on_it = on.as_ref().is_some_and(|(_, own)| own.fence == grant.fence);
-                    is_built_on_it.then_some((later.serial, on))
-                })
-                .min_by_key(|(serial, _)| *serial);
-            if let Some((_, on)) = refresh {
-                *on = before;
+            // A later grant refreshed this one: what was before this is now before it.
+            if let Some(refreshed) = self.untold.built_on(&token, later, &place, grant.fence) {
+                *refreshed = before;
                 continue;
             }
-            let untouched = hold_at(space, place.as_ref(), &grant.token, now)
+            let untouched = hold_at(space, place.as_ref(), &token, now)
                 .is_some_and(|(_, own)| own.fence == grant.fence && own.deadline_ms == grant.deadline_ms);
             if !untouched {
                 continue;
             }
-            let token = &*grant.token;
+            let token = &*token;
             let (change, event) = match &before {
                 Some((mode, own)) if own.is_live(now.ms()) => (
                     Change::Hold {

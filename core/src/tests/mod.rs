@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`locking`] | one lock, step by step, in tables of numbered cases |
 //! | [`model`] | the core without a queue equals a plain list of holders and a clock; effects rebuild it |
+//! | [`effects`] | effects on locks they were not decided for |
 //! | [`encoding`] | golden bytes; whatever is not canonical is refused |
 //! | [`queue`] | what the queue promises, a scenario for each promise |
 //! | [`queue_many`] | requests for several names at once |
 //! | [`queue_parting`] | clients that go, before and after their grant |
+//! | [`binding`] | which connection a hold ends with |
 //! | [`queue_properties`] | the queue equals a plain list of requests; what always holds, always holds |
 //! | [`deadlock`] | refused exactly when a brute-force search finds a cycle |
 //!
@@ -15,7 +17,9 @@
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
+mod binding;
 mod deadlock;
+mod effects;
 mod encoding;
 mod heap;
 mod history;

@@ -425,7 +425,7 @@ fn a_crowd_leaves_no_memory_behind() {
             desk.drive(&mut space, ms(1_100));
             desk.take_answers();
             space.delete(&place_of(0).into());
-            space.records = Vec::new();
+            (space.records, space.bindings) = Default::default();
         });
         desk.waitlist().check();
         assert!(desk.waitlist().is_empty() && !desk.has_work());

@@ -21,12 +21,20 @@ pub(super) struct Scene {
     pub(super) desk: Desk,
     pub(super) space: Primary,
     pub(super) now_ms: u64,
+    /// The connection that everybody's holds end with from here on, if any.
+    pub(super) connection: Option<u64>,
     who: BTreeMap<Ticket, String>,
 }
 
 impl Scene {
     pub(super) fn new() -> Self {
-        Self { desk: Desk::default(), space: Primary::default(), now_ms: START_MS, who: BTreeMap::new() }
+        Self {
+            desk: Desk::default(),
+            space: Primary::default(),
+            now_ms: START_MS,
+            connection: None,
+            who: BTreeMap::new(),
+        }
     }
 
     pub(super) fn ask(
@@ -46,7 +54,7 @@ impl Scene {
             ttl_ms,
             meta: None,
             patience,
-            connection: None,
+            connection: self.connection,
         };
         let outcome = self.desk.acquire(&mut self.space, ms(self.now_ms), &ask);
         if let Ok(Outcome::Parked(ticket)) = outcome {

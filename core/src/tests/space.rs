@@ -87,6 +87,8 @@ pub(super) struct Primary {
     elsewhere: HashSet<Place>,
     expiries: HashMap<Place, u64>,
     pub(super) records: Vec<Record>,
+    /// Who was bound to which connection where.
+    pub(super) bindings: Vec<(Place, Box<[u8]>, Option<u64>)>,
 }
 
 impl Primary {
@@ -175,6 +177,10 @@ impl Space for Primary {
 
     fn collected_ms(&mut self, place: PlaceRef<'_>) -> Option<u64> {
         self.expiries.get(&place).copied()
+    }
+
+    fn bind(&mut self, place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
+        self.bindings.push((place.into(), token.into(), connection));
     }
 
     fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
