@@ -14,6 +14,8 @@ pub struct Keyspace<'c> {
     ctx: Ctx<'c>,
     /// The keys that the command named, so that no string has to be made for them.
     named: &'c [Text<'c>],
+    /// The one of them that is probably asked for next: they are gone through in order.
+    next_named: usize,
     db: i32,
     may_be_elsewhere: bool,
     /// Whether changes have to be written out for others; see [`Ctx::has_audience`].
@@ -44,12 +46,28 @@ impl Name<'_> {
 impl<'c> Keyspace<'c> {
     /// The keys of a command, which the server has let through to this node.
     pub fn of_command(ctx: Ctx<'c>, named: &'c [Text<'c>], db: i32) -> Self {
-        Self { ctx, named, db, may_be_elsewhere: false, is_heard: ctx.has_audience(), open: None }
+        Self {
+            ctx,
+            named,
+            next_named: 0,
+            db,
+            may_be_elsewhere: false,
+            is_heard: ctx.has_audience(),
+            open: None,
+        }
     }
 
     /// All keys, seen from a timer. In a cluster a key may be at another node by now.
     pub fn of_timer(ctx: Ctx<'c>) -> Self {
-        Self { ctx, named: &[], db: ctx.db(), may_be_elsewhere: ctx.is_cluster(), is_heard: true, open: None }
+        Self {
+            ctx,
+            named: &[],
+            next_named: 0,
+            db: ctx.db(),
+            may_be_elsewhere: ctx.is_cluster(),
+            is_heard: true,
+            open: None,
+        }
     }
 
     /// The database that the keys are in.
@@ -69,8 +87,13 @@ impl<'c> Keyspace<'c> {
                 self.ctx.select_db(place.db);
                 self.db = place.db;
             }
-            let name = match self.named.iter().find(|text| text.bytes() == place.name) {
-                Some(text) => Name::Lent(*text),
+            let (passed, ahead) = self.named.split_at(self.next_named.min(self.named.len()));
+            let name = match ahead.iter().chain(passed).position(|text| text.bytes() == place.name) {
+                Some(steps) => {
+                    let at = (self.next_named + steps) % self.named.len();
+                    self.next_named = (at + 1) % self.named.len();
+                    Name::Lent(self.named[at])
+                }
                 None => Name::Own(OwnedText::new(place.name)),
             };
             if self.may_be_elsewhere && !self.ctx.owns_key(name.text()) {

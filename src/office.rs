@@ -69,6 +69,8 @@ struct Alarm {
 thread_local! {
     static OFFICE: RefCell<Office> = RefCell::default();
     static ALARM: Cell<Alarm> = Cell::default();
+    static IS_OPEN: Cell<bool> = const { Cell::new(false) };
+    static IS_LOADING: Cell<bool> = const { Cell::new(false) };
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
     static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
     static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
@@ -100,9 +102,10 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
         mark(Mark::Database(Some(second)));
     },
     role_changed: on_role_changed,
-    loaded: |ctx| {
+    loading: |ctx, is_loading| {
+        IS_LOADING.set(is_loading);
         // A long load must not use up the grace period.
-        if !ctx.is_replica() {
+        if !is_loading && !ctx.is_replica() {
             start_grace();
         }
     },
@@ -119,6 +122,7 @@ static CLIENT_CALLBACKS: BlockedCallbacks =
 
 /// Opens the office: called once, at load.
 pub fn open(ctx: Ctx<'_>) {
+    IS_OPEN.set(true);
     IS_REPLICA.set(ctx.is_replica());
     IS_CLUSTER.set(ctx.is_cluster());
     start_grace();
@@ -143,9 +147,9 @@ pub fn now() -> Moment {
     Moment::from_unix_us(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Whether this server only follows a primary.
-pub fn is_replica() -> bool {
-    IS_REPLICA.get()
+/// Whether this server only follows what was decided before or elsewhere: it is a replica, or loads.
+pub fn only_follows() -> bool {
+    IS_REPLICA.get() || IS_LOADING.get()
 }
 
 /// Learns of a fence that was given elsewhere or before.
@@ -160,8 +164,11 @@ pub fn key_changed(place: PlaceRef<'_>) {
     }
 }
 
-/// Applies the settings that the desk keeps.
+/// Applies the settings that the desk keeps. While the module is being loaded, [`open`] does so.
 pub fn apply_settings() {
+    if !IS_OPEN.get() {
+        return;
+    }
     OFFICE.with_borrow_mut(|office| {
         office.desk.max_waiters = settings::max_waiters();
         office.desk.closed_until_ms = match settings::restart_grace_ms() {
@@ -254,7 +261,7 @@ impl Office {
 
 /// The timer: reads the marks, serves the queues, tells clients their answers.
 fn tick(ctx: Ctx<'_>) {
-    let may_write = !is_replica() && !ctx.is_paused();
+    let may_write = !only_follows() && !ctx.is_paused();
     OFFICE.with_borrow_mut(|office| {
         let now = now();
         let mut space = Keyspace::of_timer(ctx);
@@ -287,7 +294,7 @@ fn tick(ctx: Ctx<'_>) {
             (office.parked, office.tickets) = Default::default();
         }
         marks::watch(!office.desk.waitlist().is_empty());
-        if is_replica() {
+        if IS_REPLICA.get() {
             marks::take();
         } else if !may_write {
             ring_at(now.ms() + PAUSED_RETRY_MS, false);

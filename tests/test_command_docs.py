@@ -30,17 +30,17 @@ class Spec(NamedTuple):
 
 TAKE = "[WAIT] [META] [EPHEMERAL]"
 COMMANDS = {
-    "slock.lock": Spec(-4, "write denyoom fast", "K t 1", "K", f"key token ttl-ms {TAKE}"),
-    "slock.rlock": Spec(-4, "write denyoom fast", "K t 1", "K", f"key token ttl-ms {TAKE}"),
+    "slock.lock": Spec(-4, "write denyoom blocking fast", "K t 1", "K", f"key token ttl-ms {TAKE}"),
+    "slock.rlock": Spec(-4, "write denyoom blocking fast", "K t 1", "K", f"key token ttl-ms {TAKE}"),
     "slock.unlock": Spec(3, "write fast", "K t", "K", "key token"),
     "slock.runlock": Spec(3, "write fast", "K t", "K", "key token"),
     "slock.extend": Spec(4, "write fast", "K t 1", "K", "key token ttl-ms"),
     "slock.pttl": Spec(3, "readonly fast", "K t", "K", "key token"),
     "slock.check": Spec(3, "readonly fast", "K 7", "K", "key fence"),
-    "slock.upgrade": Spec(-4, "write denyoom fast", "K t 1", "K", "key token ttl-ms [WAIT]"),
+    "slock.upgrade": Spec(-4, "write denyoom blocking fast", "K t 1", "K", "key token ttl-ms [WAIT]"),
     "slock.downgrade": Spec(4, "write fast", "K t 1", "K", "key token ttl-ms"),
-    "slock.mlock": Spec(-5, "write denyoom", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"),
-    "slock.mrlock": Spec(-5, "write denyoom", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"),
+    "slock.mlock": Spec(-5, "write denyoom blocking", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"),
+    "slock.mrlock": Spec(-5, "write denyoom blocking", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"),
     "slock.munlock": Spec(-4, "write", "3 K J L t", "K J L", "numkeys key+ token"),
     "slock.mextend": Spec(-5, "write", "2 K J t 1", "K J", "numkeys key+ token ttl-ms"),
     "slock.mpttl": Spec(-4, "readonly", "2 K J t", "K J", "numkeys key+ token"),

@@ -27,7 +27,7 @@ pub struct Lock;
 impl Command for Lock {
     const SPEC: Spec = Spec {
         name: c"slock.lock",
-        flags: c"write deny-oom fast",
+        flags: c"write deny-oom blocking fast",
         arity: -4,
         summary: c"Takes a lock for write, or waits for it.",
         complexity: COMPLEXITY,
@@ -45,7 +45,7 @@ pub struct Rlock;
 impl Command for Rlock {
     const SPEC: Spec = Spec {
         name: c"slock.rlock",
-        flags: c"write deny-oom fast",
+        flags: c"write deny-oom blocking fast",
         arity: -4,
         summary: c"Takes a lock for read, beside other readers, or waits for it.",
         complexity: COMPLEXITY,
@@ -63,7 +63,7 @@ pub struct Upgrade;
 impl Command for Upgrade {
     const SPEC: Spec = Spec {
         name: c"slock.upgrade",
-        flags: c"write deny-oom fast",
+        flags: c"write deny-oom blocking fast",
         arity: -4,
         summary: c"Turns a reader into the writer in one step, or waits until the other readers have gone.",
         complexity: COMPLEXITY,
@@ -81,7 +81,7 @@ pub struct Mlock;
 impl Command for Mlock {
     const SPEC: Spec = Spec {
         name: c"slock.mlock",
-        flags: c"write deny-oom",
+        flags: c"write deny-oom blocking",
         arity: -5,
         summary: c"Takes several locks for write, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY,
@@ -99,7 +99,7 @@ pub struct Mrlock;
 impl Command for Mrlock {
     const SPEC: Spec = Spec {
         name: c"slock.mrlock",
-        flags: c"write deny-oom",
+        flags: c"write deny-oom blocking",
         arity: -5,
         summary: c"Takes several locks for read, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY,

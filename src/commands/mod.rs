@@ -54,9 +54,10 @@ fn refused(refusal: Refusal) -> Reply {
     Reply::Error(refusal.to_string())
 }
 
-/// Decisions are the primary's, also where a replica takes writes from its own clients.
+/// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
+/// decides: what it holds are effects.
 fn on_primary() -> Result<(), Reply> {
-    if office::is_replica() {
+    if office::only_follows() {
         return Err(Reply::Error("READONLY You can't write against a read only replica.".into()));
     }
     Ok(())

@@ -8,15 +8,17 @@
 //!
 //! # Why this is safe
 //!
-//! A new listener begins at a fork. A replica that needs a full copy gets the data set as it was
-//! when the server forked, and the stream from then on; so does an append-only file that is turned
-//! on. A replica that needs no full copy needs a backlog, and a backlog counts as a listener here.
-//! The server announces the fork before it runs another command, and then we look again. The other
-//! ways to a backlog are a change of role and the loading of a file; those are announced too. In a
-//! cluster, where slots are streamed to other nodes in ways of their own, somebody always listens.
+//! Whoever begins to listen begins with a copy of the data set, or with a backlog of what came after
+//! one. A full sync, an append-only file that is turned on and a slot that is exported begin at a fork;
+//! a partial sync begins at an offset that a fork, a file that was saved, or a time as a replica gave
+//! away. The server announces each of these (forks, saving, loading, changes of role, `CONFIG SET`)
+//! before it runs another command, and then we look again; and where we look, a backlog counts as a
+//! listener. A backlog may have been there a little longer, since the first replica asked for its copy,
+//! but nobody can hold an offset in it from before the announcement. In a cluster, where slots are
+//! streamed to other nodes in ways of their own, somebody always listens.
 //!
-//! Were the answer ever wrong, [`Ctx::note_change`] would let the command itself through, which a
-//! replica refuses with an error: the mistake would be loud.
+//! Were the answer ever wrong, [`Ctx::note_change`] would let the deciding command itself through. No
+//! replica and no log ever runs one: both refuse it with an error.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -73,7 +75,8 @@ impl Ctx<'_> {
 }
 
 /// The server events after which the answer may be another one.
-pub(super) const EVENTS: [u64; 4] = [
+pub(super) const EVENTS: [u64; 5] = [
+    raw::REDISMODULE_EVENT_PERSISTENCE,
     raw::REDISMODULE_EVENT_FORK_CHILD,
     raw::REDISMODULE_EVENT_REPLICA_CHANGE,
     raw::REDISMODULE_EVENT_CONFIG,

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_void};
 
 use redis_module::raw;
 
-use super::api;
 use super::ctx::Ctx;
+use super::{api, guard};
 
 /// An integer setting.
 pub struct IntSetting {
@@ -47,7 +47,8 @@ pub fn load_configs(ctx: Ctx<'_>) -> bool {
 
 unsafe extern "C" fn get(_: *const c_char, setting: *mut c_void) -> i64 {
     // SAFETY: `register_int` passed a static setting.
-    (unsafe { &*setting.cast::<IntSetting>() }.get)()
+    let setting = unsafe { &*setting.cast::<IntSetting>() };
+    guard("CONFIG GET", setting.get).unwrap_or(setting.default)
 }
 
 unsafe extern "C" fn set(
@@ -57,6 +58,6 @@ unsafe extern "C" fn set(
     _: *mut *mut raw::RedisModuleString,
 ) -> i32 {
     // SAFETY: `register_int` passed a static setting.
-    (unsafe { &*setting.cast::<IntSetting>() }.set)(value);
-    raw::REDISMODULE_OK as i32
+    let setting = unsafe { &*setting.cast::<IntSetting>() };
+    guard("CONFIG SET", || (setting.set)(value)).map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
 }

@@ -24,8 +24,8 @@ pub struct Hooks {
     pub swapped: fn(i32, i32),
     /// The server has become a replica (true) or a primary (false).
     pub role_changed: fn(bool),
-    /// The data set has been loaded.
-    pub loaded: fn(Ctx<'_>),
+    /// The server begins to load a data set (true), or has ended (false).
+    pub loading: fn(Ctx<'_>, bool),
     /// `CONFIG SET` has changed something.
     pub configured: fn(Ctx<'_>),
     /// A connection has closed.
@@ -108,9 +108,11 @@ unsafe extern "C" fn on_server_event(
                 let db = unsafe { (*data.cast::<raw::RedisModuleFlushInfo>()).dbnum };
                 (hooks.flushed)((db >= 0).then_some(db));
             }
-            (raw::REDISMODULE_EVENT_LOADING, raw::REDISMODULE_SUBEVENT_LOADING_ENDED) => {
+            (raw::REDISMODULE_EVENT_LOADING, sub) => {
+                let ends =
+                    [raw::REDISMODULE_SUBEVENT_LOADING_ENDED, raw::REDISMODULE_SUBEVENT_LOADING_FAILED];
                 // SAFETY: the server lends the context until this callback returns.
-                (hooks.loaded)(unsafe { Ctx::from_raw(ctx) });
+                (hooks.loading)(unsafe { Ctx::from_raw(ctx) }, !ends.contains(&sub));
             }
             (raw::REDISMODULE_EVENT_CONFIG, _) => {
                 // SAFETY: the server lends the context until this callback returns.

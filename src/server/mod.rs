@@ -2,8 +2,8 @@
 //!
 //! It wraps the module API in types that cannot outlive what the server lends: a [`Ctx`] lives for a
 //! callback, a [`LockKey`] for a look at the keyspace, a [`Text`] for a command. It makes no
-//! decision about locks. Nothing below unwinds into the server: every callback goes through
-//! [`guard`].
+//! decision about locks. Nothing below unwinds into the server: every callback that runs more than a
+//! line goes through [`guard`].
 
 mod abilities;
 mod alarm;

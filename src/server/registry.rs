@@ -158,6 +158,7 @@ fn acl_categories(spec: &Spec, own: &CStr) -> CString {
             "write" => categories.push("write"),
             "readonly" => categories.push("read"),
             "fast" => categories.push("fast"),
+            "blocking" => categories.push("blocking"),
             "admin" => categories.extend(["admin", "dangerous"]),
             _ => {}
         }

@@ -204,16 +204,19 @@ impl Desk {
             .map(|place| (place.clone(), hold_at(space, place.as_ref(), &waiter.token, now)))
             .collect();
         let fence = self.grant(space, now, &ask, standings);
-        let waited_ms = now.ms().saturating_sub(waiter.arrived_ms);
-        self.counters.handoffs += 1;
-        self.counters.wait_ms_total += waited_ms;
-        self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
+        // A refresh is the answer to a request of a token that holds by now; only a new hold counts.
+        let is_new = standings.iter().any(|standing| !matches!(standing, Standing::Held { .. }));
+        if is_new {
+            let waited_ms = now.ms().saturating_sub(waiter.arrived_ms);
+            self.counters.handoffs += 1;
+            self.counters.wait_ms_total += waited_ms;
+            self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
+        }
         let deadline_ms = now.ms() + waiter.ttl_ms;
         self.untold.push(waiter.token.clone(), Untold { ticket, fence, deadline_ms, before });
         self.answers.push((ticket, Answer::Granted(fence)));
         // Others of this token now hold what they wait for, or can never have it. A refresh is one of
         // those others.
-        let is_new = standings.iter().any(|standing| !matches!(standing, Standing::Held { .. }));
         let siblings = waiter
             .places
             .iter()

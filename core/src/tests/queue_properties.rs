@@ -259,6 +259,10 @@ fn play_prompt(seed: u64, telling: Telling) {
         }
         telling.tell(|| format!("{} ms: {op:?}", both.world.now_ms() - BASE_MS));
         both.step(&op);
+        // A client that was told may go like any other.
+        if let (Op::Told(ticket), true) = (&op, random.chance(50)) {
+            both.step(&Op::Leave(*ticket));
+        }
         // Several clients may leave in one turn of the loop.
         if matches!(op, Op::Leave(_)) && random.chance(50) {
             for ticket in both.model.untold() {
