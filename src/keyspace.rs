@@ -1,8 +1,10 @@
 //! Where the core finds its locks: the server's keys.
 //!
 //! [`Keyspace::apply`] is the one way in which our commands change a stored lock, always in this
-//! order: the value, the key's expiry, the replication stream, `WATCH`, and last the announcement,
-//! for which the key is closed because a subscriber may run commands.
+//! order: the value, the key's expiry, the replication stream, `WATCH`. The announcement comes last,
+//! when the desk is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
+
+use smallvec::SmallVec;
 
 use slock_core::{Change, Effect, Event, Lock, PlaceRef, Seen, Space};
 
@@ -21,6 +23,16 @@ pub struct Keyspace<'c> {
     /// Whether changes have to be written out for others; see [`Ctx::has_audience`].
     is_heard: bool,
     open: Option<Open<'c>>,
+    unannounced: SmallVec<[Announcement<'c>; 1]>,
+}
+
+/// An event that subscribers have not been told yet.
+struct Announcement<'c> {
+    db: i32,
+    name: Name<'c>,
+    event: Event,
+    /// How many holders went before it because their time was up, while others stayed.
+    outlived: usize,
 }
 
 struct Open<'c> {
@@ -54,6 +66,7 @@ impl<'c> Keyspace<'c> {
             may_be_elsewhere: false,
             is_heard: ctx.has_audience(),
             open: None,
+            unannounced: SmallVec::new(),
         }
     }
 
@@ -67,12 +80,26 @@ impl<'c> Keyspace<'c> {
             may_be_elsewhere: ctx.is_cluster(),
             is_heard: true,
             open: None,
+            unannounced: SmallVec::new(),
         }
     }
 
     /// The database that the keys are in.
     pub fn db(&self) -> i32 {
         self.db
+    }
+
+    /// Tells subscribers what has happened. Not while the desk is in use.
+    pub fn announce(mut self) {
+        self.open = None;
+        for Announcement { db, name, event, outlived } in self.unannounced {
+            if self.db != db {
+                self.ctx.select_db(db);
+                self.db = db;
+            }
+            (0..outlived).for_each(|_| self.ctx.announce(c"slock.expire", name.text()));
+            self.ctx.announce(event_name(event), name.text());
+        }
     }
 
     /// Opens a key, unless it is the one that is open. None if another node has it.
@@ -120,16 +147,15 @@ impl Space for Keyspace<'_> {
         let Some(open) = self.open(place) else { return };
         let outlived = change(&mut open.key, place, effect);
         let ctx = self.ctx;
-        if let Some(Open { name, key, .. }) = self.open.take() {
+        if let Some(Open { db, name, key }) = self.open.take() {
+            drop(key);
             if self.is_heard {
                 wire::send(ctx, name.text(), effect);
             } else {
                 ctx.note_change();
             }
             ctx.signal_modified(name.text());
-            drop(key);
-            (0..outlived).for_each(|_| ctx.announce(c"slock.expire", name.text()));
-            ctx.announce(event_name(event), name.text());
+            self.unannounced.push(Announcement { db, name, event, outlived });
         }
     }
 

@@ -39,10 +39,15 @@ pub fn are_ours() -> bool {
 
 /// Runs a change of ours, which needs no note.
 pub fn as_ours<R>(change: impl FnOnce() -> R) -> R {
+    struct Ours;
+    impl Drop for Ours {
+        fn drop(&mut self) {
+            OURS.set(false);
+        }
+    }
     OURS.set(true);
-    let result = change();
-    OURS.set(false);
-    result
+    let _until_the_end = Ours;
+    change()
 }
 
 /// Leaves a note.

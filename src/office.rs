@@ -54,9 +54,16 @@ struct Office {
 /// A client that waits.
 struct Parked {
     handle: Handle,
-    answer: Option<Answer>,
-    /// Whether the answer is on its way: the server has been asked to unblock the client.
-    is_sent: bool,
+    state: State,
+}
+
+/// How far a waiting client is.
+enum State {
+    Waits,
+    /// To be told at the next tick.
+    Answered(Answer),
+    /// The answer is on its way: the server has been asked to unblock the client.
+    Sent(Answer),
 }
 
 /// The timers that will call [`tick`].
@@ -82,7 +89,7 @@ thread_local! {
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     fence_seen: see_fence,
-    fence_is_plausible: |fence| fence <= now().us() + FENCE_AHEAD_MAX_US,
+    fence_is_plausible,
     last_fence: || OFFICE.with_borrow(|office| office.desk.fences.last()),
     rewrite: |lock, emit| wire::rewrite(lock, consult(|desk| desk.fences.last()), emit),
     removed: on_removed,
@@ -152,6 +159,12 @@ pub fn only_follows() -> bool {
     IS_REPLICA.get() || IS_LOADING.get()
 }
 
+/// Whether a fence that comes from outside can be a real one. What this server or its primary has
+/// written is not doubted.
+pub fn fence_is_plausible(fence: u64) -> bool {
+    only_follows() || fence <= now().us() + FENCE_AHEAD_MAX_US
+}
+
 /// Learns of a fence that was given elsewhere or before.
 pub fn see_fence(fence: u64) {
     OFFICE.with_borrow_mut(|office| office.desk.fences.see(fence));
@@ -159,7 +172,12 @@ pub fn see_fence(fence: u64) {
 
 /// A command that does not go through the desk has changed this key.
 pub fn key_changed(place: PlaceRef<'_>) {
-    if marks::are_wanted() {
+    let is_waited_for = || {
+        OFFICE.with(|office| {
+            office.try_borrow().map_or(true, |office| office.desk.waitlist().len_at(place) > 0)
+        })
+    };
+    if marks::are_wanted() && is_waited_for() {
         mark(Mark::Key(place.db, place.name.into()));
     }
 }
@@ -186,22 +204,25 @@ pub fn consult<R>(look: impl FnOnce(&Desk) -> R) -> R {
     OFFICE.with_borrow(|office| look(&office.desk))
 }
 
-/// Has the desk do something for a command that names these keys, and sees to what follows from it.
+/// Has the desk do something for a command that names these keys, sees to what follows from it, and
+/// tells subscribers.
 pub fn serve<'c, R>(
-    space: &mut Keyspace<'c>,
+    mut space: Keyspace<'c>,
     names: &[&[u8]],
     deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
 ) -> R {
-    OFFICE.with_borrow_mut(|office| {
+    let result = OFFICE.with_borrow_mut(|office| {
         let now = now();
         for name in names {
             let place = PlaceRef { db: space.db(), name };
-            office.end_holds(space, now, place, &ephemerals::take_doomed(place));
+            office.end_holds(&mut space, now, place, &ephemerals::take_doomed(place));
         }
-        let result = deal(&mut office.desk, space, now);
+        let result = deal(&mut office.desk, &mut space, now);
         office.follow_up();
         result
-    })
+    });
+    space.announce();
+    result
 }
 
 /// Leaves the client of this command waiting for the answer to its ticket.
@@ -211,9 +232,7 @@ pub fn park(ctx: Ctx<'_>, ticket: Ticket) {
     }
     let handle = server::block(ctx, &CLIENT_CALLBACKS);
     OFFICE.with_borrow_mut(|office| {
-        // The answer may be there already.
-        let parked = office.parked.entry(ticket).or_insert(Parked { handle, answer: None, is_sent: false });
-        parked.handle = handle;
+        office.parked.insert(ticket, Parked { handle, state: State::Waits });
         office.tickets.insert(handle, ticket);
     });
 }
@@ -243,9 +262,8 @@ impl Office {
     fn collect_answers(&mut self) {
         if self.desk.has_answers() {
             for (ticket, answer) in self.desk.take_answers() {
-                let parked = self.parked.get_mut(&ticket);
-                if let Some(parked) = parked {
-                    parked.answer = Some(answer);
+                if let Some(parked) = self.parked.get_mut(&ticket) {
+                    parked.state = State::Answered(answer);
                     self.outbox.push(ticket);
                 }
             }
@@ -262,9 +280,9 @@ impl Office {
 /// The timer: reads the marks, serves the queues, tells clients their answers.
 fn tick(ctx: Ctx<'_>) {
     let may_write = !only_follows() && !ctx.is_paused();
+    let mut space = Keyspace::of_timer(ctx);
     OFFICE.with_borrow_mut(|office| {
         let now = now();
-        let mut space = Keyspace::of_timer(ctx);
         if may_write {
             for mark in marks::take() {
                 office.read_mark(&mut space, now, mark);
@@ -279,11 +297,10 @@ fn tick(ctx: Ctx<'_>) {
         }
         office.collect_answers();
         for ticket in std::mem::take(&mut office.outbox) {
-            if let Some(parked) = office.parked.get_mut(&ticket) {
-                let Some(answer) = &parked.answer else { continue };
-                if !std::mem::replace(&mut parked.is_sent, true) {
-                    parked.handle.answer(Some(reply_to(answer)));
-                }
+            let Some(parked) = office.parked.get_mut(&ticket) else { continue };
+            if let State::Answered(answer) = std::mem::replace(&mut parked.state, State::Waits) {
+                parked.handle.answer(Some(reply_to(&answer)));
+                parked.state = State::Sent(answer);
             }
         }
         for handle in std::mem::take(&mut office.leftovers) {
@@ -302,6 +319,7 @@ fn tick(ctx: Ctx<'_>) {
             ring_at(at_ms, false);
         }
     });
+    space.announce();
 }
 
 impl Office {
@@ -387,15 +405,15 @@ fn reply_to(answer: &Answer) -> Reply {
 fn on_unblocked(handle: Handle) -> Reply {
     let reply = OFFICE.with_borrow_mut(|office| {
         let Some((ticket, parked)) = office.forget(handle) else { return Reply::Int(0) };
-        if !parked.is_sent {
+        if !matches!(parked.state, State::Sent(_)) {
             office.leftovers.push(handle);
         }
-        match parked.answer {
-            Some(answer) => {
+        match parked.state {
+            State::Answered(answer) | State::Sent(answer) => {
                 office.desk.told(ticket);
                 reply_to(&answer)
             }
-            None => {
+            State::Waits => {
                 office.desk.give_up(ticket);
                 Reply::Int(0)
             }
@@ -410,7 +428,7 @@ fn on_gone(handle: Handle) {
     OFFICE.with_borrow_mut(|office| {
         let Some((ticket, parked)) = office.forget(handle) else { return };
         office.desk.leave(ticket);
-        if !parked.is_sent {
+        if !matches!(parked.state, State::Sent(_)) {
             office.leftovers.push(handle);
         }
     });
@@ -429,15 +447,18 @@ fn on_delivered(handle: Handle, is_told: bool) {
     });
 }
 
-fn on_removed(db: Option<i32>, name: &[u8], lock: &Lock) {
+fn on_removed(place: PlaceRef<'_>, lock: &Lock) {
     if marks::are_ours() {
         return; // The effect that emptied the lock has seen to everything.
     }
-    metrics::count_expirations(lock.count_ended(now().ms()));
-    let Some(db) = db else { return mark(Mark::Database(None)) };
-    ephemerals::unbind_all(PlaceRef { db, name }, lock);
-    metrics::note_removal(db, name);
-    key_changed(PlaceRef { db, name });
+    // A lock that is renamed or moved takes its holders along.
+    let now_ms = now().ms();
+    if !lock.is_live(now_ms) {
+        metrics::count_expirations(lock.count_ended(now_ms));
+    }
+    ephemerals::unbind_all(place, lock);
+    metrics::note_removal(place.db, place.name);
+    key_changed(place);
 }
 
 fn on_role_changed(is_replica: bool) {

@@ -31,6 +31,16 @@ pub enum Message<'a> {
     Fence(u64),
 }
 
+impl Message<'_> {
+    /// The fence that it speaks of.
+    pub fn fence(&self) -> Option<u64> {
+        match self {
+            Self::Effect(effect) => effect.fence(),
+            Self::Fence(fence) => Some(*fence),
+        }
+    }
+}
+
 /// A change, on the stack: two words, four numbers of at most twenty digits, spaces, and the token.
 type Line = ArrayVec<u8, { 16 + 4 * 21 + TOKEN_MAX_BYTES }>;
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
 from harness import Locks, RespError, Server, digest, promote, replica_of, stays, wait_synced, wait_until
 from harness.causes import BRIEF, HOLDER, KEY
@@ -28,10 +27,8 @@ def _queue(line: Line) -> list[Parked]:
 
 
 def _role(server: Server) -> str:
-    try:
-        return server.client().info("replication")["role"]
-    except redis.ConnectionError:
-        return ""
+    with server.client() as client:
+        return client.info("replication")["role"]
 
 
 # --- REPLICAOF

@@ -53,7 +53,7 @@ class Moving:
         return tokens
 
     def keys_at(self, node: Server) -> int:
-        return node.client().execute_command("CLUSTER COUNTKEYSINSLOT", self.slot)
+        return at_once(node, ("CLUSTER", "COUNTKEYSINSLOT", self.slot))[0]
 
     def asks(self, token: str) -> Any:
         """A client that does as it is told: it goes to the target when the source says ASK."""

@@ -35,6 +35,11 @@ def _state(node: Server) -> bytes:
     return at_once(node, ("CLUSTER", "INFO"))[0].split(b"\r\n")[0]
 
 
+def _role(node: Server) -> str:
+    with node.client() as client:
+        return client.info("replication")["role"]
+
+
 def test_a_node_without_a_majority_turns_everybody_away(cluster: Cluster, key: str) -> None:
     """Beyond the partition another node may own the slot by now, so a deadline grants nothing here."""
     node, *others = cluster.nodes
@@ -100,10 +105,10 @@ def test_a_failover_in_a_cluster_turns_everybody_away_and_keeps_the_hold(
     waiting = _queue(line)
     wait_synced(old, new)
     new.client().execute_command("CLUSTER FAILOVER")
-    wait_until(lambda: new.client().info("replication")["role"] == "master", 20, "the failover")
+    wait_until(lambda: _role(new) == "master", 20, "the failover")
     outcomes = [parked.outcome() for parked in waiting]
     assert all(_was_turned_away(outcome) for outcome in outcomes), outcomes
-    wait_until(lambda: old.client().info("replication")["role"] == "slave", 20, "the old one to follow")
+    wait_until(lambda: _role(old) == "slave", 20, "the old one to follow")
     wait_synced(new, old)
     wait_unblocked(old.client())
     moved = Line(new, key)

@@ -245,11 +245,3 @@ impl Index {
             + nodes * (by_fence + by_deadline)
     }
 }
-
-impl FromIterator<Holder> for Holders {
-    fn from_iter<I: IntoIterator<Item = Holder>>(holders: I) -> Self {
-        let mut table = Self::default();
-        holders.into_iter().for_each(|holder| table.insert(holder));
-        table
-    }
-}

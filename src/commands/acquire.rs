@@ -12,15 +12,14 @@
 
 use slock_core::{Ask, Mode, Outcome, Patience, Want};
 
-use super::{EPHEMERAL, KEY, KEYS, META, NUMKEYS, TOKEN, TTL_MS, WAIT, names, on_primary, refused, reply};
+use super::{
+    COMPLEXITY, COMPLEXITY_MANY, EPHEMERAL, KEY, KEYS, META, NUMKEYS, TOKEN, TTL_MS, WAIT, names, on_primary,
+    refused, reply,
+};
 use crate::args::{Args, Options, error};
 use crate::keyspace::Keyspace;
 use crate::office;
 use crate::server::{Command, Ctx, Keys, Reply, Spec, Text};
-
-const COMPLEXITY: &std::ffi::CStr = c"O(log(N)), N being the number of readers and of waiting requests";
-const COMPLEXITY_MANY: &std::ffi::CStr =
-    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
 
 pub struct Lock;
 
@@ -147,20 +146,12 @@ fn acquire(
     }
     let db = ctx.db();
     let connection = options.is_ephemeral.then(|| ctx.client_id()).filter(|id| *id != 0);
-    let patience = match options.patience {
-        // Where nothing may block, `WAIT` is as good as absent, as it is for `BLPOP`.
-        Patience::None => Patience::None,
-        wait => {
-            if ctx.may_block() {
-                wait
-            } else {
-                Patience::None
-            }
-        }
-    };
+    // Where nothing may block, `WAIT` is as good as absent, as it is for `BLPOP`.
+    let waits = options.patience != Patience::None && ctx.may_block();
+    let patience = if waits { options.patience } else { Patience::None };
     let ask = Ask { db, names, token, want, ttl_ms, meta: options.meta, patience, connection };
-    let mut space = Keyspace::of_command(ctx, keys, db);
-    match office::serve(&mut space, names, |desk, space, now| desk.acquire(space, now, &ask)) {
+    let space = Keyspace::of_command(ctx, keys, db);
+    match office::serve(space, names, |desk, space, now| desk.acquire(space, now, &ask)) {
         Ok(Outcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
         Ok(Outcome::Refused) => Ok(Reply::Int(0)),
         Ok(Outcome::Parked(ticket)) => {

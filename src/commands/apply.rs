@@ -36,6 +36,9 @@ impl Command for Apply {
             let mut bytes = || args.next().map_or(&[][..], Text::bytes);
             match wire::read(bytes(), bytes()) {
                 None => return error("ERR not a change that this version knows"),
+                Some(message) if message.fence().is_some_and(|fence| !office::fence_is_plausible(fence)) => {
+                    return error("ERR the fence lies years ahead");
+                }
                 Some(Message::Fence(fence)) => office::see_fence(fence),
                 Some(Message::Effect(effect)) => apply(ctx, key, &effect)?,
             }

@@ -12,15 +12,13 @@
 
 use slock_core::{Mode, PlaceRef};
 
-use super::{KEY, KEYS, NUMKEYS, TOKEN, TTL_MS, names, on_primary, refused, reply};
+use super::{
+    COMPLEXITY, COMPLEXITY_MANY, KEY, KEYS, NUMKEYS, TOKEN, TTL_MS, names, on_primary, refused, reply,
+};
 use crate::args::Args;
 use crate::keyspace::Keyspace;
 use crate::office;
 use crate::server::{Command, Ctx, Keys, Reply, Spec, Text};
-
-const COMPLEXITY: &std::ffi::CStr = c"O(log(N)), N being the number of readers and of waiting requests";
-const COMPLEXITY_MANY: &std::ffi::CStr =
-    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
 
 pub struct Unlock;
 
@@ -64,8 +62,8 @@ fn release(ctx: Ctx<'_>, args: &[Text<'_>], mode: Mode) -> Reply {
         let (key, token) = (args.key()?, args.token()?);
         on_primary()?;
         let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
-        let mut space = Keyspace::of_command(ctx, key, place.db);
-        office::serve(&mut space, &[place.name], |desk, space, now| {
+        let space = Keyspace::of_command(ctx, key, place.db);
+        office::serve(space, &[place.name], |desk, space, now| {
             desk.release(space, now, place, token, Some(mode))
         })
         .map(|released| Reply::Int(released.into()))
@@ -128,8 +126,8 @@ fn extend(
 ) -> Result<Reply, Reply> {
     on_primary()?;
     let db = ctx.db();
-    let mut space = Keyspace::of_command(ctx, keys, db);
-    office::serve(&mut space, names, |desk, space, now| desk.extend(space, now, db, names, token, ttl_ms))
+    let space = Keyspace::of_command(ctx, keys, db);
+    office::serve(space, names, |desk, space, now| desk.extend(space, now, db, names, token, ttl_ms))
         .map(|extended| Reply::Int(extended.into()))
         .map_err(refused)
 }
@@ -153,8 +151,8 @@ impl Command for Downgrade {
             let (key, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
             on_primary()?;
             let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
-            let mut space = Keyspace::of_command(ctx, key, place.db);
-            office::serve(&mut space, &[place.name], |desk, space, now| {
+            let space = Keyspace::of_command(ctx, key, place.db);
+            office::serve(space, &[place.name], |desk, space, now| {
                 desk.downgrade(space, now, place, token, ttl_ms)
             })
             .map(|fence| Reply::Int(fence.cast_signed()))
@@ -183,12 +181,10 @@ impl Command for Munlock {
             args.end()?;
             on_primary()?;
             let (db, names) = (ctx.db(), names(keys));
-            let mut space = Keyspace::of_command(ctx, keys, db);
-            office::serve(&mut space, &names, |desk, space, now| {
-                desk.release_all(space, now, db, &names, token)
-            })
-            .map(|released| Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
-            .map_err(refused)
+            let space = Keyspace::of_command(ctx, keys, db);
+            office::serve(space, &names, |desk, space, now| desk.release_all(space, now, db, &names, token))
+                .map(|released| Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
+                .map_err(refused)
         })
     }
 }

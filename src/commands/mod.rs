@@ -63,6 +63,10 @@ fn on_primary() -> Result<(), Reply> {
     Ok(())
 }
 
+const COMPLEXITY: &std::ffi::CStr = c"O(log(N)), N being the number of readers and of waiting requests";
+const COMPLEXITY_MANY: &std::ffi::CStr =
+    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
+
 fn names<'a>(keys: &[Text<'a>]) -> Vec<&'a [u8]> {
     keys.iter().map(|key| key.bytes()).collect()
 }

@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use redis_module::raw;
-use slock_core::{Lock, encoding};
+use slock_core::{Lock, PlaceRef, encoding};
 
 use super::ctx::{Ctx, log_warning};
 use super::text::Text;
@@ -43,9 +43,8 @@ pub struct Hooks {
     pub last_fence: fn() -> u64,
     /// Calls the function with the change and metadata of each command that makes this lock.
     pub rewrite: fn(&Lock, &mut Emit<'_>),
-    /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed. The
-    /// database is not known on every server.
-    pub removed: fn(Option<i32>, &[u8], &Lock),
+    /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
+    pub removed: fn(PlaceRef<'_>, &Lock),
 }
 
 /// How many locks this process has in memory, in all databases.
@@ -79,7 +78,7 @@ pub fn register(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
         aux_save2: Some(aux_save2),
         aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as i32,
         free_effort: Some(free_effort),
-        unlink: Some(unlink),
+        unlink: None,
         copy: Some(copy),
         defrag: Some(defrag),
         mem_usage2: Some(mem_usage2),
@@ -106,7 +105,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
     guard("loading a lock", || match load(io, version) {
         Ok(lock) => {
             if let (Some(hooks), Some(last)) = (HOOKS.get(), lock.holders().next_back()) {
-                if !is_loading() && !(hooks.fence_is_plausible)(last.fence) {
+                if !(hooks.fence_is_plausible)(last.fence) {
                     log_warning(&format!("a lock was refused: its fence {} lies years ahead", last.fence));
                     return ptr::null_mut();
                 }
@@ -120,12 +119,6 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
         }
     })
     .unwrap_or(ptr::null_mut())
-}
-
-/// Whether the server reads its own file, or its primary's.
-fn is_loading() -> bool {
-    let own = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_SLAVE;
-    api!(RedisModule_GetContextFlags(ptr::null_mut())) as u32 & own != 0
 }
 
 fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {
@@ -250,28 +243,16 @@ unsafe extern "C" fn free_effort(_: *mut raw::RedisModuleString, value: *const c
     unsafe { lock(value) }.len().max(1)
 }
 
-/// # Safety
-/// `name` is a live string of the server's, `value` a stored value.
-unsafe fn removed(db: Option<i32>, name: *mut raw::RedisModuleString, value: *const c_void) {
+unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard("the removal of a lock", || {
+        let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
+        let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
         if let Some(hooks) = HOOKS.get() {
-            // SAFETY: the caller's promise.
-            let (name, lock) = unsafe { (Text::from_raw(name), lock(value)) };
-            (hooks.removed)(db, name.bytes(), lock);
+            // SAFETY: the server passes a stored value, and lends it and the name until this returns.
+            let (name, lock) = unsafe { (Text::from_raw(name.cast_mut()), lock(value)) };
+            (hooks.removed)(PlaceRef { db, name: name.bytes() }, lock);
         }
     });
-}
-
-unsafe extern "C" fn unlink(name: *mut raw::RedisModuleString, value: *const c_void) {
-    // SAFETY: what the server passes.
-    unsafe { removed(None, name, value) }
-}
-
-unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
-    let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
-    // SAFETY: what the server passes.
-    unsafe { removed(Some(db), name.cast_mut(), value) }
 }
 
 unsafe extern "C" fn copy(

@@ -31,7 +31,6 @@ use crate::lock::{Mode, Standing, Want};
 use crate::queue::{Place, PlaceRef, Ticket, Waiter, Waitlist};
 pub use crate::space::{Seen, Space};
 use crate::space::{hold_at, lock_at};
-use settle::Work;
 use untold::UntoldGrants;
 
 /// What has happened at this desk since the server started. Nothing here costs a scan.
@@ -365,7 +364,7 @@ impl Desk {
         let places: Box<[Place]> =
             ask.names.iter().map(|name| PlaceRef { db: ask.db, name }.into()).collect();
         let ticket = self.waitlist.push(Waiter {
-            places: places.clone(),
+            places,
             token: token.clone(),
             want: ask.want,
             ttl_ms: ask.ttl_ms,
@@ -380,9 +379,8 @@ impl Desk {
             return Err(Refusal::Deadlock(cycle));
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
-        let fronts = places.into_iter().filter(|place| self.waitlist.front(place.as_ref()) == Some(ticket));
-        let work = fronts.map(Work::Place).collect();
-        self.settle(space, now, work);
+        // That it cannot be served now was found just before.
+        self.set_wakes(space, now, ticket);
         Ok(ticket)
     }
 

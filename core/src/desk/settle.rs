@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::mem;
 
+use hashbrown::HashSet;
+
 use super::untold::Untold;
 use super::{Answer, Ask, Desk, Patience, Refusal};
 use crate::fence::Moment;
@@ -102,18 +104,24 @@ impl Desk {
     /// The cost is that of the requests served, whatever the number of those that go on waiting: at
     /// each name only the front is looked at, until one cannot be served.
     pub(super) fn settle(&mut self, space: &mut impl Space, now: Moment, mut work: VecDeque<Work>) {
+        // Requests that were found blocked, and for which nothing has changed since. A request for many
+        // names stands at the front of many of them; it is looked at once.
+        let mut blocked = HashSet::new();
         while let Some(item) = work.pop_front() {
             match item {
                 Work::Place(place) => {
                     while let Some(ticket) = self.waitlist.front(place.as_ref()) {
-                        if !self.attempt(space, now, ticket, &mut work) {
+                        if blocked.contains(&ticket) {
+                            break;
+                        }
+                        if !self.attempt(space, now, ticket, &mut work, &mut blocked) {
                             self.set_wakes(space, now, ticket);
                             break;
                         }
                     }
                 }
                 Work::Ticket(ticket) => {
-                    self.attempt(space, now, ticket, &mut work);
+                    self.attempt(space, now, ticket, &mut work, &mut blocked);
                 }
             }
         }
@@ -127,15 +135,27 @@ impl Desk {
         now: Moment,
         ticket: Ticket,
         work: &mut VecDeque<Work>,
+        blocked: &mut HashSet<Ticket>,
     ) -> bool {
-        match self.assess(space, now, ticket) {
-            Assessment::Clear(standings) => work.extend(self.serve(space, now, ticket, &standings)),
+        let next = match self.assess(space, now, ticket) {
+            Assessment::Clear(standings) => self.serve(space, now, ticket, &standings),
             Assessment::Hopeless(refusal) => {
                 let freed = self.dismiss(ticket, Answer::Refused(refusal));
-                work.extend(freed.into_iter().map(Work::Place));
+                freed.into_iter().map(Work::Place).collect()
             }
-            Assessment::Blocked => return false,
+            Assessment::Blocked => {
+                blocked.insert(ticket);
+                return false;
+            }
+        };
+        for item in &next {
+            let changed = match item {
+                Work::Place(place) => self.waitlist.front(place.as_ref()),
+                Work::Ticket(sibling) => Some(*sibling),
+            };
+            changed.map(|ticket| blocked.remove(&ticket));
         }
+        work.extend(next);
         true
     }
 
@@ -156,7 +176,7 @@ impl Desk {
 
     /// For a blocked request: wherever it is at the front, notes when the lock lets it in if nobody
     /// acts.
-    fn set_wakes(&mut self, space: &mut impl Space, now: Moment, ticket: Ticket) {
+    pub(super) fn set_wakes(&mut self, space: &mut impl Space, now: Moment, ticket: Ticket) {
         let Some(waiter) = self.waitlist.get(ticket) else { return };
         let mut wakes = Vec::new();
         for place in &waiter.places {
