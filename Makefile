@@ -54,4 +54,4 @@ format: deps ## Format Rust and Python
 
 clean: ## Remove what was built, .venv, and the data that make run left
 	cargo clean
-	rm -rf .venv .pytest_cache .ruff_cache slock.rdb slock-aof temp-*.rdb
+	rm -rf .venv .pytest_cache .ruff_cache slock*.rdb slock-aof* temp-*.rdb

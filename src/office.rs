@@ -24,7 +24,9 @@ use crate::marks::{self, Mark};
 use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId};
 use crate::{ephemerals, metrics, settings, wire};
 
-/// How long to stay away while nothing may be replicated (`CLIENT PAUSE`, a failover).
+/// How long to stay away while nothing may be written: clients are paused, a failover is under way, or
+/// the server would refuse a write, for want of replicas or of a disk. What a client could not do, a
+/// timer must not do for it.
 const PAUSED_RETRY_MS: u64 = 10;
 
 /// While anybody waits, the clock is looked at this often. Deadlines are times of the wall clock and
@@ -279,7 +281,7 @@ impl Office {
 
 /// The timer: reads the marks, serves the queues, tells clients their answers.
 fn tick(ctx: Ctx<'_>) {
-    let may_write = !only_follows() && !ctx.is_paused();
+    let may_write = !only_follows() && !ctx.is_paused() && !(has_work() && ctx.refuses_writes());
     let mut space = Keyspace::of_timer(ctx);
     OFFICE.with_borrow_mut(|office| {
         let now = now();
@@ -320,6 +322,13 @@ fn tick(ctx: Ctx<'_>) {
         }
     });
     space.announce();
+}
+
+/// Whether the next [`tick`] may have something to write.
+fn has_work() -> bool {
+    let now_ms = now().ms();
+    marks::are_there()
+        || consult(|desk| desk.has_work() || desk.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))
 }
 
 impl Office {

@@ -94,6 +94,27 @@ impl<'a> Ctx<'a> {
         api!(RedisModule_AvoidReplicaTraffic()) != 0
     }
 
+    /// Whether the server would refuse a client's write now, because too few replicas are connected
+    /// (`min-replicas-to-write`) or the last snapshot or the log failed.
+    ///
+    /// Found by a write that changes nothing, whatever the key holds: an empty `SETRANGE`.
+    pub fn refuses_writes(self) -> bool {
+        let reply = api!(RedisModule_Call(
+            self.pointer,
+            c"SETRANGE".as_ptr(),
+            c"Sccc".as_ptr(),
+            c"slock".as_ptr(),
+            c"0".as_ptr(),
+            c"".as_ptr()
+        ));
+        if reply.is_null() {
+            // Another error would be that the key is at another node of the cluster.
+            return std::io::Error::last_os_error().raw_os_error() == Some(libc::ESPIPE);
+        }
+        api!(RedisModule_FreeCallReply(reply));
+        false
+    }
+
     /// Whether this node of a cluster still answers for the key. While a slot is migrated, a key
     /// that has gone may be at the other node already.
     pub fn owns_key(self, name: Text<'_>) -> bool {
