@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from harness import Server
+from harness import Server, wait_until
 
 HOUR = 3_600_000
 LOCKS = 10_000
@@ -117,7 +117,8 @@ def test_one_lock_with_a_hundred_thousand_readers_is_counted_within_a_tenth(
     assert client.memory_usage("lock", samples=0) == pytest.approx(used, rel=0.1)
     assert client.memory_usage("lock") == pytest.approx(used, rel=0.1), "with the usual number of samples"
     client.delete("lock")
-    assert _used(client) - before < used / 20, "it is given back"
+    # Perhaps by a thread in the background.
+    wait_until(lambda: _used(client) - before < used / 20, what="the memory to be given back")
 
 
 def test_the_count_grows_with_every_holder_and_shrinks_again(client: redis.Redis) -> None:

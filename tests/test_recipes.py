@@ -138,35 +138,99 @@ def test_a_job_that_another_runs_is_not_run(recipes: SimpleNamespace, client: re
         pytest.fail("the block was entered")
 
 
+def test_the_jobs_own_error_is_not_hidden_by_the_release(
+    recipes: SimpleNamespace, make_server: MakeServer
+) -> None:
+    own = make_server()
+    recipes.held.__wrapped__.__globals__["r"] = own.client(decode_responses=True, socket_timeout=1)
+    with pytest.raises(KeyError), recipes.held("job:5"):
+        own.kill9()
+        raise KeyError
+
+
+def test_after_a_wait_the_job_has_its_whole_ttl(recipes: SimpleNamespace, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "job:6", "another", 300)
+    before = time.monotonic()
+    with recipes.held("job:6", ttl_ms=5000) as hold:
+        assert hold._until >= before + 5 + 0.25
+        assert hold._until <= time.monotonic() + 5
+
+
 # --- leaders
 
 
 @pytest.fixture
-def candidates(recipes: SimpleNamespace, server: Server) -> Iterator[Callable[[], redis.Redis]]:
+def connect(recipes: SimpleNamespace, server: Server) -> Iterator[Callable[..., redis.Redis]]:
     made = []
 
-    def connect() -> redis.Redis:
-        made.append(recipes.connect(port=server.port))
+    def one(**options: object) -> redis.Redis:
+        made.append(recipes.connect(port=server.port, **options))
         return made[-1]
 
-    yield connect
+    yield one
     for connection in made:
         connection.close()
 
 
+def _stand(recipes: SimpleNamespace, server: Server, name: str) -> Callable[[], tuple]:
+    return lambda: recipes.stand("election", name, port=server.port)
+
+
 def test_the_next_candidate_leads_when_the_leader_has_gone(
-    recipes: SimpleNamespace, client: redis.Redis, candidates: Callable[[], redis.Redis]
+    recipes: SimpleNamespace, server: Server, client: redis.Redis, connect: Callable[..., redis.Redis]
 ) -> None:
-    first, second = candidates(), candidates()
-    fence = recipes.stand(first, "election", "first")
-    assert recipes.still_leads(first, "election", "first")
-    thread, result = _in_thread(lambda: recipes.stand(second, "election", "second"))
+    pulse = connect(timeout=2)
+    bond, first, fence = _stand(recipes, server, "first")()
+    assert recipes.still_leads(pulse, "election", first)
+    thread, result = _in_thread(_stand(recipes, server, "second"))
     wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
-    first.close()
+    bond.close()
     thread.join(10)
-    assert result[0] > fence
-    assert recipes.still_leads(second, "election", "second")
-    assert not recipes.still_leads(second, "election", "first")
+    second_bond, second, second_fence = result[0]
+    assert second_fence > fence
+    assert recipes.still_leads(pulse, "election", second)
+    assert not recipes.still_leads(pulse, "election", first)
+    second_bond.close()
+
+
+def test_a_candidate_whose_connection_is_cut_stands_again_with_a_bond(
+    recipes: SimpleNamespace, server: Server, client: redis.Redis
+) -> None:
+    client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
+    thread, result = _in_thread(_stand(recipes, server, "first"))
+    wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
+    (waiter,) = [one["id"] for one in client.client_list() if "b" in one["flags"]]
+    client.execute_command("CLIENT", "KILL", "ID", waiter)
+    wait_until(lambda: client.info("clients")["blocked_clients"] == 0)
+    client.execute_command("SLOCK.UNLOCK", "election", "another")
+    thread.join(10)
+    bond, token, _ = result[0]
+    assert client.execute_command("SLOCK.PTTL", "election", token) > 0
+    bond.close()
+    wait_until(lambda: not client.exists("election"))
+
+
+def test_only_what_passes_is_asked_again(
+    recipes: SimpleNamespace, server: Server, client: redis.Redis
+) -> None:
+    client.set("election", "a string")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        _stand(recipes, server, "first")()
+    client.delete("election")
+    client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
+    thread, result = _in_thread(_stand(recipes, server, "first"))
+    wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
+    (waiter,) = [one["id"] for one in client.client_list() if "b" in one["flags"]]
+    client.execute_command("CLIENT", "UNBLOCK", waiter, "ERROR")
+    client.execute_command("SLOCK.UNLOCK", "election", "another")
+    thread.join(10)
+    result[0][0].close()
+    for name in ("ReadOnlyError", "BusyLoadingError", "TryAgainError", "ConnectionError"):
+        kind = getattr(redis.exceptions, name)
+        assert recipes.passes(kind("")), name
+    assert recipes.passes(redis.ResponseError("GRACE the server has just started"))
+    assert not recipes.passes(redis.ResponseError("QUEUEFULL too many"))
+    assert not recipes.passes(redis.AuthenticationError("wrong password"))
 
 
 # --- the cache
@@ -195,9 +259,28 @@ def test_old_and_new_clients_exclude_each_other(recipes: SimpleNamespace, client
     assert client.set("x", "old", nx=True, px=60_000)
     assert recipes.lock_both("x", "new", 60_000) == 0
     assert not client.exists("slock:x")
+    assert recipes.unlock_both("x", "new") == 0
+    assert client.get("x") == b"old"
     client.delete("x")
     assert recipes.lock_both("x", "new", 60_000) > 0
     assert client.set("x", "old", nx=True, px=60_000) is None
+    assert recipes.unlock_both("x", "new") == 1
+    assert not client.exists("x", "slock:x")
+
+
+def test_both_locks_can_be_asked_for_again_and_extended(
+    recipes: SimpleNamespace, client: redis.Redis
+) -> None:
+    fence = recipes.lock_both("x", "new", 1000)
+    assert recipes.lock_both("x", "new", 30_000) == fence
+    assert 1000 < client.pttl("x") <= 30_000
+    assert recipes.lock_both("x", "newer", 30_000) == 0
+    assert recipes.extend_both("x", "new", 60_000) == 1
+    assert client.pttl("x") > 30_000 and client.execute_command("SLOCK.PTTL", "slock:x", "new") > 30_000
+    client.set("x", "old")
+    assert recipes.extend_both("x", "new", 60_000) == 0
+    assert recipes.lock_both("x", "new", 60_000) == 0
+    assert not client.exists("slock:x")
 
 
 def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: MakeServer) -> None:
