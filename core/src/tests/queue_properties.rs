@@ -263,8 +263,9 @@ fn play_prompt(seed: u64, telling: Telling) {
         if let (Op::Told(ticket), true) = (&op, random.chance(50)) {
             both.step(&Op::Leave(*ticket));
         }
-        // Several clients may leave in one turn of the loop.
-        if matches!(op, Op::Leave(_)) && random.chance(50) {
+        // Several clients may go before they are told, in one turn of the loop.
+        if random.chance(5) {
+            both.drive();
             for ticket in both.model.untold() {
                 both.step(&Op::Leave(ticket));
             }
