@@ -55,11 +55,6 @@ pub fn leave(mark: Mark) {
     MARKS.with_borrow_mut(|marks| marks.push(mark));
 }
 
-/// Whether there are notes to take.
-pub fn are_there() -> bool {
-    MARKS.with_borrow(|marks| !marks.is_empty())
-}
-
 /// All notes since the last call, oldest first.
 pub fn take() -> Vec<Mark> {
     MARKS.take()

@@ -25,8 +25,8 @@ use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Hand
 use crate::{ephemerals, metrics, settings, wire};
 
 /// How long to stay away while nothing may be written: clients are paused, a failover is under way, or
-/// the server would refuse a write, for want of replicas or of a disk. What a client could not do, a
-/// timer must not do for it.
+/// a write is refused for want of replicas (`min-replicas-to-write`, which bounds what a primary that
+/// is cut off can promise). What a client could not do, a timer must not do for it.
 const PAUSED_RETRY_MS: u64 = 10;
 
 /// While anybody waits, the clock is looked at this often. Deadlines are times of the wall clock and
@@ -82,6 +82,7 @@ thread_local! {
     static IS_LOADING: Cell<bool> = const { Cell::new(false) };
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
     static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
+    static MIN_REPLICAS: Cell<i64> = const { Cell::new(0) };
     static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
     static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
     static PROBED: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -118,7 +119,7 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             start_grace();
         }
     },
-    configured: warn_of_eviction,
+    configured: read_configuration,
     disconnected: |connection| {
         if ephemerals::doom(connection) {
             mark(Mark::Doomed);
@@ -135,6 +136,12 @@ pub fn open(ctx: Ctx<'_>) {
     IS_REPLICA.set(ctx.is_replica());
     IS_CLUSTER.set(ctx.is_cluster());
     start_grace();
+    read_configuration(ctx);
+}
+
+/// Takes note of what the server's configuration means for locks.
+fn read_configuration(ctx: Ctx<'_>) {
+    MIN_REPLICAS.set(ctx.config(c"min-replicas-to-write").unwrap_or(0));
     warn_of_eviction(ctx);
 }
 
@@ -281,7 +288,7 @@ impl Office {
 
 /// The timer: reads the marks, serves the queues, tells clients their answers.
 fn tick(ctx: Ctx<'_>) {
-    let may_write = !only_follows() && !ctx.is_paused() && !(has_work() && ctx.refuses_writes());
+    let may_write = !only_follows() && !ctx.is_paused() && !lacks_replicas(ctx);
     let mut space = Keyspace::of_timer(ctx);
     OFFICE.with_borrow_mut(|office| {
         let now = now();
@@ -324,11 +331,10 @@ fn tick(ctx: Ctx<'_>) {
     space.announce();
 }
 
-/// Whether the next [`tick`] may have something to write.
-fn has_work() -> bool {
-    let now_ms = now().ms();
-    marks::are_there()
-        || consult(|desk| desk.has_work() || desk.next_due_ms().is_some_and(|due_ms| due_ms <= now_ms))
+/// Whether the server refuses a client's write because too few replicas are connected.
+fn lacks_replicas(ctx: Ctx<'_>) -> bool {
+    let needed = MIN_REPLICAS.get();
+    needed > 0 && ctx.good_replicas().is_some_and(|good| good < needed)
 }
 
 impl Office {

@@ -20,6 +20,8 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_AvoidReplicaTraffic,
         RedisModule_BlockClient,
         RedisModule_Call,
+        RedisModule_CallReplyArrayElement,
+        RedisModule_CallReplyStringPtr,
         RedisModule_CloseKey,
         RedisModule_CreateCommand,
         RedisModule_CreateDataType,

@@ -94,25 +94,42 @@ impl<'a> Ctx<'a> {
         api!(RedisModule_AvoidReplicaTraffic()) != 0
     }
 
-    /// Whether the server would refuse a client's write now, because too few replicas are connected
-    /// (`min-replicas-to-write`) or the last snapshot or the log failed.
-    ///
-    /// Found by a write that changes nothing, whatever the key holds: an empty `SETRANGE`.
-    pub fn refuses_writes(self) -> bool {
+    /// An integer of the server's configuration.
+    pub fn config(self, name: &std::ffi::CStr) -> Option<i64> {
         let reply = api!(RedisModule_Call(
             self.pointer,
-            c"SETRANGE".as_ptr(),
-            c"Sccc".as_ptr(),
-            c"slock".as_ptr(),
-            c"0".as_ptr(),
-            c"".as_ptr()
+            c"CONFIG".as_ptr(),
+            c"cc".as_ptr(),
+            c"GET".as_ptr(),
+            name.as_ptr()
         ));
         if reply.is_null() {
-            // Another error would be that the key is at another node of the cluster.
-            return std::io::Error::last_os_error().raw_os_error() == Some(libc::ESPIPE);
+            return None;
         }
+        let value = api!(RedisModule_CallReplyArrayElement(reply, 1));
+        let mut length = 0;
+        let start = if value.is_null() {
+            std::ptr::null()
+        } else {
+            api!(RedisModule_CallReplyStringPtr(value, &mut length)).cast::<u8>()
+        };
+        let number = (!start.is_null()).then(|| {
+            // SAFETY: the server says where the bytes are and how many; they live as long as `reply`.
+            let bytes = unsafe { std::slice::from_raw_parts(start, length) };
+            std::str::from_utf8(bytes).ok()?.parse().ok()
+        });
         api!(RedisModule_FreeCallReply(reply));
-        false
+        number.flatten()
+    }
+
+    /// How many replicas are near enough for `min-replicas-to-write`, if that is in force.
+    pub fn good_replicas(self) -> Option<i64> {
+        let info = api!(RedisModule_GetServerInfo(self.pointer, c"replication".as_ptr()));
+        let mut failed = 0;
+        let field = c"min_slaves_good_slaves".as_ptr();
+        let good = api!(RedisModule_ServerInfoGetFieldSigned(info, field, &mut failed));
+        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
+        (failed == 0).then_some(good)
     }
 
     /// Whether this node of a cluster still answers for the key. While a slot is migrated, a key
