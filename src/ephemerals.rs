@@ -15,11 +15,14 @@ use slock_core::{Lock, PlaceRef};
 /// A hold: database, key, token.
 type Hold = (i32, Box<[u8]>, Box<[u8]>);
 
+/// Holds that are about to end: the tokens, by database and key.
+type Doomed = HashMap<(i32, Box<[u8]>), Vec<Box<[u8]>>>;
+
 #[derive(Default)]
 struct Ephemerals {
     connection_of: HashMap<Hold, u64>,
     holds_of: HashMap<u64, HashSet<Hold>>,
-    doomed: HashMap<(i32, Box<[u8]>), Vec<Box<[u8]>>>,
+    doomed: Doomed,
 }
 
 thread_local! {
@@ -104,7 +107,7 @@ pub fn take_doomed(place: PlaceRef<'_>) -> Vec<Box<[u8]>> {
 }
 
 /// The doomed holds of all keys.
-pub fn take_all_doomed() -> HashMap<(i32, Box<[u8]>), Vec<Box<[u8]>>> {
+pub fn take_all_doomed() -> Doomed {
     EPHEMERALS.with_borrow_mut(|all| std::mem::take(&mut all.doomed))
 }
 

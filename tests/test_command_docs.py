@@ -39,8 +39,12 @@ COMMANDS = {
     "slock.check": Spec(3, "readonly fast", "K 7", "K", "key fence"),
     "slock.upgrade": Spec(-4, "write denyoom blocking fast", "K t 1", "K", "key token ttl-ms [WAIT]"),
     "slock.downgrade": Spec(4, "write fast", "K t 1", "K", "key token ttl-ms"),
-    "slock.mlock": Spec(-5, "write denyoom blocking", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"),
-    "slock.mrlock": Spec(-5, "write denyoom blocking", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"),
+    "slock.mlock": Spec(
+        -5, "write denyoom blocking", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"
+    ),
+    "slock.mrlock": Spec(
+        -5, "write denyoom blocking", "2 K J t 1", "K J", f"numkeys key+ token ttl-ms {TAKE}"
+    ),
     "slock.munlock": Spec(-4, "write", "3 K J L t", "K J L", "numkeys key+ token"),
     "slock.mextend": Spec(-5, "write", "2 K J t 1", "K J", "numkeys key+ token ttl-ms"),
     "slock.mpttl": Spec(-4, "readonly", "2 K J t", "K J", "numkeys key+ token"),
