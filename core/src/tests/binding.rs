@@ -34,6 +34,9 @@ fn the_same_hold_stays_bound_as_it_was() {
     bindings(&mut scene);
     scene.connection = Some(8);
     scene.takes("a", "A", READ);
+    scene.meta = Some("other metadata");
+    scene.takes("a", "A", READ);
+    scene.meta = None;
     scene.extends("a", "A", 900);
     scene.takes("a", "A", UPGRADE);
     scene.takes("a", "A", WRITE);

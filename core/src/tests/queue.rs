@@ -290,6 +290,8 @@ fn one_token_that_waits_twice_is_answered_twice_with_one_fence() {
     let fences = scene.fences();
     assert_eq!(fences.len(), 2, "both of B's, though C stands between them");
     assert_eq!(fences[0], fences[1]);
+    let counters = scene.desk.counters;
+    assert_eq!((counters.grants, counters.handoffs), (2, 1), "A's, and one of B's; the other is a refresh");
     assert_eq!(scene.queue("a"), ["C"]);
 }
 

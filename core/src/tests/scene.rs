@@ -23,6 +23,8 @@ pub(super) struct Scene {
     pub(super) now_ms: u64,
     /// The connection that everybody's holds end with from here on, if any.
     pub(super) connection: Option<u64>,
+    /// The metadata that everybody brings from here on, if any.
+    pub(super) meta: Option<&'static str>,
     who: BTreeMap<Ticket, String>,
 }
 
@@ -33,6 +35,7 @@ impl Scene {
             space: Primary::default(),
             now_ms: START_MS,
             connection: None,
+            meta: None,
             who: BTreeMap::new(),
         }
     }
@@ -52,7 +55,7 @@ impl Scene {
             token: token.as_bytes(),
             want,
             ttl_ms,
-            meta: None,
+            meta: self.meta.map(str::as_bytes),
             patience,
             connection: self.connection,
         };
