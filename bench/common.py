@@ -63,9 +63,16 @@ class Pipe:
 
     def exchange(self, commands: list[bytes]) -> bytes:
         """Sends all commands in one piece and returns their replies, whole; an error reply ends the run."""
+        self.send(commands)
+        return self.receive(len(commands))
+
+    def send(self, commands: list[bytes]) -> None:
         self.socket.sendall(b"".join(commands))
+
+    def receive(self, count: int) -> bytes:
+        """So many replies, whole; an error reply ends the run."""
         replies = self.socket.recv(1 << 16)
-        while replies.count(b"\r\n") < len(commands):
+        while replies.count(b"\r\n") < count:
             more = self.socket.recv(1 << 16)
             if not more:
                 raise SystemExit("the server closed the connection")

@@ -45,27 +45,39 @@ def encode_with(template: list, keys: list[str]) -> Commands:
     return [encode_command(*(key if arg is None else arg for arg in template)) for key in keys]
 
 
-def play(pipe: Pipe, take: Commands, release: Commands) -> None:
-    for taking, releasing in zip(batches(take, PIPELINE), batches(release, PIPELINE), strict=True):
-        taken = pipe.exchange(taking)
-        released = pipe.exchange(releasing)
-        if b":0\r\n" in taken or b"$-1" in taken or released != b":1\r\n" * len(releasing):
-            raise SystemExit(f"not taken and released: {taken!r} {released!r}")
+def exchange(pipes: list[Pipe], chunks: list[Commands]) -> list[bytes]:
+    """One chunk a connection, all sent before any reply is read: the server does not sleep in between."""
+    for pipe, chunk in zip(pipes, chunks, strict=False):
+        pipe.send(chunk)
+    return [pipe.receive(len(chunk)) for pipe, chunk in zip(pipes, chunks, strict=False)]
 
 
-def measure(server: Server, rounds: int, pairs: int) -> dict[str, list[float]]:
+def play(pipes: list[Pipe], take: Commands, release: Commands) -> None:
+    taking, releasing = list(batches(take, PIPELINE)), list(batches(release, PIPELINE))
+    for start in range(0, len(taking), len(pipes)):
+        for taken in exchange(pipes, taking[start : start + len(pipes)]):
+            if b":0\r\n" in taken or b"$-1" in taken:
+                raise SystemExit(f"not taken: {taken!r}")
+        for released in exchange(pipes, releasing[start : start + len(pipes)]):
+            if released.replace(b":1\r\n", b""):
+                raise SystemExit(f"not released: {released!r}")
+
+
+def measure(server: Server, rounds: int, pairs: int, connections: int) -> dict[str, list[float]]:
     """Microseconds of server CPU per pair of commands, by contestant and round."""
-    pipe, clock, teams = Pipe(server), ServerClock(server), contestants(server)
+    pipes = [Pipe(server) for _ in range(connections)]
+    clock, teams = ServerClock(server), contestants(server)
     costs: dict[str, list[float]] = {name: [] for name in teams}
     for number in range(-1, rounds):
         for place, (name, (take, release)) in enumerate(teams.items()):
             keys = [f"lock:{number + 1:06}:{place}:{key:08}" for key in range(pairs)]
             encoded = encode_with(take, keys), encode_with(release, keys)
             start = clock.read()
-            play(pipe, *encoded)
+            play(pipes, *encoded)
             if number >= 0:  # the round before the first is a warm-up
                 costs[name].append((clock.read() - start) / pairs)
-    pipe.close()
+    for pipe in pipes:
+        pipe.close()
     return costs
 
 
@@ -73,14 +85,23 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--pairs", type=int, default=16000, help="fresh keys a round and contestant")
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=16,
+        help="with 1 it is mostly waking up that is measured",
+    )
     parser.add_argument("--appendonly", action="store_true", help="with an append-only file (appendfsync no)")
     options = parser.parse_args()
 
     report = Report(options)
     with private_server(appendonly=options.appendonly, appendfsync="no") as server:
         report.server(server)
-        costs = measure(server, options.rounds, options.pairs)
-    print(f"server CPU per fresh key taken and released, pipelined by {PIPELINE}, in microseconds:")
+        costs = measure(server, options.rounds, options.pairs, options.connections)
+    print(
+        f"server CPU per fresh key taken and released, pipelined by {PIPELINE} on "
+        f"{options.connections} connections, in microseconds:"
+    )
     for name, values in costs.items():
         print(f"  {name:20} {spread(values)}")
     for name in costs:
