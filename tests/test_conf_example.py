@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Locks, Server
+from harness import Locks, Server, wait_until_logged
 from harness.configured import configured
 from harness.settings import REPOSITORY, module_path
 
@@ -76,6 +76,7 @@ def test_a_lock_survives_a_kill_as_the_example_says(example: Server) -> None:
     locks = Locks(example.client())
     fence = locks.lock("key", "token", HOUR, meta="kept")
     deadline = locks.client.pexpiretime("key")
+    wait_until_logged(example)
     example.restart(kill=True)
     locks = Locks(example.client())
     (holder,) = locks.full("key").holders

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from harness import Locks, ReplicationStream, Server, aof_commands, lock_state, now_ms, wait_until
+from harness import Locks, ReplicationStream, Server, aof_commands, lock_state, now_ms, wait_until, wait_until_logged
 from harness.many import many
 from harness.parked import HOUR, Line
 
@@ -26,6 +26,7 @@ def crash(make_server: MakeServer) -> Callable[[int], Server]:
         locks = Locks(server.client())
         assert locks.lock("written", "me", HOUR, meta=b"kept")
         assert locks.rlock("read", "me", HOUR) and locks.rlock("read", "other", HOUR)
+        wait_until_logged(server)
         server.restart(kill=True, slock_restart_grace_ms=grace)
         return server
 

@@ -1,6 +1,6 @@
 """What the tests know about servers. A test file imports from here and from nowhere deeper."""
 
-from harness.aof import aof_commands, aof_directory, parse_commands, rewrite_aof
+from harness.aof import aof_commands, aof_directory, parse_commands, rewrite_aof, wait_until_logged
 from harness.cluster import Cluster, key_slot
 from harness.events import Event, Events
 from harness.locks import Holder, Info, Locks, LockState, Waiter, digest, lock_state
@@ -39,4 +39,5 @@ __all__ = [
     "wait_past",
     "wait_synced",
     "wait_until",
+    "wait_until_logged",
 ]

@@ -72,11 +72,19 @@ def rewrite_aof(server: Server) -> None:
     assert state()["aof_last_bgrewrite_status"] == "ok"
 
 
-def aof_commands(server: Server, *, with_base: bool = True) -> list[Command]:
-    """Every command of the server's append-only files. A base in RDB format holds no commands and is skipped.
+def wait_until_logged(server: Server) -> None:
+    """Waits until all that was answered is in the files, where a SIGKILL leaves it.
 
-    The server writes before it answers, so what was answered is in the file, whatever `appendfsync` says.
+    The server writes before it answers, except with `appendfsync everysec` while an fsync is still under way:
+    then it may answer first and write up to two seconds later.
     """
+    client = server.client()
+    wait_until(lambda: client.info("persistence")["aof_buffer_length"] == 0, what="the log to be written")
+
+
+def aof_commands(server: Server, *, with_base: bool = True) -> list[Command]:
+    """Every command of a running server's append-only files. A base in RDB format is skipped."""
+    wait_until_logged(server)
     commands: list[Command] = []
     for path in _files_in_order(aof_directory(server)):
         data = path.read_bytes()
