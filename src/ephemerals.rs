@@ -29,16 +29,32 @@ thread_local! {
     static EPHEMERALS: RefCell<Ephemerals> = RefCell::default();
 }
 
-/// The hold of `token` is a new one, bound to this connection or to none.
+/// The hold of `token` is a new one, bound to this connection or to none. A doom spoken over the hold
+/// before it is not its own.
 pub fn bind(place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
     EPHEMERALS.with_borrow_mut(|all| {
         all.unbind(place, token);
+        if !all.doomed.is_empty()
+            && let Some(tokens) = all.doomed.get_mut(&(place.db, place.name.into()))
+        {
+            tokens.retain(|doomed| **doomed != *token);
+        }
         if let Some(connection) = connection {
             let hold: Hold = (place.db, place.name.into(), token.into());
             all.connection_of.insert(hold.clone(), connection);
             all.holds_of.entry(connection).or_default().insert(hold);
         }
     });
+}
+
+/// The connection that the hold of `token` is bound to, if to any.
+pub fn bound(place: PlaceRef<'_>, token: &[u8]) -> Option<u64> {
+    EPHEMERALS.with_borrow(|all| {
+        if all.connection_of.is_empty() {
+            return None;
+        }
+        all.connection_of.get(&(place.db, place.name.into(), token.into())).copied()
+    })
 }
 
 /// Whether no hold is bound to any connection.

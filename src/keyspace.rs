@@ -167,6 +167,14 @@ impl Space for Keyspace<'_> {
     fn bind(&mut self, place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
         ephemerals::bind(place, token, connection);
     }
+
+    fn bound(&self, place: PlaceRef<'_>, token: &[u8]) -> Option<u64> {
+        ephemerals::bound(place, token)
+    }
+
+    fn is_connected(&self, connection: u64) -> bool {
+        self.ctx.is_connected(connection)
+    }
 }
 
 /// Makes an effect on a stored lock, and nothing else: this is all that a replica does. Returns how

@@ -357,6 +357,9 @@ impl Office {
             Mark::Key(db, name) => self.desk.mark(PlaceRef { db, name: &name }),
             Mark::Database(db) => self.desk.mark_database(db),
             Mark::Doomed => {
+                // A grant to the same connection that it was not told of may have replaced a hold that
+                // is bound to another: that one comes back first.
+                self.desk.take_back_grants(space, now);
                 for ((db, name), tokens) in ephemerals::take_all_doomed() {
                     self.end_holds(space, now, PlaceRef { db, name: &name }, &tokens);
                 }

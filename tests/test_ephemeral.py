@@ -310,6 +310,43 @@ def test_a_waiter_that_left_before_its_grant_leaves_no_hold(line: Line) -> None:
     wait_until(lambda: line.info() is None, what="nobody to hold or wait")
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["one dies", "both die"])
+def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, both: bool) -> None:
+    """The owner's request for a wider set is granted, and its client dies in the same turn of the event loop."""
+    first = take_bound(line.server)
+    line.locks.lock("wider", "other", HOUR)
+    dying = Parked(line.server, "owner")
+    dying.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
+    line.settle(dying)
+    behind = line.write("behind")
+    kills = [("CLIENT", "KILL", "ID", dying.id)]
+    if both:
+        kills.append(("CLIENT", "KILL", "ID", first.client_id()))
+    with line.server.raw() as raw:
+        assert raw.pipeline([("SLOCK.UNLOCK", "wider", "other"), *kills]) == [1] * (1 + len(kills))
+    wait_until(lambda: not line.client.exists("wider"), what="the grant to be taken back")
+    if not both:
+        assert behind.is_waiting() and line.holders() == ["owner"]
+        hang_up(line.server, first)
+    behind.fence()
+
+
+def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: Line) -> None:
+    """The old connection dies, and in the same turn of the event loop its token gets a wider set by another."""
+    first = take_bound(line.server)
+    line.locks.lock("wider", "other", HOUR)
+    second = Parked(line.server, "owner")
+    second.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
+    line.settle(second)
+    with line.server.raw() as raw:
+        kill = ("CLIENT", "KILL", "ID", first.client_id())
+        assert raw.pipeline([kill, ("SLOCK.UNLOCK", "wider", "other")]) == [1, 1]
+    fence = second.fence()
+    assert line.locks.check("k", fence) == 1 == line.locks.check("wider", fence)
+    hang_up(line.server, second.connection)
+    wait_until(lambda: not line.client.exists("k", "wider"), what="the set to end with its connection")
+
+
 @pytest.mark.parametrize("same", [True, False], ids=["its own connection", "another connection"])
 @pytest.mark.parametrize(("take", "change"), [("RLOCK", "UPGRADE"), ("LOCK", "DOWNGRADE")])
 def test_a_change_of_mode_keeps_the_bond(line: Line, take: str, change: str, same: bool) -> None:

@@ -25,6 +25,16 @@ pub trait Space {
     /// a downgrade and a refresh are the same hold in this respect: the connection that acquired it
     /// is the one that counts.
     fn bind(&mut self, _place: PlaceRef<'_>, _token: &[u8], _connection: Option<u64>) {}
+
+    /// The connection that the token's hold here ends with, if with any.
+    fn bound(&self, _place: PlaceRef<'_>, _token: &[u8]) -> Option<u64> {
+        None
+    }
+
+    /// Whether this connection is still there.
+    fn is_connected(&self, _connection: u64) -> bool {
+        true
+    }
 }
 
 /// What a name leads to.

@@ -41,6 +41,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_GetBlockedClientHandle,
         RedisModule_GetBlockedClientPrivateData,
         RedisModule_GetClientId,
+        RedisModule_GetClientInfoById,
         RedisModule_GetCommand,
         RedisModule_GetContextFlags,
         RedisModule_GetDbIdFromOptCtx,

@@ -74,6 +74,13 @@ impl<'a> Ctx<'a> {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0
     }
 
+    /// Whether a client with this number is connected. One that is being closed still is, until the
+    /// server has said so.
+    pub fn is_connected(self, client_id: u64) -> bool {
+        let found = api!(RedisModule_GetClientInfoById(std::ptr::null_mut(), client_id));
+        found == raw::REDISMODULE_OK as i32
+    }
+
     /// Whether this server is a replica.
     pub fn is_replica(self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0

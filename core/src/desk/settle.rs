@@ -5,12 +5,12 @@ use std::mem;
 
 use hashbrown::HashSet;
 
-use super::untold::Untold;
+use super::untold::{Before, Untold};
 use super::{Answer, Ask, Desk, Patience, Refusal};
 use crate::fence::Moment;
 use crate::lock::Standing;
 use crate::queue::{Place, PlaceRef, Ticket};
-use crate::space::{Space, hold_at};
+use crate::space::Space;
 
 /// Something that has to be looked at again.
 #[derive(Debug)]
@@ -57,9 +57,7 @@ impl Desk {
     /// Does what no command asked for: takes back the grants of clients that have gone, serves
     /// queues whose locks opened by themselves, and answers requests that have waited long enough.
     pub fn drive(&mut self, space: &mut impl Space, now: Moment) {
-        for ticket in mem::take(&mut self.mourned) {
-            self.take_back(space, now, ticket);
-        }
+        self.take_back_grants(space, now);
         let mut work: VecDeque<Work> = mem::take(&mut self.marked).into_iter().map(Work::Place).collect();
         while let Some(place) = self.waitlist.pop_wake(now.ms()) {
             work.push_back(Work::Place(place));
@@ -221,7 +219,7 @@ impl Desk {
         let before = waiter
             .places
             .iter()
-            .map(|place| (place.clone(), hold_at(space, place.as_ref(), &waiter.token, now)))
+            .map(|place| (place.clone(), Before::look(space, now, place.as_ref(), &waiter.token)))
             .collect();
         let fence = self.grant(space, now, &ask, standings);
         // A refresh is the answer to a request of a token that holds by now; only a new hold counts.

@@ -6,6 +6,7 @@
 //! the hold.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::rc::Rc;
 
 use hashbrown::HashMap;
@@ -25,7 +26,33 @@ pub(super) struct Untold {
     pub(super) fence: u64,
     pub(super) deadline_ms: u64,
     /// For each name, the hold that the token had there before, if any.
-    pub(super) before: Vec<(Place, Option<(Mode, Holder)>)>,
+    pub(super) before: Vec<(Place, Option<Before>)>,
+}
+
+/// The hold that a token had before a grant gave it another.
+#[derive(Debug)]
+pub(super) struct Before {
+    mode: Mode,
+    holder: Holder,
+    /// What it ended with, besides its deadline.
+    connection: Option<u64>,
+}
+
+impl Before {
+    pub(super) fn look(
+        space: &mut impl Space,
+        now: Moment,
+        place: PlaceRef<'_>,
+        token: &[u8],
+    ) -> Option<Self> {
+        let (mode, holder) = hold_at(space, place, token, now)?;
+        Some(Self { mode, holder, connection: space.bound(place, token) })
+    }
+
+    /// Whether it would still be in force, had the grant never been.
+    fn is_live(&self, space: &impl Space, now: Moment) -> bool {
+        self.holder.is_live(now.ms()) && self.connection.is_none_or(|connection| space.is_connected(connection))
+    }
 }
 
 impl Untold {
@@ -100,12 +127,12 @@ impl UntoldGrants {
         after: usize,
         place: &Place,
         fence: u64,
-    ) -> Option<&mut Option<(Mode, Holder)>> {
+    ) -> Option<&mut Option<Before>> {
         let later = self.of_token.get_mut(token)?.get_mut(after..)?;
         let before = later.iter_mut().filter_map(|grant| grant.before.iter_mut().find(|(at, _)| at == place));
         before
             .map(|(_, before)| before)
-            .find(|before| before.as_ref().is_some_and(|(_, own)| own.fence == fence))
+            .find(|before| before.as_ref().is_some_and(|own| own.holder.fence == fence))
     }
 }
 
@@ -148,8 +175,16 @@ impl Desk {
         self.untold.retain(token, |_, grant| !grant.gave(place));
     }
 
+    /// Takes back the grants of clients that have gone without being told. [`Desk::drive`] begins with
+    /// this.
+    pub fn take_back_grants(&mut self, space: &mut impl Space, now: Moment) {
+        for ticket in mem::take(&mut self.mourned) {
+            self.take_back(space, now, ticket);
+        }
+    }
+
     /// Undoes a grant whose client never heard of it, where the hold is still as it was granted.
-    pub(super) fn take_back(&mut self, space: &mut impl Space, now: Moment, ticket: Ticket) {
+    fn take_back(&mut self, space: &mut impl Space, now: Moment, ticket: Ticket) {
         let Some((token, grant, later)) = self.untold.take(ticket) else { return };
         let mut work = VecDeque::new();
         for (place, before) in grant.before {
@@ -164,27 +199,28 @@ impl Desk {
                 continue;
             }
             let token = &*token;
-            let (change, event) = match &before {
-                Some((mode, own)) if own.is_live(now.ms()) => (
-                    Change::Hold {
-                        mode: *mode,
-                        token,
-                        fence: own.fence,
-                        since_ms: own.since_ms,
-                        deadline_ms: own.deadline_ms,
-                        meta: &own.meta,
-                    },
-                    if *mode == Mode::Read { Event::Downgrade } else { Event::Extend },
-                ),
-                _ => (
-                    Change::Release { token },
-                    match lock_at(space, place.as_ref()) {
-                        Ok(Some(lock)) if lock.mode() == Mode::Read => Event::Runlock,
-                        _ => Event::Unlock,
-                    },
-                ),
-            };
-            space.apply(place.as_ref(), &Effect { at_ms: now.ms(), change }, event);
+            if let Some(Before { mode, holder: own, connection }) =
+                before.filter(|before| before.is_live(space, now))
+            {
+                let change = Change::Hold {
+                    mode,
+                    token,
+                    fence: own.fence,
+                    since_ms: own.since_ms,
+                    deadline_ms: own.deadline_ms,
+                    meta: &own.meta,
+                };
+                let event = if mode == Mode::Read { Event::Downgrade } else { Event::Extend };
+                space.apply(place.as_ref(), &Effect { at_ms: now.ms(), change }, event);
+                space.bind(place.as_ref(), token, connection);
+            } else {
+                let event = match lock_at(space, place.as_ref()) {
+                    Ok(Some(lock)) if lock.mode() == Mode::Read => Event::Runlock,
+                    _ => Event::Unlock,
+                };
+                let change = Change::Release { token };
+                space.apply(place.as_ref(), &Effect { at_ms: now.ms(), change }, event);
+            }
             work.push_back(Work::Place(place));
         }
         self.settle(space, now, work);

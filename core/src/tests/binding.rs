@@ -63,3 +63,35 @@ fn a_waiting_request_is_bound_to_its_own_connection_at_the_grant() {
     assert!(bindings(&mut scene).is_empty());
     assert_eq!(scene.desk.waitlist().len_at(place("a").as_ref()), 0);
 }
+
+/// `A` holds `a` for connection 7 and is granted `a` and `b` together for connection 8, which goes
+/// before it is told.
+fn one_of_two_is_taken_back() -> Scene {
+    let mut scene = Scene::new();
+    scene.connection = Some(7);
+    scene.takes("a", "A", WRITE);
+    scene.takes("b", "B", WRITE);
+    scene.connection = Some(8);
+    let both = scene.waits("a b", "A", WRITE);
+    scene.releases("b", "B");
+    assert_eq!(scene.held("b"), ["A writes"]);
+    bindings(&mut scene);
+    scene.leaves(both);
+    scene
+}
+
+#[test]
+fn a_hold_that_is_given_back_is_bound_as_it_was() {
+    let mut scene = one_of_two_is_taken_back();
+    scene.drives();
+    assert_eq!(bindings(&mut scene), [bound("a", "A", Some(7))]);
+    assert_eq!((scene.held("a"), scene.held("b")), (vec!["A writes".to_owned()], vec![]));
+}
+
+#[test]
+fn a_hold_whose_connection_has_gone_is_not_given_back() {
+    let mut scene = one_of_two_is_taken_back();
+    scene.space.closed.insert(7);
+    scene.drives();
+    assert!(scene.held("a").is_empty() && scene.held("b").is_empty());
+}

@@ -89,6 +89,9 @@ pub(super) struct Primary {
     pub(super) records: Vec<Record>,
     /// Who was bound to which connection where.
     pub(super) bindings: Vec<(Place, Box<[u8]>, Option<u64>)>,
+    bound: HashMap<(Place, Box<[u8]>), u64>,
+    /// Connections that have closed.
+    pub(super) closed: HashSet<u64>,
 }
 
 impl Primary {
@@ -181,6 +184,18 @@ impl Space for Primary {
 
     fn bind(&mut self, place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
         self.bindings.push((place.into(), token.into(), connection));
+        match connection {
+            Some(connection) => self.bound.insert((place.into(), token.into()), connection),
+            None => self.bound.remove(&(place.into(), token.into())),
+        };
+    }
+
+    fn bound(&self, place: PlaceRef<'_>, token: &[u8]) -> Option<u64> {
+        self.bound.get(&(place.into(), token.into())).copied()
+    }
+
+    fn is_connected(&self, connection: u64) -> bool {
+        !self.closed.contains(&connection)
     }
 
     fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
