@@ -51,7 +51,8 @@ impl Before {
 
     /// Whether it would still be in force, had the grant never been.
     fn is_live(&self, space: &impl Space, now: Moment) -> bool {
-        self.holder.is_live(now.ms()) && self.connection.is_none_or(|connection| space.is_connected(connection))
+        self.holder.is_live(now.ms())
+            && self.connection.is_none_or(|connection| space.is_connected(connection))
     }
 }
 

@@ -6,7 +6,10 @@
 //! | [`model`] | the core without a queue equals a plain list of holders and a clock; effects rebuild it |
 //! | [`effects`] | effects on locks they were not decided for |
 //! | [`encoding`] | golden bytes; whatever is not canonical is refused |
-//! | [`queue`] | what the queue promises, a scenario for each promise |
+//! | [`queue`] | what the queue promises, a scenario for each promise: order, twins, limits, cost |
+//! | [`queue_upgrade`] | upgrades and downgrades |
+//! | [`queue_time`] | deadlines, waits that run out, the grace after a start |
+//! | [`queue_outside`] | what befalls a key outside of the desk |
 //! | [`queue_many`] | requests for several names at once |
 //! | [`queue_parting`] | clients that go, before and after their grant |
 //! | [`binding`] | which connection a hold ends with |
@@ -28,8 +31,11 @@ mod model;
 mod naive_server;
 mod queue;
 mod queue_many;
+mod queue_outside;
 mod queue_parting;
 mod queue_properties;
+mod queue_time;
+mod queue_upgrade;
 mod random;
 mod scene;
 mod space;

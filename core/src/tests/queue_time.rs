@@ -1,0 +1,192 @@
+//! What the passing of time does to a queue: deadlines, waits that run out, the grace after a start.
+
+use super::scene::{READ, Scene, TTL_MS, WRITE};
+use super::space::{ms, place};
+use crate::desk::{Patience, Refusal};
+
+#[test]
+fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 70);
+    scene.waits("a", "B", WRITE);
+    assert_eq!(scene.due_in(), Some(70));
+    scene.drives_at(scene.now_ms + 69);
+    assert!(scene.news().is_empty());
+    assert_eq!(scene.due_in(), Some(1));
+    scene.drives_at(scene.now_ms + 1);
+    assert_eq!(scene.news(), ["B granted"]);
+    assert_eq!(scene.due_in(), None, "nobody waits any more");
+}
+
+#[test]
+fn the_deadline_of_the_last_reader_lets_in_the_writer() {
+    let mut scene = Scene::new();
+    for (token, ttl_ms) in [("A", 50), ("B", 80), ("C", 60)] {
+        scene.takes_for("a", token, READ, ttl_ms);
+    }
+    scene.waits("a", "D", WRITE);
+    assert_eq!(scene.due_in(), Some(80));
+    scene.drives_at(scene.now_ms + 79);
+    assert!(scene.news().is_empty());
+    scene.drives_at(scene.now_ms + 1);
+    assert_eq!(scene.news(), ["D granted"]);
+}
+
+#[test]
+fn a_hold_that_is_extended_or_shortened_moves_the_wake() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 70);
+    scene.waits("a", "B", WRITE);
+    scene.extends("a", "A", 300);
+    assert_eq!(scene.due_in(), Some(300));
+    scene.extends("a", "A", 40);
+    assert_eq!(scene.due_in(), Some(40));
+    scene.takes_for("a", "A", WRITE, 90);
+    assert_eq!(scene.due_in(), Some(90), "a refresh moves it too");
+    scene.drives_at(scene.now_ms + 89);
+    assert!(scene.news().is_empty());
+    scene.drives_at(scene.now_ms + 1);
+    assert_eq!(scene.news(), ["B granted"]);
+}
+
+#[test]
+fn a_reader_that_leaves_early_moves_the_wake() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 50);
+    scene.takes_for("a", "B", READ, 200);
+    scene.waits("a", "C", WRITE);
+    assert_eq!(scene.due_in(), Some(200));
+    scene.releases("a", "B");
+    assert_eq!(scene.due_in(), Some(50));
+}
+
+#[test]
+fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 200);
+    scene.space.set_expiry(&place("a"), scene.now_ms + 30);
+    scene.waits("a", "B", WRITE);
+    assert_eq!(scene.due_in(), Some(30));
+    scene.now_ms += 30;
+    scene.space.delete(&place("a"));
+    scene.drives();
+    assert_eq!(scene.news(), ["B granted"]);
+}
+
+#[test]
+fn a_wait_that_runs_out_is_answered_at_that_very_millisecond() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(40));
+    assert_eq!(scene.due_in(), Some(40));
+    scene.drives_at(scene.now_ms + 39);
+    assert!(scene.news().is_empty());
+    scene.drives_at(scene.now_ms + 1);
+    assert_eq!(scene.news(), ["B timed out"]);
+    assert_eq!(scene.desk.counters.wait_timeouts, 1);
+    assert_eq!(scene.held("a"), ["A writes"]);
+}
+
+#[test]
+fn a_wait_that_runs_out_lets_on_those_behind_it() {
+    // A reads; in front, in the middle and at the end of the queue stands one whose time runs out.
+    let wants = [("B", WRITE), ("C", READ), ("D", WRITE), ("E", READ)];
+    let stories = [
+        ("B", vec!["B timed out", "C granted"], vec!["D", "E"]),
+        ("D", vec!["D timed out"], vec!["B", "C", "E"]),
+        ("E", vec!["E timed out"], vec!["B", "C", "D"]),
+    ];
+    for (impatient, news, queue) in stories {
+        let mut scene = Scene::new();
+        scene.takes("a", "A", READ);
+        for (token, want) in wants {
+            let patience = if token == impatient { Patience::Ms(10) } else { Patience::Endless };
+            scene.waits_with("a", token, want, TTL_MS, patience);
+        }
+        scene.drives_at(scene.now_ms + 10);
+        assert_eq!(scene.news(), news);
+        assert_eq!(scene.queue("a"), queue);
+    }
+}
+
+#[test]
+fn at_the_same_millisecond_a_grant_comes_before_a_time_out() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 40);
+    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(40));
+    scene.drives_at(scene.now_ms + 40);
+    assert_eq!(scene.news(), ["B granted"]);
+}
+
+#[test]
+fn nobody_is_let_in_by_the_time_out_of_another_when_its_own_time_has_run_out_too() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(10));
+    scene.waits_with("a", "C", READ, TTL_MS, Patience::Ms(20));
+    scene.waits_with("a", "D", READ, TTL_MS, Patience::Endless);
+    scene.drives_at(scene.now_ms + 25);
+    assert_eq!(scene.news(), ["B timed out", "C timed out", "D granted"]);
+}
+
+#[test]
+fn waits_can_be_ended_while_no_lock_may_be_changed() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(10));
+    scene.waits("a", "C", READ);
+    scene.now_ms += 10;
+    let records = scene.space.records.len();
+    scene.desk.end_waits(ms(scene.now_ms));
+    assert_eq!(scene.news(), ["B timed out"]);
+    assert_eq!(scene.space.records.len(), records);
+    assert!(scene.desk.has_work());
+    scene.drives();
+    assert_eq!(scene.news(), ["C granted"]);
+}
+
+#[test]
+fn a_queue_that_is_looked_at_early_changes_nothing() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.waits("a", "B", WRITE);
+    scene.waits_with("a", "C", WRITE, TTL_MS, Patience::Ms(400));
+    let (due, records) = (scene.desk.next_due_ms(), scene.space.records.len());
+    for _ in 0..3 {
+        scene.happens("a", |_, _| ());
+    }
+    assert_eq!((scene.desk.next_due_ms(), scene.space.records.len()), (due, records));
+    assert!(scene.news().is_empty());
+}
+
+#[test]
+fn no_new_hold_is_given_during_the_grace_period() {
+    let mut scene = Scene::new();
+    let fence = scene.takes("a", "A", WRITE);
+    scene.desk.closed_until_ms = scene.now_ms + 300;
+    assert_eq!(scene.ask("b", "B", WRITE, TTL_MS, Patience::None), Err(Refusal::Grace(300)));
+    assert_eq!(scene.tries("a", "A", WRITE), Some(fence), "a refresh gives nothing new");
+    scene.extends("a", "A", 800);
+    scene.releases("a", "A");
+    scene.waits("a", "B", WRITE);
+    scene.waits("a", "C", WRITE);
+    assert_eq!(scene.due_in(), Some(300));
+    scene.drives_at(scene.now_ms + 299);
+    assert!(scene.news().is_empty());
+    scene.drives_at(scene.now_ms + 1);
+    assert_eq!(scene.news(), ["B granted"]);
+    scene.takes("b", "D", WRITE);
+}
+
+#[test]
+fn a_hold_that_ends_during_the_grace_period_is_given_to_the_next_after_it() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", WRITE, 100);
+    scene.desk.closed_until_ms = scene.now_ms + 300;
+    scene.waits("a", "B", WRITE);
+    scene.drives_at(scene.now_ms + 100);
+    assert!(scene.news().is_empty());
+    assert_eq!(scene.due_in(), Some(200));
+    scene.drives_at(scene.now_ms + 200);
+    assert_eq!(scene.news(), ["B granted"]);
+}

@@ -1,0 +1,165 @@
+//! Upgrades and downgrades, with and without a queue, a scenario for each promise.
+
+use super::scene::{READ, Scene, UPGRADE, WRITE};
+use crate::desk::Refusal;
+
+#[test]
+fn a_waiting_upgrade_stands_before_the_queue_and_closes_it_to_new_readers() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    scene.takes("a", "B", READ);
+    scene.waits("a", "C", WRITE);
+    scene.waits("a", "A", UPGRADE);
+    assert_eq!(scene.queue("a"), ["A", "C"]);
+    assert_eq!(scene.tries("a", "D", READ), None);
+    scene.releases("a", "B");
+    assert_eq!(scene.news(), ["A granted"]);
+    assert_eq!(scene.held("a"), ["A writes"]);
+    scene.releases("a", "A");
+    assert_eq!(scene.news(), ["C granted"]);
+}
+
+#[test]
+fn a_waiting_upgrade_alone_closes_the_lock_to_new_readers() {
+    let mut scene = Scene::new();
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
+    scene.waits("a", "A", UPGRADE);
+    assert_eq!(scene.tries("a", "C", READ), None);
+    scene.waits("a", "C", READ);
+    assert_eq!(scene.queue("a"), ["A", "C"]);
+    scene.tries("a", "B", READ).expect("a present reader may refresh");
+    scene.releases("a", "B");
+    assert_eq!(scene.news(), ["A granted"]);
+    scene.downgrades("a", "A");
+    assert_eq!(scene.news(), ["C granted"]);
+}
+
+#[test]
+fn the_only_reader_upgrades_at_once_past_the_queue() {
+    let mut scene = Scene::new();
+    let read = scene.takes("a", "A", READ);
+    scene.waits("a", "B", WRITE);
+    let written = scene.takes("a", "A", UPGRADE);
+    assert!(written > read);
+    assert_eq!(scene.held("a"), ["A writes"]);
+    assert_eq!(scene.queue("a"), ["B"]);
+}
+
+#[test]
+fn an_upgrade_that_does_not_wait_is_refused_while_others_read() {
+    let mut scene = Scene::new();
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
+    assert_eq!(scene.tries("a", "A", UPGRADE), None);
+    scene.waits("a", "A", UPGRADE);
+    assert_eq!(scene.tries("a", "B", UPGRADE), None);
+    assert_eq!(scene.held("a"), ["A reads", "B reads"]);
+}
+
+#[test]
+fn a_second_upgrader_is_a_deadlock() {
+    let mut scene = Scene::new();
+    for token in ["A", "B", "C"] {
+        scene.takes("a", token, READ);
+    }
+    scene.waits("a", "A", UPGRADE);
+    let Refusal::Deadlock(cycle) = scene.is_refused("a", "B", UPGRADE) else { panic!("no deadlock") };
+    assert_eq!(cycle.len(), 2);
+    assert_eq!(scene.desk.counters.deadlocks, 1);
+    assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"], "B keeps what it holds");
+    for token in ["B", "C"] {
+        scene.releases("a", token);
+    }
+    assert_eq!(scene.news(), ["A granted"]);
+}
+
+#[test]
+fn an_upgrade_whose_hold_ends_while_it_waits_is_answered_at_once() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 100);
+    scene.takes_for("a", "B", READ, 900);
+    scene.waits("a", "A", UPGRADE);
+    scene.waits("a", "C", READ);
+    assert_eq!(scene.due_in(), Some(100));
+    scene.drives_at(scene.now_ms + 100);
+    assert_eq!(scene.news(), ["A NOTHELD", "C granted"]);
+}
+
+#[test]
+fn an_upgrade_whose_hold_is_released_while_it_waits_is_answered_at_once() {
+    let mut scene = Scene::new();
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
+    scene.waits("a", "A", UPGRADE);
+    scene.waits("a", "A", UPGRADE);
+    scene.waits("a", "C", READ);
+    scene.releases("a", "A");
+    assert_eq!(scene.news(), ["A NOTHELD", "A NOTHELD", "C granted"]);
+}
+
+#[test]
+fn an_upgrade_sees_the_deadline_of_the_last_other_reader() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 900);
+    scene.takes_for("a", "B", READ, 200);
+    scene.takes_for("a", "C", READ, 300);
+    scene.waits("a", "A", UPGRADE);
+    assert_eq!(scene.due_in(), Some(300));
+    scene.drives_at(scene.now_ms + 299);
+    assert!(scene.news().is_empty());
+    scene.drives_at(scene.now_ms + 1);
+    assert_eq!(scene.news(), ["A granted"]);
+}
+
+#[test]
+fn a_downgrade_lets_in_the_readers_at_the_head_and_no_writer() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    for (token, want) in [("B", READ), ("C", READ), ("D", WRITE), ("E", READ)] {
+        scene.waits("a", token, want);
+    }
+    scene.downgrades("a", "A");
+    assert_eq!(scene.news(), ["B granted", "C granted"]);
+    assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"]);
+    assert_eq!(scene.queue("a"), ["D", "E"]);
+}
+
+#[test]
+fn a_downgrade_lets_in_nobody_past_a_writer() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.waits("a", "B", WRITE);
+    scene.waits("a", "C", READ);
+    scene.downgrades("a", "A");
+    assert!(scene.news().is_empty());
+    assert_eq!(scene.queue("a"), ["B", "C"]);
+}
+
+#[test]
+fn one_token_that_upgrades_twice_is_answered_twice_with_one_fence() {
+    let mut scene = Scene::new();
+    for token in ["A", "B"] {
+        scene.takes("a", token, READ);
+    }
+    scene.waits("a", "A", UPGRADE);
+    scene.waits("a", "A", UPGRADE);
+    scene.releases("a", "B");
+    let fences = scene.fences();
+    assert_eq!(fences.len(), 2);
+    assert_eq!(fences[0], fences[1]);
+}
+
+#[test]
+fn an_upgrade_whose_hold_ends_during_the_grace_period_is_answered_at_once() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 100);
+    scene.desk.closed_until_ms = scene.now_ms + 300;
+    scene.waits("a", "A", UPGRADE);
+    assert_eq!(scene.due_in(), Some(100));
+    scene.drives_at(scene.now_ms + 100);
+    assert_eq!(scene.news(), ["A NOTHELD"]);
+}
