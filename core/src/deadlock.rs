@@ -13,9 +13,11 @@
 //! where an older request of its own token stands ahead: it is answered when that one is.
 //!
 //! Owners are tokens. A request that would close a cycle is refused when it comes, so that no cycle
-//! stands among owners that only wait. (One that gives up a name while it waits for that name among
-//! others can come to wait in a cycle that no request closed; a deadline ends it.) Only requests that lead out of a queue are looked at ("entangled" ones), so parking
-//! the ten-thousandth request costs what the first did.
+//! stands among owners that only wait. (One that loses a name while it waits for that name among
+//! others can come to wait in a cycle that no request closed; a deadline ends it.)
+//!
+//! Only requests that lead out of a queue are looked at ("entangled" ones), so parking the
+//! ten-thousandth request costs what the first did.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
