@@ -10,6 +10,7 @@
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
 //! | `wire` | `SLOCK.APPLY`: how a change is written in the log and spoken to replicas |
 //! | `office` | the desk, the clients that wait, and the timer that serves them |
+//! | `permission` | whether that timer may write now |
 //! | `marks` | notes of what happened outside of our commands |
 //! | `ephemerals` | which hold ends with which connection |
 //! | `settings`, `metrics` | `CONFIG` and `INFO` |
@@ -26,6 +27,7 @@ mod keyspace;
 mod marks;
 mod metrics;
 mod office;
+mod permission;
 mod server;
 mod settings;
 mod wire;

@@ -55,6 +55,11 @@ pub fn leave(mark: Mark) {
     MARKS.with_borrow_mut(|marks| marks.push(mark));
 }
 
+/// Whether there is no note.
+pub fn are_none() -> bool {
+    MARKS.with_borrow(Vec::is_empty)
+}
+
 /// All notes since the last call, oldest first.
 pub fn take() -> Vec<Mark> {
     MARKS.take()

@@ -21,13 +21,15 @@ use slock_core::{Answer, Desk, Lock, Moment, PlaceRef, Refusal, Ticket};
 
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
+use crate::permission::{self, Hindrance};
 use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId};
 use crate::{ephemerals, metrics, settings, wire};
 
-/// How long to stay away while nothing may be written: clients are paused, a failover is under way, or
-/// a write is refused for want of replicas (`min-replicas-to-write`, which bounds what a primary that
-/// is cut off can promise). What a client could not do, a timer must not do for it.
+/// How long to stay away while clients are paused.
 const PAUSED_RETRY_MS: u64 = 10;
+
+/// How long to stay away while a client's write would be refused.
+const REFUSED_RETRY_MS: u64 = 100;
 
 /// While anybody waits, the clock is looked at this often. Deadlines are times of the wall clock and
 /// timers run on another: when the wall clock steps forward, a timer that was to end a wait in an hour
@@ -82,7 +84,6 @@ thread_local! {
     static IS_LOADING: Cell<bool> = const { Cell::new(false) };
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
     static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
-    static MIN_REPLICAS: Cell<i64> = const { Cell::new(0) };
     static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
     static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
     static PROBED: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -141,7 +142,7 @@ pub fn open(ctx: Ctx<'_>) {
 
 /// Takes note of what the server's configuration means for locks.
 fn read_configuration(ctx: Ctx<'_>) {
-    MIN_REPLICAS.set(ctx.config(c"min-replicas-to-write").unwrap_or(0));
+    permission::read_configuration(ctx);
     warn_of_eviction(ctx);
 }
 
@@ -268,6 +269,14 @@ impl Office {
         Some(self.desk.next_due_ms().map_or(heartbeat_ms, |due_ms| due_ms.min(heartbeat_ms)))
     }
 
+    /// While writes are refused, time-outs come at their moment, and whatever else is to be done waits.
+    fn ring_when_refused(&self, now: Moment) {
+        if self.desk.has_work() || !self.desk.waitlist().is_empty() || !marks::are_none() {
+            let retry_ms = now.ms() + REFUSED_RETRY_MS;
+            ring_at(self.desk.next_wait_end_ms().map_or(retry_ms, |end_ms| end_ms.min(retry_ms)), false);
+        }
+    }
+
     fn collect_answers(&mut self) {
         if self.desk.has_answers() {
             for (ticket, answer) in self.desk.take_answers() {
@@ -288,11 +297,12 @@ impl Office {
 
 /// The timer: reads the marks, serves the queues, tells clients their answers.
 fn tick(ctx: Ctx<'_>) {
-    let may_write = !only_follows() && !ctx.is_paused() && !lacks_replicas(ctx);
+    let follows = only_follows();
+    let hindrance = if follows { None } else { permission::hindrance(ctx) };
     let mut space = Keyspace::of_timer(ctx);
     OFFICE.with_borrow_mut(|office| {
         let now = now();
-        if may_write {
+        if !follows && hindrance.is_none() {
             for mark in marks::take() {
                 office.read_mark(&mut space, now, mark);
             }
@@ -322,19 +332,15 @@ fn tick(ctx: Ctx<'_>) {
         marks::watch(!office.desk.waitlist().is_empty());
         if IS_REPLICA.get() {
             marks::take();
-        } else if !may_write {
+        } else if follows || hindrance == Some(Hindrance::Paused) {
             ring_at(now.ms() + PAUSED_RETRY_MS, false);
+        } else if hindrance == Some(Hindrance::Refused) {
+            office.ring_when_refused(now);
         } else if let Some(at_ms) = office.next_tick_ms() {
             ring_at(at_ms, false);
         }
     });
     space.announce();
-}
-
-/// Whether the server refuses a client's write because too few replicas are connected.
-fn lacks_replicas(ctx: Ctx<'_>) -> bool {
-    let needed = MIN_REPLICAS.get();
-    needed > 0 && ctx.good_replicas().is_some_and(|good| good < needed)
 }
 
 impl Office {

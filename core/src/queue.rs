@@ -284,8 +284,12 @@ impl Waitlist {
     /// When time alone next changes something: a wake or a request that gives up.
     pub(crate) fn next_due_ms(&self) -> Option<u64> {
         let wake = self.wakes.first().map(|(at_ms, _)| *at_ms);
-        let give_up = self.give_ups.first().map(|(at_ms, _)| *at_ms);
-        wake.into_iter().chain(give_up).min()
+        wake.into_iter().chain(self.next_wait_end_ms()).min()
+    }
+
+    /// When the next request gives up.
+    pub(crate) fn next_wait_end_ms(&self) -> Option<u64> {
+        self.give_ups.first().map(|(at_ms, _)| *at_ms)
     }
 
     pub(crate) fn pop_wake(&mut self, now_ms: u64) -> Option<Place> {

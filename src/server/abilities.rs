@@ -77,6 +77,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_SaveStringBuffer,
         RedisModule_SaveUnsigned,
         RedisModule_SelectDb,
+        RedisModule_ServerInfoGetFieldC,
         RedisModule_ServerInfoGetFieldSigned,
         RedisModule_SetAbsExpire,
         RedisModule_SetCommandInfo,

@@ -27,6 +27,15 @@ pub enum Reply {
     Sent,
 }
 
+/// How the last writing to disk went, as far as it went to one.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk {
+    /// The last snapshot could not be saved.
+    pub snapshot_failed: bool,
+    /// The append-only file, if there is one, could not be written.
+    pub log_failed: bool,
+}
+
 impl<'a> Ctx<'a> {
     /// Wraps what the server handed to a callback.
     ///
@@ -101,8 +110,8 @@ impl<'a> Ctx<'a> {
         api!(RedisModule_AvoidReplicaTraffic()) != 0
     }
 
-    /// An integer of the server's configuration.
-    pub fn config(self, name: &std::ffi::CStr) -> Option<i64> {
+    /// A setting of the server's configuration, as `CONFIG GET` shows it.
+    pub fn config(self, name: &std::ffi::CStr) -> Option<String> {
         let reply = api!(RedisModule_Call(
             self.pointer,
             c"CONFIG".as_ptr(),
@@ -120,13 +129,13 @@ impl<'a> Ctx<'a> {
         } else {
             api!(RedisModule_CallReplyStringPtr(value, &mut length)).cast::<u8>()
         };
-        let number = (!start.is_null()).then(|| {
+        let text = (!start.is_null()).then(|| {
             // SAFETY: the server says where the bytes are and how many; they live as long as `reply`.
             let bytes = unsafe { std::slice::from_raw_parts(start, length) };
-            std::str::from_utf8(bytes).ok()?.parse().ok()
+            String::from_utf8_lossy(bytes).into_owned()
         });
         api!(RedisModule_FreeCallReply(reply));
-        number.flatten()
+        text
     }
 
     /// How many replicas are near enough for `min-replicas-to-write`, if that is in force.
@@ -137,6 +146,25 @@ impl<'a> Ctx<'a> {
         let good = api!(RedisModule_ServerInfoGetFieldSigned(info, field, &mut failed));
         api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
         (failed == 0).then_some(good)
+    }
+
+    /// How the last writing to disk went.
+    pub fn disk(self) -> Disk {
+        let info = api!(RedisModule_GetServerInfo(self.pointer, c"persistence".as_ptr()));
+        let mut unknown = 0;
+        let enabled = api!(RedisModule_ServerInfoGetFieldSigned(info, c"aof_enabled".as_ptr(), &mut unknown));
+        let is_logged = enabled != 0;
+        let failed = |field: &std::ffi::CStr| {
+            let value = api!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
+            // SAFETY: the server answers null or a string that lives as long as `info`.
+            !value.is_null() && unsafe { std::ffi::CStr::from_ptr(value) } == c"err"
+        };
+        let disk = Disk {
+            snapshot_failed: failed(c"rdb_last_bgsave_status"),
+            log_failed: is_logged && failed(c"aof_last_write_status"),
+        };
+        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
+        disk
     }
 
     /// Whether this node of a cluster still answers for the key. While a slot is migrated, a key

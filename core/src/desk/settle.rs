@@ -54,6 +54,12 @@ impl Desk {
         self.waitlist.next_due_ms()
     }
 
+    /// When the next request gives up, in Unix milliseconds, if nothing happens.
+    #[must_use]
+    pub fn next_wait_end_ms(&self) -> Option<u64> {
+        self.waitlist.next_wait_end_ms()
+    }
+
     /// Does what no command asked for: takes back the grants of clients that have gone, serves
     /// queues whose locks opened by themselves, and answers requests that have waited long enough.
     pub fn drive(&mut self, space: &mut impl Space, now: Moment) {
