@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from harness import Server, wait_until
 from harness.docs import DOCS, Block, blocks
@@ -291,7 +293,7 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
     assert recipes.quorum_lock(clients, "k", "b", 10_000) == 0
     assert recipes.quorum_unlock(clients, "k", "a") == 2
     servers[1].kill9()
-    clients[1] = redis.Redis(port=servers[1].port, socket_timeout=1)
+    clients[1] = redis.Redis(port=servers[1].port, socket_timeout=1, retry=Retry(NoBackoff(), 0))
     assert recipes.quorum_lock(clients, "k", "a", 10_000) == 0
     assert [clients[n].execute_command("SLOCK.PTTL", "k", "a") for n in (0, 2)] == [-2, -2]
     clients[0].delete("k")
