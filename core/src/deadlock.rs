@@ -16,15 +16,17 @@
 //! stands among owners that only wait. (One that loses a name while it waits for that name among
 //! others can come to wait in a cycle that no request closed; a deadline ends it.)
 //!
-//! Only requests that lead out of a queue are looked at ("entangled" ones), so parking the
-//! ten-thousandth request costs what the first did.
+//! Only requests that lead out of a queue are looked at ("entangled" ones): where nobody asks for
+//! several names and no token waits twice, parking the ten-thousandth request costs what the first
+//! did. Else it costs what the entangled requests that can be reached are: each is reached once, and
+//! each queue gone through once, because whoever waits behind a request waits behind all before it.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use crate::fence::Moment;
-use crate::lock::{Mode, Standing, Want};
-use crate::queue::{Place, Ticket, Waitlist};
+use crate::lock::{Lock, Mode, Standing, Want};
+use crate::queue::{Place, Ticket, Waiter, Waitlist};
 use crate::space::{Seen, Space};
 
 /// One step of a cycle: `token` waits at `place` for the next step's token.
@@ -45,88 +47,229 @@ pub(crate) fn cycle(
     now: Moment,
 ) -> Option<Vec<Step>> {
     let waiter = waitlist.get(ticket)?;
-    let (token, jumps_queue) = (&waiter.token, waiter.want == Want::Upgrade);
-    // For each owner reached, who waits for it and where: the way back to the start.
-    let mut reached: HashMap<Rc<[u8]>, Step> = HashMap::new();
-    let mut frontier = VecDeque::from([token.clone()]);
-    while let Some(waiting) = frontier.pop_front() {
-        // What else the token waits for closes no cycle now, unless others have just come to wait for
-        // this request: an upgrade goes before those who are there.
-        let is_only = waiting == *token && !jumps_queue;
-        for ticket in waitlist.of_token(&waiting).filter(|own| !is_only || *own == ticket) {
-            for (place, blocker) in blockers(ticket, token, waitlist, space, now) {
-                let step = Step { token: waiting.clone(), place };
-                if blocker == *token {
-                    return Some(way_back(step, token, &reached));
-                }
-                if !reached.contains_key(&blocker) {
-                    reached.insert(blocker.clone(), step);
-                    frontier.push_back(blocker);
-                }
+    let start = waiter.token.clone();
+    // What else the token waits for closes no cycle now, unless others have just come to wait for
+    // this request: an upgrade goes before those who are there.
+    let jumps_queue = waiter.want == Want::Upgrade;
+    let mut search = Search {
+        new: ticket,
+        jumps_queue,
+        waitlist,
+        now,
+        reached: HashMap::new(),
+        frontier: VecDeque::from([start.clone()]),
+        spots: HashMap::new(),
+        start,
+    };
+    while let Some(waiting) = search.frontier.pop_front() {
+        let is_only = waiting == search.start && !jumps_queue;
+        for own in waitlist.of_token(&waiting).filter(|own| !is_only || *own == ticket) {
+            if let Some(last) = search.follow(own, space) {
+                return Some(search.way_back(last));
             }
         }
     }
     None
 }
 
-fn way_back(last: Step, start: &Rc<[u8]>, reached: &HashMap<Rc<[u8]>, Step>) -> Vec<Step> {
-    let mut steps = vec![last];
-    while steps.last().is_some_and(|step| step.token != *start) {
-        let step = reached[&steps[steps.len() - 1].token].clone();
-        steps.push(step);
-    }
-    steps.reverse();
-    steps
+struct Search<'w> {
+    /// The request that has just come, and its token.
+    new: Ticket,
+    start: Rc<[u8]>,
+    jumps_queue: bool,
+    waitlist: &'w Waitlist,
+    now: Moment,
+    /// For each owner reached, who waits for it and where: the way back to the start.
+    reached: HashMap<Rc<[u8]>, Step>,
+    frontier: VecDeque<Rc<[u8]>>,
+    spots: HashMap<Place, Spot>,
 }
 
-/// Whom this request waits for, as far as a cycle back to `start` can lead through them: owners
-/// that wait themselves, and `start`.
-fn blockers(
-    ticket: Ticket,
-    start: &Rc<[u8]>,
-    waitlist: &Waitlist,
-    space: &mut impl Space,
-    now: Moment,
-) -> Vec<(Place, Rc<[u8]>)> {
-    let Some(waiter) = waitlist.get(ticket) else { return Vec::new() };
-    let mut found = Vec::new();
-    for place in &waiter.places {
+/// What the search has done at one name.
+struct Spot {
+    /// Whether the start holds the lock.
+    start_holds: bool,
+    /// Where the start stands in the queue, as far as others can stand behind it.
+    start_stands: Vec<Ticket>,
+    /// Whether all holders have been reached.
+    has_holders: bool,
+    /// Whether the waiting upgrades have been reached.
+    has_upgrades: bool,
+    /// All that stand before this ticket have been reached,
+    all_before: Ticket,
+    /// and before this one all but the lone readers.
+    others_before: Ticket,
+}
+
+impl Search<'_> {
+    /// Goes on to all whom this request waits for, as far as a cycle can lead through them: owners that
+    /// wait themselves. The last step of the cycle, if one of them is the start.
+    fn follow(&mut self, ticket: Ticket, space: &mut impl Space) -> Option<Step> {
+        let waitlist = self.waitlist;
+        let waiter = waitlist.get(ticket)?;
+        waiter.places.iter().find_map(|place| self.follow_at(ticket, waiter, place, space))
+    }
+
+    fn follow_at(
+        &mut self,
+        ticket: Ticket,
+        waiter: &Waiter,
+        place: &Place,
+        space: &mut impl Space,
+    ) -> Option<Step> {
+        let waitlist = self.waitlist;
+        if let Some(spot) = self.spots.get(place)
+            && spot.has_holders
+            && spot.has_upgrades
+            && spot.all_before >= ticket
+            && !spot.start_holds
+            && spot.start_stands.is_empty()
+        {
+            return None;
+        }
         let mut own = waitlist.of_token_at(&waiter.token, place.as_ref()).into_iter();
         if own.any(|own| own != ticket && waitlist.is_ahead(place.as_ref(), own, ticket)) {
-            continue;
+            return None;
         }
-        if let Seen::Lock(Some(lock)) = space.look(place.as_ref()) {
-            let standing = lock.standing(&waiter.token, waiter.want, now.ms());
-            if matches!(standing, Standing::Held { .. } | Standing::OtherMode(_) | Standing::NotHeld) {
-                continue;
-            }
-            let excluded = waiter.wants_write() || lock.mode() == Mode::Write;
-            if excluded || waitlist.has_writer_ahead(place.as_ref(), ticket) {
-                let mut note = |token: &Rc<[u8]>| {
-                    if *token != waiter.token && lock.holder(token, now.ms()).is_some() {
-                        found.push((place.clone(), token.clone()));
-                    }
-                };
-                note(start);
-                if lock.len() <= waitlist.tokens().len() {
-                    let waiting = lock.holders_unordered().filter(|holder| waitlist.has_token(&holder.token));
-                    waiting.for_each(|holder| note(&Rc::from(&*holder.token)));
-                } else {
-                    waitlist.tokens().for_each(note);
-                }
-            }
+        let lock = match space.look(place.as_ref()) {
+            Seen::Lock(lock) => lock,
+            Seen::OtherType | Seen::Elsewhere => None,
+        };
+        let now_ms = self.now.ms();
+        let standing = lock.map(|lock| lock.standing(&waiter.token, waiter.want, now_ms));
+        if let Some(Standing::Held { .. } | Standing::OtherMode(_) | Standing::NotHeld) = standing {
+            return None;
         }
-        let of_start = waitlist.of_token_at(start, place.as_ref());
-        let ahead = of_start.into_iter().filter(|other| waitlist.is_ahead(place.as_ref(), *other, ticket));
-        for other in ahead.chain(waitlist.entangled_ahead(place.as_ref(), ticket)) {
-            let Some(ahead) = waitlist.get(other) else { continue };
-            let together = waiter.want == ahead.want
-                && ahead.is_lone_reader()
-                && !waitlist.has_writer_between(place.as_ref(), other, ticket);
-            if ahead.token != waiter.token && !together {
-                found.push((place.clone(), ahead.token.clone()));
-            }
+        let mut spot = self.spots.remove(place).unwrap_or_else(|| self.spot(place, lock));
+        let found = self.holders(ticket, waiter, place, lock, &mut spot);
+        let found = found.or_else(|| self.queue(ticket, waiter, place, &mut spot));
+        self.spots.insert(place.clone(), spot);
+        found
+    }
+
+    fn spot(&self, place: &Place, lock: Option<&Lock>) -> Spot {
+        let mut start_stands = self.waitlist.of_token_at(&self.start, place.as_ref());
+        if !self.jumps_queue {
+            start_stands.retain(|own| *own != self.new);
+        }
+        let start_holds = lock.is_some_and(|lock| lock.holder(&self.start, self.now.ms()).is_some());
+        Spot {
+            start_holds,
+            start_stands,
+            has_holders: false,
+            has_upgrades: false,
+            all_before: Ticket::FIRST,
+            others_before: Ticket::FIRST,
         }
     }
-    found
+
+    /// Reaches the holders, if the request waits for them.
+    fn holders(
+        &mut self,
+        ticket: Ticket,
+        waiter: &Waiter,
+        place: &Place,
+        lock: Option<&Lock>,
+        spot: &mut Spot,
+    ) -> Option<Step> {
+        let (waitlist, now_ms) = (self.waitlist, self.now.ms());
+        let is_excluded = |lock: &&Lock| {
+            waiter.wants_write()
+                || lock.mode() == Mode::Write
+                || waitlist.has_writer_ahead(place.as_ref(), ticket)
+        };
+        let lock = lock.filter(is_excluded)?;
+        if spot.start_holds && waiter.token != self.start {
+            return Some(self.step(waiter, place));
+        }
+        if spot.has_holders {
+            return None;
+        }
+        spot.has_holders = true;
+        if lock.len() <= waitlist.tokens().len() {
+            let live = lock.holders_unordered().filter(|holder| holder.is_live(now_ms));
+            let waiting = live.filter(|holder| waitlist.has_token(&holder.token));
+            waiting.for_each(|holder| self.reach(&Rc::from(&*holder.token), waiter, place));
+        } else {
+            let holding = waitlist.tokens().filter(|token| lock.holder(token, now_ms).is_some());
+            holding.for_each(|token| self.reach(token, waiter, place));
+        }
+        None
+    }
+
+    /// Reaches those ahead of the request in the queue, if it waits for them.
+    fn queue(&mut self, ticket: Ticket, waiter: &Waiter, place: &Place, spot: &mut Spot) -> Option<Step> {
+        let (waitlist, at) = (self.waitlist, place.as_ref());
+        if waiter.token != self.start {
+            let mut ahead = spot.start_stands.iter().filter(|own| waitlist.is_ahead(at, **own, ticket));
+            if ahead.any(|own| !self.are_let_in_together(place, *own, ticket)) {
+                return Some(self.step(waiter, place));
+            }
+        }
+        if waiter.want == Want::Upgrade {
+            return None; // Only its own token's stand before it.
+        }
+        if !spot.has_upgrades {
+            spot.has_upgrades = true;
+            self.reach_all(waitlist.entangled_upgrades(at), waiter, place);
+        }
+        // A reader waits for all up to the last writer, and beyond for all but lone readers.
+        let barrier = match waiter.want {
+            Want::Hold(Mode::Read) => {
+                waitlist.last_writer_before(at, ticket).map_or(Ticket::FIRST, Ticket::next)
+            }
+            _ => ticket,
+        };
+        if barrier > spot.all_before {
+            self.reach_all(waitlist.entangled_arrivals(at, spot.all_before, barrier), waiter, place);
+            spot.all_before = barrier;
+        }
+        let from = spot.all_before.max(spot.others_before);
+        if ticket > from {
+            let mut others = waitlist.entangled_arrivals(at, from, ticket);
+            others.retain(|other| waitlist.get(*other).is_some_and(|other| !other.is_lone_reader()));
+            self.reach_all(others, waiter, place);
+            spot.others_before = ticket;
+        }
+        None
+    }
+
+    fn are_let_in_together(&self, place: &Place, ahead: Ticket, behind: Ticket) -> bool {
+        let (Some(first), Some(second)) = (self.waitlist.get(ahead), self.waitlist.get(behind)) else {
+            return false;
+        };
+        first.is_lone_reader()
+            && second.want == first.want
+            && !self.waitlist.has_writer_between(place.as_ref(), ahead, behind)
+    }
+
+    /// The last first: where it stands behind the others elsewhere too, they are all reached from it.
+    fn reach_all(&mut self, tickets: Vec<Ticket>, waiter: &Waiter, place: &Place) {
+        let waitlist = self.waitlist;
+        for ahead in tickets.into_iter().rev().filter_map(|ticket| waitlist.get(ticket)) {
+            self.reach(&ahead.token, waiter, place);
+        }
+    }
+
+    /// The start is not reached in this way: whether somebody waits for it is asked of each by itself.
+    fn reach(&mut self, blocker: &Rc<[u8]>, waiter: &Waiter, place: &Place) {
+        if *blocker != waiter.token && *blocker != self.start && !self.reached.contains_key(blocker) {
+            self.reached.insert(blocker.clone(), self.step(waiter, place));
+            self.frontier.push_back(blocker.clone());
+        }
+    }
+
+    fn step(&self, waiter: &Waiter, place: &Place) -> Step {
+        Step { token: waiter.token.clone(), place: place.clone() }
+    }
+
+    fn way_back(&self, last: Step) -> Vec<Step> {
+        let mut steps = vec![last];
+        while steps.last().is_some_and(|step| step.token != self.start) {
+            let step = self.reached[&steps[steps.len() - 1].token].clone();
+            steps.push(step);
+        }
+        steps.reverse();
+        steps
+    }
 }

@@ -74,6 +74,16 @@ impl Equivalent<Place> for PlaceRef<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub(crate) u64);
 
+impl Ticket {
+    /// Before every ticket that is drawn.
+    pub(crate) const FIRST: Self = Self(0);
+
+    /// What could be drawn after this one.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub struct Waiter {
@@ -352,17 +362,23 @@ impl Waitlist {
         self.queue(place).is_some_and(|queue| queue.writers.range(first..second).next().is_some())
     }
 
-    /// The entangled requests that are served at this place before `ticket`.
-    pub(crate) fn entangled_ahead(&self, place: PlaceRef<'_>, ticket: Ticket) -> Vec<Ticket> {
+    /// The last that wants to write among those who came to this place before `ticket`. Upgrades, which
+    /// stand before everybody, are not counted.
+    pub(crate) fn last_writer_before(&self, place: PlaceRef<'_>, ticket: Ticket) -> Option<Ticket> {
+        self.queue(place)?.writers.range(..ticket).next_back().copied()
+    }
+
+    /// The entangled ones among the upgrades that wait at this place.
+    pub(crate) fn entangled_upgrades(&self, place: PlaceRef<'_>) -> Vec<Ticket> {
         let Some(queue) = self.queue(place) else { return Vec::new() };
-        let upgrade = queue.upgrades.contains(&ticket);
-        let before =
-            queue.entangled.range(..ticket).filter(|other| !upgrade || queue.upgrades.contains(*other));
-        let upgrades = queue
-            .upgrades
-            .iter()
-            .filter(|other| !upgrade && **other > ticket && queue.entangled.contains(*other));
-        before.chain(upgrades).copied().collect()
+        queue.upgrades.intersection(&queue.entangled).copied().collect()
+    }
+
+    /// The entangled requests, other than upgrades, that came to this place from `from` to before `to`.
+    pub(crate) fn entangled_arrivals(&self, place: PlaceRef<'_>, from: Ticket, to: Ticket) -> Vec<Ticket> {
+        let Some(queue) = self.queue(place) else { return Vec::new() };
+        let between = queue.entangled.range(from..to);
+        between.filter(|ticket| !queue.upgrades.contains(ticket)).copied().collect()
     }
 
     fn queue(&self, place: PlaceRef<'_>) -> Option<&Queue> {

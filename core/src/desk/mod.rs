@@ -115,7 +115,7 @@ impl Desk {
         if !standings.iter().any(Standing::is_blocked) {
             places.clone().for_each(|place| self.confirm(place, ask.token));
             let fence = self.grant(space, now, ask, &standings);
-            places.for_each(|place| self.settle_at(space, now, place));
+            self.settle_at(space, now, places);
             return Ok(Outcome::Granted(fence));
         }
         let gives_up_ms = match ask.patience {
@@ -146,7 +146,7 @@ impl Desk {
     ) -> Result<bool, Refusal> {
         let released = self.drop_hold(space, now, place, token, mode)?;
         if released {
-            self.settle_at(space, now, place);
+            self.settle_at(space, now, [place]);
         }
         Ok(released)
     }
@@ -168,13 +168,12 @@ impl Desk {
         }
         let mut released = Vec::new();
         for name in names {
-            if self.drop_hold(space, now, PlaceRef { db, name }, token, None)? {
-                released.push(*name);
+            let place = PlaceRef { db, name };
+            if self.drop_hold(space, now, place, token, None)? {
+                released.push(place);
             }
         }
-        for name in &released {
-            self.settle_at(space, now, PlaceRef { db, name });
-        }
+        self.settle_at(space, now, released.iter().copied());
         Ok(released.len())
     }
 
@@ -206,9 +205,7 @@ impl Desk {
             self.confirm(place, token);
             space.apply(place, &Effect { at_ms: now.ms(), change }, Event::Extend);
         }
-        for name in names {
-            self.settle_at(space, now, PlaceRef { db, name });
-        }
+        self.settle_at(space, now, names.iter().map(|name| PlaceRef { db, name }));
         Ok(true)
     }
 
@@ -252,7 +249,7 @@ impl Desk {
                 fence
             }
         };
-        self.settle_at(space, now, place);
+        self.settle_at(space, now, [place]);
         Ok(fence)
     }
 

@@ -1,6 +1,6 @@
 //! Serving the queues: after an operation, after a deadline, after anything that befell a key.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 
 use hashbrown::HashSet;
@@ -96,37 +96,59 @@ impl Desk {
         self.untold.clear();
     }
 
-    /// Serves whoever waits at this name and can now be served.
-    pub(super) fn settle_at(&mut self, space: &mut impl Space, now: Moment, place: PlaceRef<'_>) {
-        if self.waitlist.len_at(place) > 0 {
-            self.settle(space, now, VecDeque::from([Work::Place(place.into())]));
+    /// Serves whoever waits at these names and can now be served. All names that one operation has
+    /// changed come in one call, so that a request that waits at many of them is looked at once.
+    pub(super) fn settle_at<'p>(
+        &mut self,
+        space: &mut impl Space,
+        now: Moment,
+        places: impl IntoIterator<Item = PlaceRef<'p>>,
+    ) {
+        if self.waitlist.is_empty() {
+            return;
+        }
+        let waited_for = places.into_iter().filter(|place| self.waitlist.len_at(*place) > 0);
+        let work: VecDeque<Work> = waited_for.map(|place| Work::Place(place.into())).collect();
+        if !work.is_empty() {
+            self.settle(space, now, work);
         }
     }
 
     /// Works through the queues that something has changed for, and those that change in turn.
     ///
     /// The cost is that of the requests served, whatever the number of those that go on waiting: at
-    /// each name only the front is looked at, until one cannot be served.
+    /// each name only the front is looked at, until one cannot be served. A request for many names,
+    /// which may be at the front of all of them, is looked at when the others have been served.
     pub(super) fn settle(&mut self, space: &mut impl Space, now: Moment, mut work: VecDeque<Work>) {
-        // Requests that were found blocked, and for which nothing has changed since. A request for many
-        // names stands at the front of many of them; it is looked at once.
+        // Requests that were found blocked, and for which nothing has changed since.
         let mut blocked = HashSet::new();
-        while let Some(item) = work.pop_front() {
-            match item {
-                Work::Place(place) => {
-                    while let Some(ticket) = self.waitlist.front(place.as_ref()) {
-                        if blocked.contains(&ticket) {
-                            break;
-                        }
-                        if !self.attempt(space, now, ticket, &mut work, &mut blocked) {
-                            self.set_wakes(space, now, ticket);
-                            break;
+        let mut for_many = BTreeSet::new();
+        loop {
+            while let Some(item) = work.pop_front() {
+                match item {
+                    Work::Place(place) => {
+                        while let Some(ticket) = self.waitlist.front(place.as_ref()) {
+                            if blocked.contains(&ticket) {
+                                break;
+                            }
+                            if self.waitlist.get(ticket).is_some_and(|waiter| waiter.places.len() > 1) {
+                                for_many.insert(ticket);
+                                break;
+                            }
+                            if !self.attempt(space, now, ticket, &mut work, &mut blocked) {
+                                self.set_wakes(space, now, ticket);
+                                break;
+                            }
                         }
                     }
+                    Work::Ticket(ticket) => {
+                        self.attempt(space, now, ticket, &mut work, &mut blocked);
+                    }
                 }
-                Work::Ticket(ticket) => {
-                    self.attempt(space, now, ticket, &mut work, &mut blocked);
-                }
+            }
+            let Some(ticket) = for_many.pop_first() else { break };
+            if !self.attempt(space, now, ticket, &mut work, &mut blocked) {
+                self.set_wakes(space, now, ticket);
             }
         }
     }

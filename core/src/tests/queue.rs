@@ -5,11 +5,9 @@
 //! for the words.
 
 use super::scene::{READ, Scene, TTL_MS, WRITE};
-use super::space::{Primary, ms, place};
+use super::space::{Counted, ms, place};
 use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
-use crate::effect::{Effect, Event};
 use crate::queue::PlaceRef;
-use crate::space::{Seen, Space};
 
 #[test]
 fn writers_are_served_in_order_of_arrival_one_at_a_time() {
@@ -234,24 +232,6 @@ fn the_counters_tell_the_story() {
     assert_eq!((counters.grants, counters.refusals, counters.handoffs), (3, 1, 1));
     assert_eq!((counters.releases, counters.wait_timeouts, counters.deadlocks), (1, 1, 0));
     assert_eq!((counters.wait_ms_total, counters.wait_ms_max, counters.waiters_max), (50, 50, 2));
-}
-
-/// Counts looks at the locks, of which every decision takes one for each name.
-#[derive(Default)]
-struct Counted {
-    space: Primary,
-    looks: usize,
-}
-
-impl Space for Counted {
-    fn look(&mut self, place: PlaceRef<'_>) -> Seen<'_> {
-        self.looks += 1;
-        self.space.look(place)
-    }
-
-    fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
-        self.space.apply(place, effect, event);
-    }
 }
 
 /// So many requests, of which each has the token that its number is given, wait one after another for

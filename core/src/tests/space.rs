@@ -225,6 +225,24 @@ impl Space for Primary {
     }
 }
 
+/// Counts looks at the locks, of which every decision takes one for each name.
+#[derive(Default)]
+pub(super) struct Counted {
+    pub(super) space: Primary,
+    pub(super) looks: usize,
+}
+
+impl Space for Counted {
+    fn look(&mut self, place: PlaceRef<'_>) -> Seen<'_> {
+        self.looks += 1;
+        self.space.look(place)
+    }
+
+    fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
+        self.space.apply(place, effect, event);
+    }
+}
+
 /// A replica, or a server that loads its log.
 #[derive(Debug, Default)]
 pub(super) struct Replica {
