@@ -103,13 +103,17 @@ pub fn swap_databases(first: i32, second: i32) {
 pub fn doom(connection: u64) -> bool {
     EPHEMERALS.with_borrow_mut(|all| {
         let Some(holds) = all.holds_of.remove(&connection) else { return false };
-        for hold in holds {
-            all.connection_of.remove(&hold);
-            let (db, name, token) = hold;
+        // They stay bound to it until they have ended: whoever looks sees that it has closed.
+        for (db, name, token) in holds {
             all.doomed.entry((db, name)).or_default().push(token);
         }
         true
     })
+}
+
+/// Whether any hold is doomed.
+pub fn are_any_doomed() -> bool {
+    EPHEMERALS.with_borrow(|all| !all.doomed.is_empty())
 }
 
 /// The tokens of the doomed holds of this key; whoever takes them ends the holds.

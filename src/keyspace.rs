@@ -4,6 +4,8 @@
 //! order: the value, the key's expiry, the replication stream, `WATCH`. The announcement comes last,
 //! when the desk is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 use slock_core::{Change, Effect, Event, Lock, PlaceRef, Seen, Space};
@@ -14,12 +16,14 @@ use crate::{ephemerals, marks, metrics, wire};
 /// The keys that a context sees.
 pub struct Keyspace<'c> {
     ctx: Ctx<'c>,
-    /// The keys that the command named, so that no string has to be made for them.
+    /// The keys that the command named. The server has let it through to this node for them, and no
+    /// string has to be made.
     named: &'c [Text<'c>],
     /// The one of them that is probably asked for next: they are gone through in order.
     next_named: usize,
+    /// Where each of them stands, once one was asked for out of order.
+    named_at: Option<HashMap<&'c [u8], usize>>,
     db: i32,
-    may_be_elsewhere: bool,
     /// Whether changes have to be written out for others; see [`Ctx::has_audience`].
     is_heard: bool,
     open: Option<Open<'c>>,
@@ -56,28 +60,29 @@ impl Name<'_> {
 }
 
 impl<'c> Keyspace<'c> {
-    /// The keys of a command, which the server has let through to this node.
+    /// The keys of a command, and whatever else is opened because of it: those who waited for one of
+    /// its keys may ask for others too.
     pub fn of_command(ctx: Ctx<'c>, named: &'c [Text<'c>], db: i32) -> Self {
         Self {
             ctx,
             named,
             next_named: 0,
+            named_at: None,
             db,
-            may_be_elsewhere: false,
             is_heard: ctx.has_audience(),
             open: None,
             unannounced: SmallVec::new(),
         }
     }
 
-    /// All keys, seen from a timer. In a cluster a key may be at another node by now.
+    /// All keys, seen from a timer.
     pub fn of_timer(ctx: Ctx<'c>) -> Self {
         Self {
             ctx,
             named: &[],
             next_named: 0,
+            named_at: None,
             db: ctx.db(),
-            may_be_elsewhere: ctx.is_cluster(),
             is_heard: true,
             open: None,
             unannounced: SmallVec::new(),
@@ -102,7 +107,23 @@ impl<'c> Keyspace<'c> {
         }
     }
 
-    /// Opens a key, unless it is the one that is open. None if another node has it.
+    /// Which of the named keys this is, if any.
+    fn position(&mut self, name: &[u8]) -> Option<usize> {
+        let named = self.named;
+        if named.get(self.next_named).is_some_and(|text| text.bytes() == name) {
+            return Some(self.next_named);
+        }
+        if named.len() <= 1 {
+            return named.first().filter(|text| text.bytes() == name).map(|_| 0);
+        }
+        let named_at = self
+            .named_at
+            .get_or_insert_with(|| named.iter().enumerate().map(|(at, text)| (text.bytes(), at)).collect());
+        named_at.get(name).copied()
+    }
+
+    /// Opens a key, unless it is the one that is open. None if another node of the cluster has it, which
+    /// can be so of every key but those that the command named.
     fn open(&mut self, place: PlaceRef<'_>) -> Option<&mut Open<'c>> {
         let is_open = self
             .open
@@ -114,18 +135,16 @@ impl<'c> Keyspace<'c> {
                 self.ctx.select_db(place.db);
                 self.db = place.db;
             }
-            let (passed, ahead) = self.named.split_at(self.next_named.min(self.named.len()));
-            let name = match ahead.iter().chain(passed).position(|text| text.bytes() == place.name) {
-                Some(steps) => {
-                    let at = (self.next_named + steps) % self.named.len();
-                    self.next_named = (at + 1) % self.named.len();
-                    Name::Lent(self.named[at])
+            let name = if let Some(at) = self.position(place.name) {
+                self.next_named = (at + 1) % self.named.len();
+                Name::Lent(self.named[at])
+            } else {
+                let name = OwnedText::new(place.name);
+                if self.ctx.is_cluster() && !self.ctx.owns_key(name.as_text()) {
+                    return None;
                 }
-                None => Name::Own(OwnedText::new(place.name)),
+                Name::Own(name)
             };
-            if self.may_be_elsewhere && !self.ctx.owns_key(name.text()) {
-                return None;
-            }
             let key = LockKey::open(self.ctx, name.text());
             self.open = Some(Open { db: place.db, name, key });
         }

@@ -6,6 +6,8 @@
 //! stored and replicated in one unit with the release. The client is told from a timer of 0 ms at
 //! the end of the same turn of the event loop ([`tick`]). Between the two it may still be killed or
 //! unblocked: then the grant is told by that callback, or taken back and handed to the next.
+//! It is not told for good until the reply has left the server: a connection that the server has
+//! given up, without having closed it yet, takes replies and drops them ([`on_sent`]).
 //! `RM_UnblockClient` is called from the timer only, because a client that is unblocked again before
 //! the server has noticed the first time gets no reply on Redis 7.0, and stops Redis 7.2.
 //!
@@ -17,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use slock_core::{Answer, Desk, Lock, Moment, PlaceRef, Refusal, Ticket};
+use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, PlaceRef, Refusal, Ticket};
 
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
@@ -51,6 +53,8 @@ struct Office {
     tickets: HashMap<Handle, Ticket>,
     /// Answered, to be told at the next tick.
     outbox: Vec<Ticket>,
+    /// Told in this turn of the event loop: by connection, replies that have yet to leave the server.
+    leaving: Vec<(u64, Ticket)>,
     /// Clients that have gone or were answered by a callback; the server's part is to be freed.
     leftovers: Vec<Handle>,
 }
@@ -58,6 +62,7 @@ struct Office {
 /// A client that waits.
 struct Parked {
     handle: Handle,
+    connection: u64,
     state: State,
 }
 
@@ -83,7 +88,8 @@ thread_local! {
     static IS_OPEN: Cell<bool> = const { Cell::new(false) };
     static IS_LOADING: Cell<bool> = const { Cell::new(false) };
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
-    static WATCHES_KEYS: Cell<bool> = const { Cell::new(false) };
+    /// Whether somebody has waited since the start. What only waiting clients need is asked for then.
+    static LISTENS: Cell<bool> = const { Cell::new(false) };
     static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
     static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
     static PROBED: Cell<Option<Instant>> = const { Cell::new(None) };
@@ -121,11 +127,8 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
         }
     },
     configured: read_configuration,
-    disconnected: |connection| {
-        if ephemerals::doom(connection) {
-            mark(Mark::Doomed);
-        }
-    },
+    disconnected: on_disconnected,
+    sent: on_sent,
 };
 
 static CLIENT_CALLBACKS: BlockedCallbacks =
@@ -221,33 +224,60 @@ pub fn serve<'c, R>(
     names: &[&[u8]],
     deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
 ) -> R {
-    let result = OFFICE.with_borrow_mut(|office| {
-        let now = now();
-        for name in names {
-            let place = PlaceRef { db: space.db(), name };
-            office.end_holds(&mut space, now, place, &ephemerals::take_doomed(place));
-        }
-        let result = deal(&mut office.desk, &mut space, now);
-        office.follow_up();
-        result
-    });
+    let result = OFFICE.with_borrow_mut(|office| office.serve(&mut space, names, deal));
     space.announce();
     result
 }
 
-/// Leaves the client of this command waiting for the answer to its ticket.
-pub fn park(ctx: Ctx<'_>, ticket: Ticket) {
-    if !WATCHES_KEYS.replace(true) {
-        server::subscribe_to_keys();
-    }
-    let handle = server::block(ctx, &CLIENT_CALLBACKS);
-    OFFICE.with_borrow_mut(|office| {
-        office.parked.insert(ticket, Parked { handle, state: State::Waits });
-        office.tickets.insert(handle, ticket);
+/// [`serve`]s a request for a hold, and leaves its client waiting if it has to. Where the client cannot
+/// wait after all, the request is refused.
+pub fn acquire<'c>(ctx: Ctx<'c>, mut space: Keyspace<'c>, ask: &Ask<'_>) -> Result<Outcome, Refusal> {
+    let outcome = OFFICE.with_borrow_mut(|office| {
+        let outcome = office.serve(&mut space, ask.names, |desk, space, now| desk.acquire(space, now, ask));
+        let Ok(Outcome::Parked(ticket)) = outcome else { return outcome };
+        if office.park(ctx, ticket) {
+            return outcome;
+        }
+        let outcome = office.desk.withdraw(ticket);
+        office.follow_up();
+        Ok(outcome)
     });
+    space.announce();
+    outcome
 }
 
 impl Office {
+    fn serve<'c, R>(
+        &mut self,
+        space: &mut Keyspace<'c>,
+        names: &[&[u8]],
+        deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
+    ) -> R {
+        let now = now();
+        if ephemerals::are_any_doomed() {
+            let db = space.db();
+            // See `Mark::Doomed`.
+            self.desk.take_back_grants(space, now, Some(db));
+            let places = names.iter().map(|name| PlaceRef { db, name });
+            self.end_holds(space, now, places.map(|place| (place, ephemerals::take_doomed(place))));
+        }
+        let result = deal(&mut self.desk, space, now);
+        self.follow_up();
+        result
+    }
+
+    /// Leaves the client of this command waiting for the answer to its ticket. False if it cannot wait.
+    fn park(&mut self, ctx: Ctx<'_>, ticket: Ticket) -> bool {
+        if !LISTENS.replace(true) {
+            server::subscribe_to_keys();
+            server::subscribe_to_sending();
+        }
+        let Some(handle) = server::block(ctx, &CLIENT_CALLBACKS) else { return false };
+        self.parked.insert(ticket, Parked { handle, connection: ctx.client_id(), state: State::Waits });
+        self.tickets.insert(handle, ticket);
+        true
+    }
+
     /// After the desk has done something: collects answers, sets the alarm.
     fn follow_up(&mut self) {
         self.collect_answers();
@@ -308,7 +338,7 @@ fn tick(ctx: Ctx<'_>) {
             }
             if IS_CLUSTER.get() && PROBED.get().is_none_or(|probed| probed.elapsed() >= CLUSTER_PROBE) {
                 PROBED.set(Some(Instant::now()));
-                office.desk.mark_database(None);
+                office.desk.probe(&mut space);
             }
             office.desk.drive(&mut space, now);
         } else {
@@ -345,17 +375,24 @@ fn tick(ctx: Ctx<'_>) {
 
 impl Office {
     /// Ends the holds of connections that have closed.
-    fn end_holds(
+    fn end_holds<'p>(
         &mut self,
         space: &mut Keyspace<'_>,
         now: Moment,
-        place: PlaceRef<'_>,
-        tokens: &[Box<[u8]>],
+        doomed: impl Iterator<Item = (PlaceRef<'p>, Vec<Box<[u8]>>)>,
     ) {
-        for token in tokens {
-            // A key of another type has no hold to end.
-            let _ = self.desk.release(space, now, place, token, None);
+        let mut changed = Vec::new();
+        for (place, tokens) in doomed {
+            for token in tokens {
+                if self.desk.drop_hold(space, now, place, &token, None) == Ok(true) {
+                    changed.push(place);
+                } else {
+                    // The key has gone, or moved to another node.
+                    ephemerals::unbind(place, &token);
+                }
+            }
         }
+        self.desk.settle_at(space, now, changed);
     }
 
     fn read_mark(&mut self, space: &mut Keyspace<'_>, now: Moment, mark: Mark) {
@@ -365,10 +402,13 @@ impl Office {
             Mark::Doomed => {
                 // A grant to the same connection that it was not told of may have replaced a hold that
                 // is bound to another: that one comes back first.
-                self.desk.take_back_grants(space, now);
-                for ((db, name), tokens) in ephemerals::take_all_doomed() {
-                    self.end_holds(space, now, PlaceRef { db, name: &name }, &tokens);
-                }
+                self.desk.take_back_grants(space, now, None);
+                let doomed: Vec<_> = ephemerals::take_all_doomed().into_iter().collect();
+                let doomed = doomed.iter().map(|((db, name), tokens)| {
+                    let place = PlaceRef { db: *db, name };
+                    (place, tokens.clone())
+                });
+                self.end_holds(space, now, doomed);
             }
         }
     }
@@ -434,7 +474,7 @@ fn on_unblocked(handle: Handle) -> Reply {
         }
         match parked.state {
             State::Answered(answer) | State::Sent(answer) => {
-                office.desk.told(ticket);
+                office.leaving.push((parked.connection, ticket));
                 reply_to(&answer)
             }
             State::Waits => {
@@ -461,14 +501,47 @@ fn on_gone(handle: Handle) {
 
 fn on_delivered(handle: Handle, is_told: bool) {
     OFFICE.with_borrow_mut(|office| {
-        let Some((ticket, _)) = office.forget(handle) else { return };
+        let Some((ticket, parked)) = office.forget(handle) else { return };
         if is_told {
-            office.desk.told(ticket);
+            office.leaving.push((parked.connection, ticket));
         } else {
             office.desk.leave(ticket);
             ring_soon();
         }
     });
+}
+
+/// The replies of this turn have left the server, and connections that could not take them have closed.
+fn on_sent() {
+    OFFICE.with_borrow_mut(|office| {
+        for (_, ticket) in std::mem::take(&mut office.leaving) {
+            office.desk.told(ticket);
+        }
+    });
+}
+
+/// A connection closes. What it was told in this turn it has not got, unless it closes because it was
+/// told all, as after `QUIT`.
+fn on_disconnected(ctx: Ctx<'_>, connection: u64) {
+    // A client may also end in the middle of a command, where nothing has been told.
+    let is_leaving = OFFICE.with(|office| {
+        let office = office.try_borrow().ok();
+        office.is_some_and(|office| office.leaving.iter().any(|(to, _)| *to == connection))
+    });
+    if is_leaving && !ctx.closes_after_reply(connection) {
+        OFFICE.with_borrow_mut(|office| {
+            let (lost, rest) = office.leaving.drain(..).partition(|(to, _)| *to == connection);
+            office.leaving = rest;
+            let lost: Vec<(u64, Ticket)> = lost;
+            for (_, ticket) in lost {
+                office.desk.leave(ticket);
+            }
+        });
+        ring_soon();
+    }
+    if ephemerals::doom(connection) {
+        mark(Mark::Doomed);
+    }
 }
 
 fn on_removed(place: PlaceRef<'_>, lock: &Lock) {

@@ -21,9 +21,12 @@ thread_local! {
 
 /// Takes note of what the server's configuration says about it.
 pub fn read_configuration(ctx: Ctx<'_>) {
-    MIN_REPLICAS.set(ctx.config(c"min-replicas-to-write").and_then(|text| text.parse().ok()).unwrap_or(0));
-    let stops = ctx.config(c"stop-writes-on-bgsave-error").is_some_and(|text| text == "yes");
-    SNAPSHOTS_MUST_SUCCEED.set(stops && ctx.config(c"save").is_some_and(|text| !text.is_empty()));
+    // Where `CONFIG` was renamed, the careful answer. How many replicas are near enough the server tells
+    // only where some are needed.
+    let needed = ctx.config(c"min-replicas-to-write").and_then(|text| text.parse().ok());
+    MIN_REPLICAS.set(needed.unwrap_or(1));
+    let stops = ctx.config(c"stop-writes-on-bgsave-error").is_none_or(|text| text == "yes");
+    SNAPSHOTS_MUST_SUCCEED.set(stops && ctx.config(c"save").is_none_or(|text| !text.is_empty()));
     DISK.set(None);
 }
 

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::{Equivalent, HashMap, HashSet};
 
 use crate::lock::{Mode, Want};
 
@@ -198,6 +198,11 @@ impl Waitlist {
     /// The places where anybody waits.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         self.queues.keys()
+    }
+
+    /// The first place of each request, each once.
+    pub(crate) fn first_places(&self) -> HashSet<Place> {
+        self.waiters.values().map(|waiter| waiter.places[0].clone()).collect()
     }
 
     pub(crate) fn tickets(&self) -> Vec<Ticket> {

@@ -151,13 +151,10 @@ fn acquire(
     let patience = if waits { options.patience } else { Patience::None };
     let ask = Ask { db, names, token, want, ttl_ms, meta: options.meta, patience, connection };
     let space = Keyspace::of_command(ctx, keys, db);
-    match office::serve(space, names, |desk, space, now| desk.acquire(space, now, &ask)) {
+    match office::acquire(ctx, space, &ask) {
         Ok(Outcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
         Ok(Outcome::Refused) => Ok(Reply::Int(0)),
-        Ok(Outcome::Parked(ticket)) => {
-            office::park(ctx, ticket);
-            Ok(Reply::Sent)
-        }
+        Ok(Outcome::Parked(_)) => Ok(Reply::Sent),
         Err(refusal) => Err(refused(refusal)),
     }
 }

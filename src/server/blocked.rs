@@ -41,13 +41,17 @@ thread_local! {
     static CALLBACKS: std::cell::Cell<Option<&'static Callbacks>> = const { std::cell::Cell::new(None) };
 }
 
-/// Leaves the client of this command without an answer until [`Handle::answer`].
-pub fn block(ctx: Ctx<'_>, callbacks: &'static Callbacks) -> Handle {
+/// Leaves the client of this command without an answer until [`Handle::answer`]. `None` where this
+/// client cannot wait: Valkey from 8.1 on blocks none that has subscribed to channels.
+pub fn block(ctx: Ctx<'_>, callbacks: &'static Callbacks) -> Option<Handle> {
     CALLBACKS.set(Some(callbacks));
     let client =
         api!(RedisModule_BlockClient(ctx.pointer(), Some(on_reply), Some(on_timeout), Some(on_free), 0));
+    if client.is_null() {
+        return None;
+    }
     api!(RedisModule_SetDisconnectCallback(client, Some(on_disconnect)));
-    Handle(client)
+    Some(Handle(client))
 }
 
 impl Handle {

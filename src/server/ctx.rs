@@ -90,6 +90,43 @@ impl<'a> Ctx<'a> {
         found == raw::REDISMODULE_OK as i32
     }
 
+    /// Whether a client that is being closed was sent all its replies first, as after `QUIT`. Known by
+    /// the flag `c` in `CLIENT LIST`; where that cannot be asked, yes.
+    pub fn closes_after_reply(self, client_id: u64) -> bool {
+        let id = CString::new(client_id.to_string()).unwrap_or_default();
+        let (command, form) = (c"CLIENT".as_ptr(), c"ccc".as_ptr());
+        let reply = api!(RedisModule_Call(
+            self.pointer,
+            command,
+            form,
+            c"LIST".as_ptr(),
+            c"ID".as_ptr(),
+            id.as_ptr()
+        ));
+        let Some(line) = self.text_of(reply) else { return true };
+        line.split(' ').any(|field| field.strip_prefix("flags=").is_some_and(|flags| flags.contains('c')))
+    }
+
+    /// The text of a reply that is a string, which is freed.
+    fn text_of(self, reply: *mut raw::RedisModuleCallReply) -> Option<String> {
+        if reply.is_null() {
+            return None;
+        }
+        let text = Self::text_in(reply);
+        api!(RedisModule_FreeCallReply(reply));
+        text
+    }
+
+    fn text_in(reply: *mut raw::RedisModuleCallReply) -> Option<String> {
+        let mut length = 0;
+        let start = api!(RedisModule_CallReplyStringPtr(reply, &mut length)).cast::<u8>();
+        (!start.is_null()).then(|| {
+            // SAFETY: the server says where the bytes are and how many; they live as long as `reply`.
+            let bytes = unsafe { std::slice::from_raw_parts(start, length) };
+            String::from_utf8_lossy(bytes).into_owned()
+        })
+    }
+
     /// Whether this server is a replica.
     pub fn is_replica(self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_SLAVE != 0
@@ -123,17 +160,7 @@ impl<'a> Ctx<'a> {
             return None;
         }
         let value = api!(RedisModule_CallReplyArrayElement(reply, 1));
-        let mut length = 0;
-        let start = if value.is_null() {
-            std::ptr::null()
-        } else {
-            api!(RedisModule_CallReplyStringPtr(value, &mut length)).cast::<u8>()
-        };
-        let text = (!start.is_null()).then(|| {
-            // SAFETY: the server says where the bytes are and how many; they live as long as `reply`.
-            let bytes = unsafe { std::slice::from_raw_parts(start, length) };
-            String::from_utf8_lossy(bytes).into_owned()
-        });
+        let text = if value.is_null() { None } else { Self::text_in(value) };
         api!(RedisModule_FreeCallReply(reply));
         text
     }
@@ -167,10 +194,19 @@ impl<'a> Ctx<'a> {
         disk
     }
 
-    /// Whether this node of a cluster still answers for the key. While a slot is migrated, a key
+    /// Whether this node of a cluster still takes writes of the key. While a slot is migrated, a key
     /// that has gone may be at the other node already.
+    ///
+    /// Asked by a write that changes nothing, since a node of a cluster that is down may go on serving
+    /// reads. (On a server where that command was renamed, by a read.)
     pub fn owns_key(self, name: Text<'_>) -> bool {
-        let reply = api!(RedisModule_Call(self.pointer, c"EXISTS".as_ptr(), c"s".as_ptr(), name.pointer()));
+        let (long_ago, later_only) = (c"1".as_ptr(), c"GT".as_ptr());
+        let (probe, form) = (c"PEXPIREAT".as_ptr(), c"scc".as_ptr());
+        let mut reply =
+            api!(RedisModule_Call(self.pointer, probe, form, name.pointer(), long_ago, later_only));
+        if reply.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT) {
+            reply = api!(RedisModule_Call(self.pointer, c"EXISTS".as_ptr(), c"s".as_ptr(), name.pointer()));
+        }
         if reply.is_null() {
             return false;
         }

@@ -28,8 +28,10 @@ pub struct Hooks {
     pub loading: fn(Ctx<'_>, bool),
     /// `CONFIG SET` has changed something.
     pub configured: fn(Ctx<'_>),
-    /// A connection has closed.
-    pub disconnected: fn(u64),
+    /// A connection closes; the server still knows it.
+    pub disconnected: fn(Ctx<'_>, u64),
+    /// What was answered before has been sent, and the connections that could not be sent it have closed.
+    pub sent: fn(),
 }
 
 thread_local! {
@@ -65,6 +67,28 @@ pub fn subscribe_to_keys() {
     if !abilities::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
         api!(RedisModule_SubscribeToKeyspaceEvents(super::alarm::module_ctx(), keys, Some(on_key)));
+    }
+}
+
+/// Subscribes to [`Hooks::sent`], which is called in every turn of the event loop.
+pub fn subscribe_to_sending() {
+    let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
+    api!(RedisModule_SubscribeToServerEvent(super::alarm::module_ctx(), event, Some(on_turn)));
+}
+
+unsafe extern "C" fn on_turn(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    // Between this and the sleep before, no command has run and no connection was read.
+    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
+        guard("a turn of the event loop", || {
+            if let Some(hooks) = HOOKS.get() {
+                (hooks.sent)();
+            }
+        });
     }
 }
 
@@ -124,8 +148,11 @@ unsafe extern "C" fn on_server_event(
                 (hooks.swapped)(swap.dbnum_first, swap.dbnum_second);
             }
             (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
-                // SAFETY: the data of this event is of this type, in its first version.
-                (hooks.disconnected)(unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id });
+                // SAFETY: the data of this event is of this type, in its first version; the server lends
+                // the context until this callback returns.
+                let (ctx, id) =
+                    unsafe { (Ctx::from_raw(ctx), (*data.cast::<raw::RedisModuleClientInfo>()).id) };
+                (hooks.disconnected)(ctx, id);
             }
             _ => {}
         }

@@ -26,7 +26,7 @@ pub use blocked::{Callbacks as BlockedCallbacks, Handle, block};
 pub use config::{IntSetting, load_configs, register_int};
 pub use ctx::{Ctx, Reply, log_warning, with_load_ctx};
 pub use datatype::{Emit, Hooks as DatatypeHooks, register as register_datatype, stored_locks};
-pub use events::{Hooks as EventHooks, subscribe, subscribe_to_keys};
+pub use events::{Hooks as EventHooks, subscribe, subscribe_to_keys, subscribe_to_sending};
 pub use key::{LockKey, Opened};
 pub use registry::{Arg, ArgKind, Command, Keys, Spec, register as register_command, register_acl_category};
 pub use report::{Section, register_info};

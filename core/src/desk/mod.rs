@@ -132,6 +132,15 @@ impl Desk {
         self.park(space, now, ask, gives_up_ms).map(Outcome::Parked)
     }
 
+    /// Treats a request that has just been parked as one that did not want to wait: its client cannot.
+    pub fn withdraw(&mut self, ticket: Ticket) -> Outcome {
+        if let Some(waiter) = self.waitlist.remove(ticket) {
+            self.marked.extend(waiter.places);
+            self.counters.refusals += 1;
+        }
+        Outcome::Refused
+    }
+
     /// Ends a hold of `token`, if it has one in `mode` (in any, if `None`). True if it had.
     ///
     /// # Errors
@@ -381,7 +390,11 @@ impl Desk {
         Ok(ticket)
     }
 
-    fn drop_hold(
+    /// [`Desk::release`] without serving those who wait, which has to follow ([`Desk::settle_at`]).
+    ///
+    /// # Errors
+    /// [`Refusal::WrongType`], [`Refusal::Elsewhere`].
+    pub fn drop_hold(
         &mut self,
         space: &mut impl Space,
         now: Moment,

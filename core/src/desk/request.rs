@@ -95,7 +95,7 @@ impl Display for Refusal {
             Self::NotHeld => out.write_str("NOTHELD The token does not hold this lock"),
             Self::Deadlock(steps) => write_cycle(out, steps),
             Self::QueueFull(limit) => {
-                write!(out, "QUEUEFULL {limit} requests wait already, which is what slock.max-waiters allows")
+                write!(out, "QUEUEFULL as many requests wait as slock.max-waiters allows, which is {limit}")
             }
             Self::Grace(left_ms) => write!(
                 out,

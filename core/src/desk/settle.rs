@@ -10,7 +10,7 @@ use super::{Answer, Ask, Desk, Patience, Refusal};
 use crate::fence::Moment;
 use crate::lock::Standing;
 use crate::queue::{Place, PlaceRef, Ticket};
-use crate::space::Space;
+use crate::space::{Seen, Space};
 
 /// Something that has to be looked at again.
 #[derive(Debug)]
@@ -42,6 +42,16 @@ impl Desk {
         self.marked.extend(places.cloned());
     }
 
+    /// Looks, once for each request that waits, whether this node still has the names it asks for. (They
+    /// are all in one slot.) [`Desk::drive`] sends away those for which it has not.
+    pub fn probe(&mut self, space: &mut impl Space) {
+        for place in self.waitlist.first_places() {
+            if matches!(space.look(place.as_ref()), Seen::Elsewhere) {
+                self.marked.push(place);
+            }
+        }
+    }
+
     /// Whether [`Desk::drive`] has work that does not wait for time to pass.
     #[must_use]
     pub fn has_work(&self) -> bool {
@@ -63,7 +73,7 @@ impl Desk {
     /// Does what no command asked for: takes back the grants of clients that have gone, serves
     /// queues whose locks opened by themselves, and answers requests that have waited long enough.
     pub fn drive(&mut self, space: &mut impl Space, now: Moment) {
-        self.take_back_grants(space, now);
+        self.take_back_grants(space, now, None);
         let mut work: VecDeque<Work> = mem::take(&mut self.marked).into_iter().map(Work::Place).collect();
         while let Some(place) = self.waitlist.pop_wake(now.ms()) {
             work.push_back(Work::Place(place));
@@ -98,7 +108,7 @@ impl Desk {
 
     /// Serves whoever waits at these names and can now be served. All names that one operation has
     /// changed come in one call, so that a request that waits at many of them is looked at once.
-    pub(super) fn settle_at<'p>(
+    pub fn settle_at<'p>(
         &mut self,
         space: &mut impl Space,
         now: Moment,

@@ -92,6 +92,12 @@ impl UntoldGrants {
         self.token_of.contains_key(&ticket)
     }
 
+    fn db_of(&self, ticket: Ticket) -> Option<i32> {
+        let grants = self.of_token.get(self.token_of.get(&ticket)?)?;
+        let grant = grants.iter().find(|grant| grant.ticket == ticket)?;
+        grant.before.first().map(|(place, _)| place.db)
+    }
+
     /// Takes out a grant: its token, itself, and how many of the token's grants are earlier.
     fn take(&mut self, ticket: Ticket) -> Option<(Rc<[u8]>, Untold, usize)> {
         let token = self.token_of.remove(&ticket)?;
@@ -176,11 +182,15 @@ impl Desk {
         self.untold.retain(token, |_, grant| !grant.gave(place));
     }
 
-    /// Takes back the grants of clients that have gone without being told. [`Desk::drive`] begins with
-    /// this.
-    pub fn take_back_grants(&mut self, space: &mut impl Space, now: Moment) {
+    /// Takes back the grants of clients that have gone without being told, in this database or in all.
+    /// [`Desk::drive`] begins with this.
+    pub fn take_back_grants(&mut self, space: &mut impl Space, now: Moment, db: Option<i32>) {
         for ticket in mem::take(&mut self.mourned) {
-            self.take_back(space, now, ticket);
+            if db.is_none_or(|db| self.untold.db_of(ticket) == Some(db)) {
+                self.take_back(space, now, ticket);
+            } else {
+                self.mourned.push(ticket);
+            }
         }
     }
 
