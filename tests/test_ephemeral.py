@@ -310,25 +310,36 @@ def test_a_waiter_that_left_before_its_grant_leaves_no_hold(line: Line) -> None:
     wait_until(lambda: line.info() is None, what="nobody to hold or wait")
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["one dies", "both die"])
-def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, both: bool) -> None:
+FATES = {
+    "the second dies": ["release", "second"],
+    "both die": ["release", "second", "first"],
+    "both die, the first before the grant": ["first", "release", "second"],
+    "a newcomer asks at once": ["release", "second", "newcomer"],
+}
+
+
+@pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
+def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, fate: list[str]) -> None:
     """The owner's request for a wider set is granted, and its client dies in the same turn of the event loop."""
     first = take_bound(line.server)
     line.locks.lock("wider", "other", HOUR)
-    dying = Parked(line.server, "owner")
-    dying.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
-    line.settle(dying)
-    behind = line.write("behind")
-    kills = [("CLIENT", "KILL", "ID", dying.id)]
-    if both:
-        kills.append(("CLIENT", "KILL", "ID", first.client_id()))
+    second = Parked(line.server, "owner")
+    second.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
+    line.settle(second)
+    commands = {
+        "release": ("SLOCK.UNLOCK", "wider", "other"),
+        "first": ("CLIENT", "KILL", "ID", first.client_id()),
+        "second": ("CLIENT", "KILL", "ID", second.id),
+        "newcomer": ("SLOCK.LOCK", "k", "newcomer", HOUR),
+    }
     with line.server.raw() as raw:
-        assert raw.pipeline([("SLOCK.UNLOCK", "wider", "other"), *kills]) == [1] * (1 + len(kills))
+        replies = raw.pipeline([commands[name] for name in fate])
+    assert replies == [0 if name == "newcomer" else 1 for name in fate]
     wait_until(lambda: not line.client.exists("wider"), what="the grant to be taken back")
-    if not both:
-        assert behind.is_waiting() and line.holders() == ["owner"]
+    if "first" not in fate:
+        assert line.holders() == ["owner"]
         hang_up(line.server, first)
-    behind.fence()
+    wait_until(lambda: line.info() is None, what="the hold to end with its connection")
 
 
 def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: Line) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from harness import Cluster, Info, RespError, Server, key_slot, wait_until
 from harness.causes import HOLDER
+from harness.many import many
 from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
 
 pytest_plugins = ["harness.going_home"]
@@ -175,6 +176,26 @@ def _one_owner_after_the_other(moving: Moving, waiting: list[Parked], newcomers:
     assert wait_until(lambda: moving.asks("late"), what="a late client to have it")
     assert moving.owners() == ["late"]
     moving.release("late")
+
+
+@pytest.mark.parametrize("repetition", range(3))
+def test_a_set_is_not_granted_where_another_of_its_keys_may_be_gone(
+    cluster: Cluster, repetition: int
+) -> None:
+    """A release at the source finds a waiting set, whose other key a newcomer has got at the target."""
+    held, free = Moving(cluster, "{set}held"), Moving(cluster, "{set}free")
+    held.line.locks.lock(held.key, HOLDER, HOUR)
+    waiting = Parked(held.source, "set")
+    waiting.ask(*many("MLOCK", [held.key, free.key], "set", HOUR, "WAIT", 0))
+    held.line.settle(waiting)
+    held.begin()
+    fence = free.asks("new")
+    assert isinstance(fence, int) and fence > 0, "the target's, told by ASK"
+    assert held.line.release(HOLDER) == 1
+    assert _is_retriable(waiting.outcome())
+    assert free.owners() == ["new"] and held.owners() == []
+    free.release("new")
+    held.give_up()
 
 
 def test_a_slot_that_is_lost_without_notice_takes_the_queue_along(cluster: Cluster) -> None:

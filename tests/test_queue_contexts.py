@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from harness import Locks, RespError, Server, digest, replica_of, wait_synced
+from harness import Locks, RespError, Server, digest, replica_of, wait_synced, wait_until
 from harness.causes import HOLDER, KEY
-from harness.parked import HOUR, Line, blocked_clients
+from harness.parked import HOUR, Line, blocked_clients, is_blocked
 
 pytest_plugins = ["harness.going_home"]
 
@@ -42,6 +42,25 @@ def _nothing_happened(client: redis.Redis, before: list[str]) -> None:
     assert [digest(client, key) for key in (KEY, "read")] == before
     for key in (KEY, "read"):
         assert Locks(client).info(key).waiters == 0
+
+
+@pytest.mark.parametrize("subscribe", ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
+@every_request
+def test_a_client_that_listens_to_channels_waits_or_is_refused(
+    server: Server, held: redis.Redis, request_: tuple, subscribe: str
+) -> None:
+    """Some servers block no such client."""
+    before = [digest(held, key) for key in (KEY, "read")]
+    with server.raw(protocol=3) as raw:
+        client_id = raw.client_id()
+        raw.send(subscribe, "channel")
+        raw.read()
+        raw.send(*request_)
+        wait_until(lambda: raw.has_reply(0) or is_blocked(held, client_id), what="it to wait or be refused")
+        if raw.has_reply(0):
+            assert raw.read() == 0
+    wait_until(lambda: blocked_clients(held) == 0, what="nobody to wait")
+    _nothing_happened(held, before)
 
 
 @every_request

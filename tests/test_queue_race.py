@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness import RawConnection, RespError, Server
+from harness import RawConnection, RespError, Server, wait_until
 from harness.causes import HOLDER, KEY
 from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
 
@@ -112,6 +112,92 @@ def test_in_one_transaction(server: Server, how: str) -> None:
         assert duel.agrees(replies[1], told), (replies, told)
     wait_unblocked(duel.line.client)
     assert duel.line.info() is None
+
+
+# --- clients that the server has given up: their replies go nowhere
+
+
+USER = "mortal"
+DELETE_USER = ("ACL", "DELUSER", USER)
+GIVEN_UP = {
+    "release first": [RELEASE, DELETE_USER],
+    "departure first": [DELETE_USER, RELEASE],
+    "in one transaction": [("MULTI",), RELEASE, DELETE_USER, ("EXEC",)],
+}
+
+
+def _mortal(duel: Duel, token: str) -> Parked:
+    duel.control.ok("ACL", "SETUSER", USER, "on", "nopass", "~*", "+@all")
+    parked = Parked(duel.server, token)
+    parked.connection.ok("AUTH", USER, "any")
+    return parked
+
+
+@pytest.mark.parametrize("commands", GIVEN_UP.values(), ids=GIVEN_UP)
+def test_a_client_that_is_to_be_closed_soon_is_not_granted(server: Server, commands: list[Command]) -> None:
+    """The server closes it at the end of the turn, and drops until then what it is told."""
+    duel = Duel(server)
+    for _ in range(20):
+        duel.first = _mortal(duel, "first")
+        duel.begin()
+        duel.control.pipeline(commands)
+        assert duel.end() is None
+    wait_unblocked(duel.line.client)
+    assert duel.line.info() is None
+
+
+def test_an_upgrade_of_such_a_client_leaves_the_reader_it_was(server: Server) -> None:
+    duel = Duel(server)
+    fence = duel.line.locks.rlock(KEY, "first", HOUR)
+    duel.line.locks.rlock(KEY, "other", HOUR)
+    upgrader = _mortal(duel, "first")
+    upgrader.ask("SLOCK.UPGRADE", KEY, "first", HOUR, "WAIT", 0)
+    duel.line.settle(upgrader)
+    duel.control.pipeline([("SLOCK.RUNLOCK", KEY, "other"), DELETE_USER])
+    assert upgrader.outcome() is None
+    wait_until(lambda: duel.line.locks.info(KEY).mode == "read", what="the upgrade to be taken back")
+    assert duel.line.locks.check(KEY, fence) == 1
+
+
+def test_a_client_that_is_unblocked_and_then_killed(server: Server) -> None:
+    duel = Duel(server, "KILL")
+    for _ in range(50):
+        duel.begin()
+        assert duel.first
+        unblock = ("CLIENT", "UNBLOCK", duel.first.id, "TIMEOUT")
+        duel.control.pipeline([RELEASE, unblock, duel.departure()])
+        assert duel.end() is None
+    wait_unblocked(duel.line.client)
+
+
+def test_a_client_that_was_told_and_quits_keeps_its_hold(server: Server) -> None:
+    duel = Duel(server)
+    for _ in range(50):
+        duel.first = Parked(server, "first")
+        duel.begin()
+        duel.first.ask("QUIT")
+        assert duel.control.ok(*RELEASE) == 1
+        assert duel.first.fence() and duel.first.reply() == b"OK" and duel.first.outcome() is None
+        assert duel.line.holders() == ["first"]
+        assert duel.control.ok("SLOCK.UNLOCK", KEY, "first") == 1
+        assert duel.second and duel.second.fence()
+        duel.control.ok("SLOCK.UNLOCK", KEY, "second")
+
+
+def test_a_client_that_was_told_and_closes_at_once_keeps_its_hold(server: Server) -> None:
+    duel = Duel(server)
+    for _ in range(REPETITIONS):
+        duel.first = Parked(server, "first")
+        duel.begin()
+        duel.control.send(*RELEASE)
+        assert duel.first.fence()
+        duel.first.connection.close()
+        assert duel.control.read() == 1
+        wait_until(lambda: len(duel.line.client.client_list(client_id=[duel.first.id])) == 0, what="its end")
+        assert duel.line.holders() == ["first"]
+        assert duel.control.ok("SLOCK.UNLOCK", KEY, "first") == 1
+        assert duel.second and duel.second.fence()
+        duel.control.ok("SLOCK.UNLOCK", KEY, "second")
 
 
 @every_departure
