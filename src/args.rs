@@ -106,7 +106,7 @@ impl<'a> Args<'a> {
     pub fn fence(&mut self) -> Result<u64, Reply> {
         match self.required()?.integer() {
             Some(fence) if fence >= 1 => Ok(fence.unsigned_abs()),
-            _ => error("ERR fence must be a positive integer"),
+            _ => error(format!("ERR fence must be an integer from 1 to {}", i64::MAX)),
         }
     }
 
@@ -169,7 +169,7 @@ impl<'a> Args<'a> {
         match count.integer().and_then(|count| usize::try_from(count).ok()) {
             Some(0) => Ok(Some(usize::MAX)),
             Some(count) => Ok(Some(count)),
-            None => error("ERR COUNT must be an integer, 0 or more"),
+            None => error(format!("ERR COUNT must be an integer from 0 to {}", i64::MAX)),
         }
     }
 }

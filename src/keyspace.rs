@@ -4,7 +4,7 @@
 //! order: the value, the key's expiry, the replication stream, `WATCH`. The announcement comes last,
 //! when the desk is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
@@ -35,8 +35,20 @@ struct Announcement<'c> {
     db: i32,
     name: Name<'c>,
     event: Event,
-    /// How many holders went before it because their time was up, while others stayed.
+    changed: Changed,
+}
+
+/// What an effect did to a stored lock, besides what it says.
+#[derive(Clone, Copy, Default)]
+pub struct Changed {
+    /// So many holders went because their time was up, while others stayed.
     outlived: usize,
+    /// The time of all holders was up: the key had expired, and the server had not collected it yet.
+    had_expired: bool,
+    /// The key is there now and was not before.
+    is_new: bool,
+    /// The key has gone.
+    pub is_gone: bool,
 }
 
 struct Open<'c> {
@@ -97,13 +109,47 @@ impl<'c> Keyspace<'c> {
     /// Tells subscribers what has happened. Not while the desk is in use.
     pub fn announce(mut self) {
         self.open = None;
-        for Announcement { db, name, event, outlived } in self.unannounced {
+        // A key that comes back within the operation has not gone: the server has announced its coming
+        // (`new`) already.
+        let mut come_back: HashSet<(i32, Box<[u8]>)> = HashSet::new();
+        let mut seen_gone = false;
+        for Announcement { db, name, changed, .. } in &self.unannounced {
+            seen_gone |= changed.is_gone;
+            if changed.is_new && seen_gone {
+                come_back.insert((*db, name.text().bytes().into()));
+            }
+        }
+        for Announcement { db, name, event, changed } in self.unannounced {
             if self.db != db {
                 self.ctx.select_db(db);
                 self.db = db;
             }
-            (0..outlived).for_each(|_| self.ctx.announce(c"slock.expire", name.text()));
-            self.ctx.announce(event_name(event), name.text());
+            let (ctx, name) = (self.ctx, name.text());
+            if changed.had_expired {
+                ctx.announce_expired(name);
+            }
+            (0..changed.outlived).for_each(|_| ctx.announce(c"slock.expire", name));
+            ctx.announce(event_name(event), name);
+            if changed.is_gone && (come_back.is_empty() || !come_back.contains(&(db, name.bytes().into()))) {
+                ctx.announce_gone(name);
+            }
+        }
+    }
+
+    /// Gives a lock that came without an expiry of its key the one that it should have.
+    pub fn give_expiry(&mut self, place: PlaceRef<'_>) {
+        let ctx = self.ctx;
+        let Some(open) = self.open(place).filter(|open| open.key.expires_ms().is_none()) else { return };
+        let Opened::Lock(lock) = open.key.get() else { return };
+        let last = lock.holders_unordered().max_by_key(|holder| holder.deadline_ms).cloned();
+        if let Some(last) = last {
+            // That its last holder stays until then changes nothing else, here or at a replica.
+            let change = Change::Extend { token: &last.token, deadline_ms: last.deadline_ms };
+            let effect = Effect { at_ms: 0, change };
+            open.key.expire_at_ms(last.deadline_ms);
+            let name = open.name.text();
+            wire::send(ctx, name, &effect);
+            ctx.signal_modified(name);
         }
     }
 
@@ -164,7 +210,7 @@ impl Space for Keyspace<'_> {
 
     fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
         let Some(open) = self.open(place) else { return };
-        let outlived = change(&mut open.key, place, effect);
+        let changed = change(&mut open.key, place, effect);
         let ctx = self.ctx;
         if let Some(Open { db, name, key }) = self.open.take() {
             drop(key);
@@ -174,7 +220,7 @@ impl Space for Keyspace<'_> {
                 ctx.note_change();
             }
             ctx.signal_modified(name.text());
-            self.unannounced.push(Announcement { db, name, event, outlived });
+            self.unannounced.push(Announcement { db, name, event, changed });
         }
     }
 
@@ -196,12 +242,13 @@ impl Space for Keyspace<'_> {
     }
 }
 
-/// Makes an effect on a stored lock, and nothing else: this is all that a replica does. Returns how
-/// many holders it dropped although others were due to stay.
-pub fn change(key: &mut LockKey<'_>, place: PlaceRef<'_>, effect: &Effect<'_>) -> usize {
+/// Makes an effect on a stored lock, and nothing else: this is all that a replica does.
+pub fn change(key: &mut LockKey<'_>, place: PlaceRef<'_>, effect: &Effect<'_>) -> Changed {
     match key.get() {
         Opened::Lock(lock) => {
-            let (ended, outlived) = (lock.count_ended(effect.at_ms), lock.count_outlived(effect.at_ms));
+            let ended = lock.count_ended(effect.at_ms);
+            let had_expired = ended == lock.len();
+            let outlived = if had_expired { 0 } else { lock.count_outlived(effect.at_ms) };
             if ended > 0 {
                 metrics::count_expirations(ended);
                 if !ephemerals::is_empty() {
@@ -211,23 +258,23 @@ pub fn change(key: &mut LockKey<'_>, place: PlaceRef<'_>, effect: &Effect<'_>) -
             if let Change::Release { token } = effect.change {
                 ephemerals::unbind(place, token);
             }
-            if lock.apply(effect) {
+            let is_gone = !lock.apply(effect);
+            if is_gone {
+                marks::as_ours(|| key.delete());
+            } else {
                 let last_ms = lock.last_deadline_ms();
                 key.expire_at_ms(last_ms);
-            } else {
-                marks::as_ours(|| key.delete());
             }
-            outlived
+            Changed { outlived, had_expired, is_new: false, is_gone }
         }
         Opened::Empty => {
-            if let Some(lock) = Lock::born_of(effect) {
-                let last_ms = lock.last_deadline_ms();
-                marks::as_ours(|| key.set(lock));
-                key.expire_at_ms(last_ms);
-            }
-            0
+            let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
+            let last_ms = lock.last_deadline_ms();
+            marks::as_ours(|| key.set(lock));
+            key.expire_at_ms(last_ms);
+            Changed { is_new: true, ..Changed::default() }
         }
-        Opened::OtherType => 0,
+        Opened::OtherType => Changed::default(),
     }
 }
 

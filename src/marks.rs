@@ -10,6 +10,8 @@ use std::cell::{Cell, RefCell};
 pub enum Mark {
     /// This key appeared, went, or has another expiry.
     Key(i32, Box<[u8]>),
+    /// A lock came under this name by `RESTORE`.
+    Arrived(i32, Box<[u8]>),
     /// Something befell all keys of this database, or of every one.
     Database(Option<i32>),
     /// A connection has closed, and dooms the holds bound to it.

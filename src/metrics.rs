@@ -12,7 +12,8 @@ thread_local! {
     static REMOVED: RefCell<Option<(i32, Box<[u8]>)>> = const { RefCell::new(None) };
 }
 
-/// Counts holders whose deadline had passed when they were dropped.
+/// Counts holders whose deadline had passed when an effect dropped them. Those that were still in a lock
+/// when it went are counted where it is freed.
 pub fn count_expirations(holders: usize) {
     EXPIRATIONS.set(EXPIRATIONS.get() + holders as u64);
 }
@@ -40,7 +41,7 @@ pub fn write(section: &Section) {
     section.field(c"refusals", counters.refusals);
     section.field(c"handoffs", counters.handoffs);
     section.field(c"releases", counters.releases);
-    section.field(c"expirations", EXPIRATIONS.get());
+    section.field(c"expirations", EXPIRATIONS.get() + server::freed_ended_holders());
     section.field(c"wait_timeouts", counters.wait_timeouts);
     section.field(c"deadlocks", counters.deadlocks);
     section.field(c"evicted_locks", EVICTIONS.get());

@@ -17,14 +17,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, PlaceRef, Refusal, Ticket};
 
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
 use crate::permission::{self, Hindrance};
-use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId};
+use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId, now};
 use crate::{ephemerals, metrics, settings, wire};
 
 /// How long to stay away while clients are paused.
@@ -42,9 +42,10 @@ const HEARTBEAT_MS: u64 = 500;
 /// every server tells its modules that a slot has gone or that the cluster is down.
 const CLUSTER_PROBE: Duration = Duration::from_secs(1);
 
-/// How far ahead of the clock a fence may be that comes from outside: ten years. All further fences
-/// are given above it, and must not run out of numbers; a lock with such a fence must stay loadable.
-const FENCE_AHEAD_MAX_US: u64 = 10 * 365 * 24 * 3600 * 1_000_000;
+/// How far ahead of the clock a fence or a deadline may be that comes from outside: ten years. All
+/// further fences are given above such a fence, and must not run out of numbers; a lock that has it must
+/// stay loadable.
+const AHEAD_MAX_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 
 #[derive(Default)]
 struct Office {
@@ -99,7 +100,15 @@ thread_local! {
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     fence_seen: see_fence,
-    fence_is_plausible,
+    is_plausible: |lock| {
+        let fence = lock.highest_fence();
+        only_follows() || (fence_is_plausible(fence) && deadline_is_plausible(lock.last_deadline_ms()))
+    },
+    arriving: |place| {
+        if !only_follows() {
+            mark(Mark::Arrived(place.db, place.name.into()));
+        }
+    },
     last_fence: || OFFICE.with_borrow(|office| office.desk.fences.last()),
     rewrite: |lock, emit| wire::rewrite(lock, consult(|desk| desk.fences.last()), emit),
     removed: on_removed,
@@ -161,12 +170,6 @@ fn warn_of_eviction(ctx: Ctx<'_>) {
     MAY_EVICT.set(may_evict);
 }
 
-/// The one reading of the clock for a decision.
-pub fn now() -> Moment {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Moment::from_unix_us(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-}
-
 /// Whether this server only follows what was decided before or elsewhere: it is a replica, or loads.
 pub fn only_follows() -> bool {
     IS_REPLICA.get() || IS_LOADING.get()
@@ -175,7 +178,13 @@ pub fn only_follows() -> bool {
 /// Whether a fence that comes from outside can be a real one. What this server or its primary has
 /// written is not doubted.
 pub fn fence_is_plausible(fence: u64) -> bool {
-    only_follows() || fence <= now().us() + FENCE_AHEAD_MAX_US
+    only_follows() || fence <= now().us() + AHEAD_MAX_MS * 1000
+}
+
+/// Whether a deadline that comes from outside can be a real one: no lock lives for ever. What this server
+/// or its primary has written is not doubted.
+pub fn deadline_is_plausible(deadline_ms: u64) -> bool {
+    only_follows() || deadline_ms <= now().ms() + AHEAD_MAX_MS
 }
 
 /// Learns of a fence that was given elsewhere or before.
@@ -399,6 +408,7 @@ impl Office {
         match mark {
             Mark::Key(db, name) => self.desk.mark(PlaceRef { db, name: &name }),
             Mark::Database(db) => self.desk.mark_database(db),
+            Mark::Arrived(db, name) => space.give_expiry(PlaceRef { db, name: &name }),
             Mark::Doomed => {
                 // A grant to the same connection that it was not told of may have replaced a hold that
                 // is bound to another: that one comes back first.
@@ -547,11 +557,6 @@ fn on_disconnected(ctx: Ctx<'_>, connection: u64) {
 fn on_removed(place: PlaceRef<'_>, lock: &Lock) {
     if marks::are_ours() {
         return; // The effect that emptied the lock has seen to everything.
-    }
-    // A lock that is renamed or moved takes its holders along.
-    let now_ms = now().ms();
-    if !lock.is_live(now_ms) {
-        metrics::count_expirations(lock.count_ended(now_ms));
     }
     ephemerals::unbind_all(place, lock);
     metrics::note_removal(place.db, place.name);

@@ -39,6 +39,15 @@ impl Message<'_> {
             Self::Fence(fence) => Some(*fence),
         }
     }
+
+    /// The deadline that it gives to a hold.
+    pub fn deadline_ms(&self) -> Option<u64> {
+        match self {
+            Self::Effect(Effect { change: Change::Hold { deadline_ms, .. }, .. })
+            | Self::Effect(Effect { change: Change::Extend { deadline_ms, .. }, .. }) => Some(*deadline_ms),
+            _ => None,
+        }
+    }
 }
 
 /// A change, on the stack: two words, four numbers of at most twenty digits, spaces, and the token.

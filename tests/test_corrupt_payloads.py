@@ -15,6 +15,7 @@ from harness import (
     Server,
     digest,
     lock_state,
+    now_ms,
     replica_of,
     wait_synced,
 )
@@ -155,6 +156,16 @@ def test_no_deadline_that_is_accepted_harms(client: redis.Redis, locks: Locks, e
         else:
             assert locks.extend(key, "a", 5000) == 1
             assert 0 < client.pttl(key) <= 5000
+
+
+@pytest.mark.parametrize("years", [9, 11])
+def test_no_lock_lives_for_ever(client: redis.Redis, locks: Locks, raw: RawConnection, years: int) -> None:
+    locks.lock("k", "a", LONG)
+    deadline_ms = now_ms(client) + years * 365 * 24 * 3600 * 1000
+    payload = with_number(plain_dump(client, "k"), client.pexpiretime("k"), deadline_ms)
+    assert bool(restore_all(client, [payload])) == (years < 10)
+    reply = raw.call("SLOCK.APPLY", "k", f"EXTEND 0 {deadline_ms} a")
+    assert reply == 1 if years < 10 else "years ahead" in reply.text
 
 
 def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: MakeServer) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
-from harness import Locks, RawConnection, Server, digest, lock_state, wait_past, wait_until
+from conftest import Pair
+from harness import Locks, RawConnection, Server, digest, lock_state, wait_past, wait_synced, wait_until
 
 TYPE = b"SLOCK-RWL"
 SHORT = 60
@@ -213,6 +214,27 @@ def test_dump_and_restore_keep_the_lock(client: redis.Redis, locks: Locks) -> No
     client.restore("k", before.latest_deadline_ms, payload, absttl=True, replace=True)
     assert lock_state(client, "k") == before
     assert locks.runlock("k", "b") == 1
+
+
+def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:
+    """`RESTORE key 0 payload`, the usual form. The key's expiry is the last deadline, and goes to replicas."""
+    primary, replica = primary_and_replica
+    client = primary.client()
+    locks = Locks(client)
+    locks.rlock("k", "a", LONG)
+    locks.rlock("k", "b", 2 * LONG)
+    before = lock_state(client, "k")
+    payload = client.dump("k")
+    locks.lock("dead", "a", SHORT)
+    dead, end = client.dump("dead"), client.pexpiretime("dead")
+    client.restore("other", 0, payload)
+    assert lock_state(client, "other") == before
+    wait_past(client, end)
+    client.restore("dead", 0, dead, replace=True)
+    wait_until(lambda: not client.exists("dead"), what="the key to be collected")
+    wait_synced(primary, replica)
+    assert lock_state(replica.client(), "other") == before == lock_state(replica.client(), "k")
+    assert replica.client().dbsize() == client.dbsize() == 2
 
 
 def test_a_payload_restored_after_its_deadline_revives_nothing(client: redis.Redis, locks: Locks) -> None:

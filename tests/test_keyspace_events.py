@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import Event, Events, Locks, Server, now_ms, wait_past, wait_until
+from conftest import Pair
+from harness import Event, Events, Locks, Server, now_ms, wait_past, wait_synced, wait_until
 from harness.bound import hang_up, take_bound
 from harness.many import many
 from harness.parked import HOUR
@@ -132,6 +133,72 @@ def test_whatever_changes_the_lock_tells_of_the_expired_first(
     record.so_far()
     events = record.of(change)
     assert events[0] == "expire k" and len(events) == 2, events
+
+
+def test_a_key_that_a_release_leaves_empty_goes_as_any_key(server: Server, queues: Queues) -> None:
+    """As after LPOP of the last element: the event of the command, then `del`; on replicas `del` too."""
+    events, raw = Events(server), server.raw()
+
+    def heard(*commands: tuple) -> list[str]:
+        events.so_far()
+        raw.pipeline(list(commands))
+        return [f"{event.name} {event.key.decode()}" for event in events.so_far() if event.name != "new"]
+
+    assert heard(("SLOCK.LOCK", "k", "a", HOUR), ("SLOCK.UNLOCK", "k", "a")) == [
+        "slock.lock k",
+        "slock.unlock k",
+        "del k",
+    ]
+    raw.ok("SLOCK.RLOCK", "k", "a", HOUR)
+    raw.ok("SLOCK.RLOCK", "k", "b", HOUR)
+    assert heard(("SLOCK.RUNLOCK", "k", "a")) == ["slock.runlock k"]
+    assert heard(("SLOCK.RUNLOCK", "k", "b")) == ["slock.runlock k", "del k"]
+    assert heard(many("MLOCK", "k j", "a", HOUR), many("MUNLOCK", "j k", "a"))[2:] == [
+        "slock.unlock j",
+        "del j",
+        "slock.unlock k",
+        "del k",
+    ]
+    queues.hold("x", "k j")
+    waiting = queues.lock("next", "j")
+    assert heard(many("MUNLOCK", "k j", "x")) == [
+        "slock.unlock k",
+        "del k",
+        "slock.unlock j",
+        "slock.lock j",
+    ], "j is still there when all is done"
+    waiting.fence()
+    events.close()
+
+
+def test_a_replica_tells_of_the_key_that_has_gone(primary_and_replica: Pair) -> None:
+    primary, replica = primary_and_replica
+    replica.client().config_set("notify-keyspace-events", "EAn")
+    events, locks = Events(replica), Locks(primary.client())
+    locks.lock("k", "a", HOUR)
+    locks.unlock("k", "a")
+    wait_synced(primary, replica)
+    assert [event.name for event in events.so_far()] == ["new", "del"]
+    events.close()
+
+
+@pytest.mark.parametrize("waiting", [True, False], ids=["to a waiter", "to a newcomer"])
+def test_a_lock_that_is_handed_on_after_its_end_has_expired(
+    server: Server, queues: Queues, waiting: bool
+) -> None:
+    """Once each time, whether the server collected the key first or the lock was handed on in place."""
+    events = Events(server)
+    for _ in range(20):
+        queues.client.execute_command("SLOCK.LOCK", "k", "old", 15)
+        if waiting:
+            queues.lock("new", "k").fence()
+        else:
+            wait_until(lambda: queues.client.execute_command("SLOCK.LOCK", "k", "new", HOUR), what="the end")
+        seen = [event.name for event in events.so_far() if event.key == b"k" and event.name != "new"]
+        assert seen == ["slock.lock", "expired", "slock.lock"]
+        queues.free("new", "k")
+        events.so_far()
+    events.close()
 
 
 def test_the_last_holders_end_is_the_servers_own_event(server: Server, locks: Locks) -> None:

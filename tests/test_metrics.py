@@ -150,6 +150,25 @@ def test_expired_holders_are_counted_one_by_one(meter: Meter) -> None:
     meter.grew(grants=6, locks=1, expirations=4, last_fence=fence)
 
 
+@pytest.mark.parametrize(
+    "how",
+    ["DEL k", "UNLINK k", "FLUSHALL", "FLUSHALL ASYNC", "SET k text", "COPY other k REPLACE", "PEXPIRE k 1"],
+)
+def test_a_holder_that_had_expired_is_counted_however_its_lock_goes(meter: Meter, how: str) -> None:
+    locks = Locks(meter.client)
+    locks.lock("other", "x", HOUR)
+    locks.rlock("k", "brief", 20)
+    fence = locks.rlock("k", "stays", HOUR)
+    wait_past(meter.client, now_ms(meter.client) + 25)
+    meter.client.rename("k", "elsewhere")
+    meter.grew(grants=3, locks=2, last_fence=fence)
+    meter.client.rename("elsewhere", "k")
+    meter.client.execute_command(*how.split())
+    left = 0 if how.startswith("FLUSHALL") else 2 if how.startswith("COPY") else 1
+    wait_until(lambda: meter.read()["locks"] == left, what=f"{left} locks to be left")
+    meter.grew(locks=left - 2, expirations=1)
+
+
 def test_a_refused_deadlock_is_counted(meter: Meter) -> None:
     queues = Queues(meter.server)
     queues.hold("A", "x")

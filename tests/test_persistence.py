@@ -167,7 +167,24 @@ def test_a_rewritten_log_holds_effects_and_no_request(make_server: MakeServer) -
     rewrite_aof(server)
     names = {command[0].upper().decode() for command in aof_commands(server)}
     assert "SLOCK.APPLY" in names
-    assert names <= {"SELECT", "SLOCK.APPLY", "PEXPIREAT"}
+    assert names <= {"SELECT", "SLOCK.APPLY", "PERSIST", "PEXPIREAT"}, "the key's expiry as it is"
+
+
+@pytest.mark.parametrize("settings", [AOF_PREAMBLE, AOF_COMMANDS], ids=["preamble", "no preamble"])
+def test_the_expiry_that_a_user_gave_the_key_survives_a_rewrite(
+    make_server: MakeServer, settings: dict[str, object]
+) -> None:
+    server = make_server(**settings)
+    client = server.client()
+    for key in ("persisted", "longer", "as ever"):
+        Locks(client).lock(key, "a", LONG)
+    client.persist("persisted")
+    client.pexpire("longer", 10 * LONG)
+    before = {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys()}
+    assert before[b"persisted"][1] == -1
+    rewrite_and_restart(server)
+    client = server.client()
+    assert {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys()} == before
 
 
 def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> None:

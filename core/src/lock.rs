@@ -190,6 +190,12 @@ impl Lock {
         self.holders.by_fence().rev().find(|holder| holder.is_live(now_ms)).map(|holder| holder.fence)
     }
 
+    /// The highest fence of all holds, live or not.
+    #[must_use]
+    pub fn highest_fence(&self) -> u64 {
+        self.holders.by_fence().next_back().map_or(0, |holder| holder.fence)
+    }
+
     /// How many holders are in the table, whether or not their deadlines have passed.
     #[must_use]
     pub fn len(&self) -> usize {

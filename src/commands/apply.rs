@@ -39,6 +39,11 @@ impl Command for Apply {
                 Some(message) if message.fence().is_some_and(|fence| !office::fence_is_plausible(fence)) => {
                     return error("ERR the fence lies years ahead");
                 }
+                Some(message)
+                    if message.deadline_ms().is_some_and(|at_ms| !office::deadline_is_plausible(at_ms)) =>
+                {
+                    return error("ERR the deadline lies years ahead");
+                }
                 Some(Message::Fence(fence)) => office::see_fence(fence),
                 Some(Message::Effect(effect)) => apply(ctx, key, &effect)?,
             }
@@ -54,9 +59,12 @@ fn apply(ctx: Ctx<'_>, key: Text<'_>, effect: &Effect<'_>) -> Result<(), Reply> 
     if let Opened::OtherType = open.get() {
         return Err(refused(Refusal::WrongType));
     }
-    keyspace::change(&mut open, place, effect);
+    let changed = keyspace::change(&mut open, place, effect);
     drop(open);
     ctx.signal_modified(key);
+    if changed.is_gone {
+        ctx.announce_gone(key);
+    }
     if let Some(fence) = effect.fence() {
         office::see_fence(fence);
     }

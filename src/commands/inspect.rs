@@ -13,7 +13,7 @@ use slock_core::{Holder, Lock, Mode, PlaceRef, Refusal, Waiter, Want};
 use super::{KEY, KEYS, NUMKEYS, TOKEN, arg, refused, reply};
 use crate::args::Args;
 use crate::office;
-use crate::server::{Arg, ArgKind, Command, Ctx, Keys, LockKey, Opened, Reply, Spec, Text};
+use crate::server::{self, Arg, ArgKind, Command, Ctx, Keys, LockKey, Opened, Reply, Spec, Text};
 
 const NOT_A_HOLDER: i64 = -2;
 
@@ -50,7 +50,7 @@ impl Command for Pttl {
         reply(|| {
             let mut args = Args::new(args, 2, 2)?;
             let (key, token) = (args.key()?, args.token()?);
-            pttl_ms(ctx, key[0], token, office::now().ms()).map(Reply::Int)
+            pttl_ms(ctx, key[0], token, server::now().ms()).map(Reply::Int)
         })
     }
 }
@@ -73,7 +73,7 @@ impl Command for Mpttl {
             let mut args = Args::new(args, 3, usize::MAX)?;
             let (keys, token) = (args.keys(1)?, args.token()?);
             args.end()?;
-            let now_ms = office::now().ms();
+            let now_ms = server::now().ms();
             let mut least = i64::MAX;
             for key in keys {
                 least = least.min(pttl_ms(ctx, *key, token, now_ms)?);
@@ -100,7 +100,7 @@ impl Command for Check {
         reply(|| {
             let mut args = Args::new(args, 2, 2)?;
             let (key, fence) = (args.key()?, args.fence()?);
-            let now_ms = office::now().ms();
+            let now_ms = server::now().ms();
             let live = look(ctx, key[0], |lock| {
                 lock.is_some_and(|lock| lock.holder_with_fence(fence, now_ms).is_some())
             })?;
@@ -124,11 +124,11 @@ impl Command for Info {
 
     fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply {
         reply(|| {
-            let mut args = Args::new(args, 1, 4)?;
+            let mut args = Args::new(args, 1, usize::MAX)?;
             let key = args.key()?;
             let listed = args.full_count()?;
             let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
-            let now_ms = office::now().ms();
+            let now_ms = server::now().ms();
             look(ctx, key[0], |lock| {
                 show(ctx, lock.filter(|lock| lock.is_live(now_ms)), place, now_ms, listed)
             })?;

@@ -44,8 +44,10 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_GetClientInfoById,
         RedisModule_GetCommand,
         RedisModule_GetContextFlags,
+        RedisModule_GetDbIdFromIO,
         RedisModule_GetDbIdFromOptCtx,
         RedisModule_GetDetachedThreadSafeContext,
+        RedisModule_GetKeyNameFromIO,
         RedisModule_GetKeyNameFromOptCtx,
         RedisModule_GetSelectedDb,
         RedisModule_GetServerInfo,
@@ -94,17 +96,27 @@ pub fn missing_required() -> Vec<&'static str> {
     ])
 }
 
+/// Valkey 9: slots are handed over by replication. The crate does not know it yet.
+const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
+/// The options that a module can declare on this server.
+fn known_options() -> u32 {
+    // SAFETY: entries of the API table are written once, at load; the call takes nothing.
+    unsafe { raw::RedisModule_GetModuleOptionsAll.map_or(0, |all| all()) as u32 }
+}
+
+/// Whether the server keeps a key's expiry with the key, as Valkey 9 does, told by what else is new there.
+pub(super) fn embeds_expiries() -> bool {
+    is_recent_valkey() && known_options() & HANDLE_ATOMIC_SLOT_MIGRATION != 0
+}
+
 /// What the module declares that it can deal with.
 pub(super) fn module_options() -> i32 {
-    /// Valkey 9: slots are handed over by replication. The crate does not know it yet.
-    const HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
     let mut options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
-    // SAFETY: entries of the API table are written once, at load; the call takes nothing.
-    let known = unsafe { raw::RedisModule_GetModuleOptionsAll.map_or(0, |all| all()) } as u32;
     if is_recent_valkey() {
-        options |= known & HANDLE_ATOMIC_SLOT_MIGRATION;
+        options |= known_options() & HANDLE_ATOMIC_SLOT_MIGRATION;
     }
     options as i32
 }

@@ -237,6 +237,18 @@ impl<'a> Ctx<'a> {
         api!(RedisModule_NotifyKeyspaceEvent(self.pointer, class, event.as_ptr(), name.pointer()));
     }
 
+    /// Announces that a key went because its time was up, as the server does when it collects one.
+    pub fn announce_expired(self, name: Text<'_>) {
+        let class = raw::REDISMODULE_NOTIFY_EXPIRED;
+        api!(RedisModule_NotifyKeyspaceEvent(self.pointer, class, c"expired".as_ptr(), name.pointer()));
+    }
+
+    /// Announces that a key went because it became empty, as the server does for its own types.
+    pub fn announce_gone(self, name: Text<'_>) {
+        let class = raw::REDISMODULE_NOTIFY_GENERIC;
+        api!(RedisModule_NotifyKeyspaceEvent(self.pointer, class, c"del".as_ptr(), name.pointer()));
+    }
+
     /// Tells `WATCH` and client-side caches that the key has changed.
     pub fn signal_modified(self, name: Text<'_>) {
         api!(RedisModule_SignalModifiedKey(self.pointer, name.pointer()));

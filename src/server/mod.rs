@@ -9,6 +9,7 @@ mod abilities;
 mod alarm;
 mod audience;
 mod blocked;
+mod clock;
 mod config;
 mod ctx;
 mod datatype;
@@ -23,9 +24,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use abilities::{lacking, missing_required};
 pub use alarm::{TimerId, start_timer, stop_timer, wake_event_loop};
 pub use blocked::{Callbacks as BlockedCallbacks, Handle, block};
+pub use clock::now;
 pub use config::{IntSetting, load_configs, register_int};
 pub use ctx::{Ctx, Reply, log_warning, with_load_ctx};
-pub use datatype::{Emit, Hooks as DatatypeHooks, register as register_datatype, stored_locks};
+pub use datatype::{
+    Emit, Hooks as DatatypeHooks, freed_ended_holders, register as register_datatype, stored_locks,
+};
 pub use events::{Hooks as EventHooks, subscribe, subscribe_to_keys, subscribe_to_sending};
 pub use key::{LockKey, Opened};
 pub use registry::{Arg, ArgKind, Command, Keys, Spec, register as register_command, register_acl_category};
