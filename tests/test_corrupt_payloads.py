@@ -10,6 +10,7 @@ import redis
 
 from harness import (
     Locks,
+    RawConnection,
     ReplicationStream,
     RespError,
     Server,

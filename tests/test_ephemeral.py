@@ -320,7 +320,7 @@ FATES = {
 
 @pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
 def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, fate: list[str]) -> None:
-    """The owner's request for a wider set is granted, and its client dies in the same turn of the event loop."""
+    """The owner's request for a wider set is granted, and its client dies before it is told."""
     first = take_bound(line.server)
     line.locks.lock("wider", "other", HOUR)
     second = Parked(line.server, "owner")
@@ -343,7 +343,7 @@ def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, fate: list[str]) 
 
 
 def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: Line) -> None:
-    """The old connection dies, and in the same turn of the event loop its token gets a wider set by another."""
+    """The old connection dies, and at once its token gets a wider set by another."""
     first = take_bound(line.server)
     line.locks.lock("wider", "other", HOUR)
     second = Parked(line.server, "owner")

@@ -217,7 +217,7 @@ def test_dump_and_restore_keep_the_lock(client: redis.Redis, locks: Locks) -> No
 
 
 def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:
-    """`RESTORE key 0 payload`, the usual form. The key's expiry is the last deadline, and goes to replicas."""
+    """`RESTORE key 0 payload`, the usual form: the key expires at the last deadline, at replicas too."""
     primary, replica = primary_and_replica
     client = primary.client()
     locks = Locks(client)

@@ -1,8 +1,8 @@
 """MEMORY USAGE counts what a lock costs: it grows with its holders and agrees with `used_memory`.
 
-`used_memory` counts what the server keeps beside the value too: an entry for the key's expiry and a slot in two
-tables, whose sizes are powers of two. MEMORY USAGE leaves that out for the core types. For a lock, which always
-has an expiry, the module counts it, as a constant; so the two agree best with about as many locks as here.
+`used_memory` counts what the server keeps beside the value too: an entry for the key's expiry and a slot in
+two tables, whose sizes are powers of two. MEMORY USAGE leaves that out for the core types. For a lock, which
+always has an expiry, the module counts it, as a constant. They agree best with as many locks as here.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_waiting_is_counted_and_measured(meter: Meter) -> None:
     meter.grew(grants=1, locks=1, last_fence=first)
     waiting = [line.write("a"), line.read("b"), line.read("c")]
     meter.grew(waiters=3, waiters_max=3)
-    brief = line.write("d", wait=40)
+    brief = line.write("d", wait=2000)
     meter.grew(waiters=1, waiters_max=1)
     assert brief.reply() == 0
     meter.grew(waiters=-1, wait_timeouts=1)

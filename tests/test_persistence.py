@@ -180,11 +180,11 @@ def test_the_expiry_that_a_user_gave_the_key_survives_a_rewrite(
         Locks(client).lock(key, "a", LONG)
     client.persist("persisted")
     client.pexpire("longer", 10 * LONG)
-    before = {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys()}
+    before = {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys("*")}
     assert before[b"persisted"][1] == -1
     rewrite_and_restart(server)
     client = server.client()
-    assert {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys()} == before
+    assert {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys("*")} == before
 
 
 def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> None:

@@ -16,13 +16,15 @@ def test_a_primary_without_enough_replicas_grants_nothing_when_a_deadline_passes
     primary, replica = primary_and_replica.primary, primary_and_replica.replica
     client = primary.client()
     locks = Locks(client)
-    locks.lock("k", "a", 300)
+    locks.lock("k", "a", LONG)
     waiter = primary.raw()
     waiter.send("SLOCK.LOCK", "k", "b", LONG, "WAIT", 0)
     wait_until(lambda: (info := locks.info("k")) and info.waiters == 1, what="b to wait")
     replica.client().replicaof("NO", "ONE")
     wait_until(lambda: client.info("replication")["connected_slaves"] == 0, what="the replica to be gone")
-    client.config_set("min-replicas-to-write", 1)
+    with primary.raw() as raw:
+        stop = ("CONFIG", "SET", "min-replicas-to-write", 1)
+        assert raw.pipeline([("SLOCK.EXTEND", "k", "a", 50), stop]) == [1, b"OK"]
     wait_until(lambda: locks.pttl("k", "a") == -2, what="the deadline to pass")
     refused = primary.raw().error("SLOCK.LOCK", "other", "c", LONG)
     assert refused.startswith("NOREPLICAS")
@@ -47,7 +49,7 @@ def test_a_primary_whose_snapshots_fail_grants_nothing_when_a_deadline_passes(
     waiter, impatient = server.raw(), server.raw()
     waiter.send("SLOCK.LOCK", "k", "b", LONG, "WAIT", 0)
     wait_until(lambda: (info := locks.info("k")) and info.waiters == 1, what="b to wait")
-    impatient.send("SLOCK.LOCK", "k", "c", LONG, "WAIT", 400)
+    impatient.send("SLOCK.LOCK", "k", "c", LONG, "WAIT", 2000)
     wait_until(lambda: (info := locks.info("k")) and info.waiters == 2, what="c to wait")
     with server.raw() as raw:
         stop = ("CONFIG", "SET", "stop-writes-on-bgsave-error", "yes")
@@ -67,7 +69,7 @@ def test_waits_still_run_out_while_writes_are_refused(make_server: Callable[...,
     locks = Locks(client)
     locks.lock("k", "a", LONG)
     waiter = server.raw()
-    waiter.send("SLOCK.LOCK", "k", "b", LONG, "WAIT", 200)
+    waiter.send("SLOCK.LOCK", "k", "b", LONG, "WAIT", 2000)
     wait_until(lambda: locks.info("k").waiters == 1, what="b to wait")
     client.config_set("min-replicas-to-write", 1)
     assert waiter.read() == 0

@@ -64,7 +64,8 @@ class Worker(threading.Thread):
 
     def _insist(self, client: redis.RedisCluster, *command: Any) -> Any:
         """What the library has not retried by itself."""
-        for _ in range(200):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
             try:
                 return client.execute_command(*command)
             except (TryAgainError, MovedError, AskError, ClusterDownError):

@@ -124,7 +124,7 @@ def test_info_counts_who_waits_is_handed_over_and_times_out(make_server: Callabl
     line = Line(make_server())
     line.locks.lock(KEY, HOLDER, HOUR)
     waiting = [line.write("a"), line.read("b"), line.write("c")]
-    brief = line.write("brief", wait=60)
+    brief = line.write("brief", wait=2000)
     assert _numbers(line.client)["waiters"] == 4
     assert brief.reply() == 0
     numbers = _numbers(line.client)

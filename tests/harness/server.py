@@ -115,6 +115,8 @@ class Server:
                 del self._settings[refused[0]]
             elif "Address already in use" in output:
                 self.port = free_port()
+                if "cluster-port" in self._settings:
+                    self._settings["cluster-port"] = free_port()
             else:
                 raise ServerError(f"{self} did not start:\n{output[-3000:]}")
         raise ServerError(f"{self} did not start in five tries")

@@ -24,8 +24,8 @@ DEFAULT_SETTINGS = {
     "repl-diskless-sync": "no",
     "repl-diskless-sync-delay": "0",
     "shutdown-timeout": "0",
-    # What was answered is in the log when a test kills the server. `everysec` puts a write off for up to two
-    # seconds while the disk is busy with the fsync before; a test that wants it waits for `wait_until_logged`.
+    # What was answered is in the log when a test kills the server. `everysec` puts a write off for up to
+    # two seconds while the disk is busy with the fsync before; who wants it calls `wait_until_logged`.
     "appendfsync": "no",
 }
 
