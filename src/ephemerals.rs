@@ -4,8 +4,9 @@
 //! this server's alone: neither stored nor replicated, for the connection is neither.
 //!
 //! When a connection closes, nothing may be written at that moment. Its holds are doomed: they end at
-//! the next turn of the event loop, or before the next command that names their key, so that nobody
-//! refreshes a hold that has ended.
+//! the next turn of the event loop, or before the next command that names their key, so that no command
+//! refreshes a hold that has ended. (A waiting request for several keys that is granted in between makes
+//! a new hold of it, which is bound anew.)
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -13,8 +13,8 @@
 use slock_core::{Ask, Mode, Outcome, Patience, Want};
 
 use super::{
-    COMPLEXITY, COMPLEXITY_MANY, EPHEMERAL, KEY, KEYS, META, NUMKEYS, TOKEN, TTL_MS, WAIT, names, on_primary,
-    refused, reply,
+    COMPLEXITY_MANY_WAIT, COMPLEXITY_WAIT, EPHEMERAL, KEY, KEYS, META, NUMKEYS, TOKEN, TTL_MS, WAIT, names,
+    on_primary, refused, reply,
 };
 use crate::args::{Args, Options, error};
 use crate::keyspace::Keyspace;
@@ -29,7 +29,7 @@ impl Command for Lock {
         flags: c"write deny-oom blocking fast",
         arity: -4,
         summary: c"Takes a lock for write, or waits for it.",
-        complexity: COMPLEXITY,
+        complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
         args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
     };
@@ -47,7 +47,7 @@ impl Command for Rlock {
         flags: c"write deny-oom blocking fast",
         arity: -4,
         summary: c"Takes a lock for read, beside other readers, or waits for it.",
-        complexity: COMPLEXITY,
+        complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
         args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
     };
@@ -65,7 +65,7 @@ impl Command for Upgrade {
         flags: c"write deny-oom blocking fast",
         arity: -4,
         summary: c"Turns a reader into the writer in one step, or waits until the other readers have gone.",
-        complexity: COMPLEXITY,
+        complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
         args: &[KEY, TOKEN, TTL_MS, WAIT],
     };
@@ -83,7 +83,7 @@ impl Command for Mlock {
         flags: c"write deny-oom blocking",
         arity: -5,
         summary: c"Takes several locks for write, all or none, or waits for them.",
-        complexity: COMPLEXITY_MANY,
+        complexity: COMPLEXITY_MANY_WAIT,
         keys: Keys::CountedWritten,
         args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
     };
@@ -101,7 +101,7 @@ impl Command for Mrlock {
         flags: c"write deny-oom blocking",
         arity: -5,
         summary: c"Takes several locks for read, all or none, or waits for them.",
-        complexity: COMPLEXITY_MANY,
+        complexity: COMPLEXITY_MANY_WAIT,
         keys: Keys::CountedWritten,
         args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
     };

@@ -66,6 +66,12 @@ fn on_primary() -> Result<(), Reply> {
 const COMPLEXITY: &std::ffi::CStr = c"O(log(N)), N being the number of readers and of waiting requests";
 const COMPLEXITY_MANY: &std::ffi::CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
+const COMPLEXITY_WAIT: &std::ffi::CStr =
+    c"O(log(N)), N being the number of readers and of waiting requests; to wait O(M) more, \
+      M being the number of waiting requests for several keys, times their keys";
+const COMPLEXITY_MANY_WAIT: &std::ffi::CStr =
+    c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests; to wait O(M) more, \
+      M being the number of waiting requests for several keys, times their keys";
 
 fn names<'a>(keys: &[Text<'a>]) -> Vec<&'a [u8]> {
     keys.iter().map(|key| key.bytes()).collect()

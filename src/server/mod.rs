@@ -36,11 +36,12 @@ pub use registry::{Arg, ArgKind, Command, Keys, Spec, register as register_comma
 pub use report::{Section, register_info};
 pub use text::{OwnedText, Text};
 
-/// Calls a function of the module API by its name.
+/// Calls a function of the module API by its name. Whoever writes a call vouches for its pointers: they
+/// are live objects of the server's, wrapped by the types of this layer, or buffers that outlast the call.
 macro_rules! api {
     ($name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: the server filled this entry at load (`missing_required` refuses to load
-        // otherwise), and the arguments are live server objects or buffers that outlast the call.
+        // SAFETY: the server filled this entry at load (`missing_required` refuses to load otherwise).
+        // For the arguments see above.
         unsafe { (redis_module::raw::$name.expect(stringify!($name)))($($arg),*) }
     }};
 }
