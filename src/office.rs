@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, PlaceRef, Refusal, Ticket};
+use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, Patience, PlaceRef, Refusal, Ticket};
 
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
@@ -93,6 +93,8 @@ thread_local! {
     static LISTENS: Cell<bool> = const { Cell::new(false) };
     static MAY_EVICT: Cell<bool> = const { Cell::new(false) };
     static IS_CLUSTER: Cell<bool> = const { Cell::new(false) };
+    /// Whether the server may close clients to save memory (`maxmemory-clients`).
+    static EVICTS_CLIENTS: Cell<bool> = const { Cell::new(false) };
     static PROBED: Cell<Option<Instant>> = const { Cell::new(None) };
     static STARTED_MS: Cell<u64> = const { Cell::new(0) };
 }
@@ -155,6 +157,7 @@ pub fn open(ctx: Ctx<'_>) {
 /// Takes note of what the server's configuration means for locks.
 fn read_configuration(ctx: Ctx<'_>) {
     permission::read_configuration(ctx);
+    EVICTS_CLIENTS.set(ctx.config(c"maxmemory-clients").is_none_or(|text| text != "0"));
     warn_of_eviction(ctx);
 }
 
@@ -239,7 +242,7 @@ pub fn serve<'c, R>(
 }
 
 /// [`serve`]s a request for a hold, and leaves its client waiting if it has to. Where the client cannot
-/// wait after all, the request is refused.
+/// wait after all, it is as if it had not wanted to.
 pub fn acquire<'c>(ctx: Ctx<'c>, mut space: Keyspace<'c>, ask: &Ask<'_>) -> Result<Outcome, Refusal> {
     let outcome = OFFICE.with_borrow_mut(|office| {
         let outcome = office.serve(&mut space, ask.names, |desk, space, now| desk.acquire(space, now, ask));
@@ -247,9 +250,9 @@ pub fn acquire<'c>(ctx: Ctx<'c>, mut space: Keyspace<'c>, ask: &Ask<'_>) -> Resu
         if office.park(ctx, ticket) {
             return outcome;
         }
-        let outcome = office.desk.withdraw(ticket);
-        office.follow_up();
-        Ok(outcome)
+        office.desk.withdraw(ticket);
+        let ask = Ask { patience: Patience::None, ..*ask };
+        office.serve(&mut space, ask.names, |desk, space, now| desk.acquire(space, now, &ask))
     });
     space.announce();
     outcome
@@ -393,10 +396,14 @@ impl Office {
         let mut changed = Vec::new();
         for (place, tokens) in doomed {
             for token in tokens {
+                // The lock may have gone, and another come in its place.
+                if ephemerals::bound(place, &token).is_none() {
+                    continue;
+                }
                 if self.desk.drop_hold(space, now, place, &token, None) == Ok(true) {
                     changed.push(place);
                 } else {
-                    // The key has gone, or moved to another node.
+                    // The key is at another node.
                     ephemerals::unbind(place, &token);
                 }
             }
@@ -476,7 +483,7 @@ fn reply_to(answer: &Answer) -> Reply {
 }
 
 /// `CLIENT UNBLOCK id`: the client is answered here and now.
-fn on_unblocked(handle: Handle) -> Reply {
+fn on_unblocked(ctx: Ctx<'_>, handle: Handle) -> Reply {
     let reply = OFFICE.with_borrow_mut(|office| {
         let Some((ticket, parked)) = office.forget(handle) else { return Reply::Int(0) };
         if !matches!(parked.state, State::Sent(_)) {
@@ -484,7 +491,7 @@ fn on_unblocked(handle: Handle) -> Reply {
         }
         match parked.state {
             State::Answered(answer) | State::Sent(answer) => {
-                office.leaving.push((parked.connection, ticket));
+                office.sends(ctx, parked.connection, ticket);
                 reply_to(&answer)
             }
             State::Waits => {
@@ -509,16 +516,31 @@ fn on_gone(handle: Handle) {
     ring_soon();
 }
 
-fn on_delivered(handle: Handle, is_told: bool) {
+/// The client of an answer is given it (true) or has gone before (false).
+fn on_delivered(ctx: Ctx<'_>, handle: Handle, is_told: bool) {
     OFFICE.with_borrow_mut(|office| {
         let Some((ticket, parked)) = office.forget(handle) else { return };
         if is_told {
-            office.leaving.push((parked.connection, ticket));
+            office.sends(ctx, parked.connection, ticket);
         } else {
             office.desk.leave(ticket);
             ring_soon();
         }
     });
+}
+
+impl Office {
+    /// The reply to a request is written to its connection, and has yet to leave the server.
+    fn sends(&mut self, ctx: Ctx<'_>, connection: u64, ticket: Ticket) {
+        // Where the server evicts clients, it does so between sending and our hearing of it, and whoever
+        // could not be sent anything has to be known beforehand.
+        if EVICTS_CLIENTS.get() && ctx.connection_end(connection).is_some_and(|end| end.is_given_up) {
+            self.desk.leave(ticket);
+            ring_soon();
+        } else {
+            self.leaving.push((connection, ticket));
+        }
+    }
 }
 
 /// The replies of this turn have left the server, and connections that could not take them have closed.
@@ -527,24 +549,33 @@ fn on_sent() {
         for (_, ticket) in std::mem::take(&mut office.leaving) {
             office.desk.told(ticket);
         }
+        if office.parked.is_empty() {
+            office.desk.tidy();
+        }
     });
 }
 
 /// A connection closes. What it was told in this turn it has not got, unless it closes because it was
-/// told all, as after `QUIT`.
+/// told all, as after `QUIT`, or is evicted after all was sent.
 fn on_disconnected(ctx: Ctx<'_>, connection: u64) {
-    // A client may also end in the middle of a command, where nothing has been told.
+    // It may close in the middle of a command, where nothing has been told.
     let is_leaving = OFFICE.with(|office| {
         let office = office.try_borrow().ok();
         office.is_some_and(|office| office.leaving.iter().any(|(to, _)| *to == connection))
     });
-    if is_leaving && !ctx.closes_after_reply(connection) {
+    let has_got_all = || {
+        ctx.connection_end(connection)
+            .is_none_or(|end| end.is_after_reply || (EVICTS_CLIENTS.get() && end.has_sent_all))
+    };
+    if is_leaving && !has_got_all() {
         OFFICE.with_borrow_mut(|office| {
-            let (lost, rest) = office.leaving.drain(..).partition(|(to, _)| *to == connection);
-            office.leaving = rest;
-            let lost: Vec<(u64, Ticket)> = lost;
-            for (_, ticket) in lost {
-                office.desk.leave(ticket);
+            let leaving = std::mem::take(&mut office.leaving);
+            for (to, ticket) in leaving {
+                if to == connection {
+                    office.desk.leave(ticket);
+                } else {
+                    office.leaving.push((to, ticket));
+                }
             }
         });
         ring_soon();

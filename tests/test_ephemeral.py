@@ -342,6 +342,28 @@ def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, fate: list[str]) 
     wait_until(lambda: line.info() is None, what="the hold to end with its connection")
 
 
+def test_who_shares_the_token_of_a_client_that_was_never_told_acquires(line: Line) -> None:
+    line.locks.lock("k", "other", HOUR)
+    bound, free = Parked(line.server, "owner"), Parked(line.server, "owner")
+    bound.ask("SLOCK.LOCK", "k", "owner", HOUR, "WAIT", 0, "EPHEMERAL")
+    line.settle(bound)
+    free.ask("SLOCK.LOCK", "k", "owner", HOUR, "WAIT", 0)
+    line.settle(free)
+    with line.server.raw() as raw:
+        raw.pipeline([("SLOCK.UNLOCK", "k", "other"), ("CLIENT", "KILL", "ID", bound.id)])
+    fence = free.fence()
+    _stays_held(line, fence)
+
+
+def test_the_end_of_a_connection_does_not_reach_the_lock_that_was_renamed_over_its_own(line: Line) -> None:
+    bound = take_bound(line.server)
+    fence = line.locks.lock("durable", "owner", HOUR)
+    with line.server.raw() as raw:
+        kill = ("CLIENT", "KILL", "ID", bound.client_id())
+        assert raw.pipeline([kill, ("RENAME", "durable", "k")]) == [1, b"OK"]
+    _stays_held(line, fence)
+
+
 def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: Line) -> None:
     """The old connection dies, and at once its token gets a wider set by another."""
     first = take_bound(line.server)

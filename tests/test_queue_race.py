@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ REPETITIONS = 300
 
 RELEASE = ("SLOCK.UNLOCK", KEY, HOLDER)
 Command = tuple[str | int, ...]
+MakeServer = Callable[..., Server]
 
 
 class Duel:
@@ -198,6 +200,27 @@ def test_a_client_that_was_told_and_closes_at_once_keeps_its_hold(server: Server
         assert duel.control.ok("SLOCK.UNLOCK", KEY, "first") == 1
         assert duel.second and duel.second.fence()
         duel.control.ok("SLOCK.UNLOCK", KEY, "second")
+
+
+def test_a_client_that_was_told_and_is_evicted_keeps_its_hold(make_server: MakeServer) -> None:
+    """The server evicts it in the same turn of the event loop, after it has been sent its reply."""
+    server = make_server(save="")
+    duel = Duel(server)
+    duel.control.ok("CLIENT", "NO-EVICT", "on")
+    duel.begin()
+    assert duel.first
+    # The fattest client is evicted: most of a long command stands in its buffer.
+    duel.first.connection.socket.sendall(b"*2\r\n$4\r\nECHO\r\n$900000\r\n" + b"x" * 600_000)
+    wait_until(lambda: _query_buffer(duel, duel.first) > 500_000, what="the server to read it")
+    replies = duel.control.pipeline([RELEASE, ("CONFIG", "SET", "maxmemory-clients", "300kb")])
+    assert replies == [1, b"OK"]
+    assert duel.first.fence() and duel.first.outcome() is None
+    assert duel.line.holders() == ["first"]
+
+
+def _query_buffer(duel: Duel, parked: Parked) -> int:
+    (client,) = duel.line.client.client_list(client_id=[parked.id])
+    return int(client["qbuf"])
 
 
 @every_departure

@@ -17,9 +17,11 @@
 //! others can come to wait in a cycle that no request closed; a deadline ends it.)
 //!
 //! Only requests that lead out of a queue are looked at ("entangled" ones): where nobody asks for
-//! several names and no token waits twice, parking the ten-thousandth request costs what the first
-//! did. Else it costs what the entangled requests that can be reached are: each is reached once, and
-//! each queue gone through once, because whoever waits behind a request waits behind all before it.
+//! several names, no token waits twice and the lock has a writer, parking the ten-thousandth request
+//! costs what the first did. Else it costs what the entangled requests that can be reached are: each
+//! is reached once, and each queue gone through once, because whoever waits behind a request waits
+//! behind all before it. Of a lock's readers those who wait themselves are looked for, by going
+//! through the readers or through the tokens that wait, whichever are fewer.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;

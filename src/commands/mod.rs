@@ -68,10 +68,10 @@ const COMPLEXITY_MANY: &std::ffi::CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
 const COMPLEXITY_WAIT: &std::ffi::CStr =
     c"O(log(N)), N being the number of readers and of waiting requests; to wait O(M) more, \
-      M being the number of waiting requests for several keys, times their keys";
+      M being the keys of waiting requests that ask for several or share a token";
 const COMPLEXITY_MANY_WAIT: &std::ffi::CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests; to wait O(M) more, \
-      M being the number of waiting requests for several keys, times their keys";
+      M being the keys of waiting requests that ask for several or share a token";
 
 fn names<'a>(keys: &[Text<'a>]) -> Vec<&'a [u8]> {
     keys.iter().map(|key| key.bytes()).collect()

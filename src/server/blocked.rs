@@ -23,11 +23,11 @@ pub struct Handle(*mut raw::RedisModuleBlockedClient);
 #[derive(Clone, Copy)]
 pub struct Callbacks {
     /// The client must be answered at once: somebody unblocked it.
-    pub unblocked: fn(Handle) -> Reply,
+    pub unblocked: fn(Ctx<'_>, Handle) -> Reply,
     /// The client has gone, or the server has answered it itself.
     pub gone: fn(Handle),
-    /// The client of an answer has got it (true) or has gone before (false).
-    pub delivered: fn(Handle, bool),
+    /// The client of an answer is given it (true) or has gone before (false).
+    pub delivered: fn(Ctx<'_>, Handle, bool),
 }
 
 /// An answer on its way to the client.
@@ -79,19 +79,21 @@ unsafe extern "C" fn on_reply(
         let Some(delivery) = (unsafe { delivery.as_mut() }) else { return };
         if let Some(reply) = delivery.reply.take() {
             // SAFETY: the server lends the context until this callback returns.
-            unsafe { Ctx::from_raw(ctx) }.send(reply);
-            (delivery.callbacks.delivered)(delivery.handle, true);
+            let ctx = unsafe { Ctx::from_raw(ctx) };
+            ctx.send(reply);
+            (delivery.callbacks.delivered)(ctx, delivery.handle, true);
         }
     });
     0
 }
 
-unsafe extern "C" fn on_free(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
+unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
     guard("the end of a waiting client", || {
         // SAFETY: the data is the `Delivery` that `answer` let go of, and the server hands it back once.
         let delivery = unsafe { Box::from_raw(data.cast::<Delivery>()) };
         if delivery.reply.is_some() {
-            (delivery.callbacks.delivered)(delivery.handle, false);
+            // SAFETY: the server lends the context until this callback returns.
+            (delivery.callbacks.delivered)(unsafe { Ctx::from_raw(ctx) }, delivery.handle, false);
         }
     });
 }
@@ -106,7 +108,8 @@ unsafe extern "C" fn on_timeout(
         let handle = Handle(api!(RedisModule_GetBlockedClientHandle(ctx)));
         let Some(callbacks) = CALLBACKS.get() else { return };
         // SAFETY: the server lends the context until this callback returns.
-        unsafe { Ctx::from_raw(ctx) }.send((callbacks.unblocked)(handle));
+        let ctx = unsafe { Ctx::from_raw(ctx) };
+        ctx.send((callbacks.unblocked)(ctx, handle));
     });
     0
 }

@@ -36,6 +36,17 @@ pub struct Disk {
     pub log_failed: bool,
 }
 
+/// How it stands with a connection that may be about to close.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionEnd {
+    /// The server closes it soon, and drops until then what it is told.
+    pub is_given_up: bool,
+    /// It closes when it has been sent all its replies, as after `QUIT`.
+    pub is_after_reply: bool,
+    /// Nothing is left to be sent to it.
+    pub has_sent_all: bool,
+}
+
 impl<'a> Ctx<'a> {
     /// Wraps what the server handed to a callback.
     ///
@@ -90,9 +101,9 @@ impl<'a> Ctx<'a> {
         found == raw::REDISMODULE_OK as i32
     }
 
-    /// Whether a client that is being closed was sent all its replies first, as after `QUIT`. Known by
-    /// the flag `c` in `CLIENT LIST`; where that cannot be asked, yes.
-    pub fn closes_after_reply(self, client_id: u64) -> bool {
+    /// How it stands with a connection that may be about to close, by `CLIENT LIST`. `None` where that
+    /// cannot be asked.
+    pub fn connection_end(self, client_id: u64) -> Option<ConnectionEnd> {
         let id = CString::new(client_id.to_string()).unwrap_or_default();
         let (command, form) = (c"CLIENT".as_ptr(), c"ccc".as_ptr());
         let reply = api!(RedisModule_Call(
@@ -103,12 +114,18 @@ impl<'a> Ctx<'a> {
             c"ID".as_ptr(),
             id.as_ptr()
         ));
-        let Some(line) = self.text_of(reply) else { return true };
-        line.split(' ').any(|field| field.strip_prefix("flags=").is_some_and(|flags| flags.contains('c')))
+        let line = Self::text_of(reply)?;
+        let field = |name: &str| line.split([' ', '\n']).find_map(|field| field.strip_prefix(name));
+        let flags = field("flags=")?;
+        Some(ConnectionEnd {
+            is_given_up: flags.contains('A'),
+            is_after_reply: flags.contains('c'),
+            has_sent_all: field("obl=") == Some("0") && field("oll=") == Some("0"),
+        })
     }
 
     /// The text of a reply that is a string, which is freed.
-    fn text_of(self, reply: *mut raw::RedisModuleCallReply) -> Option<String> {
+    fn text_of(reply: *mut raw::RedisModuleCallReply) -> Option<String> {
         if reply.is_null() {
             return None;
         }
@@ -163,6 +180,17 @@ impl<'a> Ctx<'a> {
         let text = if value.is_null() { None } else { Self::text_in(value) };
         api!(RedisModule_FreeCallReply(reply));
         text
+    }
+
+    /// Whether the server has a command of this name, which may have been renamed. It must be one that
+    /// takes an argument: it is called without.
+    pub fn knows_command(self, name: &std::ffi::CStr) -> bool {
+        let reply = api!(RedisModule_Call(self.pointer, name.as_ptr(), c"".as_ptr()));
+        let error = std::io::Error::last_os_error().raw_os_error();
+        if !reply.is_null() {
+            api!(RedisModule_FreeCallReply(reply));
+        }
+        !reply.is_null() || error != Some(libc::ENOENT)
     }
 
     /// How many replicas are near enough for `min-replicas-to-write`, if that is in force.

@@ -27,6 +27,8 @@ thread_local! {
     static RAW_TYPE: Cell<*mut raw::RedisModuleType> = const { Cell::new(ptr::null_mut()) };
     static HOOKS: Cell<Option<&'static Hooks>> = const { Cell::new(None) };
     static SERVER_BYTES: Cell<usize> = const { Cell::new(0) };
+    /// Whether the server has `PERSIST` by this name.
+    static KNOWS_PERSIST: Cell<bool> = const { Cell::new(false) };
 }
 
 static STORED: AtomicI64 = AtomicI64::new(0);
@@ -57,7 +59,8 @@ pub fn stored_locks() -> i64 {
 }
 
 /// How many holders were in locks that this process freed although their deadlines had passed: in locks
-/// that were deleted, expired, overwritten or flushed, and not in those that a release emptied.
+/// that were deleted, expired, overwritten or flushed, and not in those that a release emptied. (Also in
+/// those that `DEBUG RELOAD` or a full sync drops and loads again.)
 pub fn freed_ended_holders() -> u64 {
     FREED_ENDED.load(Ordering::Relaxed)
 }
@@ -76,6 +79,7 @@ pub(super) fn store(lock: Lock) -> *mut c_void {
 pub fn register(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
     HOOKS.set(Some(hooks));
     SERVER_BYTES.set(if abilities::embeds_expiries() { SERVER_BYTES_EMBEDDED } else { SERVER_BYTES_APART });
+    KNOWS_PERSIST.set(ctx.knows_command(c"PERSIST"));
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -226,19 +230,23 @@ unsafe extern "C" fn aof_rewrite(
         });
         // To apply a change sets the key's expiry. The server adds the one that the key has, if it has
         // one: a user may have taken it away.
-        api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
+        if KNOWS_PERSIST.get() {
+            api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
+        }
     });
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    // SAFETY: the value came from `store`, and the server lets go of it here.
-    let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
-    if !lock.is_empty() {
-        let ended = lock.count_ended(clock::now().ms());
-        FREED_ENDED.fetch_add(ended as u64, Ordering::Relaxed);
-    }
-    drop(lock);
-    STORED.fetch_sub(1, Ordering::Relaxed);
+    guard("freeing a lock", || {
+        // SAFETY: the value came from `store`, and the server lets go of it here.
+        let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
+        if !lock.is_empty() {
+            let ended = lock.count_ended(clock::now().ms());
+            FREED_ENDED.fetch_add(ended as u64, Ordering::Relaxed);
+        }
+        drop(lock);
+        STORED.fetch_sub(1, Ordering::Relaxed);
+    });
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {

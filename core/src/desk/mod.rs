@@ -132,13 +132,11 @@ impl Desk {
         self.park(space, now, ask, gives_up_ms).map(Outcome::Parked)
     }
 
-    /// Treats a request that has just been parked as one that did not want to wait: its client cannot.
-    pub fn withdraw(&mut self, ticket: Ticket) -> Outcome {
+    /// Takes back a request that has just been parked: its client cannot wait.
+    pub fn withdraw(&mut self, ticket: Ticket) {
         if let Some(waiter) = self.waitlist.remove(ticket) {
             self.marked.extend(waiter.places);
-            self.counters.refusals += 1;
         }
-        Outcome::Refused
     }
 
     /// Ends a hold of `token`, if it has one in `mode` (in any, if `None`). True if it had.

@@ -82,7 +82,7 @@ impl Desk {
         self.end_waits(now);
         let work = mem::take(&mut self.marked).into_iter().map(Work::Place).collect();
         self.settle(space, now, work);
-        self.untold.tidy();
+        self.tidy();
     }
 
     /// Answers the requests that have waited long enough, and leaves those behind them to
@@ -152,7 +152,10 @@ impl Desk {
                         }
                     }
                     Work::Ticket(ticket) => {
-                        self.attempt(space, now, ticket, &mut work, &mut blocked);
+                        // The grant to its token may have moved the end of what an upgrade waits with.
+                        if !self.attempt(space, now, ticket, &mut work, &mut blocked) {
+                            self.set_wakes(space, now, ticket);
+                        }
                     }
                 }
             }
@@ -268,8 +271,8 @@ impl Desk {
             self.counters.wait_ms_total += waited_ms;
             self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
         }
-        let deadline_ms = now.ms() + waiter.ttl_ms;
-        self.untold.push(waiter.token.clone(), Untold { ticket, fence, deadline_ms, before });
+        let (deadline_ms, connection) = (now.ms() + waiter.ttl_ms, waiter.connection);
+        self.untold.push(waiter.token.clone(), Untold { ticket, fence, deadline_ms, connection, before });
         self.answers.push((ticket, Answer::Granted(fence)));
         // Others of this token now hold what they wait for, or can never have it. A refresh is one of
         // those others.

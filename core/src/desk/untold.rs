@@ -25,6 +25,8 @@ pub(super) struct Untold {
     pub(super) ticket: Ticket,
     pub(super) fence: u64,
     pub(super) deadline_ms: u64,
+    /// The connection that a new hold was bound to, if to any.
+    pub(super) connection: Option<u64>,
     /// For each name, the hold that the token had there before, if any.
     pub(super) before: Vec<(Place, Option<Before>)>,
 }
@@ -82,7 +84,7 @@ impl UntoldGrants {
     }
 
     /// A crowd that has gone leaves no memory behind.
-    pub(super) fn tidy(&mut self) {
+    fn tidy(&mut self) {
         if self.token_of.is_empty() {
             self.clear();
         }
@@ -127,23 +129,30 @@ impl UntoldGrants {
         }
     }
 
-    /// What was before this place's hold in the first later grant that was built on this one.
+    /// The first of the token's grants, after so many earlier ones, that was built on this hold: what was
+    /// there before it, and the connection that it came from.
     fn built_on(
         &mut self,
         token: &[u8],
-        after: usize,
+        earlier: usize,
         place: &Place,
         fence: u64,
-    ) -> Option<&mut Option<Before>> {
-        let later = self.of_token.get_mut(token)?.get_mut(after..)?;
-        let before = later.iter_mut().filter_map(|grant| grant.before.iter_mut().find(|(at, _)| at == place));
-        before
-            .map(|(_, before)| before)
-            .find(|before| before.as_ref().is_some_and(|own| own.holder.fence == fence))
+    ) -> Option<(&mut Option<Before>, Option<u64>)> {
+        let later = self.of_token.get_mut(token)?.get_mut(earlier..)?;
+        later.iter_mut().find_map(|grant| {
+            let (_, before) = grant.before.iter_mut().find(|(at, _)| at == place)?;
+            let is_built = before.as_ref().is_some_and(|own| own.holder.fence == fence);
+            is_built.then_some((before, grant.connection))
+        })
     }
 }
 
 impl Desk {
+    /// Gives back the memory of grants that have all been told.
+    pub fn tidy(&mut self) {
+        self.untold.tidy();
+    }
+
     /// The client of a granted request has been told. So its owner knows of the holds at these places,
     /// whichever of its earlier requests gave them.
     pub fn told(&mut self, ticket: Ticket) {
@@ -196,11 +205,16 @@ impl Desk {
 
     /// Undoes a grant whose client never heard of it, where the hold is still as it was granted.
     fn take_back(&mut self, space: &mut impl Space, now: Moment, ticket: Ticket) {
-        let Some((token, grant, later)) = self.untold.take(ticket) else { return };
+        let Some((token, grant, earlier)) = self.untold.take(ticket) else { return };
         let mut work = VecDeque::new();
         for (place, before) in grant.before {
-            // A later grant refreshed this one: what was before this is now before it.
-            if let Some(refreshed) = self.untold.built_on(&token, later, &place, grant.fence) {
+            // A later grant refreshed this one: what was before this is now before it, and if this one
+            // acquired the hold, that one did.
+            if let Some((refreshed, connection)) = self.untold.built_on(&token, earlier, &place, grant.fence)
+            {
+                if before.as_ref().is_none_or(|own| own.holder.fence != grant.fence) {
+                    space.bind(place.as_ref(), &token, connection);
+                }
                 *refreshed = before;
                 continue;
             }

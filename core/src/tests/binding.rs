@@ -95,3 +95,19 @@ fn a_hold_whose_connection_has_gone_is_not_given_back() {
     scene.drives();
     assert!(scene.held("a").is_empty() && scene.held("b").is_empty());
 }
+
+#[test]
+fn a_refresh_inherits_a_hold_whose_acquirer_was_never_told() {
+    let mut scene = Scene::new();
+    scene.takes("a", "X", WRITE);
+    scene.connection = Some(7);
+    let first = scene.waits("a", "A", WRITE);
+    scene.connection = None;
+    scene.waits("a", "A", WRITE);
+    scene.releases("a", "X");
+    assert_eq!(bindings(&mut scene).last(), Some(&bound("a", "A", Some(7))));
+    scene.leaves(first);
+    scene.drives();
+    assert_eq!(bindings(&mut scene), [bound("a", "A", None)], "the second acquired it");
+    assert_eq!(scene.held("a"), ["A writes"]);
+}
