@@ -4,9 +4,8 @@
 //! this server's alone: neither stored nor replicated, for the connection is neither.
 //!
 //! When a connection closes, nothing may be written at that moment. Its holds are doomed: they end at
-//! the next turn of the event loop, or before the next command that names their key, so that no command
-//! refreshes a hold that has ended. (A waiting request for several keys that is granted in between makes
-//! a new hold of it, which is bound anew.)
+//! the next turn of the event loop, or before the next of our commands in their database, so that no
+//! command refreshes a hold that has ended or waits for its owner.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -117,19 +116,24 @@ pub fn are_any_doomed() -> bool {
     EPHEMERALS.with_borrow(|all| !all.doomed.is_empty())
 }
 
-/// The tokens of the doomed holds of this key; whoever takes them ends the holds.
-pub fn take_doomed(place: PlaceRef<'_>) -> Vec<Box<[u8]>> {
+/// This hold is to end.
+pub fn doom_hold(place: PlaceRef<'_>, token: &[u8]) {
     EPHEMERALS.with_borrow_mut(|all| {
-        if all.doomed.is_empty() {
-            return Vec::new();
-        }
-        all.doomed.remove(&(place.db, place.name.into())).unwrap_or_default()
-    })
+        all.doomed.entry((place.db, place.name.into())).or_default().push(token.into());
+    });
 }
 
-/// The doomed holds of all keys.
-pub fn take_all_doomed() -> Doomed {
-    EPHEMERALS.with_borrow_mut(|all| std::mem::take(&mut all.doomed))
+/// The doomed holds of this database, or of all; whoever takes them ends them.
+pub fn take_doomed(db: Option<i32>) -> Doomed {
+    EPHEMERALS.with_borrow_mut(|all| match db {
+        None => std::mem::take(&mut all.doomed),
+        Some(db) => {
+            let (taken, rest) =
+                std::mem::take(&mut all.doomed).into_iter().partition(|((of, _), _)| *of == db);
+            all.doomed = rest;
+            taken
+        }
+    })
 }
 
 impl Ephemerals {

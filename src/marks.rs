@@ -14,8 +14,6 @@ pub enum Mark {
     Arrived(i32, Box<[u8]>),
     /// Something befell all keys of this database, or of every one.
     Database(Option<i32>),
-    /// A connection has closed, and dooms the holds bound to it.
-    Doomed,
 }
 
 thread_local! {

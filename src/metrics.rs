@@ -6,16 +6,26 @@ use crate::office;
 use crate::server::{self, Section};
 
 thread_local! {
+    static DECIDES: Cell<bool> = const { Cell::new(true) };
     static EXPIRATIONS: Cell<u64> = const { Cell::new(0) };
     static EVICTIONS: Cell<u64> = const { Cell::new(0) };
     /// The lock that the server removed last: if an eviction is announced next, it was this one.
     static REMOVED: RefCell<Option<(i32, Box<[u8]>)>> = const { RefCell::new(None) };
 }
 
+/// Says whether this server decides what becomes of locks, or only follows: then expirations are counted
+/// where it is decided.
+pub fn decides(decides: bool) {
+    DECIDES.set(decides);
+    server::count_freed(decides);
+}
+
 /// Counts holders whose deadline had passed when an effect dropped them. Those that were still in a lock
 /// when it went are counted where it is freed.
 pub fn count_expirations(holders: usize) {
-    EXPIRATIONS.set(EXPIRATIONS.get() + holders as u64);
+    if DECIDES.get() {
+        EXPIRATIONS.set(EXPIRATIONS.get() + holders as u64);
+    }
 }
 
 /// Remembers a lock that the server removed, not we.

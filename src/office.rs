@@ -19,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, Patience, PlaceRef, Refusal, Ticket};
+use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, Patience, Place, PlaceRef, Refusal, Ticket};
 
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
@@ -132,6 +132,7 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
     role_changed: on_role_changed,
     loading: |ctx, is_loading| {
         IS_LOADING.set(is_loading);
+        metrics::decides(!only_follows());
         // A long load must not use up the grace period.
         if !is_loading && !ctx.is_replica() {
             start_grace();
@@ -149,6 +150,7 @@ static CLIENT_CALLBACKS: BlockedCallbacks =
 pub fn open(ctx: Ctx<'_>) {
     IS_OPEN.set(true);
     IS_REPLICA.set(ctx.is_replica());
+    metrics::decides(!only_follows());
     IS_CLUSTER.set(ctx.is_cluster());
     start_grace();
     read_configuration(ctx);
@@ -229,14 +231,12 @@ pub fn consult<R>(look: impl FnOnce(&Desk) -> R) -> R {
     OFFICE.with_borrow(|office| look(&office.desk))
 }
 
-/// Has the desk do something for a command that names these keys, sees to what follows from it, and
-/// tells subscribers.
+/// Has the desk do something for a command, sees to what follows from it, and tells subscribers.
 pub fn serve<'c, R>(
     mut space: Keyspace<'c>,
-    names: &[&[u8]],
     deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
 ) -> R {
-    let result = OFFICE.with_borrow_mut(|office| office.serve(&mut space, names, deal));
+    let result = OFFICE.with_borrow_mut(|office| office.serve(&mut space, deal));
     space.announce();
     result
 }
@@ -245,14 +245,14 @@ pub fn serve<'c, R>(
 /// wait after all, it is as if it had not wanted to.
 pub fn acquire<'c>(ctx: Ctx<'c>, mut space: Keyspace<'c>, ask: &Ask<'_>) -> Result<Outcome, Refusal> {
     let outcome = OFFICE.with_borrow_mut(|office| {
-        let outcome = office.serve(&mut space, ask.names, |desk, space, now| desk.acquire(space, now, ask));
+        let outcome = office.serve(&mut space, |desk, space, now| desk.acquire(space, now, ask));
         let Ok(Outcome::Parked(ticket)) = outcome else { return outcome };
         if office.park(ctx, ticket) {
             return outcome;
         }
         office.desk.withdraw(ticket);
         let ask = Ask { patience: Patience::None, ..*ask };
-        office.serve(&mut space, ask.names, |desk, space, now| desk.acquire(space, now, &ask))
+        office.serve(&mut space, |desk, space, now| desk.acquire(space, now, &ask))
     });
     space.announce();
     outcome
@@ -262,17 +262,10 @@ impl Office {
     fn serve<'c, R>(
         &mut self,
         space: &mut Keyspace<'c>,
-        names: &[&[u8]],
         deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
     ) -> R {
         let now = now();
-        if ephemerals::are_any_doomed() {
-            let db = space.db();
-            // See `Mark::Doomed`.
-            self.desk.take_back_grants(space, now, Some(db));
-            let places = names.iter().map(|name| PlaceRef { db, name });
-            self.end_holds(space, now, places.map(|place| (place, ephemerals::take_doomed(place))));
-        }
+        self.end_doomed(space, now, Some(space.db()));
         let result = deal(&mut self.desk, space, now);
         self.follow_up();
         result
@@ -304,7 +297,7 @@ impl Office {
 
     /// When [`tick`] has to be called next, if nothing happens.
     fn next_tick_ms(&self) -> Option<u64> {
-        if self.desk.waitlist().is_empty() {
+        if self.desk.waitlist().is_empty() && !ephemerals::are_any_doomed() {
             return None;
         }
         let heartbeat_ms = now().ms() + HEARTBEAT_MS;
@@ -313,7 +306,8 @@ impl Office {
 
     /// While writes are refused, time-outs come at their moment, and whatever else is to be done waits.
     fn ring_when_refused(&self, now: Moment) {
-        if self.desk.has_work() || !self.desk.waitlist().is_empty() || !marks::are_none() {
+        let is_idle = marks::are_none() && !ephemerals::are_any_doomed() && !self.desk.has_work();
+        if !is_idle || !self.desk.waitlist().is_empty() {
             let retry_ms = now.ms() + REFUSED_RETRY_MS;
             ring_at(self.desk.next_wait_end_ms().map_or(retry_ms, |end_ms| end_ms.min(retry_ms)), false);
         }
@@ -345,8 +339,9 @@ fn tick(ctx: Ctx<'_>) {
     OFFICE.with_borrow_mut(|office| {
         let now = now();
         if !follows && hindrance.is_none() {
+            office.end_doomed(&mut space, now, None);
             for mark in marks::take() {
-                office.read_mark(&mut space, now, mark);
+                office.read_mark(&mut space, mark);
             }
             if IS_CLUSTER.get() && PROBED.get().is_none_or(|probed| probed.elapsed() >= CLUSTER_PROBE) {
                 PROBED.set(Some(Instant::now()));
@@ -386,47 +381,38 @@ fn tick(ctx: Ctx<'_>) {
 }
 
 impl Office {
-    /// Ends the holds of connections that have closed.
-    fn end_holds<'p>(
-        &mut self,
-        space: &mut Keyspace<'_>,
-        now: Moment,
-        doomed: impl Iterator<Item = (PlaceRef<'p>, Vec<Box<[u8]>>)>,
-    ) {
+    /// Ends the holds of connections that have closed, in this database or in all.
+    fn end_doomed(&mut self, space: &mut Keyspace<'_>, now: Moment, db: Option<i32>) {
+        if !ephemerals::are_any_doomed() {
+            return;
+        }
+        // A grant to the same connection that it was not told of may have replaced a hold that is bound to
+        // another: that one comes back first.
+        self.desk.take_back_grants(space, now, db);
         let mut changed = Vec::new();
-        for (place, tokens) in doomed {
+        for ((db, name), tokens) in ephemerals::take_doomed(db) {
+            let place = Place { db, name: name.into() };
             for token in tokens {
                 // The lock may have gone, and another come in its place.
-                if ephemerals::bound(place, &token).is_none() {
+                if ephemerals::bound(place.as_ref(), &token).is_none() {
                     continue;
                 }
-                if self.desk.drop_hold(space, now, place, &token, None) == Ok(true) {
-                    changed.push(place);
-                } else {
-                    // The key is at another node.
-                    ephemerals::unbind(place, &token);
+                match self.desk.drop_hold(space, now, place.as_ref(), &token, None) {
+                    Ok(true) => changed.push(place.clone()),
+                    // The cluster is down, say. As long as the lock is still here, it is tried again.
+                    Err(Refusal::Elsewhere) => ephemerals::doom_hold(place.as_ref(), &token),
+                    Ok(false) | Err(_) => ephemerals::unbind(place.as_ref(), &token),
                 }
             }
         }
-        self.desk.settle_at(space, now, changed);
+        self.desk.settle_at(space, now, changed.iter().map(Place::as_ref));
     }
 
-    fn read_mark(&mut self, space: &mut Keyspace<'_>, now: Moment, mark: Mark) {
+    fn read_mark(&mut self, space: &mut Keyspace<'_>, mark: Mark) {
         match mark {
             Mark::Key(db, name) => self.desk.mark(PlaceRef { db, name: &name }),
             Mark::Database(db) => self.desk.mark_database(db),
             Mark::Arrived(db, name) => space.give_expiry(PlaceRef { db, name: &name }),
-            Mark::Doomed => {
-                // A grant to the same connection that it was not told of may have replaced a hold that
-                // is bound to another: that one comes back first.
-                self.desk.take_back_grants(space, now, None);
-                let doomed: Vec<_> = ephemerals::take_all_doomed().into_iter().collect();
-                let doomed = doomed.iter().map(|((db, name), tokens)| {
-                    let place = PlaceRef { db: *db, name };
-                    (place, tokens.clone())
-                });
-                self.end_holds(space, now, doomed);
-            }
         }
     }
 }
@@ -565,7 +551,7 @@ fn on_disconnected(ctx: Ctx<'_>, connection: u64) {
     });
     let has_got_all = || {
         ctx.connection_end(connection)
-            .is_none_or(|end| end.is_after_reply || (EVICTS_CLIENTS.get() && end.has_sent_all))
+            .is_none_or(|end| end.has_sent_all && (end.is_after_reply || EVICTS_CLIENTS.get()))
     };
     if is_leaving && !has_got_all() {
         OFFICE.with_borrow_mut(|office| {
@@ -581,7 +567,7 @@ fn on_disconnected(ctx: Ctx<'_>, connection: u64) {
         ring_soon();
     }
     if ephemerals::doom(connection) {
-        mark(Mark::Doomed);
+        ring_soon();
     }
 }
 
@@ -596,6 +582,7 @@ fn on_removed(place: PlaceRef<'_>, lock: &Lock) {
 
 fn on_role_changed(is_replica: bool) {
     IS_REPLICA.set(is_replica);
+    metrics::decides(!only_follows());
     if is_replica {
         // What becomes of a hold is the primary's to say, and it knows nothing of our connections.
         ephemerals::forget_database(None);

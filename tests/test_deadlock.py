@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness import Server, wait_until
+from harness import Server, encode_command, wait_until
+from harness.bound import take_bound
 from harness.parked import HOUR, Line, Parked, blocked_clients, wait_unblocked
 
 pytest_plugins = ["harness.going_home"]
@@ -251,3 +252,16 @@ def test_a_long_cycle_of_long_tokens_is_told_in_one_error(table: Table) -> None:
     text = table.refuses(tokens[-1], "k0")
     assert len(text) < 16_000
     assert table.raw.ok("PING") == b"PONG"
+
+
+def test_nobody_waits_for_a_hold_whose_connection_has_closed(server: Server) -> None:
+    """The hold ends in this turn of the event loop: it closes no cycle for a request that comes in it."""
+    bound, y = take_bound(server, key="x", token="e"), Line(server, "y")
+    y.locks.lock("y", "w", HOUR)
+    waiting = Line(server, "x").write("w")
+    again = Parked(server, "e")
+    commands = [("CLIENT", "KILL", "ID", bound.client_id()), ("SLOCK.LOCK", "y", "e", HOUR, "WAIT", 0)]
+    again.connection.send_bytes(b"".join(encode_command(*command) for command in commands))
+    assert again.reply() == 1 and waiting.fence() and again.is_waiting()
+    y.release("w")
+    assert again.fence()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness import Cluster, Info, RespError, Server, key_slot, wait_until
+from harness.bound import hang_up, take_bound
 from harness.causes import HOLDER
 from harness.many import many
 from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
@@ -196,6 +197,32 @@ def test_a_set_is_not_granted_where_another_of_its_keys_may_be_gone(
     assert free.owners() == ["new"] and held.owners() == []
     free.release("new")
     held.give_up()
+
+
+def test_a_bound_hold_ends_also_when_its_connection_closed_while_the_cluster_was_down(
+    cluster: Cluster,
+) -> None:
+    node = cluster.node_of("bound")
+    client = node.client()
+    owner = take_bound(node, key="bound")
+    lost = next(slot for slot in _slots_of(node) if slot != key_slot(node, "bound"))
+    client.execute_command("CLUSTER DELSLOTS", lost)
+    wait_until(lambda: _state(node) == "fail", what="the cluster to be down")
+    hang_up(node, owner)
+    client.execute_command("CLUSTER ADDSLOTS", lost)
+    wait_until(lambda: _state(node) == "ok", 20, "the cluster to be up")
+    wait_until(lambda: not client.exists("bound"), what="the hold to end with its connection")
+
+
+def _slots_of(node: Server) -> range:
+    slots = at_once(node, ("CLUSTER", "SLOTS"))[0]
+    first, last = next((first, last) for first, last, owner, *_ in slots if owner[1] == node.port)
+    return range(first, last + 1)
+
+
+def _state(node: Server) -> str:
+    text = at_once(node, ("CLUSTER", "INFO"))[0].decode()
+    return dict(line.split(":", 1) for line in text.split())["cluster_state"]
 
 
 def test_a_slot_that_is_lost_without_notice_takes_the_queue_along(cluster: Cluster) -> None:

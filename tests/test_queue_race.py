@@ -16,6 +16,7 @@ import pytest
 
 from harness import RawConnection, RespError, Server, wait_until
 from harness.causes import HOLDER, KEY
+from harness.many import many
 from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
 
 pytest_plugins = ["harness.going_home"]
@@ -184,6 +185,22 @@ def test_a_client_that_was_told_and_quits_keeps_its_hold(server: Server) -> None
         assert duel.control.ok("SLOCK.UNLOCK", KEY, "first") == 1
         assert duel.second and duel.second.fence()
         duel.control.ok("SLOCK.UNLOCK", KEY, "second")
+
+
+def test_a_client_that_quits_and_is_killed_before_it_was_sent_anything(server: Server) -> None:
+    """It is killed by a client that was granted in the same turn, and so before any reply has left."""
+    duel = Duel(server)
+    duel.begin()
+    assert duel.first and duel.second
+    duel.first.ask("QUIT")
+    killer, other = Parked(server, "killer"), Line(server, "other")
+    other.locks.lock("other", HOLDER, HOUR)
+    killer.ask("SLOCK.LOCK", "other", "killer", HOUR, "WAIT", 0)
+    other.settle(killer)
+    killer.ask("CLIENT", "KILL", "ID", duel.first.id)
+    assert duel.control.ok(*many("MUNLOCK", [KEY, "other"], HOLDER)) == 2
+    assert killer.fence() and killer.reply() == 1
+    assert duel.first.outcome() is None and duel.second.fence()
 
 
 def test_a_client_that_was_told_and_closes_at_once_keeps_its_hold(server: Server) -> None:

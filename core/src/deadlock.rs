@@ -89,6 +89,8 @@ struct Search<'w> {
 
 /// What the search has done at one name.
 struct Spot {
+    /// Whether the lock is held for write.
+    is_written: bool,
     /// Whether the start holds the lock.
     start_holds: bool,
     /// Where the start stands in the queue, as far as others can stand behind it.
@@ -120,13 +122,7 @@ impl Search<'_> {
         space: &mut impl Space,
     ) -> Option<Step> {
         let waitlist = self.waitlist;
-        if let Some(spot) = self.spots.get(place)
-            && spot.has_holders
-            && spot.has_upgrades
-            && spot.all_before >= ticket
-            && !spot.start_holds
-            && spot.start_stands.is_empty()
-        {
+        if self.spots.get(place).is_some_and(|spot| self.is_done(ticket, waiter, place, spot)) {
             return None;
         }
         let mut own = waitlist.of_token_at(&waiter.token, place.as_ref()).into_iter();
@@ -156,12 +152,39 @@ impl Search<'_> {
         }
         let start_holds = lock.is_some_and(|lock| lock.holder(&self.start, self.now.ms()).is_some());
         Spot {
+            is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
             start_holds,
             start_stands,
             has_holders: false,
             has_upgrades: false,
             all_before: Ticket::FIRST,
             others_before: Ticket::FIRST,
+        }
+    }
+
+    /// Whether all whom the request waits for here have been reached, and the start is not here.
+    fn is_done(&self, ticket: Ticket, waiter: &Waiter, place: &Place, spot: &Spot) -> bool {
+        let has_all_ahead = spot.has_upgrades
+            && spot.all_before >= self.barrier(ticket, waiter, place)
+            && spot.all_before.max(spot.others_before) >= ticket;
+        let is_start_away = !spot.start_holds && spot.start_stands.is_empty();
+        is_start_away
+            && has_all_ahead
+            && (spot.has_holders || !self.waits_for_holders(ticket, waiter, place, spot))
+    }
+
+    fn waits_for_holders(&self, ticket: Ticket, waiter: &Waiter, place: &Place, spot: &Spot) -> bool {
+        waiter.wants_write() || spot.is_written || self.waitlist.has_writer_ahead(place.as_ref(), ticket)
+    }
+
+    /// The request waits for all that came before this: for everybody ahead, if it wants to write, and as
+    /// a reader for all up to the last writer (and beyond for all but lone readers).
+    fn barrier(&self, ticket: Ticket, waiter: &Waiter, place: &Place) -> Ticket {
+        match waiter.want {
+            Want::Hold(Mode::Read) => {
+                self.waitlist.last_writer_before(place.as_ref(), ticket).map_or(Ticket::FIRST, Ticket::next)
+            }
+            _ => ticket,
         }
     }
 
@@ -175,12 +198,7 @@ impl Search<'_> {
         spot: &mut Spot,
     ) -> Option<Step> {
         let (waitlist, now_ms) = (self.waitlist, self.now.ms());
-        let is_excluded = |lock: &&Lock| {
-            waiter.wants_write()
-                || lock.mode() == Mode::Write
-                || waitlist.has_writer_ahead(place.as_ref(), ticket)
-        };
-        let lock = lock.filter(is_excluded)?;
+        let lock = lock.filter(|_| self.waits_for_holders(ticket, waiter, place, spot))?;
         if spot.start_holds && waiter.token != self.start {
             return Some(self.step(waiter, place));
         }
@@ -215,13 +233,7 @@ impl Search<'_> {
             spot.has_upgrades = true;
             self.reach_all(waitlist.entangled_upgrades(at), waiter, place);
         }
-        // A reader waits for all up to the last writer, and beyond for all but lone readers.
-        let barrier = match waiter.want {
-            Want::Hold(Mode::Read) => {
-                waitlist.last_writer_before(at, ticket).map_or(Ticket::FIRST, Ticket::next)
-            }
-            _ => ticket,
-        };
+        let barrier = self.barrier(ticket, waiter, place);
         if barrier > spot.all_before {
             self.reach_all(waitlist.entangled_arrivals(at, spot.all_before, barrier), waiter, place);
             spot.all_before = barrier;

@@ -63,11 +63,9 @@ fn release(ctx: Ctx<'_>, args: &[Text<'_>], mode: Mode) -> Reply {
         on_primary()?;
         let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
         let space = Keyspace::of_command(ctx, key, place.db);
-        office::serve(space, &[place.name], |desk, space, now| {
-            desk.release(space, now, place, token, Some(mode))
-        })
-        .map(|released| Reply::Int(released.into()))
-        .map_err(refused)
+        office::serve(space, |desk, space, now| desk.release(space, now, place, token, Some(mode)))
+            .map(|released| Reply::Int(released.into()))
+            .map_err(refused)
     })
 }
 
@@ -127,7 +125,7 @@ fn extend(
     on_primary()?;
     let db = ctx.db();
     let space = Keyspace::of_command(ctx, keys, db);
-    office::serve(space, names, |desk, space, now| desk.extend(space, now, db, names, token, ttl_ms))
+    office::serve(space, |desk, space, now| desk.extend(space, now, db, names, token, ttl_ms))
         .map(|extended| Reply::Int(extended.into()))
         .map_err(refused)
 }
@@ -152,11 +150,9 @@ impl Command for Downgrade {
             on_primary()?;
             let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
             let space = Keyspace::of_command(ctx, key, place.db);
-            office::serve(space, &[place.name], |desk, space, now| {
-                desk.downgrade(space, now, place, token, ttl_ms)
-            })
-            .map(|fence| Reply::Int(fence.cast_signed()))
-            .map_err(refused)
+            office::serve(space, |desk, space, now| desk.downgrade(space, now, place, token, ttl_ms))
+                .map(|fence| Reply::Int(fence.cast_signed()))
+                .map_err(refused)
         })
     }
 }
@@ -182,7 +178,7 @@ impl Command for Munlock {
             on_primary()?;
             let (db, names) = (ctx.db(), names(keys));
             let space = Keyspace::of_command(ctx, keys, db);
-            office::serve(space, &names, |desk, space, now| desk.release_all(space, now, db, &names, token))
+            office::serve(space, |desk, space, now| desk.release_all(space, now, db, &names, token))
                 .map(|released| Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
                 .map_err(refused)
         })

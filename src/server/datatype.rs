@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 use std::slice;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use redis_module::raw;
 use slock_core::{Lock, PlaceRef, encoding};
@@ -33,6 +33,7 @@ thread_local! {
 
 static STORED: AtomicI64 = AtomicI64::new(0);
 static FREED_ENDED: AtomicU64 = AtomicU64::new(0);
+static COUNTS_FREED: AtomicBool = AtomicBool::new(true);
 
 /// Takes the change and the metadata of a command of a rewritten log.
 pub type Emit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
@@ -60,9 +61,14 @@ pub fn stored_locks() -> i64 {
 
 /// How many holders were in locks that this process freed although their deadlines had passed: in locks
 /// that were deleted, expired, overwritten or flushed, and not in those that a release emptied. (Also in
-/// those that `DEBUG RELOAD` or a full sync drops and loads again.)
+/// those that `DEBUG RELOAD` drops and loads again.)
 pub fn freed_ended_holders() -> u64 {
     FREED_ENDED.load(Ordering::Relaxed)
+}
+
+/// Whether they are counted. Not while others decide what becomes of locks.
+pub fn count_freed(is_counted: bool) {
+    COUNTS_FREED.store(is_counted, Ordering::Relaxed);
 }
 
 pub(super) fn raw_type() -> *mut raw::RedisModuleType {
@@ -240,7 +246,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
     guard("freeing a lock", || {
         // SAFETY: the value came from `store`, and the server lets go of it here.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
-        if !lock.is_empty() {
+        if !lock.is_empty() && COUNTS_FREED.load(Ordering::Relaxed) {
             let ended = lock.count_ended(clock::now().ms());
             FREED_ENDED.fetch_add(ended as u64, Ordering::Relaxed);
         }

@@ -28,7 +28,8 @@ pub use clock::now;
 pub use config::{IntSetting, load_configs, register_int};
 pub use ctx::{Ctx, Reply, log_warning, with_load_ctx};
 pub use datatype::{
-    Emit, Hooks as DatatypeHooks, freed_ended_holders, register as register_datatype, stored_locks,
+    Emit, Hooks as DatatypeHooks, count_freed, freed_ended_holders, register as register_datatype,
+    stored_locks,
 };
 pub use events::{Hooks as EventHooks, subscribe, subscribe_to_keys, subscribe_to_sending};
 pub use key::{LockKey, Opened};

@@ -3,6 +3,7 @@
 use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE};
 use super::space::{Counted, Primary, ms, place};
 use crate::desk::{Ask, Desk, Patience, Refusal};
+use crate::lock::Want;
 
 #[test]
 fn all_names_are_granted_with_one_fence() {
@@ -254,13 +255,13 @@ fn a_hold_that_the_clock_revives_is_waited_for_again() {
     assert_eq!(scene.news(), ["C granted"]);
 }
 
-/// Asks to wait, endlessly, for all these names to write. The looks at locks that it took.
-fn looks_to_ask(desk: &mut Desk, space: &mut Counted, token: &str, names: &[&[u8]]) -> usize {
+/// Asks to wait, endlessly, for all these names. The looks at locks that it took.
+fn looks_to_ask(desk: &mut Desk, space: &mut Counted, token: &str, want: Want, names: &[&[u8]]) -> usize {
     let ask = Ask {
         db: 0,
         names,
         token: token.as_bytes(),
-        want: WRITE,
+        want,
         ttl_ms: 1_000,
         meta: None,
         patience: Patience::Endless,
@@ -273,14 +274,16 @@ fn looks_to_ask(desk: &mut Desk, space: &mut Counted, token: &str, names: &[&[u8
 
 #[test]
 fn the_thousandth_request_for_the_same_names_costs_what_the_first_did() {
-    let (mut desk, mut space) = (Desk::default(), Counted::default());
-    let names: [&[u8]; 3] = [b"a", b"b", b"c"];
-    looks_to_ask(&mut desk, &mut space, "holder", &names);
-    let most = looks_to_ask(&mut desk, &mut space, "first", &names);
-    for number in 1..1_000 {
-        assert!(looks_to_ask(&mut desk, &mut space, &number.to_string(), &names) <= most);
+    for want in [WRITE, READ] {
+        let (mut desk, mut space) = (Desk::default(), Counted::default());
+        let names: [&[u8]; 3] = [b"a", b"b", b"c"];
+        looks_to_ask(&mut desk, &mut space, "holder", WRITE, &names);
+        let most = looks_to_ask(&mut desk, &mut space, "first", want, &names);
+        for number in 1..1_000 {
+            assert!(looks_to_ask(&mut desk, &mut space, &number.to_string(), want, &names) <= most);
+        }
+        assert!(looks_to_ask(&mut desk, &mut space, "last", WRITE, &[names[0], b"own"]) <= most);
     }
-    assert!(looks_to_ask(&mut desk, &mut space, "last", &[names[0], b"own"]) <= most);
 }
 
 #[test]
@@ -290,11 +293,11 @@ fn a_release_of_many_names_looks_once_at_a_request_that_waits_at_all_of_them() {
     let texts: Vec<String> = (0..NAMES).map(|number| number.to_string()).collect();
     let names: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
     let reversed: Vec<&[u8]> = names.iter().rev().copied().collect();
-    looks_to_ask(&mut desk, &mut space, "holder", &names);
+    looks_to_ask(&mut desk, &mut space, "holder", WRITE, &names);
     for (number, name) in names.iter().enumerate().take(NAMES / 2) {
-        looks_to_ask(&mut desk, &mut space, &format!("single {number}"), &[*name]);
+        looks_to_ask(&mut desk, &mut space, &format!("single {number}"), WRITE, &[*name]);
     }
-    looks_to_ask(&mut desk, &mut space, "all", &reversed);
+    looks_to_ask(&mut desk, &mut space, "all", WRITE, &reversed);
     space.looks = 0;
     assert_eq!(desk.release_all(&mut space, ms(2), 0, &names, b"holder"), Ok(NAMES));
     assert_eq!(desk.take_answers().len(), NAMES / 2);
