@@ -10,6 +10,7 @@
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
 //! | `wire` | `SLOCK.APPLY`: how a change is written in the log and spoken to replicas |
 //! | `office` | the desk, the clients that wait, and the timer that serves them |
+//! | `alarm` | when that timer is to run |
 //! | `permission` | whether that timer may write now |
 //! | `marks` | notes of what happened outside of our commands |
 //! | `ephemerals` | which hold ends with which connection |
@@ -20,6 +21,7 @@
 //! effect to the stored lock, replicates and announces it, the desk serves whoever waited for that,
 //! and the command answers.
 
+mod alarm;
 mod args;
 mod commands;
 mod ephemerals;

@@ -21,10 +21,11 @@ use std::time::{Duration, Instant};
 
 use slock_core::{Answer, Ask, Desk, Lock, Moment, Outcome, Patience, Place, PlaceRef, Refusal, Ticket};
 
+use crate::alarm::{ring_at, ring_soon};
 use crate::keyspace::Keyspace;
 use crate::marks::{self, Mark};
 use crate::permission::{self, Hindrance};
-use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, TimerId, now};
+use crate::server::{self, BlockedCallbacks, Ctx, DatatypeHooks, EventHooks, Handle, Reply, now};
 use crate::{ephemerals, metrics, settings, wire};
 
 /// How long to stay away while clients are paused.
@@ -76,16 +77,8 @@ enum State {
     Sent(Answer),
 }
 
-/// The timers that will call [`tick`].
-#[derive(Clone, Copy, Default)]
-struct Alarm {
-    is_soon: bool,
-    at: Option<(TimerId, u64)>,
-}
-
 thread_local! {
     static OFFICE: RefCell<Office> = RefCell::default();
-    static ALARM: Cell<Alarm> = Cell::default();
     static IS_OPEN: Cell<bool> = const { Cell::new(false) };
     static IS_LOADING: Cell<bool> = const { Cell::new(false) };
     static IS_REPLICA: Cell<bool> = const { Cell::new(false) };
@@ -332,7 +325,7 @@ impl Office {
 }
 
 /// The timer: reads the marks, serves the queues, tells clients their answers.
-fn tick(ctx: Ctx<'_>) {
+pub fn tick(ctx: Ctx<'_>) {
     let follows = only_follows();
     let hindrance = if follows { None } else { permission::hindrance(ctx) };
     let mut space = Keyspace::of_timer(ctx);
@@ -422,39 +415,6 @@ fn mark(mark: Mark) {
     ring_soon();
 }
 
-/// Has [`tick`] called at the end of this turn of the event loop.
-fn ring_soon() {
-    let alarm = ALARM.get();
-    if !alarm.is_soon {
-        ALARM.set(Alarm { is_soon: true, ..alarm });
-        server::start_timer(0, |ctx| {
-            ALARM.set(Alarm { is_soon: false, ..ALARM.get() });
-            tick(ctx);
-        });
-        server::wake_event_loop();
-    }
-}
-
-/// Has [`tick`] called at this moment, or before: an earlier alarm stays, and sets the next.
-fn ring_at(at_ms: u64, wake: bool) {
-    let alarm = ALARM.get();
-    if alarm.at.is_some_and(|(_, set_ms)| set_ms <= at_ms) {
-        return;
-    }
-    if let Some((timer, _)) = alarm.at {
-        server::stop_timer(timer);
-    }
-    // Timers count from now; the clock may have gone on a little since the decision.
-    let timer = server::start_timer(at_ms.saturating_sub(now().ms()), |ctx| {
-        ALARM.set(Alarm { at: None, ..ALARM.get() });
-        tick(ctx);
-    });
-    ALARM.set(Alarm { at: Some((timer, at_ms)), ..alarm });
-    if wake {
-        server::wake_event_loop();
-    }
-}
-
 fn start_grace() {
     STARTED_MS.set(now().ms());
     apply_settings();
@@ -532,6 +492,9 @@ impl Office {
 /// The replies of this turn have left the server, and connections that could not take them have closed.
 fn on_sent() {
     OFFICE.with_borrow_mut(|office| {
+        if office.leaving.is_empty() {
+            return;
+        }
         for (_, ticket) in std::mem::take(&mut office.leaving) {
             office.desk.told(ticket);
         }

@@ -346,7 +346,7 @@ impl Ctx<'_> {
 fn log(level: &std::ffi::CStr, line: &str) {
     let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
     // The server names the module in the line only when it gets a context of the module's.
-    let ctx = super::alarm::module_ctx();
+    let ctx = super::timer::module_ctx();
     let prefix = if ctx.is_null() { c"<slock> %s" } else { c"%s" };
     api!(RedisModule_Log(ctx, level.as_ptr(), prefix.as_ptr(), line.as_ptr()));
 }

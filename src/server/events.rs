@@ -66,14 +66,14 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
 pub fn subscribe_to_keys() {
     if !abilities::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
-        api!(RedisModule_SubscribeToKeyspaceEvents(super::alarm::module_ctx(), keys, Some(on_key)));
+        api!(RedisModule_SubscribeToKeyspaceEvents(super::timer::module_ctx(), keys, Some(on_key)));
     }
 }
 
 /// Subscribes to [`Hooks::sent`], which is called in every turn of the event loop.
 pub fn subscribe_to_sending() {
     let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
-    api!(RedisModule_SubscribeToServerEvent(super::alarm::module_ctx(), event, Some(on_turn)));
+    api!(RedisModule_SubscribeToServerEvent(super::timer::module_ctx(), event, Some(on_turn)));
 }
 
 unsafe extern "C" fn on_turn(

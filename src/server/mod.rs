@@ -6,7 +6,6 @@
 //! line goes through [`guard`].
 
 mod abilities;
-mod alarm;
 mod audience;
 mod blocked;
 mod clock;
@@ -18,11 +17,11 @@ mod key;
 mod registry;
 mod report;
 mod text;
+mod timer;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use abilities::{lacking, missing_required};
-pub use alarm::{TimerId, start_timer, stop_timer, wake_event_loop};
 pub use blocked::{Callbacks as BlockedCallbacks, Handle, block};
 pub use clock::now;
 pub use config::{IntSetting, load_configs, register_int};
@@ -36,6 +35,7 @@ pub use key::{LockKey, Opened};
 pub use registry::{Arg, ArgKind, Command, Keys, Spec, register as register_command, register_acl_category};
 pub use report::{Section, register_info};
 pub use text::{OwnedText, Text};
+pub use timer::{TimerId, start_timer, stop_timer, wake_event_loop};
 
 /// Calls a function of the module API by its name. Whoever writes a call vouches for its pointers: they
 /// are live objects of the server's, wrapped by the types of this layer, or buffers that outlast the call.
@@ -50,7 +50,7 @@ use api;
 
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.
 pub fn start(ctx: Ctx<'_>) {
-    alarm::keep_module_ctx(ctx);
+    timer::keep_module_ctx(ctx);
     api!(RedisModule_SetModuleOptions(ctx.pointer(), abilities::module_options()));
 }
 
