@@ -258,7 +258,10 @@ impl Office {
         deal: impl FnOnce(&mut Desk, &mut Keyspace<'c>, Moment) -> R,
     ) -> R {
         let now = now();
-        self.end_doomed(space, now, Some(space.db()));
+        let db = space.db();
+        // The client of a grant that it was not told of may be back already, to use what it held before.
+        self.desk.take_back_grants(space, now, Some(db));
+        self.end_doomed(space, now, Some(db));
         let result = deal(&mut self.desk, space, now);
         self.follow_up();
         result
@@ -332,6 +335,7 @@ pub fn tick(ctx: Ctx<'_>) {
     OFFICE.with_borrow_mut(|office| {
         let now = now();
         if !follows && hindrance.is_none() {
+            office.desk.take_back_grants(&mut space, now, None);
             office.end_doomed(&mut space, now, None);
             for mark in marks::take() {
                 office.read_mark(&mut space, mark);
@@ -374,14 +378,13 @@ pub fn tick(ctx: Ctx<'_>) {
 }
 
 impl Office {
-    /// Ends the holds of connections that have closed, in this database or in all.
+    /// Ends the holds of connections that have closed, in this database or in all. Grants that nobody was
+    /// told of have to be taken back before: one may have replaced a hold that is bound to another
+    /// connection, and that hold comes back.
     fn end_doomed(&mut self, space: &mut Keyspace<'_>, now: Moment, db: Option<i32>) {
         if !ephemerals::are_any_doomed() {
             return;
         }
-        // A grant to the same connection that it was not told of may have replaced a hold that is bound to
-        // another: that one comes back first.
-        self.desk.take_back_grants(space, now, db);
         let mut changed = Vec::new();
         for ((db, name), tokens) in ephemerals::take_doomed(db) {
             let place = Place { db, name: name.into() };

@@ -162,6 +162,21 @@ def test_an_upgrade_of_such_a_client_leaves_the_reader_it_was(server: Server) ->
     assert duel.line.locks.check(KEY, fence) == 1
 
 
+def test_who_is_unblocked_at_the_grant_of_an_upgrade_releases_as_the_reader_it_was(server: Server) -> None:
+    """Whatever comes next finds the read hold again, be it in the same turn of the event loop."""
+    duel = Duel(server)
+    duel.line.locks.rlock(KEY, "first", HOUR)
+    duel.line.locks.rlock(KEY, "other", HOUR)
+    upgrader = Parked(server, "first")
+    upgrader.ask("SLOCK.UPGRADE", KEY, "first", HOUR, "WAIT", 0)
+    duel.line.settle(upgrader)
+    release = ("SLOCK.RUNLOCK", KEY, "other")
+    unblock = ("CLIENT", "UNBLOCK", upgrader.id, "ERROR")
+    assert duel.control.pipeline([release, unblock, ("SLOCK.RUNLOCK", KEY, "first")]) == [1, 1, 1]
+    assert upgrader.error().startswith("UNBLOCKED ")
+    assert duel.line.info() is None
+
+
 def test_a_client_that_is_unblocked_and_then_killed(server: Server) -> None:
     duel = Duel(server, "KILL")
     for _ in range(50):
