@@ -1,36 +1,75 @@
 //! Where the core finds its locks: the server's keys.
 //!
-//! [`Keyspace::apply`] is the one way in which our commands change a stored lock, always in this
-//! order: the value, the key's expiry, the replication stream, `WATCH`. The announcement comes last,
-//! when the desk is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
+//! [`Keyspace::apply`] is the one way in which an operation changes a stored lock, always in this order: the
+//! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
+//! is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use slock_core::{Change, Effect, Event, Lock, PlaceRef, Seen, Space};
+use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
 
-use crate::server::{Ctx, LockKey, Opened, OwnedText, Text};
-use crate::{ephemerals, marks, metrics, wire};
+use crate::replication::wire;
+use crate::runtime::state;
+use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, own_ctx};
 
-/// The keys that a context sees.
+/// The keys that an operation works on.
 pub struct Keyspace<'c> {
-    ctx: Ctx<'c>,
-    /// The keys that the command named. The server has let it through to this node for them, and no
-    /// string has to be made.
-    named: &'c [Text<'c>],
-    /// The one of them that is probably asked for next: they are gone through in order.
-    next_named: usize,
-    /// Where each of them stands, once one was asked for out of order.
-    named_at: Option<HashMap<&'c [u8], usize>>,
+    access: Access<'c>,
+    /// Whether changes have to be written out for others; see [`Ctx::has_listeners`].
+    has_listeners: bool,
     db: i32,
-    /// Whether changes have to be written out for others; see [`Ctx::has_audience`].
-    is_heard: bool,
-    open: Option<Open<'c>>,
+    open: SmallVec<[OpenKey<'c>; 1]>,
+    /// Where each name stands in `open`, once it was asked for and there are many.
+    position_of: Option<HashMap<Box<[u8]>, usize>>,
+    /// The key that was looked at last beside those.
+    peeked: Option<LockKey<'c>>,
     unannounced: SmallVec<[Announcement<'c>; 1]>,
 }
 
-/// An event that subscribers have not been told yet.
+/// Through which context keys are opened.
+enum Access<'c> {
+    /// The keys that a command names. The server has let it through to this node for them, and no string
+    /// has to be made.
+    Command(Ctx<'c>, &'c [Str<'c>]),
+    /// Any keys, from a timer.
+    Timer(OwnCtx<'c>),
+}
+
+impl<'c> Access<'c> {
+    fn ctx(&self) -> Ctx<'c> {
+        match self {
+            Self::Command(ctx, _) => *ctx,
+            Self::Timer(ctx) => ctx.as_ctx(),
+        }
+    }
+}
+
+/// A name that an operation is about.
+struct OpenKey<'c> {
+    name: Name<'c>,
+    /// `None` if this node of a cluster does not serve it.
+    key: Option<LockKey<'c>>,
+}
+
+#[derive(Clone)]
+enum Name<'c> {
+    Lent(Str<'c>),
+    Own(Rc<OwnedString>),
+}
+
+impl Name<'_> {
+    fn text(&self) -> Str<'_> {
+        match self {
+            Self::Lent(text) => *text,
+            Self::Own(text) => text.as_str(),
+        }
+    }
+}
+
+/// An event that subscribers have not heard of yet.
 struct Announcement<'c> {
     db: i32,
     name: Name<'c>,
@@ -51,64 +90,32 @@ pub struct Changed {
     pub is_gone: bool,
 }
 
-struct Open<'c> {
-    db: i32,
-    name: Name<'c>,
-    key: LockKey<'c>,
-}
-
-enum Name<'c> {
-    Lent(Text<'c>),
-    Own(OwnedText),
-}
-
-impl Name<'_> {
-    fn text(&self) -> Text<'_> {
-        match self {
-            Self::Lent(text) => *text,
-            Self::Own(text) => text.as_text(),
-        }
-    }
-}
-
 impl<'c> Keyspace<'c> {
-    /// The keys of a command, and whatever else is opened because of it: those who waited for one of
-    /// its keys may ask for others too.
-    pub fn of_command(ctx: Ctx<'c>, named: &'c [Text<'c>], db: i32) -> Self {
-        Self {
-            ctx,
-            named,
-            next_named: 0,
-            named_at: None,
-            db,
-            is_heard: ctx.has_audience(),
-            open: None,
-            unannounced: SmallVec::new(),
-        }
+    /// The keys of a command, in the order in which the operation names them.
+    pub fn of_command(ctx: Ctx<'c>, named: &'c [Str<'c>]) -> Self {
+        Self::new(Access::Command(ctx, named), ctx.db(), ctx.has_listeners())
     }
 
     /// All keys, seen from a timer.
-    pub fn of_timer(ctx: Ctx<'c>) -> Self {
+    pub fn of_timer(ctx: OwnCtx<'c>) -> Self {
+        Self::new(Access::Timer(ctx), ctx.as_ctx().db(), true)
+    }
+
+    fn new(access: Access<'c>, db: i32, has_listeners: bool) -> Self {
         Self {
-            ctx,
-            named: &[],
-            next_named: 0,
-            named_at: None,
-            db: ctx.db(),
-            is_heard: true,
-            open: None,
+            access,
+            has_listeners,
+            db,
+            open: SmallVec::new(),
+            position_of: None,
+            peeked: None,
             unannounced: SmallVec::new(),
         }
     }
 
-    /// The database that the keys are in.
-    pub fn db(&self) -> i32 {
-        self.db
-    }
-
-    /// Tells subscribers what has happened. Not while the desk is in use.
+    /// Tells subscribers what has happened. Not while the runtime is in use.
     pub fn announce(mut self) {
-        self.open = None;
+        self.close();
         // A key that comes back within the operation has not gone: the server has announced its coming
         // (`new`) already.
         let mut come_back: HashSet<(i32, Box<[u8]>)> = HashSet::new();
@@ -119,12 +126,12 @@ impl<'c> Keyspace<'c> {
                 come_back.insert((*db, name.text().bytes().into()));
             }
         }
+        let ctx = self.access.ctx();
         for Announcement { db, name, event, changed } in self.unannounced {
-            if self.db != db {
-                self.ctx.select_db(db);
-                self.db = db;
+            if let Access::Timer(own) = &self.access {
+                own.select_db(db);
             }
-            let (ctx, name) = (self.ctx, name.text());
+            let name = name.text();
             if changed.had_expired {
                 ctx.announce_expired(name);
             }
@@ -137,140 +144,148 @@ impl<'c> Keyspace<'c> {
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have.
-    pub fn give_expiry(&mut self, place: PlaceRef<'_>) {
-        let ctx = self.ctx;
-        let Some(open) = self.open(place).filter(|open| open.key.expires_ms().is_none()) else { return };
-        let Opened::Lock(lock) = open.key.get() else { return };
-        let last = lock.holders_unordered().max_by_key(|holder| holder.deadline_ms).cloned();
-        if let Some(last) = last {
+    pub fn give_expiry(&mut self, lock: LockIdRef<'_>) {
+        self.open(lock.db, &[lock.name]);
+        let ctx = self.access.ctx();
+        let [OpenKey { name, key: Some(key) }] = self.open.as_mut_slice() else { return };
+        let Opened::Lock(stored) = key.get() else { return };
+        if key.expires_ms().is_some() {
+            return;
+        }
+        let last = stored.holders_unordered().max_by_key(|holder| holder.deadline_ms);
+        if let Some((token, deadline_ms)) = last.map(|last| (last.token.clone(), last.deadline_ms)) {
             // That its last holder stays until then changes nothing else, here or at a replica.
-            let change = Change::Extend { token: &last.token, deadline_ms: last.deadline_ms };
-            let effect = Effect { at_ms: 0, change };
-            open.key.expire_at_ms(last.deadline_ms);
-            let name = open.name.text();
-            wire::send(ctx, name, &effect);
-            ctx.signal_modified(name);
+            let effect = Effect { at_ms: 0, change: Change::Extend { token: &token, deadline_ms } };
+            key.expire_at_ms(deadline_ms);
+            wire::send(ctx, name.text(), &effect);
+            ctx.signal_modified(name.text());
         }
     }
 
-    /// Which of the named keys this is, if any.
-    fn position(&mut self, name: &[u8]) -> Option<usize> {
-        let named = self.named;
-        if named.get(self.next_named).is_some_and(|text| text.bytes() == name) {
-            return Some(self.next_named);
-        }
-        if named.len() <= 1 {
-            return named.first().filter(|text| text.bytes() == name).map(|_| 0);
-        }
-        let named_at = self
-            .named_at
-            .get_or_insert_with(|| named.iter().enumerate().map(|(at, text)| (text.bytes(), at)).collect());
-        named_at.get(name).copied()
-    }
-
-    /// Opens a key, unless it is the one that is open. None if another node of the cluster has it, which
-    /// can be so of every key but those that the command named.
-    fn open(&mut self, place: PlaceRef<'_>) -> Option<&mut Open<'c>> {
-        let is_open = self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.db == place.db && open.name.text().bytes() == place.name);
-        if !is_open {
-            self.open = None;
-            if self.db != place.db {
-                self.ctx.select_db(place.db);
-                self.db = place.db;
+    fn open_key(&self, at: usize, name: &[u8]) -> OpenKey<'c> {
+        let ctx = self.access.ctx();
+        match &self.access {
+            Access::Command(_, named) => {
+                debug_assert!(named[at].bytes() == name, "an operation is about the keys of its command");
+                OpenKey { name: Name::Lent(named[at]), key: Some(LockKey::open(ctx, named[at])) }
             }
-            let name = if let Some(at) = self.position(place.name) {
-                self.next_named = (at + 1) % self.named.len();
-                Name::Lent(self.named[at])
-            } else {
-                let name = OwnedText::new(place.name);
-                if self.ctx.is_cluster() && !self.ctx.owns_key(name.as_text()) {
-                    return None;
-                }
-                Name::Own(name)
-            };
-            let key = LockKey::open(self.ctx, name.text());
-            self.open = Some(Open { db: place.db, name, key });
+            Access::Timer(_) => {
+                let name = Rc::new(OwnedString::new(name));
+                let is_served = !ctx.is_cluster() || ctx.owns_key(name.as_str());
+                let key = is_served.then(|| LockKey::open(ctx, name.as_str()));
+                OpenKey { name: Name::Own(name), key }
+            }
         }
-        self.open.as_mut()
+    }
+
+    /// Where this name stands among those that are open.
+    fn position(&mut self, lock: LockIdRef<'_>) -> Option<usize> {
+        const FEW: usize = 8;
+        if lock.db != self.db {
+            return None;
+        }
+        if self.open.len() <= FEW {
+            return self.open.iter().position(|open| open.name.text().bytes() == lock.name);
+        }
+        let open = &self.open;
+        let position_of = self.position_of.get_or_insert_with(|| {
+            open.iter().enumerate().map(|(at, open)| (open.name.text().bytes().into(), at)).collect()
+        });
+        position_of.get(lock.name).copied()
     }
 }
 
-impl Space for Keyspace<'_> {
-    fn look(&mut self, place: PlaceRef<'_>) -> Seen<'_> {
-        match self.open(place).map(|open| open.key.get()) {
-            None => Seen::Elsewhere,
-            Some(Opened::Empty) => Seen::Lock(None),
-            Some(Opened::Lock(lock)) => Seen::Lock(Some(lock)),
-            Some(Opened::OtherType) => Seen::OtherType,
+impl LockStore for Keyspace<'_> {
+    fn open(&mut self, db: i32, names: &[&[u8]]) {
+        self.close();
+        if let Access::Timer(ctx) = &self.access {
+            ctx.select_db(db);
+        }
+        self.db = db;
+        for (at, name) in names.iter().enumerate() {
+            let key = self.open_key(at, name);
+            self.open.push(key);
         }
     }
 
-    fn apply(&mut self, place: PlaceRef<'_>, effect: &Effect<'_>, event: Event) {
-        let Some(open) = self.open(place) else { return };
-        let changed = change(&mut open.key, place, effect);
-        let ctx = self.ctx;
-        if let Some(Open { db, name, key }) = self.open.take() {
-            drop(key);
-            if self.is_heard {
-                wire::send(ctx, name.text(), effect);
-            } else {
-                ctx.note_change();
-            }
-            ctx.signal_modified(name.text());
-            self.unannounced.push(Announcement { db, name, event, changed });
+    fn get(&self, at: usize) -> Lookup<'_> {
+        match self.open[at].key.as_ref().map(LockKey::get) {
+            None => Lookup::NotServed,
+            Some(Opened::Empty) => Lookup::Lock(None),
+            Some(Opened::Lock(lock)) => Lookup::Lock(Some(lock)),
+            Some(Opened::OtherType) => Lookup::OtherType,
         }
     }
 
-    fn collected_ms(&mut self, place: PlaceRef<'_>) -> Option<u64> {
-        // A key is collected when its expiry has passed, not when it has come.
-        self.open(place).and_then(|open| open.key.expires_ms()).map(|at_ms| at_ms + 1)
+    fn apply(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
+        let ctx = self.access.ctx();
+        let OpenKey { name, key: Some(key) } = &mut self.open[at] else { return };
+        let changed = change(key, effect);
+        if self.has_listeners {
+            wire::send(ctx, name.text(), effect);
+        } else {
+            ctx.note_change();
+        }
+        ctx.signal_modified(name.text());
+        self.unannounced.push(Announcement { db: self.db, name: name.clone(), event, changed });
     }
 
-    fn bind(&mut self, place: PlaceRef<'_>, token: &[u8], connection: Option<u64>) {
-        ephemerals::bind(place, token, connection);
+    fn expires_ms(&self, at: usize) -> Option<u64> {
+        self.open[at].key.as_ref().and_then(LockKey::expires_ms)
     }
 
-    fn bound(&self, place: PlaceRef<'_>, token: &[u8]) -> Option<u64> {
-        ephemerals::bound(place, token)
+    fn close(&mut self) {
+        self.peeked = None;
+        self.open.clear();
+        self.position_of = None;
     }
 
-    fn is_connected(&self, connection: u64) -> bool {
-        self.ctx.is_connected(connection)
+    fn peek(&mut self, lock: LockIdRef<'_>) -> Option<&Lock> {
+        // A second look at an open key could collect it, if its time has come meanwhile.
+        if let Some(at) = self.position(lock) {
+            return match self.get(at) {
+                Lookup::Lock(lock) => lock,
+                Lookup::OtherType | Lookup::NotServed => None,
+            };
+        }
+        self.peeked = None;
+        let name = OwnedString::new(lock.name);
+        let ctx = own_ctx();
+        ctx.select_db(lock.db);
+        self.peeked = Some(LockKey::open_to_read(ctx.as_ctx(), name.as_str()));
+        match self.peeked.as_ref()?.get() {
+            Opened::Lock(lock) => Some(lock),
+            Opened::Empty | Opened::OtherType => None,
+        }
     }
 }
 
 /// Makes an effect on a stored lock, and nothing else: this is all that a replica does.
-pub fn change(key: &mut LockKey<'_>, place: PlaceRef<'_>, effect: &Effect<'_>) -> Changed {
-    match key.get() {
+pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
+    match key.get_mut() {
         Opened::Lock(lock) => {
             let ended = lock.count_ended(effect.at_ms);
             let had_expired = ended == lock.len();
             let outlived = if had_expired { 0 } else { lock.count_outlived(effect.at_ms) };
             if ended > 0 {
-                metrics::count_expirations(ended);
-                if !ephemerals::is_empty() {
-                    lock.ended(effect.at_ms).for_each(|gone| ephemerals::unbind(place, &gone.token));
-                }
+                state::with(|state| state.metrics.count_expirations(ended));
             }
-            if let Change::Release { token } = effect.change {
-                ephemerals::unbind(place, token);
+            let applied = lock.apply(effect);
+            if applied.replaced.is_large() {
+                drop_in_background(applied.replaced);
             }
-            let is_gone = !lock.apply(effect);
-            if is_gone {
-                marks::as_ours(|| key.delete());
+            if applied.is_empty {
+                state::with(|state| state.as_own_change(|| key.delete()));
             } else {
                 let last_ms = lock.last_deadline_ms();
                 key.expire_at_ms(last_ms);
             }
-            Changed { outlived, had_expired, is_new: false, is_gone }
+            Changed { outlived, had_expired, is_new: false, is_gone: applied.is_empty }
         }
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            marks::as_ours(|| key.set(lock));
+            state::with(|state| state.as_own_change(|| key.set(lock)));
             key.expire_at_ms(last_ms);
             Changed { is_new: true, ..Changed::default() }
         }

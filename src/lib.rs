@@ -1,38 +1,32 @@
 //! SLOCK: a read-write lock as a native data type for Redis and Valkey.
 //!
 //! The rules of the lock live in the crate `slock-core`, which knows no server. This crate is the
-//! rim around it:
+//! module around it:
 //!
 //! | module | owns |
 //! |---|---|
 //! | `commands` | one file a family of commands: parse, ask the core, answer |
-//! | `args` | reading arguments, and the errors that name them |
+//! | `runtime` | the module's state, the timer that grants, blocked clients, what the server tells us |
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
-//! | `wire` | `SLOCK.APPLY`: how a change is written in the log and spoken to replicas |
-//! | `office` | the desk, the clients that wait, and the timer that serves them |
-//! | `alarm` | when that timer is to run |
-//! | `permission` | whether that timer may write now |
-//! | `marks` | notes of what happened outside of our commands |
-//! | `ephemerals` | which hold ends with which connection |
-//! | `settings`, `metrics` | `CONFIG` and `INFO` |
+//! | `replication` | `SLOCK.APPLY`: how a change is written in the log and spoken to replicas |
+//! | `errors` | how a refusal is worded |
+//! | `config`, `info` | `CONFIG` and `INFO` |
 //! | `server` | the module API, and all `unsafe` code |
 //!
-//! A request travels one way: `commands` parses it, the core's desk decides, `keyspace` applies the
-//! effect to the stored lock, replicates and announces it, the desk serves whoever waited for that,
-//! and the command answers.
+//! A request travels one way: `commands` parses it, the core's manager decides, `keyspace` applies the
+//! effect to the stored lock, replicates and announces it, and the command answers. Whoever waited for that is
+//! served by `runtime::tick` at the end of the turn.
 
-mod alarm;
-mod args;
+#![deny(unsafe_code)]
+
 mod commands;
-mod ephemerals;
+mod config;
+mod errors;
+mod info;
 mod keyspace;
-mod marks;
-mod metrics;
-mod office;
-mod permission;
+mod replication;
+mod runtime;
 mod server;
-mod settings;
-mod wire;
 
 use redis_module::{Context, RedisString, Status};
 
@@ -61,29 +55,39 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     server::start(ctx);
     let accepted =
         |done: bool, what: &str| if done { Ok(()) } else { Err(format!("the server refused {what}")) };
-    accepted(server::register_datatype(ctx, &office::DATATYPE_HOOKS), "the data type")?;
+    accepted(server::register_datatype(ctx, &runtime::DATATYPE_HOOKS), "the data type")?;
     commands::register(ctx).map_err(|name| format!("the server refused the command {name}"))?;
-    settings::register(ctx, arguments)?;
-    accepted(server::register_info(ctx, metrics::write), "the INFO section")?;
-    accepted(server::subscribe(ctx, &office::EVENT_HOOKS), "the event subscriptions")?;
-    announce(ctx);
-    office::open(ctx);
+    config::register(ctx, arguments)?;
+    accepted(server::register_info::<Info>(ctx), "the INFO section")?;
+    accepted(server::subscribe(ctx, &runtime::EVENT_HOOKS), "the event subscriptions")?;
+    say_ready();
+    runtime::open(ctx);
     Ok(())
 }
 
+struct Info;
+
+impl server::WriteInfo for Info {
+    fn write(section: &server::Section) {
+        runtime::consult(|manager| {
+            runtime::state::with(|state| info::write(section, &state.metrics, manager));
+        });
+    }
+}
+
 /// One line for every start.
-fn announce(ctx: server::Ctx<'_>) {
+fn say_ready() {
     let lacking = server::lacking();
     let without = if lacking.is_empty() {
         String::new()
     } else {
         format!("; this server lacks {}", lacking.join(", "))
     };
-    ctx.log_notice(&format!("SLOCK {} is ready{without}", env!("CARGO_PKG_VERSION")));
+    server::log_notice(&format!("SLOCK {} is ready{without}", env!("CARGO_PKG_VERSION")));
 }
 
 /// What the server calls: the crate's macro, in a module of its own because it documents nothing.
-#[allow(missing_docs)]
+#[allow(missing_docs, unsafe_code)]
 mod entry {
     use super::{Allocator, init};
     use redis_module::redis_module;

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+import sys
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 import redis
 
-from harness import Cluster, Locks, RawConnection, Server, ServerError, replica_of
+from harness import Clock, Cluster, Locks, RawConnection, Server, ServerError, replica_of
+from harness.connection_state import check_connections
 
 
 class Pair(NamedTuple):
@@ -87,6 +91,16 @@ def make_server() -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
+def make_clock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Clock]:
+    """Clocks that a test may step, for servers that it makes with `environment=clock.environment`."""
+    if sys.platform != "linux" or not shutil.which("cc"):
+        pytest.skip("a clock of its own needs Linux and a C compiler")
+    directory = tmp_path_factory.getbasetemp() / "clock"
+    directory.mkdir(exist_ok=True)
+    return partial(Clock, directory)
+
+
+@pytest.fixture
 def primary_and_replica(make_server: Callable[..., Server]) -> Pair:
     """Two servers of this test's own, the second a replica of the first and level with it."""
     pair = Pair(make_server(name="primary"), make_server(name="replica"))
@@ -109,6 +123,14 @@ def cluster() -> Iterator[Cluster]:
 def pytest_runtest_setup() -> None:
     for server in Server.every:
         server.begin_test()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """A test that ends well has left all its connections as they were."""
+    result = yield
+    check_connections(Server.every)
+    return result
 
 
 @pytest.hookimpl(hookwrapper=True)

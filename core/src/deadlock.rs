@@ -16,57 +16,53 @@
 //! stands among owners that only wait. (One that loses a name while it waits for that name among
 //! others can come to wait in a cycle that no request closed; a deadline ends it.)
 //!
-//! Only requests that lead out of a queue are looked at ("entangled" ones): where nobody asks for
-//! several names, no token waits twice and the lock has a writer, parking the ten-thousandth request
-//! costs what the first did. Else it costs what the entangled requests that can be reached are: each
-//! is reached once, and each queue gone through once, because whoever waits behind a request waits
-//! behind all before it. Of a lock's readers those who wait themselves are looked for, by going
-//! through the readers or through the tokens that wait, whichever are fewer.
+//! Only requests that lead out of a queue are looked at ("multi-edge" ones): where nobody asks for
+//! several locks, no token waits twice and the lock has a writer, the ten-thousandth request costs what
+//! the first did. Else it costs what the multi-edge requests that can be reached are: each is reached
+//! once, and each queue gone through once, because whoever waits behind a request waits behind all before
+//! it. Of a lock's readers those who wait themselves are looked for, by going through the readers or
+//! through the tokens that wait, whichever are fewer.
 
-use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::collections::VecDeque;
 
-use crate::fence::Moment;
-use crate::lock::{Lock, Mode, Standing, Want};
-use crate::queue::{Place, Ticket, Waiter, Waitlist};
-use crate::space::{Seen, Space};
+use hashbrown::HashMap;
 
-/// One step of a cycle: `token` waits at `place` for the next step's token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Who waits.
-    pub token: Rc<[u8]>,
-    /// Where.
-    pub place: Place,
-}
+use crate::error::DeadlockStep;
+use crate::ids::RequestId;
+use crate::lock::{Admission, Lock};
+use crate::mode::{Mode, Want};
+use crate::queue::{Queue, QueueId, TokenId, Waiter, Waitlist};
+use crate::store::LockStore;
 
 /// A shortest cycle that this request closes, or `None`. It must already stand in its queues, and be
-/// the last that came.
+/// the last that came. Holds for which `has_ended` is true keep nobody waiting.
 pub(crate) fn cycle(
-    ticket: Ticket,
+    request: RequestId,
     waitlist: &Waitlist,
-    space: &mut impl Space,
-    now: Moment,
-) -> Option<Vec<Step>> {
-    let waiter = waitlist.get(ticket)?;
-    let start = waiter.token.clone();
+    store: &mut impl LockStore,
+    now_unix_ms: u64,
+    has_ended: &dyn Fn(u64) -> bool,
+) -> Option<Vec<DeadlockStep>> {
+    let waiter = waitlist.get(request)?;
+    let start = waiter.token_id;
     // What else the token waits for closes no cycle now, unless others have just come to wait for
     // this request: an upgrade goes before those who are there.
     let jumps_queue = waiter.want == Want::Upgrade;
     let mut search = Search {
-        new: ticket,
+        new: request,
+        start,
         jumps_queue,
         waitlist,
-        now,
+        now_unix_ms,
+        has_ended,
         reached: HashMap::new(),
-        frontier: VecDeque::from([start.clone()]),
-        spots: HashMap::new(),
-        start,
+        frontier: VecDeque::from([start]),
+        seen: HashMap::new(),
     };
     while let Some(waiting) = search.frontier.pop_front() {
-        let is_only = waiting == search.start && !jumps_queue;
-        for own in waitlist.of_token(&waiting).filter(|own| !is_only || *own == ticket) {
-            if let Some(last) = search.follow(own, space) {
+        let is_only = waiting == start && !jumps_queue;
+        for own in waitlist.of_token(waiting).filter(|own| !is_only || *own == request) {
+            if let Some(last) = search.follow(own, store) {
                 return Some(search.way_back(last));
             }
         }
@@ -74,216 +70,232 @@ pub(crate) fn cycle(
     None
 }
 
-struct Search<'w> {
-    /// The request that has just come, and its token.
-    new: Ticket,
-    start: Rc<[u8]>,
-    jumps_queue: bool,
-    waitlist: &'w Waitlist,
-    now: Moment,
-    /// For each owner reached, who waits for it and where: the way back to the start.
-    reached: HashMap<Rc<[u8]>, Step>,
-    frontier: VecDeque<Rc<[u8]>>,
-    spots: HashMap<Place, Spot>,
+/// Who waits, and where.
+#[derive(Clone, Copy)]
+struct Edge {
+    token: TokenId,
+    queue: QueueId,
 }
 
-/// What the search has done at one name.
-struct Spot {
+struct Search<'w> {
+    /// The request that has just come, and its token.
+    new: RequestId,
+    start: TokenId,
+    jumps_queue: bool,
+    waitlist: &'w Waitlist,
+    now_unix_ms: u64,
+    has_ended: &'w dyn Fn(u64) -> bool,
+    /// For each owner reached, who waits for it and where: the way back to the start.
+    reached: HashMap<TokenId, Edge>,
+    frontier: VecDeque<TokenId>,
+    seen: HashMap<QueueId, Seen>,
+}
+
+/// What the search has done at one lock.
+struct Seen {
     /// Whether the lock is held for write.
     is_written: bool,
     /// Whether the start holds the lock.
     start_holds: bool,
     /// Where the start stands in the queue, as far as others can stand behind it.
-    start_stands: Vec<Ticket>,
+    start_requests: Vec<RequestId>,
     /// Whether all holders have been reached.
     has_holders: bool,
     /// Whether the waiting upgrades have been reached.
     has_upgrades: bool,
-    /// All that stand before this ticket have been reached,
-    all_before: Ticket,
+    /// All that stand before this request have been reached,
+    all_before: RequestId,
     /// and before this one all but the lone readers.
-    others_before: Ticket,
+    others_before: RequestId,
+}
+
+impl Seen {
+    /// Whether all whom the request waits for here have been reached, and the start is not among them.
+    fn is_done(&self, request: RequestId, waiter: &Waiter, queue: &Queue) -> bool {
+        !self.start_holds
+            && self.start_requests.is_empty()
+            && self.has_upgrades
+            && (self.all_before >= request
+                || (self.others_before >= request && self.all_before >= barrier(request, waiter, queue)))
+            && (self.has_holders || !self.waits_for_holders(request, waiter, queue))
+    }
+
+    fn waits_for_holders(&self, request: RequestId, waiter: &Waiter, queue: &Queue) -> bool {
+        waiter.wants_write() || self.is_written || queue.has_writer_ahead(request)
+    }
+}
+
+/// The request waits for all that came before this: for everybody ahead, if it wants to write, and as a
+/// reader for all up to the last writer (and beyond for all but lone readers).
+fn barrier(request: RequestId, waiter: &Waiter, queue: &Queue) -> RequestId {
+    match waiter.want {
+        Want::Hold(Mode::Read) => queue.last_writer_before(request).map_or(RequestId::FIRST, RequestId::next),
+        _ => request,
+    }
 }
 
 impl Search<'_> {
     /// Goes on to all whom this request waits for, as far as a cycle can lead through them: owners that
-    /// wait themselves. The last step of the cycle, if one of them is the start.
-    fn follow(&mut self, ticket: Ticket, space: &mut impl Space) -> Option<Step> {
-        let waitlist = self.waitlist;
-        let waiter = waitlist.get(ticket)?;
-        waiter.places.iter().find_map(|place| self.follow_at(ticket, waiter, place, space))
+    /// wait themselves. The last edge of the cycle, if one of them is the start.
+    fn follow(&mut self, request: RequestId, store: &mut impl LockStore) -> Option<Edge> {
+        let waiter = self.waitlist.get(request)?;
+        waiter.queues.iter().find_map(|queue| self.follow_at(request, waiter, *queue, store))
     }
 
     fn follow_at(
         &mut self,
-        ticket: Ticket,
+        request: RequestId,
         waiter: &Waiter,
-        place: &Place,
-        space: &mut impl Space,
-    ) -> Option<Step> {
-        let waitlist = self.waitlist;
-        if self.spots.get(place).is_some_and(|spot| self.is_done(ticket, waiter, place, spot)) {
+        id: QueueId,
+        store: &mut impl LockStore,
+    ) -> Option<Edge> {
+        let queue = self.waitlist.queue(id)?;
+        if self.seen.get(&id).is_some_and(|seen| seen.is_done(request, waiter, queue)) {
             return None;
         }
-        let mut own = waitlist.of_token_at(&waiter.token, place.as_ref()).into_iter();
-        if own.any(|own| own != ticket && waitlist.is_ahead(place.as_ref(), own, ticket)) {
+        let mut own = queue.multi_edge_of(waiter.token_id);
+        if own.any(|own| own != request && queue.is_ahead(own, request)) {
             return None;
         }
-        let lock = match space.look(place.as_ref()) {
-            Seen::Lock(lock) => lock,
-            Seen::OtherType | Seen::Elsewhere => None,
-        };
-        let now_ms = self.now.ms();
-        let standing = lock.map(|lock| lock.standing(&waiter.token, waiter.want, now_ms));
-        if let Some(Standing::Held { .. } | Standing::OtherMode(_) | Standing::NotHeld) = standing {
+        let lock = store.peek(queue.lock.as_ref());
+        let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, self.now_unix_ms));
+        if let Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld) = admission {
             return None;
         }
-        let mut spot = self.spots.remove(place).unwrap_or_else(|| self.spot(place, lock));
-        let found = self.holders(ticket, waiter, place, lock, &mut spot);
-        let found = found.or_else(|| self.queue(ticket, waiter, place, &mut spot));
-        self.spots.insert(place.clone(), spot);
+        let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock));
+        let edge = Edge { token: waiter.token_id, queue: id };
+        let found = self.holders(request, waiter, edge, queue, lock, &mut seen);
+        let found = found.or_else(|| self.ahead(request, waiter, edge, queue, &mut seen));
+        self.seen.insert(id, seen);
         found
     }
 
-    fn spot(&self, place: &Place, lock: Option<&Lock>) -> Spot {
-        let mut start_stands = self.waitlist.of_token_at(&self.start, place.as_ref());
-        if !self.jumps_queue {
-            start_stands.retain(|own| *own != self.new);
+    fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>) -> Seen {
+        let mut start_requests: Vec<RequestId> = queue.multi_edge_of(self.start).collect();
+        if start_requests.is_empty() {
+            start_requests
+                .extend(self.waitlist.get(self.new).filter(|new| new.queues.contains(&id)).map(|_| self.new));
         }
-        let start_holds = lock.is_some_and(|lock| lock.holder(&self.start, self.now.ms()).is_some());
-        Spot {
+        if !self.jumps_queue {
+            start_requests.retain(|own| *own != self.new);
+        }
+        let start = self.waitlist.token(self.start);
+        let own = lock.zip(start).and_then(|(lock, token)| lock.holder(token, self.now_unix_ms));
+        Seen {
             is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
-            start_holds,
-            start_stands,
+            start_holds: own.is_some_and(|own| !(self.has_ended)(own.fence)),
+            start_requests,
             has_holders: false,
             has_upgrades: false,
-            all_before: Ticket::FIRST,
-            others_before: Ticket::FIRST,
-        }
-    }
-
-    /// Whether all whom the request waits for here have been reached, and the start is not here.
-    fn is_done(&self, ticket: Ticket, waiter: &Waiter, place: &Place, spot: &Spot) -> bool {
-        let has_all_ahead = spot.has_upgrades
-            && spot.all_before >= self.barrier(ticket, waiter, place)
-            && spot.all_before.max(spot.others_before) >= ticket;
-        let is_start_away = !spot.start_holds && spot.start_stands.is_empty();
-        is_start_away
-            && has_all_ahead
-            && (spot.has_holders || !self.waits_for_holders(ticket, waiter, place, spot))
-    }
-
-    fn waits_for_holders(&self, ticket: Ticket, waiter: &Waiter, place: &Place, spot: &Spot) -> bool {
-        waiter.wants_write() || spot.is_written || self.waitlist.has_writer_ahead(place.as_ref(), ticket)
-    }
-
-    /// The request waits for all that came before this: for everybody ahead, if it wants to write, and as
-    /// a reader for all up to the last writer (and beyond for all but lone readers).
-    fn barrier(&self, ticket: Ticket, waiter: &Waiter, place: &Place) -> Ticket {
-        match waiter.want {
-            Want::Hold(Mode::Read) => {
-                self.waitlist.last_writer_before(place.as_ref(), ticket).map_or(Ticket::FIRST, Ticket::next)
-            }
-            _ => ticket,
+            all_before: RequestId::FIRST,
+            others_before: RequestId::FIRST,
         }
     }
 
     /// Reaches the holders, if the request waits for them.
     fn holders(
         &mut self,
-        ticket: Ticket,
+        request: RequestId,
         waiter: &Waiter,
-        place: &Place,
+        edge: Edge,
+        queue: &Queue,
         lock: Option<&Lock>,
-        spot: &mut Spot,
-    ) -> Option<Step> {
-        let (waitlist, now_ms) = (self.waitlist, self.now.ms());
-        let lock = lock.filter(|_| self.waits_for_holders(ticket, waiter, place, spot))?;
-        if spot.start_holds && waiter.token != self.start {
-            return Some(self.step(waiter, place));
-        }
-        if spot.has_holders {
+        seen: &mut Seen,
+    ) -> Option<Edge> {
+        let (waitlist, now_ms) = (self.waitlist, self.now_unix_ms);
+        if !seen.waits_for_holders(request, waiter, queue) {
             return None;
         }
-        spot.has_holders = true;
+        if seen.start_holds && waiter.token_id != self.start {
+            return Some(edge);
+        }
+        if seen.has_holders {
+            return None;
+        }
+        seen.has_holders = true;
+        let lock = lock?;
+        let has_ended = self.has_ended;
         if lock.len() <= waitlist.tokens().len() {
-            let live = lock.holders_unordered().filter(|holder| holder.is_live(now_ms));
-            let waiting = live.filter(|holder| waitlist.has_token(&holder.token));
-            waiting.for_each(|holder| self.reach(&Rc::from(&*holder.token), waiter, place));
+            let live =
+                lock.holders_unordered().filter(|holder| holder.is_live(now_ms) && !has_ended(holder.fence));
+            let waiting = live.filter_map(|holder| waitlist.token_id(&holder.token));
+            waiting.for_each(|token| self.reach(token, edge));
         } else {
-            let holding = waitlist.tokens().filter(|token| lock.holder(token, now_ms).is_some());
-            holding.for_each(|token| self.reach(token, waiter, place));
+            let holding = waitlist.tokens().filter(|(token, _)| {
+                lock.holder(token, now_ms).is_some_and(|holder| !has_ended(holder.fence))
+            });
+            holding.for_each(|(_, token)| self.reach(token, edge));
         }
         None
     }
 
     /// Reaches those ahead of the request in the queue, if it waits for them.
-    fn queue(&mut self, ticket: Ticket, waiter: &Waiter, place: &Place, spot: &mut Spot) -> Option<Step> {
-        let (waitlist, at) = (self.waitlist, place.as_ref());
-        if waiter.token != self.start {
-            let mut ahead = spot.start_stands.iter().filter(|own| waitlist.is_ahead(at, **own, ticket));
-            if ahead.any(|own| !self.are_let_in_together(place, *own, ticket)) {
-                return Some(self.step(waiter, place));
+    fn ahead(
+        &mut self,
+        request: RequestId,
+        waiter: &Waiter,
+        edge: Edge,
+        queue: &Queue,
+        seen: &mut Seen,
+    ) -> Option<Edge> {
+        if waiter.token_id != self.start {
+            let mut ahead = seen.start_requests.iter().filter(|own| queue.is_ahead(**own, request));
+            if ahead.any(|own| !self.are_let_in_together(queue, *own, request)) {
+                return Some(edge);
             }
         }
         if waiter.want == Want::Upgrade {
             return None; // Only its own token's stand before it.
         }
-        if !spot.has_upgrades {
-            spot.has_upgrades = true;
-            self.reach_all(waitlist.entangled_upgrades(at), waiter, place);
+        if !seen.has_upgrades {
+            seen.has_upgrades = true;
+            queue.multi_edge_upgrades().for_each(|token| self.reach(token, edge));
         }
-        let barrier = self.barrier(ticket, waiter, place);
-        if barrier > spot.all_before {
-            self.reach_all(waitlist.entangled_arrivals(at, spot.all_before, barrier), waiter, place);
-            spot.all_before = barrier;
+        let barrier = barrier(request, waiter, queue);
+        // The last first: where it stands behind the others elsewhere too, they are all reached from it.
+        if barrier > seen.all_before {
+            let between = queue.multi_edge_arrivals(seen.all_before, barrier);
+            between.for_each(|(_, token)| self.reach(token, edge));
+            seen.all_before = barrier;
         }
-        let from = spot.all_before.max(spot.others_before);
-        if ticket > from {
-            let mut others = waitlist.entangled_arrivals(at, from, ticket);
-            others.retain(|other| waitlist.get(*other).is_some_and(|other| !other.is_lone_reader()));
-            self.reach_all(others, waiter, place);
-            spot.others_before = ticket;
+        let from = seen.all_before.max(seen.others_before);
+        if request > from {
+            let waitlist = self.waitlist;
+            let others = queue
+                .multi_edge_arrivals(from, request)
+                .filter(|(other, _)| waitlist.get(*other).is_some_and(|other| !other.is_lone_reader()));
+            others.for_each(|(_, token)| self.reach(token, edge));
+            seen.others_before = request;
         }
         None
     }
 
-    fn are_let_in_together(&self, place: &Place, ahead: Ticket, behind: Ticket) -> bool {
+    fn are_let_in_together(&self, queue: &Queue, ahead: RequestId, behind: RequestId) -> bool {
         let (Some(first), Some(second)) = (self.waitlist.get(ahead), self.waitlist.get(behind)) else {
             return false;
         };
-        first.is_lone_reader()
-            && second.want == first.want
-            && !self.waitlist.has_writer_between(place.as_ref(), ahead, behind)
-    }
-
-    /// The last first: where it stands behind the others elsewhere too, they are all reached from it.
-    fn reach_all(&mut self, tickets: Vec<Ticket>, waiter: &Waiter, place: &Place) {
-        let waitlist = self.waitlist;
-        for ahead in tickets.into_iter().rev().filter_map(|ticket| waitlist.get(ticket)) {
-            self.reach(&ahead.token, waiter, place);
-        }
+        first.is_lone_reader() && second.want == first.want && !queue.has_writer_between(ahead, behind)
     }
 
     /// The start is not reached in this way: whether somebody waits for it is asked of each by itself.
-    fn reach(&mut self, blocker: &Rc<[u8]>, waiter: &Waiter, place: &Place) {
-        if *blocker != waiter.token && *blocker != self.start && !self.reached.contains_key(blocker) {
-            self.reached.insert(blocker.clone(), self.step(waiter, place));
-            self.frontier.push_back(blocker.clone());
+    fn reach(&mut self, blocker: TokenId, edge: Edge) {
+        if blocker != edge.token && blocker != self.start && !self.reached.contains_key(&blocker) {
+            self.reached.insert(blocker, edge);
+            self.frontier.push_back(blocker);
         }
     }
 
-    fn step(&self, waiter: &Waiter, place: &Place) -> Step {
-        Step { token: waiter.token.clone(), place: place.clone() }
-    }
-
-    fn way_back(&self, last: Step) -> Vec<Step> {
-        let mut steps = vec![last];
-        while steps.last().is_some_and(|step| step.token != self.start) {
-            let step = self.reached[&steps[steps.len() - 1].token].clone();
-            steps.push(step);
+    fn way_back(&self, last: Edge) -> Vec<DeadlockStep> {
+        let mut edges = vec![last];
+        while let Some(edge) = edges.last()
+            && edge.token != self.start
+        {
+            edges.push(self.reached[&edge.token]);
         }
-        steps.reverse();
-        steps
+        let step = |edge: &Edge| {
+            let token = self.waitlist.token(edge.token)?.clone();
+            Some(DeadlockStep { token, lock: self.waitlist.lock_of(edge.queue)?.clone() })
+        };
+        edges.iter().rev().filter_map(step).collect()
     }
 }

@@ -5,7 +5,7 @@
 //! lock it led to, it changes nothing. (The same stance as Redis's stream commands, which propagate
 //! `XCLAIM` with an absolute time instead of the `XREADGROUP` that caused it.)
 
-use crate::lock::Mode;
+use crate::mode::Mode;
 
 /// One change of one lock.
 ///

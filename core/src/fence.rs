@@ -1,40 +1,11 @@
-//! Fencing numbers, and the moment at which a decision is made.
+//! Fencing numbers.
 //!
 //! A fence is handed out with each new hold. A resource that remembers the greatest fence it has
 //! seen can refuse a writer whose lease ran out while it was paused (the idea is described in
 //! M. Kleppmann, "How to do distributed locking", 2016, and in Chubby's "sequencers", 2006).
 
-/// The one reading of the clock that a whole decision is made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
-    unix_us: u64,
-}
-
-impl Moment {
-    /// A moment given in microseconds since the Unix epoch.
-    #[must_use]
-    pub const fn from_unix_us(unix_us: u64) -> Self {
-        Self { unix_us }
-    }
-
-    /// A moment given in milliseconds since the Unix epoch.
-    #[must_use]
-    pub const fn from_unix_ms(unix_ms: u64) -> Self {
-        Self { unix_us: unix_ms * 1000 }
-    }
-
-    /// Milliseconds since the Unix epoch, rounded down: the unit of deadlines.
-    #[must_use]
-    pub const fn ms(self) -> u64 {
-        self.unix_us / 1000
-    }
-
-    /// Microseconds since the Unix epoch: the unit that fences start from.
-    #[must_use]
-    pub const fn us(self) -> u64 {
-        self.unix_us
-    }
-}
+use crate::limits::NUMBER_MAX;
+use crate::time::Timestamp;
 
 /// The server-wide source of fences: each is `max(last + 1, Unix time in microseconds)`.
 ///
@@ -52,10 +23,15 @@ impl Fences {
         self.last
     }
 
-    /// A new fence, greater than every one given or seen before.
-    pub fn next(&mut self, now: Moment) -> u64 {
-        self.last = now.us().max(self.last + 1);
-        self.last
+    /// A new fence, greater than every one given or seen before. `None` when that would be more than
+    /// [`NUMBER_MAX`], which nothing that loads stored locks would accept.
+    pub fn next(&mut self, now: Timestamp) -> Option<u64> {
+        let fence = now.unix_us().max(self.last.saturating_add(1));
+        if fence > NUMBER_MAX {
+            return None;
+        }
+        self.last = fence;
+        Some(fence)
     }
 
     /// Learns of a fence that was given elsewhere: on the primary, or before a restart.

@@ -8,151 +8,84 @@
 //! SLOCK.INFO  key [FULL [COUNT n]]         a map, null when nobody holds or waits
 //! ```
 
-use slock_core::{Holder, Lock, Mode, PlaceRef, Refusal, Waiter, Want};
+use slock_core::{Holder, Lock, LockError, LockIdRef, Mode, Timestamp, Waiter, Waitlist, Want};
 
-use super::{KEY, KEYS, NUMKEYS, TOKEN, arg, refused, reply};
-use crate::args::Args;
-use crate::office;
-use crate::server::{self, Arg, ArgKind, Command, Ctx, Keys, LockKey, Opened, Reply, Spec, Text};
+use super::args::Args;
+use crate::errors::{error_reply, in_use};
+use crate::runtime;
+use crate::server::{self, Ctx, LockKey, Opened, Reply, Str};
 
 const NOT_A_HOLDER: i64 = -2;
 
 /// Looks at the lock of a key, if it has one.
-fn look<R>(ctx: Ctx<'_>, key: Text<'_>, at: impl FnOnce(Option<&Lock>) -> R) -> Result<R, Reply> {
+fn look<R>(ctx: Ctx<'_>, key: Str<'_>, at: impl FnOnce(Option<&Lock>) -> R) -> Result<R, Reply> {
     match LockKey::open_to_read(ctx, key).get() {
         Opened::Empty => Ok(at(None)),
         Opened::Lock(lock) => Ok(at(Some(lock))),
-        Opened::OtherType => Err(refused(Refusal::WrongType)),
+        Opened::OtherType => Err(error_reply(&LockError::WrongType)),
     }
 }
 
-fn pttl_ms(ctx: Ctx<'_>, key: Text<'_>, token: &[u8], now_ms: u64) -> Result<i64, Reply> {
+fn pttl_ms(ctx: Ctx<'_>, key: Str<'_>, token: &[u8], now_ms: u64) -> Result<i64, Reply> {
     look(ctx, key, |lock| {
         let own = lock.and_then(|lock| lock.holder(token, now_ms));
         own.map_or(NOT_A_HOLDER, |own| (own.deadline_ms - now_ms).cast_signed())
     })
 }
 
-pub struct Pttl;
-
-impl Command for Pttl {
-    const SPEC: Spec = Spec {
-        name: c"slock.pttl",
-        flags: c"readonly fast",
-        arity: 3,
-        summary: c"Returns how many milliseconds a holder has left.",
-        complexity: c"O(1)",
-        keys: Keys::OneRead,
-        args: &[KEY, TOKEN],
-    };
-
-    fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply {
-        reply(|| {
-            let mut args = Args::new(args, 2, 2)?;
-            let (key, token) = (args.key()?, args.token()?);
-            pttl_ms(ctx, key[0], token, server::now().ms()).map(Reply::Int)
-        })
-    }
+pub fn pttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    let mut args = Args::new(args, 2, 2)?;
+    let (key, token) = (args.key()?, args.token()?);
+    pttl_ms(ctx, key[0], token, server::now().unix_ms()).map(Reply::Int)
 }
 
-pub struct Mpttl;
-
-impl Command for Mpttl {
-    const SPEC: Spec = Spec {
-        name: c"slock.mpttl",
-        flags: c"readonly",
-        arity: -4,
-        summary: c"Returns the least number of milliseconds that a holder of several locks has left.",
-        complexity: c"O(K), K being the number of keys",
-        keys: Keys::CountedRead,
-        args: &[NUMKEYS, KEYS, TOKEN],
-    };
-
-    fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply {
-        reply(|| {
-            let mut args = Args::new(args, 3, usize::MAX)?;
-            let (keys, token) = (args.keys(1)?, args.token()?);
-            args.end()?;
-            let now_ms = server::now().ms();
-            let mut least = i64::MAX;
-            for key in keys {
-                least = least.min(pttl_ms(ctx, *key, token, now_ms)?);
-            }
-            Ok(Reply::Int(least))
-        })
+pub fn mpttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    let mut args = Args::new(args, 3, usize::MAX)?;
+    let (keys, token) = (args.keys(1)?, args.token()?);
+    args.end()?;
+    let now_ms = server::now().unix_ms();
+    let mut least = i64::MAX;
+    for key in keys {
+        least = least.min(pttl_ms(ctx, *key, token, now_ms)?);
     }
+    Ok(Reply::Int(least))
 }
 
-pub struct Check;
-
-impl Command for Check {
-    const SPEC: Spec = Spec {
-        name: c"slock.check",
-        flags: c"readonly fast",
-        arity: 3,
-        summary: c"Tells whether a live holder of the lock has this fence.",
-        complexity: c"O(log(N)), N being the number of readers",
-        keys: Keys::OneRead,
-        args: &[KEY, arg(c"fence", ArgKind::Integer)],
-    };
-
-    fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply {
-        reply(|| {
-            let mut args = Args::new(args, 2, 2)?;
-            let (key, fence) = (args.key()?, args.fence()?);
-            let now_ms = server::now().ms();
-            let live = look(ctx, key[0], |lock| {
-                lock.is_some_and(|lock| lock.holder_with_fence(fence, now_ms).is_some())
-            })?;
-            Ok(Reply::Int(live.into()))
-        })
-    }
+pub fn check(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    let mut args = Args::new(args, 2, 2)?;
+    let (key, fence) = (args.key()?, args.fence()?);
+    let now_ms = server::now().unix_ms();
+    let live =
+        look(ctx, key[0], |lock| lock.is_some_and(|lock| lock.holder_with_fence(fence, now_ms).is_some()))?;
+    Ok(Reply::Int(live.into()))
 }
 
-pub struct Info;
-
-impl Command for Info {
-    const SPEC: Spec = Spec {
-        name: c"slock.info",
-        flags: c"readonly",
-        arity: -2,
-        summary: c"Shows who holds a lock and who waits for it.",
-        complexity: c"O(log(N)), N being the number of holders and of waiting requests; with FULL O(N)",
-        keys: Keys::OneRead,
-        args: &[KEY, FULL],
-    };
-
-    fn run(ctx: Ctx<'_>, args: &[Text<'_>]) -> Reply {
-        reply(|| {
-            let mut args = Args::new(args, 1, usize::MAX)?;
-            let key = args.key()?;
-            let listed = args.full_count()?;
-            let place = PlaceRef { db: ctx.db(), name: key[0].bytes() };
-            let now_ms = server::now().ms();
-            look(ctx, key[0], |lock| {
-                show(ctx, lock.filter(|lock| lock.is_live(now_ms)), place, now_ms, listed)
-            })?;
-            Ok(Reply::Sent)
-        })
-    }
+pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    let mut args = Args::new(args, 1, usize::MAX)?;
+    let key = args.key()?;
+    let listed = args.full_count()?;
+    let id = LockIdRef { db: ctx.db(), name: key[0].bytes() };
+    let now = server::now();
+    look(ctx, key[0], |lock| {
+        let live = lock.filter(|lock| lock.is_live(now.unix_ms()));
+        let shown = runtime::consult(|manager| show(ctx, live, manager.waitlist(), id, now, listed));
+        shown.ok_or_else(in_use)
+    })??;
+    Ok(Reply::Sent)
 }
 
-const FULL: Arg = Arg {
-    name: c"full",
-    kind: ArgKind::Block(&[
-        Arg { name: c"full", kind: ArgKind::Word, word: Some(c"FULL"), optional: false },
-        Arg { name: c"count", kind: ArgKind::Integer, word: Some(c"COUNT"), optional: true },
-    ]),
-    word: None,
-    optional: true,
-};
-
-fn show(ctx: Ctx<'_>, lock: Option<&Lock>, place: PlaceRef<'_>, now_ms: u64, listed: Option<usize>) {
-    let waiters = office::consult(|desk| desk.waitlist().len_at(place));
+fn show(
+    ctx: Ctx<'_>,
+    lock: Option<&Lock>,
+    waitlist: &Waitlist,
+    id: LockIdRef<'_>,
+    now: Timestamp,
+    listed: Option<usize>,
+) {
+    let (waiters, now_ms) = (waitlist.len_at(id), now.unix_ms());
     if lock.is_none() && waiters == 0 {
         return ctx.reply_null();
     }
-    let live = || lock.into_iter().flat_map(Lock::holders).filter(|holder| holder.is_live(now_ms));
     let (mode, readers) = match lock.map(|lock| (lock.mode(), lock.live_len(now_ms))) {
         None => ("free", 0),
         Some((Mode::Write, _)) => ("write", 0),
@@ -168,14 +101,12 @@ fn show(ctx: Ctx<'_>, lock: Option<&Lock>, place: PlaceRef<'_>, now_ms: u64, lis
     int_field(ctx, "pttl", pttl_ms);
     let Some(listed) = listed else { return };
     ctx.reply_bytes(b"holders");
-    let holders: Vec<&Holder> = live().take(listed).collect();
+    let holders = lock.map_or_else(Vec::new, |lock| lock.live_holders(now_ms, listed));
     ctx.reply_array(holders.len());
     holders.into_iter().for_each(|holder| show_holder(ctx, holder, now_ms));
     ctx.reply_bytes(b"queue");
     ctx.reply_array(waiters.min(listed));
-    office::consult(|desk| {
-        desk.waitlist().at(place).take(listed).for_each(|waiter| show_waiter(ctx, waiter, now_ms));
-    });
+    waitlist.at(id).take(listed).for_each(|waiter| show_waiter(ctx, waiter, now.monotonic_ms()));
 }
 
 fn show_holder(ctx: Ctx<'_>, holder: &Holder, now_ms: u64) {

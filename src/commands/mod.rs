@@ -1,4 +1,4 @@
-//! The commands, one file a family.
+//! The commands: one table, and one file a family.
 //!
 //! | file | commands |
 //! |---|---|
@@ -6,82 +6,215 @@
 //! | `hold` | `UNLOCK`, `RUNLOCK`, `EXTEND`, `DOWNGRADE`, `MUNLOCK`, `MEXTEND`: what a holder does |
 //! | `inspect` | `PTTL`, `MPTTL`, `CHECK`, `INFO`: what only looks |
 //! | `apply` | `APPLY`: what replicas and the log see |
+//! | `args` | reading arguments, and the errors that name them |
+//! | `call` | what they share |
 
 mod acquire;
 mod apply;
+mod args;
+mod call;
 mod hold;
 mod inspect;
 
-use slock_core::Refusal;
+use std::ffi::CStr;
 
-use crate::office;
-use crate::server::{self, Arg, ArgKind, Command, Ctx, Reply, Text};
-
-/// The ACL category of all commands, on servers that have such a thing.
-const CATEGORY: &std::ffi::CStr = c"slock";
+use crate::server::{self, Arg, ArgKind, Command, CommandTable, Ctx, Keys};
 
 /// Registers every command, or says which one the server refused.
 pub fn register(ctx: Ctx<'_>) -> Result<(), String> {
-    fn one<C: Command>(ctx: Ctx<'_>) -> Result<(), String> {
-        let registered = server::register_command::<C>(ctx, CATEGORY);
-        if registered { Ok(()) } else { Err(C::SPEC.name.to_string_lossy().into_owned()) }
-    }
-    server::register_acl_category(ctx, CATEGORY);
-    one::<acquire::Lock>(ctx)?;
-    one::<acquire::Rlock>(ctx)?;
-    one::<acquire::Upgrade>(ctx)?;
-    one::<acquire::Mlock>(ctx)?;
-    one::<acquire::Mrlock>(ctx)?;
-    one::<hold::Unlock>(ctx)?;
-    one::<hold::Runlock>(ctx)?;
-    one::<hold::Extend>(ctx)?;
-    one::<hold::Downgrade>(ctx)?;
-    one::<hold::Munlock>(ctx)?;
-    one::<hold::Mextend>(ctx)?;
-    one::<inspect::Pttl>(ctx)?;
-    one::<inspect::Mpttl>(ctx)?;
-    one::<inspect::Check>(ctx)?;
-    one::<inspect::Info>(ctx)?;
-    one::<apply::Apply>(ctx)
+    server::register_commands::<Commands>(ctx)
 }
 
-/// Runs the body of a command in which an early error is the reply.
-fn reply(body: impl FnOnce() -> Result<Reply, Reply>) -> Reply {
-    body().unwrap_or_else(|early| early)
+struct Commands;
+
+impl CommandTable for Commands {
+    const ACL_CATEGORY: &'static CStr = c"slock";
+    const COMMANDS: &'static [Command] = COMMANDS;
 }
 
-fn refused(refusal: Refusal) -> Reply {
-    Reply::Error(refusal.to_string())
-}
+/// All that `COMMAND` shows of each, and what runs it.
+const COMMANDS: &[Command] = &[
+    Command {
+        name: c"slock.lock",
+        flags: c"write deny-oom blocking fast",
+        arity: -4,
+        summary: c"Takes a lock for write, or waits for it.",
+        complexity: COMPLEXITY_WAIT,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        run: acquire::lock,
+    },
+    Command {
+        name: c"slock.rlock",
+        flags: c"write deny-oom blocking fast",
+        arity: -4,
+        summary: c"Takes a lock for read, beside other readers, or waits for it.",
+        complexity: COMPLEXITY_WAIT,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        run: acquire::rlock,
+    },
+    Command {
+        name: c"slock.upgrade",
+        flags: c"write deny-oom blocking fast",
+        arity: -4,
+        summary: c"Turns a reader into the writer in one step, or waits until the other readers have gone.",
+        complexity: COMPLEXITY_WAIT,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN, TTL_MS, WAIT],
+        run: acquire::upgrade,
+    },
+    Command {
+        name: c"slock.mlock",
+        flags: c"write deny-oom blocking",
+        arity: -5,
+        summary: c"Takes several locks for write, all or none, or waits for them.",
+        complexity: COMPLEXITY_MANY_WAIT,
+        keys: Keys::CountedWritten,
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        run: acquire::mlock,
+    },
+    Command {
+        name: c"slock.mrlock",
+        flags: c"write deny-oom blocking",
+        arity: -5,
+        summary: c"Takes several locks for read, all or none, or waits for them.",
+        complexity: COMPLEXITY_MANY_WAIT,
+        keys: Keys::CountedWritten,
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        run: acquire::mrlock,
+    },
+    Command {
+        name: c"slock.unlock",
+        flags: c"write fast",
+        arity: 3,
+        summary: c"Releases a lock held for write.",
+        complexity: COMPLEXITY,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN],
+        run: hold::unlock,
+    },
+    Command {
+        name: c"slock.runlock",
+        flags: c"write fast",
+        arity: 3,
+        summary: c"Releases a lock held for read.",
+        complexity: COMPLEXITY,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN],
+        run: hold::runlock,
+    },
+    Command {
+        name: c"slock.extend",
+        flags: c"write fast",
+        arity: 4,
+        summary: c"Sets the deadline of a hold to now + ttl.",
+        complexity: COMPLEXITY,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN, TTL_MS],
+        run: hold::extend,
+    },
+    Command {
+        name: c"slock.mextend",
+        flags: c"write",
+        arity: -5,
+        summary: c"Sets the deadlines of several holds to now + ttl, of all or of none.",
+        complexity: COMPLEXITY_MANY,
+        keys: Keys::CountedWritten,
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS],
+        run: hold::mextend,
+    },
+    Command {
+        name: c"slock.downgrade",
+        flags: c"write fast",
+        arity: 4,
+        summary: c"Turns the writer into a reader in one step, with no writer in between.",
+        complexity: COMPLEXITY,
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN, TTL_MS],
+        run: hold::downgrade,
+    },
+    Command {
+        name: c"slock.munlock",
+        flags: c"write",
+        arity: -4,
+        summary: c"Releases several locks, in whichever mode the token holds them.",
+        complexity: COMPLEXITY_MANY,
+        keys: Keys::CountedWritten,
+        args: &[NUMKEYS, KEYS, TOKEN],
+        run: hold::munlock,
+    },
+    Command {
+        name: c"slock.pttl",
+        flags: c"readonly fast",
+        arity: 3,
+        summary: c"Returns how many milliseconds a holder has left.",
+        complexity: c"O(1)",
+        keys: Keys::OneRead,
+        args: &[KEY, TOKEN],
+        run: inspect::pttl,
+    },
+    Command {
+        name: c"slock.mpttl",
+        flags: c"readonly",
+        arity: -4,
+        summary: c"Returns the least number of milliseconds that a holder of several locks has left.",
+        complexity: c"O(K), K being the number of keys",
+        keys: Keys::CountedRead,
+        args: &[NUMKEYS, KEYS, TOKEN],
+        run: inspect::mpttl,
+    },
+    Command {
+        name: c"slock.check",
+        flags: c"readonly fast",
+        arity: 3,
+        summary: c"Tells whether a live holder of the lock has this fence.",
+        complexity: c"O(log(N)), N being the number of readers",
+        keys: Keys::OneRead,
+        args: &[KEY, arg(c"fence", ArgKind::Integer)],
+        run: inspect::check,
+    },
+    Command {
+        name: c"slock.info",
+        flags: c"readonly",
+        arity: -2,
+        summary: c"Shows who holds a lock and who waits for it.",
+        complexity: c"O(log(N)), N being the number of holders and of waiting requests; with FULL O(N)",
+        keys: Keys::OneRead,
+        args: &[KEY, FULL],
+        run: inspect::info,
+    },
+    Command {
+        name: c"slock.apply",
+        flags: c"write admin",
+        arity: -3,
+        summary: c"Internal: applies a change that the primary decided. Not for applications.",
+        complexity: c"O(log(N)), N being the number of readers",
+        keys: Keys::OneWritten,
+        args: &[
+            KEY,
+            arg(c"change", ArgKind::String),
+            Arg { name: c"meta", kind: ArgKind::String, word: None, optional: true },
+        ],
+        run: apply::apply,
+    },
+];
 
-/// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
-/// decides: what it holds are effects.
-fn on_primary() -> Result<(), Reply> {
-    if office::only_follows() {
-        return Err(Reply::Error("READONLY You can't write against a read only replica.".into()));
-    }
-    Ok(())
-}
-
-const COMPLEXITY: &std::ffi::CStr = c"O(log(N)), N being the number of readers and of waiting requests";
-const COMPLEXITY_MANY: &std::ffi::CStr =
+const COMPLEXITY: &CStr = c"O(log(N)), N being the number of readers and of waiting requests";
+const COMPLEXITY_MANY: &CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests";
-const COMPLEXITY_WAIT: &std::ffi::CStr =
+const COMPLEXITY_WAIT: &CStr =
     c"O(log(N)), N being the number of readers and of waiting requests; to wait O(M) more, \
       M being the keys of waiting requests that ask for several or share a token";
-const COMPLEXITY_MANY_WAIT: &std::ffi::CStr =
+const COMPLEXITY_MANY_WAIT: &CStr =
     c"O(K*log(N)), K being the number of keys, N that of readers and of waiting requests; to wait O(M) more, \
       M being the keys of waiting requests that ask for several or share a token";
 
-fn names<'a>(keys: &[Text<'a>]) -> Vec<&'a [u8]> {
-    keys.iter().map(|key| key.bytes()).collect()
-}
-
-const fn arg(name: &'static std::ffi::CStr, kind: ArgKind) -> Arg {
+const fn arg(name: &'static CStr, kind: ArgKind) -> Arg {
     Arg { name, kind, word: None, optional: false }
 }
 
-const fn option(word: &'static std::ffi::CStr, name: &'static std::ffi::CStr, kind: ArgKind) -> Arg {
+const fn option(word: &'static CStr, name: &'static CStr, kind: ArgKind) -> Arg {
     Arg { name, kind, word: Some(word), optional: true }
 }
 
@@ -93,3 +226,13 @@ const TTL_MS: Arg = arg(c"ttl-ms", ArgKind::Integer);
 const WAIT: Arg = option(c"WAIT", c"wait-ms", ArgKind::Integer);
 const META: Arg = option(c"META", c"data", ArgKind::String);
 const EPHEMERAL: Arg = option(c"EPHEMERAL", c"ephemeral", ArgKind::Word);
+
+const FULL: Arg = Arg {
+    name: c"full",
+    kind: ArgKind::Block(&[
+        Arg { name: c"full", kind: ArgKind::Word, word: Some(c"FULL"), optional: false },
+        Arg { name: c"count", kind: ArgKind::Integer, word: Some(c"COUNT"), optional: true },
+    ]),
+    word: None,
+    optional: true,
+};

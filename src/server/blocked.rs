@@ -5,52 +5,39 @@
 //!
 //! Clients are blocked without a time limit of the server's. On Redis 7.0 a client that the server
 //! times out between `RM_UnblockClient` and the reply gets no reply at all, and on 7.2 the server
-//! asserts; the desk keeps the time instead.
+//! asserts; the manager keeps the time instead.
 
 use std::ffi::c_void;
 use std::ptr;
 
 use redis_module::raw;
 
-use super::ctx::{Ctx, Reply};
-use super::{api, guard};
+use super::api::api;
+use super::ctx::Ctx;
+use super::guard::guard;
+use super::reply::Reply;
 
 /// A blocked client, by the server's name for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Handle(*mut raw::RedisModuleBlockedClient);
 
 /// What happens to blocked clients.
-#[derive(Clone, Copy)]
-pub struct Callbacks {
+pub trait BlockedCallbacks {
     /// The client must be answered at once: somebody unblocked it.
-    pub unblocked: fn(Ctx<'_>, Handle) -> Reply,
+    fn unblocked(handle: Handle) -> Reply;
     /// The client has gone, or the server has answered it itself.
-    pub gone: fn(Handle),
-    /// The client of an answer is given it (true) or has gone before (false).
-    pub delivered: fn(Ctx<'_>, Handle, bool),
-}
-
-/// An answer on its way to the client.
-struct Delivery {
-    handle: Handle,
-    reply: Option<Reply>,
-    callbacks: &'static Callbacks,
-}
-
-thread_local! {
-    static CALLBACKS: std::cell::Cell<Option<&'static Callbacks>> = const { std::cell::Cell::new(None) };
+    fn gone(handle: Handle);
 }
 
 /// Leaves the client of this command without an answer until [`Handle::answer`]. `None` where this
 /// client cannot wait: Valkey from 8.1 on blocks none that has subscribed to channels.
-pub fn block(ctx: Ctx<'_>, callbacks: &'static Callbacks) -> Option<Handle> {
-    CALLBACKS.set(Some(callbacks));
-    let client =
-        api!(RedisModule_BlockClient(ctx.pointer(), Some(on_reply), Some(on_timeout), Some(on_free), 0));
+pub fn block<C: BlockedCallbacks>(ctx: Ctx<'_>) -> Option<Handle> {
+    let (reply, timeout, free) = (on_reply, on_timeout::<C>, on_free);
+    let client = api!(RedisModule_BlockClient(ctx.pointer(), Some(reply), Some(timeout), Some(free), 0));
     if client.is_null() {
         return None;
     }
-    api!(RedisModule_SetDisconnectCallback(client, Some(on_disconnect)));
+    api!(RedisModule_SetDisconnectCallback(client, Some(on_disconnect::<C>)));
     Some(Handle(client))
 }
 
@@ -59,11 +46,7 @@ impl Handle {
     /// another command that unblocks the same client. `None` only frees what the server keeps, for
     /// a client that has gone or has been answered by a callback.
     pub fn answer(self, reply: Option<Reply>) {
-        let delivery = reply.and_then(|reply| {
-            let callbacks = CALLBACKS.get()?;
-            Some(Box::new(Delivery { handle: self, reply: Some(reply), callbacks }))
-        });
-        let data = delivery.map_or(ptr::null_mut(), |delivery| Box::into_raw(delivery).cast::<c_void>());
+        let data = reply.map_or(ptr::null_mut(), |reply| Box::into_raw(Box::new(reply)).cast::<c_void>());
         api!(RedisModule_UnblockClient(self.0, data));
     }
 }
@@ -74,50 +57,40 @@ unsafe extern "C" fn on_reply(
     _: i32,
 ) -> i32 {
     guard("the reply to a waiting client", || {
-        let delivery = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Delivery>();
-        // SAFETY: the data is the `Delivery` of `answer`, which `on_free` frees after this.
-        let Some(delivery) = (unsafe { delivery.as_mut() }) else { return };
-        if let Some(reply) = delivery.reply.take() {
+        let reply = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Reply>();
+        // SAFETY: the data is the reply of `answer`, which `on_free` frees after this.
+        if let Some(reply) = unsafe { reply.as_mut() } {
             // SAFETY: the server lends the context until this callback returns.
-            let ctx = unsafe { Ctx::from_raw(ctx) };
-            ctx.send(reply);
-            (delivery.callbacks.delivered)(ctx, delivery.handle, true);
+            unsafe { Ctx::from_raw(ctx) }.send(std::mem::replace(reply, Reply::Sent));
         }
     });
     0
 }
 
-unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
+unsafe extern "C" fn on_free(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
     guard("the end of a waiting client", || {
-        // SAFETY: the data is the `Delivery` that `answer` let go of, and the server hands it back once.
-        let delivery = unsafe { Box::from_raw(data.cast::<Delivery>()) };
-        if delivery.reply.is_some() {
-            // SAFETY: the server lends the context until this callback returns.
-            (delivery.callbacks.delivered)(unsafe { Ctx::from_raw(ctx) }, delivery.handle, false);
-        }
+        // SAFETY: the data is the reply that `answer` let go of, and the server hands it back once.
+        drop(unsafe { Box::from_raw(data.cast::<Reply>()) });
     });
 }
 
 /// `CLIENT UNBLOCK id [TIMEOUT]`, and nothing else, since the server knows no time limit.
-unsafe extern "C" fn on_timeout(
+unsafe extern "C" fn on_timeout<C: BlockedCallbacks>(
     ctx: *mut raw::RedisModuleCtx,
     _: *mut *mut raw::RedisModuleString,
     _: i32,
 ) -> i32 {
     guard("CLIENT UNBLOCK", || {
         let handle = Handle(api!(RedisModule_GetBlockedClientHandle(ctx)));
-        let Some(callbacks) = CALLBACKS.get() else { return };
         // SAFETY: the server lends the context until this callback returns.
-        let ctx = unsafe { Ctx::from_raw(ctx) };
-        ctx.send((callbacks.unblocked)(ctx, handle));
+        unsafe { Ctx::from_raw(ctx) }.send(C::unblocked(handle));
     });
     0
 }
 
-unsafe extern "C" fn on_disconnect(_: *mut raw::RedisModuleCtx, client: *mut raw::RedisModuleBlockedClient) {
-    guard("a disconnect", || {
-        if let Some(callbacks) = CALLBACKS.get() {
-            (callbacks.gone)(Handle(client));
-        }
-    });
+unsafe extern "C" fn on_disconnect<C: BlockedCallbacks>(
+    _: *mut raw::RedisModuleCtx,
+    client: *mut raw::RedisModuleBlockedClient,
+) {
+    guard("a disconnect", || C::gone(Handle(client)));
 }

@@ -4,8 +4,9 @@ use std::ffi::{CStr, c_char, c_void};
 
 use redis_module::raw;
 
+use super::api::api;
 use super::ctx::Ctx;
-use super::{api, guard};
+use super::guard::guard;
 
 /// An integer setting.
 pub struct IntSetting {
@@ -40,6 +41,33 @@ pub fn register_int(ctx: Ctx<'_>, setting: &'static IntSetting, default: i64) ->
     status == raw::REDISMODULE_OK as i32
 }
 
+/// A setting that is on or off.
+pub struct BoolSetting {
+    /// Its name without the module's prefix.
+    pub name: &'static CStr,
+    /// What it is when nobody has set it.
+    pub default: bool,
+    /// Its present value.
+    pub get: fn() -> bool,
+    /// Called with a new value, at load and at `CONFIG SET`.
+    pub set: fn(bool),
+}
+
+/// Registers a setting. `default` is the one from the `loadmodule` line, if that named it.
+pub fn register_bool(ctx: Ctx<'_>, setting: &'static BoolSetting, default: bool) -> bool {
+    let status = api!(RedisModule_RegisterBoolConfig(
+        ctx.pointer(),
+        setting.name.as_ptr(),
+        default.into(),
+        raw::REDISMODULE_CONFIG_DEFAULT,
+        Some(get_bool),
+        Some(set_bool),
+        None,
+        std::ptr::from_ref(setting).cast_mut().cast::<c_void>(),
+    ));
+    status == raw::REDISMODULE_OK as i32
+}
+
 /// Applies what the configuration file says, or the defaults. False if that is not acceptable.
 pub fn load_configs(ctx: Ctx<'_>) -> bool {
     api!(RedisModule_LoadConfigs(ctx.pointer())) == raw::REDISMODULE_OK as i32
@@ -60,4 +88,22 @@ unsafe extern "C" fn set(
     // SAFETY: `register_int` passed a static setting.
     let setting = unsafe { &*setting.cast::<IntSetting>() };
     guard("CONFIG SET", || (setting.set)(value)).map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
+}
+
+unsafe extern "C" fn get_bool(_: *const c_char, setting: *mut c_void) -> i32 {
+    // SAFETY: `register_bool` passed a static setting.
+    let setting = unsafe { &*setting.cast::<BoolSetting>() };
+    guard("CONFIG GET", setting.get).unwrap_or(setting.default).into()
+}
+
+unsafe extern "C" fn set_bool(
+    _: *const c_char,
+    value: i32,
+    setting: *mut c_void,
+    _: *mut *mut raw::RedisModuleString,
+) -> i32 {
+    // SAFETY: `register_bool` passed a static setting.
+    let setting = unsafe { &*setting.cast::<BoolSetting>() };
+    let set = guard("CONFIG SET", || (setting.set)(value != 0));
+    set.map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
 }

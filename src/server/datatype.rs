@@ -1,20 +1,24 @@
 //! The data type: what the server does with a stored lock without asking a command.
 //!
-//! The values are `Box<Lock>`. All callbacks but [`free`] run on the main thread; that one may run
-//! on a background thread, and touches nothing but its value and atomic counters.
+//! The values are `Box<Lock>`. All callbacks but [`free`] run on the main thread; that one may run on a
+//! thread of the server's, and touches nothing but its value, atomic counters and `garbage`.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use redis_module::raw;
-use slock_core::{Lock, PlaceRef, encoding};
+use slock_core::{Lock, LockIdRef, format};
 
-use super::ctx::{Ctx, log_warning};
-use super::text::Text;
-use super::{abilities, api, clock, guard};
+use super::api::api;
+use super::ctx::Ctx;
+use super::garbage::drop_in_background;
+use super::guard::guard;
+use super::hooks::DatatypeHooks;
+use super::log::log_warning;
+use super::string::Str;
+use super::{clock, compat, state};
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -23,36 +27,9 @@ const NAME: &std::ffi::CStr = c"SLOCK-RWL";
 /// A server that meets a greater number refuses the file.
 const RDB_VERSION: i32 = 1;
 
-thread_local! {
-    static RAW_TYPE: Cell<*mut raw::RedisModuleType> = const { Cell::new(ptr::null_mut()) };
-    static HOOKS: Cell<Option<&'static Hooks>> = const { Cell::new(None) };
-    static SERVER_BYTES: Cell<usize> = const { Cell::new(0) };
-    /// Whether the server has `PERSIST` by this name.
-    static KNOWS_PERSIST: Cell<bool> = const { Cell::new(false) };
-}
-
 static STORED: AtomicI64 = AtomicI64::new(0);
 static FREED_ENDED: AtomicU64 = AtomicU64::new(0);
 static COUNTS_FREED: AtomicBool = AtomicBool::new(true);
-
-/// Takes the change and the metadata of a command of a rewritten log.
-pub type Emit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
-
-/// What the rest of the module wants to know from the type's callbacks.
-pub struct Hooks {
-    /// This fence was met in stored data.
-    pub fence_seen: fn(u64),
-    /// Whether a lock that comes from outside, by `RESTORE` or `MIGRATE`, can be a real one.
-    pub is_plausible: fn(&Lock) -> bool,
-    /// A lock is about to appear under this name from a payload: `RESTORE`, or a file that is loaded.
-    pub arriving: fn(PlaceRef<'_>),
-    /// The last fence that was given or seen.
-    pub last_fence: fn() -> u64,
-    /// Calls the function with the change and metadata of each command that makes this lock.
-    pub rewrite: fn(&Lock, &mut Emit<'_>),
-    /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
-    pub removed: fn(PlaceRef<'_>, &Lock),
-}
 
 /// How many locks this process has in memory, in all databases.
 pub fn stored_locks() -> i64 {
@@ -72,7 +49,11 @@ pub fn count_freed(is_counted: bool) {
 }
 
 pub(super) fn raw_type() -> *mut raw::RedisModuleType {
-    RAW_TYPE.get()
+    state::with(|state| state.raw_type.get())
+}
+
+fn hooks() -> Option<&'static DatatypeHooks> {
+    state::with(|state| state.datatype_hooks.get())
 }
 
 /// Gives a lock to the server, which calls [`free`] in the end.
@@ -82,10 +63,13 @@ pub(super) fn store(lock: Lock) -> *mut c_void {
 }
 
 /// Registers the type. False if the server refuses.
-pub fn register(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
-    HOOKS.set(Some(hooks));
-    SERVER_BYTES.set(if abilities::embeds_expiries() { SERVER_BYTES_EMBEDDED } else { SERVER_BYTES_APART });
-    KNOWS_PERSIST.set(ctx.knows_command(c"PERSIST"));
+pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
+    let bytes = if compat::embeds_expiries() { SERVER_BYTES_EMBEDDED } else { SERVER_BYTES_APART };
+    state::with(|state| {
+        state.datatype_hooks.set(Some(hooks));
+        state.bytes_beside_value.set(bytes);
+        state.knows_persist.set(ctx.knows_command(c"PERSIST"));
+    });
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -108,7 +92,7 @@ pub fn register(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
         copy2: None,
     };
     let created = api!(RedisModule_CreateDataType(ctx.pointer(), NAME.as_ptr(), RDB_VERSION, &mut methods));
-    RAW_TYPE.set(created);
+    state::with(|state| state.raw_type.set(created));
     !created.is_null()
 }
 
@@ -125,7 +109,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
     // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
     guard("loading a lock", || match load(io, version) {
         Ok(lock) => {
-            if let (Some(hooks), Some(last)) = (HOOKS.get(), lock.holders().next_back()) {
+            if let (Some(hooks), Some(last)) = (hooks(), lock.holders().next_back()) {
                 if !(hooks.is_plausible)(&lock) {
                     log_warning("a lock was refused: its fence or a deadline lies years ahead");
                     return ptr::null_mut();
@@ -134,8 +118,8 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
                 let name = api!(RedisModule_GetKeyNameFromIO(io)).cast_mut();
                 if !name.is_null() {
                     // SAFETY: the server lends the name until this returns.
-                    let name = unsafe { Text::from_raw(name) };
-                    (hooks.arriving)(PlaceRef {
+                    let name = unsafe { Str::from_raw(name) };
+                    (hooks.arriving)(LockIdRef {
                         db: api!(RedisModule_GetDbIdFromIO(io)),
                         name: name.bytes(),
                     });
@@ -162,7 +146,7 @@ fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {
     }
     // SAFETY: the server allocated this many bytes for us and says where.
     let bytes = unsafe { slice::from_raw_parts(start.cast::<u8>(), length) };
-    let decoded = encoding::decode(bytes).map_err(|malformed| malformed.to_string());
+    let decoded = format::decode(bytes).map_err(|malformed| malformed.to_string());
     api!(RedisModule_Free(start.cast()));
     decoded
 }
@@ -170,7 +154,7 @@ fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
     guard("saving a lock", || {
         // SAFETY: the server passes a stored value.
-        let bytes = encoding::encode(unsafe { lock(value) });
+        let bytes = format::encode(unsafe { lock(value) });
         api!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast(), bytes.len()));
     });
 }
@@ -192,7 +176,7 @@ unsafe extern "C" fn aux_save2(io: *mut raw::RedisModuleIO, _: i32) {
 }
 
 fn last_fence() -> u64 {
-    HOOKS.get().map_or(0, |hooks| (hooks.last_fence)())
+    hooks().map_or(0, |hooks| (hooks.last_fence)())
 }
 
 unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32) -> i32 {
@@ -204,7 +188,7 @@ unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32)
         if api!(RedisModule_IsIOError(io)) != 0 || last > slock_core::limits::NUMBER_MAX {
             return raw::REDISMODULE_ERR;
         }
-        if let Some(hooks) = HOOKS.get() {
+        if let Some(hooks) = hooks() {
             (hooks.fence_seen)(last);
         }
         raw::REDISMODULE_OK
@@ -221,7 +205,7 @@ unsafe extern "C" fn aof_rewrite(
     guard("rewriting a lock", || {
         // SAFETY: the server passes a stored value.
         let lock = unsafe { lock(value) };
-        let Some(hooks) = HOOKS.get() else { return };
+        let Some(hooks) = hooks() else { return };
         (hooks.rewrite)(lock, &mut |change, meta| {
             api!(RedisModule_EmitAOF(
                 io,
@@ -236,7 +220,7 @@ unsafe extern "C" fn aof_rewrite(
         });
         // To apply a change sets the key's expiry. The server adds the one that the key has, if it has
         // one: a user may have taken it away.
-        if KNOWS_PERSIST.get() {
+        if state::with(|state| state.knows_persist.get()) {
             api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
         }
     });
@@ -247,18 +231,20 @@ unsafe extern "C" fn free(value: *mut c_void) {
         // SAFETY: the value came from `store`, and the server lets go of it here.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
         if !lock.is_empty() && COUNTS_FREED.load(Ordering::Relaxed) {
-            let ended = lock.count_ended(clock::now().ms());
+            let ended = lock.count_ended(clock::now().unix_ms());
             FREED_ENDED.fetch_add(ended as u64, Ordering::Relaxed);
         }
-        drop(lock);
         STORED.fetch_sub(1, Ordering::Relaxed);
+        if lock.is_large() {
+            drop_in_background(lock);
+        }
     });
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
     guard("the digest of a lock", || {
         // SAFETY: the server passes a stored value.
-        let bytes = encoding::encode(unsafe { lock(value) });
+        let bytes = format::encode(unsafe { lock(value) });
         api!(RedisModule_DigestAddStringBuffer(digest, bytes.as_ptr().cast(), bytes.len()));
         api!(RedisModule_DigestEndSequence(digest));
     });
@@ -273,7 +259,7 @@ const SERVER_BYTES_EMBEDDED: usize = 24 + 16;
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     // SAFETY: the server passes a stored value.
-    SERVER_BYTES.get() + unsafe { lock(value) }.heap_bytes()
+    state::with(|state| state.bytes_beside_value.get()) + unsafe { lock(value) }.heap_bytes()
 }
 
 unsafe extern "C" fn mem_usage2(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void, _: usize) -> usize {
@@ -292,10 +278,10 @@ unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const 
     guard("the removal of a lock", || {
         let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
         let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
-        if let Some(hooks) = HOOKS.get() {
+        if let Some(hooks) = hooks() {
             // SAFETY: the server passes a stored value, and lends it and the name until this returns.
-            let (name, lock) = unsafe { (Text::from_raw(name.cast_mut()), lock(value)) };
-            (hooks.removed)(PlaceRef { db, name: name.bytes() }, lock);
+            let (name, lock) = unsafe { (Str::from_raw(name.cast_mut()), lock(value)) };
+            (hooks.removed)(LockIdRef { db, name: name.bytes() }, lock);
         }
     });
 }

@@ -3,44 +3,24 @@
 //! Nothing may be written or replicated from here: a change made inside a notification is logged
 //! before the command that caused it. The hooks only take note.
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 
 use redis_module::raw;
 
+use super::api::api;
 use super::ctx::Ctx;
-use super::text::Text;
-use super::{abilities, api, audience, guard};
+use super::guard::guard;
+use super::hooks::EventHooks;
+use super::string::Str;
+use super::{compat, propagation, state};
 
-/// What the module wants to be told.
-pub struct Hooks {
-    /// A key appeared, or its expiry was changed.
-    pub key_touched: fn(i32, &[u8]),
-    /// A key was evicted, after its value was removed.
-    pub key_evicted: fn(i32, &[u8]),
-    /// All keys of a database have gone, or of every database.
-    pub flushed: fn(Option<i32>),
-    /// Two databases have changed places.
-    pub swapped: fn(i32, i32),
-    /// The server has become a replica (true) or a primary (false).
-    pub role_changed: fn(bool),
-    /// The server begins to load a data set (true), or has ended (false).
-    pub loading: fn(Ctx<'_>, bool),
-    /// `CONFIG SET` has changed something.
-    pub configured: fn(Ctx<'_>),
-    /// A connection closes; the server still knows it.
-    pub disconnected: fn(Ctx<'_>, u64),
-    /// What was answered before has been sent, and the connections that could not be sent it have closed.
-    pub sent: fn(),
-}
-
-thread_local! {
-    static HOOKS: Cell<Option<&'static Hooks>> = const { Cell::new(None) };
+fn hooks() -> Option<&'static EventHooks> {
+    state::with(|state| state.event_hooks.get())
 }
 
 /// Subscribes to what has to be known always. False if the server refuses.
-pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
-    HOOKS.set(Some(hooks));
+pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
+    state::with(|state| state.event_hooks.set(Some(hooks)));
     let ok = raw::REDISMODULE_OK as i32;
     let keys = raw::REDISMODULE_NOTIFY_EVICTED;
     let server_events = [
@@ -51,44 +31,22 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static Hooks) -> bool {
         raw::REDISMODULE_EVENT_SWAPDB,
     ];
     api!(RedisModule_SubscribeToKeyspaceEvents(ctx.pointer(), keys, Some(on_key))) == ok
-        && server_events.into_iter().chain(audience::EVENTS).all(|id| {
+        && server_events.into_iter().chain(propagation::EVENTS).all(|id| {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             api!(RedisModule_SubscribeToServerEvent(ctx.pointer(), event, Some(on_server_event))) == ok
         })
 }
 
-/// Subscribes to [`Hooks::key_touched`]. A server where nobody ever waits for a lock is spared the
+/// Subscribes to [`EventHooks::key_touched`]. A server where nobody ever waits for a lock is spared the
 /// calls: every new key and every `EXPIRE` makes one.
 ///
 /// Not on Valkey from 8.1 on, up to a release that cannot be told from the others: there a client
 /// that runs `MOVE` or `COPY ... DB` is left in the other database when a module has subscribed to
 /// these events (valkey-io/valkey pull request 4024). Those servers announce only removals to us.
 pub fn subscribe_to_keys() {
-    if !abilities::is_recent_valkey() {
+    if !compat::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
         api!(RedisModule_SubscribeToKeyspaceEvents(super::timer::module_ctx(), keys, Some(on_key)));
-    }
-}
-
-/// Subscribes to [`Hooks::sent`], which is called in every turn of the event loop.
-pub fn subscribe_to_sending() {
-    let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
-    api!(RedisModule_SubscribeToServerEvent(super::timer::module_ctx(), event, Some(on_turn)));
-}
-
-unsafe extern "C" fn on_turn(
-    _: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    sub: u64,
-    _: *mut c_void,
-) {
-    // Between this and the sleep before, no command has run and no connection was read.
-    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
-        guard("a turn of the event loop", || {
-            if let Some(hooks) = HOOKS.get() {
-                (hooks.sent)();
-            }
-        });
     }
 }
 
@@ -99,9 +57,9 @@ unsafe extern "C" fn on_key(
     name: *mut raw::RedisModuleString,
 ) -> i32 {
     guard("a keyspace event", || {
-        let Some(hooks) = HOOKS.get() else { return };
+        let Some(hooks) = hooks() else { return };
         // SAFETY: the server lends all three until this callback returns.
-        let (ctx, name, event) = unsafe { (Ctx::from_raw(ctx), Text::from_raw(name), CStr::from_ptr(event)) };
+        let (ctx, name, event) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name), CStr::from_ptr(event)) };
         match class {
             raw::REDISMODULE_NOTIFY_EVICTED => (hooks.key_evicted)(ctx.db(), name.bytes()),
             // Of the generic events only these change a key that stays; removals come through `unlink`.
@@ -119,9 +77,9 @@ unsafe extern "C" fn on_server_event(
     data: *mut c_void,
 ) {
     guard("a server event", || {
-        let Some(hooks) = HOOKS.get() else { return };
+        let Some(hooks) = hooks() else { return };
         if event.id != raw::REDISMODULE_EVENT_CLIENT_CHANGE {
-            audience::look_again();
+            propagation::look_again();
         }
         match (event.id, sub) {
             (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, sub) => {
@@ -148,11 +106,8 @@ unsafe extern "C" fn on_server_event(
                 (hooks.swapped)(swap.dbnum_first, swap.dbnum_second);
             }
             (raw::REDISMODULE_EVENT_CLIENT_CHANGE, raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) => {
-                // SAFETY: the data of this event is of this type, in its first version; the server lends
-                // the context until this callback returns.
-                let (ctx, id) =
-                    unsafe { (Ctx::from_raw(ctx), (*data.cast::<raw::RedisModuleClientInfo>()).id) };
-                (hooks.disconnected)(ctx, id);
+                // SAFETY: the data of this event is of this type, in its first version.
+                (hooks.disconnected)(unsafe { (*data.cast::<raw::RedisModuleClientInfo>()).id });
             }
             _ => {}
         }

@@ -5,9 +5,10 @@ use std::marker::PhantomData;
 use redis_module::raw;
 use slock_core::Lock;
 
+use super::api::api;
 use super::ctx::Ctx;
-use super::text::Text;
-use super::{api, datatype};
+use super::datatype;
+use super::string::Str;
 
 /// A key that is open. It must not stay open across anything that may run other commands.
 pub struct LockKey<'a> {
@@ -16,33 +17,55 @@ pub struct LockKey<'a> {
 }
 
 /// What is stored at a key.
-pub enum Opened<'k> {
+pub enum Opened<L> {
     /// Nothing.
     Empty,
     /// A lock.
-    Lock(&'k mut Lock),
+    Lock(L),
     /// A value of another type.
     OtherType,
+}
+
+impl<L> Opened<L> {
+    fn map<M>(self, change: impl FnOnce(L) -> M) -> Opened<M> {
+        match self {
+            Self::Empty => Opened::Empty,
+            Self::Lock(lock) => Opened::Lock(change(lock)),
+            Self::OtherType => Opened::OtherType,
+        }
+    }
 }
 
 impl<'a> LockKey<'a> {
     /// Opens a key to change it. It is not an access that `WATCH` would see; see
     /// [`Ctx::signal_modified`].
-    pub fn open(ctx: Ctx<'a>, name: Text<'_>) -> Self {
+    pub fn open(ctx: Ctx<'a>, name: Str<'_>) -> Self {
         Self::open_as(ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as i32)
     }
 
     /// Opens a key to look at it.
-    pub fn open_to_read(ctx: Ctx<'a>, name: Text<'_>) -> Self {
+    pub fn open_to_read(ctx: Ctx<'a>, name: Str<'_>) -> Self {
         Self::open_as(ctx, name, raw::REDISMODULE_READ as i32)
     }
 
-    fn open_as(ctx: Ctx<'a>, name: Text<'_>, mode: i32) -> Self {
+    fn open_as(ctx: Ctx<'a>, name: Str<'_>, mode: i32) -> Self {
         Self { pointer: api!(RedisModule_OpenKey(ctx.pointer(), name.pointer(), mode)), lent: PhantomData }
     }
 
-    /// What is stored here.
-    pub fn get(&mut self) -> Opened<'_> {
+    /// What is stored here, to look at.
+    pub fn get(&self) -> Opened<&Lock> {
+        // SAFETY: values of our type are locks made by `datatype::store`. This borrow of `self` keeps `set`,
+        // `delete` and `get_mut` away while it lives; other commands do not run meanwhile.
+        self.value().map(|value| unsafe { &*value })
+    }
+
+    /// What is stored here, to change.
+    pub fn get_mut(&mut self) -> Opened<&mut Lock> {
+        // SAFETY: as above, and it keeps `get` away too.
+        self.value().map(|value| unsafe { &mut *value })
+    }
+
+    fn value(&self) -> Opened<*mut Lock> {
         // A key opened to read that does not exist is no key at all.
         if self.pointer.is_null()
             || api!(RedisModule_KeyType(self.pointer)) == raw::REDISMODULE_KEYTYPE_EMPTY as i32
@@ -54,10 +77,7 @@ impl<'a> LockKey<'a> {
         if its_type.is_null() || its_type != datatype::raw_type() {
             return Opened::OtherType;
         }
-        let value = api!(RedisModule_ModuleTypeGetValue(self.pointer)).cast::<Lock>();
-        // SAFETY: values of our type are locks made by `datatype::store`. This borrow of `self` keeps
-        // `set`, `delete` and a second `get` away while it lives; other commands do not run meanwhile.
-        Opened::Lock(unsafe { &mut *value })
+        Opened::Lock(api!(RedisModule_ModuleTypeGetValue(self.pointer)).cast::<Lock>())
     }
 
     /// Stores a lock where there was nothing.

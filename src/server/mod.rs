@@ -1,71 +1,56 @@
 //! The thin layer that speaks to the server, and the only place with `unsafe` code.
 //!
 //! It wraps the module API in types that cannot outlive what the server lends: a [`Ctx`] lives for a
-//! callback, a [`LockKey`] for a look at the keyspace, a [`Text`] for a command. It makes no
+//! callback, a [`LockKey`] for a look at the keyspace, a [`Str`] for a command. It makes no
 //! decision about locks. Nothing below unwinds into the server: every callback that runs more than a
-//! line goes through [`guard`].
+//! line goes through `guard`.
 
-mod abilities;
-mod audience;
+#![allow(unsafe_code)]
+
+mod api;
 mod blocked;
 mod clock;
+mod cluster;
+mod command;
+mod compat;
 mod config;
 mod ctx;
 mod datatype;
 mod events;
+mod garbage;
+mod guard;
+mod hooks;
+mod info;
 mod key;
-mod registry;
-mod report;
-mod text;
+mod log;
+mod notify;
+mod propagation;
+mod reply;
+mod state;
+mod status;
+mod string;
 mod timer;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-pub use abilities::{lacking, missing_required};
-pub use blocked::{Callbacks as BlockedCallbacks, Handle, block};
+use api::api;
+pub use blocked::{BlockedCallbacks, Handle, block};
 pub use clock::now;
-pub use config::{IntSetting, load_configs, register_int};
-pub use ctx::{Ctx, Reply, log_warning, with_load_ctx};
-pub use datatype::{
-    Emit, Hooks as DatatypeHooks, count_freed, freed_ended_holders, register as register_datatype,
-    stored_locks,
-};
-pub use events::{Hooks as EventHooks, subscribe, subscribe_to_keys, subscribe_to_sending};
+pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
+pub use compat::{lacking, missing_required};
+pub use config::{BoolSetting, IntSetting, load_configs, register_bool, register_int};
+pub use ctx::{Ctx, OwnCtx, with_load_ctx};
+pub use datatype::{count_freed, freed_ended_holders, register as register_datatype, stored_locks};
+pub use events::{subscribe, subscribe_to_keys};
+pub use garbage::drop_in_background;
+pub use hooks::{DatatypeHooks, Emit, EventHooks};
+pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
-pub use registry::{Arg, ArgKind, Command, Keys, Spec, register as register_command, register_acl_category};
-pub use report::{Section, register_info};
-pub use text::{OwnedText, Text};
-pub use timer::{TimerId, start_timer, stop_timer, wake_event_loop};
-
-/// Calls a function of the module API by its name. Whoever writes a call vouches for its pointers: they
-/// are live objects of the server's, wrapped by the types of this layer, or buffers that outlast the call.
-macro_rules! api {
-    ($name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: the server filled this entry at load (`missing_required` refuses to load otherwise).
-        // For the arguments see above.
-        unsafe { (redis_module::raw::$name.expect(stringify!($name)))($($arg),*) }
-    }};
-}
-use api;
+pub use log::{log_notice, log_warning};
+pub use reply::Reply;
+pub use string::{OwnedString, Str};
+pub use timer::{TimerId, own_ctx, start_timer, stop_timer, wake_event_loop};
 
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.
 pub fn start(ctx: Ctx<'_>) {
     timer::keep_module_ctx(ctx);
-    api!(RedisModule_SetModuleOptions(ctx.pointer(), abilities::module_options()));
-}
-
-/// Runs a callback. A panic ends here, in the log, instead of taking the server down.
-pub fn guard<R>(what: &str, callback: impl FnOnce() -> R) -> Option<R> {
-    match catch_unwind(AssertUnwindSafe(callback)) {
-        Ok(result) => Some(result),
-        Err(panic) => {
-            let reason = panic
-                .downcast_ref::<&str>()
-                .map(ToString::to_string)
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_default();
-            log_warning(&format!("internal error in {what}, please report it: {reason}"));
-            None
-        }
-    }
+    api!(RedisModule_SetModuleOptions(ctx.pointer(), compat::module_options()));
 }

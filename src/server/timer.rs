@@ -1,32 +1,36 @@
 //! Timers, and the context that belongs to the module rather than to a callback.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
 
 use redis_module::raw;
 
-use super::ctx::Ctx;
-use super::{api, guard};
-
-thread_local! {
-    static MODULE_CTX: Cell<*mut raw::RedisModuleCtx> = const { Cell::new(ptr::null_mut()) };
-}
+use super::api::api;
+use super::ctx::{Ctx, OwnCtx};
+use super::guard::guard;
+use super::state;
 
 /// Names a running timer.
 pub type TimerId = u64;
 
-/// Keeps a context for timers and for the log. Called once, at load.
+/// Keeps a context for timers, for looks into other databases, and for the log. Called once, at load.
 pub(crate) fn keep_module_ctx(ctx: Ctx<'_>) {
-    MODULE_CTX.set(api!(RedisModule_GetDetachedThreadSafeContext(ctx.pointer())));
+    let own = api!(RedisModule_GetDetachedThreadSafeContext(ctx.pointer()));
+    state::with(|state| state.module_ctx.set(own));
 }
 
 pub(super) fn module_ctx() -> *mut raw::RedisModuleCtx {
-    MODULE_CTX.get()
+    state::with(|state| state.module_ctx.get())
+}
+
+/// The context that belongs to no client, for the server's thread.
+pub fn own_ctx() -> OwnCtx<'static> {
+    // SAFETY: the context was made at load and lives as long as the process.
+    unsafe { OwnCtx::from_raw(module_ctx()) }
 }
 
 /// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop.
-pub fn start_timer(after_ms: u64, callback: fn(Ctx<'_>)) -> TimerId {
+pub fn start_timer(after_ms: u64, callback: fn(OwnCtx<'_>)) -> TimerId {
     let after_ms = i64::try_from(after_ms).unwrap_or(i64::MAX / 2000);
     api!(RedisModule_CreateTimer(module_ctx(), after_ms, Some(on_timer), callback as *mut c_void))
 }
@@ -45,9 +49,9 @@ pub fn wake_event_loop() {
 unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, callback: *mut c_void) {
     guard("a timer", || {
         // SAFETY: `start_timer` made this pointer from such a function.
-        let callback: fn(Ctx<'_>) = unsafe { std::mem::transmute(callback) };
-        // SAFETY: the server lends the context until this callback returns.
-        callback(unsafe { Ctx::from_raw(ctx) });
+        let callback: fn(OwnCtx<'_>) = unsafe { std::mem::transmute(callback) };
+        // SAFETY: the server lends the context until this callback returns, and its client is no user's.
+        callback(unsafe { OwnCtx::from_raw(ctx) });
     });
 }
 

@@ -11,6 +11,8 @@ import socket
 import struct
 from typing import Any
 
+from harness.connection_state import ConnectionState
+
 Argument = bytes | str | int | float
 
 # Reading gives up after this long, so that a server which never answers fails the test and does not hang it.
@@ -48,6 +50,7 @@ class RawConnection:
     def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = READ_TIMEOUT) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.state = ConnectionState(self.socket, port)
         self._buffer = bytearray()
         self._at = 0
         self.bytes_read = 0
@@ -56,9 +59,10 @@ class RawConnection:
 
     def send(self, *args: Argument) -> None:
         """Sends one command and does not read its reply."""
-        self.socket.sendall(encode_command(*args))
+        self.send_bytes(encode_command(*args))
 
     def send_bytes(self, data: bytes) -> None:
+        self.state.note(data)
         self.socket.sendall(data)
 
     # --- sending and reading

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from harness.connection_state import NotedConnection
 from harness.raw import RawConnection
 from harness.settings import (
     DEFAULT_SETTINGS,
@@ -58,12 +60,90 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+# Preloaded into a server. libfaketime would do, but it and jemalloc wait for each other at the start.
+CLOCK_SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile long *shared;
+
+static long ahead_seconds(void) {
+  if (!shared) {
+    const char *path = getenv("SLOCK_TEST_CLOCK");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0) return 0;
+    void *page = mmap(NULL, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    if (page == MAP_FAILED) return 0;
+    shared = page;
+  }
+  return *shared;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  int failed = syscall(SYS_clock_gettime, clock, now);
+  if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += ahead_seconds();
+  return failed;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+  struct timespec exact;
+  int failed = clock_gettime(CLOCK_REALTIME, &exact);
+  now->tv_sec = exact.tv_sec;
+  now->tv_usec = exact.tv_nsec / 1000;
+  return failed;
+}
+
+time_t time(time_t *copy) {
+  struct timespec exact;
+  clock_gettime(CLOCK_REALTIME, &exact);
+  if (copy) *copy = exact.tv_sec;
+  return exact.tv_sec;
+}
+
+/* Valkey binds a module to its own libraries first: it would have the true clock. */
+void *dlopen(const char *path, int flags) {
+  void *(*original)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+  return original(path, flags & ~RTLD_DEEPBIND);
+}
+"""
+
+
+class Clock:
+    """A wall clock that a test may step, for servers with `environment=clock.environment`.
+
+    The monotonic clock goes on as it is. Needs Linux and a C compiler.
+    """
+
+    def __init__(self, directory: Path, *, ahead: int = 0) -> None:
+        library, self._file = directory / "clock.so", directory / f"clock{time.monotonic_ns()}"
+        if not library.exists():
+            compiler = ["cc", "-O2", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+            subprocess.run(compiler, input=CLOCK_SOURCE, text=True, check=True)
+        self.step(ahead)
+        self.environment = {"LD_PRELOAD": str(library), "SLOCK_TEST_CLOCK": str(self._file)}
+
+    def step(self, ahead: int) -> None:
+        """From now on the clock is so many seconds ahead of the true time."""
+        # In place, and in one write: servers have the file mapped.
+        file = os.open(self._file, os.O_WRONLY | os.O_CREAT)
+        os.pwrite(file, ahead.to_bytes(8, sys.byteorder, signed=True), 0)
+        os.close(file)
+
+
 class Server:
     """One server process with the module loaded.
 
     Settings are keywords (`appendonly=True`, `slock_max_ttl_ms=1000`); `module_args` follow the path in
-    `loadmodule`; `module=False` starts a bare server. Start servers from the main thread only: see
-    `_die_with_parent`.
+    `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests.
+    Start servers from the main thread only: see `_die_with_parent`.
     """
 
     every: list[Server] = []  # noqa: RUF012 -- the registry that the report hook and atexit walk
@@ -75,6 +155,7 @@ class Server:
         module: bool = True,
         module_args: Sequence[object] = (),
         directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         **settings: object,
     ) -> None:
         self.name = name
@@ -84,10 +165,12 @@ class Server:
         self._owns_directory = directory is None
         self._module = module
         self._module_args = list(module_args)
+        self._environment = dict(environment or {})
         self._settings: dict[str, object] = {**DEFAULT_SETTINGS, **OPTIONAL_SETTINGS}
         self.configure(**settings)
         self._clients: list[redis.Redis] = []
         self._raw: list[RawConnection] = []
+        self.is_paused = False
         self._checked_log = 0
         self._test_log = 0
         Server.every.append(self)
@@ -172,9 +255,11 @@ class Server:
 
     def pause(self) -> None:
         """SIGSTOP: the server lags behind without knowing it."""
+        self.is_paused = True
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        self.is_paused = False
         self._signal(signal.SIGCONT)
 
     def discard(self) -> None:
@@ -213,6 +298,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
+                env={**os.environ, **self._environment},
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
@@ -253,6 +339,7 @@ class Server:
             raw.close()
         self._clients.clear()
         self._raw.clear()
+        self.is_paused = False
         self.process = None
 
     # --- talking to it
@@ -261,6 +348,7 @@ class Server:
         """A redis-py client that never repeats a command by itself and gives bytes."""
         options = {"protocol": 2, "socket_timeout": 30, "retry": Retry(NoBackoff(), 0), **options}
         client = redis.Redis(host="127.0.0.1", port=self.port, driver_info=None, **options)
+        client.connection_pool.connection_class = NotedConnection
         self._clients.append(client)
         return client
 
@@ -271,6 +359,17 @@ class Server:
         if protocol != 2:
             connection.hello(protocol)
         return connection
+
+    def connections(self) -> dict[int, dict[str, str]]:
+        """What CLIENT LIST shows, by the clients' ports; nothing when the server does not answer it."""
+        try:
+            with RawConnection(self.port, timeout=5) as connection:
+                reply = connection.call("CLIENT", "LIST")
+        except OSError:
+            return {}
+        lines = reply.decode("utf-8", "replace").splitlines() if isinstance(reply, bytes) else []
+        listed = [dict(field.split("=", 1) for field in line.split(" ")) for line in lines]
+        return {int(fields["addr"].rpartition(":")[2]): fields for fields in listed}
 
     # --- looking after it
 

@@ -4,8 +4,9 @@
 //! middle; then the newer word counts, and what comes of it is still a consistent lock.
 
 use crate::effect::{Change, Effect};
-use crate::encoding::{decode, encode};
-use crate::lock::{Lock, Mode};
+use crate::format::{decode, encode};
+use crate::lock::Lock;
+use crate::mode::Mode;
 
 fn hold(mode: Mode, token: &'static str, fence: u64, deadline_ms: u64) -> Effect<'static> {
     let token = token.as_bytes();
@@ -26,7 +27,7 @@ fn result(effects: &[Effect<'_>]) -> Vec<String> {
     for effect in effects {
         lock = match lock.take() {
             None => Lock::born_of(effect),
-            Some(mut lock) => lock.apply(effect).then_some(lock),
+            Some(mut lock) => (!lock.apply(effect).is_empty).then_some(lock),
         };
         if let Some(lock) = &lock {
             assert!(decode(&encode(lock)).as_ref() == Ok(lock), "inconsistent after {effect:?}");

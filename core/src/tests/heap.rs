@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use crate::footprint::allocated;
+use crate::alloc_size::allocated;
 
 thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };

@@ -1,13 +1,17 @@
-//! Random histories: a desk with its locks and a clock, and what can happen to it.
+//! Random histories: a manager with its locks and two clocks, and what can happen to it.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::memory_store::MemoryStore;
 use super::random::Random;
-use super::space::Primary;
-use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
-use crate::fence::Moment;
-use crate::lock::{Holder, Lock, Mode, Want};
-use crate::queue::{Place, PlaceRef, Ticket};
+use crate::error::LockError;
+use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
+use crate::limits::NUMBER_MAX;
+use crate::lock::{Holder, Lock};
+use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
+use crate::mode::{Mode, Want};
+use crate::time::Timestamp;
 
 /// Whether a history is told while it is played.
 #[derive(Clone, Copy)]
@@ -37,54 +41,82 @@ pub(super) fn with_seeds(seeds: std::ops::Range<u64>, mut play: impl FnMut(u64, 
 }
 
 pub(super) const BASE_MS: u64 = 1_700_000_000_000;
+const BASE_MONOTONIC_MS: u64 = 5_000;
 
 /// Names and tokens are numbers here. The last token never asks: locks come from elsewhere with it.
 pub(super) const TOKENS: [&str; 9] = ["A", "B", "C", "D", "E", "F", "G", "H", "stranger"];
-pub(super) const STRANGER: usize = TOKENS.len() - 1;
-const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+const STRANGER: usize = TOKENS.len() - 1;
+const WORDS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// Each word in database 0, then each in database 1.
+pub(super) const NAMES: usize = 2 * WORDS.len();
 
 pub(super) fn token_number(token: &[u8]) -> usize {
     TOKENS.iter().position(|known| known.as_bytes() == token).expect("a known token")
 }
 
-pub(super) fn place_of(name: usize) -> PlaceRef<'static> {
-    PlaceRef { db: 0, name: NAMES[name].as_bytes() }
+pub(super) fn id_of(name: usize) -> LockIdRef<'static> {
+    LockIdRef { db: (name / WORDS.len()) as i32, name: WORDS[name % WORDS.len()].as_bytes() }
 }
 
-pub(super) fn name_number(place: &Place) -> usize {
-    NAMES.iter().position(|known| known.as_bytes() == &*place.name).expect("a known name")
+/// The same word in the other database.
+pub(super) fn twin_of(name: usize) -> usize {
+    (name + WORDS.len()) % NAMES
 }
 
-/// The first word of an error reply.
-pub(super) fn code(refusal: &Refusal) -> String {
-    refusal.to_string().split(' ').next().unwrap_or_default().to_owned()
+fn words_of(names: &[usize]) -> Vec<&'static [u8]> {
+    names.iter().map(|name| id_of(*name).name).collect()
 }
 
 /// A request, as a history has it.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
+    /// All in one database.
     pub(super) names: Vec<usize>,
     pub(super) token: usize,
     pub(super) want: Want,
     pub(super) ttl_ms: u64,
     pub(super) meta: Option<Vec<u8>>,
-    pub(super) patience: Patience,
+    pub(super) wait: WaitPolicy,
+    pub(super) connection: Option<ConnectionId>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Ask(Asked),
-    Release { name: usize, token: usize, mode: Option<Mode> },
-    ReleaseAll { names: Vec<usize>, token: usize },
-    Extend { names: Vec<usize>, token: usize, ttl_ms: u64 },
-    Downgrade { name: usize, token: usize, ttl_ms: u64 },
-    Leave(Ticket),
-    Told(Ticket),
+    Release {
+        name: usize,
+        token: usize,
+        mode: Option<Mode>,
+    },
+    ReleaseAll {
+        names: Vec<usize>,
+        token: usize,
+    },
+    Extend {
+        names: Vec<usize>,
+        token: usize,
+        ttl_ms: u64,
+    },
+    Downgrade {
+        name: usize,
+        token: usize,
+        ttl_ms: u64,
+    },
+    Cancel(RequestId),
+    TimeOut(RequestId),
+    /// The connection closes; its requests, given here, are cancelled.
+    Close(ConnectionId, Vec<RequestId>),
     Delete(usize),
     Retype(usize),
     Replace(usize, Mode, u64),
     MoveAway(usize),
     ComeBack(usize),
+    SwapDatabases,
+    /// The wall clock is set.
+    StepWallClock(i64),
+    StartGrace(u64),
+    EndWaits,
+    Probe,
 }
 
 /// What a command answers at once.
@@ -92,135 +124,173 @@ pub(super) enum Op {
 pub(super) enum Reply {
     Granted(u64),
     Refused,
-    Parked(Ticket),
+    Waiting(RequestId),
     Count(usize),
-    Error(String),
+    Error(LockError),
     Nothing,
 }
 
 pub(super) struct World {
-    pub(super) desk: Desk,
-    pub(super) space: Primary,
-    pub(super) now: Moment,
-    pub(super) names: usize,
+    pub(super) manager: LockManager,
+    pub(super) store: MemoryStore,
+    unix_us: u64,
+    monotonic_us: u64,
     foreign_fence: u64,
 }
 
 impl World {
-    pub(super) fn new(names: usize) -> Self {
-        let now = Moment::from_unix_ms(BASE_MS);
-        Self { desk: Desk::default(), space: Primary::default(), now, names, foreign_fence: 0 }
+    pub(super) fn new() -> Self {
+        Self {
+            manager: LockManager::default(),
+            store: MemoryStore::default(),
+            unix_us: BASE_MS * 1000,
+            monotonic_us: BASE_MONOTONIC_MS * 1000,
+            foreign_fence: 0,
+        }
     }
 
-    pub(super) fn now_ms(&self) -> u64 {
-        self.now.ms()
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::new(self.unix_us, self.monotonic_us / 1000)
     }
 
     pub(super) fn pass(&mut self, duration_us: u64) {
-        self.now = Moment::from_unix_us(self.now.us() + duration_us);
+        self.unix_us += duration_us;
+        self.monotonic_us += duration_us;
+    }
+
+    /// To this moment of the monotonic clock, or so many microseconds later.
+    pub(super) fn pass_to(&mut self, monotonic_ms: u64, and_us: u64) {
+        self.pass((monotonic_ms * 1000 + and_us).saturating_sub(self.monotonic_us));
     }
 
     pub(super) fn lock(&self, name: usize) -> Option<&Lock> {
-        self.space.lock(&place_of(name).into())
+        self.store.lock(&id_of(name).into())
     }
 
-    pub(super) fn ask(&mut self, asked: &Asked) -> Result<Outcome, Refusal> {
-        let names: Vec<&[u8]> = asked.names.iter().map(|name| place_of(*name).name).collect();
-        let ask = Ask {
-            db: 0,
-            names: &names,
-            token: TOKENS[asked.token].as_bytes(),
-            want: asked.want,
-            ttl_ms: asked.ttl_ms,
-            meta: asked.meta.as_deref(),
-            patience: asked.patience,
-            connection: None,
+    /// Serves the queues, for so many looks at the clock at most. Whether nothing was left to do.
+    pub(super) fn serve(&mut self, looks: usize) -> bool {
+        let (now, taken, is_over) = (self.now(), Cell::new(0), Cell::new(false));
+        let operations = self.store.operations;
+        let mut turn = || {
+            taken.set(taken.get() + 1);
+            is_over.set(taken.get() > looks);
+            assert!(taken.get() < 100_000, "it goes on for ever");
+            (!is_over.get()).then_some(now)
         };
-        self.desk.acquire(&mut self.space, self.now, &ask)
+        self.manager.serve_queues(&mut self.store, &mut turn);
+        self.manager.waitlist().check();
+        assert!(self.store.operations - operations <= 3 * taken.get(), "several steps for one look");
+        assert!(is_over.get() || !self.manager.has_work());
+        !is_over.get()
     }
 
-    pub(super) fn drive(&mut self) {
-        self.desk.drive(&mut self.space, self.now);
-        self.desk.waitlist().check();
-        assert!(!self.desk.has_work());
-    }
-
-    /// Makes it happen. What was done to a key behind the desk's back is marked, not driven.
+    /// Makes it happen. What was done to a key behind the manager's back is marked, not served.
     pub(super) fn does(&mut self, op: &Op) -> Reply {
-        let reply = self.does_unchecked(op);
-        self.desk.waitlist().check();
-        reply
+        let operations = self.store.operations;
+        let (now, manager, store) = (self.now(), &mut self.manager, &mut self.store);
+        let bytes = |token: &usize| TOKENS[*token].as_bytes();
+        let db_of = |names: &[usize]| id_of(names[0]).db;
+        let mut opens = 1;
+        let result = match op {
+            Op::Ask(asked) => {
+                let names = words_of(&asked.names);
+                let asked = AcquireRequest {
+                    db: db_of(&asked.names),
+                    names: &names,
+                    token: bytes(&asked.token),
+                    want: asked.want,
+                    ttl_ms: asked.ttl_ms,
+                    meta: asked.meta.as_deref(),
+                    wait: asked.wait,
+                    connection: asked.connection,
+                };
+                manager.acquire(store, now, &asked).map(|outcome| match outcome {
+                    AcquireOutcome::Granted(fence) => Reply::Granted(fence),
+                    AcquireOutcome::Refused => Reply::Refused,
+                    AcquireOutcome::Waiting(request) => Reply::Waiting(request),
+                })
+            }
+            Op::Release { name, token, mode } => {
+                let released = manager.release(store, now, id_of(*name), bytes(token), *mode);
+                released.map(|done| Reply::Count(usize::from(done)))
+            }
+            Op::ReleaseAll { names, token } => manager
+                .release_all(store, now, db_of(names), &words_of(names), bytes(token))
+                .map(Reply::Count),
+            Op::Extend { names, token, ttl_ms } => manager
+                .extend(store, now, db_of(names), &words_of(names), bytes(token), *ttl_ms)
+                .map(|done| Reply::Count(usize::from(done))),
+            Op::Downgrade { name, token, ttl_ms } => {
+                manager.downgrade(store, now, id_of(*name), bytes(token), *ttl_ms).map(Reply::Granted)
+            }
+            _ => {
+                opens = 0;
+                self.happens(op);
+                Ok(Reply::Nothing)
+            }
+        };
+        if !matches!(op, Op::Probe) {
+            assert_eq!(self.store.operations - operations, opens, "each name is looked at once: {op:?}");
+        }
+        self.manager.waitlist().check();
+        result.unwrap_or_else(Reply::Error)
     }
 
-    /// The same without a check of the tables, whose cost grows with the crowd.
-    pub(super) fn does_unchecked(&mut self, op: &Op) -> Reply {
-        let (now, desk, space) = (self.now, &mut self.desk, &mut self.space);
-        let bytes = |token: &usize| TOKENS[*token].as_bytes();
-        let result = match op {
-            Op::Ask(asked) => self.ask(asked).map(|outcome| match outcome {
-                Outcome::Granted(fence) => Reply::Granted(fence),
-                Outcome::Refused => Reply::Refused,
-                Outcome::Parked(ticket) => Reply::Parked(ticket),
-            }),
-            Op::Release { name, token, mode } => desk
-                .release(space, now, place_of(*name), bytes(token), *mode)
-                .map(|done| Reply::Count(usize::from(done))),
-            Op::ReleaseAll { names, token } => {
-                let names: Vec<&[u8]> = names.iter().map(|name| place_of(*name).name).collect();
-                desk.release_all(space, now, 0, &names, bytes(token)).map(Reply::Count)
+    fn happens(&mut self, op: &Op) {
+        let (now, manager, store) = (self.now(), &mut self.manager, &mut self.store);
+        match op {
+            Op::Cancel(request) => assert!(manager.cancel(*request)),
+            Op::TimeOut(request) => assert!(manager.time_out(*request)),
+            Op::Close(connection, requests) => {
+                manager.connection_closed(*connection);
+                requests.iter().for_each(|request| assert!(manager.cancel(*request)));
             }
-            Op::Extend { names, token, ttl_ms } => {
-                let names: Vec<&[u8]> = names.iter().map(|name| place_of(*name).name).collect();
-                desk.extend(space, now, 0, &names, bytes(token), *ttl_ms)
-                    .map(|done| Reply::Count(usize::from(done)))
+            Op::SwapDatabases => {
+                store.swap(&WORDS);
+                manager.databases_swapped(0, 1);
             }
-            Op::Downgrade { name, token, ttl_ms } => {
-                desk.downgrade(space, now, place_of(*name), bytes(token), *ttl_ms).map(Reply::Granted)
-            }
-            Op::Leave(ticket) => {
-                desk.leave(*ticket);
-                Ok(Reply::Nothing)
-            }
-            Op::Told(ticket) => {
-                desk.told(*ticket);
-                Ok(Reply::Nothing)
-            }
+            Op::StepWallClock(step_us) => self.unix_us = self.unix_us.checked_add_signed(*step_us).unwrap(),
+            Op::StartGrace(ms) => manager.set_grace(now.monotonic_ms() + ms),
+            Op::EndWaits => manager.end_waits(&mut || Some(now)),
+            Op::Probe => assert!(manager.probe(store, None, &mut || Some(now)).is_none()),
             Op::Delete(name)
             | Op::Retype(name)
             | Op::Replace(name, ..)
             | Op::MoveAway(name)
             | Op::ComeBack(name) => {
-                let place = Place::from(place_of(*name));
+                let id = LockId::from(id_of(*name));
                 match op {
-                    Op::Delete(_) => space.delete(&place),
-                    Op::Retype(_) => space.replace_by_other_type(&place),
-                    Op::MoveAway(_) => space.set_elsewhere(&place, true),
+                    Op::Delete(_) => store.delete(&id),
+                    Op::Retype(_) => store.replace_by_other_type(&id),
                     Op::Replace(_, mode, ttl_ms) => {
                         self.foreign_fence += 1;
-                        let (fence, now_ms) = (self.foreign_fence, now.ms());
-                        let deadline_ms = now_ms + ttl_ms;
-                        let (token, meta) = (bytes(&STRANGER).into(), b"away"[..].into());
-                        let holder = Holder { token, fence, since_ms: now_ms, deadline_ms, meta };
-                        space.replace(&place, Lock::from_parts(*mode, vec![holder]).expect("one holder"));
+                        let (fence, since_ms) = (self.foreign_fence, now.unix_ms());
+                        let deadline_ms = since_ms + ttl_ms;
+                        let (token, meta) = (TOKENS[STRANGER].as_bytes().into(), b"away"[..].into());
+                        let holder = Holder { token, fence, since_ms, deadline_ms, meta };
+                        store.replace(&id, Lock::from_parts(*mode, vec![holder]).expect("one holder"));
                     }
-                    _ => space.set_elsewhere(&place, false),
+                    _ => store.set_served(&id, matches!(op, Op::ComeBack(_))),
                 }
-                desk.mark(place.as_ref());
-                Ok(Reply::Nothing)
+                manager.key_changed(id.as_ref());
             }
-        };
-        result.unwrap_or_else(|refusal| Reply::Error(code(&refusal)))
+            _ => unreachable!("{op:?} is a command"),
+        }
     }
 }
 
 /// What owners mostly do in a history.
 pub(super) struct Habits {
+    /// In each database.
     pub(super) names: usize,
+    pub(super) databases: usize,
     pub(super) tokens: usize,
     pub(super) longest_ttl_ms: u64,
     pub(super) percent_readers: u64,
     pub(super) percent_many: u64,
     pub(super) percent_waiting: u64,
+    pub(super) percent_ephemeral: u64,
+    /// What happens to keys and clocks; with none of it no connection closes either.
     pub(super) percent_strange: u64,
 }
 
@@ -228,64 +298,92 @@ impl Habits {
     pub(super) fn draw(random: &mut Random) -> Self {
         Self {
             names: 1 + random.below(4),
+            databases: random.pick(&[1, 1, 2]),
             tokens: 3 + random.below(6),
-            longest_ttl_ms: random.pick(&[5, 30, 30, 200]),
+            longest_ttl_ms: random.pick(&[5, 30, 30, 200, 10_000]),
             percent_readers: random.pick(&[20, 50, 50, 80]),
             percent_many: random.pick(&[0, 20, 40]),
             percent_waiting: random.pick(&[60, 80, 95]),
-            percent_strange: random.pick(&[0, 0, 3, 8]),
+            percent_ephemeral: random.pick(&[0, 30, 80]),
+            percent_strange: random.pick(&[0, 3, 8, 20]),
         }
     }
 
-    pub(super) fn names(&self, random: &mut Random) -> Vec<usize> {
-        let many = self.names > 1 && random.chance(self.percent_many);
-        random.some_of(self.names, if many { 4 } else { 1 })
+    fn name(&self, random: &mut Random) -> usize {
+        random.below(self.databases) * WORDS.len() + random.below(self.names)
     }
 
-    pub(super) fn asked(&self, random: &mut Random) -> Asked {
+    fn names(&self, random: &mut Random) -> Vec<usize> {
+        let is_many = self.names > 1 && random.chance(self.percent_many);
+        let first = random.below(self.databases) * WORDS.len();
+        let words = random.some_of(self.names, if is_many { 4 } else { 1 });
+        words.into_iter().map(|word| first + word).collect()
+    }
+
+    fn asked(&self, random: &mut Random, connections: &[ConnectionId]) -> Asked {
         let upgrades = random.chance(12);
-        let names = if upgrades { vec![random.below(self.names)] } else { self.names(random) };
+        let names = if upgrades { vec![self.name(random)] } else { self.names(random) };
         let mode = if random.chance(self.percent_readers) { Mode::Read } else { Mode::Write };
-        let patience = if !random.chance(self.percent_waiting) {
-            Patience::None
+        let wait = if !random.chance(self.percent_waiting) {
+            WaitPolicy::NoWait
         } else if random.chance(40) {
-            Patience::Ms(random.within(1, 2 * self.longest_ttl_ms))
+            WaitPolicy::Timeout(random.within(1, 2 * self.longest_ttl_ms))
         } else {
-            Patience::Endless
+            WaitPolicy::Forever
         };
+        let is_ephemeral = !upgrades && random.chance(self.percent_ephemeral);
         Asked {
             names,
             token: random.below(self.tokens),
             want: if upgrades { Want::Upgrade } else { Want::Hold(mode) },
             ttl_ms: self.ttl_ms(random),
             meta: (!upgrades && random.chance(20)).then(|| vec![b'm'; random.below(3)]),
-            patience,
+            wait,
+            connection: is_ephemeral.then(|| random.pick(connections)),
         }
     }
 
-    /// Often one of two, so that two requests of a token ask for the same.
+    /// Often one of two, so that two requests of a token ask for the same; rarely more than there is.
     fn ttl_ms(&self, random: &mut Random) -> u64 {
-        match random.below(3) {
-            0 => self.longest_ttl_ms,
-            1 => self.longest_ttl_ms.div_ceil(3),
+        match random.below(60) {
+            0 if self.percent_strange > 0 => NUMBER_MAX,
+            0..=20 => self.longest_ttl_ms,
+            21..=40 => self.longest_ttl_ms.div_ceil(3),
             _ => random.within(1, self.longest_ttl_ms),
         }
     }
 
-    /// The next thing to happen, given whose requests wait and whose grants are yet to be told.
-    pub(super) fn op(&self, random: &mut Random, waiting: &[Ticket], untold: &[Ticket]) -> Op {
-        let name = random.below(self.names);
+    /// The next thing to happen, given the requests that wait (with their connections) and the connections
+    /// that are open.
+    pub(super) fn op(
+        &self,
+        random: &mut Random,
+        waiting: &[(RequestId, Option<ConnectionId>)],
+        connections: &[ConnectionId],
+    ) -> Op {
+        let name = self.name(random);
         if random.chance(self.percent_strange) {
             let mode = if random.chance(50) { Mode::Read } else { Mode::Write };
-            return match random.below(7) {
+            return match random.below(13) {
                 0 | 1 => Op::Delete(name),
                 2 => Op::Retype(name),
                 3 => Op::MoveAway(name),
-                4 => Op::ComeBack(name),
-                _ => Op::Replace(name, mode, random.within(1, self.longest_ttl_ms)),
+                4 | 5 => Op::ComeBack(name),
+                6 => Op::Replace(name, mode, random.within(1, self.longest_ttl_ms)),
+                7 if self.databases > 1 => Op::SwapDatabases,
+                8 => Op::StepWallClock(random.within(0, 2_000 * self.longest_ttl_ms) as i64),
+                9 => Op::StepWallClock(-(random.within(0, 1_000 * self.longest_ttl_ms) as i64)),
+                10 if random.chance(20) => Op::StartGrace(random.within(1, 60)),
+                11 => Op::EndWaits,
+                _ => Op::Probe,
             };
         }
-        let (token, ttl_ms) = (random.below(self.tokens), random.within(1, self.longest_ttl_ms));
+        if self.percent_strange > 0 && random.chance(self.percent_ephemeral / 6) {
+            let gone = random.pick(connections);
+            let theirs = waiting.iter().filter(|(_, connection)| *connection == Some(gone));
+            return Op::Close(gone, theirs.map(|(request, _)| *request).collect());
+        }
+        let (token, ttl_ms) = (random.below(self.tokens), self.ttl_ms(random));
         match random.below(20) {
             0..=2 => {
                 Op::Release { name, token, mode: random.pick(&[None, Some(Mode::Read), Some(Mode::Write)]) }
@@ -293,10 +391,9 @@ impl Habits {
             3 | 4 => Op::ReleaseAll { names: self.names(random), token },
             5 => Op::Extend { names: self.names(random), token, ttl_ms },
             6 => Op::Downgrade { name, token, ttl_ms },
-            7 | 8 if !waiting.is_empty() => Op::Leave(random.pick(waiting)),
-            9 if !untold.is_empty() => Op::Leave(random.pick(untold)),
-            10..=12 if !untold.is_empty() => Op::Told(random.pick(untold)),
-            _ => Op::Ask(self.asked(random)),
+            7 if !waiting.is_empty() => Op::Cancel(random.pick(waiting).0),
+            8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),
+            _ => Op::Ask(self.asked(random, connections)),
         }
     }
 }

@@ -3,11 +3,14 @@
 //! Each table is one story: rows are numbered, each has its own moment in milliseconds, and fences
 //! are those of the start of the story or later, in microseconds.
 
-use super::space::{Primary, Record, ms, place};
-use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
+use super::memory_store::{MemoryStore, Record, id};
+use super::scene::{ms, request};
 use crate::effect::Event;
-use crate::fence::{Fences, Moment};
-use crate::lock::{Mode, Want};
+use crate::error::LockError;
+use crate::fence::Fences;
+use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
+use crate::mode::{Mode, Want};
+use crate::time::Timestamp;
 
 /// What is done to the lock, or asked about it.
 #[derive(Clone, Copy, Debug)]
@@ -47,16 +50,16 @@ use Gets::*;
 type Row = (u32, u64, Do, Gets);
 
 fn run(story: &[Row]) {
-    let (mut desk, mut space) = (Desk::default(), Primary::default());
+    let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
     for (at, &(number, now_ms, what, expected)) in story.iter().enumerate() {
         assert_eq!(number as usize, at + 1, "rows are numbered");
-        let records = space.records.len();
-        let got = act(&mut desk, &mut space, now_ms, what);
+        let records = store.records.len();
+        let got = act(&mut manager, &mut store, now_ms, what);
         let got = match (got, expected) {
             // Metadata is compared as text.
             (Ok(got), _) => got,
-            (Err(Refusal::OtherMode(mode)), _) => WrongMode(mode),
-            (Err(Refusal::NotHeld), _) => NotHeld,
+            (Err(LockError::WrongMode(mode)), _) => WrongMode(mode),
+            (Err(LockError::NotHeld), _) => NotHeld,
             (Err(other), _) => panic!("row {number}: {other:?}"),
         };
         assert_eq!(got, expected, "row {number} at {now_ms} ms: {what:?}");
@@ -65,32 +68,24 @@ fn run(story: &[Row]) {
             (Pttl(_) | Meta(_) | Since(_) | Check(_) | Keys, _) | (_, No | WrongMode(_) | NotHeld)
         );
         assert_eq!(
-            space.records.len() == records,
+            store.records.len() == records,
             changes,
             "row {number}: an effect if and only if it did something"
         );
     }
-    space.assert_rebuilt_by_records();
+    store.assert_rebuilt_by_records();
 }
 
-fn act(desk: &mut Desk, space: &mut Primary, now_ms: u64, what: Do) -> Result<Gets, Refusal> {
-    let (now, key) = (ms(now_ms), place("key"));
+fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do) -> Result<Gets, LockError> {
+    let (now, key) = (ms(now_ms), id("key"));
     let mut hold = |token: &str, want, ttl_ms, meta: Option<&str>| {
-        let (names, token, meta) = ([&*key.name], token.as_bytes(), meta.map(str::as_bytes));
-        let ask = Ask {
-            db: 0,
-            names: &names,
-            token,
-            want,
-            ttl_ms,
-            meta,
-            patience: Patience::None,
-            connection: None,
-        };
-        desk.acquire(space, now, &ask).map(|outcome| match outcome {
-            Outcome::Granted(fence) => Fence(fence),
-            Outcome::Refused => No,
-            Outcome::Parked(_) => panic!("parked without patience"),
+        let (names, meta) = ([&*key.name], meta.map(str::as_bytes));
+        let asked = request(&names, token.as_bytes(), want);
+        let asked = AcquireRequest { ttl_ms, meta, wait: WaitPolicy::NoWait, ..asked };
+        manager.acquire(store, now, &asked).map(|outcome| match outcome {
+            AcquireOutcome::Granted(fence) => Fence(fence),
+            AcquireOutcome::Refused => No,
+            AcquireOutcome::Waiting(_) => panic!("waits though it would not"),
         })
     };
     let yes = |done| if done { Yes } else { No };
@@ -102,18 +97,24 @@ fn act(desk: &mut Desk, space: &mut Primary, now_ms: u64, what: Do) -> Result<Ge
         RlockMeta(token, ttl_ms, meta) => hold(token, read, ttl_ms, Some(meta))?,
         Upgrade(token, ttl_ms) => hold(token, Want::Upgrade, ttl_ms, None)?,
         Downgrade(token, ttl_ms) => {
-            Fence(desk.downgrade(space, now, key.as_ref(), token.as_bytes(), ttl_ms)?)
+            Fence(manager.downgrade(store, now, key.as_ref(), token.as_bytes(), ttl_ms)?)
         }
-        Unlock(token) => yes(desk.release(space, now, key.as_ref(), token.as_bytes(), Some(Mode::Write))?),
-        Runlock(token) => yes(desk.release(space, now, key.as_ref(), token.as_bytes(), Some(Mode::Read))?),
-        ReleaseAny(token) => yes(desk.release(space, now, key.as_ref(), token.as_bytes(), None)?),
-        Extend(token, ttl_ms) => yes(desk.extend(space, now, 0, &[&key.name], token.as_bytes(), ttl_ms)?),
-        Keys => Number(space.lock(&key).map_or(0, |lock| lock.len() as u64)),
+        Unlock(token) => {
+            yes(manager.release(store, now, key.as_ref(), token.as_bytes(), Some(Mode::Write))?)
+        }
+        Runlock(token) => {
+            yes(manager.release(store, now, key.as_ref(), token.as_bytes(), Some(Mode::Read))?)
+        }
+        ReleaseAny(token) => yes(manager.release(store, now, key.as_ref(), token.as_bytes(), None)?),
+        Extend(token, ttl_ms) => {
+            yes(manager.extend(store, now, 0, &[&key.name], token.as_bytes(), ttl_ms)?)
+        }
+        Keys => Number(store.lock(&key).map_or(0, |lock| lock.len() as u64)),
         Check(fence) => {
-            yes(space.lock(&key).is_some_and(|lock| lock.holder_with_fence(fence, now_ms).is_some()))
+            yes(store.lock(&key).is_some_and(|lock| lock.holder_with_fence(fence, now_ms).is_some()))
         }
         Pttl(token) | Meta(token) | Since(token) => {
-            let own = space.lock(&key).and_then(|lock| lock.holder(token.as_bytes(), now_ms));
+            let own = store.lock(&key).and_then(|lock| lock.holder(token.as_bytes(), now_ms));
             match (what, own) {
                 (_, None) => No,
                 (Pttl(_), Some(own)) => Number(own.deadline_ms - now_ms),
@@ -340,7 +341,7 @@ fn metadata_is_replaced_if_given_and_else_kept() {
 
 #[test]
 fn each_effect_is_announced_for_what_it_is() {
-    let (mut desk, mut space) = (Desk::default(), Primary::default());
+    let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
     for what in [
         LockMeta("A", 100, "one"),
         Lock("A", 100),
@@ -356,9 +357,9 @@ fn each_effect_is_announced_for_what_it_is() {
         Upgrade("A", 100),
         ReleaseAny("A"),
     ] {
-        act(&mut desk, &mut space, 1_000, what).expect("no error");
+        act(&mut manager, &mut store, 1_000, what).expect("no error");
     }
-    let events = space.records.iter().filter_map(|record| match record {
+    let events = store.records.iter().filter_map(|record| match record {
         Record::Effect { event, .. } => Some(*event),
         _ => None,
     });
@@ -402,10 +403,11 @@ fn a_deadline_that_passed_counts_again_if_the_clock_steps_back_before_anything_c
 #[test]
 fn a_fence_is_the_last_one_plus_one_or_the_time_in_microseconds() {
     let mut fences = Fences::default();
+    let us = |unix_us| Timestamp::new(unix_us, 77);
     assert_eq!(fences.last(), 0);
-    assert_eq!(fences.next(Moment::from_unix_us(0)), 1, "a fence is positive");
     let cases = [
         // (moment in µs, the fence that is given)
+        (0, 1),
         (1_000_000, 1_000_000),
         (1_000_000, 1_000_001),
         (1_000_001, 1_000_002),
@@ -416,25 +418,12 @@ fn a_fence_is_the_last_one_plus_one_or_the_time_in_microseconds() {
         (1_000_504, 1_000_504),
     ];
     for (number, (now_us, fence)) in cases.into_iter().enumerate() {
-        assert_eq!(fences.next(Moment::from_unix_us(now_us)), fence, "case {number}");
+        assert_eq!(fences.next(us(now_us)), Some(fence), "case {number}");
         assert_eq!(fences.last(), fence, "case {number}");
     }
-}
-
-#[test]
-fn a_fence_is_above_every_one_that_was_seen() {
-    let mut fences = Fences::default();
-    fences.see(5_000_000);
-    assert_eq!(fences.last(), 5_000_000);
-    fences.see(4_000_000);
-    assert_eq!(fences.last(), 5_000_000, "what is lower is no news");
-    assert_eq!(fences.next(ms(1_000)), 5_000_001);
-    assert_eq!(fences.next(ms(6_000)), 6_000_000);
-}
-
-#[test]
-fn moments_round_down_to_milliseconds() {
-    assert_eq!(Moment::from_unix_us(1_999).ms(), 1);
-    assert_eq!(Moment::from_unix_us(2_000).ms(), 2);
-    assert_eq!(ms(7).us(), 7_000);
+    for (seen, last, next) in [(5_000_000, 5_000_000, 5_000_001), (4_000_000, 5_000_001, 5_000_002)] {
+        fences.see(seen);
+        assert_eq!((fences.last(), fences.next(us(1_000))), (last, Some(next)), "what is lower is no news");
+    }
+    assert_eq!((us(1_999).unix_ms(), us(2_000).unix_ms()), (1, 2), "milliseconds are rounded down");
 }

@@ -3,39 +3,45 @@
 //! | file | shows |
 //! |---|---|
 //! | [`locking`] | one lock, step by step, in tables of numbered cases |
-//! | [`model`] | the core without a queue equals a plain list of holders and a clock; effects rebuild it |
+//! | [`one_lock`] | the core without a queue equals a plain list of holders and a clock; effects rebuild it |
 //! | [`effects`] | effects on locks they were not decided for |
-//! | [`encoding`] | golden bytes; whatever is not canonical is refused |
-//! | [`queue`] | what the queue promises, a scenario for each promise: order, twins, limits, cost |
+//! | [`crowds`] | locks with thousands of readers, most of them expired |
+//! | [`limits`] | nothing is given that a stored lock could not carry |
+//! | [`format`] | golden bytes; whatever is not canonical is refused |
+//! | [`queue`] | what the queue promises, a scenario for each promise: order, twins, limits |
 //! | [`queue_upgrade`] | upgrades and downgrades |
-//! | [`queue_time`] | deadlines, waits that run out, the grace after a start |
-//! | [`queue_outside`] | what befalls a key outside of the desk |
+//! | [`queue_time`] | deadlines, waits that run out, the grace after a start, a wall clock that is set |
+//! | [`queue_outside`] | what befalls a key outside of the manager |
 //! | [`queue_many`] | requests for several names at once |
-//! | [`queue_parting`] | clients that go, before and after their grant |
-//! | [`binding`] | which connection a hold ends with |
-//! | [`queue_properties`] | the queue equals a plain list of requests; what always holds, always holds |
+//! | [`queue_cancel`] | clients that go, before and after their grant |
+//! | [`ephemeral`] | which connection a hold ends with |
+//! | [`work`] | what a turn costs, in names looked at |
+//! | [`properties`] | the whole equals a naive model; what always holds, always holds |
 //! | [`deadlock`] | refused exactly when a brute-force search finds a cycle |
 //!
-//! The rest is support: [`space`] keeps locks in memory and on a second copy that is told of effects
+//! The rest is support: [`memory_store`] keeps locks in memory and on a second copy that is told of effects
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
-mod binding;
+mod crowds;
 mod deadlock;
 mod effects;
-mod encoding;
+mod ephemeral;
+mod format;
 mod heap;
 mod history;
+mod limits;
 mod locking;
-mod model;
+mod memory_store;
 mod naive_server;
+mod one_lock;
+mod properties;
 mod queue;
+mod queue_cancel;
 mod queue_many;
 mod queue_outside;
-mod queue_parting;
-mod queue_properties;
 mod queue_time;
 mod queue_upgrade;
 mod random;
 mod scene;
-mod space;
+mod work;

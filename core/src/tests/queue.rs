@@ -1,13 +1,13 @@
 //! What the queue of one name promises its requests, a scenario for each promise: the order, who may
-//! be served beside whom, what a crowd costs.
+//! be served beside whom, what is counted.
 //!
 //! Tokens are `A`, `B`, …; `A` usually holds the lock `a` when a story begins. See [`super::scene`]
 //! for the words.
 
+use super::memory_store::id;
 use super::scene::{READ, Scene, TTL_MS, WRITE};
-use super::space::{Counted, ms, place};
-use crate::desk::{Ask, Desk, Outcome, Patience, Refusal};
-use crate::queue::PlaceRef;
+use crate::error::LockError;
+use crate::manager::WaitPolicy;
 
 #[test]
 fn writers_are_served_in_order_of_arrival_one_at_a_time() {
@@ -47,25 +47,6 @@ fn neighbouring_readers_at_the_head_are_let_in_together() {
 }
 
 #[test]
-fn fences_rise_in_the_order_of_the_grants() {
-    let mut scene = Scene::new();
-    let mut last = scene.takes("a", "A", WRITE);
-    for (token, want) in [("B", READ), ("C", READ), ("D", READ), ("E", WRITE)] {
-        scene.waits("a", token, want);
-    }
-    scene.releases("a", "A");
-    for token in ["B", "C", "D"] {
-        scene.releases("a", token);
-    }
-    let fences = scene.fences();
-    assert_eq!(fences.len(), 4);
-    for fence in fences {
-        assert!(fence > last);
-        last = fence;
-    }
-}
-
-#[test]
 fn a_newcomer_never_overtakes_whether_it_waits_or_not() {
     let mut scene = Scene::new();
     scene.takes("a", "A", READ);
@@ -80,37 +61,17 @@ fn a_newcomer_never_overtakes_whether_it_waits_or_not() {
 }
 
 #[test]
-fn a_newcomer_does_not_slip_in_after_a_deadline_before_the_queue_is_driven() {
+fn a_newcomer_does_not_slip_in_after_a_deadline_before_the_queue_is_served() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
     scene.waits("a", "B", WRITE);
     scene.now_ms += TTL_MS;
-    assert_eq!(scene.tries("a", "C", WRITE), None, "the lock is free, but it is B's turn");
-    scene.waits("a", "C", WRITE);
-    scene.drives();
+    scene.in_one_turn(|scene| {
+        assert_eq!(scene.tries("a", "C", WRITE), None, "the lock is free, but it is B's turn");
+        scene.waits("a", "C", WRITE);
+    });
     assert_eq!(scene.news(), ["B granted"]);
     assert_eq!(scene.queue("a"), ["C"]);
-}
-
-#[test]
-fn a_newcomer_is_served_at_once_when_nobody_waits() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", READ);
-    let ask = scene.ask("a", "B", READ, TTL_MS, Patience::Endless);
-    assert!(matches!(ask, Ok(Outcome::Granted(_))), "it is willing to wait and need not");
-    assert!(scene.desk.waitlist().is_empty());
-}
-
-#[test]
-fn queues_of_other_names_and_databases_are_no_concern() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.waits("a", "B", WRITE);
-    scene.takes("b", "C", WRITE);
-    let other_database = PlaceRef { db: 1, name: b"a" };
-    assert_eq!(scene.desk.waitlist().len_at(other_database), 0);
-    scene.releases("b", "C");
-    assert!(scene.news().is_empty());
 }
 
 #[test]
@@ -131,17 +92,6 @@ fn holders_refresh_and_extend_without_queueing() {
 }
 
 #[test]
-fn the_time_of_a_hold_starts_at_the_grant() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.waits_with("a", "B", WRITE, 70, Patience::Endless);
-    scene.now_ms += 400;
-    scene.releases("a", "A");
-    let hold = scene.hold("a", "B").unwrap();
-    assert_eq!((hold.since_ms, hold.deadline_ms), (scene.now_ms, scene.now_ms + 70));
-}
-
-#[test]
 fn one_token_that_waits_twice_is_answered_twice_with_one_fence() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
@@ -152,7 +102,7 @@ fn one_token_that_waits_twice_is_answered_twice_with_one_fence() {
     let fences = scene.fences();
     assert_eq!(fences.len(), 2, "both of B's, though C stands between them");
     assert_eq!(fences[0], fences[1]);
-    let counters = scene.desk.counters;
+    let counters = scene.manager.counters;
     assert_eq!((counters.grants, counters.handoffs), (2, 1), "A's, and one of B's; the other is a refresh");
     assert_eq!(scene.queue("a"), ["C"]);
 }
@@ -180,40 +130,40 @@ fn one_token_that_waits_in_both_modes_gets_the_first_and_an_error() {
     scene.waits("a", "C", WRITE);
     scene.waits("a", "B", WRITE);
     scene.releases("a", "A");
-    assert_eq!(scene.news(), ["B granted", "B WRONGMODE"]);
+    assert_eq!(scene.news(), ["B granted", "B WrongMode(Read)"]);
     assert_eq!(scene.queue("a"), ["C"]);
 }
 
 #[test]
 fn a_full_queue_takes_nobody_and_recovers() {
     let mut scene = Scene::new();
-    scene.desk.max_waiters = 2;
+    scene.manager.max_waiters = 2;
     scene.takes("a", "A", WRITE);
     scene.takes("b", "A", WRITE);
     scene.waits("a", "B", WRITE);
     scene.waits("b", "C", WRITE);
-    assert_eq!(scene.is_refused("a", "D", WRITE), Refusal::QueueFull(2), "over all names together");
+    assert_eq!(scene.is_refused("a", "D", WRITE), LockError::QueueFull(2), "over all names together");
     assert_eq!(scene.tries("a", "D", WRITE), None, "who does not wait needs no room");
     scene.takes("c", "D", WRITE);
     scene.releases("a", "A");
     assert_eq!(scene.news(), ["B granted"]);
     scene.waits("a", "D", WRITE);
-    assert_eq!(scene.desk.counters.waiters_max, 2);
+    assert_eq!(scene.manager.counters.waiters_max, 2);
 }
 
 #[test]
 fn everybody_is_sent_away_when_this_server_no_longer_decides() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(40));
+    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
     scene.waits("a b", "C", WRITE);
-    scene.desk.mark(place("a").as_ref());
-    let records = scene.space.records.len();
-    scene.desk.dismiss_all(&Refusal::NotPrimary);
-    assert_eq!(scene.news(), ["B UNBLOCKED", "C UNBLOCKED"]);
-    assert_eq!(scene.space.records.len(), records);
-    assert!(scene.desk.waitlist().is_empty() && !scene.desk.has_work());
-    assert_eq!(scene.desk.next_due_ms(), None);
+    scene.manager.key_changed(id("a").as_ref());
+    let records = scene.store.records.len();
+    scene.manager.resign(&LockError::NotPrimary);
+    assert_eq!(scene.news(), ["B NotPrimary", "C NotPrimary"]);
+    assert_eq!(scene.store.records.len(), records);
+    assert!(scene.manager.waitlist().is_empty() && !scene.manager.has_work());
+    assert_eq!(scene.due_in(), None);
 }
 
 #[test]
@@ -223,56 +173,13 @@ fn the_counters_tell_the_story() {
     scene.tries("a", "A", WRITE);
     scene.tries("a", "B", WRITE);
     scene.waits("a", "B", WRITE);
-    scene.waits_with("a", "C", WRITE, TTL_MS, Patience::Ms(30));
-    scene.drives_at(scene.now_ms + 30);
+    scene.waits_with("a", "C", WRITE, TTL_MS, WaitPolicy::Timeout(30));
+    scene.serves_at(scene.now_ms + 30);
     scene.now_ms += 20;
     scene.releases("a", "A");
     scene.downgrades("a", "B");
-    let counters = scene.desk.counters;
+    let counters = scene.manager.counters;
     assert_eq!((counters.grants, counters.refusals, counters.handoffs), (3, 1, 1));
     assert_eq!((counters.releases, counters.wait_timeouts, counters.deadlocks), (1, 1, 0));
     assert_eq!((counters.wait_ms_total, counters.wait_ms_max, counters.waiters_max), (50, 50, 2));
-}
-
-/// So many requests, of which each has the token that its number is given, wait one after another for
-/// the same lock to write. The most looks that parking one, or a release, took.
-fn looks_with(waiters: usize, token: impl Fn(usize) -> String) -> usize {
-    let (mut desk, mut space) = (Desk::default(), Counted::default());
-    let key = place("a");
-    let mut most = 0;
-    for number in 0..=waiters {
-        let (token, names) = (if number == 0 { "first".to_owned() } else { token(number) }, [&*key.name]);
-        let ask = Ask {
-            db: 0,
-            names: &names,
-            token: token.as_bytes(),
-            want: WRITE,
-            ttl_ms: 1_000,
-            meta: None,
-            patience: Patience::Endless,
-            connection: None,
-        };
-        space.looks = 0;
-        desk.acquire(&mut space, ms(1), &ask).unwrap();
-        most = most.max(space.looks);
-    }
-    while let Some(lock) = space.space.lock(&key) {
-        let holder = lock.holders().next().unwrap().token.clone();
-        space.looks = 0;
-        desk.release(&mut space, ms(1), key.as_ref(), &holder, None).unwrap();
-        most = most.max(space.looks);
-    }
-    assert_eq!(desk.take_answers().len(), waiters);
-    most
-}
-
-#[test]
-fn the_cost_of_a_grant_does_not_depend_on_how_many_wait() {
-    assert_eq!(looks_with(2_000, |number| number.to_string()), looks_with(2, |number| number.to_string()));
-}
-
-#[test]
-fn a_token_that_waits_many_times_costs_as_much_as_so_many_tokens() {
-    let looks = looks_with(2_000, |_| "same".to_owned());
-    assert!(looks < 10 * 2_000, "{looks} looks for 2,000 grants at once");
 }

@@ -1,8 +1,9 @@
 //! What the passing of time does to a queue: deadlines, waits that run out, the grace after a start.
 
-use super::scene::{READ, Scene, TTL_MS, WRITE};
-use super::space::{ms, place};
-use crate::desk::{Patience, Refusal};
+use super::memory_store::id;
+use super::scene::{READ, Scene, TTL_MS, WRITE, whole_turn};
+use crate::error::LockError;
+use crate::manager::WaitPolicy;
 
 #[test]
 fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {
@@ -10,10 +11,10 @@ fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {
     scene.takes_for("a", "A", WRITE, 70);
     scene.waits("a", "B", WRITE);
     assert_eq!(scene.due_in(), Some(70));
-    scene.drives_at(scene.now_ms + 69);
+    scene.serves_at(scene.now_ms + 69);
     assert!(scene.news().is_empty());
     assert_eq!(scene.due_in(), Some(1));
-    scene.drives_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["B granted"]);
     assert_eq!(scene.due_in(), None, "nobody waits any more");
 }
@@ -26,9 +27,9 @@ fn the_deadline_of_the_last_reader_lets_in_the_writer() {
     }
     scene.waits("a", "D", WRITE);
     assert_eq!(scene.due_in(), Some(80));
-    scene.drives_at(scene.now_ms + 79);
+    scene.serves_at(scene.now_ms + 79);
     assert!(scene.news().is_empty());
-    scene.drives_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["D granted"]);
 }
 
@@ -43,9 +44,9 @@ fn a_hold_that_is_extended_or_shortened_moves_the_wake() {
     assert_eq!(scene.due_in(), Some(40));
     scene.takes_for("a", "A", WRITE, 90);
     assert_eq!(scene.due_in(), Some(90), "a refresh moves it too");
-    scene.drives_at(scene.now_ms + 89);
+    scene.serves_at(scene.now_ms + 89);
     assert!(scene.news().is_empty());
-    scene.drives_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["B granted"]);
 }
 
@@ -64,12 +65,12 @@ fn a_reader_that_leaves_early_moves_the_wake() {
 fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
     let mut scene = Scene::new();
     scene.takes_for("a", "A", WRITE, 200);
-    scene.space.set_expiry(&place("a"), scene.now_ms + 30);
+    scene.store.set_expiry(&id("a"), scene.now_ms + 30);
     scene.waits("a", "B", WRITE);
-    assert_eq!(scene.due_in(), Some(30));
-    scene.now_ms += 30;
-    scene.space.delete(&place("a"));
-    scene.drives();
+    assert_eq!(scene.due_in(), Some(31), "it is gone when that moment has passed");
+    scene.now_ms += 31;
+    scene.store.delete(&id("a"));
+    scene.serves();
     assert_eq!(scene.news(), ["B granted"]);
 }
 
@@ -77,13 +78,13 @@ fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
 fn a_wait_that_runs_out_is_answered_at_that_very_millisecond() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
-    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(40));
+    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
     assert_eq!(scene.due_in(), Some(40));
-    scene.drives_at(scene.now_ms + 39);
+    scene.serves_at(scene.now_ms + 39);
     assert!(scene.news().is_empty());
-    scene.drives_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["B timed out"]);
-    assert_eq!(scene.desk.counters.wait_timeouts, 1);
+    assert_eq!(scene.manager.counters.wait_timeouts, 1);
     assert_eq!(scene.held("a"), ["A writes"]);
 }
 
@@ -100,32 +101,32 @@ fn a_wait_that_runs_out_lets_on_those_behind_it() {
         let mut scene = Scene::new();
         scene.takes("a", "A", READ);
         for (token, want) in wants {
-            let patience = if token == impatient { Patience::Ms(10) } else { Patience::Endless };
-            scene.waits_with("a", token, want, TTL_MS, patience);
+            let wait = if token == impatient { WaitPolicy::Timeout(10) } else { WaitPolicy::Forever };
+            scene.waits_with("a", token, want, TTL_MS, wait);
         }
-        scene.drives_at(scene.now_ms + 10);
+        scene.serves_at(scene.now_ms + 10);
         assert_eq!(scene.news(), news);
         assert_eq!(scene.queue("a"), queue);
     }
 }
 
 #[test]
-fn at_the_same_millisecond_a_grant_comes_before_a_time_out() {
+fn at_the_same_millisecond_a_wait_ends_before_a_grant() {
     let mut scene = Scene::new();
     scene.takes_for("a", "A", WRITE, 40);
-    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(40));
-    scene.drives_at(scene.now_ms + 40);
-    assert_eq!(scene.news(), ["B granted"]);
+    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
+    scene.serves_at(scene.now_ms + 40);
+    assert_eq!(scene.news(), ["B timed out"]);
 }
 
 #[test]
 fn nobody_is_let_in_by_the_time_out_of_another_when_its_own_time_has_run_out_too() {
     let mut scene = Scene::new();
     scene.takes("a", "A", READ);
-    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(10));
-    scene.waits_with("a", "C", READ, TTL_MS, Patience::Ms(20));
-    scene.waits_with("a", "D", READ, TTL_MS, Patience::Endless);
-    scene.drives_at(scene.now_ms + 25);
+    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(10));
+    scene.waits_with("a", "C", READ, TTL_MS, WaitPolicy::Timeout(20));
+    scene.waits_with("a", "D", READ, TTL_MS, WaitPolicy::Forever);
+    scene.serves_at(scene.now_ms + 25);
     assert_eq!(scene.news(), ["B timed out", "C timed out", "D granted"]);
 }
 
@@ -133,15 +134,15 @@ fn nobody_is_let_in_by_the_time_out_of_another_when_its_own_time_has_run_out_too
 fn waits_can_be_ended_while_no_lock_may_be_changed() {
     let mut scene = Scene::new();
     scene.takes("a", "A", READ);
-    scene.waits_with("a", "B", WRITE, TTL_MS, Patience::Ms(10));
+    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(10));
     scene.waits("a", "C", READ);
     scene.now_ms += 10;
-    let records = scene.space.records.len();
-    scene.desk.end_waits(ms(scene.now_ms));
+    let records = scene.store.records.len();
+    scene.manager.end_waits(&mut whole_turn(scene.now()));
     assert_eq!(scene.news(), ["B timed out"]);
-    assert_eq!(scene.space.records.len(), records);
-    assert!(scene.desk.has_work());
-    scene.drives();
+    assert_eq!(scene.store.records.len(), records);
+    assert!(scene.manager.has_work());
+    scene.serves();
     assert_eq!(scene.news(), ["C granted"]);
 }
 
@@ -150,12 +151,12 @@ fn a_queue_that_is_looked_at_early_changes_nothing() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
     scene.waits("a", "B", WRITE);
-    scene.waits_with("a", "C", WRITE, TTL_MS, Patience::Ms(400));
-    let (due, records) = (scene.desk.next_due_ms(), scene.space.records.len());
+    scene.waits_with("a", "C", WRITE, TTL_MS, WaitPolicy::Timeout(400));
+    let (due, records) = (scene.due_in(), scene.store.records.len());
     for _ in 0..3 {
         scene.happens("a", |_, _| ());
     }
-    assert_eq!((scene.desk.next_due_ms(), scene.space.records.len()), (due, records));
+    assert_eq!((scene.due_in(), scene.store.records.len()), (due, records));
     assert!(scene.news().is_empty());
 }
 
@@ -163,17 +164,17 @@ fn a_queue_that_is_looked_at_early_changes_nothing() {
 fn no_new_hold_is_given_during_the_grace_period() {
     let mut scene = Scene::new();
     let fence = scene.takes("a", "A", WRITE);
-    scene.desk.closed_until_ms = scene.now_ms + 300;
-    assert_eq!(scene.ask("b", "B", WRITE, TTL_MS, Patience::None), Err(Refusal::Grace(300)));
+    scene.starts_grace(300);
+    assert_eq!(scene.asks("b", "B", WRITE, TTL_MS, WaitPolicy::NoWait), Err(LockError::Grace(300)));
     assert_eq!(scene.tries("a", "A", WRITE), Some(fence), "a refresh gives nothing new");
-    scene.extends("a", "A", 800);
+    assert!(scene.extends("a", "A", 800));
     scene.releases("a", "A");
     scene.waits("a", "B", WRITE);
     scene.waits("a", "C", WRITE);
     assert_eq!(scene.due_in(), Some(300));
-    scene.drives_at(scene.now_ms + 299);
+    scene.serves_at(scene.now_ms + 299);
     assert!(scene.news().is_empty());
-    scene.drives_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["B granted"]);
     scene.takes("b", "D", WRITE);
 }
@@ -182,11 +183,47 @@ fn no_new_hold_is_given_during_the_grace_period() {
 fn a_hold_that_ends_during_the_grace_period_is_given_to_the_next_after_it() {
     let mut scene = Scene::new();
     scene.takes_for("a", "A", WRITE, 100);
-    scene.desk.closed_until_ms = scene.now_ms + 300;
+    scene.starts_grace(300);
     scene.waits("a", "B", WRITE);
-    scene.drives_at(scene.now_ms + 100);
+    scene.serves_at(scene.now_ms + 100);
     assert!(scene.news().is_empty());
     assert_eq!(scene.due_in(), Some(200));
-    scene.drives_at(scene.now_ms + 200);
+    scene.serves_at(scene.now_ms + 200);
     assert_eq!(scene.news(), ["B granted"]);
+}
+
+/// By an hour, while B waits for A's deadline or its own time to run out, or the grace goes on.
+#[test]
+fn durations_do_not_go_by_the_wall_clock_and_deadlines_do() {
+    const HOUR_MS: i64 = 3_600_000;
+    for step_ms in [-HOUR_MS, HOUR_MS] {
+        let mut scene = Scene::new();
+        scene.wall_step_ms = HOUR_MS;
+        scene.takes("a", "A", WRITE);
+        scene.extends("a", "A", 10 * HOUR_MS as u64);
+        scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
+        scene.starts_grace(60);
+        scene.wall_step_ms += step_ms;
+        assert_eq!(scene.due_in(), Some(40));
+        scene.serves_at(scene.now_ms + 39);
+        assert!(scene.news().is_empty());
+        scene.serves_at(scene.now_ms + 1);
+        assert_eq!(scene.news(), ["B timed out"]);
+        assert_eq!(scene.asks("b", "C", WRITE, TTL_MS, WaitPolicy::NoWait), Err(LockError::Grace(20)));
+        scene.now_ms += 20;
+        scene.takes("b", "C", WRITE);
+        assert_eq!(scene.manager.counters.wait_ms_max, 0, "nobody has waited and was granted");
+    }
+    let mut scene = Scene::new();
+    scene.wall_step_ms = HOUR_MS;
+    scene.takes_for("a", "A", WRITE, 100);
+    scene.waits("a", "B", WRITE);
+    scene.wall_step_ms -= 50;
+    assert_eq!(scene.due_in(), Some(150), "the deadline is an instant");
+    scene.now_ms += 30;
+    scene.wall_step_ms += 120;
+    assert_eq!(scene.due_in(), Some(0));
+    scene.serves();
+    assert_eq!(scene.news(), ["B granted"]);
+    assert_eq!(scene.manager.counters.wait_ms_total, 30, "whatever the wall clock says");
 }

@@ -1,7 +1,8 @@
 //! Upgrades and downgrades, with and without a queue, a scenario for each promise.
 
 use super::scene::{READ, Scene, UPGRADE, WRITE};
-use crate::desk::{Patience, Refusal};
+use crate::error::LockError;
+use crate::manager::WaitPolicy;
 
 #[test]
 fn a_waiting_upgrade_stands_before_the_queue_and_closes_it_to_new_readers() {
@@ -66,9 +67,9 @@ fn a_second_upgrader_is_a_deadlock() {
         scene.takes("a", token, READ);
     }
     scene.waits("a", "A", UPGRADE);
-    let Refusal::Deadlock(cycle) = scene.is_refused("a", "B", UPGRADE) else { panic!("no deadlock") };
+    let LockError::Deadlock(cycle) = scene.is_refused("a", "B", UPGRADE) else { panic!("no deadlock") };
     assert_eq!(cycle.len(), 2);
-    assert_eq!(scene.desk.counters.deadlocks, 1);
+    assert_eq!(scene.manager.counters.deadlocks, 1);
     assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"], "B keeps what it holds");
     for token in ["B", "C"] {
         scene.releases("a", token);
@@ -84,8 +85,8 @@ fn an_upgrade_whose_hold_ends_while_it_waits_is_answered_at_once() {
     scene.waits("a", "A", UPGRADE);
     scene.waits("a", "C", READ);
     assert_eq!(scene.due_in(), Some(100));
-    scene.drives_at(scene.now_ms + 100);
-    assert_eq!(scene.news(), ["A NOTHELD", "C granted"]);
+    scene.serves_at(scene.now_ms + 100);
+    assert_eq!(scene.news(), ["A NotHeld", "C granted"]);
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn an_upgrade_whose_hold_is_released_while_it_waits_is_answered_at_once() {
     scene.waits("a", "A", UPGRADE);
     scene.waits("a", "C", READ);
     scene.releases("a", "A");
-    assert_eq!(scene.news(), ["A NOTHELD", "A NOTHELD", "C granted"]);
+    assert_eq!(scene.news(), ["A NotHeld", "A NotHeld", "C granted"]);
 }
 
 #[test]
@@ -109,9 +110,9 @@ fn an_upgrade_sees_the_deadline_of_the_last_other_reader() {
     scene.takes_for("a", "C", READ, 300);
     scene.waits("a", "A", UPGRADE);
     assert_eq!(scene.due_in(), Some(300));
-    scene.drives_at(scene.now_ms + 299);
+    scene.serves_at(scene.now_ms + 299);
     assert!(scene.news().is_empty());
-    scene.drives_at(scene.now_ms + 1);
+    scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["A granted"]);
 }
 
@@ -157,11 +158,11 @@ fn one_token_that_upgrades_twice_is_answered_twice_with_one_fence() {
 fn an_upgrade_whose_hold_ends_during_the_grace_period_is_answered_at_once() {
     let mut scene = Scene::new();
     scene.takes_for("a", "A", READ, 100);
-    scene.desk.closed_until_ms = scene.now_ms + 300;
+    scene.starts_grace(300);
     scene.waits("a", "A", UPGRADE);
     assert_eq!(scene.due_in(), Some(100));
-    scene.drives_at(scene.now_ms + 100);
-    assert_eq!(scene.news(), ["A NOTHELD"]);
+    scene.serves_at(scene.now_ms + 100);
+    assert_eq!(scene.news(), ["A NotHeld"]);
 }
 
 #[test]
@@ -172,11 +173,11 @@ fn an_upgrade_whose_hold_is_shortened_by_another_grant_is_answered_when_it_ends(
     }
     scene.takes("b", "C", WRITE);
     scene.waits("a", "A", UPGRADE);
-    scene.waits_with("a b", "A", READ, 20, Patience::Endless);
+    scene.waits_with("a b", "A", READ, 20, WaitPolicy::Forever);
     scene.waits("a", "D", READ);
     scene.releases("b", "C");
     assert_eq!(scene.news(), ["A granted"], "which ends its old hold of a too in 20 ms");
     assert_eq!(scene.due_in(), Some(20));
-    scene.drives_at(scene.now_ms + 20);
-    assert_eq!(scene.news(), ["A NOTHELD", "D granted"]);
+    scene.serves_at(scene.now_ms + 20);
+    assert_eq!(scene.news(), ["A NotHeld", "D granted"]);
 }

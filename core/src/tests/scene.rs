@@ -1,97 +1,155 @@
-//! A desk, its locks and a clock, for scenarios that read like a story.
+//! A manager, its locks and two clocks, for scenarios that read like a story.
 //!
 //! Names and tokens are words. A request for several names has them in one string, `"a b"`. Holds
-//! last for [`TTL_MS`] unless the story says otherwise; the clock starts at [`START_MS`].
+//! last for [`TTL_MS`] unless the story says otherwise; the clock starts at [`START_MS`]. Each step is a
+//! turn of its own, at whose end the queues are served, but for those in [`Scene::in_one_turn`].
 
 use std::collections::BTreeMap;
 
-use super::space::{Primary, ms, place};
-use crate::desk::{Answer, Ask, Desk, Outcome, Parting, Patience, Refusal};
-use crate::lock::{Holder, Mode, Want};
-use crate::queue::{Place, Ticket};
+use super::memory_store::{MemoryStore, id};
+use crate::error::LockError;
+use crate::ids::{LockId, RequestId};
+use crate::lock::Holder;
+use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy, WaitResult};
+use crate::mode::{Mode, Want};
+use crate::time::Timestamp;
 
 pub(super) const START_MS: u64 = 1_000;
 pub(super) const TTL_MS: u64 = 500;
+/// How far the monotonic clock is ahead of the other, so that none is taken for the other.
+const MONOTONIC_AHEAD_MS: u64 = 10_000_000;
 
 pub(super) const WRITE: Want = Want::Hold(Mode::Write);
 pub(super) const READ: Want = Want::Hold(Mode::Read);
 pub(super) const UPGRADE: Want = Want::Upgrade;
 
+/// A moment that is so many milliseconds after the start of both clocks.
+pub(super) fn ms(ms: u64) -> Timestamp {
+    Timestamp::new(ms * 1000, ms)
+}
+
+/// A turn that takes as long as it takes, and no time.
+pub(super) fn whole_turn(now: Timestamp) -> impl FnMut() -> Option<Timestamp> {
+    move || Some(now)
+}
+
+/// A request to write or read these names that waits without limit.
+pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) -> AcquireRequest<'a> {
+    let (ttl_ms, wait) = (TTL_MS, WaitPolicy::Forever);
+    AcquireRequest { db: 0, names, token, want, ttl_ms, meta: None, wait, connection: None }
+}
+
 pub(super) struct Scene {
-    pub(super) desk: Desk,
-    pub(super) space: Primary,
+    pub(super) manager: LockManager,
+    pub(super) store: MemoryStore,
     pub(super) now_ms: u64,
+    /// How far the wall clock has been set forth or back.
+    pub(super) wall_step_ms: i64,
     /// The connection that everybody's holds end with from here on, if any.
     pub(super) connection: Option<u64>,
     /// The metadata that everybody brings from here on, if any.
     pub(super) meta: Option<&'static str>,
-    who: BTreeMap<Ticket, String>,
+    is_in_turn: bool,
+    who: BTreeMap<RequestId, String>,
 }
 
 impl Scene {
     pub(super) fn new() -> Self {
         Self {
-            desk: Desk::default(),
-            space: Primary::default(),
+            manager: LockManager::default(),
+            store: MemoryStore::default(),
             now_ms: START_MS,
+            wall_step_ms: 0,
             connection: None,
             meta: None,
+            is_in_turn: false,
             who: BTreeMap::new(),
         }
     }
 
-    pub(super) fn ask(
+    pub(super) fn wall_ms(&self) -> u64 {
+        self.now_ms.checked_add_signed(self.wall_step_ms).unwrap()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::new(self.wall_ms() * 1000, self.now_ms + MONOTONIC_AHEAD_MS)
+    }
+
+    /// All steps in one turn: the queues are served at its end.
+    pub(super) fn in_one_turn<T>(&mut self, steps: impl FnOnce(&mut Self) -> T) -> T {
+        self.is_in_turn = true;
+        let result = steps(self);
+        self.is_in_turn = false;
+        self.serves();
+        result
+    }
+
+    fn ends_step(&mut self) {
+        self.manager.waitlist().check();
+        if !self.is_in_turn {
+            self.serves();
+        }
+    }
+
+    pub(super) fn serves(&mut self) {
+        let now = self.now();
+        self.manager.serve_queues(&mut self.store, &mut whole_turn(now));
+        self.manager.waitlist().check();
+        assert!(!self.manager.has_work());
+    }
+
+    /// Sets the clock and serves.
+    pub(super) fn serves_at(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+        self.serves();
+    }
+
+    pub(super) fn asks(
         &mut self,
         names: &str,
         token: &str,
         want: Want,
         ttl_ms: u64,
-        patience: Patience,
-    ) -> Result<Outcome, Refusal> {
+        wait: WaitPolicy,
+    ) -> Result<AcquireOutcome, LockError> {
         let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
-        let ask = Ask {
-            db: 0,
-            names: &names,
-            token: token.as_bytes(),
-            want,
-            ttl_ms,
-            meta: self.meta.map(str::as_bytes),
-            patience,
-            connection: self.connection,
-        };
-        let outcome = self.desk.acquire(&mut self.space, ms(self.now_ms), &ask);
-        if let Ok(Outcome::Parked(ticket)) = outcome {
-            self.who.insert(ticket, token.to_owned());
+        let (meta, connection) = (self.meta.map(str::as_bytes), self.connection);
+        let asked =
+            AcquireRequest { ttl_ms, wait, meta, connection, ..request(&names, token.as_bytes(), want) };
+        let now = self.now();
+        let outcome = self.manager.acquire(&mut self.store, now, &asked);
+        if let Ok(AcquireOutcome::Waiting(request)) = outcome {
+            self.who.insert(request, token.to_owned());
         }
-        self.desk.waitlist().check();
+        self.ends_step();
         outcome
     }
 
     /// Asks without waiting: the fence, or `None`.
     pub(super) fn tries(&mut self, names: &str, token: &str, want: Want) -> Option<u64> {
-        match self.ask(names, token, want, TTL_MS, Patience::None) {
-            Ok(Outcome::Granted(fence)) => Some(fence),
-            Ok(Outcome::Refused) => None,
+        match self.asks(names, token, want, TTL_MS, WaitPolicy::NoWait) {
+            Ok(AcquireOutcome::Granted(fence)) => Some(fence),
+            Ok(AcquireOutcome::Refused) => None,
             other => panic!("{token} asked for {names} and got {other:?}"),
         }
     }
 
     /// Asks without waiting, and gets it.
     pub(super) fn takes(&mut self, names: &str, token: &str, want: Want) -> u64 {
-        self.tries(names, token, want).unwrap_or_else(|| panic!("{token} was refused {names}"))
+        self.takes_for(names, token, want, TTL_MS)
     }
 
     /// Like [`Scene::takes`], for so many milliseconds.
     pub(super) fn takes_for(&mut self, names: &str, token: &str, want: Want, ttl_ms: u64) -> u64 {
-        match self.ask(names, token, want, ttl_ms, Patience::None) {
-            Ok(Outcome::Granted(fence)) => fence,
+        match self.asks(names, token, want, ttl_ms, WaitPolicy::NoWait) {
+            Ok(AcquireOutcome::Granted(fence)) => fence,
             other => panic!("{token} asked for {names} and got {other:?}"),
         }
     }
 
     /// Asks to wait without limit, and has to.
-    pub(super) fn waits(&mut self, names: &str, token: &str, want: Want) -> Ticket {
-        self.waits_with(names, token, want, TTL_MS, Patience::Endless)
+    pub(super) fn waits(&mut self, names: &str, token: &str, want: Want) -> RequestId {
+        self.waits_with(names, token, want, TTL_MS, WaitPolicy::Forever)
     }
 
     pub(super) fn waits_with(
@@ -100,91 +158,99 @@ impl Scene {
         token: &str,
         want: Want,
         ttl_ms: u64,
-        patience: Patience,
-    ) -> Ticket {
-        match self.ask(names, token, want, ttl_ms, patience) {
-            Ok(Outcome::Parked(ticket)) => ticket,
+        wait: WaitPolicy,
+    ) -> RequestId {
+        match self.asks(names, token, want, ttl_ms, wait) {
+            Ok(AcquireOutcome::Waiting(request)) => request,
             other => panic!("{token} asked to wait for {names} and got {other:?}"),
         }
     }
 
     /// Asks to wait, and gets this error.
-    pub(super) fn is_refused(&mut self, names: &str, token: &str, want: Want) -> Refusal {
-        match self.ask(names, token, want, TTL_MS, Patience::Endless) {
-            Err(refusal) => refusal,
+    pub(super) fn is_refused(&mut self, names: &str, token: &str, want: Want) -> LockError {
+        match self.asks(names, token, want, TTL_MS, WaitPolicy::Forever) {
+            Err(error) => error,
             other => panic!("{token} asked to wait for {names} and got {other:?}"),
         }
     }
 
     pub(super) fn releases(&mut self, name: &str, token: &str) {
-        let place = place(name);
-        let released =
-            self.desk.release(&mut self.space, ms(self.now_ms), place.as_ref(), token.as_bytes(), None);
+        let (now, id) = (self.now(), id(name));
+        let released = self.manager.release(&mut self.store, now, id.as_ref(), token.as_bytes(), None);
         assert_eq!(released, Ok(true), "{token} releases {name}");
-        self.desk.waitlist().check();
+        self.ends_step();
     }
 
-    pub(super) fn extends(&mut self, name: &str, token: &str, ttl_ms: u64) {
-        let (now, names) = (ms(self.now_ms), [name.as_bytes()]);
-        let extended = self.desk.extend(&mut self.space, now, 0, &names, token.as_bytes(), ttl_ms);
-        assert_eq!(extended, Ok(true), "{token} extends {name}");
+    pub(super) fn releases_all(&mut self, names: &str, token: &str) -> usize {
+        let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
+        let now = self.now();
+        let count = self.manager.release_all(&mut self.store, now, 0, &names, token.as_bytes()).unwrap();
+        self.ends_step();
+        count
+    }
+
+    pub(super) fn extends(&mut self, name: &str, token: &str, ttl_ms: u64) -> bool {
+        let (now, names) = (self.now(), [name.as_bytes()]);
+        let extended = self.manager.extend(&mut self.store, now, 0, &names, token.as_bytes(), ttl_ms);
+        self.ends_step();
+        extended.unwrap()
     }
 
     pub(super) fn downgrades(&mut self, name: &str, token: &str) -> u64 {
-        let place = place(name);
-        let now = ms(self.now_ms);
-        self.desk.downgrade(&mut self.space, now, place.as_ref(), token.as_bytes(), TTL_MS).unwrap()
+        let (now, id) = (self.now(), id(name));
+        let fence = self.manager.downgrade(&mut self.store, now, id.as_ref(), token.as_bytes(), TTL_MS);
+        self.ends_step();
+        fence.unwrap()
     }
 
-    /// The client of this request goes; what follows from it is left to [`Scene::drives`].
-    pub(super) fn leaves(&mut self, ticket: Ticket) -> Parting {
-        let parting = self.desk.leave(ticket);
-        self.desk.waitlist().check();
-        parting
+    /// The client of this request goes.
+    pub(super) fn cancels(&mut self, request: RequestId) -> bool {
+        let records = self.store.records.len();
+        let did_wait = self.manager.cancel(request);
+        assert_eq!(self.store.records.len(), records, "touches no lock");
+        self.ends_step();
+        did_wait
     }
 
-    pub(super) fn drives(&mut self) {
-        self.desk.drive(&mut self.space, ms(self.now_ms));
-        self.desk.waitlist().check();
-        assert!(!self.desk.has_work());
+    pub(super) fn closes(&mut self, connection: u64) {
+        self.manager.connection_closed(connection);
+        self.ends_step();
     }
 
-    /// Sets the clock and drives.
-    pub(super) fn drives_at(&mut self, now_ms: u64) {
-        self.now_ms = now_ms;
-        self.drives();
+    /// Something out of our hands happens to the key, and the manager is told of it.
+    pub(super) fn happens(&mut self, name: &str, what: impl FnOnce(&mut MemoryStore, &LockId)) {
+        let id = id(name);
+        what(&mut self.store, &id);
+        self.manager.key_changed(id.as_ref());
+        self.ends_step();
     }
 
-    /// Something out of our hands happens to the key, and the desk is told of it.
-    pub(super) fn happens(&mut self, name: &str, what: impl FnOnce(&mut Primary, &Place)) {
-        let place = place(name);
-        what(&mut self.space, &place);
-        self.desk.mark(place.as_ref());
-        self.drives();
+    /// No new hold is given for so many milliseconds.
+    pub(super) fn starts_grace(&mut self, ms: u64) {
+        let until_ms = self.now().monotonic_ms() + ms;
+        self.manager.set_grace(until_ms);
+        self.ends_step();
     }
 
-    /// Every answer since the last call, in order, as "token granted", "token timed out" or "token"
-    /// and the first word of the error.
+    /// Every answer since the last call, in order, as "token granted", "token timed out" or "token" and
+    /// the error.
     pub(super) fn news(&mut self) -> Vec<String> {
-        self.answers().into_iter().map(|(news, _)| news).collect()
+        self.results().into_iter().map(|(news, _)| news).collect()
     }
 
     /// The fences of the grants since the last call, in order.
     pub(super) fn fences(&mut self) -> Vec<u64> {
-        self.answers().into_iter().filter_map(|(_, fence)| fence).collect()
+        self.results().into_iter().filter_map(|(_, fence)| fence).collect()
     }
 
-    fn answers(&mut self) -> Vec<(String, Option<u64>)> {
-        let answers = self.desk.take_answers().into_iter();
-        let named = answers.map(|(ticket, answer)| {
-            let who = self.who.remove(&ticket).expect("one answer each");
-            match answer {
-                Answer::Granted(fence) => (format!("{who} granted"), Some(fence)),
-                Answer::TimedOut => (format!("{who} timed out"), None),
-                Answer::Refused(refusal) => {
-                    let text = refusal.to_string();
-                    (format!("{who} {}", text.split(' ').next().unwrap_or_default()), None)
-                }
+    fn results(&mut self) -> Vec<(String, Option<u64>)> {
+        let results = self.manager.take_results().into_iter();
+        let named = results.map(|(request, result)| {
+            let who = self.who.remove(&request).expect("one result each");
+            match result {
+                WaitResult::Granted(fence) => (format!("{who} granted"), Some(fence)),
+                WaitResult::TimedOut => (format!("{who} timed out"), None),
+                WaitResult::Failed(error) => (format!("{who} {error:?}"), None),
             }
         });
         named.collect()
@@ -192,25 +258,26 @@ impl Scene {
 
     /// The hold that the token has now, if any.
     pub(super) fn hold(&self, name: &str, token: &str) -> Option<&Holder> {
-        self.space.lock(&place(name))?.holder(token.as_bytes(), self.now_ms)
+        self.store.lock(&id(name))?.holder(token.as_bytes(), self.wall_ms())
     }
 
     /// Who holds the lock now and how, oldest first: "A reads", "A writes".
     pub(super) fn held(&self, name: &str) -> Vec<String> {
-        let Some(lock) = self.space.lock(&place(name)) else { return Vec::new() };
+        let Some(lock) = self.store.lock(&id(name)) else { return Vec::new() };
         let how = if lock.mode() == Mode::Write { "writes" } else { "reads" };
-        let live = lock.holders().filter(|holder| holder.is_live(self.now_ms));
+        let live = lock.holders().filter(|holder| holder.is_live(self.wall_ms()));
         live.map(|holder| format!("{} {how}", String::from_utf8_lossy(&holder.token))).collect()
     }
 
     /// Who waits for this name, the next one first.
     pub(super) fn queue(&self, name: &str) -> Vec<String> {
-        let waiters = self.desk.waitlist().at(place(name).as_ref());
+        let waiters = self.manager.waitlist().at(id(name).as_ref());
         waiters.map(|waiter| String::from_utf8_lossy(&waiter.token).into_owned()).collect()
     }
 
-    /// When the desk has to be driven next, after the start.
+    /// When the queues have to be served next.
     pub(super) fn due_in(&self) -> Option<u64> {
-        self.desk.next_due_ms().map(|due_ms| due_ms - self.now_ms)
+        let now = self.now();
+        self.manager.next_due_ms(now).map(|due_ms| due_ms - now.monotonic_ms())
     }
 }

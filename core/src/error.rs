@@ -1,0 +1,38 @@
+//! Why a request is refused. Whoever speaks to clients words it.
+
+use std::rc::Rc;
+
+use crate::ids::LockId;
+use crate::mode::Mode;
+
+/// Why a request cannot be granted however long it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockError {
+    /// The key holds another type.
+    WrongType,
+    /// This node of a cluster does not serve the key now: its slot is moving or has moved.
+    NotServed,
+    /// The token holds the lock in this mode, and asked for the other.
+    WrongMode(Mode),
+    /// The token was to upgrade or downgrade a hold that it does not have.
+    NotHeld,
+    /// To wait would close a cycle of owners that wait for each other.
+    Deadlock(Vec<DeadlockStep>),
+    /// So many requests wait already.
+    QueueFull(usize),
+    /// No new hold is given before this many milliseconds have passed.
+    Grace(u64),
+    /// The fence or the deadline would be greater than a stored lock can carry.
+    OutOfRange,
+    /// The server has become a replica.
+    NotPrimary,
+}
+
+/// One step of a cycle: `token` waits at `lock` for the next step's token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadlockStep {
+    /// Who waits.
+    pub token: Rc<[u8]>,
+    /// Where.
+    pub lock: LockId,
+}

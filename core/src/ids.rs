@@ -1,0 +1,69 @@
+//! Who and where: names of locks, numbers of requests, tokens and connections. Imports nothing else.
+
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+use hashbrown::Equivalent;
+
+/// The name of a lock: a key in one of the server's databases. Sorted by database first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockId {
+    /// The number of the database.
+    pub db: i32,
+    /// The key.
+    pub name: Rc<[u8]>,
+}
+
+/// A borrowed [`LockId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LockIdRef<'a> {
+    /// The number of the database.
+    pub db: i32,
+    /// The key.
+    pub name: &'a [u8],
+}
+
+impl LockId {
+    /// This name, borrowed.
+    #[must_use]
+    pub fn as_ref(&self) -> LockIdRef<'_> {
+        LockIdRef { db: self.db, name: &self.name }
+    }
+}
+
+impl From<LockIdRef<'_>> for LockId {
+    fn from(id: LockIdRef<'_>) -> Self {
+        Self { db: id.db, name: id.name.into() }
+    }
+}
+
+impl Hash for LockId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_ref().hash(state);
+    }
+}
+
+impl Equivalent<LockId> for LockIdRef<'_> {
+    fn equivalent(&self, id: &LockId) -> bool {
+        *self == id.as_ref()
+    }
+}
+
+/// The number of a waiting request in order of arrival, unique while the server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub(crate) u64);
+
+impl RequestId {
+    /// Before every number that is given.
+    pub(crate) const FIRST: Self = Self(0);
+    /// After every number that is given.
+    pub(crate) const LAST: Self = Self(u64::MAX);
+
+    /// What could be given after this one.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// The server's number of a client's connection.
+pub type ConnectionId = u64;

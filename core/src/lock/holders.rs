@@ -1,0 +1,332 @@
+//! The table of a lock's holders.
+//!
+//! A handful of holders is a plain array, searched from end to end: most locks have one. Above
+//! [`INDEX_ABOVE`] the holders are kept in trees, so that a lock with 100,000 readers is joined and left
+//! at nearly the cost of one with ten. Trees, not hash tables: they grow by a node at a time, so no
+//! single reader pays for the growth of the whole. The table knows nothing of modes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
+use std::mem::{self, size_of};
+
+use hashbrown::DefaultHashBuilder;
+use smallvec::{SmallVec, smallvec};
+
+use super::holder::Holder;
+use crate::alloc_size::allocated;
+
+/// Up to this many holders a linear search beats the trees.
+const INDEX_ABOVE: usize = 16;
+
+/// Holders by token, by fence and by deadline. Tokens and fences are unique.
+#[derive(Clone, Debug)]
+pub(crate) enum Holders {
+    /// In no particular order. Most locks have one holder, which needs no allocation of its own.
+    Few(SmallVec<[Holder; 1]>),
+    /// More than a few.
+    Many(Box<Trees>),
+}
+
+/// Every entry leads to a holder by its fence.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trees {
+    by_fence: BTreeMap<u64, Box<Holder>>,
+    /// The hash of the token, and the fence.
+    by_token: BTreeSet<(u64, u64)>,
+    by_deadline: BTreeSet<(u64, u64)>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self::Few(SmallVec::new())
+    }
+}
+
+impl Holders {
+    pub(crate) fn one(holder: Holder) -> Self {
+        Self::Few(smallvec![holder])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Few(few) => few.len(),
+            Self::Many(trees) => trees.by_fence.len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether to free the table takes more than a moment.
+    pub(crate) fn is_large(&self) -> bool {
+        self.len() > 1000
+    }
+
+    /// In no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Holder> {
+        let (few, many) = match self {
+            Self::Few(few) => (&few[..], None),
+            Self::Many(trees) => (&[][..], Some(trees.by_fence.values())),
+        };
+        few.iter().chain(many.into_iter().flatten().map(|holder| &**holder))
+    }
+
+    /// Oldest hold first.
+    pub(crate) fn by_fence(&self) -> Box<dyn DoubleEndedIterator<Item = &Holder> + '_> {
+        match self {
+            Self::Few(few) => {
+                let mut all: Vec<&Holder> = few.iter().collect();
+                all.sort_unstable_by_key(|holder| holder.fence);
+                Box::new(all.into_iter())
+            }
+            Self::Many(trees) => Box::new(trees.by_fence.values().map(|holder| &**holder)),
+        }
+    }
+
+    pub(crate) fn get(&self, token: &[u8]) -> Option<&Holder> {
+        match self {
+            Self::Few(few) => few.iter().find(|holder| *holder.token == *token),
+            Self::Many(trees) => trees.get(token),
+        }
+    }
+
+    pub(crate) fn with_fence(&self, fence: u64) -> Option<&Holder> {
+        match self {
+            Self::Few(few) => few.iter().find(|holder| holder.fence == fence),
+            Self::Many(trees) => trees.by_fence.get(&fence).map(|holder| &**holder),
+        }
+    }
+
+    /// The latest deadline among holders other than `but`; 0 when there is none.
+    pub(crate) fn last_deadline_ms(&self, but: Option<&Holder>) -> u64 {
+        let but = but.map(|holder| holder.fence);
+        match self {
+            Self::Few(few) => {
+                let others = few.iter().filter(|holder| Some(holder.fence) != but);
+                others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
+            }
+            Self::Many(trees) => {
+                let mut last_first = trees.by_deadline.iter().rev();
+                last_first.find(|(_, fence)| Some(*fence) != but).map_or(0, |(deadline_ms, _)| *deadline_ms)
+            }
+        }
+    }
+
+    /// How many holders have a deadline at or before `at_ms`. Costs what those or the others are,
+    /// whichever are fewer.
+    pub(crate) fn count_ended(&self, at_ms: u64) -> usize {
+        match self {
+            Self::Few(few) => few.iter().filter(|holder| holder.deadline_ms <= at_ms).count(),
+            Self::Many(trees) => {
+                let mut ended = trees.by_deadline.range(..=(at_ms, u64::MAX));
+                let mut live = trees.by_deadline.range((at_ms + 1, 0)..);
+                let mut count = 0;
+                loop {
+                    if ended.next().is_none() {
+                        return count;
+                    }
+                    if live.next().is_none() {
+                        return trees.by_deadline.len() - count;
+                    }
+                    count += 1;
+                }
+            }
+        }
+    }
+
+    /// The highest fence of a holder whose deadline is after `now_ms`. Costs what the live holders or the
+    /// later fences are, whichever are fewer.
+    pub(crate) fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
+        match self {
+            Self::Few(few) => {
+                few.iter().filter(|holder| holder.is_live(now_ms)).map(|holder| holder.fence).max()
+            }
+            Self::Many(trees) => {
+                let mut live = trees.by_deadline.range((now_ms + 1, 0)..).map(|(_, fence)| *fence);
+                let mut highest = None;
+                for holder in trees.by_fence.values().rev() {
+                    if holder.is_live(now_ms) {
+                        return Some(holder.fence);
+                    }
+                    match live.next() {
+                        Some(fence) => highest = highest.max(Some(fence)),
+                        None => return highest,
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// The first `most` holders whose deadline is after `now_ms`, oldest hold first.
+    pub(crate) fn live(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
+        const FEW: usize = 1000;
+        if let Self::Many(trees) = self {
+            let live = || trees.by_deadline.range((now_ms + 1, 0)..);
+            // A few among many that have ended are found by their deadlines.
+            if live().nth(FEW).is_none() {
+                let mut fences: Vec<u64> = live().map(|(_, fence)| *fence).collect();
+                fences.sort_unstable();
+                return fences.iter().take(most).map(|fence| &*trees.by_fence[fence]).collect();
+            }
+        }
+        self.by_fence().filter(|holder| holder.is_live(now_ms)).take(most).collect()
+    }
+
+    /// The latest moment up to `at_ms` at which dropping the holders that have ended by then drops at most
+    /// `most` of them, or all that ended at the very first millisecond: else those would never go.
+    pub(crate) fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
+        match self {
+            Self::Few(_) => at_ms,
+            Self::Many(trees) => match trees.by_deadline.iter().nth(most) {
+                Some((deadline_ms, _)) if *deadline_ms <= at_ms => {
+                    let first_ms = trees.by_deadline.first().map_or(0, |(first_ms, _)| *first_ms);
+                    first_ms.max(deadline_ms - 1)
+                }
+                _ => at_ms,
+            },
+        }
+    }
+
+    /// The holders with a deadline at or before `at_ms`.
+    pub(crate) fn ended(&self, at_ms: u64) -> Box<dyn Iterator<Item = &Holder> + '_> {
+        match self {
+            Self::Few(few) => Box::new(few.iter().filter(move |holder| holder.deadline_ms <= at_ms)),
+            Self::Many(trees) => {
+                let ended = trees.by_deadline.range(..=(at_ms, u64::MAX));
+                Box::new(ended.map(|(_, fence)| &*trees.by_fence[fence]))
+            }
+        }
+    }
+
+    /// Adds a holder whose token and fence the table does not have.
+    pub(crate) fn insert(&mut self, holder: Holder) {
+        debug_assert!(self.get(&holder.token).is_none() && self.with_fence(holder.fence).is_none());
+        match self {
+            Self::Few(few) if few.len() < INDEX_ABOVE => few.push(holder),
+            Self::Few(few) => {
+                let mut trees = Trees::default();
+                mem::take(few).into_iter().for_each(|holder| trees.insert(Box::new(holder)));
+                trees.insert(Box::new(holder));
+                *self = Self::Many(Box::new(trees));
+            }
+            Self::Many(trees) => trees.insert(Box::new(holder)),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, token: &[u8]) -> Option<Holder> {
+        match self {
+            Self::Few(few) => {
+                let slot = few.iter().position(|holder| *holder.token == *token)?;
+                Some(few.swap_remove(slot))
+            }
+            Self::Many(trees) => {
+                let fence = trees.get(token)?.fence;
+                let gone = trees.remove(fence);
+                self.shrink();
+                gone
+            }
+        }
+    }
+
+    /// Gives the holder with this token another deadline. False when there is no such holder.
+    pub(crate) fn set_deadline(&mut self, token: &[u8], deadline_ms: u64) -> bool {
+        match self {
+            Self::Few(few) => {
+                let own = few.iter_mut().find(|holder| *holder.token == *token);
+                own.map(|holder| holder.deadline_ms = deadline_ms).is_some()
+            }
+            Self::Many(trees) => {
+                let Some(fence) = trees.get(token).map(|holder| holder.fence) else { return false };
+                let Some(holder) = trees.by_fence.get_mut(&fence) else { return false };
+                trees.by_deadline.remove(&(holder.deadline_ms, fence));
+                trees.by_deadline.insert((deadline_ms, fence));
+                holder.deadline_ms = deadline_ms;
+                true
+            }
+        }
+    }
+
+    /// Drops every holder with a deadline at or before `at_ms`.
+    pub(crate) fn remove_ended(&mut self, at_ms: u64) {
+        match self {
+            Self::Few(few) => few.retain(|holder| holder.deadline_ms > at_ms),
+            Self::Many(trees) => {
+                while let Some(&(deadline_ms, fence)) = trees.by_deadline.first()
+                    && deadline_ms <= at_ms
+                {
+                    trees.remove(fence);
+                }
+                self.shrink();
+            }
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let owned: usize = self.iter().map(Holder::heap_bytes).sum();
+        owned
+            + match self {
+                Self::Few(few) if few.spilled() => allocated(few.capacity() * size_of::<Holder>()),
+                Self::Few(_) => 0,
+                Self::Many(trees) => trees.heap_bytes(),
+            }
+    }
+
+    pub(crate) fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+        let (few, many) = match self {
+            Self::Few(few) => (&mut few[..], None),
+            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.values_mut())),
+        };
+        let holders = few.iter_mut().chain(many.into_iter().flatten().map(|holder| &mut **holder));
+        holders.map(|holder| &mut holder.meta)
+    }
+
+    /// A crowd that has gone leaves an array behind.
+    fn shrink(&mut self) {
+        if let Self::Many(trees) = self
+            && trees.by_fence.len() <= INDEX_ABOVE / 2
+        {
+            let few = mem::take(&mut trees.by_fence).into_values().map(|holder| *holder).collect();
+            *self = Self::Few(few);
+        }
+    }
+}
+
+impl Trees {
+    fn hash(&self, token: &[u8]) -> u64 {
+        self.hasher.hash_one(token)
+    }
+
+    fn get(&self, token: &[u8]) -> Option<&Holder> {
+        let hash = self.hash(token);
+        let same_hash = self.by_token.range((hash, 0)..=(hash, u64::MAX));
+        same_hash.map(|(_, fence)| &*self.by_fence[fence]).find(|holder| *holder.token == *token)
+    }
+
+    fn insert(&mut self, holder: Box<Holder>) {
+        self.by_token.insert((self.hash(&holder.token), holder.fence));
+        self.by_deadline.insert((holder.deadline_ms, holder.fence));
+        self.by_fence.insert(holder.fence, holder);
+    }
+
+    fn remove(&mut self, fence: u64) -> Option<Holder> {
+        let gone = self.by_fence.remove(&fence)?;
+        self.by_token.remove(&(self.hash(&gone.token), fence));
+        self.by_deadline.remove(&(gone.deadline_ms, fence));
+        Some(*gone)
+    }
+
+    /// Estimated: a node of the standard library's trees has room for 11 entries, and is filled to some two
+    /// thirds.
+    fn heap_bytes(&self) -> usize {
+        const NODE_ROOM: usize = 11;
+        const NODE_FILL: usize = 7;
+        const NODE_HEAD_BYTES: usize = 16;
+        let node = allocated(NODE_ROOM * size_of::<(u64, u64)>() + NODE_HEAD_BYTES);
+        let nodes = self.by_fence.len() / NODE_FILL + 1;
+        allocated(size_of::<Self>()) + self.by_fence.len() * allocated(size_of::<Holder>()) + 3 * nodes * node
+    }
+}

@@ -1,0 +1,304 @@
+//! One lock: its mode, its holders, and what may be granted on it.
+//!
+//! A lock is a value. It knows neither its own name nor who waits for it, and time is always passed
+//! in: a holder whose deadline is at or before the moment asked about holds nothing, even while it
+//! is still in the table. It leaves the table only by an [`Effect`], so that copies of a lock stay
+//! equal to the byte.
+
+mod holder;
+mod holders;
+
+use std::mem::{self, size_of};
+
+use crate::alloc_size::allocated;
+use crate::effect::{Change, Effect};
+use crate::mode::{Mode, Want};
+pub use holder::Holder;
+use holders::Holders;
+
+/// Whether one token's request can be granted on one lock, before the queue is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Nothing in the lock is in the way.
+    Free,
+    /// The token has what it wants already, with this fence.
+    Held {
+        /// The fence of the present hold.
+        fence: u64,
+    },
+    /// The token holds the lock in this mode, which is not the one it wants.
+    WrongMode(Mode),
+    /// An upgrade was asked for and the token holds nothing.
+    NotHeld,
+    /// Others are in the way, and unless they act, nothing changes before this moment.
+    Blocked {
+        /// In Unix milliseconds.
+        until_ms: u64,
+    },
+}
+
+impl Admission {
+    /// Whether others are in the way.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        matches!(self, Self::Blocked { .. })
+    }
+}
+
+/// What an effect left behind.
+#[derive(Debug)]
+pub struct Applied {
+    /// The lock has no holders left: it must be deleted.
+    pub is_empty: bool,
+    /// Holders that made way for the new one, for the caller to drop.
+    pub replaced: Replaced,
+}
+
+/// See [`Applied::replaced`].
+#[derive(Debug, Default)]
+pub struct Replaced(Holders);
+
+impl Replaced {
+    /// Whether to drop them takes more than a moment, so that another thread should.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.0.is_large()
+    }
+}
+
+/// A lock that somebody holds or held. It is never without holders.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    mode: Mode,
+    holders: Holders,
+}
+
+impl Lock {
+    /// A lock from its parts, or `None` when they contradict each other: no holder, more than one
+    /// writer, a token or a fence twice.
+    pub(crate) fn from_parts(mode: Mode, holders: Vec<Holder>) -> Option<Self> {
+        if holders.is_empty() || (mode == Mode::Write && holders.len() > 1) {
+            return None;
+        }
+        let mut table = Holders::default();
+        for holder in holders {
+            if table.get(&holder.token).is_some() || table.with_fence(holder.fence).is_some() {
+                return None;
+            }
+            table.insert(holder);
+        }
+        Some(Self { mode, holders: table })
+    }
+
+    /// The lock that an effect makes out of nothing, if it makes one.
+    #[must_use]
+    pub fn born_of(effect: &Effect<'_>) -> Option<Self> {
+        match effect.change {
+            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Some(Self {
+                mode,
+                holders: Holders::one(Holder {
+                    token: token.into(),
+                    fence,
+                    since_ms,
+                    deadline_ms,
+                    meta: meta.into(),
+                }),
+            }),
+            Change::Extend { .. } | Change::Release { .. } => None,
+        }
+    }
+
+    /// Makes the change.
+    pub fn apply(&mut self, effect: &Effect<'_>) -> Applied {
+        let mut replaced = Holders::default();
+        if effect.at_ms > 0 {
+            self.holders.remove_ended(effect.at_ms);
+        }
+        match effect.change {
+            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
+                if mode == Mode::Write || self.mode == Mode::Write {
+                    replaced = mem::take(&mut self.holders);
+                } else {
+                    self.holders.remove(token);
+                    // Only a damaged stream could bring another token's fence; the newer word counts.
+                    if let Some(other) = self.holders.with_fence(fence).map(|holder| holder.token.clone()) {
+                        self.holders.remove(&other);
+                    }
+                }
+                self.mode = mode;
+                self.holders.insert(Holder {
+                    token: token.into(),
+                    fence,
+                    since_ms,
+                    deadline_ms,
+                    meta: meta.into(),
+                });
+            }
+            Change::Extend { token, deadline_ms } => {
+                self.holders.set_deadline(token, deadline_ms);
+            }
+            Change::Release { token } => {
+                self.holders.remove(token);
+            }
+        }
+        Applied { is_empty: self.holders.is_empty(), replaced: Replaced(replaced) }
+    }
+
+    /// The mode of the lock, live or not.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The holder with this token, if its hold is in force.
+    #[must_use]
+    pub fn holder(&self, token: &[u8], now_ms: u64) -> Option<&Holder> {
+        self.holders.get(token).filter(|holder| holder.is_live(now_ms))
+    }
+
+    /// The holder with this fence, if its hold is in force.
+    #[must_use]
+    pub fn holder_with_fence(&self, fence: u64, now_ms: u64) -> Option<&Holder> {
+        self.holders.with_fence(fence).filter(|holder| holder.is_live(now_ms))
+    }
+
+    /// The highest fence of a hold that is in force.
+    #[must_use]
+    pub fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
+        self.holders.highest_live_fence(now_ms)
+    }
+
+    /// The highest fence of all holds, live or not.
+    #[must_use]
+    pub fn highest_fence(&self) -> u64 {
+        self.holders.by_fence().next_back().map_or(0, |holder| holder.fence)
+    }
+
+    /// How many holders are in the table, whether or not their deadlines have passed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Never: a lock without holders does not exist.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.holders.is_empty()
+    }
+
+    /// How many holds are in force.
+    #[must_use]
+    pub fn live_len(&self, now_ms: u64) -> usize {
+        self.holders.len() - self.holders.count_ended(now_ms)
+    }
+
+    /// Whether any hold is in force.
+    #[must_use]
+    pub fn is_live(&self, now_ms: u64) -> bool {
+        self.last_deadline_ms() > now_ms
+    }
+
+    /// The latest deadline, in Unix milliseconds: the expiry of the key.
+    #[must_use]
+    pub fn last_deadline_ms(&self) -> u64 {
+        self.holders.last_deadline_ms(None)
+    }
+
+    /// The holders in the order in which their holds began, live or not.
+    pub fn holders(&self) -> impl DoubleEndedIterator<Item = &Holder> {
+        self.holders.by_fence()
+    }
+
+    /// The first `most` of the holders whose holds are in force, in the order in which these began.
+    #[must_use]
+    pub fn live_holders(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
+        self.holders.live(now_ms, most)
+    }
+
+    /// The holders in no particular order, live or not, at no cost.
+    pub fn holders_unordered(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.iter()
+    }
+
+    /// How many holders would be dropped by an effect at `at_ms` although another holder was due to
+    /// stay longer than they: those whose deadline "passed while others kept the lock".
+    #[must_use]
+    pub fn count_outlived(&self, at_ms: u64) -> usize {
+        if self.holders.count_ended(at_ms) == 0 {
+            return 0;
+        }
+        self.holders.count_ended(at_ms.min(self.last_deadline_ms().saturating_sub(1)))
+    }
+
+    /// The holders that an effect at `at_ms` drops.
+    pub fn ended(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
+        self.holders.ended(at_ms)
+    }
+
+    /// How many holders an effect at `at_ms` drops.
+    #[must_use]
+    pub fn count_ended(&self, at_ms: u64) -> usize {
+        self.holders.count_ended(at_ms)
+    }
+
+    /// Whether a request of `token` can be granted on this lock at `now_ms`.
+    #[must_use]
+    pub fn admission(&self, token: &[u8], want: Want, now_ms: u64) -> Admission {
+        let own = self.holder(token, now_ms);
+        match (want, own) {
+            (Want::Hold(mode), Some(own)) if mode == self.mode => Admission::Held { fence: own.fence },
+            (Want::Hold(_), Some(_)) => Admission::WrongMode(self.mode),
+            (Want::Hold(mode), None) => {
+                if !self.is_live(now_ms) || (mode == Mode::Read && self.mode == Mode::Read) {
+                    Admission::Free
+                } else {
+                    Admission::Blocked { until_ms: self.last_deadline_ms() }
+                }
+            }
+            (Want::Upgrade, None) => Admission::NotHeld,
+            (Want::Upgrade, Some(own)) if self.mode == Mode::Write => Admission::Held { fence: own.fence },
+            (Want::Upgrade, Some(own)) => {
+                let others_ms = self.holders.last_deadline_ms(Some(own));
+                if others_ms <= now_ms {
+                    Admission::Free
+                } else {
+                    Admission::Blocked { until_ms: others_ms.min(own.deadline_ms) }
+                }
+            }
+        }
+    }
+
+    /// The latest moment up to `now_ms` that an effect may be dated so that it drops a few hundred holders
+    /// at most. What remains in the table holds nothing, and goes with the effects that follow.
+    #[must_use]
+    pub fn effect_ms(&self, now_ms: u64) -> u64 {
+        const DROPPED_AT_ONCE: usize = 500;
+        self.holders.drop_limit_ms(now_ms, DROPPED_AT_ONCE)
+    }
+
+    /// Whether to drop the lock takes more than a moment, so that another thread should.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.holders.is_large()
+    }
+
+    /// Bytes that the lock occupies on the heap, itself included.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        allocated(size_of::<Self>()) + self.holders.heap_bytes()
+    }
+
+    /// The metadata of the holders, for a defragmenting allocator to move.
+    pub fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+        self.holders.metas_mut()
+    }
+}
+
+/// Two locks are equal when they have the same mode and the same holders, live or not.
+impl PartialEq for Lock {
+    fn eq(&self, other: &Self) -> bool {
+        self.mode == other.mode && self.len() == other.len() && self.holders().eq(other.holders())
+    }
+}
+
+impl Eq for Lock {}

@@ -1,0 +1,186 @@
+//! Which hold ends with which connection.
+//!
+//! A hold is known by its fence, which no other hold ever has. So an entry that has become stale, because
+//! its hold was released, expired, flushed or renamed, leads to nothing and does no harm; stale entries
+//! are dropped when their deadline has passed, a few at each new entry.
+//!
+//! It is this server's alone: neither stored nor replicated, for the connection is neither.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::ConnectionId;
+
+/// A hold that ends with a connection: one fence, on one lock or on several.
+#[derive(Debug)]
+pub(super) struct EphemeralHold {
+    connection: ConnectionId,
+    /// The database that the locks were in, by the number that [`Databases`] gives it.
+    db: i32,
+    pub(super) names: BTreeSet<Box<[u8]>>,
+    pub(super) token: Box<[u8]>,
+    /// When to look whether it is stale, in Unix milliseconds.
+    check_ms: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct EphemeralHolds {
+    by_fence: BTreeMap<u64, EphemeralHold>,
+    by_connection: BTreeMap<ConnectionId, BTreeSet<u64>>,
+    by_check: BTreeSet<(u64, u64)>,
+    /// Connections that have closed and whose holds have not all been ended. The oldest first.
+    closed: BTreeSet<ConnectionId>,
+    databases: Databases,
+}
+
+impl EphemeralHolds {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_fence.is_empty()
+    }
+
+    /// The hold with this fence ends with this connection.
+    pub(super) fn bind(
+        &mut self,
+        fence: u64,
+        connection: ConnectionId,
+        db: i32,
+        names: &[&[u8]],
+        token: &[u8],
+        deadline_ms: u64,
+    ) {
+        let hold = EphemeralHold {
+            connection,
+            db: self.databases.number_of(db),
+            names: names.iter().map(|name| Box::from(*name)).collect(),
+            token: token.into(),
+            check_ms: deadline_ms,
+        };
+        self.insert(fence, hold);
+    }
+
+    fn insert(&mut self, fence: u64, hold: EphemeralHold) {
+        self.by_check.insert((hold.check_ms, fence));
+        self.by_connection.entry(hold.connection).or_default().insert(fence);
+        self.by_fence.insert(fence, hold);
+    }
+
+    pub(super) fn remove(&mut self, fence: u64) -> Option<EphemeralHold> {
+        let hold = self.by_fence.remove(&fence)?;
+        self.by_check.remove(&(hold.check_ms, fence));
+        if let Some(fences) = self.by_connection.get_mut(&hold.connection) {
+            fences.remove(&fence);
+            if fences.is_empty() {
+                self.by_connection.remove(&hold.connection);
+                self.closed.remove(&hold.connection);
+            }
+        }
+        Some(hold)
+    }
+
+    /// The hold with this fence has ended on this lock.
+    pub(super) fn end(&mut self, fence: u64, name: &[u8]) {
+        let Some(hold) = self.by_fence.get_mut(&fence) else { return };
+        hold.names.remove(name);
+        if hold.names.is_empty() {
+            self.remove(fence);
+        }
+    }
+
+    /// The hold has another fence now on this lock: it was upgraded or downgraded.
+    pub(super) fn change_fence(&mut self, old: u64, new: u64, name: &[u8], deadline_ms: u64) {
+        let Some(hold) = self.by_fence.get(&old) else { return };
+        let renamed = EphemeralHold {
+            connection: hold.connection,
+            db: hold.db,
+            names: BTreeSet::from([name.into()]),
+            token: hold.token.clone(),
+            check_ms: deadline_ms,
+        };
+        self.insert(new, renamed);
+        self.end(old, name);
+    }
+
+    /// This connection has closed. Whether any hold ends with it.
+    pub(super) fn close(&mut self, connection: ConnectionId) -> bool {
+        self.by_connection.contains_key(&connection) && self.closed.insert(connection)
+    }
+
+    /// Whether the hold with this fence is to end because its connection has closed.
+    pub(super) fn has_ended(&self, fence: u64) -> bool {
+        !self.closed.is_empty()
+            && self.by_fence.get(&fence).is_some_and(|hold| self.closed.contains(&hold.connection))
+    }
+
+    /// Whether any hold is to end.
+    pub(super) fn has_work(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// The first hold that is to end after this one: its connection and fence, its database, itself.
+    pub(super) fn next_ended(
+        &self,
+        after: Option<(ConnectionId, u64)>,
+    ) -> Option<((ConnectionId, u64), i32, &EphemeralHold)> {
+        let (from_connection, from_fence) =
+            after.map_or((0, 0), |(connection, fence)| (connection, fence + 1));
+        for connection in self.closed.range(from_connection..) {
+            let from = if *connection == from_connection { from_fence } else { 0 };
+            let fences = self.by_connection.get(connection).into_iter();
+            if let Some(fence) = fences.flat_map(|fences| fences.range(from..)).next() {
+                let hold = self.by_fence.get(fence)?;
+                return Some(((*connection, *fence), self.databases.index_of(hold.db), hold));
+            }
+        }
+        None
+    }
+
+    /// An entry whose hold was due to have ended by now, for the caller to look whether it has.
+    pub(super) fn next_check(&self, now_unix_ms: u64) -> Option<(u64, i32, &EphemeralHold)> {
+        let (check_ms, fence) = self.by_check.first()?;
+        let hold = self.by_fence.get(fence).filter(|_| *check_ms <= now_unix_ms)?;
+        Some((*fence, self.databases.index_of(hold.db), hold))
+    }
+
+    /// The hold is alive and is due to end at this moment.
+    pub(super) fn check_again_at(&mut self, fence: u64, deadline_ms: u64) {
+        if let Some(hold) = self.by_fence.get_mut(&fence) {
+            self.by_check.remove(&(hold.check_ms, fence));
+            hold.check_ms = deadline_ms;
+            self.by_check.insert((deadline_ms, fence));
+        }
+    }
+
+    /// Two databases have changed places.
+    pub(super) fn swap_databases(&mut self, first: i32, second: i32) {
+        self.databases.swap(first, second);
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        *self = Self { databases: std::mem::take(&mut self.databases), ..Self::default() };
+    }
+}
+
+/// Numbers of databases that stay with their keys: `SWAPDB` exchanges two of them, whatever the number of
+/// entries that use them.
+#[derive(Debug, Default)]
+struct Databases {
+    number_of: BTreeMap<i32, i32>,
+}
+
+impl Databases {
+    fn number_of(&self, index: i32) -> i32 {
+        self.number_of.get(&index).copied().unwrap_or(index)
+    }
+
+    fn index_of(&self, number: i32) -> i32 {
+        let found = self.number_of.iter().find(|(_, own)| **own == number);
+        found.map_or(number, |(index, _)| *index)
+    }
+
+    fn swap(&mut self, first: i32, second: i32) {
+        let (first_number, second_number) = (self.number_of(first), self.number_of(second));
+        self.number_of.insert(first, second_number);
+        self.number_of.insert(second, first_number);
+    }
+}

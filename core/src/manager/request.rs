@@ -1,0 +1,59 @@
+//! What is asked of the manager, and what it answers.
+
+use crate::error::LockError;
+use crate::ids::{ConnectionId, RequestId};
+use crate::mode::Want;
+
+/// A request for a hold.
+#[derive(Clone, Copy, Debug)]
+pub struct AcquireRequest<'a> {
+    /// The database.
+    pub db: i32,
+    /// The keys, each once. All of them or none is granted.
+    pub names: &'a [&'a [u8]],
+    /// Who asks.
+    pub token: &'a [u8],
+    /// What for. An upgrade names one key.
+    pub want: Want,
+    /// How long the hold shall last, from the grant on.
+    pub ttl_ms: u64,
+    /// The metadata of the hold. `None` keeps what a refreshed or upgraded hold has.
+    pub meta: Option<&'a [u8]>,
+    /// What to do if it cannot be granted at once.
+    pub wait: WaitPolicy,
+    /// The connection with which the hold shall end, if it shall.
+    pub connection: Option<ConnectionId>,
+}
+
+/// How long a request is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitPolicy {
+    /// Not at all.
+    NoWait,
+    /// For this many milliseconds.
+    Timeout(u64),
+    /// Without limit.
+    Forever,
+}
+
+/// What became of a request for a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcquireOutcome {
+    /// It holds, with this fence.
+    Granted(u64),
+    /// It cannot have it now and did not want to wait.
+    Refused,
+    /// It waits. Its [`WaitResult`] comes later.
+    Waiting(RequestId),
+}
+
+/// How a wait ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitResult {
+    /// The request holds, with this fence. Nothing takes it back.
+    Granted(u64),
+    /// It has waited as long as it wanted to.
+    TimedOut,
+    /// It can no longer be granted.
+    Failed(LockError),
+}

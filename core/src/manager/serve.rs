@@ -1,0 +1,347 @@
+//! Serving the queues: the one place where waiting requests are granted.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::{AcquireRequest, Admissions, LockManager, Scan, WaitPolicy, WaitResult, hold_at, same_hold};
+use crate::error::LockError;
+use crate::ids::{LockIdRef, RequestId};
+use crate::lock::Admission;
+use crate::queue::{QueueId, Waiter};
+use crate::store::{LockStore, Lookup};
+use crate::time::Timestamp;
+
+/// The time, once for each decision; `None` when this turn has taken long enough, and the rest is left to
+/// the next.
+pub trait Turn: FnMut() -> Option<Timestamp> {}
+impl<F: FnMut() -> Option<Timestamp>> Turn for F {}
+
+/// After holds of closed connections could not be ended because this node does not serve their keys, they
+/// are tried again so much later.
+const RETRY_ENDED_MS: u64 = 500;
+
+/// How far [`LockManager::probe`] has come.
+#[derive(Clone, Copy, Debug)]
+pub struct ProbePosition(QueueId);
+
+/// Whether a waiting request can be granted on all its locks.
+enum Assessment {
+    Clear(Admissions),
+    Blocked,
+    Failed(LockError),
+}
+
+impl LockManager {
+    /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.dirty.is_empty()
+            || !self.dirty_databases.is_empty()
+            || !self.revisit.is_empty()
+            || (self.ephemeral.has_work() && self.retry_ended_ms.is_none())
+    }
+
+    /// When [`LockManager::serve_queues`] has to be called next if nothing happens, on the monotonic clock.
+    #[must_use]
+    pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
+        let wake_ms = self
+            .waitlist
+            .next_wake_ms()
+            .map(|wake_ms| now.monotonic_ms() + wake_ms.saturating_sub(now.unix_ms()));
+        let grace_ms = (self.grace_until_ms > 0 && !self.waitlist.is_empty())
+            .then_some(self.grace_until_ms);
+        [wake_ms, grace_ms, self.next_wait_end_ms(), self.retry_ended_ms].into_iter().flatten().min()
+    }
+
+    /// When the next request gives up if nothing happens, on the monotonic clock.
+    #[must_use]
+    pub fn next_wait_end_ms(&self) -> Option<u64> {
+        self.waitlist.next_give_up_ms()
+    }
+
+    /// Does what is due: answers requests that have waited long enough, ends the holds of connections that
+    /// have closed, and grants whoever is at the front of a queue and can be granted. One step of each in
+    /// turn, and in each the oldest first, so that no crowd of one kind keeps the others waiting.
+    ///
+    /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
+    /// name only the front is looked at, until one cannot be granted.
+    pub fn serve_queues(&mut self, store: &mut impl LockStore, turn: &mut impl Turn) {
+        for round in 0_usize.. {
+            let Some(now) = turn() else { break };
+            let is_idle = !self.end_next_wait(now)
+                & !self.end_next_hold_of_closed(store, now)
+                & !self.serve_next_queue(store, now)
+                & !self.serve_next_revisit(store, now, round);
+            if is_idle && !self.scan_next_database() {
+                break;
+            }
+        }
+        store.close();
+    }
+
+    /// Answers the requests that have waited long enough, and leaves those behind them to
+    /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
+    pub fn end_waits(&mut self, turn: &mut impl Turn) {
+        while turn().is_some_and(|now| self.end_next_wait(now)) {}
+    }
+
+    /// Looks whether this node still serves the names that are waited for, one key for each request at
+    /// least: the names of one request are in one slot. Begins after the queue that the last call came to;
+    /// `None` when all have been looked at. [`LockManager::serve_queues`] sends away whom it cannot serve.
+    pub fn probe(
+        &mut self,
+        store: &mut impl LockStore,
+        mut after: Option<ProbePosition>,
+        turn: &mut impl Turn,
+    ) -> Option<ProbePosition> {
+        while let Some(queue) = self.waitlist.next_queue_id(after.map(|position| position.0)) {
+            if turn().is_none() {
+                store.close();
+                return after;
+            }
+            after = Some(ProbePosition(queue));
+            let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
+            // Whoever is at the front of none of its queues stands behind somebody in the same slot.
+            if front.is_some_and(|waiter| waiter.queues[0] == queue)
+                && let Some(lock) = self.waitlist.lock_of(queue)
+            {
+                store.open(lock.db, &[&lock.name]);
+                if matches!(store.get(0), Lookup::NotServed) {
+                    self.mark(queue);
+                }
+            }
+        }
+        store.close();
+        None
+    }
+
+    fn end_next_wait(&mut self, now: Timestamp) -> bool {
+        let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
+        self.finish(request, WaitResult::TimedOut);
+        true
+    }
+
+    /// Ends the next hold of a connection that has closed, on all its names.
+    fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        if !self.ephemeral.has_work() {
+            self.retry_ended_ms = None;
+            return false;
+        }
+        if self.retry_ended_ms.is_some_and(|at_ms| now.monotonic_ms() < at_ms) {
+            return false;
+        }
+        self.retry_ended_ms = None;
+        let Some((position, db, hold)) = self.ephemeral.next_ended(self.ended_up_to) else {
+            // Whatever is left could not be ended: the cluster is down, say.
+            self.ended_up_to = None;
+            if self.ephemeral.has_work() {
+                self.retry_ended_ms = Some(now.monotonic_ms() + RETRY_ENDED_MS);
+            }
+            return false;
+        };
+        let (_, fence) = position;
+        let token = hold.token.clone();
+        let names: Vec<Box<[u8]>> = hold.names.iter().cloned().collect();
+        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
+        store.open(db, &names);
+        for (at, name) in names.iter().enumerate() {
+            match hold_at(store, at, &token, now) {
+                Ok(Some(own)) if own.fence == fence => {
+                    self.drop_hold(store, at, now, LockIdRef { db, name }, &token, fence);
+                }
+                Err(LockError::NotServed) => self.ended_up_to = Some(position),
+                // It has ended in another way.
+                Ok(_) | Err(_) => self.ephemeral.end(fence, name),
+            }
+        }
+        true
+    }
+
+    fn serve_next_queue(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        if self.grace_until_ms != 0 && now.monotonic_ms() >= self.grace_until_ms {
+            self.set_grace(0);
+        }
+        if let Some(queue) = self.waitlist.pop_wake(now.unix_ms()) {
+            self.mark(queue);
+        }
+        let Some(queue) = self.dirty.pop_front() else { return false };
+        self.waitlist.set_dirty(queue, false);
+        if let Some(front) = self.waitlist.front(queue) {
+            if self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
+                self.revisit.insert(front);
+            } else {
+                self.attempt(store, now, front);
+            }
+        }
+        true
+    }
+
+    /// A request for many names, which may be at the front of all of them, is looked at when the queues have
+    /// been; but it does not wait for them for ever.
+    fn serve_next_revisit(&mut self, store: &mut impl LockStore, now: Timestamp, round: usize) -> bool {
+        const AT_LEAST_EVERY: usize = 64;
+        if !self.dirty.is_empty() && !(round + 1).is_multiple_of(AT_LEAST_EVERY) {
+            return true;
+        }
+        let Some(request) = self.revisit.pop_first() else { return false };
+        self.attempt(store, now, request);
+        true
+    }
+
+    /// Marks the next queue of a database that has changed as a whole.
+    fn scan_next_database(&mut self) -> bool {
+        let Some(mut entry) = self.dirty_databases.first_entry() else { return false };
+        let (db, scan) = (*entry.key(), entry.get_mut());
+        if let Some((name, queue)) = self.waitlist.next_queue(db, scan.done.as_deref()) {
+            scan.done = Some(name);
+            self.mark(queue);
+        } else if scan.again {
+            *scan = Scan::default();
+        } else {
+            entry.remove();
+        }
+        true
+    }
+
+    /// Grants a waiting request if it can be granted, ends its wait if it never can be, and notes when to
+    /// look at it again if it has to go on waiting.
+    fn attempt(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
+        let Some(waiter) = self.waitlist.get(request) else { return };
+        if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
+            return self.finish(request, WaitResult::TimedOut);
+        }
+        let (db, token) = (waiter.db, waiter.token.clone());
+        let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
+        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
+        store.open(db, &names);
+        self.end_closed_holds(store, now, db, &names, &token);
+        match self.assess(store, now, request) {
+            Assessment::Blocked => self.look_again_when_due(store, now, request),
+            Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),
+            Assessment::Clear(admissions) => self.serve(store, now, request, &names, &admissions),
+        }
+    }
+
+    fn assess(&self, store: &impl LockStore, now: Timestamp, request: RequestId) -> Assessment {
+        let Some(waiter) = self.waitlist.get(request) else { return Assessment::Blocked };
+        let mut admissions = Admissions::with_capacity(waiter.queues.len());
+        let mut is_blocked = false;
+        for (at, queue) in waiter.queues.iter().enumerate() {
+            let is_next = self.waitlist.front(*queue) == Some(request);
+            match self.admission(store, at, now, &waiter.token, waiter.want, is_next) {
+                Ok(admission) => {
+                    is_blocked |= admission.is_blocked();
+                    admissions.push(admission);
+                }
+                Err(error) => return Assessment::Failed(error),
+            }
+        }
+        if is_blocked { Assessment::Blocked } else { Assessment::Clear(admissions) }
+    }
+
+    /// For a blocked request whose names are open: wherever it is at the front, notes when the lock lets it
+    /// in if nobody acts.
+    pub(super) fn look_again_when_due(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
+        let Some(waiter) = self.waitlist.get(request) else { return };
+        let mut wakes = SmallVec::<[(QueueId, Option<u64>); 1]>::new();
+        for (at, queue) in waiter.queues.iter().enumerate() {
+            if self.waitlist.front(*queue) != Some(request) {
+                continue;
+            }
+            let wake_ms = match self.admission(store, at, now, &waiter.token, waiter.want, true) {
+                Ok(Admission::Blocked { until_ms }) => {
+                    // A key is collected when its expiry has passed, not when it has come.
+                    let collected_ms = store.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
+                    Some(collected_ms.min(until_ms)).filter(|at_ms| *at_ms != u64::MAX)
+                }
+                _ => None,
+            };
+            wakes.push((*queue, wake_ms));
+        }
+        for (queue, wake_ms) in wakes {
+            self.waitlist.set_wake(queue, wake_ms);
+        }
+    }
+
+    /// Grants a request whose names are open: the admissions say that it can be granted.
+    fn serve(
+        &mut self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        request: RequestId,
+        names: &[&[u8]],
+        admissions: &[Admission],
+    ) {
+        let same_hold = same_hold(admissions);
+        if same_hold.is_none() {
+            self.revisit_siblings(request);
+        }
+        let Some(waiter) = self.waitlist.remove(request) else { return };
+        let deadline_ms = now.unix_ms().saturating_add(waiter.ttl_ms);
+        let is_unchanged = waiter.meta.is_none()
+            && (0..names.len()).all(|at| {
+                let own = hold_at(store, at, &waiter.token, now).ok().flatten();
+                own.is_some_and(|own| own.deadline_ms == deadline_ms)
+            });
+        let granted = match same_hold.filter(|_| is_unchanged) {
+            Some(fence) => Ok(fence),
+            None => {
+                let asked = AcquireRequest {
+                    db: waiter.db,
+                    names,
+                    token: &waiter.token,
+                    want: waiter.want,
+                    ttl_ms: waiter.ttl_ms,
+                    meta: waiter.meta.as_deref(),
+                    wait: WaitPolicy::NoWait,
+                    connection: waiter.connection,
+                };
+                self.grant(store, now, &asked, admissions)
+            }
+        };
+        // A refresh is the answer to a request of a token that holds by now; only a new hold counts.
+        if granted.is_ok() && same_hold.is_none() {
+            let waited_ms = now.monotonic_ms().saturating_sub(waiter.arrived_ms);
+            self.counters.handoffs += 1;
+            self.counters.wait_ms_total += waited_ms;
+            self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
+        }
+        let result = granted.map_or_else(WaitResult::Failed, WaitResult::Granted);
+        self.results.push((request, result));
+        waiter.queues.iter().for_each(|queue| self.mark(*queue));
+    }
+
+    /// Other requests of this token for the same names will hold what they wait for, or can never have it.
+    fn revisit_siblings(&mut self, request: RequestId) {
+        let Some(waiter) = self.waitlist.get(request) else { return };
+        for queue in &waiter.queues {
+            let siblings = self.waitlist.multi_edge_of(waiter.token_id, *queue);
+            self.revisit.extend(siblings.filter(|sibling| *sibling != request));
+        }
+    }
+
+    /// Ends the wait of a request without a grant.
+    fn finish(&mut self, request: RequestId, result: WaitResult) {
+        let is_over = result == WaitResult::TimedOut;
+        if if is_over { self.time_out(request) } else { self.cancel(request) } {
+            self.results.push((request, result));
+        }
+    }
+
+    /// Looks at a few entries of holds that end with a connection and should have ended by their deadline.
+    pub(super) fn check_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) {
+        const AT_ONCE: usize = 2;
+        for _ in 0..AT_ONCE {
+            let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return };
+            let live = hold.names.iter().find_map(|name| {
+                let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
+                (own.fence == fence).then_some(own.deadline_ms)
+            });
+            match live {
+                Some(deadline_ms) => self.ephemeral.check_again_at(fence, deadline_ms),
+                None => drop(self.ephemeral.remove(fence)),
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Checks that the tables agree with each other; for tests.
+
+use super::*;
+
+impl Waitlist {
+    pub(crate) fn check(&self) {
+        let mut waiting: BTreeMap<QueueId, BTreeSet<RequestId>> = BTreeMap::new();
+        for (request, waiter) in &self.waiters {
+            for queue in &waiter.queues {
+                waiting.entry(*queue).or_default().insert(*request);
+            }
+            assert!(self.tokens[&waiter.token].requests.contains(request));
+            assert_eq!(self.tokens[&waiter.token].id, waiter.token_id);
+            if let Some(at_ms) = waiter.gives_up_ms {
+                assert!(self.give_ups.contains(&(at_ms, *request)));
+            }
+        }
+        assert_eq!(waiting.len(), self.queues.len());
+        assert_eq!(waiting.len(), self.queue_ids.values().map(BTreeMap::len).sum::<usize>());
+        assert!(self.queue_ids.values().all(|of_db| !of_db.is_empty()));
+        for (id, requests) in waiting {
+            let queue = &self.queues[&id];
+            assert_eq!(self.queue_ids[&queue.lock.db][&queue.lock.name], id);
+            assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
+            for request in &requests {
+                let waiter = &self.waiters[request];
+                let is_multi_edge = self.tokens[&waiter.token].requests.len() > 1 || waiter.is_for_many();
+                assert_eq!(queue.multi_edge_of(waiter.token_id).any(|own| own == *request), is_multi_edge);
+            }
+        }
+        let wakes: BTreeSet<_> =
+            self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
+        assert_eq!(wakes, self.wakes);
+        assert_eq!(self.tokens.values().map(|token| token.requests.len()).sum::<usize>(), self.waiters.len());
+        assert_eq!(self.tokens.len(), self.token_of.len());
+        assert_eq!(self.give_ups.len(), self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count());
+    }
+}

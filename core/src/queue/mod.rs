@@ -1,0 +1,376 @@
+//! The requests that wait, in order of arrival.
+//!
+//! A queue belongs to a name, not to a lock: it exists while somebody waits there, whether or not
+//! the key does. One request may stand in many queues, one for each name it asks for. Its
+//! [`RequestId`], drawn from one counter for the whole server, is its place in all of them, so that
+//! two requests that share two names stand in the same order in both and can never wait for each
+//! other.
+//!
+//! # Fairness
+//!
+//! Requests leave from the front, in order of arrival, and whoever comes while a queue is not empty
+//! goes behind it. Only a waiting upgrade stands before the others: it reads already, so nobody
+//! behind it could be served before it anyway. So neither readers nor writers starve. (Strict FIFO
+//! hand-off is what tokio's `batch_semaphore` does and what parking_lot calls a fair unlock.)
+//!
+//! This file keeps the order and the look-up tables, each step in logarithmic time. All tables are trees,
+//! which grow by a node at a time: no request pays for the growth of a table. It decides nothing; `manager`
+//! does.
+
+mod one;
+
+#[cfg(test)]
+mod check;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::rc::Rc;
+
+use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
+use crate::mode::{Mode, Want};
+
+pub(crate) use one::{Queue, QueueId, TokenId};
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// The database of the locks asked for.
+    pub db: i32,
+    /// Who asks.
+    pub token: Rc<[u8]>,
+    /// What for.
+    pub want: Want,
+    /// How long the hold shall last, from the grant on.
+    pub ttl_ms: u64,
+    /// The metadata of the hold, if the request brought any.
+    pub meta: Option<Box<[u8]>>,
+    /// The connection with which the hold shall end, if it shall.
+    pub connection: Option<ConnectionId>,
+    /// When the request came, on the monotonic clock.
+    pub arrived_ms: u64,
+    /// When it stops waiting, on the monotonic clock; `None` for never.
+    pub gives_up_ms: Option<u64>,
+    /// The queues of the locks asked for, in the order of the request; all or none is granted.
+    pub(crate) queues: Box<[QueueId]>,
+    pub(crate) token_id: TokenId,
+}
+
+impl Waiter {
+    /// Whether readers can be served beside it: it asks for one lock, for read.
+    pub(crate) fn is_lone_reader(&self) -> bool {
+        self.want == Want::Hold(Mode::Read) && self.queues.len() == 1
+    }
+
+    pub(crate) fn wants_write(&self) -> bool {
+        self.want != Want::Hold(Mode::Read)
+    }
+
+    /// Whether it asks for several locks.
+    pub(crate) fn is_for_many(&self) -> bool {
+        self.queues.len() > 1
+    }
+}
+
+/// A request that is about to wait.
+#[derive(Debug)]
+pub(crate) struct NewWaiter<'a> {
+    pub(crate) db: i32,
+    pub(crate) names: &'a [&'a [u8]],
+    pub(crate) token: &'a [u8],
+    pub(crate) want: Want,
+    pub(crate) ttl_ms: u64,
+    pub(crate) meta: Option<&'a [u8]>,
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) arrived_ms: u64,
+    pub(crate) gives_up_ms: Option<u64>,
+}
+
+/// What is known of a token that waits.
+#[derive(Debug)]
+struct WaitingToken {
+    id: TokenId,
+    requests: BTreeSet<RequestId>,
+}
+
+/// All requests that wait on this server.
+#[derive(Debug, Default)]
+pub struct Waitlist {
+    waiters: BTreeMap<RequestId, Box<Waiter>>,
+    queues: BTreeMap<QueueId, Box<Queue>>,
+    /// By database and name.
+    queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
+    tokens: BTreeMap<Rc<[u8]>, WaitingToken>,
+    token_of: BTreeMap<TokenId, Rc<[u8]>>,
+    /// On the monotonic clock.
+    give_ups: BTreeSet<(u64, RequestId)>,
+    /// On the wall clock.
+    wakes: BTreeSet<(u64, QueueId)>,
+    drawn: u64,
+}
+
+impl Waitlist {
+    /// How many requests wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// The request with this number, while it waits.
+    #[must_use]
+    pub fn get(&self, request: RequestId) -> Option<&Waiter> {
+        self.waiters.get(&request).map(|waiter| &**waiter)
+    }
+
+    /// How many wait for this lock.
+    #[must_use]
+    pub fn len_at(&self, lock: LockIdRef<'_>) -> usize {
+        self.queue_at(lock).map_or(0, |queue| self.queues[&queue].len())
+    }
+
+    /// Those who wait for this lock, the next to be served first.
+    pub fn at<'a>(&'a self, lock: LockIdRef<'_>) -> impl Iterator<Item = &'a Waiter> + use<'a> {
+        let queue = self.queue_at(lock).map(|queue| &self.queues[&queue]);
+        queue.into_iter().flat_map(|queue| queue.iter()).map(|request| &*self.waiters[&request])
+    }
+
+    /// The names that this request asks for.
+    pub(crate) fn names_of<'a>(&'a self, waiter: &'a Waiter) -> impl Iterator<Item = &'a Rc<[u8]>> {
+        waiter.queues.iter().map(|queue| &self.queues[queue].lock.name)
+    }
+
+    pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> {
+        self.waiters.keys().copied()
+    }
+
+    /// The queue of this lock, if anybody waits for it.
+    pub(crate) fn queue_at(&self, lock: LockIdRef<'_>) -> Option<QueueId> {
+        self.queue_ids.get(&lock.db)?.get(lock.name).copied()
+    }
+
+    /// The lock that this queue is for, while anybody waits there.
+    pub(crate) fn lock_of(&self, queue: QueueId) -> Option<&LockId> {
+        self.queues.get(&queue).map(|queue| &queue.lock)
+    }
+
+    pub(crate) fn front(&self, queue: QueueId) -> Option<RequestId> {
+        self.queues.get(&queue).and_then(|queue| queue.front())
+    }
+
+    /// The databases where anybody waits.
+    pub(crate) fn databases(&self) -> impl Iterator<Item = i32> {
+        self.queue_ids.keys().copied()
+    }
+
+    /// The first queue of a database after this name, in the order of names.
+    pub(crate) fn next_queue(&self, db: i32, after: Option<&[u8]>) -> Option<(Rc<[u8]>, QueueId)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.queue_ids.get(&db)?.range::<[u8], _>((from, Bound::Unbounded));
+        rest.next().map(|(name, queue)| (name.clone(), *queue))
+    }
+
+    /// The first queue after this one, in the order in which they came into being.
+    pub(crate) fn next_queue_id(&self, after: Option<QueueId>) -> Option<QueueId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.queues.range((from, Bound::Unbounded)).next().map(|(queue, _)| *queue)
+    }
+
+    /// Puts a request at the end of every queue it asks for, or before them if it is an upgrade.
+    pub(crate) fn push(&mut self, new: &NewWaiter<'_>) -> RequestId {
+        let (request, token_id) = (RequestId(self.draw()), TokenId(self.draw()));
+        let token: Rc<[u8]> = match self.tokens.get_key_value(new.token) {
+            Some((token, _)) => token.clone(),
+            None => new.token.into(),
+        };
+        let queues: Box<[QueueId]> =
+            new.names.iter().map(|name| self.queue_for(LockIdRef { db: new.db, name })).collect();
+        for queue in &queues {
+            if let Some(queue) = self.queues.get_mut(queue) {
+                queue.push(request, new.want);
+            }
+        }
+        if let Some(at_ms) = new.gives_up_ms {
+            self.give_ups.insert((at_ms, request));
+        }
+        let siblings = self
+            .tokens
+            .entry(token.clone())
+            .or_insert_with(|| WaitingToken { id: token_id, requests: BTreeSet::new() });
+        siblings.requests.insert(request);
+        // The second request of a token makes the first one multi-edge; further ones find it so.
+        let (token_id, siblings_len, first) =
+            (siblings.id, siblings.requests.len(), siblings.requests.first().copied());
+        self.token_of.entry(token_id).or_insert_with(|| token.clone());
+        let waiter = Waiter {
+            db: new.db,
+            token,
+            want: new.want,
+            ttl_ms: new.ttl_ms,
+            meta: new.meta.map(Into::into),
+            connection: new.connection,
+            arrived_ms: new.arrived_ms,
+            gives_up_ms: new.gives_up_ms,
+            queues,
+            token_id,
+        };
+        self.waiters.insert(request, Box::new(waiter));
+        self.set_multi_edge(request, siblings_len > 1);
+        if let (Some(first), 2) = (first, siblings_len) {
+            self.set_multi_edge(first, true);
+        }
+        request
+    }
+
+    /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
+    pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
+        let waiter = *self.waiters.remove(&request)?;
+        for id in &waiter.queues {
+            let Some(queue) = self.queues.get_mut(id) else { continue };
+            queue.remove(request, waiter.token_id);
+            if queue.is_empty() {
+                self.remove_queue(*id);
+            }
+        }
+        if let Some(at_ms) = waiter.gives_up_ms {
+            self.give_ups.remove(&(at_ms, request));
+        }
+        if let Some(siblings) = self.tokens.get_mut(&*waiter.token) {
+            siblings.requests.remove(&request);
+            match (siblings.requests.len(), siblings.requests.first().copied()) {
+                (1, Some(last)) => self.set_multi_edge(last, false),
+                (0, _) => {
+                    self.tokens.remove(&*waiter.token);
+                    self.token_of.remove(&waiter.token_id);
+                }
+                _ => {}
+            }
+        }
+        Some(waiter)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.drawn
+    }
+
+    fn queue_for(&mut self, lock: LockIdRef<'_>) -> QueueId {
+        if let Some(queue) = self.queue_at(lock) {
+            return queue;
+        }
+        let (id, lock) = (QueueId(self.draw()), LockId::from(lock));
+        self.queue_ids.entry(lock.db).or_default().insert(lock.name.clone(), id);
+        self.queues.insert(id, Box::new(Queue::new(lock)));
+        id
+    }
+
+    fn remove_queue(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.remove(&id) else { return };
+        if let Some(at_ms) = queue.wake_ms {
+            self.wakes.remove(&(at_ms, id));
+        }
+        if let Some(of_db) = self.queue_ids.get_mut(&queue.lock.db) {
+            of_db.remove(&queue.lock.name);
+            if of_db.is_empty() {
+                self.queue_ids.remove(&queue.lock.db);
+            }
+        }
+    }
+
+    /// Says when the first in this queue may be let in by the passing of time alone: in Unix milliseconds.
+    pub(crate) fn set_wake(&mut self, id: QueueId, at_ms: Option<u64>) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        if queue.wake_ms == at_ms {
+            return;
+        }
+        if let Some(old_ms) = queue.wake_ms {
+            self.wakes.remove(&(old_ms, id));
+        }
+        if let Some(new_ms) = at_ms {
+            self.wakes.insert((new_ms, id));
+        }
+        queue.wake_ms = at_ms;
+    }
+
+    /// Marks a queue as changed. False if nobody waits there or it was marked already.
+    pub(crate) fn set_dirty(&mut self, id: QueueId, is_dirty: bool) -> bool {
+        let Some(queue) = self.queues.get_mut(&id) else { return false };
+        std::mem::replace(&mut queue.is_dirty, is_dirty) != is_dirty
+    }
+
+    /// When the passing of time may next let somebody in, in Unix milliseconds.
+    pub(crate) fn next_wake_ms(&self) -> Option<u64> {
+        self.wakes.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    /// When the next request gives up, on the monotonic clock.
+    pub(crate) fn next_give_up_ms(&self) -> Option<u64> {
+        self.give_ups.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    pub(crate) fn pop_wake(&mut self, now_unix_ms: u64) -> Option<QueueId> {
+        let (at_ms, id) = *self.wakes.first()?;
+        if at_ms > now_unix_ms {
+            return None;
+        }
+        self.wakes.pop_first();
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.wake_ms = None;
+        }
+        Some(id)
+    }
+
+    pub(crate) fn next_give_up(&self, now_monotonic_ms: u64) -> Option<RequestId> {
+        self.give_ups.first().filter(|(at_ms, _)| *at_ms <= now_monotonic_ms).map(|(_, request)| *request)
+    }
+
+    /// The requests of a token.
+    pub(crate) fn of_token(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
+        let waiting = self.token_of.get(&token).and_then(|token| self.tokens.get(token));
+        waiting.into_iter().flat_map(|waiting| &waiting.requests).copied()
+    }
+
+    pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {
+        self.tokens.get(token).map(|waiting| waiting.id)
+    }
+
+    pub(crate) fn token(&self, token: TokenId) -> Option<&Rc<[u8]>> {
+        self.token_of.get(&token)
+    }
+
+    /// Tokens that wait, each once.
+    pub(crate) fn tokens(&self) -> impl ExactSizeIterator<Item = (&Rc<[u8]>, TokenId)> {
+        self.tokens.iter().map(|(token, waiting)| (token, waiting.id))
+    }
+
+    /// The requests of this token at this queue, if it has more than one request or they ask for several
+    /// locks.
+    pub(crate) fn multi_edge_of(
+        &self,
+        token: TokenId,
+        queue: QueueId,
+    ) -> impl Iterator<Item = RequestId> + '_ {
+        self.queues.get(&queue).into_iter().flat_map(move |queue| queue.multi_edge_of(token))
+    }
+
+    // What the search for deadlocks asks.
+
+    pub(crate) fn queue(&self, queue: QueueId) -> Option<&Queue> {
+        self.queues.get(&queue).map(|queue| &**queue)
+    }
+
+    /// Marks a request, in each of its queues, as leading out of them or not.
+    fn set_multi_edge(&mut self, request: RequestId, has_siblings: bool) {
+        let Some(waiter) = self.waiters.get(&request) else { return };
+        let is_multi_edge = has_siblings || waiter.is_for_many();
+        for id in &waiter.queues {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.set_multi_edge(request, waiter.token_id, is_multi_edge);
+            }
+        }
+    }
+}

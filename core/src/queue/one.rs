@@ -1,0 +1,141 @@
+//! One lock's queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{LockId, RequestId};
+use crate::mode::{Mode, Want};
+
+/// The number of a queue, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct QueueId(pub(super) u64);
+
+/// The number of a token while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TokenId(pub(super) u64);
+
+/// One lock's queue, never empty.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) lock: LockId,
+    /// Waiting upgrades, before everybody else. All of one token: a second token's is a deadlock.
+    upgrades: BTreeSet<RequestId>,
+    /// Everybody else.
+    arrivals: BTreeSet<RequestId>,
+    /// Of `arrivals`, those that want to write.
+    writers: BTreeSet<RequestId>,
+    /// Of all, those through which waiting can lead out of this queue: they ask for several locks, or
+    /// their token waits in another request too. The search for deadlocks looks at no others.
+    multi_edge: BTreeMap<RequestId, TokenId>,
+    /// The same by token.
+    multi_edge_by_token: BTreeSet<(TokenId, RequestId)>,
+    /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
+    pub(super) wake_ms: Option<u64>,
+    /// Whether something has changed since the first in the queue was looked at.
+    pub(super) is_dirty: bool,
+}
+
+impl Queue {
+    pub(super) fn new(lock: LockId) -> Self {
+        Self {
+            lock,
+            upgrades: BTreeSet::new(),
+            arrivals: BTreeSet::new(),
+            writers: BTreeSet::new(),
+            multi_edge: BTreeMap::new(),
+            multi_edge_by_token: BTreeSet::new(),
+            wake_ms: None,
+            is_dirty: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.upgrades.is_empty() && self.arrivals.is_empty()
+    }
+
+    pub(super) fn front(&self) -> Option<RequestId> {
+        self.upgrades.first().or_else(|| self.arrivals.first()).copied()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.upgrades.iter().chain(&self.arrivals).copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.upgrades.len() + self.arrivals.len()
+    }
+
+    pub(super) fn push(&mut self, request: RequestId, want: Want) {
+        if want == Want::Upgrade {
+            self.upgrades.insert(request);
+        } else {
+            self.arrivals.insert(request);
+            if want == Want::Hold(Mode::Write) {
+                self.writers.insert(request);
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, request: RequestId, token: TokenId) {
+        self.upgrades.remove(&request);
+        self.arrivals.remove(&request);
+        self.writers.remove(&request);
+        self.set_multi_edge(request, token, false);
+    }
+
+    pub(super) fn set_multi_edge(&mut self, request: RequestId, token: TokenId, is_multi_edge: bool) {
+        if is_multi_edge {
+            self.multi_edge.insert(request, token);
+            self.multi_edge_by_token.insert((token, request));
+        } else if self.multi_edge.remove(&request).is_some() {
+            self.multi_edge_by_token.remove(&(token, request));
+        }
+    }
+
+    /// The multi-edge requests of this token.
+    pub(crate) fn multi_edge_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
+        let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
+        self.multi_edge_by_token.range(all).map(|(_, request)| *request)
+    }
+
+    /// Whether `first`, which stands here, is served before `second`, which stands here too.
+    pub(crate) fn is_ahead(&self, first: RequestId, second: RequestId) -> bool {
+        let rank = |request: RequestId| (!self.upgrades.contains(&request), request);
+        rank(first) < rank(second)
+    }
+
+    /// Whether anybody who wants to write is served before `request`.
+    pub(crate) fn has_writer_ahead(&self, request: RequestId) -> bool {
+        let ahead = |set: &BTreeSet<RequestId>| set.first().is_some_and(|first| *first < request);
+        if self.upgrades.contains(&request) {
+            ahead(&self.upgrades)
+        } else {
+            !self.upgrades.is_empty() || ahead(&self.writers)
+        }
+    }
+
+    /// Whether anybody who wants to write stands between two others.
+    pub(crate) fn has_writer_between(&self, first: RequestId, second: RequestId) -> bool {
+        self.writers.range(first..second).next().is_some()
+    }
+
+    /// The last that wants to write among those who came before `request`. Upgrades, which stand before
+    /// everybody, are not counted.
+    pub(crate) fn last_writer_before(&self, request: RequestId) -> Option<RequestId> {
+        self.writers.range(..request).next_back().copied()
+    }
+
+    /// The multi-edge ones among the upgrades.
+    pub(crate) fn multi_edge_upgrades(&self) -> impl Iterator<Item = TokenId> {
+        self.upgrades.iter().filter_map(|request| self.multi_edge.get(request)).copied()
+    }
+
+    /// The multi-edge requests, other than upgrades, that came from `from` to before `to`; the last first.
+    pub(crate) fn multi_edge_arrivals(
+        &self,
+        from: RequestId,
+        to: RequestId,
+    ) -> impl Iterator<Item = (RequestId, TokenId)> {
+        let between = self.multi_edge.range(from..to).rev();
+        between.filter(|(request, _)| !self.upgrades.contains(request)).map(|(id, token)| (*id, *token))
+    }
+}

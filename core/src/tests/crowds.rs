@@ -1,0 +1,97 @@
+//! Locks with many readers, most of them expired: what is counted, and how they go.
+
+use super::memory_store::{MemoryStore, id};
+use super::random::Random;
+use super::scene::{ms, request};
+use crate::lock::{Holder, Lock};
+use crate::manager::{AcquireRequest, LockManager};
+use crate::mode::{Mode, Want};
+
+/// An effect may drop so many at once, if not all of them end at the same millisecond.
+const AT_ONCE: usize = 500;
+
+/// Readers of which each ends at a moment that is drawn.
+fn crowd(count: usize, mut deadline_ms: impl FnMut(usize) -> u64) -> Lock {
+    let reader = |number: usize| Holder {
+        token: number.to_string().as_bytes().into(),
+        fence: 1 + (number as u64 * 7_919) % 1_000_003,
+        since_ms: 1,
+        deadline_ms: deadline_ms(number),
+        meta: Box::default(),
+    };
+    let readers = (0..count).map(reader).collect();
+    Lock::from_parts(Mode::Read, readers).expect("tokens and fences differ")
+}
+
+#[test]
+fn what_is_counted_equals_a_naive_count() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let (most, last_ms) = (random.pick(&[12, 40, 5_000]), random.pick(&[3, 100, 100_000]));
+        let count = 1 + random.below(most);
+        let lock = crowd(count, |_| random.within(1, last_ms));
+        for _ in 0..20 {
+            let now_ms = random.within(0, last_ms + 1);
+            let live = lock.holders().filter(|holder| holder.is_live(now_ms)).map(|holder| holder.fence);
+            let live: Vec<u64> = live.collect();
+            assert_eq!(lock.highest_live_fence(now_ms), live.last().copied());
+            assert_eq!(lock.live_len(now_ms), live.len(), "seed {seed}");
+            let ended: Vec<_> = lock.ended(now_ms).collect();
+            assert!(ended.iter().all(|holder| holder.deadline_ms <= now_ms));
+            assert_eq!((ended.len(), lock.count_ended(now_ms)), (count - lock.live_len(now_ms), ended.len()));
+            let at_ms = lock.effect_ms(now_ms);
+            assert!(at_ms <= now_ms);
+            let (dropped, ended) = (lock.count_ended(at_ms), ended.len());
+            let first_ms = lock.holders().map(|holder| holder.deadline_ms).min().unwrap();
+            assert!(dropped <= AT_ONCE.max(lock.count_ended(first_ms)), "{dropped} at once");
+            assert!(dropped == ended || dropped > 0, "of {ended} ended holders none would ever go");
+        }
+    }
+}
+
+/// Each step drops some, and in between the others hold nothing; copies agree to the byte.
+#[test]
+fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
+    const COUNT: usize = 4_000;
+    for same_ms in [1, 100, COUNT] {
+        let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
+        let key = id("a");
+        let deadline_ms =
+            |number: usize| if number == 0 { 60_000 } else { 2_000 + (number / same_ms) as u64 };
+        store.replace(&key, crowd(COUNT, deadline_ms));
+        let (now, names) = (ms(10_000), [&*key.name]);
+        assert_eq!(manager.extend(&mut store, now, 0, &names, b"5", 900), Ok(false));
+        assert_eq!(manager.release(&mut store, now, key.as_ref(), b"5", None), Ok(false));
+        let mut len = COUNT;
+        while len > 1 {
+            assert_eq!(manager.extend(&mut store, now, 0, &names, b"0", 60_000), Ok(true));
+            let lock = store.lock(&key).unwrap();
+            assert!(lock.len() < len && lock.len() + AT_ONCE.max(same_ms) >= len, "{} of {len}", lock.len());
+            assert_eq!((lock.live_len(10_000), lock.holder(b"3999", 10_000)), (1, None));
+            len = lock.len();
+        }
+        store.assert_rebuilt_by_records();
+    }
+}
+
+/// To whoever comes, a crowd that has ended is as good as gone.
+#[test]
+fn a_crowd_that_has_ended_is_in_nobodys_way() {
+    for want in [Want::Hold(Mode::Write), Want::Hold(Mode::Read), Want::Upgrade] {
+        let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
+        let key = id("a");
+        let live = if want == Want::Upgrade { 60_000 } else { 2_000 };
+        store.replace(
+            &key,
+            crowd(4_000, |number| if number == 0 { live } else { 2_000 + number as u64 % 900 }),
+        );
+        let names = [&*key.name];
+        let asked = AcquireRequest { connection: Some(1), ..request(&names, b"0", want) };
+        let outcome = manager.acquire(&mut store, ms(10_000), &asked);
+        assert!(matches!(outcome, Ok(crate::AcquireOutcome::Granted(_))), "{outcome:?}");
+        let lock = store.lock(&key).unwrap();
+        assert_eq!(lock.live_len(10_000), 1);
+        assert_eq!(lock.mode(), if want == Want::Hold(Mode::Read) { Mode::Read } else { Mode::Write });
+        store.assert_rebuilt_by_records();
+    }
+}

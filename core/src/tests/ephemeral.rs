@@ -1,0 +1,208 @@
+//! Which connection a hold ends with: the one that acquired it, and no later one; and when it ends.
+
+use super::memory_store::{MemoryStore, id};
+use super::scene::{READ, Scene, UPGRADE, WRITE, request};
+use crate::error::LockError;
+use crate::ids::LockId;
+use crate::manager::{AcquireOutcome, AcquireRequest};
+
+const WORDS: [&str; 2] = ["a", "b"];
+
+/// A holds `a` for connection 7.
+fn bound(want: crate::mode::Want) -> Scene {
+    let mut scene = Scene::new();
+    scene.connection = Some(7);
+    scene.takes("a", "A", want);
+    scene.connection = None;
+    scene
+}
+
+#[test]
+fn a_hold_ends_with_the_connection_that_acquired_it_whatever_became_of_it_since() {
+    type Since = fn(&mut Scene);
+    let since: [Since; 7] = [
+        |_| (),
+        |scene| assert!(scene.tries("a", "A", READ).is_some()),
+        |scene| {
+            scene.meta = Some("other metadata");
+            assert!(scene.tries("a", "A", READ).is_some());
+        },
+        |scene| assert!(scene.extends("a", "A", 900)),
+        |scene| assert!(scene.takes("a", "A", UPGRADE) > 0),
+        |scene| assert!(scene.takes("a", "A", UPGRADE) < scene.downgrades("a", "A")),
+        |scene| {
+            scene.store.swap(&WORDS);
+            scene.manager.databases_swapped(0, 1);
+            scene.manager.databases_swapped(1, 0);
+            scene.store.swap(&WORDS);
+        },
+    ];
+    for (number, since) in since.into_iter().enumerate() {
+        let mut scene = bound(READ);
+        scene.connection = Some(8);
+        since(&mut scene);
+        scene.closes(8);
+        assert!(scene.hold("a", "A").is_some(), "case {number}: not with a later one");
+        scene.closes(7);
+        assert!(scene.hold("a", "A").is_none(), "case {number}");
+        assert!(scene.store.records.len() > 1 && scene.manager.counters.releases == 1);
+        scene.store.assert_rebuilt_by_records();
+    }
+}
+
+#[test]
+fn a_hold_of_several_names_ends_on_all_of_them_and_on_those_only() {
+    let mut scene = Scene::new();
+    scene.connection = Some(7);
+    scene.takes("a b c", "A", WRITE);
+    scene.takes("d", "A", WRITE);
+    scene.connection = None;
+    scene.takes("e", "A", WRITE);
+    scene.takes("d f", "A", WRITE);
+    scene.releases("b", "A");
+    scene.takes("b", "A", WRITE);
+    scene.closes(7);
+    let held = ["a", "b", "c", "d", "e", "f"].map(|name| scene.hold(name, "A").is_some());
+    assert_eq!(held, [false, true, false, true, true, true], "b, d and f are other holds by now");
+}
+
+#[test]
+fn a_waiting_request_is_bound_to_its_own_connection_at_the_grant() {
+    let mut scene = bound(WRITE);
+    scene.connection = Some(8);
+    scene.waits("a", "B", READ);
+    scene.connection = None;
+    scene.waits("a", "C", READ);
+    scene.closes(7);
+    assert_eq!(scene.news(), ["B granted", "C granted"]);
+    scene.closes(8);
+    assert_eq!(scene.held("a"), ["C reads"]);
+}
+
+/// Until the end of the turn it is held for others, and not for its owner.
+#[test]
+fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
+    let mut scene = bound(WRITE);
+    scene.waits("a", "B", WRITE);
+    scene.in_one_turn(|scene| {
+        scene.closes(7);
+        assert!(scene.manager.has_work());
+        assert_eq!(scene.tries("a", "C", WRITE), None);
+        assert_eq!(scene.held("a"), ["A writes"]);
+    });
+    assert_eq!(scene.news(), ["B granted"]);
+    type Act = fn(&mut Scene) -> bool;
+    let acts: [Act; 5] = [
+        |scene| scene.extends("a", "A", 900),
+        |scene| scene.releases_all("a", "A") > 0,
+        |scene| scene.asks("a", "A", UPGRADE, 9, crate::WaitPolicy::NoWait) != Err(LockError::NotHeld),
+        |scene| scene.tries("a", "A", READ) == Some(1),
+        |scene| {
+            let now = scene.now();
+            let fence = scene.manager.downgrade(&mut scene.store, now, id("a").as_ref(), b"A", 9);
+            fence != Err(LockError::NotHeld)
+        },
+    ];
+    for (number, act) in acts.into_iter().enumerate() {
+        let mut scene = bound(READ);
+        let first = scene.hold("a", "A").unwrap().fence;
+        scene.in_one_turn(|scene| {
+            scene.closes(7);
+            assert!(!act(scene), "act {number}");
+        });
+        assert!(scene.hold("a", "A").is_none_or(|hold| hold.fence > first), "act {number}");
+        assert_eq!(scene.manager.counters.releases, 1, "act {number}");
+    }
+}
+
+#[test]
+fn a_waiting_upgrade_whose_hold_ends_with_its_connection_is_told_so() {
+    let mut scene = bound(READ);
+    scene.takes("a", "B", READ);
+    scene.waits("a", "A", UPGRADE);
+    scene.waits("a", "C", READ);
+    scene.closes(7);
+    assert_eq!(scene.news(), ["A NotHeld", "C granted"]);
+}
+
+#[test]
+fn a_hold_of_a_closed_connection_closes_no_cycle() {
+    let mut scene = bound(WRITE);
+    scene.takes("b", "B", WRITE);
+    scene.waits("b", "A", WRITE);
+    scene.in_one_turn(|scene| {
+        scene.closes(7);
+        scene.waits("a", "B", WRITE);
+    });
+    assert_eq!(scene.news(), ["B granted"]);
+}
+
+#[test]
+fn what_befell_the_key_is_nobodys_bond() {
+    let befalls: [fn(&mut MemoryStore, &LockId); 2] =
+        [MemoryStore::delete, MemoryStore::replace_by_other_type];
+    for befall in befalls {
+        let mut scene = bound(WRITE);
+        scene.happens("a", befall);
+        scene.happens("a", MemoryStore::delete);
+        scene.takes("a", "A", WRITE);
+        scene.closes(7);
+        assert_eq!(scene.held("a"), ["A writes"], "another hold of the same token");
+        assert!(!scene.manager.has_work() && scene.due_in().is_none());
+    }
+}
+
+#[test]
+fn a_hold_follows_its_key_into_another_database() {
+    let mut scene = bound(WRITE);
+    scene.store.swap(&WORDS);
+    scene.manager.databases_swapped(0, 1);
+    let names: [&[u8]; 1] = [b"a"];
+    let asked = AcquireRequest { connection: Some(8), ..request(&names, b"A", WRITE) };
+    let now = scene.now();
+    let outcome = scene.manager.acquire(&mut scene.store, now, &asked);
+    assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));
+    let in_other = LockId { db: 1, name: b"a"[..].into() };
+    scene.closes(7);
+    assert!(scene.store.lock(&in_other).is_none() && scene.hold("a", "A").is_some());
+    scene.store.swap(&WORDS);
+    scene.manager.databases_swapped(0, 1);
+    scene.closes(8);
+    assert!(scene.store.lock(&in_other).is_none());
+}
+
+/// Half a second later, and again, until the name is served.
+#[test]
+fn what_cannot_be_ended_now_is_tried_again() {
+    let mut scene = Scene::new();
+    scene.connection = Some(7);
+    scene.takes_for("a b", "A", WRITE, 60_000);
+    scene.takes_for("c", "A", WRITE, 60_000);
+    scene.store.set_served(&id("b"), false);
+    scene.closes(7);
+    assert!(scene.held("a").is_empty() && scene.held("c").is_empty(), "one does not keep the others");
+    for _ in 0..3 {
+        assert_eq!((scene.held("b"), scene.due_in()), (vec!["A writes".to_owned()], Some(500)));
+        scene.serves_at(scene.now_ms + 500);
+    }
+    scene.connection = Some(8);
+    scene.takes("d", "A", WRITE);
+    scene.closes(8);
+    assert!(scene.held("d").is_empty(), "what closes later does not wait for that");
+    scene.store.set_served(&id("b"), true);
+    scene.serves_at(scene.now_ms + 500);
+    assert!(scene.held("b").is_empty() && scene.due_in().is_none());
+}
+
+#[test]
+fn a_server_that_no_longer_decides_ends_nothing() {
+    let mut scene = bound(WRITE);
+    scene.store.set_served(&id("a"), false);
+    scene.closes(7);
+    assert!(scene.due_in().is_some());
+    scene.manager.resign(&LockError::NotPrimary);
+    assert!(!scene.manager.has_work() && scene.due_in().is_none());
+    scene.store.set_served(&id("a"), true);
+    scene.serves();
+    assert_eq!(scene.held("a"), ["A writes"]);
+}

@@ -1,0 +1,259 @@
+//! Locks in memory: a primary that records what is done to it, and a copy that is told only that.
+
+use hashbrown::{HashMap, HashSet};
+
+use crate::effect::{Change, Effect, Event};
+use crate::format::encode;
+use crate::ids::{LockId, LockIdRef};
+use crate::lock::Lock;
+use crate::mode::Mode;
+use crate::store::{LockStore, Lookup};
+
+pub(super) fn id(name: &str) -> LockId {
+    LockIdRef { db: 0, name: name.as_bytes() }.into()
+}
+
+/// Something that was done to a name, as a replica hears of it.
+#[derive(Clone, Debug)]
+pub(super) enum Record {
+    Effect { id: LockId, at_ms: u64, change: OwnedChange, event: Event },
+    Deleted(LockId),
+    Replaced(LockId, Lock),
+}
+
+/// A [`Change`] that outlives the operation it came from.
+#[derive(Clone, Debug)]
+pub(super) enum OwnedChange {
+    Hold { mode: Mode, token: Box<[u8]>, fence: u64, since_ms: u64, deadline_ms: u64, meta: Box<[u8]> },
+    Extend { token: Box<[u8]>, deadline_ms: u64 },
+    Release { token: Box<[u8]> },
+}
+
+impl From<Change<'_>> for OwnedChange {
+    fn from(change: Change<'_>) -> Self {
+        match change {
+            Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
+                Self::Hold { mode, token: token.into(), fence, since_ms, deadline_ms, meta: meta.into() }
+            }
+            Change::Extend { token, deadline_ms } => Self::Extend { token: token.into(), deadline_ms },
+            Change::Release { token } => Self::Release { token: token.into() },
+        }
+    }
+}
+
+impl OwnedChange {
+    fn borrow(&self) -> Change<'_> {
+        match self {
+            Self::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Change::Hold {
+                mode: *mode,
+                token,
+                fence: *fence,
+                since_ms: *since_ms,
+                deadline_ms: *deadline_ms,
+                meta,
+            },
+            Self::Extend { token, deadline_ms } => Change::Extend { token, deadline_ms: *deadline_ms },
+            Self::Release { token } => Change::Release { token },
+        }
+    }
+}
+
+/// What a server does with an effect.
+fn apply(locks: &mut HashMap<LockId, Lock>, id: LockIdRef<'_>, effect: &Effect<'_>) {
+    match locks.get_mut(&id) {
+        Some(lock) => {
+            if lock.apply(effect).is_empty {
+                locks.remove(&id);
+            }
+        }
+        None => {
+            if let Some(lock) = Lock::born_of(effect) {
+                locks.insert(id.into(), lock);
+            }
+        }
+    }
+}
+
+/// The primary. It also refuses, by panic, what a manager must never do: reach a name that is not open,
+/// open a name twice at once, give a hold that excludes a live one or is excluded by it, or change a hold
+/// that is not there.
+#[derive(Debug, Default)]
+pub(super) struct MemoryStore {
+    locks: HashMap<LockId, Lock>,
+    other_types: HashSet<LockId>,
+    not_served: HashSet<LockId>,
+    expiries: HashMap<LockId, u64>,
+    open: Vec<LockId>,
+    /// How many operations were begun, and how many names they opened.
+    pub(super) operations: usize,
+    pub(super) opened: usize,
+    pub(super) records: Vec<Record>,
+}
+
+impl MemoryStore {
+    pub(super) fn lock(&self, id: &LockId) -> Option<&Lock> {
+        self.locks.get(id)
+    }
+
+    /// `DEL`, or any other way in which a key goes without our doing.
+    pub(super) fn delete(&mut self, id: &LockId) {
+        self.other_types.remove(id);
+        self.locks.remove(id);
+        self.records.push(Record::Deleted(id.clone()));
+    }
+
+    /// `SET` and its like.
+    pub(super) fn replace_by_other_type(&mut self, id: &LockId) {
+        self.delete(id);
+        self.other_types.insert(id.clone());
+    }
+
+    /// `RESTORE … REPLACE` and its like.
+    pub(super) fn replace(&mut self, id: &LockId, lock: Lock) {
+        self.other_types.remove(id);
+        self.locks.insert(id.clone(), lock.clone());
+        self.records.push(Record::Replaced(id.clone(), lock));
+    }
+
+    /// `SWAPDB`, for keys of these names.
+    pub(super) fn swap(&mut self, names: &[&str]) {
+        for name in names {
+            let [first, second] = [0, 1].map(|db| LockId { db, name: name.as_bytes().into() });
+            let locks = [self.locks.remove(&first), self.locks.remove(&second)];
+            let others = [self.other_types.remove(&first), self.other_types.remove(&second)];
+            for ((id, lock), is_other) in [second, first].iter().zip(locks).zip(others) {
+                match lock {
+                    Some(lock) => self.replace(id, lock),
+                    None if is_other => self.replace_by_other_type(id),
+                    None => self.delete(id),
+                }
+            }
+        }
+    }
+
+    /// `PEXPIREAT`: the key is known to go at this moment, though nobody else does anything.
+    pub(super) fn set_expiry(&mut self, id: &LockId, at_ms: u64) {
+        self.expiries.insert(id.clone(), at_ms);
+    }
+
+    /// The name's slot is being moved, or has come back.
+    pub(super) fn set_served(&mut self, id: &LockId, is_served: bool) {
+        if is_served {
+            self.not_served.remove(id);
+        } else {
+            self.not_served.insert(id.clone());
+        }
+    }
+
+    /// Asserts that copies that get every record once, every record twice in a row, and the whole
+    /// stream twice, all equal this one, to the byte.
+    pub(super) fn assert_rebuilt_by_records(&self) {
+        let mut once = Replica::default();
+        let mut doubled = Replica::default();
+        for record in &self.records {
+            once.hear(record);
+            doubled.hear(record);
+            doubled.hear(record);
+        }
+        self.assert_equals(&once, "each record once");
+        self.assert_equals(&doubled, "each record twice in a row");
+        self.records.iter().for_each(|record| once.hear(record));
+        self.assert_equals(&once, "the whole stream twice");
+    }
+
+    fn assert_equals(&self, copy: &Replica, how: &str) {
+        assert_eq!(self.locks.len(), copy.locks.len(), "{how}: another number of locks");
+        for (id, lock) in &self.locks {
+            let twin = copy.locks.get(id).unwrap_or_else(|| panic!("{how}: {id:?} is missing"));
+            assert!(lock == twin, "{how}: {id:?} is\n{twin:?}\ninstead of\n{lock:?}");
+            assert_eq!(encode(lock), encode(twin), "{how}: {id:?}");
+        }
+    }
+}
+
+impl LockStore for MemoryStore {
+    fn open(&mut self, db: i32, names: &[&[u8]]) {
+        self.open = names.iter().map(|name| LockIdRef { db, name }.into()).collect();
+        self.operations += 1;
+        self.opened += names.len();
+        assert!(names.len() == 1 || self.open.iter().collect::<HashSet<_>>().len() == names.len());
+    }
+
+    fn get(&self, at: usize) -> Lookup<'_> {
+        let id = &self.open[at];
+        if self.not_served.contains(id) {
+            Lookup::NotServed
+        } else if self.other_types.contains(id) {
+            Lookup::OtherType
+        } else {
+            Lookup::Lock(self.locks.get(id))
+        }
+    }
+
+    fn apply(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
+        let Lookup::Lock(lock) = self.get(at) else { panic!("not a lock: {effect:?}") };
+        assert!(effect.at_ms > 0);
+        // An effect on a crowd may be dated before the moment of the decision.
+        let at_ms = match effect.change {
+            Change::Hold { since_ms, .. } => effect.at_ms.max(since_ms),
+            _ => effect.at_ms,
+        };
+        let others = |token: &[u8]| {
+            let live = lock.into_iter().flat_map(Lock::holders_unordered);
+            let mut live = live.filter(|other| other.is_live(at_ms));
+            live.any(|other| *other.token != *token)
+        };
+        match effect.change {
+            Change::Hold { mode: Mode::Write, token, .. } => {
+                assert!(!others(token), "a writer among others: {effect:?}");
+            }
+            Change::Hold { mode: Mode::Read, token, .. } => {
+                let is_written = lock.is_some_and(|lock| lock.mode() == Mode::Write);
+                assert!(!is_written || !others(token), "a reader beside a writer: {effect:?}");
+            }
+            Change::Extend { token, .. } | Change::Release { token } => {
+                let own = lock.and_then(|lock| lock.holder(token, effect.at_ms));
+                assert!(own.is_some(), "not a live hold: {effect:?}");
+            }
+        }
+        let id = &self.open[at];
+        apply(&mut self.locks, id.as_ref(), effect);
+        let (at_ms, change) = (effect.at_ms, effect.change.into());
+        self.records.push(Record::Effect { id: id.clone(), at_ms, change, event });
+    }
+
+    fn expires_ms(&self, at: usize) -> Option<u64> {
+        self.expiries.get(&self.open[at]).copied()
+    }
+
+    fn close(&mut self) {
+        self.open.clear();
+    }
+
+    fn peek(&mut self, id: LockIdRef<'_>) -> Option<&Lock> {
+        self.locks.get(&id)
+    }
+}
+
+/// A replica, or a server that loads its log.
+#[derive(Debug, Default)]
+pub(super) struct Replica {
+    locks: HashMap<LockId, Lock>,
+}
+
+impl Replica {
+    pub(super) fn hear(&mut self, record: &Record) {
+        match record {
+            Record::Effect { id, at_ms, change, .. } => {
+                let effect = Effect { at_ms: *at_ms, change: change.borrow() };
+                apply(&mut self.locks, id.as_ref(), &effect);
+            }
+            Record::Deleted(id) => {
+                self.locks.remove(id);
+            }
+            Record::Replaced(id, lock) => {
+                self.locks.insert(id.clone(), lock.clone());
+            }
+        }
+    }
+}

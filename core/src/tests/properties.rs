@@ -1,0 +1,391 @@
+//! The whole core over random histories, side by side with [`NaiveServer`].
+//!
+//! Owners ask, release, wait, cancel; connections close; keys go, change, move away and change databases;
+//! the wall clock steps forth and back. Any number of steps fall into one turn, and a turn may be interrupted
+//! after any number of looks at the clock. After every step:
+//!
+//! * **Commands answer as the model does**, and nobody else is granted anything by them.
+//! * **Safety.** No writer beside another holder; asserted with each effect by [`MemoryStore`].
+//! * **No overtaking.** A new hold is given to a newcomer only where nobody waits, and to a waiting request
+//!   only at the front of all its queues; upgrades go first. The model judges each grant at its moment.
+//! * **A grant is final.** The core holds what the model holds, which loses a hold only by its deadline, a
+//!   release, the end of its connection, or what befell the key.
+//! * **No lost wake-up.** Whoever has to be answered now is so at the end of the turn; before that, or when
+//!   only time has passed, the manager has work or is due, and due no later than somebody has to be answered.
+//! * **Deadlocks** are found exactly where [`WaitsFor`] finds them by brute force.
+//! * **Nobody is forgotten**, and nothing is remembered of those who have gone.
+//! * **Effects are the truth.** Copies made from them alone are equal to the byte.
+//!
+//! [`MemoryStore`]: super::memory_store::MemoryStore
+
+use super::deadlock::WaitsFor;
+use super::heap::growth_of;
+use super::history::{
+    BASE_MS, Habits, NAMES, Op, Reply, TOKENS, Telling, World, id_of, token_number, with_seeds,
+};
+use super::memory_store::MemoryStore;
+use super::naive_server::{Hold, NaiveServer, Verdict, holds_of};
+use super::random::Random;
+use super::scene::{ms, request, whole_turn};
+use crate::error::LockError;
+use crate::ids::RequestId;
+use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
+use crate::mode::{Mode, Want};
+
+/// What has been played, over all histories.
+#[derive(Default)]
+struct Tally {
+    answers: usize,
+    grants: usize,
+    ended: usize,
+    interrupted: usize,
+    waits: usize,
+    deadlocks: usize,
+    longest_cycle: usize,
+}
+
+/// A history in which core and model go side by side.
+struct SideBySide<'t> {
+    world: World,
+    model: NaiveServer,
+    connections: [u64; 4],
+    /// Whether some name was not served at any time.
+    was_away: bool,
+    /// When the wall clock has passed this, what it had revived by stepping back has ended again. A hold that
+    /// revives is no reason to look at a queue.
+    revived_until_us: u64,
+    tally: &'t mut Tally,
+}
+
+impl SideBySide<'_> {
+    fn pass_some_time(&mut self, random: &mut Random) {
+        match random.below(10) {
+            0..=4 => {}
+            5 | 6 => self.world.pass(random.within(1, 4_000)),
+            7 | 8 => {
+                // To the next moment at which something is due, or beside it.
+                if let Some(due_ms) = self.world.manager.next_due_ms(self.world.now()) {
+                    self.world.pass_to(due_ms - 1 + random.within(0, 2), random.within(0, 999));
+                }
+            }
+            _ => self.world.pass(random.within(1, 60_000)),
+        }
+    }
+
+    /// Whether the step can be compared: that a hold comes back whose time was up and whose connection is
+    /// being ended is not promised, nor is what becomes of it.
+    fn can_step(&self, op: &Op) -> bool {
+        let now_ms = self.world.now().unix_ms();
+        let is_past = |hold: &Hold| hold.connection.is_some() && hold.deadline_ms <= now_ms;
+        match op {
+            Op::StepWallClock(us) if *us < 0 => {
+                self.world.now().unix_us() as i64 + us > BASE_MS as i64 * 1000
+                    && !self.model.names.iter().flat_map(|name| &name.holds).any(is_past)
+            }
+            _ => true,
+        }
+    }
+
+    /// Owners that leave alone what they wait for, and ask for nothing that they have, close no cycle without
+    /// asking.
+    fn is_orderly(&self, op: &Op) -> bool {
+        let now_ms = self.world.now().unix_ms();
+        let waits = |token: usize| self.model.waiting.iter().any(|request| request.asked.token == token);
+        match op {
+            Op::Ask(asked) if asked.want == Want::Upgrade => !waits(asked.token),
+            Op::Ask(asked) => asked.names.iter().all(|name| {
+                let mut queue = self.model.queue_at(*name).into_iter();
+                queue.all(|request| request.asked.token != asked.token)
+                    && self.model.own_hold(*name, asked.token, now_ms).is_none()
+            }),
+            Op::Release { token, .. } | Op::ReleaseAll { token, .. } | Op::Downgrade { token, .. } => {
+                !waits(*token)
+            }
+            _ => true,
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        let now = self.world.now();
+        let reply = self.world.does(op);
+        let count = |result: Result<usize, LockError>| result.map_or_else(Reply::Error, Reply::Count);
+        let model = &mut self.model;
+        let expected = match op {
+            Op::Ask(asked) => match model.ask(now, asked) {
+                Verdict::Granted(fence) => Reply::Granted(fence),
+                Verdict::Refused => Reply::Refused,
+                Verdict::Error(error) => Reply::Error(error),
+                Verdict::Waits => {
+                    let id = if let Reply::Waiting(id) = reply { id } else { RequestId::LAST };
+                    model.enqueue(id, asked, now);
+                    self.tally.waits += 1;
+                    let steps = WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply);
+                    if steps > 0 {
+                        model.forget(id);
+                        self.tally.deadlocks += 1;
+                        self.tally.longest_cycle = self.tally.longest_cycle.max(steps);
+                    }
+                    reply.clone()
+                }
+            },
+            Op::Extend { names, token, ttl_ms } => count(model.extend(names, *token, *ttl_ms, now)),
+            Op::Release { name, token, mode } => count(model.release(&[*name], *token, *mode, now)),
+            Op::ReleaseAll { names, token } => count(model.release(names, *token, None, now)),
+            Op::Downgrade { name, token, ttl_ms } => {
+                model.downgrade(*name, *token, *ttl_ms, now).map_or_else(Reply::Error, Reply::Granted)
+            }
+            _ => {
+                self.happens(op);
+                Reply::Nothing
+            }
+        };
+        assert_eq!(reply, expected, "{op:?}");
+        self.judge_results(matches!(op, Op::EndWaits));
+        self.compare();
+    }
+
+    fn happens(&mut self, op: &Op) {
+        let (world, model) = (&self.world, &mut self.model);
+        match op {
+            Op::Cancel(request) | Op::TimeOut(request) => model.forget(*request),
+            Op::Close(connection, requests) => {
+                requests.iter().for_each(|request| model.forget(*request));
+                model.closed.insert(*connection);
+                let next = self.connections.iter().max().unwrap() + 1;
+                *self.connections.iter_mut().find(|open| *open == connection).unwrap() = next;
+            }
+            Op::Delete(name) | Op::Retype(name) | Op::Replace(name, ..) => {
+                model.names[*name].is_other_type = matches!(op, Op::Retype(_));
+                model.names[*name].holds = holds_of(world, *name);
+            }
+            Op::MoveAway(name) | Op::ComeBack(name) => {
+                model.names[*name].is_away = matches!(op, Op::MoveAway(_));
+                self.was_away |= model.names[*name].is_away;
+            }
+            Op::SwapDatabases => model.swap_databases(),
+            Op::StepWallClock(step_us) => {
+                let now_ms = world.now().unix_ms();
+                let was_us = world.now().unix_us().checked_add_signed(-step_us).unwrap();
+                let revives = |hold: &Hold| hold.deadline_ms > now_ms && hold.deadline_ms <= was_us / 1000;
+                if model.names.iter().flat_map(|name| &name.holds).any(revives) {
+                    self.revived_until_us = self.revived_until_us.max(was_us);
+                }
+            }
+            Op::StartGrace(ms) => model.grace_until_ms = world.now().monotonic_ms() + ms,
+            _ => {}
+        }
+    }
+
+    /// A whole turn ends, or is interrupted after so many looks at the clock.
+    fn serve(&mut self, looks: usize) {
+        let is_whole = self.world.serve(looks);
+        let now = self.world.now();
+        // Which holds of closed connections have come to their end is not the model's to say, only that all
+        // do in the end.
+        for name in 0..NAMES {
+            let left = holds_of(&self.world, name);
+            let (model, ended) = (&self.model, &mut self.tally.ended);
+            let stays =
+                |hold: &Hold| !model.has_ended(hold) || left.iter().any(|left| left.fence == hold.fence);
+            let holds: Vec<Hold> =
+                model.names[name].holds.iter().filter(|hold| stays(hold)).cloned().collect();
+            *ended += model.names[name].holds.len() - holds.len();
+            self.model.names[name].holds = holds;
+        }
+        self.judge_results(true);
+        self.tally.interrupted += usize::from(!is_whole);
+        self.compare();
+        if is_whole && !self.is_revived() {
+            for request in &self.model.waiting {
+                assert!(!self.model.must_answer(request, now), "left behind: {request:?}");
+            }
+            assert!(self.was_away || !self.has_ended_holds());
+        }
+        if is_whole {
+            let due_ms = self.world.manager.next_due_ms(now);
+            assert!(due_ms.is_none_or(|due_ms| due_ms > now.monotonic_ms()), "due at once again");
+        }
+    }
+
+    fn judge_results(&mut self, may_have: bool) {
+        let (now, results) = (self.world.now(), self.world.manager.take_results());
+        assert!(may_have || results.is_empty(), "granted in a command: {results:?}");
+        for (request, result) in &results {
+            self.model.judge(*request, result, now);
+            self.tally.answers += 1;
+            self.tally.grants += usize::from(matches!(result, crate::manager::WaitResult::Granted(_)));
+        }
+    }
+
+    fn is_revived(&self) -> bool {
+        self.world.now().unix_us() < self.revived_until_us
+    }
+
+    fn has_ended_holds(&self) -> bool {
+        let now_ms = self.world.now().unix_ms();
+        let mut holds = self.model.names.iter().flat_map(|name| &name.holds);
+        holds.any(|hold| hold.deadline_ms > now_ms && self.model.has_ended(hold))
+    }
+
+    fn compare(&mut self) {
+        let (now, world) = (self.world.now(), &self.world);
+        for number in 0..NAMES {
+            let live = |holds: &[Hold]| -> Vec<Hold> {
+                let live = holds.iter().filter(|hold| hold.deadline_ms > now.unix_ms());
+                live.map(|hold| Hold { connection: None, ..hold.clone() }).collect()
+            };
+            let naive = live(&self.model.names[number].holds);
+            assert_eq!(live(&holds_of(world, number)), naive, "name {number}");
+            self.model.sync(world, number);
+            let queue = self.model.queue_at(number);
+            let waiters = world.manager.waitlist().at(id_of(number));
+            let waiters: Vec<_> = waiters.map(|waiter| (token_number(&waiter.token), waiter.want)).collect();
+            let expected: Vec<_> =
+                queue.iter().map(|request| (request.asked.token, request.asked.want)).collect();
+            assert_eq!(waiters, expected, "name {number}");
+        }
+        assert_eq!(world.manager.waitlist().len(), self.model.waiting.len());
+        assert_eq!(world.manager.fences.last(), self.model.last_fence);
+        if world.manager.has_work() || self.is_revived() {
+            return;
+        }
+        let due_in = world.manager.next_due_ms(now).map(|due_ms| due_ms.saturating_sub(now.monotonic_ms()));
+        if let Some(in_ms) = self.model.next_answer_in(now) {
+            assert!(due_in.is_some_and(|due_in| due_in <= in_ms), "needed in {in_ms} ms, due in {due_in:?}");
+        }
+        if self.has_ended_holds() {
+            assert!(due_in.is_some_and(|due_in| due_in <= 500), "due in {due_in:?}");
+        }
+    }
+
+    /// Everybody who still waits leaves, or is waited for.
+    fn end(mut self, random: &mut Random) {
+        self.world.store.assert_rebuilt_by_records();
+        for id in self.model.waiting.iter().map(|request| request.id).collect::<Vec<_>>() {
+            if random.chance(50) {
+                self.step(&Op::Cancel(id));
+            }
+        }
+        self.serve(usize::MAX);
+        while let Some(due_ms) = self.world.manager.next_due_ms(self.world.now())
+            && !self.model.waiting.is_empty()
+        {
+            self.world.pass_to(due_ms, 0);
+            self.serve(usize::MAX);
+        }
+        assert!(self.model.waiting.is_empty(), "they wait for ever: {:?}", self.model.waiting);
+        assert!(self.world.manager.waitlist().is_empty() && !self.world.manager.has_work());
+    }
+}
+
+fn play(seed: u64, telling: Telling, tally: &mut Tally, is_orderly: bool) {
+    let mut random = Random::new(seed);
+    let mut habits = Habits::draw(&mut random);
+    if is_orderly {
+        let percent_strange = 0;
+        let names = 2 + random.below(5);
+        habits = Habits { names, databases: 1, percent_waiting: 100, percent_strange, ..habits };
+    }
+    let (world, model) = (World::new(), NaiveServer::new());
+    let connections = [1, 2, 3, 4];
+    let mut both = SideBySide { world, model, connections, was_away: false, revived_until_us: 0, tally };
+    // Whether turns are short, long, or interrupted.
+    let percent_serving = if is_orderly { 100 } else { random.pick(&[15, 40, 100]) };
+    let percent_interrupted = if is_orderly { 0 } else { random.pick(&[0, 30, 70]) };
+    for _ in 0..60 {
+        both.pass_some_time(&mut random);
+        let waiting: Vec<_> =
+            both.model.waiting.iter().map(|request| (request.id, request.asked.connection)).collect();
+        let op = habits.op(&mut random, &waiting, &both.connections);
+        if both.can_step(&op) && (!is_orderly || both.is_orderly(&op)) {
+            let (wall, now) = (both.world.now().unix_us(), both.world.now().monotonic_ms());
+            telling.tell(|| format!("{now} ms, wall {}: {op:?}", wall / 1000 - BASE_MS));
+            both.step(&op);
+        }
+        if random.chance(percent_serving) {
+            let looks = if random.chance(percent_interrupted) { random.below(6) } else { usize::MAX };
+            telling.tell(|| format!("    serve {looks}"));
+            both.serve(looks);
+        }
+        if is_orderly {
+            let graph = WaitsFor::new(&both.model, both.world.now().unix_ms());
+            assert!(!(0..TOKENS.len()).any(|token| graph.has_cycle_through_token(token)), "a cycle stands");
+        }
+    }
+    both.serve(usize::MAX);
+    both.end(&mut random);
+}
+
+#[test]
+fn random_histories_equal_the_naive_server() {
+    let mut tally = Tally::default();
+    with_seeds(0..6_000, |seed, telling| play(seed, telling, &mut tally, false));
+    let Tally { answers, grants, ended, interrupted, waits, deadlocks, longest_cycle } = tally;
+    assert!(answers > 30_000 && grants > 15_000, "{answers} answers, {grants} grants");
+    assert!(ended > 1_000 && interrupted > 10_000, "{ended} ended, {interrupted} interrupted");
+    assert!(waits > 30_000 && deadlocks > 1_000, "{deadlocks} of {waits}");
+    assert!(longest_cycle >= 4, "the longest cycle had {longest_cycle} steps");
+}
+
+#[test]
+fn no_cycle_ever_stands_among_owners_that_wait_in_order() {
+    let mut tally = Tally::default();
+    with_seeds(0..1_500, |seed, telling| play(seed, telling, &mut tally, true));
+    assert!(tally.waits > 5_000 && tally.deadlocks > 300, "{} of {}", tally.deadlocks, tally.waits);
+}
+
+/// A crowd that has come and gone leaves the memory as it was, whichever way it went.
+#[test]
+fn a_crowd_leaves_no_memory_behind() {
+    type Way = fn(&mut LockManager, &mut MemoryStore, &[RequestId]);
+    let ways: [(&str, Way); 5] = [
+        ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.cancel(*request)))),
+        ("timed out", |_, _, _| ()),
+        ("sent away", |manager, _, _| manager.resign(&LockError::NotPrimary)),
+        ("granted, and ended by deadlines", |manager, store, _| {
+            assert_eq!(manager.release(store, ms(1_000), id_of(0), b"first", None), Ok(true));
+            manager.serve_queues(store, &mut whole_turn(ms(1_000)));
+            let names: [&[u8]; 1] = [id_of(0).name];
+            let last = AcquireRequest { ttl_ms: 1, ..request(&names, b"last", Want::Hold(Mode::Write)) };
+            manager.acquire(store, ms(2_000), &last).unwrap();
+            for late in 0..1_100 {
+                let own = late.to_string();
+                let names: [&[u8]; 1] = [own.as_bytes()];
+                let asked = request(&names, b"other", Want::Hold(Mode::Write));
+                let asked = AcquireRequest { connection: Some(9), ..asked };
+                manager.acquire(store, ms(2_000), &asked).unwrap();
+                assert_eq!(manager.release_all(store, ms(2_000), 0, &names, b"other"), Ok(1));
+            }
+        }),
+        ("granted, and ended with their connections", |manager, store, _| {
+            assert_eq!(manager.release(store, ms(1_000), id_of(0), b"first", None), Ok(true));
+            manager.serve_queues(store, &mut whole_turn(ms(1_000)));
+            (0..2_000).for_each(|connection| manager.connection_closed(connection));
+        }),
+    ];
+    for (how, way) in ways {
+        let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
+        let names: [&[u8]; 1] = [id_of(0).name];
+        manager.acquire(&mut store, ms(1_000), &request(&names, b"first", Want::Hold(Mode::Write))).unwrap();
+        let ((), growth) = growth_of(|| {
+            let mut waiting = Vec::new();
+            for number in 0..2_000 {
+                let (token, wait) = (format!("token {number}"), WaitPolicy::Timeout(100));
+                let asked = request(&names, token.as_bytes(), Want::Hold(Mode::Read));
+                let asked = AcquireRequest { wait, connection: Some(number), ..asked };
+                match manager.acquire(&mut store, ms(1_000), &asked) {
+                    Ok(AcquireOutcome::Waiting(request)) => waiting.push(request),
+                    other => panic!("{other:?}"),
+                }
+            }
+            way(&mut manager, &mut store, &waiting);
+            manager.serve_queues(&mut store, &mut whole_turn(ms(1_100)));
+            manager.take_results();
+            store.delete(&id_of(0).into());
+            store.records = Vec::new();
+        });
+        manager.waitlist().check();
+        assert!(manager.waitlist().is_empty() && !manager.has_work());
+        assert!(growth < 4_096, "{how}: {growth} bytes are left");
+    }
+}

@@ -1,0 +1,130 @@
+//! Clients that go: before their grant, after it, and in the turn in which the lock comes free.
+
+use super::memory_store::id;
+use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE};
+use crate::ids::RequestId;
+use crate::manager::WaitPolicy;
+
+#[test]
+fn a_client_that_leaves_the_queue_lets_on_those_behind_it() {
+    // A reads; in front, in the middle and at the end of the queue stands one that leaves.
+    let wants = [("B", WRITE), ("C", READ), ("D", WRITE), ("E", READ)];
+    let stories = [
+        (0, vec!["C granted"], vec!["D", "E"]),
+        (2, vec![], vec!["B", "C", "E"]),
+        (3, vec![], vec!["B", "C", "D"]),
+    ];
+    for (leaving, news, queue) in stories {
+        let mut scene = Scene::new();
+        scene.takes("a", "A", READ);
+        let requests = wants.map(|(token, want)| scene.waits("a", token, want));
+        scene.in_one_turn(|scene| {
+            assert!(scene.cancels(requests[leaving]));
+            assert!(scene.manager.has_work());
+            assert!(scene.news().is_empty(), "nobody is granted before the end of the turn");
+        });
+        assert_eq!(scene.news(), news);
+        assert_eq!(scene.queue("a"), queue);
+    }
+}
+
+#[test]
+fn nobody_overtakes_between_a_cancellation_and_the_end_of_the_turn() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    let writer = scene.waits("a", "B", WRITE);
+    scene.waits("a", "C", READ);
+    scene.in_one_turn(|scene| {
+        scene.cancels(writer);
+        assert_eq!(scene.tries("a", "D", READ), None, "C was first");
+        scene.waits("a", "D", READ);
+    });
+    assert_eq!(scene.news(), ["C granted", "D granted"]);
+}
+
+/// Whoever goes in the turn in which the lock comes free was never granted, in whichever order.
+#[test]
+fn a_request_that_is_cancelled_before_the_end_of_the_turn_is_passed_over() {
+    for cancelled_first in [false, true] {
+        let mut scene = Scene::new();
+        scene.takes("a", "A", WRITE);
+        let waiting = scene.waits("a", "B", WRITE);
+        scene.waits("a", "C", WRITE);
+        scene.in_one_turn(|scene| {
+            if cancelled_first {
+                scene.cancels(waiting);
+            }
+            scene.releases("a", "A");
+            assert!(scene.held("a").is_empty() && scene.news().is_empty());
+            assert!(cancelled_first || scene.cancels(waiting));
+        });
+        assert_eq!(scene.news(), ["C granted"]);
+        assert_eq!(scene.held("a"), ["C writes"]);
+        assert_eq!(scene.manager.counters.handoffs, 1);
+    }
+}
+
+#[test]
+fn a_grant_is_final() {
+    for (names, want) in [("a", WRITE), ("a", READ), ("a b", WRITE), ("a", UPGRADE)] {
+        let mut scene = Scene::new();
+        if want == UPGRADE {
+            scene.takes("a", "B", READ);
+        }
+        scene.takes("a", "A", READ);
+        let front = scene.waits("a", "W", WRITE);
+        let waiting = scene.waits(names, "B", want);
+        scene.waits("a", "C", WRITE);
+        scene.cancels(front);
+        scene.releases_all("a", "A");
+        assert_eq!(scene.news(), ["B granted"]);
+        let hold = scene.hold("a", "B").cloned().unwrap();
+        assert!(!scene.cancels(waiting) && !scene.manager.time_out(waiting), "it does not wait any more");
+        assert_eq!(scene.hold("a", "B"), Some(&hold));
+        scene.serves_at(scene.now_ms + TTL_MS - 1);
+        assert!(scene.news().is_empty());
+        scene.serves_at(scene.now_ms + 1);
+        assert_eq!(scene.news(), ["C granted"], "at the deadline, no sooner");
+    }
+}
+
+#[test]
+fn a_wait_can_be_ended_before_its_time() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", READ);
+    let writer = scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(400));
+    scene.waits("a", "C", READ);
+    assert!(scene.manager.time_out(writer));
+    scene.serves();
+    assert_eq!(scene.news(), ["C granted"]);
+    assert!(!scene.manager.time_out(writer) && !scene.cancels(writer) && !scene.cancels(RequestId(12_345)));
+    assert_eq!(scene.manager.counters.wait_timeouts, 1);
+}
+
+#[test]
+fn one_token_that_waited_twice_is_served_while_one_of_its_clients_lives() {
+    for leaving in [0, 1] {
+        let mut scene = Scene::new();
+        scene.takes("a", "A", WRITE);
+        let requests = [scene.waits("a", "B", WRITE), scene.waits("a", "B", WRITE)];
+        scene.waits("a", "C", WRITE);
+        scene.in_one_turn(|scene| {
+            scene.releases("a", "A");
+            scene.cancels(requests[leaving]);
+        });
+        assert_eq!(scene.news(), ["B granted"]);
+        assert_eq!(scene.held("a"), ["B writes"]);
+    }
+}
+
+#[test]
+fn nothing_is_remembered_of_those_who_have_gone() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    let requests = ["B", "C", "D"].map(|token| scene.waits("a b", token, WRITE));
+    requests.into_iter().for_each(|request| assert!(scene.cancels(request)));
+    assert!(scene.manager.waitlist().is_empty() && !scene.manager.has_work() && !scene.manager.has_results());
+    assert_eq!(scene.manager.waitlist().len_at(id("a").as_ref()), 0);
+    assert_eq!(scene.manager.waitlist().databases().count(), 0);
+    assert_eq!(scene.due_in(), None);
+}

@@ -1,0 +1,219 @@
+//! The settings, each with its default and bounds.
+//!
+//! They are told what to call when one of them has changed, and ask nobody.
+
+use std::cell::Cell;
+use std::ffi::CStr;
+
+use crate::server::{self, BoolSetting, Ctx, IntSetting};
+
+/// The longest ttl: a year.
+pub const TTL_MAX_MS: i64 = 31_536_000_000;
+
+/// The present values, and whom to tell of a new one.
+struct Config {
+    max_ttl_ms: Cell<i64>,
+    max_waiters: Cell<i64>,
+    restart_grace_ms: Cell<i64>,
+    allow_apply: Cell<bool>,
+    changed: Cell<fn()>,
+}
+
+thread_local! {
+    static CONFIG: Config = const {
+        Config {
+            max_ttl_ms: Cell::new(86_400_000),
+            max_waiters: Cell::new(100_000),
+            restart_grace_ms: Cell::new(0),
+            allow_apply: Cell::new(false),
+            changed: Cell::new(|| {}),
+        }
+    };
+}
+
+fn with<R>(look: impl FnOnce(&Config) -> R) -> R {
+    CONFIG.with(look)
+}
+
+fn set(change: impl FnOnce(&Config)) {
+    with(change);
+    with(|config| config.changed.get())();
+}
+
+/// How long a hold may last, what `WAIT` may cost in memory, how careful to be after a crash.
+static INTEGERS: [IntSetting; 3] = [
+    IntSetting {
+        name: c"max-ttl-ms",
+        default: 86_400_000,
+        min: 1,
+        max: TTL_MAX_MS,
+        get: max_ttl_ms,
+        set: |value| set(|config| config.max_ttl_ms.set(value)),
+    },
+    IntSetting {
+        name: c"max-waiters",
+        default: 100_000,
+        min: 0,
+        max: 10_000_000,
+        get: || with(|config| config.max_waiters.get()),
+        set: |value| set(|config| config.max_waiters.set(value)),
+    },
+    IntSetting {
+        name: c"restart-grace-ms",
+        default: 0,
+        min: 0,
+        max: 86_400_000,
+        get: || with(|config| config.restart_grace_ms.get()),
+        set: |value| set(|config| config.restart_grace_ms.set(value)),
+    },
+];
+
+/// Whether ordinary clients may use `SLOCK.APPLY`.
+static SWITCHES: [BoolSetting; 1] = [BoolSetting {
+    name: c"allow-apply",
+    default: false,
+    get: allow_apply,
+    set: |value| set(|config| config.allow_apply.set(value)),
+}];
+
+/// The longest ttl that a command may ask for.
+pub fn max_ttl_ms() -> i64 {
+    with(|config| config.max_ttl_ms.get())
+}
+
+/// How many requests may wait at a time, on the whole server.
+pub fn max_waiters() -> usize {
+    usize::try_from(with(|config| config.max_waiters.get())).unwrap_or(0)
+}
+
+/// For how long after a start no new hold is given.
+pub fn restart_grace_ms() -> u64 {
+    with(|config| config.restart_grace_ms.get()).unsigned_abs()
+}
+
+/// Whether ordinary clients may use `SLOCK.APPLY`, to feed a stream of changes into this server.
+pub fn allow_apply() -> bool {
+    with(|config| config.allow_apply.get())
+}
+
+/// From now on this is called after every change.
+pub fn when_changed(call: fn()) {
+    with(|config| config.changed.set(call));
+}
+
+/// What the `loadmodule` line gives to a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Integer(i64),
+    Switch(bool),
+}
+
+/// Registers the settings, with what the `loadmodule` line says: pairs of name and value, the name
+/// with or without `slock.`.
+///
+/// # Errors
+/// One line that says what is wrong with the arguments.
+pub fn register(ctx: Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
+    let given = parse(arguments)?;
+    let given = |name: &CStr| given.iter().rev().find(|(of, _)| *of == name).map(|(_, value)| *value);
+    let refused =
+        |name: &CStr| Err(format!("the server refused the setting slock.{}", name.to_string_lossy()));
+    for setting in &INTEGERS {
+        let default = match given(setting.name) {
+            Some(Value::Integer(value)) => value,
+            _ => setting.default,
+        };
+        if !server::register_int(ctx, setting, default) {
+            return refused(setting.name);
+        }
+    }
+    for setting in &SWITCHES {
+        let default = match given(setting.name) {
+            Some(Value::Switch(value)) => value,
+            _ => setting.default,
+        };
+        if !server::register_bool(ctx, setting, default) {
+            return refused(setting.name);
+        }
+    }
+    if server::load_configs(ctx) {
+        Ok(())
+    } else {
+        Err("a slock.* line of the configuration is not acceptable".into())
+    }
+}
+
+fn parse(arguments: &[&[u8]]) -> Result<Vec<(&'static CStr, Value)>, String> {
+    arguments.chunks(2).map(parse_pair).collect()
+}
+
+fn parse_pair(pair: &[&[u8]]) -> Result<(&'static CStr, Value), String> {
+    let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
+    let name = pair[0].to_ascii_lowercase();
+    let name = name.strip_prefix(b"slock.").unwrap_or(&name);
+    let integer = INTEGERS.iter().find(|setting| setting.name.to_bytes() == name);
+    let switch = SWITCHES.iter().find(|setting| setting.name.to_bytes() == name);
+    let value = || pair.get(1).copied().ok_or_else(|| format!("the setting {} has no value", shown(pair[0])));
+    match (integer, switch) {
+        (Some(setting), _) => parse_integer(setting, value()?),
+        (None, Some(setting)) => parse_switch(setting, value()?),
+        (None, None) => Err(format!("there is no setting {}", shown(pair[0]))),
+    }
+}
+
+fn parse_integer(setting: &'static IntSetting, value: &[u8]) -> Result<(&'static CStr, Value), String> {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
+    match number.filter(|number| (setting.min..=setting.max).contains(number)) {
+        Some(number) => Ok((setting.name, Value::Integer(number))),
+        None => Err(format!(
+            "slock.{} must be an integer from {} to {}, not {}",
+            setting.name.to_string_lossy(),
+            setting.min,
+            setting.max,
+            value.escape_ascii()
+        )),
+    }
+}
+
+fn parse_switch(setting: &'static BoolSetting, value: &[u8]) -> Result<(&'static CStr, Value), String> {
+    match value.to_ascii_lowercase().as_slice() {
+        b"yes" => Ok((setting.name, Value::Switch(true))),
+        b"no" => Ok((setting.name, Value::Switch(false))),
+        _ => {
+            let name = setting.name.to_string_lossy();
+            Err(format!("slock.{name} must be yes or no, not {}", value.escape_ascii()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_name_settings_with_or_without_the_prefix() {
+        let given =
+            parse(&[b"slock.max-ttl-ms", b"5000", b"MAX-WAITERS", b"0", b"allow-apply", b"Yes"]).unwrap();
+        let expected = [
+            (c"max-ttl-ms", Value::Integer(5000)),
+            (c"max-waiters", Value::Integer(0)),
+            (c"allow-apply", Value::Switch(true)),
+        ];
+        assert_eq!(given, expected);
+    }
+
+    #[test]
+    fn bad_arguments_are_refused_with_what_is_allowed() {
+        for (arguments, told) in [
+            (&[&b"max-ttl"[..], b"1"][..], "there is no setting max-ttl"),
+            (&[b"max-ttl-ms"], "has no value"),
+            (&[b"max-ttl-ms", b"0"], "from 1 to 31536000000, not 0"),
+            (&[b"max-ttl-ms", b"ten"], "not ten"),
+            (&[b"restart-grace-ms", b"-1"], "from 0 to"),
+            (&[b"allow-apply", b"1"], "must be yes or no, not 1"),
+        ] {
+            let error = parse(arguments).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What clients are told when something is refused: a code, and a sentence that says what to do.
+
+use slock_core::{DeadlockStep, LockError, Mode};
+
+use crate::server::Reply;
+
+/// The error reply.
+pub fn error_reply(error: &LockError) -> Reply {
+    Reply::Error(match error {
+        LockError::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value".into(),
+        LockError::NotServed => "TRYAGAIN The key's slot is moving or has moved to another node".into(),
+        LockError::WrongMode(Mode::Read) => {
+            "WRONGMODE The token holds this lock for read; SLOCK.UPGRADE makes it the writer".into()
+        }
+        LockError::WrongMode(Mode::Write) => {
+            "WRONGMODE The token holds this lock for write; SLOCK.DOWNGRADE makes it a reader".into()
+        }
+        LockError::NotHeld => "NOTHELD The token does not hold this lock".into(),
+        LockError::Deadlock(steps) => cycle(steps),
+        LockError::QueueFull(limit) => {
+            format!("QUEUEFULL as many requests wait as slock.max-waiters allows, which is {limit}")
+        }
+        LockError::Grace(left_ms) => format!(
+            "GRACE No new hold for another {left_ms} ms: the server has just started (slock.restart-grace-ms)"
+        ),
+        LockError::OutOfRange => {
+            "ERR the server's clock or its last fence is so far ahead that no further hold could be stored"
+                .into()
+        }
+        LockError::NotPrimary => {
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+                .into()
+        }
+    })
+}
+
+/// A command was run from within a notification of another one.
+pub fn in_use() -> Reply {
+    Reply::Error("ERR a SLOCK command cannot run inside a notification that another one has caused".into())
+}
+
+/// Names who waits for whom, where: at most eight steps, names cut to 64 bytes.
+fn cycle(steps: &[DeadlockStep]) -> String {
+    const STEPS_SHOWN: usize = 8;
+    const BYTES_SHOWN: usize = 64;
+    let shown = |bytes: &[u8]| {
+        let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
+        format!("\"{}{}\"", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
+    };
+    let waits = |(at, step): (usize, &DeadlockStep)| {
+        let next = &steps[(at + 1) % steps.len()];
+        format!("{} waits at {} for {}", shown(&step.token), shown(&step.lock.name), shown(&next.token))
+    };
+    let listed: Vec<String> = steps.iter().take(STEPS_SHOWN).enumerate().map(waits).collect();
+    let more = match steps.len().checked_sub(STEPS_SHOWN) {
+        Some(more) if more > 0 => format!(", and {more} more"),
+        _ => String::new(),
+    };
+    format!("DEADLOCK Waiting would close a cycle: {}{more}", listed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use slock_core::LockId;
+
+    use super::*;
+
+    fn text(reply: Reply) -> String {
+        match reply {
+            Reply::Error(text) => text,
+            _ => panic!("not an error"),
+        }
+    }
+
+    #[test]
+    fn a_cycle_is_named_step_by_step_and_cut() {
+        let step = |token: &[u8], name: &[u8]| DeadlockStep {
+            token: token.into(),
+            lock: LockId { db: 0, name: name.into() },
+        };
+        let two = LockError::Deadlock(vec![step(b"a", b"x"), step(b"b", b"\xff")]);
+        let expected =
+            r#"DEADLOCK Waiting would close a cycle: "a" waits at "x" for "b", "b" waits at "\xff" for "a""#;
+        assert_eq!(text(error_reply(&two)), expected);
+        let many = LockError::Deadlock(vec![step(&[b't'; 200], b"x"); 10]);
+        let told = text(error_reply(&many));
+        assert!(told.ends_with(", and 2 more") && told.contains(&format!("\"{}...\"", "t".repeat(64))));
+    }
+}

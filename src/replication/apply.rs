@@ -1,0 +1,60 @@
+//! `APPLY`: what replicas and the log see. Not for applications. The form is described in `wire`.
+//!
+//! Nothing is decided here, no clock is read, nobody is blocked, and to apply a command twice is to
+//! apply it once.
+
+use slock_core::{Effect, LockError, LockIdRef};
+
+use super::wire::{self, Message};
+use crate::config;
+use crate::errors::error_reply;
+use crate::keyspace;
+use crate::runtime::state::{self, Notice, notice};
+use crate::runtime::{deadline_is_plausible, fence_is_plausible};
+use crate::server::{Ctx, LockKey, Opened, Reply, Str};
+
+/// Applies `change [meta]` to a key.
+///
+/// # Errors
+/// An error reply: not from here, not understood, not plausible, or a key of another type.
+pub fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Reply> {
+    let error = |text: &str| Err(Reply::Error(text.into()));
+    // What this server's log or its primary says is not doubted.
+    let is_trusted = ctx.is_replicated() || ctx.is_loading();
+    if !is_trusted && !config::allow_apply() {
+        return error("ERR SLOCK.APPLY is for replicas and the log; see slock.allow-apply");
+    }
+    let Some(message) = wire::read(change, meta) else {
+        return error("ERR not a change that this version knows");
+    };
+    if !is_trusted && !message.fence().is_none_or(fence_is_plausible) {
+        return error("ERR the fence lies years ahead");
+    }
+    if !is_trusted && !message.deadline_ms().is_none_or(deadline_is_plausible) {
+        return error("ERR the deadline lies years ahead");
+    }
+    if let Message::Effect(effect) = &message {
+        apply(ctx, key, effect)?;
+    }
+    if let Some(fence) = message.fence() {
+        notice(Notice::FenceSeen(fence));
+    }
+    ctx.replicate_verbatim();
+    Ok(())
+}
+
+fn apply(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Reply> {
+    let mut open = LockKey::open(ctx, key);
+    if let Opened::OtherType = open.get() {
+        return Err(error_reply(&LockError::WrongType));
+    }
+    let changed = keyspace::change(&mut open, effect);
+    drop(open);
+    ctx.signal_modified(key);
+    if changed.is_gone {
+        ctx.announce_gone(key);
+    }
+    // An operator who feeds a log to a primary changes locks under the eyes of those who wait.
+    state::key_changed(LockIdRef { db: ctx.db(), name: key.bytes() });
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! How a change is written in the log and spoken to replicas.
+//!
+//! ```text
+//! SLOCK.APPLY key "HOLD at-ms read|write fence since-ms deadline-ms token" [meta]
+//! SLOCK.APPLY key "EXTEND at-ms deadline-ms token"
+//! SLOCK.APPLY key "RELEASE at-ms token"
+//! SLOCK.APPLY key "FENCE fence"
+//! ```
+//!
+//! First every holder with a deadline up to `at-ms` is dropped (none, if it is 0), then the change is
+//! made; see [`Effect`]. `FENCE` only says which fence was given last. All times are absolute. The
+//! token is whatever bytes follow the last space of the form.
+//!
+//! This form is kept in logs and spoken between servers of different versions: kinds of change may be
+//! added, but these stay as they are. A change is one argument because the server makes an object of
+//! every argument of every change, whether or not anybody listens: of the time that a fresh lock
+//! takes, this was a third.
+
+use arrayvec::ArrayVec;
+use slock_core::limits::{META_MAX_BYTES, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
+use slock_core::{Change, Effect, Lock, Mode};
+
+use crate::server::{Ctx, Emit, Str};
+
+/// What a command of this form says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A lock changes.
+    Effect(Effect<'a>),
+    /// This fence was given.
+    Fence(u64),
+}
+
+impl Message<'_> {
+    /// The fence that it speaks of.
+    pub fn fence(&self) -> Option<u64> {
+        match self {
+            Self::Effect(effect) => effect.fence(),
+            Self::Fence(fence) => Some(*fence),
+        }
+    }
+
+    /// The deadline that it gives to a hold.
+    pub fn deadline_ms(&self) -> Option<u64> {
+        match self {
+            Self::Effect(Effect { change: Change::Hold { deadline_ms, .. }, .. })
+            | Self::Effect(Effect { change: Change::Extend { deadline_ms, .. }, .. }) => Some(*deadline_ms),
+            _ => None,
+        }
+    }
+}
+
+/// A change, on the stack: two words, four numbers of at most twenty digits, spaces, and the token.
+type Line = ArrayVec<u8, { 16 + 4 * 21 + TOKEN_MAX_BYTES }>;
+
+/// Sends an effect to replicas and the log.
+pub fn send(ctx: Ctx<'_>, name: Str<'_>, effect: &Effect<'_>) {
+    let (line, meta) = write(effect);
+    ctx.replicate(name, &line, meta);
+}
+
+/// The commands that make this lock, for a rewritten log; at 0, so that nothing is judged expired.
+/// Such a log has no other place for the last fence.
+pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut Emit<'_>) {
+    for holder in lock.holders() {
+        let change = Change::Hold {
+            mode: lock.mode(),
+            token: &holder.token,
+            fence: holder.fence,
+            since_ms: holder.since_ms,
+            deadline_ms: holder.deadline_ms,
+            meta: &holder.meta,
+        };
+        let effect = Effect { at_ms: 0, change };
+        let (line, meta) = write(&effect);
+        emit(&line, meta);
+    }
+    emit(format!("FENCE {last_fence}").as_bytes(), b"");
+}
+
+fn write<'a>(effect: &Effect<'a>) -> (Line, &'a [u8]) {
+    let mut line = Line::new();
+    let (token, meta) = match effect.change {
+        Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
+            put(&mut line, b"HOLD ");
+            put_number(&mut line, effect.at_ms);
+            put(&mut line, if mode == Mode::Read { b"read " } else { b"write " });
+            for number in [fence, since_ms, deadline_ms] {
+                put_number(&mut line, number);
+            }
+            (token, meta)
+        }
+        Change::Extend { token, deadline_ms } => {
+            put(&mut line, b"EXTEND ");
+            put_number(&mut line, effect.at_ms);
+            put_number(&mut line, deadline_ms);
+            (token, &[][..])
+        }
+        Change::Release { token } => {
+            put(&mut line, b"RELEASE ");
+            put_number(&mut line, effect.at_ms);
+            (token, &[][..])
+        }
+    };
+    put(&mut line, token);
+    (line, meta)
+}
+
+fn put(line: &mut Line, bytes: &[u8]) {
+    line.try_extend_from_slice(bytes).expect("the longest change fits");
+}
+
+fn put_number(line: &mut Line, number: u64) {
+    put(line, itoa::Buffer::new().format(number).as_bytes());
+    put(line, b" ");
+}
+
+/// Reads the arguments of a command of this form, without its key. `None` for anything else.
+pub fn read<'a>(change: &'a [u8], meta: &'a [u8]) -> Option<Message<'a>> {
+    let mut rest = change;
+    let kind = word(&mut rest)?;
+    if kind == b"FENCE" {
+        let fence = number(rest).filter(|fence| is_fence(*fence))?;
+        return meta.is_empty().then_some(Message::Fence(fence));
+    }
+    let at_ms = number(word(&mut rest)?)?;
+    let change = match kind {
+        b"HOLD" => {
+            let mode = match word(&mut rest)? {
+                b"read" => Mode::Read,
+                b"write" => Mode::Write,
+                _ => return None,
+            };
+            let fence = number(word(&mut rest)?).filter(|fence| is_fence(*fence))?;
+            let (since_ms, deadline_ms) = (number(word(&mut rest)?)?, number(word(&mut rest)?)?);
+            Change::Hold { mode, token: rest, fence, since_ms, deadline_ms, meta }
+        }
+        b"EXTEND" => {
+            let deadline_ms = number(word(&mut rest)?)?;
+            Change::Extend { token: rest, deadline_ms }
+        }
+        b"RELEASE" => Change::Release { token: rest },
+        _ => return None,
+    };
+    let meta_max_bytes = if kind == b"HOLD" { META_MAX_BYTES } else { 0 };
+    let is_sound = is_token(rest) && meta.len() <= meta_max_bytes;
+    is_sound.then_some(Message::Effect(Effect { at_ms, change }))
+}
+
+/// The bytes up to the next space, which is taken too.
+fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let end = rest.iter().position(|byte| *byte == b' ')?;
+    let word = &rest[..end];
+    *rest = &rest[end + 1..];
+    Some(word)
+}
+
+fn number(word: &[u8]) -> Option<u64> {
+    let is_plain = word.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(word).ok()?.parse::<u64>().ok()?;
+    (is_plain && number <= NUMBER_MAX).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logs of earlier versions must stay readable: these lines never change.
+    #[test]
+    fn the_form_is_pinned() {
+        let hold = Change::Hold {
+            mode: Mode::Read,
+            token: b"a b\0\xff",
+            fence: 1_795_258_063_335_849,
+            since_ms: 1_795_258_063_335,
+            deadline_ms: 1_795_258_123_335,
+            meta: b"note",
+        };
+        let extend = Change::Extend { token: b"t", deadline_ms: 20 };
+        for (change, text) in [
+            (hold, &b"HOLD 17 read 1795258063335849 1795258063335 1795258123335 a b\0\xff"[..]),
+            (extend, b"EXTEND 17 20 t"),
+            (Change::Release { token: b" " }, b"RELEASE 17  "),
+        ] {
+            let effect = Effect { at_ms: 17, change };
+            let (line, meta) = write(&effect);
+            assert_eq!(line.as_slice(), text);
+            assert_eq!(read(text, meta), Some(Message::Effect(effect)));
+        }
+        assert_eq!(read(b"FENCE 9", b""), Some(Message::Fence(9)));
+    }
+
+    #[test]
+    fn the_longest_change_fits() {
+        let (at_ms, fence, since_ms, deadline_ms) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        let change =
+            Change::Hold { mode: Mode::Write, token: &[0; 255], fence, since_ms, deadline_ms, meta: b"" };
+        write(&Effect { at_ms, change });
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        for change in [
+            "",
+            "HOLD",
+            "HOLD 1 write 1 1 t",
+            "HOLD 1 own 1 1 1 t",
+            "HOLD 1 write 0 1 1 t",
+            "HOLD 1 write 9007199254740992 1 1 t",
+            "HOLD -1 write 1 1 1 t",
+            "HOLD +1 write 1 1 1 t",
+            "HOLD 1  write 1 1 1 t",
+            "HOLD 1 write 1 1 1 ",
+            "EXTEND 1 t",
+            "EXTEND 1 99999999999999999999 t",
+            "RELEASE",
+            "RELEASE x t",
+            "RELEASE 1",
+            "RELEASE 1 ",
+            "hold 1 write 1 1 1 t",
+            "FENCE",
+            "FENCE 0",
+            "FENCE 1 ",
+            "GRANT 1 t",
+        ] {
+            assert_eq!(read(change.as_bytes(), b""), None, "{change}");
+        }
+        let long = [b"RELEASE 1 ".as_slice(), &[b't'; 256]].concat();
+        assert_eq!(read(&long, b""), None);
+        assert_eq!(read(b"RELEASE 1 t", b"meta"), None);
+        assert_eq!(read(b"HOLD 1 write 1 1 1 t", &[0; 1025]), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Operations for commands.
+
+use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, RequestId, Timestamp, WaitPolicy};
+
+use super::state::{Notice, Runtime, notice, try_with_runtime};
+use crate::keyspace::Keyspace;
+use crate::server::{self, BlockedCallbacks, Ctx, Handle, Reply, now};
+
+/// Looks at the manager. `None` if an operation is under way.
+pub fn consult<R>(look: impl FnOnce(&LockManager) -> R) -> Option<R> {
+    try_with_runtime(|runtime| look(&runtime.manager))
+}
+
+/// Has the manager do something for a command, sees to what follows from it, and tells subscribers. `None` if
+/// an operation is under way.
+pub fn operate<'c, R>(
+    mut store: Keyspace<'c>,
+    operation: impl FnOnce(&mut LockManager, &mut Keyspace<'c>, Timestamp) -> R,
+) -> Option<R> {
+    let result = try_with_runtime(|runtime| {
+        let now = now();
+        let result = operation(&mut runtime.manager, &mut store, now);
+        runtime.schedule(now);
+        result
+    });
+    store.announce();
+    result
+}
+
+/// Asks for a hold, and leaves the client waiting if it has to. Where the client cannot wait after all, it is
+/// as if it had not wanted to. `None` if an operation is under way.
+pub fn acquire<'c>(
+    ctx: Ctx<'c>,
+    mut store: Keyspace<'c>,
+    request: &AcquireRequest<'_>,
+) -> Option<Result<AcquireOutcome, LockError>> {
+    let outcome = try_with_runtime(|runtime| {
+        let now = now();
+        let outcome = runtime.manager.acquire(&mut store, now, request);
+        let outcome = match outcome {
+            Ok(AcquireOutcome::Waiting(id)) if !wait(runtime, ctx, id) => {
+                runtime.manager.cancel(id);
+                let request = AcquireRequest { wait: WaitPolicy::NoWait, ..*request };
+                runtime.manager.acquire(&mut store, now, &request)
+            }
+            outcome => outcome,
+        };
+        runtime.schedule(now);
+        outcome
+    });
+    store.announce();
+    outcome
+}
+
+/// Leaves the client of this command waiting for the answer to its request. False if it cannot wait.
+fn wait(runtime: &mut Runtime, ctx: Ctx<'_>, request: RequestId) -> bool {
+    if !std::mem::replace(&mut runtime.has_waited, true) {
+        server::subscribe_to_keys();
+    }
+    match server::block::<WaitingClients>(ctx) {
+        Some(handle) => {
+            runtime.waiters.insert(request, handle);
+            true
+        }
+        None => false,
+    }
+}
+
+/// Clients that wait.
+struct WaitingClients;
+
+impl BlockedCallbacks for WaitingClients {
+    fn unblocked(handle: Handle) -> Reply {
+        notice(Notice::WaiterUnblocked(handle));
+        Reply::Int(0)
+    }
+
+    fn gone(handle: Handle) {
+        notice(Notice::WaiterGone(handle));
+    }
+}

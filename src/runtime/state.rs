@@ -1,0 +1,231 @@
+//! The module's state, in one structure with one owner.
+//!
+//! Commands and the timer borrow the [`Runtime`] for one operation. The server may call us back in the
+//! middle of it: a key that is opened expires, and a subscriber of another module runs commands. What such
+//! a callback has to say is a [`Notice`]; it is taken note of at once where the runtime is free, else when
+//! it is. The few things that a callback must be able to read at any time stand beside the runtime.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
+
+use super::timer::Timer;
+use super::waiters::Waiters;
+use super::write_gate::WriteGate;
+use crate::info::Metrics;
+use crate::server::{Handle, now};
+
+/// While anybody waits, the queues are looked at this often. Deadlines are times of the wall clock and timers
+/// run on the monotonic one: when the wall clock is set forward, a timer for a deadline comes too late.
+const HEARTBEAT_MS: u64 = 500;
+
+/// What operations work with.
+#[derive(Default)]
+pub struct Runtime {
+    /// The rules: who holds, who waits, who is next.
+    pub manager: LockManager,
+    /// The clients that wait.
+    pub waiters: Waiters,
+    /// When the queues are served next. `None` until the module has been loaded.
+    pub timer: Option<Timer>,
+    /// Whether the timer may write.
+    pub write_gate: WriteGate,
+    /// Locks that came by `RESTORE`, whose keys may lack an expiry.
+    pub arrived: BTreeSet<LockId>,
+    /// When the grace period began, on the monotonic clock.
+    pub started_ms: u64,
+    /// Whether this is a node of a cluster.
+    pub is_cluster: bool,
+    /// Whether the server may evict locks.
+    pub may_evict: bool,
+    /// Whether somebody has waited since the start. What only waiting clients need is asked for then.
+    pub has_waited: bool,
+    /// How far the look for slots that have gone has come; see `tick`.
+    pub probe: Probe,
+}
+
+/// How far the look at all names that are waited for has come.
+#[derive(Default)]
+pub struct Probe {
+    /// Where it goes on, in the middle of a pass.
+    pub position: Option<ProbePosition>,
+    /// When it goes on or begins anew, on the monotonic clock.
+    pub next_ms: u64,
+}
+
+/// Something that the server has told us.
+#[derive(Debug)]
+pub enum Notice {
+    /// This key appeared, went, or has another expiry.
+    KeyChanged(LockId),
+    /// A lock came under this name by `RESTORE`.
+    LockArrived(LockId),
+    /// Something befell all keys of this database, or of every one.
+    DatabaseChanged(Option<i32>),
+    /// These databases have changed places.
+    DatabasesSwapped(i32, i32),
+    /// This connection has closed.
+    ConnectionClosed(ConnectionId),
+    /// The client that waits has gone, or the server has answered it.
+    WaiterGone(Handle),
+    /// `CLIENT UNBLOCK`: the wait of this client is over.
+    WaiterUnblocked(Handle),
+    /// This fence was given elsewhere or before.
+    FenceSeen(u64),
+}
+
+impl Runtime {
+    /// Takes note.
+    pub fn note(&mut self, notice: Notice) {
+        match notice {
+            Notice::KeyChanged(lock) => self.manager.key_changed(lock.as_ref()),
+            Notice::LockArrived(lock) => drop(self.arrived.insert(lock)),
+            Notice::DatabaseChanged(db) => self.manager.database_changed(db),
+            Notice::DatabasesSwapped(first, second) => self.manager.databases_swapped(first, second),
+            Notice::ConnectionClosed(connection) => self.manager.connection_closed(connection),
+            Notice::WaiterGone(handle) => {
+                if let Some(request) = self.waiters.remove(handle) {
+                    self.manager.cancel(request);
+                }
+            }
+            Notice::WaiterUnblocked(handle) => {
+                if let Some(request) = self.waiters.remove(handle) {
+                    self.manager.time_out(request);
+                }
+            }
+            Notice::FenceSeen(fence) => self.manager.fences.see(fence),
+        }
+        self.schedule_if_work();
+    }
+
+    /// After an operation: sees to it that the queues are served when they have to be.
+    pub fn schedule(&mut self, now: Timestamp) {
+        self.schedule_if_work();
+        if let (Some(due_ms), Some(timer)) = (self.next_due_ms(now), &mut self.timer) {
+            timer.schedule_at(due_ms);
+        }
+    }
+
+    /// When the queues have to be served next if nothing happens, on the monotonic clock.
+    pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
+        let due_ms = self.manager.next_due_ms(now);
+        if self.manager.waitlist().is_empty() {
+            return due_ms;
+        }
+        let heartbeat_ms = now.monotonic_ms() + HEARTBEAT_MS;
+        let probe_ms = if self.is_cluster { self.probe.next_ms } else { u64::MAX };
+        Some(due_ms.unwrap_or(u64::MAX).min(heartbeat_ms).min(probe_ms))
+    }
+
+    /// Whether the timer has something to do that does not wait for time to pass.
+    pub fn has_work(&self) -> bool {
+        self.manager.has_work()
+            || self.manager.has_results()
+            || self.waiters.has_left_over()
+            || !self.arrived.is_empty()
+    }
+
+    fn schedule_if_work(&mut self) {
+        if self.has_work()
+            && let Some(timer) = &mut self.timer
+        {
+            timer.schedule_now();
+        }
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct State {
+    runtime: RefCell<Runtime>,
+    /// What came while the runtime was in use.
+    notices: RefCell<Vec<Notice>>,
+    /// Whether the server loads a data set.
+    pub is_loading: Cell<bool>,
+    /// Whether the server is a replica.
+    pub is_replica: Cell<bool>,
+    /// Whether the server is adding, changing or removing a key because we told it to.
+    is_own_change: Cell<bool>,
+    /// What `INFO` shows besides the counters of the manager.
+    pub metrics: Metrics,
+}
+
+thread_local! {
+    static STATE: State = State::default();
+}
+
+/// The state, for what may be read at any time.
+pub fn with<R>(look: impl FnOnce(&State) -> R) -> R {
+    STATE.with(look)
+}
+
+/// Borrows the runtime for an operation. `None` if one is under way: a command was run from within a
+/// notification of another.
+pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R> {
+    STATE.with(|state| {
+        let mut runtime = state.runtime.try_borrow_mut().ok()?;
+        let result = operate(&mut runtime);
+        let notices = state.notices.take();
+        notices.into_iter().for_each(|notice| runtime.note(notice));
+        Some(result)
+    })
+}
+
+/// Takes note of what the server has told us: at once, or when the runtime is free.
+pub fn notice(notice: Notice) {
+    STATE.with(|state| match state.runtime.try_borrow_mut() {
+        Ok(mut runtime) => runtime.note(notice),
+        Err(_) => state.notices.borrow_mut().push(notice),
+    });
+}
+
+/// A key has changed, and not by an operation of the manager. Costs next to nothing while nobody waits.
+pub fn key_changed(lock: LockIdRef<'_>) {
+    STATE.with(|state| {
+        if state.is_own_change.get() {
+            return;
+        }
+        match state.runtime.try_borrow_mut() {
+            Ok(runtime) if runtime.manager.waitlist().is_empty() => {}
+            Ok(mut runtime) => {
+                runtime.manager.key_changed(lock);
+                runtime.schedule_if_work();
+            }
+            Err(_) => state.notices.borrow_mut().push(Notice::KeyChanged(lock.into())),
+        }
+    });
+}
+
+impl State {
+    /// Whether this server only follows what was decided before or elsewhere: it is a replica, or loads.
+    pub fn only_follows(&self) -> bool {
+        self.is_replica.get() || self.is_loading.get()
+    }
+
+    /// Whether the server is changing a key because we told it to.
+    pub fn is_own_change(&self) -> bool {
+        self.is_own_change.get()
+    }
+
+    /// Runs a change of a key that is our own doing.
+    pub fn as_own_change<R>(&self, change: impl FnOnce() -> R) -> R {
+        struct Until<'s>(&'s Cell<bool>);
+        impl Drop for Until<'_> {
+            fn drop(&mut self) {
+                self.0.set(false);
+            }
+        }
+        self.is_own_change.set(true);
+        let _until_the_end = Until(&self.is_own_change);
+        change()
+    }
+}
+
+/// Begins the grace period anew, or changes its length.
+pub fn set_grace(runtime: &mut Runtime, grace_ms: u64, is_new_start: bool) {
+    if is_new_start {
+        runtime.started_ms = now().monotonic_ms();
+    }
+    runtime.manager.set_grace(if grace_ms == 0 { 0 } else { runtime.started_ms + grace_ms });
+}

@@ -1,0 +1,129 @@
+//! The timer function: the one place where waiting requests are granted.
+//!
+//! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a
+//! deleted key, a flush, a closed connection, a deadline. A request whose client has gone by then is not in
+//! the queue any more. A grant is made, replicated and answered in this one step, and from then on it is
+//! final: if the client is lost before it reads the reply, the hold stays until its ttl.
+//!
+//! A grant made anywhere earlier would be worse off. Inside a notification or a flush event it would be
+//! replicated *before* the command that caused it. Inside the command that frees the lock, its client could
+//! still go in the same turn, and whether it has been told is known only after its reply has left.
+
+use std::time::{Duration, Instant};
+
+use slock_core::WaitResult;
+
+use super::state::{self, Runtime, try_with_runtime};
+use super::write_gate::WriteBlock;
+use crate::errors::error_reply;
+use crate::keyspace::Keyspace;
+use crate::server::{OwnCtx, Reply, now};
+
+/// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
+/// clients and to send replies.)
+const SLICE: Duration = Duration::from_micros(1500);
+
+/// How long to stay away while clients are paused.
+const PAUSED_RETRY_MS: u64 = 10;
+
+/// How long to stay away while a client's write would be refused.
+const REFUSED_RETRY_MS: u64 = 100;
+
+/// How often a node of a cluster looks whether it still serves the keys that are waited for. Not every
+/// server tells its modules that a slot has gone or that the cluster is down.
+const PROBE_EVERY_MS: u64 = 1000;
+
+/// Such a look takes so long at a time, and pauses so long in between.
+const PROBE_SLICE: Duration = Duration::from_micros(500);
+const PROBE_PAUSE_MS: u64 = 10;
+
+/// The end of a turn of the event loop.
+pub fn on_soon(ctx: OwnCtx<'_>) {
+    tick(ctx, |timer| timer.soon_has_fired());
+}
+
+/// A moment that was waited for.
+pub fn on_due(ctx: OwnCtx<'_>) {
+    tick(ctx, |timer| timer.due_has_fired());
+}
+
+fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut super::timer::Timer)) {
+    let mut store = Keyspace::of_timer(ctx);
+    try_with_runtime(|runtime| {
+        if let Some(timer) = &mut runtime.timer {
+            fired(timer);
+        }
+        runtime.tick(ctx, &mut store);
+    });
+    store.announce();
+}
+
+impl Runtime {
+    fn tick(&mut self, ctx: OwnCtx<'_>, store: &mut Keyspace<'_>) {
+        let (follows, is_replica) = state::with(|state| (state.only_follows(), state.is_replica.get()));
+        let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
+        let started = Instant::now();
+        let mut turn = || (started.elapsed() < SLICE).then(now);
+        if follows || block.is_some() {
+            self.manager.end_waits(&mut turn);
+        } else {
+            self.probe(store);
+            while turn().is_some()
+                && let Some(lock) = self.arrived.pop_first()
+            {
+                store.give_expiry(lock.as_ref());
+            }
+            self.manager.serve_queues(store, &mut turn);
+        }
+        for (request, result) in self.manager.take_results() {
+            self.waiters.answer(request, reply_to(result));
+        }
+        self.waiters.free_left_over();
+        let now = now();
+        if is_replica {
+            self.arrived.clear();
+        } else if follows {
+            self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS);
+        } else {
+            match block {
+                None => self.schedule(now),
+                Some(WriteBlock::Paused) => self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS),
+                // Time-outs come at their moment; whatever else is to be done waits.
+                Some(WriteBlock::Refused) if self.has_work() || !self.manager.waitlist().is_empty() => {
+                    let retry_ms = now.monotonic_ms() + REFUSED_RETRY_MS;
+                    self.schedule_retry(
+                        self.manager.next_wait_end_ms().map_or(retry_ms, |end| end.min(retry_ms)),
+                    );
+                }
+                Some(WriteBlock::Refused) => {}
+            }
+        }
+    }
+
+    fn schedule_retry(&mut self, at_ms: u64) {
+        if let Some(timer) = &mut self.timer {
+            timer.schedule_at(at_ms);
+        }
+    }
+
+    /// Goes on looking for names that this node of a cluster serves no more.
+    fn probe(&mut self, store: &mut Keyspace<'_>) {
+        let now_ms = now().monotonic_ms();
+        if !self.is_cluster || now_ms < self.probe.next_ms {
+            return;
+        }
+        let started = Instant::now();
+        let mut turn = || (started.elapsed() < PROBE_SLICE).then(now);
+        self.probe.position = self.manager.probe(store, self.probe.position, &mut turn);
+        let is_over = self.probe.position.is_none();
+        self.probe.next_ms = now_ms + if is_over { PROBE_EVERY_MS } else { PROBE_PAUSE_MS };
+    }
+}
+
+fn reply_to(result: WaitResult) -> Reply {
+    match result {
+        WaitResult::Granted(fence) => Reply::Int(fence.cast_signed()),
+        WaitResult::TimedOut => Reply::Int(0),
+        WaitResult::Failed(error) => error_reply(&error),
+    }
+}

@@ -1,0 +1,12 @@
+//! Calling the server.
+
+/// Calls a function of the module API by its name. Whoever writes a call vouches for its pointers: they
+/// are live objects of the server's, wrapped by the types of this layer, or buffers that outlast the call.
+macro_rules! api {
+    ($name:ident($($arg:expr),* $(,)?)) => {{
+        // SAFETY: the server filled this entry at load (`missing_required` refuses to load otherwise).
+        // For the arguments see above.
+        unsafe { (redis_module::raw::$name.expect(stringify!($name)))($($arg),*) }
+    }};
+}
+pub(crate) use api;

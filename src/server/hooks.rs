@@ -1,0 +1,44 @@
+//! What the rest of the module wants to be told: functions that are set once, at load.
+
+use slock_core::{Lock, LockIdRef};
+
+use super::ctx::Ctx;
+
+/// Takes the change and the metadata of a command of a rewritten log.
+pub type Emit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+
+/// What the rest of the module wants to know from the type's callbacks.
+pub struct DatatypeHooks {
+    /// This fence was met in stored data.
+    pub fence_seen: fn(u64),
+    /// Whether a lock that comes from outside, by `RESTORE` or `MIGRATE`, can be a real one.
+    pub is_plausible: fn(&Lock) -> bool,
+    /// A lock is about to appear under this name from a payload: `RESTORE`, or a file that is loaded.
+    pub arriving: fn(LockIdRef<'_>),
+    /// The last fence that was given or seen.
+    pub last_fence: fn() -> u64,
+    /// Calls the function with the change and metadata of each command that makes this lock.
+    pub rewrite: fn(&Lock, &mut Emit<'_>),
+    /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
+    pub removed: fn(LockIdRef<'_>, &Lock),
+}
+
+/// What the module wants to be told.
+pub struct EventHooks {
+    /// A key appeared, or its expiry was changed.
+    pub key_touched: fn(i32, &[u8]),
+    /// A key was evicted, after its value was removed.
+    pub key_evicted: fn(i32, &[u8]),
+    /// All keys of a database have gone, or of every database.
+    pub flushed: fn(Option<i32>),
+    /// Two databases have changed places.
+    pub swapped: fn(i32, i32),
+    /// The server has become a replica (true) or a primary (false).
+    pub role_changed: fn(bool),
+    /// The server begins to load a data set (true), or has ended (false).
+    pub loading: fn(Ctx<'_>, bool),
+    /// `CONFIG SET` has changed something.
+    pub configured: fn(Ctx<'_>),
+    /// A connection closes.
+    pub disconnected: fn(u64),
+}

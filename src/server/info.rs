@@ -1,0 +1,42 @@
+//! The module's section of `INFO`.
+
+use std::ffi::CStr;
+
+use redis_module::raw;
+
+use super::api::api;
+use super::ctx::Ctx;
+use super::guard::guard;
+
+/// The section that is being written.
+pub struct Section(*mut raw::RedisModuleInfoCtx);
+
+impl Section {
+    /// Adds a field. The server puts the module's name before it.
+    pub fn field(&self, name: &CStr, value: u64) {
+        api!(RedisModule_InfoAddFieldULongLong(self.0, name.as_ptr(), value));
+    }
+}
+
+/// Writes the section.
+pub trait WriteInfo {
+    /// Called whenever somebody asks for it.
+    fn write(section: &Section);
+}
+
+/// Registers the section. False if the server refuses.
+pub fn register_info<W: WriteInfo>(ctx: Ctx<'_>) -> bool {
+    api!(RedisModule_RegisterInfoFunc(ctx.pointer(), Some(on_info::<W>))) == raw::REDISMODULE_OK as i32
+}
+
+unsafe extern "C" fn on_info<W: WriteInfo>(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: i32) {
+    if for_crash_report != 0 {
+        return; // The state may be the very thing that broke.
+    }
+    guard("INFO", || {
+        // An error here says that the client did not ask for this section.
+        if api!(RedisModule_InfoAddSection(ctx, c"".as_ptr())) == raw::REDISMODULE_OK as i32 {
+            W::write(&Section(ctx));
+        }
+    });
+}

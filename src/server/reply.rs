@@ -1,0 +1,62 @@
+//! What a command answers.
+
+use std::ffi::CString;
+
+use super::api::api;
+use super::ctx::Ctx;
+
+/// What a command answers.
+pub enum Reply {
+    /// An integer.
+    Int(i64),
+    /// An error, its code first.
+    Error(String),
+    /// "wrong number of arguments".
+    WrongArity,
+    /// It is sent already, or comes later.
+    Sent,
+}
+
+impl Ctx<'_> {
+    /// Answers the client.
+    pub fn send(self, reply: Reply) {
+        match reply {
+            Reply::Int(number) => self.reply_int(number),
+            Reply::Error(text) => self.reply_error(&text),
+            Reply::WrongArity => {
+                api!(RedisModule_WrongArity(self.pointer()));
+            }
+            Reply::Sent => {}
+        }
+    }
+
+    /// An integer.
+    pub fn reply_int(self, number: i64) {
+        api!(RedisModule_ReplyWithLongLong(self.pointer(), number));
+    }
+
+    /// A string.
+    pub fn reply_bytes(self, bytes: &[u8]) {
+        api!(RedisModule_ReplyWithStringBuffer(self.pointer(), bytes.as_ptr().cast(), bytes.len()));
+    }
+
+    /// Nothing.
+    pub fn reply_null(self) {
+        api!(RedisModule_ReplyWithNull(self.pointer()));
+    }
+
+    /// The head of an array of so many elements.
+    pub fn reply_array(self, length: usize) {
+        api!(RedisModule_ReplyWithArray(self.pointer(), length as _));
+    }
+
+    /// The head of a map of so many pairs; a flat array for clients that speak RESP2.
+    pub fn reply_map(self, pairs: usize) {
+        api!(RedisModule_ReplyWithMap(self.pointer(), pairs as _));
+    }
+
+    fn reply_error(self, text: &str) {
+        let text = CString::new(text).unwrap_or_else(|_| c"ERR unprintable error".into());
+        api!(RedisModule_ReplyWithError(self.pointer(), text.as_ptr()));
+    }
+}

@@ -1,0 +1,77 @@
+//! Strings of the server.
+
+use std::marker::PhantomData;
+use std::slice;
+
+use redis_module::raw;
+
+use super::api::api;
+
+/// A string that the server lends for as long as a command runs.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Str<'a> {
+    pointer: *mut raw::RedisModuleString,
+    lent: PhantomData<&'a ()>,
+}
+
+impl<'a> Str<'a> {
+    /// Wraps what the server handed to a callback.
+    ///
+    /// # Safety
+    /// `pointer` is a live string of the server's, and stays so for `'a`.
+    pub(super) unsafe fn from_raw(pointer: *mut raw::RedisModuleString) -> Self {
+        Self { pointer, lent: PhantomData }
+    }
+
+    /// The arguments of a command.
+    ///
+    /// # Safety
+    /// `argv` points to `argc` live strings that stay so for `'a`.
+    pub(super) unsafe fn arguments(argv: *mut *mut raw::RedisModuleString, argc: i32) -> &'a [Self] {
+        // SAFETY: a `Str` is one pointer and nothing else (`repr(transparent)`); the rest is the
+        // caller's promise.
+        unsafe { slice::from_raw_parts(argv.cast::<Self>(), usize::try_from(argc).unwrap_or(0)) }
+    }
+
+    /// The bytes of the string.
+    pub fn bytes(self) -> &'a [u8] {
+        let mut length = 0;
+        let start = api!(RedisModule_StringPtrLen(self.pointer, &mut length));
+        // SAFETY: the server says where its bytes are and how many; nobody changes them during a command.
+        unsafe { slice::from_raw_parts(start.cast::<u8>(), length) }
+    }
+
+    /// The integer that the string spells, exactly as the server's own commands read one.
+    pub fn integer(self) -> Option<i64> {
+        let mut number = 0;
+        let status = api!(RedisModule_StringToLongLong(self.pointer, &mut number));
+        (status == raw::REDISMODULE_OK as i32).then_some(number)
+    }
+
+    pub(super) fn pointer(self) -> *mut raw::RedisModuleString {
+        self.pointer
+    }
+}
+
+/// A string of the server's that we made, freed when dropped.
+pub struct OwnedString(*mut raw::RedisModuleString);
+
+impl OwnedString {
+    /// A string with these bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        // Made without a context, so that no callback's end frees it.
+        Self(api!(RedisModule_CreateString(std::ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())))
+    }
+
+    /// This string, borrowed.
+    pub fn as_str(&self) -> Str<'_> {
+        Str { pointer: self.0, lent: PhantomData }
+    }
+}
+
+impl Drop for OwnedString {
+    fn drop(&mut self) {
+        api!(RedisModule_FreeString(std::ptr::null_mut(), self.0));
+    }
+}
