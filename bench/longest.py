@@ -432,7 +432,9 @@ def play(name: str, report: Report) -> None:
     print(f"{scenario.what} (median and range of {scenario.runs}):")
     for what in benches[0].slow:
         runs = [bench.slow[what] for bench in benches]
-        medians = [statistics.median(run.get(one, 0.0) for run in runs) for one in set().union(*runs)]
+        medians = [
+            statistics.median(run.get(one, SLOW_US / 1000) for run in runs) for one in set().union(*runs)
+        ]
         report.limit(f"  {what}, ms", max(medians, default=SLOW_US / 1000), scenario.limit_ms)
     for what in benches[0].longest:
         values = [bench.longest[what] for bench in benches]

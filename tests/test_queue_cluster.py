@@ -85,18 +85,22 @@ def _queue(line: Line) -> list[Parked]:
 # --- one step at a time
 
 
-def test_while_the_key_is_still_there_the_queue_is_served_as_ever(cluster: Cluster) -> None:
-    moving = Moving(cluster, "served")
-    moving.line.locks.lock(moving.key, HOLDER, HOUR)
-    first, second = moving.line.write("first"), moving.line.write("second")
+def test_a_release_that_removes_the_key_turns_away_who_waits(cluster: Cluster) -> None:
+    """The key would be made at the target now; as long as it is here, it is served here."""
+    moving = Moving(cluster, "released")
+    for token in "ab":
+        moving.line.locks.rlock(moving.key, token, HOUR)
+    upgrader, waiting = moving.line.upgrade("a"), [moving.line.write("w1"), moving.line.write("w2")]
     moving.begin()
-    assert moving.line.release(HOLDER) == 1
-    assert first.fence() and second.is_waiting()
-    assert moving.owners() == ["first"]
+    assert moving.line.release("b") == 1
+    assert upgrader.fence() and all(parked.is_waiting() for parked in waiting)
+    assert moving.owners() == ["a"]
+    assert moving.line.release("a") == 1
+    assert all(parked.error().startswith("TRYAGAIN ") for parked in waiting)
+    assert moving.owners() == [] and moving.keys_at(moving.source) == 0
     moving.give_up()
-    moving.line.release("first")
-    assert second.fence()
-    moving.line.release("second")
+    assert moving.line.locks.lock(moving.key, "w1", HOUR)
+    moving.line.release("w1")
 
 
 def test_who_waits_for_a_lock_that_moves_is_told_to_ask_again(cluster: Cluster) -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import redis
 
-from harness import Locks, RawConnection, RespError, Server, wait_until
+from harness import Locks, RespError, Server, wait_until
 from harness.causes import HOLDER, KEY
 from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
 
@@ -250,24 +249,6 @@ def test_a_pipeline_of_requests_goes_on_after_each_time_out(server: Server, lock
     locks.lock(KEY, HOLDER, HOUR)
     waits = [("SLOCK.LOCK", KEY, f"a{number}", HOUR, "WAIT", 5) for number in range(20)]
     assert at_once(server, *waits, ("PING",)) == [0] * 20 + [b"PONG"]
-
-
-@pytest.mark.parametrize("leave", [RawConnection.close, RawConnection.reset])
-def test_a_client_that_dies_with_an_unread_grant_keeps_it_until_the_ttl(
-    server: Server, locks: Locks, leave: Callable[[RawConnection], Any]
-) -> None:
-    """It was told, as far as the server can know: the hold is its own, like any other lost reply's."""
-    line = Line(server)
-    locks.lock(KEY, HOLDER, HOUR)
-    first, second = line.write("first"), line.write("second")
-    line.release(HOLDER)
-    wait_until(lambda: line.holders() == ["first"], what="the grant")
-    assert first.connection.has_reply(5)
-    leave(first.connection)
-    assert locks.lock(KEY, "other", HOUR) == 0
-    assert (line.holders(), line.queued()) == (["first"], ["second"])
-    assert line.release("first") == 1
-    assert second.fence()
 
 
 def test_resp3_clients_wait_alike(server: Server, locks: Locks) -> None:

@@ -1,7 +1,7 @@
 """What replicas and the append-only file see of a grant made on wake-up.
 
-Never the request; the grant in one unit with the release of ours that made it; and after whatever else did,
-because a grant that comes before its DEL is deleted by it.
+Never the request; and the grant in a unit of its own after whatever made it: one that came before its DEL
+would be deleted by it.
 """
 
 from __future__ import annotations
@@ -71,60 +71,45 @@ def concerns_key(command: Command) -> bool:
     return KEY.encode() in command[1:] or name in (b"FLUSHDB", b"FLUSHALL", b"SWAPDB")
 
 
-def _run(replicated: Replicated, cause: Cause) -> list[list[Command]]:
-    """Lets the cause happen to a queue of two and returns what was replicated, in units, up to the grant."""
-    primary = replicated.primary
-    line = Line(primary)
+def is_given_last(units: list[list[Command]], token: str) -> None:
+    """The token is given its hold at the very end; and nobody else before, who did not hold already."""
+    *before, grant = [command for unit in units for command in unit]
+    assert grant[0] == b"SLOCK.APPLY" and grant[2].startswith(b"HOLD ") and names_token([grant], token), units
+    for command in before:
+        given = command[0] == b"SLOCK.APPLY" and command[2].startswith(b"HOLD ")
+        assert not given or names_token([command], HOLDER), units
+    holds_no_request([*before, grant])
+
+
+@pytest.mark.parametrize("cause", FREEING + SHARING, ids=str)
+def test_a_grant_comes_after_its_cause_in_a_unit_of_its_own(replicated: Replicated, cause: Cause) -> None:
+    line = Line(replicated.primary)
     cause.hold(line.client)
     join = line.read if cause.readers_left else line.write
     first, second = join(FIRST), line.write(SECOND)
     commands = cause.commands(line.client)
     replicated.stream.commands()
-    at_once(primary, *commands)
+    newcomer = ("SLOCK.RLOCK" if cause.readers_left else "SLOCK.LOCK", KEY, "newcomer", HOUR)
+    assert at_once(replicated.primary, *commands, newcomer)[-1] == 0
     first.fence()
-    units = replicated.stream.units()
+    *caused, granted = units = replicated.stream.units()
+    is_given_last(units, FIRST)
+    if not cause.by_deadline:
+        names = {name.encode() for name in cause.replicated_as} or {b"SLOCK.APPLY"}
+        made = [command for unit in caused for command in unit if command[0].upper() in names]
+        assert any(concerns_key(command) for command in made), units
+        for command in granted:
+            assert command[0] == b"SLOCK.APPLY" and not command[2].startswith(b"RELEASE "), units
     replicated.digests_agree()
     assert second.is_waiting()
-    # The first of the queue leaves last: its release is the one that grants.
+    # The first of the queue leaves last: its release is the one that frees the lock.
     for token in sorted(line.holders(), key=lambda token: token == FIRST):
         line.release(token)
     second.fence()
-    later = replicated.stream.units()
-    assert names_token(later[-1], SECOND) and names_token(later[-1], FIRST)
-    holds_no_request([command for unit in [*units, *later] for command in unit])
+    units = replicated.stream.units()
+    is_given_last(units, SECOND)
+    assert len(units[-1]) == 1 and names_token(units[-2], FIRST), units
     line.release(SECOND)
-    return units
-
-
-@pytest.mark.parametrize("cause", [cause for cause in FREEING + SHARING if cause.is_ours], ids=str)
-def test_a_grant_is_in_one_unit_with_the_release_that_made_it(replicated: Replicated, cause: Cause) -> None:
-    units = _run(replicated, cause)
-    granting = [unit for unit in units if names_token(unit, FIRST)]
-    assert granting == [units[-1]], units
-    assert len(units) == (2 if cause.name == "RUNLOCK of all readers at once" else 1), units
-    # The release is in it, as a command of its own or with the grant in one.
-    assert len(units[-1]) > 1 or names_token(units[-1], HOLDER), units
-
-
-@pytest.mark.parametrize("cause", [cause for cause in FREEING + SHARING if cause.replicated_as], ids=str)
-def test_a_grant_comes_after_what_the_server_did_to_the_key(replicated: Replicated, cause: Cause) -> None:
-    commands = [command for unit in _run(replicated, cause) for command in unit]
-    granted = [at for at, command in enumerate(commands) if names_token([command], FIRST)]
-    caused = [
-        at
-        for at, command in enumerate(commands)
-        if command[0].decode().upper() in cause.replicated_as and concerns_key(command)
-    ]
-    assert caused and granted, commands
-    assert max(caused) < min(granted), commands
-
-
-@pytest.mark.parametrize("cause", [cause for cause in FREEING if "deadline" in cause.name], ids=str)
-def test_a_grant_after_a_deadline_is_followed_by_no_deletion(replicated: Replicated, cause: Cause) -> None:
-    commands = [command for unit in _run(replicated, cause) for command in unit]
-    granted = next(at for at, command in enumerate(commands) if names_token([command], FIRST))
-    later = [command[0].upper() for command in commands[granted:] if concerns_key(command)]
-    assert not {b"DEL", b"UNLINK"} & set(later), commands
 
 
 @pytest.mark.parametrize("cause", REPLACING, ids=str)
@@ -168,7 +153,7 @@ def test_readers_let_in_by_a_writer_that_left_are_replicated(replicated: Replica
     holds_no_request(commands)
 
 
-def test_an_upgrade_on_wake_up_is_in_one_unit_with_the_release(replicated: Replicated) -> None:
+def test_an_upgrade_on_wake_up_comes_after_the_release(replicated: Replicated) -> None:
     line = Line(replicated.primary)
     line.locks.rlock(KEY, FIRST, HOUR)
     line.locks.rlock(KEY, HOLDER, HOUR)
@@ -176,9 +161,9 @@ def test_an_upgrade_on_wake_up_is_in_one_unit_with_the_release(replicated: Repli
     replicated.stream.commands()
     line.release(HOLDER)
     assert upgrade.fence()
-    units = replicated.stream.units()
-    assert len(units) == 1 and names_token(units[0], FIRST), units
-    holds_no_request(units[0])
+    released, granted = units = replicated.stream.units()
+    assert names_token(released, HOLDER) and len(granted) == 1, units
+    is_given_last(units, FIRST)
 
 
 def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) -> None:
@@ -195,7 +180,7 @@ def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) 
     assert line.holders() == ["waits in 9"]
 
 
-def test_every_release_of_a_transaction_grants_in_its_unit(replicated: Replicated) -> None:
+def test_the_grants_of_a_transaction_come_after_all_of_it(replicated: Replicated) -> None:
     keys = [f"k{number}" for number in range(5)]
     lines = [Line(replicated.primary, key) for key in keys]
     for line in lines:
@@ -205,8 +190,9 @@ def test_every_release_of_a_transaction_grants_in_its_unit(replicated: Replicate
     releases = [("SLOCK.UNLOCK", key, HOLDER) for key in keys]
     at_once(replicated.primary, ("MULTI",), *releases, ("EXEC",))
     assert all(parked.fence() for parked in waiting)
-    (unit,) = replicated.stream.units()
-    assert all(names_token([*unit], parked.token) for parked in waiting)
+    released, *granted = replicated.stream.units()
+    assert len(released) == 5 and not names_token(released, "waits for")
+    assert all(any(names_token(unit, parked.token) for unit in granted) for parked in waiting)
 
 
 def test_a_queue_served_one_by_one_leaves_the_replica_level(replicated: Replicated) -> None:

@@ -56,7 +56,7 @@ unsafe extern "C" fn on_reply(
     _: *mut *mut raw::RedisModuleString,
     _: i32,
 ) -> i32 {
-    guard("the reply to a waiting client", || {
+    guard(c"the reply to a waiting client", || {
         let reply = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Reply>();
         // SAFETY: the data is the reply of `answer`, which `on_free` frees after this.
         if let Some(reply) = unsafe { reply.as_mut() } {
@@ -68,7 +68,7 @@ unsafe extern "C" fn on_reply(
 }
 
 unsafe extern "C" fn on_free(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
-    guard("the end of a waiting client", || {
+    guard(c"the end of a waiting client", || {
         // SAFETY: the data is the reply that `answer` let go of, and the server hands it back once.
         drop(unsafe { Box::from_raw(data.cast::<Reply>()) });
     });
@@ -80,7 +80,7 @@ unsafe extern "C" fn on_timeout<C: BlockedCallbacks>(
     _: *mut *mut raw::RedisModuleString,
     _: i32,
 ) -> i32 {
-    guard("CLIENT UNBLOCK", || {
+    guard(c"CLIENT UNBLOCK", || {
         let handle = Handle(api!(RedisModule_GetBlockedClientHandle(ctx)));
         // SAFETY: the server lends the context until this callback returns.
         unsafe { Ctx::from_raw(ctx) }.send(C::unblocked(handle));
@@ -92,5 +92,5 @@ unsafe extern "C" fn on_disconnect<C: BlockedCallbacks>(
     _: *mut raw::RedisModuleCtx,
     client: *mut raw::RedisModuleBlockedClient,
 ) {
-    guard("a disconnect", || C::gone(Handle(client)));
+    guard(c"a disconnect", || C::gone(Handle(client)));
 }

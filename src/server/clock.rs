@@ -1,18 +1,21 @@
 //! The clocks: the wall clock, which deadlines and fences go by, and the monotonic one, which durations go
 //! by.
 
-use std::sync::LazyLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-
 use slock_core::Timestamp;
-
-static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The time now by both clocks. Read once for each decision.
 pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let unix_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    let (wall, monotonic) = (read(libc::CLOCK_REALTIME), read(libc::CLOCK_MONOTONIC));
+    let unix_us = wall.0 * 1_000_000 + wall.1 / 1000;
+    let monotonic_ms = monotonic.0 * 1000 + monotonic.1 / 1_000_000;
     // So that no moment is 0.
-    let monotonic_ms = 1 + u64::try_from(STARTED.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-    Timestamp::new(unix_us, monotonic_ms)
+    Timestamp::new(unix_us, 1 + monotonic_ms)
+}
+
+/// Seconds and nanoseconds. (A wall clock before 1970 reads as 1970.)
+fn read(clock: libc::clockid_t) -> (u64, u64) {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to `time`, which outlives it. It cannot fail: both clocks exist.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -8,6 +8,7 @@ use redis_module::raw;
 use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
+use super::log::log_warning;
 use super::reply::Reply;
 use super::string::Str;
 
@@ -194,14 +195,13 @@ unsafe extern "C" fn dispatch<T: CommandTable, const AT: usize>(
     argc: i32,
 ) -> i32 {
     let Some(command) = T::COMMANDS.get(AT) else { return raw::REDISMODULE_ERR as i32 };
-    let name = command.name.to_str().unwrap_or_default();
     // SAFETY: the server lends the context and the arguments until this callback returns.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::arguments(argv, argc)) };
     if command.keys.are_counted() && api!(RedisModule_IsKeysPositionRequest(ctx.pointer())) != 0 {
-        guard(name, || tell_keys(ctx, args, &command.keys));
+        guard(command.name, || tell_keys(ctx, args, &command.keys));
         return raw::REDISMODULE_OK as i32;
     }
-    let reply = guard(name, || (command.run)(ctx, args))
+    let reply = guard(command.name, || (command.run)(ctx, args))
         .unwrap_or_else(|| Err(Reply::Error("ERR internal error, see the server's log".into())));
     ctx.send(reply.unwrap_or_else(|error| error));
     raw::REDISMODULE_OK as i32
@@ -241,7 +241,7 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Command) {
         args: args.as_mut_ptr(),
     };
     if api!(RedisModule_SetCommandInfo(command, &info)) != raw::REDISMODULE_OK as i32 {
-        super::log_warning(&format!("the server does not take the description of {:?}", spec.name));
+        log_warning(&format!("the server does not take the description of {:?}", spec.name));
     }
 }
 

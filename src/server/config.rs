@@ -76,7 +76,7 @@ pub fn load_configs(ctx: Ctx<'_>) -> bool {
 unsafe extern "C" fn get(_: *const c_char, setting: *mut c_void) -> i64 {
     // SAFETY: `register_int` passed a static setting.
     let setting = unsafe { &*setting.cast::<IntSetting>() };
-    guard("CONFIG GET", setting.get).unwrap_or(setting.default)
+    guard(c"CONFIG GET", setting.get).unwrap_or(setting.default)
 }
 
 unsafe extern "C" fn set(
@@ -87,13 +87,14 @@ unsafe extern "C" fn set(
 ) -> i32 {
     // SAFETY: `register_int` passed a static setting.
     let setting = unsafe { &*setting.cast::<IntSetting>() };
-    guard("CONFIG SET", || (setting.set)(value)).map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
+    guard(c"CONFIG SET", || (setting.set)(value)).map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK)
+        as i32
 }
 
 unsafe extern "C" fn get_bool(_: *const c_char, setting: *mut c_void) -> i32 {
     // SAFETY: `register_bool` passed a static setting.
     let setting = unsafe { &*setting.cast::<BoolSetting>() };
-    guard("CONFIG GET", setting.get).unwrap_or(setting.default).into()
+    guard(c"CONFIG GET", setting.get).unwrap_or(setting.default).into()
 }
 
 unsafe extern "C" fn set_bool(
@@ -104,6 +105,6 @@ unsafe extern "C" fn set_bool(
 ) -> i32 {
     // SAFETY: `register_bool` passed a static setting.
     let setting = unsafe { &*setting.cast::<BoolSetting>() };
-    let set = guard("CONFIG SET", || (setting.set)(value != 0));
+    let set = guard(c"CONFIG SET", || (setting.set)(value != 0));
     set.map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
 }

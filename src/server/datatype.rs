@@ -107,7 +107,7 @@ unsafe fn lock<'a>(value: *const c_void) -> &'a Lock {
 
 unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut c_void {
     // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
-    guard("loading a lock", || match load(io, version) {
+    guard(c"loading a lock", || match load(io, version) {
         Ok(lock) => {
             if let (Some(hooks), Some(last)) = (hooks(), lock.holders().next_back()) {
                 if !(hooks.is_plausible)(&lock) {
@@ -152,7 +152,7 @@ fn load(io: *mut raw::RedisModuleIO, version: i32) -> Result<Lock, String> {
 }
 
 unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
-    guard("saving a lock", || {
+    guard(c"saving a lock", || {
         // SAFETY: the server passes a stored value.
         let bytes = format::encode(unsafe { lock(value) });
         api!(RedisModule_SaveStringBuffer(io, bytes.as_ptr().cast(), bytes.len()));
@@ -162,13 +162,13 @@ unsafe extern "C" fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) {
 /// The last fence goes with the file, so that fences rise even when no lock is left to tell. In this
 /// older form something must always be written.
 unsafe extern "C" fn aux_save(io: *mut raw::RedisModuleIO, _: i32) {
-    guard("saving the fence", || api!(RedisModule_SaveUnsigned(io, last_fence())));
+    guard(c"saving the fence", || api!(RedisModule_SaveUnsigned(io, last_fence())));
 }
 
 /// Servers that know this form prefer it. Before the first fence it writes nothing, and a file
 /// without locks loads where the module is not.
 unsafe extern "C" fn aux_save2(io: *mut raw::RedisModuleIO, _: i32) {
-    guard("saving the fence", || {
+    guard(c"saving the fence", || {
         if last_fence() > 0 {
             api!(RedisModule_SaveUnsigned(io, last_fence()));
         }
@@ -180,7 +180,7 @@ fn last_fence() -> u64 {
 }
 
 unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32) -> i32 {
-    guard("loading the fence", || {
+    guard(c"loading the fence", || {
         if version != RDB_VERSION {
             return raw::REDISMODULE_ERR;
         }
@@ -202,7 +202,7 @@ unsafe extern "C" fn aof_rewrite(
     name: *mut raw::RedisModuleString,
     value: *mut c_void,
 ) {
-    guard("rewriting a lock", || {
+    guard(c"rewriting a lock", || {
         // SAFETY: the server passes a stored value.
         let lock = unsafe { lock(value) };
         let Some(hooks) = hooks() else { return };
@@ -227,7 +227,7 @@ unsafe extern "C" fn aof_rewrite(
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {
-    guard("freeing a lock", || {
+    guard(c"freeing a lock", || {
         // SAFETY: the value came from `store`, and the server lets go of it here.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
         if !lock.is_empty() && COUNTS_FREED.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
 }
 
 unsafe extern "C" fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) {
-    guard("the digest of a lock", || {
+    guard(c"the digest of a lock", || {
         // SAFETY: the server passes a stored value.
         let bytes = format::encode(unsafe { lock(value) });
         api!(RedisModule_DigestAddStringBuffer(digest, bytes.as_ptr().cast(), bytes.len()));
@@ -275,7 +275,7 @@ unsafe extern "C" fn free_effort(_: *mut raw::RedisModuleString, value: *const c
 }
 
 unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
-    guard("the removal of a lock", || {
+    guard(c"the removal of a lock", || {
         let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
         let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
         if let Some(hooks) = hooks() {
@@ -292,7 +292,7 @@ unsafe extern "C" fn copy(
     value: *const c_void,
 ) -> *mut c_void {
     // SAFETY: the server passes a stored value.
-    guard("copying a lock", || store(unsafe { lock(value) }.clone())).unwrap_or(ptr::null_mut())
+    guard(c"copying a lock", || store(unsafe { lock(value) }.clone())).unwrap_or(ptr::null_mut())
 }
 
 /// Moves the lock and its metadata; its tables stay where they are.
@@ -303,7 +303,7 @@ unsafe extern "C" fn defrag(
 ) -> i32 {
     // SAFETY: entries of the API table are written once, at load.
     let Some(relocate) = (unsafe { raw::RedisModule_DefragAlloc }) else { return 0 };
-    guard("defragmenting a lock", || {
+    guard(c"defragmenting a lock", || {
         // SAFETY: `value` points to the server's pointer to a stored value. `relocate` answers null, or
         // has moved the bytes to a new allocation of the same size and freed the old one.
         unsafe {

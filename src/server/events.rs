@@ -56,7 +56,7 @@ unsafe extern "C" fn on_key(
     event: *const c_char,
     name: *mut raw::RedisModuleString,
 ) -> i32 {
-    guard("a keyspace event", || {
+    guard(c"a keyspace event", || {
         let Some(hooks) = hooks() else { return };
         // SAFETY: the server lends all three until this callback returns.
         let (ctx, name, event) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name), CStr::from_ptr(event)) };
@@ -76,7 +76,7 @@ unsafe extern "C" fn on_server_event(
     sub: u64,
     data: *mut c_void,
 ) {
-    guard("a server event", || {
+    guard(c"a server event", || {
         let Some(hooks) = hooks() else { return };
         if event.id != raw::REDISMODULE_EVENT_CLIENT_CHANGE {
             propagation::look_again();

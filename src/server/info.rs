@@ -33,7 +33,7 @@ unsafe extern "C" fn on_info<W: WriteInfo>(ctx: *mut raw::RedisModuleInfoCtx, fo
     if for_crash_report != 0 {
         return; // The state may be the very thing that broke.
     }
-    guard("INFO", || {
+    guard(c"INFO", || {
         // An error here says that the client did not ask for this section.
         if api!(RedisModule_InfoAddSection(ctx, c"".as_ptr())) == raw::REDISMODULE_OK as i32 {
             W::write(&Section(ctx));

@@ -13,10 +13,13 @@ use super::string::Str;
 /// A key that is open. It must not stay open across anything that may run other commands.
 pub struct LockKey<'a> {
     pointer: *mut raw::RedisModuleKey,
+    /// What is stored here. The server is asked once: only we change it while it is open.
+    value: Opened<*mut Lock>,
     lent: PhantomData<&'a ()>,
 }
 
 /// What is stored at a key.
+#[derive(Clone, Copy)]
 pub enum Opened<L> {
     /// Nothing.
     Empty,
@@ -49,41 +52,28 @@ impl<'a> LockKey<'a> {
     }
 
     fn open_as(ctx: Ctx<'a>, name: Str<'_>, mode: i32) -> Self {
-        Self { pointer: api!(RedisModule_OpenKey(ctx.pointer(), name.pointer(), mode)), lent: PhantomData }
+        let pointer = api!(RedisModule_OpenKey(ctx.pointer(), name.pointer(), mode));
+        Self { pointer, value: stored_at(pointer), lent: PhantomData }
     }
 
     /// What is stored here, to look at.
     pub fn get(&self) -> Opened<&Lock> {
         // SAFETY: values of our type are locks made by `datatype::store`. This borrow of `self` keeps `set`,
         // `delete` and `get_mut` away while it lives; other commands do not run meanwhile.
-        self.value().map(|value| unsafe { &*value })
+        self.value.map(|value| unsafe { &*value })
     }
 
     /// What is stored here, to change.
     pub fn get_mut(&mut self) -> Opened<&mut Lock> {
         // SAFETY: as above, and it keeps `get` away too.
-        self.value().map(|value| unsafe { &mut *value })
-    }
-
-    fn value(&self) -> Opened<*mut Lock> {
-        // A key opened to read that does not exist is no key at all.
-        if self.pointer.is_null()
-            || api!(RedisModule_KeyType(self.pointer)) == raw::REDISMODULE_KEYTYPE_EMPTY as i32
-        {
-            return Opened::Empty;
-        }
-        // For a key of a built-in type the answer is null.
-        let its_type = api!(RedisModule_ModuleTypeGetType(self.pointer));
-        if its_type.is_null() || its_type != datatype::raw_type() {
-            return Opened::OtherType;
-        }
-        Opened::Lock(api!(RedisModule_ModuleTypeGetValue(self.pointer)).cast::<Lock>())
+        self.value.map(|value| unsafe { &mut *value })
     }
 
     /// Stores a lock where there was nothing.
     pub fn set(&mut self, lock: Lock) {
         let value = datatype::store(lock);
         api!(RedisModule_ModuleTypeSetValue(self.pointer, datatype::raw_type(), value));
+        self.value = Opened::Lock(value.cast());
     }
 
     /// Sets when the server may collect the key.
@@ -99,7 +89,21 @@ impl<'a> LockKey<'a> {
     /// Removes the key.
     pub fn delete(&mut self) {
         api!(RedisModule_DeleteKey(self.pointer));
+        self.value = Opened::Empty;
     }
+}
+
+fn stored_at(pointer: *mut raw::RedisModuleKey) -> Opened<*mut Lock> {
+    // A key opened to read that does not exist is no key at all.
+    if pointer.is_null() || api!(RedisModule_KeyType(pointer)) == raw::REDISMODULE_KEYTYPE_EMPTY as i32 {
+        return Opened::Empty;
+    }
+    // For a key of a built-in type the answer is null.
+    let its_type = api!(RedisModule_ModuleTypeGetType(pointer));
+    if its_type.is_null() || its_type != datatype::raw_type() {
+        return Opened::OtherType;
+    }
+    Opened::Lock(api!(RedisModule_ModuleTypeGetValue(pointer)).cast::<Lock>())
 }
 
 impl Drop for LockKey<'_> {

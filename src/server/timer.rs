@@ -47,7 +47,7 @@ pub fn wake_event_loop() {
 }
 
 unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, callback: *mut c_void) {
-    guard("a timer", || {
+    guard(c"a timer", || {
         // SAFETY: `start_timer` made this pointer from such a function.
         let callback: fn(OwnCtx<'_>) = unsafe { std::mem::transmute(callback) };
         // SAFETY: the server lends the context until this callback returns, and its client is no user's.

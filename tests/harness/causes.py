@@ -48,10 +48,6 @@ class Cause:
     # What is left of the old holders, as readers beside whom only readers are admitted.
     readers_left: tuple[str, ...] = ()
 
-    @property
-    def is_ours(self) -> bool:
-        return not self.replicated_as and not self.by_deadline
-
     def __str__(self) -> str:
         return self.name
 

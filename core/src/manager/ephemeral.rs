@@ -1,8 +1,8 @@
 //! Which hold ends with which connection.
 //!
 //! A hold is known by its fence, which no other hold ever has. So an entry that has become stale, because
-//! its hold was released, expired, flushed or renamed, leads to nothing and does no harm; stale entries
-//! are dropped when their deadline has passed, a few at each new entry.
+//! its hold expired or its key was flushed or renamed, leads to nothing and does no harm; stale entries are
+//! dropped within a second after their deadlines.
 //!
 //! It is this server's alone: neither stored nor replicated, for the connection is neither.
 
@@ -53,7 +53,7 @@ impl EphemeralHolds {
             db: self.databases.number_of(db),
             names: names.iter().map(|name| Box::from(*name)).collect(),
             token: token.into(),
-            check_ms: deadline_ms,
+            check_ms: check_after_ms(deadline_ms),
         };
         self.insert(fence, hold);
     }
@@ -94,7 +94,7 @@ impl EphemeralHolds {
             db: hold.db,
             names: BTreeSet::from([name.into()]),
             token: hold.token.clone(),
-            check_ms: deadline_ms,
+            check_ms: check_after_ms(deadline_ms),
         };
         self.insert(new, renamed);
         self.end(old, name);
@@ -141,12 +141,17 @@ impl EphemeralHolds {
         Some((*fence, self.databases.index_of(hold.db), hold))
     }
 
+    /// When [`EphemeralHolds::next_check`] has an entry next, in Unix milliseconds.
+    pub(super) fn next_check_ms(&self) -> Option<u64> {
+        self.by_check.first().map(|(check_ms, _)| *check_ms)
+    }
+
     /// The hold is alive and is due to end at this moment.
-    pub(super) fn check_again_at(&mut self, fence: u64, deadline_ms: u64) {
+    pub(super) fn check_again_after(&mut self, fence: u64, deadline_ms: u64) {
         if let Some(hold) = self.by_fence.get_mut(&fence) {
             self.by_check.remove(&(hold.check_ms, fence));
-            hold.check_ms = deadline_ms;
-            self.by_check.insert((deadline_ms, fence));
+            hold.check_ms = check_after_ms(deadline_ms);
+            self.by_check.insert((hold.check_ms, fence));
         }
     }
 
@@ -159,6 +164,11 @@ impl EphemeralHolds {
     pub(super) fn clear(&mut self) {
         *self = Self { databases: std::mem::take(&mut self.databases), ..Self::default() };
     }
+}
+
+/// When to look at an entry whose hold is due to end then: at whole seconds, so that many are looked at at once.
+fn check_after_ms(deadline_ms: u64) -> u64 {
+    (deadline_ms / 1000 + 1).saturating_mul(1000)
 }
 
 /// Numbers of databases that stay with their keys: `SWAPDB` exchanges two of them, whatever the number of

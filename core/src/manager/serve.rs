@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::{AcquireRequest, Admissions, LockManager, Scan, WaitPolicy, WaitResult, hold_at, same_hold};
+use super::operations::{Admissions, LockManager, Scan, hold_at, same_hold};
+use super::request::{AcquireRequest, WaitPolicy, WaitResult};
 use crate::error::LockError;
 use crate::ids::{LockIdRef, RequestId};
 use crate::lock::Admission;
@@ -49,9 +50,13 @@ impl LockManager {
             .waitlist
             .next_wake_ms()
             .map(|wake_ms| now.monotonic_ms() + wake_ms.saturating_sub(now.unix_ms()));
-        let grace_ms = (self.grace_until_ms > 0 && !self.waitlist.is_empty())
-            .then_some(self.grace_until_ms);
-        [wake_ms, grace_ms, self.next_wait_end_ms(), self.retry_ended_ms].into_iter().flatten().min()
+        let grace_ms = (self.grace_until_ms > 0 && !self.waitlist.is_empty()).then_some(self.grace_until_ms);
+        let check_ms = self
+            .ephemeral
+            .next_check_ms()
+            .map(|check_ms| now.monotonic_ms() + check_ms.saturating_sub(now.unix_ms()));
+        let due = [wake_ms, grace_ms, check_ms, self.next_wait_end_ms(), self.retry_ended_ms];
+        due.into_iter().flatten().min()
     }
 
     /// When the next request gives up if nothing happens, on the monotonic clock.
@@ -71,6 +76,7 @@ impl LockManager {
             let Some(now) = turn() else { break };
             let is_idle = !self.end_next_wait(now)
                 & !self.end_next_hold_of_closed(store, now)
+                & !self.check_next_ephemeral(store, now)
                 & !self.serve_next_queue(store, now)
                 & !self.serve_next_revisit(store, now, round);
             if is_idle && !self.scan_next_database() {
@@ -329,19 +335,17 @@ impl LockManager {
         }
     }
 
-    /// Looks at a few entries of holds that end with a connection and should have ended by their deadline.
-    pub(super) fn check_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) {
-        const AT_ONCE: usize = 2;
-        for _ in 0..AT_ONCE {
-            let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return };
-            let live = hold.names.iter().find_map(|name| {
-                let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
-                (own.fence == fence).then_some(own.deadline_ms)
-            });
-            match live {
-                Some(deadline_ms) => self.ephemeral.check_again_at(fence, deadline_ms),
-                None => drop(self.ephemeral.remove(fence)),
-            }
+    /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
+    fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
+        let live = hold.names.iter().find_map(|name| {
+            let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
+            (own.fence == fence).then_some(own.deadline_ms)
+        });
+        match live {
+            Some(deadline_ms) => self.ephemeral.check_again_after(fence, deadline_ms),
+            None => drop(self.ephemeral.remove(fence)),
         }
+        true
     }
 }

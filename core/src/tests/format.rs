@@ -382,7 +382,7 @@ fn huge_lengths_are_refused_without_room_being_made_for_them() {
     }
 }
 
-/// What `MEMORY USAGE` is told: exact for a handful of holders, near for a crowd.
+/// What `MEMORY USAGE` says: exact for a handful of holders, near for a crowd.
 #[test]
 fn a_lock_knows_how_much_memory_it_takes() {
     for count in [1, 2, 8, 16] {
@@ -393,7 +393,7 @@ fn a_lock_knows_how_much_memory_it_takes() {
     for count in [17, 100, 3_000] {
         let bytes = encode(&many_readers(count));
         let (lock, growth) = growth_of(|| Box::new(decode(&bytes).unwrap()));
-        let (told, real) = (lock.heap_bytes(), growth.unsigned_abs());
-        assert!(told.abs_diff(real) <= real / 4, "{count} readers: {told} told, {real} real");
+        let (stated, real) = (lock.heap_bytes(), growth.unsigned_abs());
+        assert!(stated.abs_diff(real) <= real / 4, "{count} readers: {stated} stated, {real} real");
     }
 }

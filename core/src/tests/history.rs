@@ -13,7 +13,7 @@ use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
-/// Whether a history is told while it is played.
+/// Whether a history is printed while it is played.
 #[derive(Clone, Copy)]
 pub(super) enum Telling {
     Silent,
@@ -184,7 +184,7 @@ impl World {
         !is_over.get()
     }
 
-    /// Makes it happen. What was done to a key behind the manager's back is marked, not served.
+    /// Makes it happen. What was done to a key without the manager is marked, not served.
     pub(super) fn does(&mut self, op: &Op) -> Reply {
         let operations = self.store.operations;
         let (now, manager, store) = (self.now(), &mut self.manager, &mut self.store);
@@ -297,10 +297,10 @@ pub(super) struct Habits {
 impl Habits {
     pub(super) fn draw(random: &mut Random) -> Self {
         Self {
-            names: 1 + random.below(4),
+            names: random.pick(&[1, 2, 3, 4, 6]),
             databases: random.pick(&[1, 1, 2]),
             tokens: 3 + random.below(6),
-            longest_ttl_ms: random.pick(&[5, 30, 30, 200, 10_000]),
+            longest_ttl_ms: random.pick(&[5, 30, 10_000, 10_000]),
             percent_readers: random.pick(&[20, 50, 50, 80]),
             percent_many: random.pick(&[0, 20, 40]),
             percent_waiting: random.pick(&[60, 80, 95]),

@@ -147,29 +147,6 @@ fn a_writer_excludes_everybody_and_only_its_token_releases() {
 }
 
 #[test]
-fn readers_share_and_each_leaves_for_itself() {
-    run(&[
-        (1, 1_000, Rlock("A", 100), Fence(1_000_000)),
-        (2, 1_000, Rlock("B", 300), Fence(1_000_001)),
-        (3, 1_000, Rlock("C", 200), Fence(1_000_002)),
-        (4, 1_010, Lock("D", 100), No),
-        (5, 1_010, Pttl("A"), Number(90)),
-        (6, 1_010, Pttl("B"), Number(290)),
-        (7, 1_010, Pttl("C"), Number(190)),
-        (8, 1_020, Unlock("C"), No),
-        (9, 1_020, Runlock("C"), Yes),
-        (10, 1_020, Runlock("C"), No),
-        (11, 1_020, Check(1_000_001), Yes),
-        (12, 1_020, Check(1_000_002), No),
-        (13, 1_030, Runlock("A"), Yes),
-        (14, 1_030, Lock("D", 100), No),
-        (15, 1_040, Runlock("B"), Yes),
-        (16, 1_040, Keys, Number(0)),
-        (17, 1_040, Lock("D", 100), Fence(1_040_000)),
-    ]);
-}
-
-#[test]
 fn the_same_token_again_refreshes_and_keeps_its_fence() {
     run(&[
         (1, 1_000, Lock("A", 100), Fence(1_000_000)),
@@ -226,26 +203,6 @@ fn a_hold_ends_at_its_very_millisecond() {
         (13, 1_051, Lock("A", 50), No),
         (14, 1_100, Lock("A", 1), Fence(1_100_000)),
         (15, 1_101, Lock("A", 1), Fence(1_101_000)),
-    ]);
-}
-
-#[test]
-fn one_readers_deadline_never_moves_anothers() {
-    run(&[
-        (1, 1_000, Rlock("A", 10), Fence(1_000_000)),
-        (2, 1_000, Rlock("B", 20), Fence(1_000_001)),
-        (3, 1_009, Lock("C", 5), No),
-        (4, 1_010, Pttl("A"), No),
-        (5, 1_010, Runlock("A"), No),
-        (6, 1_010, Pttl("B"), Number(10)),
-        (7, 1_010, Keys, Number(2)),
-        (8, 1_012, Rlock("D", 30), Fence(1_012_000)),
-        (9, 1_012, Keys, Number(2)),
-        (10, 1_012, Rlock("A", 10), Fence(1_012_001)),
-        (11, 1_020, Pttl("B"), No),
-        (12, 1_041, Lock("C", 5), No),
-        (13, 1_042, Lock("C", 5), Fence(1_042_000)),
-        (14, 1_042, Keys, Number(1)),
     ]);
 }
 

@@ -1,4 +1,4 @@
-//! Locks in memory: a primary that records what is done to it, and a copy that is told only that.
+//! Locks in memory: a primary that records what is done to it, and a copy that hears only of that.
 
 use hashbrown::{HashMap, HashSet};
 

@@ -19,7 +19,7 @@
 //! | [`properties`] | the whole equals a naive model; what always holds, always holds |
 //! | [`deadlock`] | refused exactly when a brute-force search finds a cycle |
 //!
-//! The rest is support: [`memory_store`] keeps locks in memory and on a second copy that is told of effects
+//! The rest is support: [`memory_store`] keeps locks in memory and on a second copy that hears of effects
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 

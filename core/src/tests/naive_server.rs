@@ -66,7 +66,7 @@ enum Look {
     Clear(Option<u64>),
     Blocked,
     /// It can never be granted, for this reason, which lies at this name.
-    Hopeless(LockError, usize),
+    Impossible(LockError, usize),
 }
 
 /// What became of a request at once.
@@ -125,14 +125,14 @@ impl NaiveServer {
         for &number in &asked.names {
             let name = &self.names[number];
             if let Some(error) = name.obstacle() {
-                return Look::Hopeless(error, number);
+                return Look::Impossible(error, number);
             }
             let own = self.own_hold(number, asked.token, now_ms);
             let has_it = match (asked.want, own) {
                 (Want::Hold(mode), Some(own)) if own.mode != mode => {
-                    return Look::Hopeless(LockError::WrongMode(own.mode), number);
+                    return Look::Impossible(LockError::WrongMode(own.mode), number);
                 }
-                (Want::Upgrade, None) => return Look::Hopeless(LockError::NotHeld, number),
+                (Want::Upgrade, None) => return Look::Impossible(LockError::NotHeld, number),
                 (Want::Upgrade, Some(own)) => own.mode == Mode::Write,
                 (Want::Hold(_), own) => own.is_some(),
             };
@@ -163,7 +163,7 @@ impl NaiveServer {
     pub(super) fn ask(&mut self, now: Timestamp, asked: &Asked) -> Verdict {
         self.end_closed(&asked.names, asked.token, now);
         match self.look(asked, None, now) {
-            Look::Hopeless(error, _) => Verdict::Error(error),
+            Look::Impossible(error, _) => Verdict::Error(error),
             Look::Blocked if asked.wait != WaitPolicy::NoWait => Verdict::Waits,
             Look::Blocked if now.monotonic_ms() < self.grace_until_ms => {
                 Verdict::Error(LockError::Grace(self.grace_until_ms - now.monotonic_ms()))
@@ -314,7 +314,7 @@ impl NaiveServer {
         let expected = match look {
             _ if request.is_over(now) => Ok(WaitResult::TimedOut),
             Look::Blocked => Err("it is blocked"),
-            Look::Hopeless(error, _) => Ok(WaitResult::Failed(error)),
+            Look::Impossible(error, _) => Ok(WaitResult::Failed(error)),
             Look::Clear(same) => {
                 let given = self.give(now, &request.asked, same);
                 Ok(given.map_or_else(WaitResult::Failed, WaitResult::Granted))
@@ -325,7 +325,7 @@ impl NaiveServer {
     }
 
     /// Whether a request has to be answered at this moment though nobody acts: it can be granted, or
-    /// it is at the front of the very name that makes it hopeless, or its time has run out.
+    /// it is at the front of the very name that makes it impossible, or its time has run out.
     pub(super) fn must_answer(&self, request: &Request, now: Timestamp) -> bool {
         let is_first = |name: &usize| self.first_at(*name) == Some(request.id);
         request.is_over(now)
@@ -333,7 +333,7 @@ impl NaiveServer {
                 // What it has got already, by a lock that came from elsewhere, can wait for its turn.
                 Look::Clear(same) => same.is_none() || request.asked.names.iter().any(is_first),
                 Look::Blocked => false,
-                Look::Hopeless(_, name) => is_first(&name),
+                Look::Impossible(_, name) => is_first(&name),
             }
     }
 

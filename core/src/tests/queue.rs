@@ -108,21 +108,6 @@ fn one_token_that_waits_twice_is_answered_twice_with_one_fence() {
 }
 
 #[test]
-fn one_token_that_waits_twice_to_read_is_answered_twice_with_one_fence() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    for token in ["B", "C", "B"] {
-        scene.waits("a", token, READ);
-    }
-    scene.releases("a", "A");
-    let mut fences = scene.fences();
-    fences.sort_unstable();
-    fences.dedup();
-    assert_eq!(fences.len(), 2);
-    assert_eq!(scene.held("a"), ["B reads", "C reads"]);
-}
-
-#[test]
 fn one_token_that_waits_in_both_modes_gets_the_first_and_an_error() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);

@@ -1,9 +1,8 @@
 //! Requests for several names at once: all or none, in one order of arrival.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE};
+use super::scene::{READ, Scene, TTL_MS, WRITE};
 use crate::error::LockError;
-use crate::manager::WaitPolicy;
 
 #[test]
 fn all_names_are_granted_with_one_fence() {
@@ -62,52 +61,6 @@ fn overlapping_requests_are_served_in_order_of_arrival() {
 }
 
 #[test]
-fn requests_that_share_no_name_do_not_wait_for_each_other() {
-    let mut scene = Scene::new();
-    scene.takes("a b c d", "A", WRITE);
-    scene.waits("a b", "B", WRITE);
-    scene.waits("c d", "C", WRITE);
-    for name in ["c", "d"] {
-        scene.releases(name, "A");
-    }
-    assert_eq!(scene.news(), ["C granted"]);
-    for name in ["a", "b"] {
-        scene.releases(name, "A");
-    }
-    assert_eq!(scene.news(), ["B granted"]);
-}
-
-#[test]
-fn a_request_to_read_several_lets_in_readers_before_and_after_it() {
-    let mut scene = Scene::new();
-    scene.takes("a b", "A", WRITE);
-    scene.waits("a", "B", READ);
-    scene.waits("a b", "C", READ);
-    scene.waits("b", "D", READ);
-    scene.releases("a", "A");
-    assert_eq!(scene.news(), ["B granted"]);
-    assert!(scene.queue("a") == ["C"] && scene.queue("b") == ["C", "D"]);
-    scene.releases("b", "A");
-    assert_eq!(scene.news(), ["C granted", "D granted"]);
-}
-
-#[test]
-fn each_of_the_deadlines_in_the_way_is_waited_for() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 100);
-    scene.takes_for("b", "B", WRITE, 250);
-    scene.takes_for("c", "C", WRITE, 50);
-    scene.waits("a b c", "D", WRITE);
-    let start_ms = scene.now_ms;
-    while scene.news().is_empty() {
-        let due_in = scene.due_in().expect("somebody has to look again");
-        assert!(due_in > 0);
-        scene.serves_at(scene.now_ms + due_in);
-    }
-    assert_eq!(scene.now_ms - start_ms, 250);
-}
-
-#[test]
 fn what_is_held_already_does_not_stand_in_the_way() {
     let mut scene = Scene::new();
     let first = scene.takes("a", "A", WRITE);
@@ -120,15 +73,6 @@ fn what_is_held_already_does_not_stand_in_the_way() {
     let third = scene.takes("a c", "A", WRITE);
     assert!(third > second);
     assert_eq!(scene.queue("a"), ["B"]);
-}
-
-#[test]
-fn a_name_held_in_the_other_mode_is_an_error_for_all() {
-    let mut scene = Scene::new();
-    scene.takes("b", "A", READ);
-    let records = scene.store.records.len();
-    assert!(matches!(scene.is_refused("a b", "A", WRITE), LockError::WrongMode(_)));
-    assert_eq!(scene.store.records.len(), records);
 }
 
 #[test]
@@ -172,65 +116,6 @@ fn extending_several_is_all_or_none() {
     let records = scene.store.records.len();
     assert_eq!(scene.manager.extend(&mut scene.store, now, 0, &names, b"A", 900), Ok(false));
     assert_eq!(scene.store.records.len(), records);
-}
-
-#[test]
-fn a_request_that_gives_up_lets_on_those_behind_it_on_every_name() {
-    let mut scene = Scene::new();
-    scene.takes("c", "A", WRITE);
-    scene.waits_with("a b c", "B", WRITE, TTL_MS, WaitPolicy::Timeout(10));
-    scene.waits("a", "C", WRITE);
-    scene.waits("b", "D", READ);
-    scene.waits("b", "E", READ);
-    scene.serves_at(scene.now_ms + 10);
-    let mut news = scene.news();
-    news.sort();
-    assert_eq!(news, ["B timed out", "C granted", "D granted", "E granted"]);
-}
-
-#[test]
-fn a_hold_that_ends_while_its_token_waits_for_more_has_to_be_waited_for_again() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 30);
-    scene.takes_for("b", "B", WRITE, 90);
-    scene.waits("a b", "A", WRITE);
-    scene.serves_at(scene.now_ms + 30);
-    assert!(scene.news().is_empty() && scene.held("a").is_empty());
-    assert_eq!(scene.tries("a", "C", WRITE), None, "A stands in the queue there");
-    scene.serves_at(scene.now_ms + 60);
-    assert_eq!(scene.news(), ["A granted"]);
-    for name in ["a", "b"] {
-        assert_eq!(scene.held(name), ["A writes"]);
-    }
-}
-
-#[test]
-fn a_single_upgrade_goes_before_requests_for_several() {
-    let mut scene = Scene::new();
-    for token in ["A", "B"] {
-        scene.takes("a", token, READ);
-    }
-    scene.waits("a b", "C", WRITE);
-    scene.waits("a", "A", UPGRADE);
-    scene.releases("a", "B");
-    assert_eq!(scene.news(), ["A granted"]);
-    scene.releases("a", "A");
-    assert_eq!(scene.news(), ["C granted"]);
-}
-
-#[test]
-fn one_token_that_waits_for_a_part_of_what_it_waits_for_is_answered_for_both() {
-    let mut scene = Scene::new();
-    scene.takes("a b", "A", WRITE);
-    scene.waits("a b", "B", WRITE);
-    scene.waits("b", "C", WRITE);
-    scene.waits("b", "B", WRITE);
-    scene.releases("a", "A");
-    scene.releases("b", "A");
-    let fences = scene.fences();
-    assert_eq!(fences.len(), 2);
-    assert_eq!(fences[0], fences[1]);
-    assert_eq!(scene.queue("b"), ["C"]);
 }
 
 #[test]

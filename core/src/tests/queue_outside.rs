@@ -3,8 +3,6 @@
 use super::memory_store::{MemoryStore, id};
 use super::scene::{READ, Scene, WRITE};
 use crate::error::LockError;
-use crate::lock::{Holder, Lock};
-use crate::mode::Mode;
 
 #[test]
 fn whatever_takes_the_key_away_lets_in_the_next() {
@@ -60,23 +58,4 @@ fn a_key_that_moves_to_another_node_sends_everybody_away() {
     scene.happens("a", |store, id| store.set_served(id, false));
     assert_eq!(scene.news(), ["B NotServed", "C NotServed"]);
     assert_eq!(scene.is_refused("a", "D", WRITE), LockError::NotServed);
-}
-
-#[test]
-fn a_key_that_is_replaced_by_another_lock_is_what_counts() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.waits("a", "B", READ);
-    scene.waits("a", "C", WRITE);
-    let deadline_ms = scene.now_ms + 60;
-    let stranger = |mode| {
-        let (token, meta) = (b"X"[..].into(), b""[..].into());
-        Lock::from_parts(mode, vec![Holder { token, fence: 7, since_ms: 1, deadline_ms, meta }]).unwrap()
-    };
-    scene.happens("a", |store, id| store.replace(id, stranger(Mode::Write)));
-    assert!(scene.news().is_empty());
-    assert_eq!(scene.due_in(), Some(60));
-    scene.happens("a", |store, id| store.replace(id, stranger(Mode::Read)));
-    assert_eq!(scene.news(), ["B granted"]);
-    assert_eq!(scene.held("a"), ["X reads", "B reads"]);
 }

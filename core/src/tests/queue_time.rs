@@ -20,20 +20,6 @@ fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {
 }
 
 #[test]
-fn the_deadline_of_the_last_reader_lets_in_the_writer() {
-    let mut scene = Scene::new();
-    for (token, ttl_ms) in [("A", 50), ("B", 80), ("C", 60)] {
-        scene.takes_for("a", token, READ, ttl_ms);
-    }
-    scene.waits("a", "D", WRITE);
-    assert_eq!(scene.due_in(), Some(80));
-    scene.serves_at(scene.now_ms + 79);
-    assert!(scene.news().is_empty());
-    scene.serves_at(scene.now_ms + 1);
-    assert_eq!(scene.news(), ["D granted"]);
-}
-
-#[test]
 fn a_hold_that_is_extended_or_shortened_moves_the_wake() {
     let mut scene = Scene::new();
     scene.takes_for("a", "A", WRITE, 70);
@@ -51,17 +37,6 @@ fn a_hold_that_is_extended_or_shortened_moves_the_wake() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_moves_the_wake() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", READ, 50);
-    scene.takes_for("a", "B", READ, 200);
-    scene.waits("a", "C", WRITE);
-    assert_eq!(scene.due_in(), Some(200));
-    scene.releases("a", "B");
-    assert_eq!(scene.due_in(), Some(50));
-}
-
-#[test]
 fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
     let mut scene = Scene::new();
     scene.takes_for("a", "A", WRITE, 200);
@@ -72,20 +47,6 @@ fn a_key_that_is_known_to_go_sooner_lets_in_the_next_when_it_goes() {
     scene.store.delete(&id("a"));
     scene.serves();
     assert_eq!(scene.news(), ["B granted"]);
-}
-
-#[test]
-fn a_wait_that_runs_out_is_answered_at_that_very_millisecond() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
-    assert_eq!(scene.due_in(), Some(40));
-    scene.serves_at(scene.now_ms + 39);
-    assert!(scene.news().is_empty());
-    scene.serves_at(scene.now_ms + 1);
-    assert_eq!(scene.news(), ["B timed out"]);
-    assert_eq!(scene.manager.counters.wait_timeouts, 1);
-    assert_eq!(scene.held("a"), ["A writes"]);
 }
 
 #[test]
@@ -117,17 +78,6 @@ fn at_the_same_millisecond_a_wait_ends_before_a_grant() {
     scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(40));
     scene.serves_at(scene.now_ms + 40);
     assert_eq!(scene.news(), ["B timed out"]);
-}
-
-#[test]
-fn nobody_is_let_in_by_the_time_out_of_another_when_its_own_time_has_run_out_too() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", READ);
-    scene.waits_with("a", "B", WRITE, TTL_MS, WaitPolicy::Timeout(10));
-    scene.waits_with("a", "C", READ, TTL_MS, WaitPolicy::Timeout(20));
-    scene.waits_with("a", "D", READ, TTL_MS, WaitPolicy::Forever);
-    scene.serves_at(scene.now_ms + 25);
-    assert_eq!(scene.news(), ["B timed out", "C timed out", "D granted"]);
 }
 
 #[test]
@@ -177,19 +127,6 @@ fn no_new_hold_is_given_during_the_grace_period() {
     scene.serves_at(scene.now_ms + 1);
     assert_eq!(scene.news(), ["B granted"]);
     scene.takes("b", "D", WRITE);
-}
-
-#[test]
-fn a_hold_that_ends_during_the_grace_period_is_given_to_the_next_after_it() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", WRITE, 100);
-    scene.starts_grace(300);
-    scene.waits("a", "B", WRITE);
-    scene.serves_at(scene.now_ms + 100);
-    assert!(scene.news().is_empty());
-    assert_eq!(scene.due_in(), Some(200));
-    scene.serves_at(scene.now_ms + 200);
-    assert_eq!(scene.news(), ["B granted"]);
 }
 
 /// By an hour, while B waits for A's deadline or its own time to run out, or the grace goes on.

@@ -21,23 +21,6 @@ fn a_waiting_upgrade_stands_before_the_queue_and_closes_it_to_new_readers() {
 }
 
 #[test]
-fn a_waiting_upgrade_alone_closes_the_lock_to_new_readers() {
-    let mut scene = Scene::new();
-    for token in ["A", "B"] {
-        scene.takes("a", token, READ);
-    }
-    scene.waits("a", "A", UPGRADE);
-    assert_eq!(scene.tries("a", "C", READ), None);
-    scene.waits("a", "C", READ);
-    assert_eq!(scene.queue("a"), ["A", "C"]);
-    scene.tries("a", "B", READ).expect("a present reader may refresh");
-    scene.releases("a", "B");
-    assert_eq!(scene.news(), ["A granted"]);
-    scene.downgrades("a", "A");
-    assert_eq!(scene.news(), ["C granted"]);
-}
-
-#[test]
 fn the_only_reader_upgrades_at_once_past_the_queue() {
     let mut scene = Scene::new();
     let read = scene.takes("a", "A", READ);
@@ -46,18 +29,6 @@ fn the_only_reader_upgrades_at_once_past_the_queue() {
     assert!(written > read);
     assert_eq!(scene.held("a"), ["A writes"]);
     assert_eq!(scene.queue("a"), ["B"]);
-}
-
-#[test]
-fn an_upgrade_that_does_not_wait_is_refused_while_others_read() {
-    let mut scene = Scene::new();
-    for token in ["A", "B"] {
-        scene.takes("a", token, READ);
-    }
-    assert_eq!(scene.tries("a", "A", UPGRADE), None);
-    scene.waits("a", "A", UPGRADE);
-    assert_eq!(scene.tries("a", "B", UPGRADE), None);
-    assert_eq!(scene.held("a"), ["A reads", "B reads"]);
 }
 
 #[test]
@@ -90,33 +61,6 @@ fn an_upgrade_whose_hold_ends_while_it_waits_is_answered_at_once() {
 }
 
 #[test]
-fn an_upgrade_whose_hold_is_released_while_it_waits_is_answered_at_once() {
-    let mut scene = Scene::new();
-    for token in ["A", "B"] {
-        scene.takes("a", token, READ);
-    }
-    scene.waits("a", "A", UPGRADE);
-    scene.waits("a", "A", UPGRADE);
-    scene.waits("a", "C", READ);
-    scene.releases("a", "A");
-    assert_eq!(scene.news(), ["A NotHeld", "A NotHeld", "C granted"]);
-}
-
-#[test]
-fn an_upgrade_sees_the_deadline_of_the_last_other_reader() {
-    let mut scene = Scene::new();
-    scene.takes_for("a", "A", READ, 900);
-    scene.takes_for("a", "B", READ, 200);
-    scene.takes_for("a", "C", READ, 300);
-    scene.waits("a", "A", UPGRADE);
-    assert_eq!(scene.due_in(), Some(300));
-    scene.serves_at(scene.now_ms + 299);
-    assert!(scene.news().is_empty());
-    scene.serves_at(scene.now_ms + 1);
-    assert_eq!(scene.news(), ["A granted"]);
-}
-
-#[test]
 fn a_downgrade_lets_in_the_readers_at_the_head_and_no_writer() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
@@ -127,31 +71,6 @@ fn a_downgrade_lets_in_the_readers_at_the_head_and_no_writer() {
     assert_eq!(scene.news(), ["B granted", "C granted"]);
     assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"]);
     assert_eq!(scene.queue("a"), ["D", "E"]);
-}
-
-#[test]
-fn a_downgrade_lets_in_nobody_past_a_writer() {
-    let mut scene = Scene::new();
-    scene.takes("a", "A", WRITE);
-    scene.waits("a", "B", WRITE);
-    scene.waits("a", "C", READ);
-    scene.downgrades("a", "A");
-    assert!(scene.news().is_empty());
-    assert_eq!(scene.queue("a"), ["B", "C"]);
-}
-
-#[test]
-fn one_token_that_upgrades_twice_is_answered_twice_with_one_fence() {
-    let mut scene = Scene::new();
-    for token in ["A", "B"] {
-        scene.takes("a", token, READ);
-    }
-    scene.waits("a", "A", UPGRADE);
-    scene.waits("a", "A", UPGRADE);
-    scene.releases("a", "B");
-    let fences = scene.fences();
-    assert_eq!(fences.len(), 2);
-    assert_eq!(fences[0], fences[1]);
 }
 
 #[test]

@@ -217,7 +217,7 @@ impl Scene {
         self.ends_step();
     }
 
-    /// Something out of our hands happens to the key, and the manager is told of it.
+    /// Something out of our hands happens to the key, and the manager hears of it.
     pub(super) fn happens(&mut self, name: &str, what: impl FnOnce(&mut MemoryStore, &LockId)) {
         let id = id(name);
         what(&mut self.store, &id);
