@@ -10,7 +10,6 @@ import redis
 
 from harness import (
     Locks,
-    RawConnection,
     ReplicationStream,
     RespError,
     Server,
@@ -160,18 +159,19 @@ def test_no_deadline_that_is_accepted_harms(client: redis.Redis, locks: Locks, e
 
 
 @pytest.mark.parametrize("years", [9, 11])
-def test_no_lock_lives_for_ever(client: redis.Redis, locks: Locks, raw: RawConnection, years: int) -> None:
-    locks.lock("k", "a", LONG)
+def test_no_lock_lives_for_ever(make_server: MakeServer, years: int) -> None:
+    server = make_server(slock_allow_apply=True)
+    client = server.client()
+    Locks(client).lock("k", "a", LONG)
     deadline_ms = now_ms(client) + years * 365 * 24 * 3600 * 1000
     payload = with_number(plain_dump(client, "k"), client.pexpiretime("k"), deadline_ms)
     assert bool(restore_all(client, [payload])) == (years < 10)
-    reply = raw.call("SLOCK.APPLY", "k", f"EXTEND 0 {deadline_ms} a")
+    reply = server.raw().call("SLOCK.APPLY", "k", f"EXTEND 0 {deadline_ms} a")
     assert reply == 1 if years < 10 else "years ahead" in reply.text
 
 
 def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: MakeServer) -> None:
-    """SLOCK.APPLY is not for applications, and yet anybody may send it."""
-    server = make_server()
+    server = make_server(slock_allow_apply=True)
     stream = ReplicationStream(server)
     take_samples(server)
     effects = [command for command in stream.commands() if command[0] == b"SLOCK.APPLY"]

@@ -219,7 +219,7 @@ def test_a_script_has_no_connection_to_be_bound_to(raw: RawConnection) -> None:
 def _stays_held(line: Line, fence: int) -> None:
     """A waiter that comes after the connection has ended is not let in."""
     waiting = line.write("probe", wait=30)
-    assert waiting.reply() == 0 and line.locks.check("k", fence) == 1, "the hold was lost"
+    assert waiting.reply() == 0 and line.locks.check(line.key, fence) == 1, "the hold was lost"
 
 
 @pytest.mark.parametrize("again", [("EPHEMERAL",), ()], ids=["bound", "plain"])
@@ -310,49 +310,42 @@ def test_a_waiter_that_left_before_its_grant_leaves_no_hold(line: Line) -> None:
     wait_until(lambda: line.info() is None, what="nobody to hold or wait")
 
 
-FATES = {
-    "the second dies": ["release", "second"],
-    "both die": ["release", "second", "first"],
-    "both die, the first before the grant": ["first", "release", "second"],
-    "a newcomer asks at once": ["release", "second", "newcomer"],
-}
+def _reload(line: Line) -> None:
+    line.client.execute_command("DEBUG", "RELOAD")
 
 
-@pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
-def test_a_hold_that_comes_back_is_bound_as_it_was(line: Line, fate: list[str]) -> None:
-    """The owner's request for a wider set is granted, and its client dies before it is told."""
-    first = take_bound(line.server)
-    line.locks.lock("wider", "other", HOUR)
-    second = Parked(line.server, "owner")
-    second.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
-    line.settle(second)
-    commands = {
-        "release": ("SLOCK.UNLOCK", "wider", "other"),
-        "first": ("CLIENT", "KILL", "ID", first.client_id()),
-        "second": ("CLIENT", "KILL", "ID", second.id),
-        "newcomer": ("SLOCK.LOCK", "k", "newcomer", HOUR),
-    }
-    with line.server.raw() as raw:
-        replies = raw.pipeline([commands[name] for name in fate])
-    assert replies == [0 if name == "newcomer" else 1 for name in fate]
-    wait_until(lambda: not line.client.exists("wider"), what="the grant to be taken back")
-    if "first" not in fate:
-        assert line.holders() == ["owner"]
-        hang_up(line.server, first)
-    wait_until(lambda: line.info() is None, what="the hold to end with its connection")
+def _restore(line: Line) -> None:
+    payload = line.client.dump("k")
+    line.client.delete("k")
+    line.client.restore("k", 0, payload)
 
 
-def test_who_shares_the_token_of_a_client_that_was_never_told_acquires(line: Line) -> None:
-    line.locks.lock("k", "other", HOUR)
-    bound, free = Parked(line.server, "owner"), Parked(line.server, "owner")
-    bound.ask("SLOCK.LOCK", "k", "owner", HOUR, "WAIT", 0, "EPHEMERAL")
-    line.settle(bound)
-    free.ask("SLOCK.LOCK", "k", "owner", HOUR, "WAIT", 0)
-    line.settle(free)
-    with line.server.raw() as raw:
-        raw.pipeline([("SLOCK.UNLOCK", "k", "other"), ("CLIENT", "KILL", "ID", bound.id)])
-    fence = free.fence()
-    _stays_held(line, fence)
+@pytest.mark.parametrize("remake", [_reload, _restore], ids=_name)
+def test_a_hold_that_comes_back_under_its_name_is_bound(line: Line, remake: Callable[[Line], None]) -> None:
+    connection = take_bound(line.server)
+    remake(line)
+    waiting = line.write("next")
+    assert waiting.is_waiting()
+    hang_up(line.server, connection)
+    waiting.fence()
+
+
+def test_swapdb_takes_the_bond_along(line: Line) -> None:
+    connection = take_bound(line.server)
+    line.client.swapdb(0, 5)
+    waiting = Line(line.server, database=5).write("next")
+    assert waiting.is_waiting()
+    hang_up(line.server, connection)
+    waiting.fence()
+
+
+@pytest.mark.parametrize(("move", "to"), [(("RENAME", "k", "j"), ("j", 0)), (("MOVE", "k", 5), ("k", 5))])
+def test_a_hold_that_gets_another_name_is_no_longer_bound(line: Line, move: tuple, to: tuple) -> None:
+    connection = line.server.raw()
+    fence = connection.ok("SLOCK.LOCK", "k", "owner", HOUR, "EPHEMERAL")
+    line.client.execute_command(*move)
+    hang_up(line.server, connection)
+    _stays_held(Line(line.server, to[0], database=to[1]), fence)
 
 
 def test_the_end_of_a_connection_does_not_reach_the_lock_that_was_renamed_over_its_own(line: Line) -> None:

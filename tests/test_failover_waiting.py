@@ -45,7 +45,7 @@ def test_everyone_who_waits_is_answered_when_the_primary_becomes_a_replica(
     before = digest(line.client, KEY)
     promote(new)
     replica_of(old, new)
-    outcomes = [parked.outcome() for parked in waiting]
+    outcomes = [waiter.outcome() for waiter in waiting]
     assert all(_was_turned_away(outcome) for outcome in outcomes), outcomes
     wait_unblocked(old.client())
     assert Line(old).info().waiters == 0 == Line(old, "read").info().waiters
@@ -65,7 +65,7 @@ def test_a_primary_that_follows_nobody_reachable_answers_too(make_server: Callab
     line.locks.lock(KEY, HOLDER, HOUR)
     waiting = _queue(line)
     line.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
-    assert all(_was_turned_away(parked.outcome()) for parked in waiting)
+    assert all(_was_turned_away(waiter.outcome()) for waiter in waiting)
     client = server.client()
     wait_unblocked(client)
     assert Locks(client).info(KEY).waiters == 0
@@ -85,7 +85,7 @@ def test_a_deadline_after_the_role_has_changed_grants_nothing(make_server: Calla
         unreachable = ("REPLICAOF", "127.0.0.1", free_port())
         # The hold is over within a few ms of the change, before, with or after it.
         at_once(server, ("SLOCK.EXTEND", KEY, HOLDER, 1 + number % 5), unreachable)
-        outcomes = [parked.outcome() for parked in waiting]
+        outcomes = [waiter.outcome() for waiter in waiting]
         assert all(_was_turned_away(outcome) for outcome in outcomes), outcomes
         line.client.execute_command("REPLICAOF", "NO", "ONE")
         wait_until(lambda: line.info() is None, what="the deadline, after which nobody holds it")
@@ -112,7 +112,7 @@ def test_a_failover_answers_everyone_and_the_hold_goes_on_at_the_new_primary(
     waiting = _queue(line)
     wait_synced(old, new)
     _fail_over(old, new)
-    outcomes = [parked.outcome() for parked in waiting]
+    outcomes = [waiter.outcome() for waiter in waiting]
     assert all(_was_turned_away(outcome) for outcome in outcomes), outcomes
     wait_unblocked(old.client())
     assert Line(old).info().waiters == 0
@@ -138,10 +138,10 @@ def test_failovers_across_deadlines_never_grant_what_the_new_primary_does_not_kn
         moved = Line(new)
         wait_until(lambda moved=moved: HOLDER not in moved.holders(), what="the deadline")
         told = {}
-        for parked in waiting:
-            outcome = parked.outcome()
+        for waiter in waiting:
+            outcome = waiter.outcome()
             if not _was_turned_away(outcome):
-                told[parked.token] = outcome
+                told[waiter.token] = outcome
         assert moved.holders() == sorted(told)
         for token, fence in told.items():
             assert moved.locks.check(KEY, fence) == 1
@@ -162,7 +162,7 @@ def test_a_failover_that_is_given_up_serves_the_queue_afterwards(
     replies = at_once(primary, ("SLOCK.EXTEND", KEY, HOLDER, BRIEF), ("FAILOVER",))
     assert replies == [1, b"OK"]
     wait_until(lambda: line.holders() == [], what="the deadline")
-    stays(lambda: all(parked.is_waiting() for parked in waiting), 0.15, "who waits during a failover")
+    stays(lambda: all(waiter.is_waiting() for waiter in waiting), 0.15, "who waits during a failover")
     line.client.execute_command("FAILOVER", "ABORT")
     replica.resume()
     serve_in_order(line, waiting)
@@ -196,7 +196,7 @@ def test_a_new_primary_after_a_crash_takes_waiters_at_once(
     waiting = _queue(line)
     wait_synced(old, new)
     old.kill9()
-    assert all(parked.outcome() is None for parked in waiting)
+    assert all(waiter.outcome() is None for waiter in waiting)
     promote(new)
     moved = Line(new)
     again = moved.write("w1")

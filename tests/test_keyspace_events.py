@@ -214,7 +214,7 @@ def test_grants_on_wake_up_follow_what_made_them(record: Record, queues: Queues)
     waiting[0].fence()
     assert record.so_far() == ["unlock b", "lock a", "lock b"]
     queues.free("one", "b a")
-    assert all(parked.fence() for parked in waiting[1:])
+    assert all(waiter.fence() for waiter in waiting[1:])
     assert record.so_far() == ["unlock b", "unlock a", "rlock b", "rlock c", "rlock a", "rlock c"]
     queues.free("two", "b c")
     queues.free("three", "c a")

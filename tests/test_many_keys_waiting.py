@@ -54,13 +54,13 @@ def _requests(dice: random.Random, count: int, name: str = "t") -> list[Request]
     return requests
 
 
-def _answered(parked: list[Parked]) -> list[Parked]:
+def _answered(waiters: list[Parked]) -> list[Parked]:
     readable = select.poll()
-    by_number = {one.connection.socket.fileno(): one for one in parked}
+    by_number = {one.connection.socket.fileno(): one for one in waiters}
     for number in by_number:
         readable.register(number, select.POLLIN)
     ready = readable.poll(20_000)
-    assert ready, f"{len(parked)} requests starve: {parked}"
+    assert ready, f"{len(waiters)} requests starve: {waiters}"
     return [by_number[number] for number, _ in ready]
 
 
@@ -76,14 +76,14 @@ def test_fifty_clients_get_their_overlapping_sets_in_order_of_arrival(queues: Qu
     oracle, fences, by_token = Oracle(), {}, {request.token: request for request in requests}
     outstanding = list(waiting.values())
     while outstanding:
-        for parked in _answered(outstanding):
-            request, fence = by_token[parked.token], parked.fence()
-            fences[parked.token] = fence
+        for waiter in _answered(outstanding):
+            request, fence = by_token[waiter.token], waiter.fence()
+            fences[waiter.token] = fence
             for key in request.keys:
-                oracle.granted(key, parked.token, request.mode, fence, 0)
-                oracle.leaves(key, parked.token)
-            outstanding.remove(parked)
-            assert queues.free(parked.token, request.keys) == len(request.keys)
+                oracle.granted(key, waiter.token, request.mode, fence, 0)
+                oracle.leaves(key, waiter.token)
+            outstanding.remove(waiter)
+            assert queues.free(waiter.token, request.keys) == len(request.keys)
     assert not oracle.violations
     for key in KEYS:
         order = [fences[request.token] for request in requests if key in request.keys]
@@ -196,11 +196,11 @@ def test_opposite_orders_of_the_same_keys_do_not_block_each_other(queues: Queues
     queues.hold("x", "a b")
     waiting = [queues.mlock("one", "a b"), queues.mlock("two", "b a"), queues.mlock("three", "a b")]
     queues.free("x", "a")
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
     queues.free("x", "b")
-    for parked in waiting:
-        parked.fence()
-        assert queues.free(parked.token, "b a") == 2
+    for waiter in waiting:
+        waiter.fence()
+        assert queues.free(waiter.token, "b a") == 2
 
 
 def test_neighbouring_readers_of_overlapping_sets_are_let_in_together(queues: Queues) -> None:
@@ -258,10 +258,10 @@ def test_who_leaves_leaves_every_queue_and_lets_the_others_on(
     brief = 150 if leave is _times_out else HOUR
     waiting = queues.mlock("me", "a b c", wait=brief)
     behind = [queues.lock("behind b", "b"), queues.mrlock("behind c", "c")]
-    assert all(parked.is_waiting() for parked in behind)
+    assert all(waiter.is_waiting() for waiter in behind)
     leave(queues, waiting)
-    for parked in behind:
-        parked.fence()
+    for waiter in behind:
+        waiter.fence()
     assert queues.queued("b") == queues.queued("c") == []
     queues.client.delete("a")
     assert queues.queued("a") == []
@@ -310,9 +310,9 @@ def test_a_long_cycle_through_sets_is_refused(queues: Queues) -> None:
     text = queues.raw.error(*many("MRLOCK", "freeD p", "D", HOUR, "WAIT", 0))
     assert text.startswith("DEADLOCK ") and all(token in text for token in "ABCD")
     queues.free("D", "s")
-    for parked, key in zip(reversed(waiting), "srq", strict=True):
-        parked.fence()
-        queues.free(parked.token, [key, f"free{parked.token}", chr(ord(key) - 1)])
+    for waiter, key in zip(reversed(waiting), "srq", strict=True):
+        waiter.fence()
+        queues.free(waiter.token, [key, f"free{waiter.token}", chr(ord(key) - 1)])
 
 
 # --- replicas
@@ -345,11 +345,11 @@ def test_a_replica_never_has_half_a_set(make_server: Callable[..., Server]) -> N
     waiting = [queues.mlock(f"w{number}", "a b c") for number in range(20)]
     watcher, seen = replica.raw(), set()
     queues.free("x", "a b c")
-    for parked in waiting:
-        parked.fence()
-        lefts = _seen_together(watcher, "a b c", parked.token)
+    for waiter in waiting:
+        waiter.fence()
+        lefts = _seen_together(watcher, "a b c", waiter.token)
         seen.add(len({left > 0 for left in lefts}))
-        queues.free(parked.token, "a b c")
+        queues.free(waiter.token, "a b c")
     assert seen == {1}
     queues.raw.ok(*many("MRLOCK", "a b c", "last", HOUR))
     wait_synced(primary, replica)

@@ -83,12 +83,12 @@ def _is_redirection(reply: Any) -> bool:
     return isinstance(reply, RespError) and reply.prefix in REDIRECTED
 
 
-def _let_expire(slot: Slot, keys: list[str], dice: random.Random, released: str) -> None:
+def _let_expire(slot: Slot, keys: list[str], dice: random.Random, release: tuple | None) -> None:
     """The holds end in a few milliseconds: all in the same one, or in neighbouring ones. So do their keys,
-    which may also outlive the holds by a little. The one to be `released` is given back at that moment."""
+    which may also outlive the holds by a little. The key that `release` names is given up at that moment."""
     control, ttl = slot.control(), dice.randint(4, 9)
     due_ms = _now_ms(control) + ttl
-    brief = [key for key in keys if key != released]
+    brief = [key for key in keys if not release or key != release[1]]
     spread, outlives = dice.choice([(0, 0), (0, 0), (2, 0), (0, 2), (2, 2)])
     if spread:
         control.pipeline([("SLOCK.EXTEND", key, HOLDER, ttl - dice.randint(0, spread)) for key in brief])
@@ -96,10 +96,10 @@ def _let_expire(slot: Slot, keys: list[str], dice: random.Random, released: str)
         control.ok(*many("MEXTEND", brief, HOLDER, ttl))
     if outlives:
         control.pipeline([("PEXPIREAT", key, due_ms + dice.randint(0, outlives)) for key in brief])
-    if released:
+    if release:
         while _now_ms(control) < due_ms:
             pass
-        control.ok("SLOCK.UNLOCK", released, HOLDER)
+        control.ok(*release)
 
 
 def _now_ms(control: RawConnection) -> int:
@@ -119,7 +119,12 @@ def _play(slot: Slot, line: Line, keys: list[str], dice: random.Random, cause: s
         waiting.append(parked)
     slot.open()
     what = dice.choice(["stays open", "flips", "moves keys"])
-    _let_expire(slot, keys, dice, dice.choice(keys) if cause == "release" else "")
+    # A key that UNLOCK deletes has gone to the target. One that is downgraded stays, and readers may join.
+    last = dice.choice(keys)
+    given_up = (
+        ("SLOCK.UNLOCK", last, HOLDER) if command == "MLOCK" else ("SLOCK.DOWNGRADE", last, HOLDER, HOUR)
+    )
+    _let_expire(slot, keys, dice, given_up if cause == "release" else None)
     if what == "moves keys":
         waiting[0].is_answered(dice.uniform(0, 0.012))
         slot.move_keys(dice.randint(1, len(keys)))

@@ -188,7 +188,7 @@ def test_the_expiry_that_a_user_gave_the_key_survives_a_rewrite(
 
 
 def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> None:
-    source, target = make_server(), make_server()
+    source, target = make_server(), make_server(slock_allow_apply=True)
     stream = ReplicationStream(source)
     before = take_samples(source)
     commands = stream.commands(keep_select=True)
@@ -298,7 +298,7 @@ def test_a_log_kept_back_and_loaded_elsewhere_revives_nothing(make_server: MakeS
 
 
 def test_a_log_replayed_live_after_the_deadlines_revives_nothing(make_server: MakeServer) -> None:
-    source, target = make_server(), make_server()
+    source, target = make_server(), make_server(slock_allow_apply=True)
     stream = ReplicationStream(source)
     end = take_brief_locks(source)
     commands = stream.commands(keep_select=True)

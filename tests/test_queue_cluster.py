@@ -74,7 +74,7 @@ def _is_retriable(outcome: Any) -> bool:
 
 
 def _all_turned_away(waiting: list[Parked]) -> None:
-    outcomes = [parked.outcome() for parked in waiting]
+    outcomes = [waiter.outcome() for waiter in waiting]
     assert all(_is_retriable(outcome) for outcome in outcomes), outcomes
 
 
@@ -93,10 +93,10 @@ def test_a_release_that_removes_the_key_turns_away_who_waits(cluster: Cluster) -
     upgrader, waiting = moving.line.upgrade("a"), [moving.line.write("w1"), moving.line.write("w2")]
     moving.begin()
     assert moving.line.release("b") == 1
-    assert upgrader.fence() and all(parked.is_waiting() for parked in waiting)
+    assert upgrader.fence() and all(waiter.is_waiting() for waiter in waiting)
     assert moving.owners() == ["a"]
     assert moving.line.release("a") == 1
-    assert all(parked.error().startswith("TRYAGAIN ") for parked in waiting)
+    assert all(waiter.error().startswith("TRYAGAIN ") for waiter in waiting)
     assert moving.owners() == [] and moving.keys_at(moving.source) == 0
     moving.give_up()
     assert moving.line.locks.lock(moving.key, "w1", HOUR)
@@ -163,20 +163,20 @@ def test_a_lock_freed_while_its_slot_moves_has_one_new_owner(
 
 
 def _one_owner_after_the_other(moving: Moving, waiting: list[Parked], newcomers: bool) -> None:
-    def is_settled(parked: Parked) -> bool:
+    def is_settled(waiter: Parked) -> bool:
         reply = moving.asks("new") if newcomers else 0
         owners = moving.owners()
         assert len(owners) <= 1, owners
-        return parked.is_answered() or (isinstance(reply, int) and reply > 0)
+        return waiter.is_answered() or (isinstance(reply, int) and reply > 0)
 
-    for parked in waiting:
-        wait_until(lambda parked=parked: is_settled(parked), 20, f"{parked} or a newcomer to have it")
-        outcome = parked.outcome()
+    for waiter in waiting:
+        wait_until(lambda waiter=waiter: is_settled(waiter), 20, f"{waiter} or a newcomer to have it")
+        outcome = waiter.outcome()
         if _is_retriable(outcome):
             assert moving.owners() in ([], ["new"])
         else:
-            assert outcome > 0 and moving.owners() == [parked.token]
-            assert moving.line.release(parked.token) == 1
+            assert outcome > 0 and moving.owners() == [waiter.token]
+            assert moving.line.release(waiter.token) == 1
     moving.release("new")
     assert wait_until(lambda: moving.asks("late"), what="a late client to have it")
     assert moving.owners() == ["late"]

@@ -34,47 +34,47 @@ class Departure:
     def __str__(self) -> str:
         return self.name
 
-    def happens(self, client: redis.Redis, parked: Parked) -> None:
-        self.go(client, parked)
+    def happens(self, client: redis.Redis, waiter: Parked) -> None:
+        self.go(client, waiter)
         if self.told is None:
             return
-        reply = parked.reply()
+        reply = waiter.reply()
         if isinstance(self.told, str):
             assert isinstance(reply, RespError) and reply.text.startswith(self.told), reply
         else:
             assert reply == self.told
 
 
-def _half_close(client: redis.Redis, parked: Parked) -> None:
-    parked.connection.socket.shutdown(1)
+def _half_close(client: redis.Redis, waiter: Parked) -> None:
+    waiter.connection.socket.shutdown(1)
 
 
-def _kill(client: redis.Redis, parked: Parked) -> None:
-    assert client.client_kill_filter(_id=parked.id) == 1
-    assert parked.connection.is_closed_by_server()
+def _kill(client: redis.Redis, waiter: Parked) -> None:
+    assert client.client_kill_filter(_id=waiter.id) == 1
+    assert waiter.connection.is_closed_by_server()
 
 
-def _kill_by_address(client: redis.Redis, parked: Parked) -> None:
-    host, port = parked.connection.socket.getsockname()
+def _kill_by_address(client: redis.Redis, waiter: Parked) -> None:
+    host, port = waiter.connection.socket.getsockname()
     client.client_kill(f"{host}:{port}")
 
 
 def _unblock(error: bool) -> Callable[[redis.Redis, Parked], object]:
-    def go(client: redis.Redis, parked: Parked) -> None:
-        assert client.client_unblock(parked.id, error=error) == 1
+    def go(client: redis.Redis, waiter: Parked) -> None:
+        assert client.client_unblock(waiter.id, error=error) == 1
 
     return go
 
 
 DEPARTURES = [
-    Departure("time-out", lambda client, parked: None, 0, wait=TIMEOUT),
-    Departure("close", lambda client, parked: parked.connection.close(), None),
-    Departure("reset", lambda client, parked: parked.connection.reset(), None),
+    Departure("time-out", lambda client, waiter: None, 0, wait=TIMEOUT),
+    Departure("close", lambda client, waiter: waiter.connection.close(), None),
+    Departure("reset", lambda client, waiter: waiter.connection.reset(), None),
     Departure("half-close", _half_close, None),
     Departure("CLIENT KILL ID", _kill, None),
     Departure("CLIENT KILL address", _kill_by_address, None),
     Departure(
-        "CLIENT UNBLOCK", lambda client, parked: client.execute_command("CLIENT UNBLOCK", parked.id), 0
+        "CLIENT UNBLOCK", lambda client, waiter: client.execute_command("CLIENT UNBLOCK", waiter.id), 0
     ),
     Departure("CLIENT UNBLOCK TIMEOUT", _unblock(error=False), 0),
     Departure("CLIENT UNBLOCK ERROR", _unblock(error=True), "UNBLOCKED "),
@@ -105,7 +105,7 @@ def test_who_leaves_is_gone_and_the_others_are_served(
     departure.happens(line.client, leaver)
     wait_until(lambda: _gone(line), what="the leaver to be out of the queue")
     assert (line.queued(), line.holders()) == (["a", "b"], [HOLDER])
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
     assert locks.info(KEY).waiters == 2 == blocked_clients(line.client)
     line.release(HOLDER)
     serve_in_order(line, waiting)
@@ -180,12 +180,12 @@ def test_a_crowd_leaves_at_once_and_the_rest_is_served_in_order(server: Server, 
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
     crowd = [line.write(f"t{number}") for number in range(60)]
-    for at, parked in enumerate(crowd):
+    for at, waiter in enumerate(crowd):
         if at % 3 == 0:
-            parked.connection.reset()
-    staying = [parked for at, parked in enumerate(crowd) if at % 3]
+            waiter.connection.reset()
+    staying = [waiter for at, waiter in enumerate(crowd) if at % 3]
     wait_until(lambda: len(line.queued()) == len(staying), what="the leavers to be gone")
-    assert line.queued() == [parked.token for parked in staying]
+    assert line.queued() == [waiter.token for waiter in staying]
     line.release(HOLDER)
     serve_in_order(line, staying)
     wait_unblocked(line.client)
@@ -220,29 +220,29 @@ def test_a_client_may_time_out_where_others_with_its_token_stay(server: Server, 
     assert staying.fence()
 
 
-# --- what a parked connection does besides
+# --- what a waiting connection does besides
 
 
 def test_commands_behind_a_request_wait_for_its_answer(server: Server, locks: Locks) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
-    parked = Parked(server, "a")
+    waiter = Parked(server, "a")
     for command in (
         ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
         ("PING",),
         ("SLOCK.UNLOCK", KEY, "a"),
         ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
     ):
-        parked.ask(*command)
-    line.settle(parked)
+        waiter.ask(*command)
+    line.settle(waiter)
     behind = line.write("behind")
-    assert parked.is_waiting()
+    assert waiter.is_waiting()
     line.release(HOLDER)
-    assert parked.fence()
-    assert (parked.reply(), parked.reply()) == (b"PONG", 1)
+    assert waiter.fence()
+    assert (waiter.reply(), waiter.reply()) == (b"PONG", 1)
     assert behind.fence()
     line.release("behind")
-    assert parked.fence()
+    assert waiter.fence()
 
 
 def test_a_pipeline_of_requests_goes_on_after_each_time_out(server: Server, locks: Locks) -> None:
@@ -255,9 +255,9 @@ def test_resp3_clients_wait_alike(server: Server, locks: Locks) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
     granted, refused, unblocked = (Parked(server, name, protocol=3) for name in "abc")
-    for parked, wait in ((granted, 0), (refused, 100), (unblocked, 0)):
-        parked.ask("SLOCK.LOCK", KEY, parked.token, HOUR, "WAIT", wait)
-        line.settle(parked)
+    for waiter, wait in ((granted, 0), (refused, 100), (unblocked, 0)):
+        waiter.ask("SLOCK.LOCK", KEY, waiter.token, HOUR, "WAIT", wait)
+        line.settle(waiter)
     assert refused.reply() == 0
     line.client.client_unblock(unblocked.id, error=True)
     assert unblocked.error().startswith("UNBLOCKED ")

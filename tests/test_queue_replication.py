@@ -120,7 +120,7 @@ def test_who_gets_wrongtype_leaves_no_trace(replicated: Replicated, cause: Cause
     commands = cause.commands(line.client)
     replicated.stream.commands()
     at_once(replicated.primary, *commands)
-    assert all(parked.error().startswith("WRONGTYPE ") for parked in waiting)
+    assert all(waiter.error().startswith("WRONGTYPE ") for waiter in waiting)
     units = replicated.stream.units()
     assert not any(names_token(unit, token) for unit in units for token in (FIRST, SECOND)), units
 
@@ -172,7 +172,7 @@ def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) 
         line.locks.lock(KEY, HOLDER, HOUR)
     waiting = [line.write(f"waits in {line.database}") for line in lines]
     replicated.primary.client(db=3).flushall()
-    assert all(parked.fence() for parked in waiting)
+    assert all(waiter.fence() for waiter in waiting)
     wait_synced(replicated.primary, replicated.replica)
     for line in lines:
         there = replicated.replica.client(db=line.database)
@@ -189,10 +189,10 @@ def test_the_grants_of_a_transaction_come_after_all_of_it(replicated: Replicated
     replicated.stream.commands()
     releases = [("SLOCK.UNLOCK", key, HOLDER) for key in keys]
     at_once(replicated.primary, ("MULTI",), *releases, ("EXEC",))
-    assert all(parked.fence() for parked in waiting)
+    assert all(waiter.fence() for waiter in waiting)
     released, *granted = replicated.stream.units()
     assert len(released) == 5 and not names_token(released, "waits for")
-    assert all(any(names_token(unit, parked.token) for unit in granted) for parked in waiting)
+    assert all(any(names_token(unit, waiter.token) for unit in granted) for waiter in waiting)
 
 
 def test_a_queue_served_one_by_one_leaves_the_replica_level(replicated: Replicated) -> None:
@@ -205,7 +205,7 @@ def test_a_queue_served_one_by_one_leaves_the_replica_level(replicated: Replicat
         assert digest(line.client, KEY) == digest(replicated.replica.client(), KEY)
         for token in holders:
             line.release(token)
-    fences = [parked.fence() for parked in waiting]
+    fences = [waiter.fence() for waiter in waiting]
     assert fences == sorted(set(fences))
     holds_no_request(replicated.stream.commands())
 

@@ -48,7 +48,7 @@ def test_readers_let_in_by_a_downgrade_are_announced_one_by_one(line: Line, even
     waiting = [line.read("r1"), line.read("r2")]
     events.so_far()
     line.locks.downgrade(KEY, HOLDER, HOUR)
-    assert all(parked.fence() for parked in waiting)
+    assert all(waiter.fence() for waiter in waiting)
     assert _of_key(events) == ["slock.downgrade", "slock.rlock", "slock.rlock"]
 
 

@@ -1,4 +1,4 @@
-"""The recipes work: the snippets of docs/recipes.md are run as they stand there."""
+"""The recipes work: the snippets of docs/recipes.md are run as they are."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ MakeServer = Callable[..., Server]
 
 @pytest.fixture
 def recipes(server: Server) -> SimpleNamespace:
-    """All Python of the page, with its client turned to the server under test."""
+    """All Python of the page, with its clients connected to the server under test."""
     names: dict = {}
     for block in blocks(RECIPES, "python"):
         code = "\n" * block.line + block.text  # so that a traceback names the line of the page
         exec(compile(code, str(RECIPES), "exec"), names)
-        names["r"] = server.client(decode_responses=True)
+    names["r"] = names["blocking"] = server.client(decode_responses=True)
     return _Names(names)
+
+
+def _connect_to(recipes: SimpleNamespace, client: redis.Redis) -> None:
+    """From now on the code of the page uses this client."""
+    recipes.held.__wrapped__.__globals__.update(r=client, blocking=client)
 
 
 class _Names(SimpleNamespace):
@@ -122,8 +127,7 @@ def test_a_job_whose_server_is_gone_is_stopped_when_the_ttl_is_over(
     recipes: SimpleNamespace, make_server: MakeServer
 ) -> None:
     own = make_server()
-    impatient = own.client(decode_responses=True, socket_timeout=0.1)
-    recipes.held.__wrapped__.__globals__["r"] = impatient
+    _connect_to(recipes, own.client(decode_responses=True, socket_timeout=0.1))
     started = time.monotonic()
     with pytest.raises((recipes.LockLost, redis.RedisError)), recipes.held("job:3", ttl_ms=400) as hold:
         own.pause()
@@ -144,7 +148,7 @@ def test_the_jobs_own_error_is_not_hidden_by_the_release(
     recipes: SimpleNamespace, make_server: MakeServer
 ) -> None:
     own = make_server()
-    recipes.held.__wrapped__.__globals__["r"] = own.client(decode_responses=True, socket_timeout=1)
+    _connect_to(recipes, own.client(decode_responses=True, socket_timeout=1))
     with pytest.raises(KeyError), recipes.held("job:5"):
         own.kill9()
         raise KeyError
@@ -174,53 +178,53 @@ def connect(recipes: SimpleNamespace, server: Server) -> Iterator[Callable[..., 
         connection.close()
 
 
-def _stand(recipes: SimpleNamespace, server: Server, name: str) -> Callable[[], tuple]:
-    return lambda: recipes.stand("election", name, port=server.port)
+def _campaign(recipes: SimpleNamespace, server: Server, name: str) -> Callable[[], tuple]:
+    return lambda: recipes.campaign("election", name, port=server.port)
 
 
 def test_the_next_candidate_leads_when_the_leader_has_gone(
     recipes: SimpleNamespace, server: Server, client: redis.Redis, connect: Callable[..., redis.Redis]
 ) -> None:
     pulse = connect(timeout=2)
-    bond, first, fence = _stand(recipes, server, "first")()
+    connection, first, fence = _campaign(recipes, server, "first")()
     assert recipes.still_leads(pulse, "election", first)
-    thread, result = _in_thread(_stand(recipes, server, "second"))
+    thread, result = _in_thread(_campaign(recipes, server, "second"))
     wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
-    bond.close()
+    connection.close()
     thread.join(10)
-    second_bond, second, second_fence = result[0]
+    second_connection, second, second_fence = result[0]
     assert second_fence > fence
     assert recipes.still_leads(pulse, "election", second)
     assert not recipes.still_leads(pulse, "election", first)
-    second_bond.close()
+    second_connection.close()
 
 
-def test_a_candidate_whose_connection_is_cut_stands_again_with_a_bond(
+def test_a_candidate_whose_connection_is_cut_asks_again_with_a_new_token(
     recipes: SimpleNamespace, server: Server, client: redis.Redis
 ) -> None:
     client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
-    thread, result = _in_thread(_stand(recipes, server, "first"))
+    thread, result = _in_thread(_campaign(recipes, server, "first"))
     wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
     (waiter,) = [one["id"] for one in client.client_list() if "b" in one["flags"]]
     client.execute_command("CLIENT", "KILL", "ID", waiter)
     wait_until(lambda: client.info("clients")["blocked_clients"] == 0)
     client.execute_command("SLOCK.UNLOCK", "election", "another")
     thread.join(10)
-    bond, token, _ = result[0]
+    connection, token, _ = result[0]
     assert client.execute_command("SLOCK.PTTL", "election", token) > 0
-    bond.close()
+    connection.close()
     wait_until(lambda: not client.exists("election"))
 
 
-def test_only_what_passes_is_asked_again(
+def test_only_temporary_problems_are_asked_again(
     recipes: SimpleNamespace, server: Server, client: redis.Redis
 ) -> None:
     client.set("election", "a string")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        _stand(recipes, server, "first")()
+        _campaign(recipes, server, "first")()
     client.delete("election")
     client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
-    thread, result = _in_thread(_stand(recipes, server, "first"))
+    thread, result = _in_thread(_campaign(recipes, server, "first"))
     wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
     (waiter,) = [one["id"] for one in client.client_list() if "b" in one["flags"]]
     client.execute_command("CLIENT", "UNBLOCK", waiter, "ERROR")
@@ -229,10 +233,10 @@ def test_only_what_passes_is_asked_again(
     result[0][0].close()
     for name in ("ReadOnlyError", "BusyLoadingError", "TryAgainError", "ConnectionError"):
         kind = getattr(redis.exceptions, name)
-        assert recipes.passes(kind("")), name
-    assert recipes.passes(redis.ResponseError("GRACE the server has just started"))
-    assert not recipes.passes(redis.ResponseError("QUEUEFULL too many"))
-    assert not recipes.passes(redis.AuthenticationError("wrong password"))
+        assert recipes.is_temporary(kind("")), name
+    assert recipes.is_temporary(redis.ResponseError("GRACE the server has just started"))
+    assert not recipes.is_temporary(redis.ResponseError("QUEUEFULL too many"))
+    assert not recipes.is_temporary(redis.AuthenticationError("wrong password"))
 
 
 # --- the cache

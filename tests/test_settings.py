@@ -73,9 +73,8 @@ def _get(raw: RawConnection, setting: Setting) -> int:
 
 def test_there_are_no_other_settings(own: RawConnection) -> None:
     listed = own.ok("CONFIG", "GET", "slock.*")
-    assert dict(zip(listed[::2], listed[1::2], strict=True)) == {
-        setting.full.encode(): b"%d" % setting.default for setting in SETTINGS
-    }
+    numbers = {setting.full.encode(): b"%d" % setting.default for setting in SETTINGS}
+    assert dict(zip(listed[::2], listed[1::2], strict=True)) == {**numbers, b"slock.allow-apply": b"no"}
 
 
 @each_setting
@@ -165,13 +164,14 @@ def test_arguments_that_make_no_sense_are_refused_at_load(
 def test_config_rewrite_keeps_a_setting_over_a_restart(make_server: MakeServer, setting: Setting) -> None:
     server = make_server(module_args=[setting.full, setting.least + 1])
     raw = server.raw()
-    raw.ok("CONFIG", "SET", setting.full, setting.least + 3)
+    raw.ok("CONFIG", "SET", setting.full, setting.least + 3, "slock.allow-apply", "yes")
     raw.ok("CONFIG", "REWRITE")
     rewritten = (server.directory / "server.conf").read_text()
-    assert f"{setting.full} {setting.least + 3}" in rewritten
+    assert f"{setting.full} {setting.least + 3}" in rewritten and "slock.allow-apply yes" in rewritten
     server.stop()
-    configured(server, rewritten)
-    assert _get(server.start().raw(), setting) == setting.least + 3
+    raw = configured(server, rewritten).start().raw()
+    assert _get(raw, setting) == setting.least + 3
+    assert raw.ok("CONFIG", "GET", "slock.allow-apply")[1] == b"yes"
 
 
 # --- what each of them does, at once
@@ -211,14 +211,14 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
     third = line.write("c")
     assert third.is_waiting()
     raw.ok("CONFIG", "SET", "slock.max-waiters", 0)
-    assert all(parked.is_waiting() for parked in [*waiting, third]), "who waits already goes on waiting"
+    assert all(waiter.is_waiting() for waiter in [*waiting, third]), "who waits already goes on waiting"
     assert raw.error("SLOCK.LOCK", "j", "c", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
     assert raw.ok("SLOCK.LOCK", "j", "c", HOUR) == 0, "without WAIT nothing is full"
     assert raw.ok("SLOCK.LOCK", "free", "c", HOUR, "WAIT", 0), "nor where there is nothing to wait for"
     at_once(server, ("SLOCK.UNLOCK", "k", "x"))
-    for parked in [*waiting, third]:
-        parked.fence()
-        line.release(parked.token)
+    for waiter in [*waiting, third]:
+        waiter.fence()
+        line.release(waiter.token)
 
 
 def test_the_grace_can_be_ended_at_once(make_server: MakeServer) -> None:

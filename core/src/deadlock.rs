@@ -158,8 +158,14 @@ impl Search<'_> {
             return None;
         }
         let lock = store.peek(queue.lock.as_ref());
-        let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, self.now_unix_ms));
-        if let Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld) = admission {
+        let own = lock.and_then(|lock| lock.holder(&waiter.token, self.now_unix_ms));
+        let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence)) {
+            waiter.want == Want::Upgrade
+        } else {
+            let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, self.now_unix_ms));
+            matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
+        };
+        if is_answered {
             return None;
         }
         let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock));

@@ -65,6 +65,9 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
     },
     configured: read_configuration,
     disconnected: |connection| notice(Notice::ConnectionClosed(connection)),
+    cron: || {
+        try_with_runtime(|runtime| runtime.timer.as_mut().map(Timer::watch_clock));
+    },
 };
 
 /// Begins: called once, at load.

@@ -16,10 +16,6 @@ use super::write_gate::WriteGate;
 use crate::info::Metrics;
 use crate::server::{Handle, now};
 
-/// While anybody waits, the queues are looked at this often. Deadlines are times of the wall clock and timers
-/// run on the monotonic one: when the wall clock is set forward, a timer for a deadline comes too late.
-const HEARTBEAT_MS: u64 = 500;
-
 /// What operations work with.
 #[derive(Default)]
 pub struct Runtime {
@@ -109,13 +105,9 @@ impl Runtime {
 
     /// When the queues have to be served next if nothing happens, on the monotonic clock.
     pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
-        let due_ms = self.manager.next_due_ms(now);
-        if self.manager.waitlist().is_empty() {
-            return due_ms;
-        }
-        let heartbeat_ms = now.monotonic_ms() + HEARTBEAT_MS;
-        let probe_ms = if self.is_cluster { self.probe.next_ms } else { u64::MAX };
-        Some(due_ms.unwrap_or(u64::MAX).min(heartbeat_ms).min(probe_ms))
+        let probes = self.is_cluster && !self.manager.waitlist().is_empty();
+        let probe_ms = probes.then_some(self.probe.next_ms);
+        self.manager.next_due_ms(now).into_iter().chain(probe_ms).min()
     }
 
     /// Whether the timer has something to do that does not wait for time to pass.

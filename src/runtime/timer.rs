@@ -3,29 +3,39 @@
 //! There are at most two timers, one of each kind. Whoever is called early finds nothing to do and
 //! schedules the next call.
 
+use slock_core::Timestamp;
+
 use crate::server::{OwnCtx, TimerId, now, start_timer, stop_timer, wake_event_loop};
 
+/// After so long a timer that has not fired is late.
+const LATE_MS: u64 = 50;
+
 /// See the module.
+///
+/// The server runs these timers by the wall clock: when that is set back by an hour, they come an hour late,
+/// and when it is set forward, a deadline comes before its timer. [`Timer::watch_clock`] is called now and
+/// then to notice both.
 pub struct Timer {
     on_soon: fn(OwnCtx<'_>),
     on_due: fn(OwnCtx<'_>),
-    is_soon: bool,
-    /// The timer, and its moment on the monotonic clock.
+    /// Timers that run, and for when they were set, on the monotonic clock.
+    soon: Option<(TimerId, u64)>,
     due: Option<(TimerId, u64)>,
+    /// How far the wall clock was from the monotonic one at the last look, in milliseconds.
+    clock_offset_ms: u64,
 }
 
 impl Timer {
     /// Timers that call these: `on_soon` has to report [`Timer::soon_has_fired`], `on_due`
     /// [`Timer::due_has_fired`].
     pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
-        Self { on_soon, on_due, is_soon: false, due: None }
+        Self { on_soon, on_due, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
     }
 
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, of the next.
     pub fn schedule_now(&mut self) {
-        if !self.is_soon {
-            self.is_soon = true;
-            start_timer(0, self.on_soon);
+        if self.soon.is_none() {
+            self.soon = Some((start_timer(0, self.on_soon), now().monotonic_ms()));
             wake_event_loop();
         }
     }
@@ -46,11 +56,29 @@ impl Timer {
 
     /// The call of [`Timer::schedule_now`] has come.
     pub fn soon_has_fired(&mut self) {
-        self.is_soon = false;
+        self.soon = None;
     }
 
     /// The call of [`Timer::schedule_at`] has come.
     pub fn due_has_fired(&mut self) {
         self.due = None;
     }
+
+    /// Starts timers anew that are late, and calls `on_soon` when the wall clock was set.
+    pub fn watch_clock(&mut self) {
+        let now = now();
+        let is_late = |(_, at_ms): &(TimerId, u64)| now.monotonic_ms() > at_ms + LATE_MS;
+        let late = [self.soon.take_if(|soon| is_late(soon)), self.due.take_if(|due| is_late(due))];
+        late.iter().flatten().for_each(|(timer, _)| stop_timer(*timer));
+        let offset_ms = clock_offset_ms(now);
+        let was_set = offset_ms.abs_diff(self.clock_offset_ms) > LATE_MS;
+        self.clock_offset_ms = offset_ms;
+        if was_set || late.iter().any(Option::is_some) {
+            self.schedule_now();
+        }
+    }
+}
+
+fn clock_offset_ms(now: Timestamp) -> u64 {
+    now.unix_ms().wrapping_sub(now.monotonic_ms())
 }

@@ -29,6 +29,7 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
         raw::REDISMODULE_EVENT_LOADING,
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
         raw::REDISMODULE_EVENT_SWAPDB,
+        raw::REDISMODULE_EVENT_CRON_LOOP,
     ];
     api!(RedisModule_SubscribeToKeyspaceEvents(ctx.pointer(), keys, Some(on_key))) == ok
         && server_events.into_iter().chain(propagation::EVENTS).all(|id| {
@@ -78,7 +79,7 @@ unsafe extern "C" fn on_server_event(
 ) {
     guard(c"a server event", || {
         let Some(hooks) = hooks() else { return };
-        if event.id != raw::REDISMODULE_EVENT_CLIENT_CHANGE {
+        if !matches!(event.id, raw::REDISMODULE_EVENT_CLIENT_CHANGE | raw::REDISMODULE_EVENT_CRON_LOOP) {
             propagation::look_again();
         }
         match (event.id, sub) {
@@ -96,6 +97,7 @@ unsafe extern "C" fn on_server_event(
                 // SAFETY: the server lends the context until this callback returns.
                 (hooks.loading)(unsafe { Ctx::from_raw(ctx) }, !ends.contains(&sub));
             }
+            (raw::REDISMODULE_EVENT_CRON_LOOP, _) => (hooks.cron)(),
             (raw::REDISMODULE_EVENT_CONFIG, _) => {
                 // SAFETY: the server lends the context until this callback returns.
                 (hooks.configured)(unsafe { Ctx::from_raw(ctx) });

@@ -41,4 +41,6 @@ pub struct EventHooks {
     pub configured: fn(Ctx<'_>),
     /// A connection closes.
     pub disconnected: fn(u64),
+    /// Called `hz` times a second.
+    pub cron: fn(),
 }

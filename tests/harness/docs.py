@@ -1,6 +1,6 @@
 """The documentation as something that can be run: its fenced blocks, and sessions with a server among them.
 
-How a session is written is told in docs/README.md.
+docs/README.md says how a session is written.
 """
 
 from __future__ import annotations

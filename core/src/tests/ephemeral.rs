@@ -138,6 +138,20 @@ fn a_hold_of_a_closed_connection_closes_no_cycle() {
 }
 
 #[test]
+fn an_upgrade_of_a_hold_that_has_ended_waits_for_nobody() {
+    let mut scene = bound(READ);
+    scene.takes("a", "B", READ);
+    scene.takes("b", "A", WRITE);
+    scene.waits("a", "A", UPGRADE);
+    scene.in_one_turn(|scene| {
+        scene.closes(7);
+        scene.waits("b", "B", WRITE);
+    });
+    assert_eq!(scene.news(), ["A NotHeld"]);
+    assert_eq!(scene.queue("b"), ["B"]);
+}
+
+#[test]
 fn what_befell_the_key_is_nobodys_bond() {
     let befalls: [fn(&mut MemoryStore, &LockId); 2] =
         [MemoryStore::delete, MemoryStore::replace_by_other_type];

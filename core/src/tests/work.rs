@@ -147,9 +147,16 @@ fn what_happens_to_whole_databases_often_is_looked_at_once() {
         });
     });
     assert!(opened < WAITERS && bench.manager.has_work());
+    texts.iter().for_each(|text| bench.store.delete(&id(text)));
     (0..5_000).for_each(|_| bench.manager.database_changed(Some(0)));
-    let rest = bench.serves().0;
+    let (rest, _, granted) = bench.serves();
+    assert_eq!(granted.len(), WAITERS, "those that had been looked at too");
     assert!((WAITERS..=2 * WAITERS).contains(&(opened + rest)), "{opened} and {rest}");
+    // And one key that changes often.
+    bench.asks("late", WRITE, &[b"0"]);
+    (0..5_000).for_each(|_| bench.manager.key_changed(id("0").as_ref()));
+    let (opened, looks, _) = bench.serves();
+    assert!(opened == 1 && looks <= 3, "{opened} opened, {looks} looks");
 }
 
 #[test]
