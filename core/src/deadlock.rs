@@ -41,7 +41,7 @@ pub(crate) fn cycle(
     waitlist: &Waitlist,
     store: &mut impl LockStore,
     now_unix_ms: u64,
-    has_ended: &dyn Fn(u64) -> bool,
+    has_ended: &dyn Fn(u64, &[u8]) -> bool,
 ) -> Option<Vec<DeadlockStep>> {
     let waiter = waitlist.get(request)?;
     let start = waiter.token_id;
@@ -84,7 +84,7 @@ struct Search<'w> {
     jumps_queue: bool,
     waitlist: &'w Waitlist,
     now_unix_ms: u64,
-    has_ended: &'w dyn Fn(u64) -> bool,
+    has_ended: &'w dyn Fn(u64, &[u8]) -> bool,
     /// For each owner reached, who waits for it and where: the way back to the start.
     reached: HashMap<TokenId, Edge>,
     frontier: VecDeque<TokenId>,
@@ -159,7 +159,7 @@ impl Search<'_> {
         }
         let lock = store.peek(queue.lock.as_ref());
         let own = lock.and_then(|lock| lock.holder(&waiter.token, self.now_unix_ms));
-        let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence)) {
+        let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence, &queue.lock.name)) {
             waiter.want == Want::Upgrade
         } else {
             let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, self.now_unix_ms));
@@ -189,7 +189,7 @@ impl Search<'_> {
         let own = lock.zip(start).and_then(|(lock, token)| lock.holder(token, self.now_unix_ms));
         Seen {
             is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
-            start_holds: own.is_some_and(|own| !(self.has_ended)(own.fence)),
+            start_holds: own.is_some_and(|own| !(self.has_ended)(own.fence, &queue.lock.name)),
             start_requests,
             has_holders: false,
             has_upgrades: false,
@@ -222,13 +222,14 @@ impl Search<'_> {
         let lock = lock?;
         let has_ended = self.has_ended;
         if lock.len() <= waitlist.tokens().len() {
-            let live =
-                lock.holders_unordered().filter(|holder| holder.is_live(now_ms) && !has_ended(holder.fence));
+            let live = lock
+                .holders_unordered()
+                .filter(|holder| holder.is_live(now_ms) && !has_ended(holder.fence, &queue.lock.name));
             let waiting = live.filter_map(|holder| waitlist.token_id(&holder.token));
             waiting.for_each(|token| self.reach(token, edge));
         } else {
             let holding = waitlist.tokens().filter(|(token, _)| {
-                lock.holder(token, now_ms).is_some_and(|holder| !has_ended(holder.fence))
+                lock.holder(token, now_ms).is_some_and(|holder| !has_ended(holder.fence, &queue.lock.name))
             });
             holding.for_each(|(_, token)| self.reach(token, edge));
         }

@@ -64,16 +64,19 @@ impl Timer {
         self.due = None;
     }
 
-    /// Starts timers anew that are late, and calls `on_soon` when the wall clock was set.
+    /// Calls `on_soon` when a timer is late or the wall clock was set.
     pub fn watch_clock(&mut self) {
         let now = now();
-        let is_late = |(_, at_ms): &(TimerId, u64)| now.monotonic_ms() > at_ms + LATE_MS;
-        let late = [self.soon.take_if(|soon| is_late(soon)), self.due.take_if(|due| is_late(due))];
-        late.iter().flatten().for_each(|(timer, _)| stop_timer(*timer));
+        let is_late = |timer: Option<(TimerId, u64)>| {
+            timer.is_some_and(|(_, at_ms)| now.monotonic_ms() > at_ms + LATE_MS)
+        };
         let offset_ms = clock_offset_ms(now);
         let was_set = offset_ms.abs_diff(self.clock_offset_ms) > LATE_MS;
         self.clock_offset_ms = offset_ms;
-        if was_set || late.iter().any(Option::is_some) {
+        if was_set || is_late(self.soon) || is_late(self.due) {
+            // Both are stopped: the server waits for the first of its timers, by the old clock.
+            let timers = [self.soon.take(), self.due.take()];
+            timers.iter().flatten().for_each(|(timer, _)| stop_timer(*timer));
             self.schedule_now();
         }
     }

@@ -105,10 +105,13 @@ impl EphemeralHolds {
         self.by_connection.contains_key(&connection) && self.closed.insert(connection)
     }
 
-    /// Whether the hold with this fence is to end because its connection has closed.
-    pub(super) fn has_ended(&self, fence: u64) -> bool {
+    /// Whether the hold with this fence, of the lock of this name, is to end because its connection has closed.
+    pub(super) fn has_ended(&self, fence: u64, name: &[u8]) -> bool {
         !self.closed.is_empty()
-            && self.by_fence.get(&fence).is_some_and(|hold| self.closed.contains(&hold.connection))
+            && self
+                .by_fence
+                .get(&fence)
+                .is_some_and(|hold| self.closed.contains(&hold.connection) && hold.names.contains(name))
     }
 
     /// Whether any hold is to end.

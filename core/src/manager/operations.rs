@@ -467,7 +467,7 @@ impl LockManager {
             arrived_ms: now.monotonic_ms(),
             gives_up_ms,
         });
-        let has_ended = |fence| self.ephemeral.has_ended(fence);
+        let has_ended = |fence, name: &[u8]| self.ephemeral.has_ended(fence, name);
         if let Some(cycle) = deadlock::cycle(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
             self.waitlist.remove(id);
             self.counters.deadlocks += 1;
@@ -494,7 +494,9 @@ impl LockManager {
         }
         for (at, name) in names.iter().enumerate() {
             let own = hold_at(store, at, token, now).ok().flatten();
-            if let Some(fence) = own.map(|own| own.fence).filter(|fence| self.ephemeral.has_ended(*fence)) {
+            if let Some(fence) =
+                own.map(|own| own.fence).filter(|fence| self.ephemeral.has_ended(*fence, name))
+            {
                 self.drop_hold(store, at, now, LockIdRef { db, name }, token, fence);
             }
         }
