@@ -16,9 +16,9 @@ help: ## Show this
 	@echo
 	@echo "  PORT=6379             the port of make run"
 	@echo "  SERVER=path           the server that run, demo, test, soak and bench start (Redis 7.0+, Valkey 7.2+)"
-	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_lock.py -k fence\""
+	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
-	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff"
+	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps

@@ -173,7 +173,7 @@ class Bench:
     def wait_blocked(self, count: int) -> None:
         wait_until(lambda: int(self.info("clients")["blocked_clients"]) == count, 60, f"{count} to wait")
 
-    def park(self, connections: list[RawConnection], commands: list[bytes]) -> None:
+    def wait_for(self, connections: list[RawConnection], commands: list[bytes]) -> None:
         for connection, command in zip(connections, commands, strict=True):
             connection.send_bytes(command)
         self.wait_blocked(len(connections))
@@ -292,7 +292,7 @@ def swapping(bench: Bench) -> None:
     run()
     alone = run()
     commands = [encode_command("SLOCK.LOCK", f"k:{n}", f"w{n}", TTL_MS, "WAIT", 0) for n in names]
-    bench.park(bench.connect(SWAP_WAITERS), commands)
+    bench.wait_for(bench.connect(SWAP_WAITERS), commands)
     waited = run()
     bench.other["the script alone, ms"] = alone[0]
     bench.longest["the script: added by waiters"] = waited[0] - alone[0]
@@ -317,7 +317,7 @@ def idle_cluster(bench: Bench) -> None:
     bench.hold([encode_command("SLOCK.LOCK", f"k:{n}", "holder", TTL_MS) for n in names])
     alone = watch()
     commands = [encode_command("SLOCK.LOCK", f"k:{n}", f"w{n}", TTL_MS, "WAIT", 0) for n in names]
-    bench.park(connections, commands)
+    bench.wait_for(connections, commands)
     waited = watch()
     bench.longest["longest turn"] = waited[0]
     bench.other["longest turn when the clients do not wait, ms"] = alone[0]
@@ -335,11 +335,11 @@ def many_keys(bench: Bench) -> None:
         *first, last = [
             many("MLOCK", keys, f"w{number % tokens}", TTL_MS, "WAIT", 0) for number in range(REQUESTS)
         ]
-        bench.park(connections[:-1], first)
+        bench.wait_for(connections[:-1], first)
         with bench.prober.watch() as turns:
             connections[-1].send_bytes(last)
             bench.wait_blocked(REQUESTS)
-        bench.longest[f"{what}: to park the last, turn"] = turns.longest_ms
+        bench.longest[f"{what}: to enqueue the last, turn"] = turns.longest_ms
 
         replies = select.epoll()
         for connection in connections:
@@ -369,11 +369,11 @@ def memory_of_many_keys(bench: Bench) -> None:
     bench.control.send_bytes(many("MLOCK", keys, "holder", TTL_MS))
     bench.control.read()
 
-    def parked(command: Callable[[int], bytes]) -> float:
+    def memory_of(command: Callable[[int], bytes]) -> float:
         connections = bench.connect(REQUESTS)
         time.sleep(SETTLE_S)
         before = bench.memory()
-        bench.park(connections, [command(number) for number in range(REQUESTS)])
+        bench.wait_for(connections, [command(number) for number in range(REQUESTS)])
         time.sleep(SETTLE_S)
         taken = (bench.memory() - before) / REQUESTS
         for connection in connections:
@@ -382,10 +382,10 @@ def memory_of_many_keys(bench: Bench) -> None:
         return taken
 
     def lock(names: list[str]) -> float:
-        return parked(lambda number: many("MLOCK", names, f"w{number:03}", TTL_MS, "WAIT", 0))
+        return memory_of(lambda number: many("MLOCK", names, f"w{number:03}", TTL_MS, "WAIT", 0))
 
     one = lock([key])
-    words = parked(lambda _: encode_command("BLPOP", *["{l}:00"] * KEYS, 0)) - parked(
+    words = memory_of(lambda _: encode_command("BLPOP", *["{l}:00"] * KEYS, 0)) - memory_of(
         lambda _: encode_command("BLPOP", "{l}:00", 0)
     )
     bench.other["bytes a request for one key, blocked client and all"] = one

@@ -22,10 +22,10 @@ from harness import (
     wait_synced,
     wait_until,
 )
-from harness.parked import HOUR, Line
 from harness.samples import release_samples, sample_states, take_samples
+from harness.waiting import HOUR, Line
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 

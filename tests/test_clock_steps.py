@@ -9,9 +9,9 @@ import redis
 
 from harness import Clock, Locks, Server, wait_until
 from harness.many import many
-from harness.parked import HOUR, Line, Parked
+from harness.waiting import HOUR, Line, WaitingClient
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 MakeClock = Callable[..., Clock]
@@ -80,14 +80,14 @@ def test_the_grace_is_not_cut_short_by_a_step_forward(make_server: MakeServer, c
     assert not _is_granted(server.client())
 
 
-def _ask(line: Line, token: str, name: str, wait: int) -> Parked:
-    parked = Parked(line.server, token)
+def _ask(line: Line, token: str, name: str, wait: int) -> WaitingClient:
+    waiter = WaitingClient(line.server, token)
     if name.startswith("M"):
-        parked.ask(*many(name, ["also", line.key], token, HOUR, "WAIT", wait))
+        waiter.ask(*many(name, ["also", line.key], token, HOUR, "WAIT", wait))
     else:
-        parked.ask(f"SLOCK.{name}", line.key, token, HOUR, "WAIT", wait)
-    line.settle(parked)
-    return parked
+        waiter.ask(f"SLOCK.{name}", line.key, token, HOUR, "WAIT", wait)
+    line.wait_until_waiting(waiter)
+    return waiter
 
 
 each_request = pytest.mark.parametrize("name", ["LOCK", "RLOCK", "MLOCK", "MRLOCK"])
@@ -126,12 +126,12 @@ def test_what_info_says_of_waiting_is_time_that_has_passed(own: Server, clock: C
         assert 0 <= waiter.waiting_ms < HOUR / 2 and waiter.timeout_ms <= 60_000
 
 
-def _writer(line: Line) -> Parked:
+def _writer(line: Line) -> WaitingClient:
     line.locks.lock("k", "brief", HOUR)
     return line.write("waiting")
 
 
-def _reader_among_others(line: Line) -> Parked:
+def _reader_among_others(line: Line) -> WaitingClient:
     """The key's own expiry does not come: another reader stays."""
     line.locks.rlock("k", "brief", HOUR)
     line.locks.rlock("k", "waiting", 10 * HOUR)
@@ -139,7 +139,7 @@ def _reader_among_others(line: Line) -> Parked:
 
 
 @pytest.mark.parametrize("scene", [_writer, _reader_among_others])
-def test_a_deadline_is_wall_time(own: Server, clock: Clock, scene: Callable[[Line], Parked]) -> None:
+def test_a_deadline_is_wall_time(own: Server, clock: Clock, scene: Callable[[Line], WaitingClient]) -> None:
     line = Line(own)
     waiting = scene(line)
     clock.step(2 * AN_HOUR)

@@ -9,9 +9,9 @@ import pytest
 from harness import RawConnection, RespError, Server, encode_command
 from harness.connection_state import check_connections
 from harness.many import many
-from harness.parked import HOUR, Line, Parked, blocked_clients
+from harness.waiting import HOUR, Line, WaitingClient, blocked_clients
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 DATABASES = (0, 3)
 NAME = "mine"
@@ -33,14 +33,14 @@ def test_who_is_refused_goes_on_in_his_database(server: Server) -> None:
     here.locks.lock("x", "b", HOUR)
     there.write("b")
     there.client.set("text", "kept")
-    z, third = Parked(server, "z"), Parked(server, "third")
+    z, third = WaitingClient(server, "z"), WaitingClient(server, "third")
     z.ask("SLOCK.LOCK", "x", "z", HOUR, "WAIT", 0)
     assert z.error().startswith("DEADLOCK ")
     assert z.connection.ok("SET", "mine", 1) == b"OK"
     assert here.client.get("mine") == b"1" and there.client.exists("mine") == 0
 
     third.ask("SLOCK.LOCK", "x", "third", HOUR, "WAIT", 0)
-    here.settle(third)
+    here.wait_until_waiting(third)
     assert here.queued() == ["third"] and here.release("b") == 1
     fence = third.fence()
     assert here.holders() == ["third"]
@@ -49,8 +49,8 @@ def test_who_is_refused_goes_on_in_his_database(server: Server) -> None:
     third.connection.ok("SET", "mine", 2)
     assert here.client.get("mine") == b"2" and there.client.exists("mine") == 0
 
-    for parked in (z, third):
-        parked.connection.ok("FLUSHDB")
+    for waiter in (z, third):
+        waiter.connection.ok("FLUSHDB")
         assert here.client.dbsize() == 0 and there.client.get("text") == b"kept"
 
 
@@ -80,8 +80,8 @@ class Scene:
                 Line(server, key, database=database).write(token)
 
 
-def _client(server: Server, database: int, protocol: int = 2) -> Parked:
-    client = Parked(server, "me", database=database, protocol=protocol)
+def _client(server: Server, database: int, protocol: int = 2) -> WaitingClient:
+    client = WaitingClient(server, "me", database=database, protocol=protocol)
     client.connection.ok("CLIENT", "SETNAME", NAME)
     return client
 
@@ -201,7 +201,7 @@ def test_the_end_of_a_wait_leaves_the_connection_as_it_was(
     waiting = _client(server, database)
     before, blocked = _state(waiting.connection), blocked_clients(line.client)
     waiting.ask(*WAITS[name], "WAIT", 0)
-    line.settle(waiting)
+    line.wait_until_waiting(waiting)
     assert blocked_clients(line.client) == blocked + 1
     check_connections([server])
     reply = _end(line, waiting, WAITS[name], end)
@@ -213,7 +213,7 @@ def test_the_end_of_a_wait_leaves_the_connection_as_it_was(
     assert _state(waiting.connection) == before
 
 
-def _end(line: Line, waiting: Parked, command: tuple[object, ...], end: str) -> object:
+def _end(line: Line, waiting: WaitingClient, command: tuple[object, ...], end: str) -> object:
     key = "read" if "read" in command else "held"
     match end:
         case "granted" if key == "read":
@@ -230,7 +230,9 @@ def _end(line: Line, waiting: Parked, command: tuple[object, ...], end: str) -> 
             assert line.client.client_unblock(waiting.id, error=True) == 1
     if end in ("granted", "DEL") and key == "held":
         # The one before it in the queue is served first.
-        first = next(parked for parked in Parked.every if parked.token == "first" and parked.is_answered())
+        first = next(
+            waiter for waiter in WaitingClient.every if waiter.token == "first" and waiter.is_answered()
+        )
         first.fence()
         assert line.release("first") == 1
     return waiting.reply()

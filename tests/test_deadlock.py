@@ -6,9 +6,9 @@ import pytest
 
 from harness import Server, encode_command, wait_until
 from harness.bound import take_bound
-from harness.parked import HOUR, Line, Parked, blocked_clients, wait_unblocked
+from harness.waiting import HOUR, Line, WaitingClient, blocked_clients, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 
 class Table:
@@ -28,10 +28,10 @@ class Table:
     def reads(self, token: str, key: str) -> None:
         self.holds(token, key, "SLOCK.RLOCK")
 
-    def waits(self, token: str, key: str, command: str = "SLOCK.LOCK", *, wait: int = 0) -> Parked:
-        parked = self.line(key).join(command, token, wait=wait)
-        assert parked.is_waiting(), f"{token} should wait for {key} and was told {parked.reply()!r}"
-        return parked
+    def waits(self, token: str, key: str, command: str = "SLOCK.LOCK", *, wait: int = 0) -> WaitingClient:
+        waiter = self.line(key).join(command, token, wait=wait)
+        assert waiter.is_waiting(), f"{token} should wait for {key} and was told {waiter.reply()!r}"
+        return waiter
 
     def refuses(self, token: str, key: str, command: str = "SLOCK.LOCK", *, wait: int = 0) -> str:
         before = blocked_clients(self.client)
@@ -46,14 +46,14 @@ def table(server: Server) -> Table:
     return Table(server)
 
 
-def _ring(table: Table, size: int, take: list[str]) -> list[Parked]:
+def _ring(table: Table, size: int, take: list[str]) -> list[WaitingClient]:
     """Token t0 holds k0 and waits for k1, and so on; the last one does not wait yet."""
     for at in range(size):
         table.holds(f"t{at}", f"k{at}", take[at])
     return [table.waits(f"t{at}", f"k{at + 1}") for at in range(size - 1)]
 
 
-def _unwind(table: Table, waiting: list[Parked]) -> None:
+def _unwind(table: Table, waiting: list[WaitingClient]) -> None:
     """The refused one gives up what it holds, and then everybody gets what he waits for."""
     size = len(waiting) + 1
     assert table.line(f"k{size - 1}").release(f"t{size - 1}") == 1
@@ -73,7 +73,7 @@ def test_a_cycle_of_writers_is_refused_where_it_would_close(table: Table, size: 
         assert f"t{at}" in text, f"the cycle is not named: {text}"
     last = Line(table.server, f"k{size - 1}")
     assert last.holders() == [f"t{size - 1}"], "it keeps what it holds"
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
     _unwind(table, waiting)
 
 
@@ -82,7 +82,7 @@ def test_a_cycle_with_readers_in_it_is_refused(table: Table, size: int) -> None:
     take = ["SLOCK.RLOCK" if at % 2 else "SLOCK.LOCK" for at in range(size)]
     waiting = _ring(table, size, take)
     table.refuses(f"t{size - 1}", "k0")
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
 
 
 def test_a_cycle_closed_by_a_request_to_read_is_refused(table: Table) -> None:
@@ -200,12 +200,12 @@ def test_a_hold_past_its_deadline_is_part_of_no_cycle(table: Table) -> None:
     table.holds("b", "y")
     table.waits("a", "y")
     # All in one write: the deadline passes, and nobody has had the time to wake a.
-    parked = Parked(table.server, "b")
-    parked.connection.send_bytes(b"SLOCK.EXTEND y b 1\r\nDEBUG SLEEP 0.01\r\n")
-    parked.ask("SLOCK.LOCK", "x", "b", HOUR, "WAIT", 0)
-    assert parked.reply() == 1 and parked.reply() == b"OK"
-    table.line("x").settle(parked)
-    assert parked.is_waiting()
+    waiter = WaitingClient(table.server, "b")
+    waiter.connection.send_bytes(b"SLOCK.EXTEND y b 1\r\nDEBUG SLEEP 0.01\r\n")
+    waiter.ask("SLOCK.LOCK", "x", "b", HOUR, "WAIT", 0)
+    assert waiter.reply() == 1 and waiter.reply() == b"OK"
+    table.line("x").wait_until_waiting(waiter)
+    assert waiter.is_waiting()
     assert table.line("x").queued() == ["b"]
 
 
@@ -236,9 +236,9 @@ def test_tokens_of_any_bytes_are_named_without_harm(table: Table) -> None:
     nasty = b"a\r\n+OK\r\n\x00\xff"
     assert table.raw.ok("SLOCK.LOCK", "x", nasty, HOUR)
     table.holds("b", "y")
-    waiting = Parked(table.server, "nasty")
+    waiting = WaitingClient(table.server, "nasty")
     waiting.ask("SLOCK.LOCK", "y", nasty, HOUR, "WAIT", 0)
-    table.line("y").settle(waiting)
+    table.line("y").wait_until_waiting(waiting)
     table.refuses("b", "x")
     assert table.raw.ok("PING") == b"PONG"
 
@@ -259,7 +259,7 @@ def test_nobody_waits_for_a_hold_whose_connection_has_closed(server: Server) -> 
     bound, y = take_bound(server, key="x", token="e"), Line(server, "y")
     y.locks.lock("y", "w", HOUR)
     waiting = Line(server, "x").write("w")
-    again = Parked(server, "e")
+    again = WaitingClient(server, "e")
     commands = [("CLIENT", "KILL", "ID", bound.client_id()), ("SLOCK.LOCK", "y", "e", HOUR, "WAIT", 0)]
     again.connection.send_bytes(b"".join(encode_command(*command) for command in commands))
     assert again.reply() == 1 and waiting.fence() and again.is_waiting()

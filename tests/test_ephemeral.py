@@ -11,9 +11,9 @@ import pytest
 from harness import Events, RawConnection, Server, now_ms, wait_past, wait_until
 from harness.bound import hang_up, take_bound
 from harness.many import many
-from harness.parked import HOUR, Line, Parked, is_blocked
+from harness.waiting import HOUR, Line, WaitingClient, is_blocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 
@@ -272,9 +272,9 @@ def test_a_hold_taken_anew_without_the_option_is_not_bound(line: Line, how: str,
 
 def test_a_waiter_that_is_granted_later_is_bound_to_its_own_connection(line: Line) -> None:
     line.locks.lock("k", "other", HOUR)
-    waiting = Parked(line.server, "owner")
+    waiting = WaitingClient(line.server, "owner")
     waiting.ask("SLOCK.LOCK", "k", "owner", HOUR, "WAIT", 0, "EPHEMERAL")
-    line.settle(waiting)
+    line.wait_until_waiting(waiting)
     behind = line.write("behind")
     line.release("other")
     fence = waiting.fence()
@@ -288,9 +288,9 @@ def test_a_waiter_that_is_granted_later_is_bound_to_its_own_connection(line: Lin
 
 def test_a_waiter_for_many_keys_is_bound_to_its_own_connection(line: Line) -> None:
     line.locks.lock("k", "other", HOUR)
-    waiting = Parked(line.server, "owner")
+    waiting = WaitingClient(line.server, "owner")
     waiting.ask(*many("MLOCK", "a k b", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
-    line.settle(waiting)
+    line.wait_until_waiting(waiting)
     line.release("other")
     waiting.fence()
     behind = line.write("behind")
@@ -301,9 +301,9 @@ def test_a_waiter_for_many_keys_is_bound_to_its_own_connection(line: Line) -> No
 
 def test_a_waiter_that_left_before_its_grant_leaves_no_hold(line: Line) -> None:
     line.locks.lock("k", "other", HOUR)
-    waiting = Parked(line.server, "owner")
+    waiting = WaitingClient(line.server, "owner")
     waiting.ask("SLOCK.LOCK", "k", "owner", HOUR, "WAIT", 0, "EPHEMERAL")
-    line.settle(waiting)
+    line.wait_until_waiting(waiting)
     waiting.connection.close()
     line.release("other")
     assert line.holders() in ([], ["owner"])
@@ -361,9 +361,9 @@ def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: L
     """The old connection dies, and at once its token gets a wider set by another."""
     first = take_bound(line.server)
     line.locks.lock("wider", "other", HOUR)
-    second = Parked(line.server, "owner")
+    second = WaitingClient(line.server, "owner")
     second.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
-    line.settle(second)
+    line.wait_until_waiting(second)
     with line.server.raw() as raw:
         kill = ("CLIENT", "KILL", "ID", first.client_id())
         assert raw.pipeline([kill, ("SLOCK.UNLOCK", "wider", "other")]) == [1, 1]

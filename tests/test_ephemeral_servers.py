@@ -25,9 +25,9 @@ from harness import (
 )
 from harness.bound import hang_up, take_bound
 from harness.many import many
-from harness.parked import HOUR, Line
+from harness.waiting import HOUR, Line
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 

@@ -7,10 +7,18 @@ from typing import Any
 
 from harness import Locks, RespError, Server, digest, promote, replica_of, stays, wait_synced, wait_until
 from harness.causes import BRIEF, HOLDER, KEY
-from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
 from harness.settings import free_port
+from harness.waiting import (
+    HOUR,
+    Line,
+    WaitingClient,
+    at_once,
+    blocked_clients,
+    serve_in_order,
+    wait_unblocked,
+)
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 # What a client library retries or reports, when the connection is not closed without a word.
 RETRIABLE = {"UNBLOCKED", "READONLY", "TRYAGAIN", "MOVED"}
@@ -20,7 +28,7 @@ def _was_turned_away(outcome: Any) -> bool:
     return outcome is None or (isinstance(outcome, RespError) and outcome.prefix in RETRIABLE)
 
 
-def _queue(line: Line) -> list[Parked]:
+def _queue(line: Line) -> list[WaitingClient]:
     return [line.write("w1"), line.read("r1"), line.read("r2"), line.write("w2", wait=HOUR)]
 
 

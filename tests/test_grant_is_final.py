@@ -29,10 +29,10 @@ from harness.causes import HOLDER, KEY
 from harness.locks import as_dict
 from harness.many import many
 from harness.moment_of_grant import FIRST, NEXT, HandOffs, holders, slow_script, wait_gone
-from harness.parked import HOUR, Line, Parked, at_once, is_blocked, wait_unblocked
 from harness.settings import free_port
+from harness.waiting import HOUR, Line, WaitingClient, at_once, is_blocked, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 
@@ -170,10 +170,10 @@ def test_who_reads_its_fence_and_closes_while_a_script_runs_keeps_its_hold(
     for _ in range(rounds(3, 20)):
         for key in release[2:-1]:
             assert control.ok("SLOCK.LOCK", key, HOLDER, HOUR)
-        a, b = Parked(server, "a"), Parked(server, "b")
-        for parked, request in zip((a, b), requests, strict=True):
-            parked.ask(*request)
-            line.settle(parked)
+        a, b = WaitingClient(server, "a"), WaitingClient(server, "b")
+        for waiter, request in zip((a, b), requests, strict=True):
+            waiter.ask(*request)
+            line.wait_until_waiting(waiter)
         behind = line.write("behind")
         b.ask(*slow_script(0.1))
         assert control.ok(*release) == len(release) - 3
@@ -221,17 +221,17 @@ def test_what_pttl_says_of_a_waiter_that_closes_stays_true(server: Server, asked
 BACKLOG = 24
 
 
-def _wait_behind_replies(line: Line, token: str, replies: int) -> Parked:
+def _wait_behind_replies(line: Line, token: str, replies: int) -> WaitingClient:
     """A client that waits for the lock, and has not read so many replies of 1 MB to earlier commands."""
     line.client.set("big", b"x" * 1_000_000)
-    parked = Parked(line.server, token)
+    waiter = WaitingClient(line.server, token)
     for _ in range(replies):
-        parked.ask("GET", "big")
-    parked.ask("SLOCK.LOCK", KEY, token, HOUR, "WAIT", 0)
-    wait_until(lambda: is_blocked(line.client, parked.id), what="it to wait")
-    (state,) = line.client.client_list(client_id=[parked.id])
+        waiter.ask("GET", "big")
+    waiter.ask("SLOCK.LOCK", KEY, token, HOUR, "WAIT", 0)
+    wait_until(lambda: is_blocked(line.client, waiter.id), what="it to wait")
+    (state,) = line.client.client_list(client_id=[waiter.id])
     assert not replies or int(state["omem"]) > 1_000_000, "nothing waits to be sent"
-    return parked
+    return waiter
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "over its output limit"])
@@ -312,7 +312,7 @@ def test_a_release_and_a_demotion_in_one_turn_leave_no_hold(make_server: MakeSer
             released, _, info = control.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
         assert released == 1
         assert info is None or as_dict(info)["holders"] == []
-        for outcome in (parked.outcome() for parked in waiting):
+        for outcome in (waiter.outcome() for waiter in waiting):
             assert outcome is None or isinstance(outcome, RespError), outcome
         assert holders(control, KEY) == {}, "who was turned away holds the lock"
         assert control.ok("REPLICAOF", "NO", "ONE")

@@ -10,10 +10,13 @@ from conftest import Pair
 from harness import Event, Events, Locks, Server, now_ms, wait_past, wait_synced, wait_until
 from harness.bound import hang_up, take_bound
 from harness.many import many
-from harness.parked import HOUR
 from harness.queues import Queues
+from harness.waiting import HOUR
 
-pytest_plugins = ["harness.going_home"]
+# Milliseconds. Long enough to take the other holds meanwhile, on a slow machine too.
+BRIEF = 300
+
+pytest_plugins = ["harness.cleanup"]
 
 
 class Record:
@@ -110,10 +113,10 @@ def test_what_is_refused_or_only_looks_is_not_told(record: Record) -> None:
 def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
     record: Record, locks: Locks
 ) -> None:
-    for token, ttl in (("brief", 20), ("also", 20), ("stays", HOUR)):
+    for token, ttl in (("brief", BRIEF), ("also", BRIEF), ("stays", HOUR)):
         locks.rlock("k", token, ttl)
     record.so_far()
-    wait_past(locks.client, now_ms(locks.client) + 25)
+    wait_past(locks.client, now_ms(locks.client) + BRIEF + 5)
     assert record.of("INFO k") == []
     assert record.of("RLOCK k late 9999") == ["expire k", "expire k", "rlock k"]
     assert record.of("RLOCK k later 9999") == ["rlock k"]
@@ -125,11 +128,11 @@ def test_a_reader_that_expired_beside_others_is_told_with_the_next_change(
 def test_whatever_changes_the_lock_tells_of_the_expired_first(
     record: Record, locks: Locks, change: str
 ) -> None:
-    locks.rlock("k", "brief", 20)
+    locks.rlock("k", "brief", BRIEF)
     if not change.startswith("UPGRADE"):
         locks.rlock("k", "other", HOUR)
     locks.rlock("k", "stays", HOUR)
-    wait_past(locks.client, now_ms(locks.client) + 25)
+    wait_past(locks.client, now_ms(locks.client) + BRIEF + 5)
     record.so_far()
     events = record.of(change)
     assert events[0] == "expire k" and len(events) == 2, events

@@ -13,10 +13,10 @@ import pytest
 from harness import RawConnection, ReplicationStream, Server, digest, replica_of, wait_synced, wait_until
 from harness.many import many
 from harness.oracle import Oracle
-from harness.parked import HOUR, Parked, at_once, wait_unblocked
 from harness.queues import Queues
+from harness.waiting import HOUR, WaitingClient, at_once, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 KEYS = [f"key:{number}" for number in range(10)]
 CLIENTS = 50
@@ -54,7 +54,7 @@ def _requests(dice: random.Random, count: int, name: str = "t") -> list[Request]
     return requests
 
 
-def _answered(waiters: list[Parked]) -> list[Parked]:
+def _answered(waiters: list[WaitingClient]) -> list[WaitingClient]:
     readable = select.poll()
     by_number = {one.connection.socket.fileno(): one for one in waiters}
     for number in by_number:
@@ -95,10 +95,10 @@ def test_fifty_clients_that_never_stop_all_get_through(queues: Queues) -> None:
     dice, rounds, oracle = random.Random(7), 6, Oracle()
     todo = {f"c{number}": _requests(dice, rounds, f"c{number}-") for number in range(CLIENTS)}
     expected = sum(len(request.keys) for requests in todo.values() for request in requests)
-    clients = [Parked(queues.server, name) for name in todo]
+    clients = [WaitingClient(queues.server, name) for name in todo]
     asked: dict[str, tuple[Request, dict[str, int]]] = {}
 
-    def ask_next(client: Parked) -> None:
+    def ask_next(client: WaitingClient) -> None:
         request = todo[client.token].pop()
         asked[client.token] = request, {key: oracle.asks(key) for key in request.keys}
         client.ask(*request.words())
@@ -219,29 +219,29 @@ def test_neighbouring_readers_of_overlapping_sets_are_let_in_together(queues: Qu
     late.fence()
 
 
-def _times_out(queues: Queues, waiting: Parked) -> None:
+def _times_out(queues: Queues, waiting: WaitingClient) -> None:
     assert waiting.reply() == 0
 
 
-def _disconnects(queues: Queues, waiting: Parked) -> None:
+def _disconnects(queues: Queues, waiting: WaitingClient) -> None:
     waiting.connection.close()
 
 
-def _is_killed(queues: Queues, waiting: Parked) -> None:
+def _is_killed(queues: Queues, waiting: WaitingClient) -> None:
     queues.client.client_kill_filter(_id=waiting.id)
 
 
-def _is_unblocked(queues: Queues, waiting: Parked) -> None:
+def _is_unblocked(queues: Queues, waiting: WaitingClient) -> None:
     queues.client.client_unblock(waiting.id)
     assert waiting.reply() == 0
 
 
-def _is_unblocked_with_an_error(queues: Queues, waiting: Parked) -> None:
+def _is_unblocked_with_an_error(queues: Queues, waiting: WaitingClient) -> None:
     queues.client.client_unblock(waiting.id, error=True)
     assert waiting.error().startswith("UNBLOCKED ")
 
 
-def _finds_another_type(queues: Queues, waiting: Parked) -> None:
+def _finds_another_type(queues: Queues, waiting: WaitingClient) -> None:
     queues.client.set("a", "text")
     assert waiting.error().startswith("WRONGTYPE ")
 
@@ -252,7 +252,7 @@ def _finds_another_type(queues: Queues, waiting: Parked) -> None:
     ids=lambda leave: leave.__name__.strip("_").replace("_", " "),
 )
 def test_who_leaves_leaves_every_queue_and_lets_the_others_on(
-    queues: Queues, leave: Callable[[Queues, Parked], None]
+    queues: Queues, leave: Callable[[Queues, WaitingClient], None]
 ) -> None:
     queues.hold("x", "a")
     brief = 150 if leave is _times_out else HOUR

@@ -16,9 +16,9 @@ import pytest
 
 from harness import Cluster, RawConnection, RespError, Server, key_slot, rounds
 from harness.many import many
-from harness.parked import HOUR, Line, Parked
+from harness.waiting import HOUR, Line, WaitingClient
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 HOLDER = "holder"
 KEYS = [f"{{whole}}:{number}" for number in range(64)]
@@ -113,10 +113,10 @@ def _play(slot: Slot, line: Line, keys: list[str], dice: random.Random, cause: s
     command, tokens = dice.choice([("MLOCK", ["writer"]), ("MRLOCK", ["reader 1", "reader 2"])])
     waiting = []
     for token in tokens:
-        parked = Parked(slot.source, token)
-        parked.ask(*many(command, keys, token, HOUR, "WAIT", 0))
-        line.settle(parked)
-        waiting.append(parked)
+        waiter = WaitingClient(slot.source, token)
+        waiter.ask(*many(command, keys, token, HOUR, "WAIT", 0))
+        line.wait_until_waiting(waiter)
+        waiting.append(waiter)
     slot.open()
     what = dice.choice(["stays open", "flips", "moves keys"])
     # A key that UNLOCK deletes has gone to the target. One that is downgraded stays, and readers may join.
@@ -128,16 +128,16 @@ def _play(slot: Slot, line: Line, keys: list[str], dice: random.Random, cause: s
     if what == "moves keys":
         waiting[0].is_answered(dice.uniform(0, 0.012))
         slot.move_keys(dice.randint(1, len(keys)))
-    while what == "flips" and not all(parked.is_answered() for parked in waiting):
+    while what == "flips" and not all(waiter.is_answered() for waiter in waiting):
         slot.flip()
 
     granted = 0
-    for parked in waiting:
-        reply = parked.reply()
-        parked.connection.close()
+    for waiter in waiting:
+        reply = waiter.reply()
+        waiter.connection.close()
         if isinstance(reply, RespError):
             assert reply.prefix in RETRIABLE, reply.text
-            lefts = slot.ask_everywhere([("SLOCK.PTTL", key, parked.token) for key in keys])
+            lefts = slot.ask_everywhere([("SLOCK.PTTL", key, waiter.token) for key in keys])
             assert all(left == -2 for both in lefts for left in both), f"{reply.text}, but it holds {lefts}"
         else:
             checks = slot.ask_everywhere([("SLOCK.CHECK", key, reply) for key in keys])

@@ -8,10 +8,10 @@ import pytest
 
 from harness import Locks, RawConnection, Server, now_ms, wait_past, wait_until
 from harness.many import many
-from harness.parked import HOUR, Line
 from harness.queues import Queues
+from harness.waiting import HOUR, Line
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 FIELDS = [
     "locks",
@@ -116,7 +116,7 @@ def test_waiting_is_counted_and_measured(meter: Meter) -> None:
     meter.grew(waiters=-1, releases=1, grants=1, handoffs=1, last_fence=fence)
     assert 60 <= meter.read()["wait_ms_max"] <= meter.read()["wait_ms_total"]
     line.release("a")
-    fences = [parked.fence() for parked in waiting[1:]]
+    fences = [waiter.fence() for waiter in waiting[1:]]
     meter.grew(waiters=-2, releases=1, grants=2, handoffs=2, last_fence=max(fences))
     numbers = meter.read()
     assert numbers["wait_ms_total"] >= 3 * 60 and numbers["wait_ms_max"] * 4 >= numbers["wait_ms_total"]
@@ -125,16 +125,16 @@ def test_waiting_is_counted_and_measured(meter: Meter) -> None:
 def test_every_way_to_leave_a_queue_is_counted(meter: Meter) -> None:
     line = Line(meter.server)
     fence = line.locks.lock("k", "x", HOUR)
-    parked = [line.write(token) for token in "abcd"]
+    waiting = [line.write(token) for token in "abcd"]
     meter.grew(grants=1, locks=1, waiters=4, waiters_max=4, last_fence=fence)
-    line.client.client_unblock(parked[0].id, error=True)
-    assert parked[0].error().startswith("UNBLOCKED")
-    parked[1].connection.close()
-    line.client.client_kill_filter(_id=parked[2].id)
+    line.client.client_unblock(waiting[0].id, error=True)
+    assert waiting[0].error().startswith("UNBLOCKED")
+    waiting[1].connection.close()
+    line.client.client_kill_filter(_id=waiting[2].id)
     wait_until(lambda: meter.read()["waiters"] == 1, what="three to leave")
     meter.grew(waiters=-3)
     line.client.set("k", "text")
-    assert parked[3].error().startswith("WRONGTYPE")
+    assert waiting[3].error().startswith("WRONGTYPE")
     meter.grew(waiters=-1, locks=-1)
 
 

@@ -24,10 +24,10 @@ from harness import (
     wait_until,
 )
 from harness.many import many
-from harness.parked import HOUR, Line, Parked
 from harness.payloads import plain_dump, with_number
+from harness.waiting import HOUR, Line, WaitingClient
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 MakeClock = Callable[..., Clock]
@@ -162,18 +162,18 @@ def test_a_fence_just_below_the_limit_is_read_again(
     assert Locks(server.client()).lock("next", "me", HOUR) > fences[1]
 
 
-def _waiters(line: Line, name: str) -> list[Parked]:
+def _waiters(line: Line, name: str) -> list[WaitingClient]:
     """Two requests for what the holder has, or an upgrade that waits for it."""
     if name == "UPGRADE":
         line.locks.rlock("k", "holder", 12 * HOUR)
         line.locks.rlock("k", "first", 12 * HOUR)
         return [line.upgrade("first"), line.write("second")]
     line.locks.lock("k", "holder", 12 * HOUR)
-    waiting = [Parked(line.server, token) for token in ("first", "second")]
-    for parked in waiting:
-        words = many(name, ["also", "k"], parked.token, HOUR) if name[0] == "M" else None
-        parked.ask(*(words or (f"SLOCK.{name}", "k", parked.token, HOUR)), "WAIT", 0)
-        line.settle(parked)
+    waiting = [WaitingClient(line.server, token) for token in ("first", "second")]
+    for waiter in waiting:
+        words = many(name, ["also", "k"], waiter.token, HOUR) if name[0] == "M" else None
+        waiter.ask(*(words or (f"SLOCK.{name}", "k", waiter.token, HOUR)), "WAIT", 0)
+        line.wait_until_waiting(waiter)
     return waiting
 
 
@@ -184,7 +184,7 @@ def test_who_waits_is_told_an_error(make_server: MakeServer, clock: Clock, name:
     line = Line(server)
     waiting = _waiters(line, name)
     _pass_limit(server, clock)
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
     stream = ReplicationStream(server)
     if cause == "DEL":
         line.client.delete("k")

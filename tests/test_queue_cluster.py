@@ -14,9 +14,9 @@ from harness import Cluster, Info, RespError, Server, key_slot, wait_until
 from harness.bound import hang_up, take_bound
 from harness.causes import HOLDER
 from harness.many import many
-from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
+from harness.waiting import HOUR, Line, WaitingClient, at_once, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 RETRIABLE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED"}
 
@@ -73,12 +73,12 @@ def _is_retriable(outcome: Any) -> bool:
     return isinstance(outcome, RespError) and outcome.prefix in RETRIABLE
 
 
-def _all_turned_away(waiting: list[Parked]) -> None:
+def _all_turned_away(waiting: list[WaitingClient]) -> None:
     outcomes = [waiter.outcome() for waiter in waiting]
     assert all(_is_retriable(outcome) for outcome in outcomes), outcomes
 
 
-def _queue(line: Line) -> list[Parked]:
+def _queue(line: Line) -> list[WaitingClient]:
     return [line.write("w1"), line.read("r1"), line.read("r2"), line.write("w2", wait=HOUR)]
 
 
@@ -162,15 +162,15 @@ def test_a_lock_freed_while_its_slot_moves_has_one_new_owner(
         wait_until(lambda: moving.keys_at(moving.source) == 0, what="the server to expire what is over")
 
 
-def _one_owner_after_the_other(moving: Moving, waiting: list[Parked], newcomers: bool) -> None:
-    def is_settled(waiter: Parked) -> bool:
+def _one_owner_after_the_other(moving: Moving, waiting: list[WaitingClient], newcomers: bool) -> None:
+    def is_done(waiter: WaitingClient) -> bool:
         reply = moving.asks("new") if newcomers else 0
         owners = moving.owners()
         assert len(owners) <= 1, owners
         return waiter.is_answered() or (isinstance(reply, int) and reply > 0)
 
     for waiter in waiting:
-        wait_until(lambda waiter=waiter: is_settled(waiter), 20, f"{waiter} or a newcomer to have it")
+        wait_until(lambda waiter=waiter: is_done(waiter), 20, f"{waiter} or a newcomer to have it")
         outcome = waiter.outcome()
         if _is_retriable(outcome):
             assert moving.owners() in ([], ["new"])
@@ -190,9 +190,9 @@ def test_a_set_is_not_granted_where_another_of_its_keys_may_be_gone(
     """A release at the source finds a waiting set, whose other key a newcomer has got at the target."""
     held, free = Moving(cluster, "{set}held"), Moving(cluster, "{set}free")
     held.line.locks.lock(held.key, HOLDER, HOUR)
-    waiting = Parked(held.source, "set")
+    waiting = WaitingClient(held.source, "set")
     waiting.ask(*many("MLOCK", [held.key, free.key], "set", HOUR, "WAIT", 0))
-    held.line.settle(waiting)
+    held.line.wait_until_waiting(waiting)
     held.begin()
     fence = free.asks("new")
     assert isinstance(fence, int) and fence > 0, "the target's, told by ASK"

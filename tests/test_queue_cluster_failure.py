@@ -10,10 +10,10 @@ import pytest
 
 from harness import Cluster, RespError, Server, digest, wait_synced, wait_until
 from harness.causes import BRIEF, HOLDER
-from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
 from harness.settings import free_port
+from harness.waiting import HOUR, Line, WaitingClient, at_once, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 RETRIABLE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "READONLY"}
 
@@ -28,7 +28,7 @@ def _was_turned_away(outcome: Any) -> bool:
     return outcome is None or (isinstance(outcome, RespError) and outcome.prefix in RETRIABLE)
 
 
-def _queue(line: Line) -> list[Parked]:
+def _queue(line: Line) -> list[WaitingClient]:
     return [line.write("w1"), line.read("r1"), line.write("w2", wait=HOUR)]
 
 
@@ -53,7 +53,7 @@ def test_a_node_without_a_majority_turns_everybody_away(cluster: Cluster, key: s
         other.pause()
     try:
         wait_until(lambda: _state(node) == b"cluster_state:fail", 20, "the node to see itself alone")
-        outcomes = [parked.outcome() for parked in waiting]
+        outcomes = [waiter.outcome() for waiter in waiting]
         assert all(_was_turned_away(outcome) for outcome in outcomes), outcomes
         wait_unblocked(node.client())
     finally:
@@ -117,7 +117,7 @@ def test_a_failover_in_a_cluster_turns_everybody_away_and_keeps_the_hold(
         return _role(new) == "master"
 
     wait_until(is_promoted, 30, "the failover")
-    outcomes = [parked.outcome() for parked in waiting]
+    outcomes = [waiter.outcome() for waiter in waiting]
     assert all(_was_turned_away(outcome) for outcome in outcomes), outcomes
     wait_until(lambda: _role(old) == "slave", 20, "the old one to follow")
     wait_synced(new, old)

@@ -1,4 +1,4 @@
-"""Where a client cannot be parked, WAIT is ignored: in MULTI, in scripts and functions, on a replica."""
+"""Where a client cannot be blocked, WAIT is ignored: in MULTI, in scripts and functions, on a replica."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import redis
 
 from harness import Locks, RespError, Server, digest, replica_of, wait_synced, wait_until
 from harness.causes import HOLDER, KEY
-from harness.parked import HOUR, Line, blocked_clients, is_blocked
+from harness.waiting import HOUR, Line, blocked_clients, is_blocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 REQUESTS = [
     ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
@@ -137,7 +137,7 @@ def test_a_transaction_and_a_script_hand_over_to_who_waits(server: Server, locks
     assert len({waiting[key].fence() for key in keys}) == 3
 
 
-def test_a_script_whose_reply_nobody_reads_is_not_parked_either(server: Server, locks: Locks) -> None:
+def test_a_script_whose_reply_nobody_reads_does_not_wait_either(server: Server, locks: Locks) -> None:
     locks.lock(KEY, HOLDER, HOUR)
     with server.raw() as raw:
         raw.send("CLIENT", "REPLY", "OFF")

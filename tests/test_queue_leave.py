@@ -13,20 +13,28 @@ import redis
 
 from harness import Locks, RespError, Server, wait_until
 from harness.causes import HOLDER, KEY
-from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
+from harness.waiting import (
+    HOUR,
+    Line,
+    WaitingClient,
+    at_once,
+    blocked_clients,
+    serve_in_order,
+    wait_unblocked,
+)
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 LEAVER = "leaver"
 
-# Long enough to park everybody behind, on a slow machine too; if it were not, the test would still be true.
+# Long enough for everybody to wait behind, on a slow machine too; were it not, the test would still be true.
 TIMEOUT = 250
 
 
 @dataclass(frozen=True)
 class Departure:
     name: str
-    go: Callable[[redis.Redis, Parked], object]
+    go: Callable[[redis.Redis, WaitingClient], object]
     # What it is told: 0, the start of an error, or None when it is not there to be told.
     told: int | str | None
     wait: int = 0
@@ -34,7 +42,7 @@ class Departure:
     def __str__(self) -> str:
         return self.name
 
-    def happens(self, client: redis.Redis, waiter: Parked) -> None:
+    def happens(self, client: redis.Redis, waiter: WaitingClient) -> None:
         self.go(client, waiter)
         if self.told is None:
             return
@@ -45,22 +53,22 @@ class Departure:
             assert reply == self.told
 
 
-def _half_close(client: redis.Redis, waiter: Parked) -> None:
+def _half_close(client: redis.Redis, waiter: WaitingClient) -> None:
     waiter.connection.socket.shutdown(1)
 
 
-def _kill(client: redis.Redis, waiter: Parked) -> None:
+def _kill(client: redis.Redis, waiter: WaitingClient) -> None:
     assert client.client_kill_filter(_id=waiter.id) == 1
     assert waiter.connection.is_closed_by_server()
 
 
-def _kill_by_address(client: redis.Redis, waiter: Parked) -> None:
+def _kill_by_address(client: redis.Redis, waiter: WaitingClient) -> None:
     host, port = waiter.connection.socket.getsockname()
     client.client_kill(f"{host}:{port}")
 
 
-def _unblock(error: bool) -> Callable[[redis.Redis, Parked], object]:
-    def go(client: redis.Redis, waiter: Parked) -> None:
+def _unblock(error: bool) -> Callable[[redis.Redis, WaitingClient], object]:
+    def go(client: redis.Redis, waiter: WaitingClient) -> None:
         assert client.client_unblock(waiter.id, error=error) == 1
 
     return go
@@ -154,7 +162,7 @@ def test_a_connection_that_was_answered_goes_on(server: Server, locks: Locks, de
     departure.happens(line.client, leaver)
     assert leaver.connection.ok("PING") == b"PONG"
     leaver.ask("SLOCK.LOCK", KEY, LEAVER, HOUR, "WAIT", 0)
-    line.settle(leaver)
+    line.wait_until_waiting(leaver)
     assert line.queued() == [LEAVER]
     line.release(HOLDER)
     assert leaver.fence()
@@ -164,10 +172,10 @@ def test_the_waiter_of_a_deleted_user_is_gone(server: Server, locks: Locks) -> N
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
     line.client.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all")
-    leaver = Parked(server, LEAVER)
+    leaver = WaitingClient(server, LEAVER)
     leaver.connection.ok("AUTH", "guest", "any")
     leaver.ask("SLOCK.LOCK", KEY, LEAVER, HOUR, "WAIT", 0)
-    line.settle(leaver)
+    line.wait_until_waiting(leaver)
     waiting = line.write("a")
     line.client.execute_command("ACL", "DELUSER", "guest")
     assert leaver.connection.is_closed_by_server()
@@ -226,7 +234,7 @@ def test_a_client_may_time_out_where_others_with_its_token_stay(server: Server, 
 def test_commands_behind_a_request_wait_for_its_answer(server: Server, locks: Locks) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
-    waiter = Parked(server, "a")
+    waiter = WaitingClient(server, "a")
     for command in (
         ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
         ("PING",),
@@ -234,7 +242,7 @@ def test_commands_behind_a_request_wait_for_its_answer(server: Server, locks: Lo
         ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
     ):
         waiter.ask(*command)
-    line.settle(waiter)
+    line.wait_until_waiting(waiter)
     behind = line.write("behind")
     assert waiter.is_waiting()
     line.release(HOLDER)
@@ -254,10 +262,10 @@ def test_a_pipeline_of_requests_goes_on_after_each_time_out(server: Server, lock
 def test_resp3_clients_wait_alike(server: Server, locks: Locks) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
-    granted, refused, unblocked = (Parked(server, name, protocol=3) for name in "abc")
+    granted, refused, unblocked = (WaitingClient(server, name, protocol=3) for name in "abc")
     for waiter, wait in ((granted, 0), (refused, 100), (unblocked, 0)):
         waiter.ask("SLOCK.LOCK", KEY, waiter.token, HOUR, "WAIT", wait)
-        line.settle(waiter)
+        line.wait_until_waiting(waiter)
     assert refused.reply() == 0
     line.client.client_unblock(unblocked.id, error=True)
     assert unblocked.error().startswith("UNBLOCKED ")

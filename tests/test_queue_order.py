@@ -10,17 +10,25 @@ import redis
 
 from harness import Locks, Server
 from harness.causes import FREEING, HOLDER, KEY, SHARING, Cause
-from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
+from harness.waiting import (
+    HOUR,
+    Line,
+    WaitingClient,
+    at_once,
+    blocked_clients,
+    serve_in_order,
+    wait_unblocked,
+)
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 CROWD = 200
 
 
-def _batches(crowd: list[Parked], modes: dict[str, str]) -> list[list[Parked]]:
+def _batches(crowd: list[WaitingClient], modes: dict[str, str]) -> list[list[WaitingClient]]:
     """Who is granted together: each writer alone, neighbouring readers in one."""
-    batches: list[list[Parked]] = []
-    for mode, group in groupby(crowd, key=lambda parked: modes[parked.token]):
+    batches: list[list[WaitingClient]] = []
+    for mode, group in groupby(crowd, key=lambda waiter: modes[waiter.token]):
         members = list(group)
         batches += [members] if mode == "read" else [[writer] for writer in members]
     return batches
@@ -47,14 +55,14 @@ def test_a_crowd_is_served_in_its_order_with_neighbouring_readers_together(
             assert locks.lock(KEY, "newcomer", HOUR) == 0
             assert locks.rlock(KEY, "newcomer", HOUR) == 0
             assert line.release(token) == 1
-        fences = [parked.fence() for parked in batch]
+        fences = [waiter.fence() for waiter in batch]
         assert [last_fence, *fences] == sorted({last_fence, *fences})
         last_fence = fences[-1]
-        holding = [parked.token for parked in batch]
-        behind = [parked for later in batches[number + 1 :] for parked in later]
+        holding = [waiter.token for waiter in batch]
+        behind = [waiter for later in batches[number + 1 :] for waiter in later]
         assert line.holders() == sorted(holding)
-        assert line.queued() == [parked.token for parked in behind]
-        assert all(parked.is_waiting() for parked in behind[:3])
+        assert line.queued() == [waiter.token for waiter in behind]
+        assert all(waiter.is_waiting() for waiter in behind[:3])
     for token in holding:
         assert line.release(token) == 1
     assert locks.info(KEY) is None
@@ -232,4 +240,4 @@ def test_queues_of_different_locks_do_not_touch(server: Server) -> None:
     for line in reversed(lines):
         line.release(HOLDER)
         assert waiting.pop(line.key).fence()
-        assert all(parked.is_waiting() for parked in waiting.values())
+        assert all(waiter.is_waiting() for waiter in waiting.values())

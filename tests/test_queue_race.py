@@ -16,9 +16,9 @@ from harness import RawConnection, Server, rounds
 from harness.causes import HOLDER, KEY
 from harness.many import many
 from harness.moment_of_grant import FIRST, HandOffs
-from harness.parked import HOUR, Line, Parked, at_once, wait_unblocked
+from harness.waiting import HOUR, Line, WaitingClient, at_once, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 RELEASE = ("SLOCK.UNLOCK", KEY, HOLDER)
 
@@ -87,7 +87,7 @@ def test_a_client_whose_user_is_deleted_in_the_turn_of_its_grant(server: Server,
     delete = ("ACL", "DELUSER", "guest")
     for number in range(rounds(10, 200)):
         hand_offs.control.ok("ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all")
-        hand_offs.first = Parked(server, FIRST)
+        hand_offs.first = WaitingClient(server, FIRST)
         hand_offs.first.connection.ok("AUTH", "guest", "any")
         hand_offs.begin(f"k{number}")
         commands = [hand_offs.release, delete]

@@ -13,9 +13,9 @@ import pytest
 
 from harness import ReplicationStream, Server, aof_commands, digest, replica_of, wait_synced
 from harness.causes import FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
-from harness.parked import HOUR, Line, at_once, wait_unblocked
+from harness.waiting import HOUR, Line, at_once, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 FIRST, SECOND = "first-of-those-who-wait", "second-of-those-who-wait"
 

@@ -1,4 +1,4 @@
-"""The WAIT option: its arguments, whom it does not park, its limit, and what INFO shows of the queue."""
+"""The WAIT option: its arguments, whom it does not block, its limit, and what INFO shows of the queue."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import redis
 from harness import Locks, RawConnection, Server, digest, stays, wait_until
 from harness.causes import HOLDER, KEY
 from harness.locks import as_dict
-from harness.parked import HOUR, Line, Parked, blocked_clients, serve_in_order, wait_unblocked
+from harness.waiting import HOUR, Line, WaitingClient, blocked_clients, serve_in_order, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 FAMILY = ["SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.UPGRADE"]
 
@@ -82,11 +82,11 @@ def test_wait_and_meta_come_in_any_order_and_case(
 ) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
-    parked = Parked(server, "a")
-    parked.ask(command, KEY, "a", HOUR, *options)
-    line.settle(parked)
+    waiter = WaitingClient(server, "a")
+    waiter.ask(command, KEY, "a", HOUR, *options)
+    line.wait_until_waiting(waiter)
     line.release(HOLDER)
-    fence = parked.fence()
+    fence = waiter.fence()
     (holder,) = locks.full(KEY).holders
     assert (holder.token, holder.fence, holder.meta) == (b"a", fence, b"m")
 
@@ -97,7 +97,7 @@ def test_meta_may_say_wait(server: Server, locks: Locks, raw: RawConnection) -> 
     assert locks.lock(KEY, "META", HOUR, wait=1) == 0
 
 
-def test_bad_arguments_are_told_before_anybody_is_parked(client: redis.Redis, raw: RawConnection) -> None:
+def test_bad_arguments_are_told_before_anybody_waits(client: redis.Redis, raw: RawConnection) -> None:
     raw.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
     for args in ((KEY, "", HOUR), (KEY, "a" * 256, HOUR), (KEY, "a", 0), (KEY, "a", 10**15)):
         assert raw.error("SLOCK.LOCK", *args, "WAIT", 0).startswith("ERR ")
@@ -108,10 +108,10 @@ def test_bad_arguments_are_told_before_anybody_is_parked(client: redis.Redis, ra
     assert blocked_clients(client) == 0
 
 
-# --- whom it does not park
+# --- whom it does not block
 
 
-def test_who_holds_in_the_other_mode_is_not_parked(locks: Locks, raw: RawConnection) -> None:
+def test_who_holds_in_the_other_mode_does_not_wait(locks: Locks, raw: RawConnection) -> None:
     locks.lock("w", "a", HOUR)
     locks.rlock("r", "a", HOUR)
     assert "DOWNGRADE" in raw.error("SLOCK.RLOCK", "w", "a", HOUR, "WAIT", 0)
@@ -218,7 +218,7 @@ def test_max_waiters_can_be_changed_and_drops_nobody(make_server: Callable[..., 
     client.config_set("slock.max-waiters", 2)
     raw = server.raw()
     assert raw.error("SLOCK.LOCK", KEY, "new", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
-    assert line.queued() == [parked.token for parked in waiting]
+    assert line.queued() == [waiter.token for waiter in waiting]
     client.config_set("slock.max-waiters", 6)
     waiting.append(line.write("new"))
     assert raw.error("SLOCK.LOCK", KEY, "newer", HOUR, "WAIT", 0).startswith("QUEUEFULL ")

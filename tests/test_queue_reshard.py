@@ -22,7 +22,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainErr
 
 from harness import Cluster, Server, wait_until
 from harness.oracle import Oracle
-from harness.parked import HOUR, at_once, blocked_clients
+from harness.waiting import HOUR, at_once, blocked_clients
 
 RETRIABLE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED"}
 

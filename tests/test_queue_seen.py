@@ -9,9 +9,9 @@ import redis
 
 from harness import Events, Locks, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, Cause
-from harness.parked import HOUR, Line, at_once, serve_in_order, wait_unblocked
+from harness.waiting import HOUR, Line, at_once, serve_in_order, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 
 @pytest.fixture

@@ -20,9 +20,17 @@ from harness import (
     wait_until,
 )
 from harness.causes import BRIEF, HOLDER, KEY
-from harness.parked import HOUR, Line, Parked, at_once, blocked_clients, serve_in_order, wait_unblocked
+from harness.waiting import (
+    HOUR,
+    Line,
+    WaitingClient,
+    at_once,
+    blocked_clients,
+    serve_in_order,
+    wait_unblocked,
+)
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 CROWD = 1000
 
@@ -114,7 +122,7 @@ def test_many_pauses_across_many_deadlines(pair: tuple[Server, Server]) -> None:
 # --- SHUTDOWN that waits for a replica
 
 
-def _shutting_down(primary: Server, replica: Server, timeout: int) -> tuple[Line, list[Parked]]:
+def _shutting_down(primary: Server, replica: Server, timeout: int) -> tuple[Line, list[WaitingClient]]:
     """The server waits for a replica that is stopped, and the holder's deadline has passed meanwhile."""
     line = Line(primary)
     line.locks.lock(KEY, HOLDER, HOUR)
@@ -133,8 +141,8 @@ def test_a_shutdown_that_waits_for_a_replica_grants_nothing(pair: tuple[Server, 
     _, waiting = _shutting_down(primary, replica, timeout=2)
     assert primary.process is not None
     assert primary.process.wait(20) == 0, primary.log()[-3000:]
-    for parked in waiting:
-        outcome = parked.outcome()
+    for waiter in waiting:
+        outcome = waiter.outcome()
         assert outcome is None or isinstance(outcome, RespError), outcome
     primary.kill9()
     replica.resume()
@@ -149,7 +157,7 @@ def test_an_aborted_shutdown_serves_the_queue(pair: tuple[Server, Server]) -> No
     primary, replica = pair
     line, waiting = _shutting_down(primary, replica, timeout=600)
     wait_until(lambda: line.holders() == [], what="the deadline")
-    stays(lambda: all(parked.is_waiting() for parked in waiting), 0.1, "who waits during a shutdown")
+    stays(lambda: all(waiter.is_waiting() for waiter in waiting), 0.1, "who waits during a shutdown")
     line.client.execute_command("SHUTDOWN", "ABORT")
     replica.resume()
     serve_in_order(line, waiting)
@@ -215,7 +223,7 @@ def _allow_many_sockets() -> None:
 
 
 class Crowd:
-    """Many writers, parked on a few locks in a known order, and who of them has been served."""
+    """Many writers, waiter on a few locks in a known order, and who of them has been served."""
 
     def __init__(self, server: Server, size: int, keys: int) -> None:
         self.lines = [Line(server, f"k{number}") for number in range(keys)]
@@ -231,11 +239,11 @@ class Crowd:
 
     def serve(self, count: int) -> None:
         """Serves so many, each in his turn: he is granted once, by the release of the one before him."""
-        for line, parked in self.waiting[:count]:
-            assert parked.is_waiting()
+        for line, waiter in self.waiting[:count]:
+            assert waiter.is_waiting()
             assert line.release(self._holding[line.key]) == 1
-            self.served.append(parked.fence())
-            self._holding[line.key] = parked.token
+            self.served.append(waiter.fence())
+            self._holding[line.key] = waiter.token
         self.waiting = self.waiting[count:]
 
     def is_whole(self, client: object) -> None:
@@ -290,4 +298,4 @@ def test_a_thousand_wait_through_a_rewrite_and_a_full_sync(
     primary.restart(kill=True)
     again = primary.client()
     assert {key: digest(again, key) for key in before} == before
-    assert all(parked.outcome() is None for _, parked in rest), "granted by a server that was killed"
+    assert all(waiter.outcome() is None for _, waiter in rest), "granted by a server that was killed"

@@ -9,9 +9,9 @@ import redis
 
 from harness import Locks, RawConnection, RespError, Server, wait_until
 from harness.causes import BRIEF, KEY
-from harness.parked import HOUR, Line, Parked, blocked_clients, serve_in_order, wait_unblocked
+from harness.waiting import HOUR, Line, WaitingClient, blocked_clients, serve_in_order, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_only_reader_is_upgraded_before_all_who_queue(line: Line) -> None:
     fence = line.locks.upgrade(KEY, "a", HOUR)
     assert fence > 0
     assert line.queued() == ["w1", "r", "w2"]
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
     line.release("a")
     assert serve_in_order(line, waiting)[0] > fence
 
@@ -50,7 +50,7 @@ def test_the_writer_refreshes_with_an_upgrade_that_may_wait(line: Line) -> None:
     assert line.locks.pttl(KEY, "a") <= 5000 and waiting.is_waiting()
 
 
-def test_who_holds_nothing_is_not_parked(line: Line, raw: RawConnection) -> None:
+def test_who_holds_nothing_does_not_wait(line: Line, raw: RawConnection) -> None:
     assert raw.error("SLOCK.UPGRADE", KEY, "a", HOUR, "WAIT", 0).startswith("NOTHELD ")
     _readers(line, "b")
     assert raw.error("SLOCK.UPGRADE", KEY, "a", HOUR, "WAIT", 0).startswith("NOTHELD ")
@@ -75,7 +75,7 @@ def test_an_upgrade_waits_for_the_other_readers_in_front_of_the_queue(line: Line
     assert fence > max(fences.values())
     assert line.locks.check(KEY, fences["a"]) == 0
     assert (line.info().mode, line.holders(), line.queued()) == ("write", ["a"], ["w", "r"])
-    assert all(parked.is_waiting() for parked in queued)
+    assert all(waiter.is_waiting() for waiter in queued)
     line.release("a")
     serve_in_order(line, queued)
 
@@ -217,29 +217,29 @@ def test_an_upgrader_gets_wrongtype_like_everybody(line: Line) -> None:
     _readers(line, "a", "b")
     waiting = [line.upgrade("a"), line.write("w")]
     line.client.set(KEY, "a string")
-    assert all(parked.error().startswith("WRONGTYPE ") for parked in waiting)
+    assert all(waiter.error().startswith("WRONGTYPE ") for waiter in waiting)
 
 
 def test_an_upgrade_and_its_departure_in_one_iteration(line: Line, server: Server) -> None:
     """Told and the writer, or not told and still a reader: never in between."""
     control = server.raw()
-    parked: Parked | None = None
+    waiter: WaitingClient | None = None
     for number in range(150):
         how = ("KILL", "TIMEOUT", "ERROR")[number % 3]
         _readers(line, "a", "b")
-        parked = parked or Parked(server, "a")
-        parked.ask("SLOCK.UPGRADE", KEY, "a", HOUR, "WAIT", 0)
-        line.settle(parked)
-        gone = ("CLIENT", "KILL", "ID", parked.id) if how == "KILL" else ("CLIENT", "UNBLOCK", parked.id, how)
+        waiter = waiter or WaitingClient(server, "a")
+        waiter.ask("SLOCK.UPGRADE", KEY, "a", HOUR, "WAIT", 0)
+        line.wait_until_waiting(waiter)
+        gone = ("CLIENT", "KILL", "ID", waiter.id) if how == "KILL" else ("CLIENT", "UNBLOCK", waiter.id, how)
         assert control.pipeline([("SLOCK.RUNLOCK", KEY, "b"), gone])[0] == 1
-        told = parked.outcome()
+        told = waiter.outcome()
         granted = isinstance(told, int) and told > 0
         assert granted or told in (0, None) or isinstance(told, RespError)
         assert line.info().mode == ("write" if granted else "read")
         assert line.queued() == []
         assert line.release("a") == 1
         if how == "KILL":
-            parked = None
+            waiter = None
     wait_unblocked(line.client)
 
 

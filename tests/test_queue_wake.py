@@ -13,9 +13,9 @@ import redis
 
 from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
-from harness.parked import HOUR, Line, at_once, wait_unblocked
+from harness.waiting import HOUR, Line, at_once, wait_unblocked
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 
 @pytest.fixture(scope="module", params=[10, 1], ids=["hz 10", "hz 1"])
@@ -126,8 +126,8 @@ def test_another_type_under_the_name_is_an_error_for_everyone_who_waits(
     cause.hold(client)
     waiting = [line.write("w1"), line.read("r1"), line.read("r2"), line.write("w2")]
     _happens(waking, client, cause)
-    for parked in waiting:
-        assert parked.error().startswith("WRONGTYPE "), parked
+    for waiter in waiting:
+        assert waiter.error().startswith("WRONGTYPE "), waiter
     assert client.type(KEY) in (b"string", b"list")
     client.delete(KEY)
     assert line.info() is None
@@ -203,7 +203,7 @@ def test_many_deadlines_wake_each_its_own_lock(waking: Server, client: redis.Red
         at_once(
             waking, *[("SLOCK.EXTEND", line.key, HOLDER, 1 + 7 * at % 200) for at, line in enumerate(lines)]
         )
-        assert all(parked.fence() for parked in waiting)
+        assert all(waiter.fence() for waiter in waiting)
     finally:
         client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 1)
 
@@ -276,7 +276,7 @@ def test_reloading_the_data_grants_nothing_and_loses_nobody(
         client.execute_command(*reload)
         assert line.locks.check(KEY, fence) == 1
         assert (line.holders(), line.queued()) == ([HOLDER], ["first", "second"])
-        assert all(parked.is_waiting() for parked in waiting)
+        assert all(waiter.is_waiting() for waiter in waiting)
         line.release(HOLDER)
         assert waiting[0].fence() > fence
         line.release("first")

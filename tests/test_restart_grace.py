@@ -17,9 +17,9 @@ from harness import (
     wait_until_logged,
 )
 from harness.many import many
-from harness.parked import HOUR, Line
+from harness.waiting import HOUR, Line
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 LONG_GRACE = HOUR
@@ -120,7 +120,7 @@ def test_waiters_wait_and_are_granted_when_the_grace_ends(crash: Callable[[int],
     server = crash(LONG_GRACE)
     free, written = Line(server, "free"), Line(server, "written")
     waiting = [free.write("a"), free.write("b"), written.write("next")]
-    assert all(parked.is_waiting() for parked in waiting)
+    assert all(waiter.is_waiting() for waiter in waiting)
     assert written.release("me") == 1
     assert waiting[2].is_waiting(), "a release in the grace gives the lock to nobody"
     assert free.client.info("slock")["slock_waiters"] == 3

@@ -9,9 +9,9 @@ import pytest
 
 from harness import Locks, RawConnection, Server
 from harness.configured import configured
-from harness.parked import HOUR, Line, at_once
+from harness.waiting import HOUR, Line, at_once
 
-pytest_plugins = ["harness.going_home"]
+pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
 Refused = Callable[..., str]

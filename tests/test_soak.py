@@ -17,7 +17,7 @@ import redis
 
 from harness import Server, encode_command, wait_until
 from harness.oracle import Oracle
-from harness.parked import blocked_clients
+from harness.waiting import blocked_clients
 
 CLIENTS = 200
 KEYS = 20

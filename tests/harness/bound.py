@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.parked import HOUR
 from harness.raw import RawConnection
 from harness.server import Server
 from harness.wait import wait_until
+from harness.waiting import HOUR
 
 
 def take_bound(server: Server, command: str = "LOCK", key: str = "k", token: str = "owner") -> RawConnection:

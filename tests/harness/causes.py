@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.parked import HOUR
 from harness.raw import Argument
+from harness.waiting import HOUR
 
 Commands = list[tuple[Argument, ...]]
 

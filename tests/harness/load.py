@@ -7,11 +7,11 @@ import threading
 
 from harness.locks import digest
 from harness.many import many
-from harness.parked import HOUR
 from harness.raw import RawConnection, RespError
 from harness.replication import wait_synced
 from harness.server import Server
 from harness.wait import wait_until
+from harness.waiting import HOUR
 
 KEYS = [f"load:{number}" for number in range(30)]
 TOKENS = ["a", "b", "c"]

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.locks import as_dict
-from harness.parked import HOUR, REPLY_TIMEOUT, Command, Parked
 from harness.raw import RawConnection, RespError, encode_command
 from harness.server import Server
 from harness.wait import wait_until
+from harness.waiting import HOUR, REPLY_TIMEOUT, Command, WaitingClient
 
 HOLDER, FIRST, COMPANION, NEXT = "holder", "first", "companion", "next"
 
@@ -77,8 +77,8 @@ class HandOffs:
         # They give the I/O threads something to do, else the servers do without them.
         self.crowd = [server.raw() for _ in range(6)]
         self._asked: list[RawConnection] = []
-        self.companion, self.next = Parked(server, COMPANION), Parked(server, NEXT)
-        self.first: Parked | None = None
+        self.companion, self.next = WaitingClient(server, COMPANION), WaitingClient(server, NEXT)
+        self.first: WaitingClient | None = None
         self.chance = random.Random(seed)
         self.told = self.unread = self.passed_over = 0
         self.lost: list[str] = []
@@ -91,7 +91,7 @@ class HandOffs:
         self.is_shared = script_behind
         lock, count = ("SLOCK.RLOCK", 2) if script_behind else ("SLOCK.LOCK", 1)
         assert self.control.ok("SLOCK.LOCK", key, HOLDER, HOUR)
-        self.first = self.first or Parked(self.server, FIRST)
+        self.first = self.first or WaitingClient(self.server, FIRST)
         self.first.ask(lock, key, FIRST, HOUR, "WAIT", 0)
         wait_queued(self.witness, key, 1)
         if script_behind:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.many import many
-from harness.parked import HOUR, Line, Parked
 from harness.raw import Argument
 from harness.server import Server
+from harness.waiting import HOUR, Line, WaitingClient
 
 
 class Queues:
@@ -17,19 +17,19 @@ class Queues:
         self.client, self.locks = self.line.client, self.line.locks
         self.raw = server.raw()
 
-    def ask(self, token: str, *command: Argument) -> Parked:
-        parked = Parked(self.server, token)
-        parked.ask(*command)
-        self.line.settle(parked)
-        return parked
+    def ask(self, token: str, *command: Argument) -> WaitingClient:
+        waiter = WaitingClient(self.server, token)
+        waiter.ask(*command)
+        self.line.wait_until_waiting(waiter)
+        return waiter
 
-    def mlock(self, token: str, keys: str | list[str], *, wait: int = 0, ttl: int = HOUR) -> Parked:
+    def mlock(self, token: str, keys: str | list[str], *, wait: int = 0, ttl: int = HOUR) -> WaitingClient:
         return self.ask(token, *many("MLOCK", keys, token, ttl, "WAIT", wait))
 
-    def mrlock(self, token: str, keys: str | list[str], *, wait: int = 0) -> Parked:
+    def mrlock(self, token: str, keys: str | list[str], *, wait: int = 0) -> WaitingClient:
         return self.ask(token, *many("MRLOCK", keys, token, HOUR, "WAIT", wait))
 
-    def lock(self, token: str, key: str, *, wait: int = 0) -> Parked:
+    def lock(self, token: str, key: str, *, wait: int = 0) -> WaitingClient:
         return self.ask(token, "SLOCK.LOCK", key, token, HOUR, "WAIT", wait)
 
     def hold(self, token: str, keys: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from harness import Locks, Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
 from harness.load import Load, agree, all_digests
 from harness.many import many
-from harness.parked import HOUR
+from harness.waiting import HOUR
 
 MakeServer = Callable[..., Server]
 

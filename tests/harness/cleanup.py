@@ -1,4 +1,4 @@
-"""A fixture for tests that park clients: `pytest_plugins = ["harness.going_home"]` in their file."""
+"""A fixture for tests whose clients wait: `pytest_plugins = ["harness.cleanup"]` in their file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.parked import Line, Parked
 from harness.server import Server
+from harness.waiting import Line, WaitingClient
 
 
 @pytest.fixture(autouse=True)
-def everybody_goes_home() -> Iterator[None]:
+def close_connections() -> Iterator[None]:
     """After each test its connections are closed, also when it has failed.
 
     Nobody waits any more, who would be granted in the middle of the next test, and a server that many tests
@@ -19,8 +19,8 @@ def everybody_goes_home() -> Iterator[None]:
     """
     before = {server: (len(server._clients), len(server._raw)) for server in Server.every}
     yield
-    while Parked.every:
-        Parked.every.pop().connection.close()
+    while WaitingClient.every:
+        WaitingClient.every.pop().connection.close()
     while Line.every:
         Line.every.pop().client.close()
     for server in Server.every:

@@ -23,19 +23,19 @@ REPLY_TIMEOUT = 20.0
 Command = tuple[Argument, ...]
 
 
-class Parked:
+class WaitingClient:
     """A connection that has sent one request and has not read its reply.
 
-    All are closed when their test has ended (`harness.going_home`): who was left waiting on a shared server
+    All are closed when their test has ended (`harness.cleanup`): who was left waiting on a shared server
     would be granted in the middle of the next test.
     """
 
-    every: list[Parked] = []  # noqa: RUF012 -- the registry that the fixture walks
+    every: list[WaitingClient] = []  # noqa: RUF012 -- the registry that the fixture walks
 
     def __init__(self, server: Server, token: str, *, database: int = 0, protocol: int = 2) -> None:
         self.token = token
         self.connection = RawConnection(server.port)
-        Parked.every.append(self)
+        WaitingClient.every.append(self)
         if protocol != 2:
             self.connection.hello(protocol)
         if database:
@@ -98,27 +98,27 @@ class Line:
 
     # --- joining
 
-    def write(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+    def write(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> WaitingClient:
         return self.join("SLOCK.LOCK", token, ttl, wait=wait)
 
-    def read(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+    def read(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> WaitingClient:
         return self.join("SLOCK.RLOCK", token, ttl, wait=wait)
 
-    def upgrade(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+    def upgrade(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> WaitingClient:
         return self.join("SLOCK.UPGRADE", token, ttl, wait=wait)
 
-    def join(self, command: str, token: str, ttl: int = HOUR, *, wait: int = 0) -> Parked:
+    def join(self, command: str, token: str, ttl: int = HOUR, *, wait: int = 0) -> WaitingClient:
         """Sends the request and returns when it waits (or has been answered already)."""
-        parked = Parked(self.server, token, database=self.database)
-        parked.ask(command, self.key, token, ttl, "WAIT", wait)
-        self.settle(parked)
-        return parked
+        waiter = WaitingClient(self.server, token, database=self.database)
+        waiter.ask(command, self.key, token, ttl, "WAIT", wait)
+        self.wait_until_waiting(waiter)
+        return waiter
 
-    def settle(self, parked: Parked) -> None:
+    def wait_until_waiting(self, waiter: WaitingClient) -> None:
         wait_until(
-            lambda: parked.is_answered() or is_blocked(self.client, parked.id),
+            lambda: waiter.is_answered() or is_blocked(self.client, waiter.id),
             REPLY_TIMEOUT,
-            f"{parked} to wait",
+            f"{waiter} to wait",
         )
 
     # --- looking
@@ -157,16 +157,16 @@ def blocked_clients(client: Any) -> int:
 
 
 def wait_unblocked(client: Any) -> None:
-    """Waits until the server parks nobody any more."""
+    """Waits until the server blocks nobody any more."""
     wait_until(lambda: blocked_clients(client) == 0, REPLY_TIMEOUT, "no client to be blocked")
 
 
-def serve_in_order(line: Line, waiting: list[Parked]) -> list[int]:
+def serve_in_order(line: Line, waiting: list[WaitingClient]) -> list[int]:
     """Serves those who come one by one: each is granted, and nobody else, and it gives the lock back."""
     fences = []
-    for at, parked in enumerate(waiting):
-        fences.append(parked.fence())
+    for at, waiter in enumerate(waiting):
+        fences.append(waiter.fence())
         assert all(later.is_waiting() for later in waiting[at + 1 :][:3]), "somebody overtook"
-        assert line.release(parked.token) == 1
+        assert line.release(waiter.token) == 1
     assert fences == sorted(set(fences))
     return fences
