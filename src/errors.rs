@@ -18,13 +18,13 @@ pub fn error_reply(error: &LockError) -> Reply {
         LockError::NotHeld => "NOTHELD The token does not hold this lock".into(),
         LockError::Deadlock(steps) => cycle(steps),
         LockError::QueueFull(limit) => {
-            format!("QUEUEFULL as many requests wait as slock.max-waiters allows, which is {limit}")
+            format!("QUEUEFULL As many requests wait as slock.max-waiters allows, which is {limit}")
         }
         LockError::Grace(left_ms) => format!(
             "GRACE No new hold for another {left_ms} ms: the server has just started (slock.restart-grace-ms)"
         ),
         LockError::OutOfRange => {
-            "ERR the server's clock or its last fence is so far ahead that no further hold could be stored"
+            "ERR The server's clock or its last fence is so far ahead that no further hold could be stored"
                 .into()
         }
         LockError::NotPrimary => {

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
 
 use crate::replication::wire;
-use crate::runtime::state;
-use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, own_ctx};
+use crate::runtime::state::{self, State};
+use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
 
 /// The keys that an operation works on.
 pub struct Keyspace<'c> {
@@ -178,6 +178,19 @@ impl<'c> Keyspace<'c> {
         }
     }
 
+    /// To open a key can expire it, and then a subscriber of another module may run commands and remove keys
+    /// that are open. Then none of them is touched again, not even to close it, and the operation finds all
+    /// its names not served.
+    fn forget_if_stale(&mut self) {
+        let (db, open) = (self.db, &self.open);
+        let is_open = |lock: LockIdRef<'_>| {
+            lock.db == db && open.iter().any(|open| open.name.text().bytes() == lock.name)
+        };
+        if !open.is_empty() && state::with(|state| state.has_removed(is_open)) {
+            self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
+        }
+    }
+
     /// Where this name stands among those that are open.
     fn position(&mut self, lock: LockIdRef<'_>) -> Option<usize> {
         const FEW: usize = 8;
@@ -202,8 +215,10 @@ impl LockStore for Keyspace<'_> {
             ctx.select_db(db);
         }
         self.db = db;
+        state::with(State::watch_removals);
         for (at, name) in names.iter().enumerate() {
             let key = self.open_key(at, name);
+            self.forget_if_stale();
             self.open.push(key);
         }
     }
@@ -220,7 +235,8 @@ impl LockStore for Keyspace<'_> {
     fn apply(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
         let ctx = self.access.ctx();
         let OpenKey { name, key: Some(key) } = &mut self.open[at] else { return };
-        let changed = change(key, effect);
+        let id = LockIdRef { db: self.db, name: name.text().bytes() };
+        let changed = change(key, id, effect);
         if self.has_listeners {
             wire::send(ctx, name.text(), effect);
         } else {
@@ -252,7 +268,9 @@ impl LockStore for Keyspace<'_> {
         let name = OwnedString::new(lock.name);
         let ctx = own_ctx();
         ctx.select_db(lock.db);
-        self.peeked = Some(LockKey::open_to_read(ctx.as_ctx(), name.as_str()));
+        // Not to read: that would count as a hit or a miss of the keyspace.
+        self.peeked = Some(LockKey::open(ctx.as_ctx(), name.as_str()));
+        self.forget_if_stale();
         match self.peeked.as_ref()?.get() {
             Opened::Lock(lock) => Some(lock),
             Opened::Empty | Opened::OtherType => None,
@@ -261,7 +279,7 @@ impl LockStore for Keyspace<'_> {
 }
 
 /// Makes an effect on a stored lock, and nothing else: this is all that a replica does.
-pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
+pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> Changed {
     match key.get_mut() {
         Opened::Lock(lock) => {
             let ended = lock.count_ended(effect.at_ms);
@@ -272,10 +290,12 @@ pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
             }
             let applied = lock.apply(effect);
             if applied.replaced.is_large() {
+                let ended = applied.replaced.count_ended(now().unix_ms());
+                state::with(|state| state.metrics.count_expirations(ended));
                 drop_in_background(applied.replaced);
             }
             if applied.is_empty {
-                state::with(|state| state.as_own_change(|| key.delete()));
+                state::with(|state| state.as_own_change(id, || key.delete()));
             } else {
                 let last_ms = lock.last_deadline_ms();
                 key.expire_at_ms(last_ms);
@@ -285,7 +305,7 @@ pub fn change(key: &mut LockKey<'_>, effect: &Effect<'_>) -> Changed {
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            state::with(|state| state.as_own_change(|| key.set(lock)));
+            state::with(|state| state.as_own_change(id, || key.set(lock)));
             key.expire_at_ms(last_ms);
             Changed { is_new: true, ..Changed::default() }
         }

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use crate::error::DeadlockStep;
-use crate::ids::RequestId;
+use crate::ids::{LockIdRef, RequestId};
 use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{Queue, QueueId, TokenId, Waiter, Waitlist};
@@ -41,7 +41,7 @@ pub(crate) fn cycle(
     waitlist: &Waitlist,
     store: &mut impl LockStore,
     now_unix_ms: u64,
-    has_ended: &dyn Fn(u64, &[u8]) -> bool,
+    has_ended: &dyn Fn(u64, LockIdRef<'_>) -> bool,
 ) -> Option<Vec<DeadlockStep>> {
     let waiter = waitlist.get(request)?;
     let start = waiter.token_id;
@@ -59,7 +59,12 @@ pub(crate) fn cycle(
         frontier: VecDeque::from([start]),
         seen: HashMap::new(),
     };
+    let mut followed = 0;
     while let Some(waiting) = search.frontier.pop_front() {
+        followed += 1;
+        if followed == LARGE && !jumps_queue && !search.is_start_waited_for(store) {
+            return None;
+        }
         let is_only = waiting == start && !jumps_queue;
         for own in waitlist.of_token(waiting).filter(|own| !is_only || *own == request) {
             if let Some(last) = search.follow(own, store) {
@@ -69,6 +74,9 @@ pub(crate) fn cycle(
     }
     None
 }
+
+/// A search that has followed so many owners looks first whether anybody can wait for the start at all.
+const LARGE: usize = 16;
 
 /// Who waits, and where.
 #[derive(Clone, Copy)]
@@ -84,7 +92,7 @@ struct Search<'w> {
     jumps_queue: bool,
     waitlist: &'w Waitlist,
     now_unix_ms: u64,
-    has_ended: &'w dyn Fn(u64, &[u8]) -> bool,
+    has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
     /// For each owner reached, who waits for it and where: the way back to the start.
     reached: HashMap<TokenId, Edge>,
     frontier: VecDeque<TokenId>,
@@ -135,6 +143,20 @@ fn barrier(request: RequestId, waiter: &Waiter, queue: &Queue) -> RequestId {
 }
 
 impl Search<'_> {
+    /// Whether anybody can wait for the start: it has another request, or holds a lock that is waited for.
+    /// Where so many locks are waited for that looking is no cheaper than the search, it may be.
+    fn is_start_waited_for(&self, store: &mut impl LockStore) -> bool {
+        const MANY: usize = 2000;
+        let Some(token) = self.waitlist.token(self.start) else { return false };
+        let has_other = self.waitlist.of_token(self.start).nth(1).is_some();
+        has_other
+            || self.waitlist.queues_len() > MANY
+            || self.waitlist.locks().any(|lock| {
+                let own = store.peek(lock.as_ref()).and_then(|held| held.holder(token, self.now_unix_ms));
+                own.is_some_and(|own| !(self.has_ended)(own.fence, lock.as_ref()))
+            })
+    }
+
     /// Goes on to all whom this request waits for, as far as a cycle can lead through them: owners that
     /// wait themselves. The last edge of the cycle, if one of them is the start.
     fn follow(&mut self, request: RequestId, store: &mut impl LockStore) -> Option<Edge> {
@@ -159,7 +181,7 @@ impl Search<'_> {
         }
         let lock = store.peek(queue.lock.as_ref());
         let own = lock.and_then(|lock| lock.holder(&waiter.token, self.now_unix_ms));
-        let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence, &queue.lock.name)) {
+        let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence, queue.lock.as_ref())) {
             waiter.want == Want::Upgrade
         } else {
             let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, self.now_unix_ms));
@@ -189,7 +211,7 @@ impl Search<'_> {
         let own = lock.zip(start).and_then(|(lock, token)| lock.holder(token, self.now_unix_ms));
         Seen {
             is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
-            start_holds: own.is_some_and(|own| !(self.has_ended)(own.fence, &queue.lock.name)),
+            start_holds: own.is_some_and(|own| !(self.has_ended)(own.fence, queue.lock.as_ref())),
             start_requests,
             has_holders: false,
             has_upgrades: false,
@@ -224,12 +246,12 @@ impl Search<'_> {
         if lock.len() <= waitlist.tokens().len() {
             let live = lock
                 .holders_unordered()
-                .filter(|holder| holder.is_live(now_ms) && !has_ended(holder.fence, &queue.lock.name));
+                .filter(|holder| holder.is_live(now_ms) && !has_ended(holder.fence, queue.lock.as_ref()));
             let waiting = live.filter_map(|holder| waitlist.token_id(&holder.token));
             waiting.for_each(|token| self.reach(token, edge));
         } else {
             let holding = waitlist.tokens().filter(|(token, _)| {
-                lock.holder(token, now_ms).is_some_and(|holder| !has_ended(holder.fence, &queue.lock.name))
+                lock.holder(token, now_ms).is_some_and(|holder| !has_ended(holder.fence, queue.lock.as_ref()))
             });
             holding.for_each(|(_, token)| self.reach(token, edge));
         }

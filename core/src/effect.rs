@@ -64,7 +64,7 @@ pub enum Change<'a> {
     },
 }
 
-/// What the world is told about an effect. It is not part of the effect: replicas are not told.
+/// What subscribers are told about an effect. It is not part of the effect: replicas are not told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A new hold for write.

@@ -48,13 +48,14 @@ fn apply(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Reply> {
     if let Opened::OtherType = open.get() {
         return Err(error_reply(&LockError::WrongType));
     }
-    let changed = keyspace::change(&mut open, effect);
+    let id = LockIdRef { db: ctx.db(), name: key.bytes() };
+    let changed = keyspace::change(&mut open, id, effect);
     drop(open);
     ctx.signal_modified(key);
     if changed.is_gone {
         ctx.announce_gone(key);
     }
-    // An operator who feeds a log to a primary changes locks under the eyes of those who wait.
-    state::key_changed(LockIdRef { db: ctx.db(), name: key.bytes() });
+    // An operator who feeds a log to a primary changes locks that clients wait for.
+    state::key_changed(id);
     Ok(())
 }

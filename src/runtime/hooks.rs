@@ -39,9 +39,9 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     },
     last_fence,
     rewrite: |lock, emit| wire::rewrite(lock, last_fence(), emit),
-    removed: |id, _| {
+    removed: |id| {
         // A lock that an effect has emptied is nothing new to us.
-        if !state::with(State::is_own_change) {
+        if !state::with(|state| state.is_own_change(id)) {
             state::with(|state| state.metrics.note_removal(id));
             state::key_changed(id);
         }
@@ -60,10 +60,10 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
         role_is_known();
         // A long load must not use up the grace period.
         if !is_loading && !ctx.is_replica() {
-            with_runtime(|runtime| set_grace(runtime, config::restart_grace_ms(), true));
+            change_server(|runtime| set_grace(runtime, config::restart_grace_ms(), true));
         }
     },
-    configured: read_configuration,
+    configured: || change_server(read_configuration),
     disconnected: |connection| notice(Notice::ConnectionClosed(connection)),
     cron: || {
         try_with_runtime(|runtime| runtime.timer.as_mut().map(Timer::watch_clock));
@@ -74,55 +74,46 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
 pub fn open(ctx: Ctx<'_>) {
     state::with(|state| state.is_replica.set(ctx.is_replica()));
     role_is_known();
-    with_runtime(|runtime| {
+    change_server(|runtime| {
         runtime.timer = Some(Timer::new(tick::on_soon, tick::on_due));
-        runtime.is_cluster = ctx.is_cluster();
+        runtime.is_cluster = own_ctx().as_ctx().is_cluster();
         runtime.started_ms = now().monotonic_ms();
+        apply_settings(runtime);
+        read_configuration(runtime);
     });
-    config::when_changed(apply_settings);
-    apply_settings();
-    read_configuration(ctx);
+    config::when_changed(|| change_server(apply_settings));
 }
 
-/// Runs something that no operation of ours is in the middle of.
-fn with_runtime(act: impl FnOnce(&mut Runtime)) {
-    let done = try_with_runtime(|runtime| {
-        act(runtime);
-        runtime.schedule(now());
-    });
-    if done.is_none() {
-        server::log_warning("internal error, please report it: a server event came inside an operation");
-    }
+/// Takes note of something that concerns the whole server.
+fn change_server(change: fn(&mut Runtime)) {
+    notice(Notice::ServerChanged(change));
 }
 
-fn apply_settings() {
-    with_runtime(|runtime| {
-        runtime.manager.max_waiters = config::max_waiters();
-        set_grace(runtime, config::restart_grace_ms(), false);
-    });
+fn apply_settings(runtime: &mut Runtime) {
+    runtime.manager.max_waiters = config::max_waiters();
+    set_grace(runtime, config::restart_grace_ms(), false);
 }
 
 /// Takes note of what the server's configuration means for locks.
-fn read_configuration(ctx: Ctx<'_>) {
+fn read_configuration(runtime: &mut Runtime) {
+    let ctx = own_ctx().as_ctx();
+    runtime.write_gate.read_configuration(ctx);
     let may_evict = ctx.may_evict();
-    with_runtime(|runtime| {
-        runtime.write_gate.read_configuration(ctx);
-        // Once for each time that it becomes so.
-        if may_evict && !runtime.may_evict {
-            server::log_warning(
-                "maxmemory-policy lets this server evict locks when memory runs out, and an evicted lock is \
-                 free for the next who asks; use noeviction for locks",
-            );
-        }
-        runtime.may_evict = may_evict;
-    });
+    // Once for each time that it becomes so.
+    if may_evict && !runtime.may_evict {
+        server::log_warning(
+            "maxmemory-policy lets this server evict locks when memory runs out, and an evicted lock is \
+             free for the next who asks; use noeviction for locks",
+        );
+    }
+    runtime.may_evict = may_evict;
 }
 
 fn on_role_changed(is_replica: bool) {
     state::with(|state| state.is_replica.set(is_replica));
     role_is_known();
     if is_replica {
-        with_runtime(|runtime| runtime.manager.resign(&LockError::NotPrimary));
+        change_server(|runtime| runtime.manager.resign(LockError::NotPrimary));
     }
 }
 
@@ -131,7 +122,7 @@ fn role_is_known() {
 }
 
 fn last_fence() -> u64 {
-    try_with_runtime(|runtime| runtime.manager.fences.last()).unwrap_or(0)
+    state::with(State::last_fence)
 }
 
 /// Whether a fence that comes from outside can be a real one.

@@ -4,7 +4,7 @@ use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, Request
 
 use super::state::{Notice, Runtime, notice, try_with_runtime};
 use crate::keyspace::Keyspace;
-use crate::server::{self, BlockedCallbacks, Ctx, Handle, Reply, now};
+use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, now};
 
 /// Looks at the manager. `None` if an operation is under way.
 pub fn consult<R>(look: impl FnOnce(&LockManager) -> R) -> Option<R> {
@@ -70,12 +70,12 @@ fn wait(runtime: &mut Runtime, ctx: Ctx<'_>, request: RequestId) -> bool {
 struct WaitingClients;
 
 impl BlockedCallbacks for WaitingClients {
-    fn unblocked(handle: Handle) -> Reply {
-        notice(Notice::WaiterUnblocked(handle));
+    fn unblocked(client: HandleKey) -> Reply {
+        notice(Notice::WaiterUnblocked(client));
         Reply::Int(0)
     }
 
-    fn gone(handle: Handle) {
-        notice(Notice::WaiterGone(handle));
+    fn gone(client: HandleKey) {
+        notice(Notice::WaiterGone(client));
     }
 }

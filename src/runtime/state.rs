@@ -14,7 +14,7 @@ use super::timer::Timer;
 use super::waiters::Waiters;
 use super::write_gate::WriteGate;
 use crate::info::Metrics;
-use crate::server::{Handle, now};
+use crate::server::{HandleKey, now};
 
 /// What operations work with.
 #[derive(Default)]
@@ -51,24 +51,25 @@ pub struct Probe {
 }
 
 /// Something that the server has told us.
-#[derive(Debug)]
 pub enum Notice {
     /// This key appeared, went, or has another expiry.
     KeyChanged(LockId),
     /// A lock came under this name by `RESTORE`.
     LockArrived(LockId),
-    /// Something befell all keys of this database, or of every one.
+    /// Something happened to all keys of this database, or of every one.
     DatabaseChanged(Option<i32>),
     /// These databases have changed places.
     DatabasesSwapped(i32, i32),
     /// This connection has closed.
     ConnectionClosed(ConnectionId),
     /// The client that waits has gone, or the server has answered it.
-    WaiterGone(Handle),
+    WaiterGone(HandleKey),
     /// `CLIENT UNBLOCK`: the wait of this client is over.
-    WaiterUnblocked(Handle),
+    WaiterUnblocked(HandleKey),
     /// This fence was given elsewhere or before.
     FenceSeen(u64),
+    /// Something that concerns the whole server has changed: its role, its data set, its configuration.
+    ServerChanged(fn(&mut Runtime)),
 }
 
 impl Runtime {
@@ -91,6 +92,10 @@ impl Runtime {
                 }
             }
             Notice::FenceSeen(fence) => self.manager.fences.see(fence),
+            Notice::ServerChanged(change) => {
+                change(self);
+                return self.schedule(now());
+            }
         }
         self.schedule_if_work();
     }
@@ -118,6 +123,15 @@ impl Runtime {
             || !self.arrived.is_empty()
     }
 
+    /// On a replica: goes on sending away those who waited.
+    pub fn schedule_if_resigning(&mut self) {
+        if self.manager.is_resigning()
+            && let Some(timer) = &mut self.timer
+        {
+            timer.schedule_now();
+        }
+    }
+
     fn schedule_if_work(&mut self) {
         if self.has_work()
             && let Some(timer) = &mut self.timer
@@ -137,8 +151,14 @@ pub struct State {
     pub is_loading: Cell<bool>,
     /// Whether the server is a replica.
     pub is_replica: Cell<bool>,
-    /// Whether the server is adding, changing or removing a key because we told it to.
-    is_own_change: Cell<bool>,
+    /// The key that the server is adding, changing or removing because we told it to.
+    own_change: RefCell<Option<LockId>>,
+    /// Keys that went while an operation had keys open, and not by our doing; see `keyspace`.
+    removed: RefCell<Vec<LockId>>,
+    /// All keys of a database went, or changed places, meanwhile.
+    all_removed: Cell<bool>,
+    /// The last fence that was given or seen.
+    last_fence: Cell<u64>,
     /// What `INFO` shows besides the counters of the manager.
     pub metrics: Metrics,
 }
@@ -160,6 +180,7 @@ pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R>
         let result = operate(&mut runtime);
         let notices = state.notices.take();
         notices.into_iter().for_each(|notice| runtime.note(notice));
+        state.last_fence.set(runtime.manager.fences.last());
         Some(result)
     })
 }
@@ -167,15 +188,23 @@ pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R>
 /// Takes note of what the server has told us: at once, or when the runtime is free.
 pub fn notice(notice: Notice) {
     STATE.with(|state| match state.runtime.try_borrow_mut() {
-        Ok(mut runtime) => runtime.note(notice),
-        Err(_) => state.notices.borrow_mut().push(notice),
+        Ok(mut runtime) => {
+            runtime.note(notice);
+            state.last_fence.set(runtime.manager.fences.last());
+        }
+        Err(_) => {
+            if let Notice::DatabaseChanged(_) | Notice::DatabasesSwapped(..) = notice {
+                state.all_removed.set(true);
+            }
+            state.notices.borrow_mut().push(notice);
+        }
     });
 }
 
 /// A key has changed, and not by an operation of the manager. Costs next to nothing while nobody waits.
 pub fn key_changed(lock: LockIdRef<'_>) {
     STATE.with(|state| {
-        if state.is_own_change.get() {
+        if state.is_own_change(lock) {
             return;
         }
         match state.runtime.try_borrow_mut() {
@@ -184,7 +213,10 @@ pub fn key_changed(lock: LockIdRef<'_>) {
                 runtime.manager.key_changed(lock);
                 runtime.schedule_if_work();
             }
-            Err(_) => state.notices.borrow_mut().push(Notice::KeyChanged(lock.into())),
+            Err(_) => {
+                state.removed.borrow_mut().push(lock.into());
+                state.notices.borrow_mut().push(Notice::KeyChanged(lock.into()));
+            }
         }
     });
 }
@@ -195,22 +227,39 @@ impl State {
         self.is_replica.get() || self.is_loading.get()
     }
 
-    /// Whether the server is changing a key because we told it to.
-    pub fn is_own_change(&self) -> bool {
-        self.is_own_change.get()
+    /// Whether the server is changing this key because we told it to.
+    pub fn is_own_change(&self, lock: LockIdRef<'_>) -> bool {
+        self.own_change.borrow().as_ref().is_some_and(|own| own.as_ref() == lock)
     }
 
-    /// Runs a change of a key that is our own doing.
-    pub fn as_own_change<R>(&self, change: impl FnOnce() -> R) -> R {
-        struct Until<'s>(&'s Cell<bool>);
+    /// Runs a change of this key that is our own doing.
+    pub fn as_own_change<R>(&self, lock: LockIdRef<'_>, change: impl FnOnce() -> R) -> R {
+        struct Until<'s>(&'s RefCell<Option<LockId>>);
         impl Drop for Until<'_> {
             fn drop(&mut self) {
-                self.0.set(false);
+                self.0.replace(None);
             }
         }
-        self.is_own_change.set(true);
-        let _until_the_end = Until(&self.is_own_change);
+        self.own_change.replace(Some(lock.into()));
+        let _until_the_end = Until(&self.own_change);
         change()
+    }
+
+    /// Forgets which keys have gone so far: an operation begins to open keys.
+    pub fn watch_removals(&self) {
+        if self.all_removed.replace(false) || !self.removed.borrow().is_empty() {
+            self.removed.borrow_mut().clear();
+        }
+    }
+
+    /// Whether a key for which `is_open` says so has gone since.
+    pub fn has_removed(&self, mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
+        self.all_removed.get() || self.removed.borrow().iter().any(|lock| is_open(lock.as_ref()))
+    }
+
+    /// The last fence that was given or seen.
+    pub fn last_fence(&self) -> u64 {
+        self.last_fence.get()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The timer function: the one place where waiting requests are granted.
 //!
 //! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a
-//! deleted key, a flush, a closed connection, a deadline. A request whose client has gone by then is not in
-//! the queue any more. A grant is made, replicated and answered in this one step, and from then on it is
+//! deleted key, a flush, a closed connection, a deadline. A request whose client the server has given up by then
+//! is not in the queue any more. (A server that reads in this very turn that a client has closed its
+//! connection gives it up only after its timers.) A grant is made, replicated and answered in this one step, and from then on it is
 //! final: if the client is lost before it reads the reply, the hold stays until its ttl.
 //!
 //! A grant made anywhere earlier would be worse off. Inside a notification or a flush event it would be
@@ -23,10 +24,10 @@ use crate::server::{OwnCtx, Reply, now};
 /// clients and to send replies.)
 const SLICE: Duration = Duration::from_micros(1500);
 
-/// How long to stay away while clients are paused.
+/// When to look again while clients are paused.
 const PAUSED_RETRY_MS: u64 = 10;
 
-/// How long to stay away while a client's write would be refused.
+/// When to look again while a client's write would be refused.
 const REFUSED_RETRY_MS: u64 = 100;
 
 /// How often a node of a cluster looks whether it still serves the keys that are waited for. Not every
@@ -82,20 +83,21 @@ impl Runtime {
         let now = now();
         if is_replica {
             self.arrived.clear();
+            self.schedule_if_resigning();
         } else if follows {
             self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS);
         } else {
             match block {
                 None => self.schedule(now),
+                Some(_) if !self.has_work() && self.manager.waitlist().is_empty() => {}
                 Some(WriteBlock::Paused) => self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS),
                 // Time-outs come at their moment; whatever else is to be done waits.
-                Some(WriteBlock::Refused) if self.has_work() || !self.manager.waitlist().is_empty() => {
+                Some(WriteBlock::Refused) => {
                     let retry_ms = now.monotonic_ms() + REFUSED_RETRY_MS;
                     self.schedule_retry(
                         self.manager.next_wait_end_ms().map_or(retry_ms, |end| end.min(retry_ms)),
                     );
                 }
-                Some(WriteBlock::Refused) => {}
             }
         }
     }

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use slock_core::RequestId;
 
-use crate::server::{Handle, Reply};
+use crate::server::{Handle, HandleKey, Reply};
 
 /// See the module. Trees, so that no client pays for the growth of a table.
 #[derive(Default)]
 pub struct Waiters {
     handle_of: BTreeMap<RequestId, Handle>,
-    request_of: BTreeMap<Handle, RequestId>,
+    request_of: BTreeMap<HandleKey, RequestId>,
     /// Clients that have gone or were answered by a callback; the server's part is to be freed.
     left_over: Vec<Handle>,
 }
@@ -23,22 +23,21 @@ pub struct Waiters {
 impl Waiters {
     /// This client waits for the answer to this request.
     pub fn insert(&mut self, request: RequestId, handle: Handle) {
+        self.request_of.insert(handle.key(), request);
         self.handle_of.insert(request, handle);
-        self.request_of.insert(handle, request);
     }
 
     /// The client has gone, or is answered by a callback. Its request, if it has not been answered.
-    pub fn remove(&mut self, handle: Handle) -> Option<RequestId> {
-        let request = self.request_of.remove(&handle)?;
-        self.handle_of.remove(&request);
-        self.left_over.push(handle);
+    pub fn remove(&mut self, client: HandleKey) -> Option<RequestId> {
+        let request = self.request_of.remove(&client)?;
+        self.left_over.extend(self.handle_of.remove(&request));
         Some(request)
     }
 
     /// Answers the client of this request, if it is still there. Only from a timer.
     pub fn answer(&mut self, request: RequestId, reply: Reply) {
         if let Some(handle) = self.handle_of.remove(&request) {
-            self.request_of.remove(&handle);
+            self.request_of.remove(&handle.key());
             handle.answer(Some(reply));
         }
     }

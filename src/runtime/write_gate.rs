@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 
 use crate::server::Ctx;
 
-/// How long an answer about the disk is good for. It is read from `INFO`, which is dear.
-const DISK_LOOK: Duration = Duration::from_millis(100);
+/// How long an answer of `INFO` is good for, which costs much to ask. The server itself counts its good
+/// replicas once a second.
+const GOOD_FOR: Duration = Duration::from_millis(100);
 
-/// What the server's configuration says about writes, and what the disk said last.
+/// What the server's configuration says about writes, and the last answer.
 #[derive(Default)]
 pub struct WriteGate {
     min_replicas: i64,
     snapshots_must_succeed: bool,
-    disk: Option<(Instant, bool)>,
+    /// The last answer, and when it was given.
+    refused: Option<(Instant, bool)>,
 }
 
 /// What keeps a timer from writing.
@@ -38,34 +40,37 @@ impl WriteGate {
         self.min_replicas = needed.unwrap_or(1);
         let stops = ctx.config(c"stop-writes-on-bgsave-error").is_none_or(|text| text == "yes");
         self.snapshots_must_succeed = stops && ctx.config(c"save").is_none_or(|text| !text.is_empty());
-        self.disk = None;
+        self.refused = None;
     }
 
     /// What keeps a timer of this primary from writing, if anything does.
     pub fn block(&mut self, ctx: Ctx<'_>) -> Option<WriteBlock> {
         if ctx.is_paused() {
             Some(WriteBlock::Paused)
-        } else if self.lacks_replicas(ctx) || self.disk_fails(ctx) {
+        } else if self.is_refused(ctx) {
             Some(WriteBlock::Refused)
         } else {
             None
         }
     }
 
-    fn lacks_replicas(&self, ctx: Ctx<'_>) -> bool {
-        let needed = self.min_replicas;
-        needed > 0 && ctx.good_replicas().is_some_and(|good| good < needed)
+    fn is_refused(&mut self, ctx: Ctx<'_>) -> bool {
+        if let Some((asked, refused)) = self.refused
+            && asked.elapsed() < GOOD_FOR
+        {
+            return refused;
+        }
+        let refused = self.lacks_replicas(ctx) || self.disk_fails(ctx);
+        self.refused = Some((Instant::now(), refused));
+        refused
     }
 
-    fn disk_fails(&mut self, ctx: Ctx<'_>) -> bool {
-        if let Some((looked, fails)) = self.disk
-            && looked.elapsed() < DISK_LOOK
-        {
-            return fails;
-        }
+    fn lacks_replicas(&self, ctx: Ctx<'_>) -> bool {
+        self.min_replicas > 0 && ctx.good_replicas().is_some_and(|good| good < self.min_replicas)
+    }
+
+    fn disk_fails(&self, ctx: Ctx<'_>) -> bool {
         let disk = ctx.disk();
-        let fails = (self.snapshots_must_succeed && disk.snapshot_failed) || disk.log_failed;
-        self.disk = Some((Instant::now(), fails));
-        fails
+        (self.snapshots_must_succeed && disk.snapshot_failed) || disk.log_failed
     }
 }

@@ -9,4 +9,4 @@ macro_rules! api {
         unsafe { (redis_module::raw::$name.expect(stringify!($name)))($($arg),*) }
     }};
 }
-pub(crate) use api;
+pub(super) use api;

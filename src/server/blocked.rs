@@ -17,16 +17,19 @@ use super::ctx::Ctx;
 use super::guard::guard;
 use super::reply::Reply;
 
-/// A blocked client, by the server's name for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A blocked client, and the duty to unblock it.
 pub struct Handle(*mut raw::RedisModuleBlockedClient);
+
+/// The server's name for a blocked client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HandleKey(usize);
 
 /// What happens to blocked clients.
 pub trait BlockedCallbacks {
     /// The client must be answered at once: somebody unblocked it.
-    fn unblocked(handle: Handle) -> Reply;
+    fn unblocked(client: HandleKey) -> Reply;
     /// The client has gone, or the server has answered it itself.
-    fn gone(handle: Handle);
+    fn gone(client: HandleKey);
 }
 
 /// Leaves the client of this command without an answer until [`Handle::answer`]. `None` where this
@@ -42,6 +45,11 @@ pub fn block<C: BlockedCallbacks>(ctx: Ctx<'_>) -> Option<Handle> {
 }
 
 impl Handle {
+    /// What the callbacks know this client by.
+    pub fn key(&self) -> HandleKey {
+        HandleKey(self.0.addr())
+    }
+
     /// Ends the wait. Only from a timer: between here and the reply the server must not serve
     /// another command that unblocks the same client. `None` only frees what the server keeps, for
     /// a client that has gone or has been answered by a callback.
@@ -81,9 +89,9 @@ unsafe extern "C" fn on_timeout<C: BlockedCallbacks>(
     _: i32,
 ) -> i32 {
     guard(c"CLIENT UNBLOCK", || {
-        let handle = Handle(api!(RedisModule_GetBlockedClientHandle(ctx)));
+        let client = HandleKey(api!(RedisModule_GetBlockedClientHandle(ctx)).addr());
         // SAFETY: the server lends the context until this callback returns.
-        unsafe { Ctx::from_raw(ctx) }.send(C::unblocked(handle));
+        unsafe { Ctx::from_raw(ctx) }.send(C::unblocked(client));
     });
     0
 }
@@ -92,5 +100,5 @@ unsafe extern "C" fn on_disconnect<C: BlockedCallbacks>(
     _: *mut raw::RedisModuleCtx,
     client: *mut raw::RedisModuleBlockedClient,
 ) {
-    guard(c"a disconnect", || C::gone(Handle(client)));
+    guard(c"a disconnect", || C::gone(HandleKey(client.addr())));
 }

@@ -143,7 +143,7 @@ pub fn lacking() -> Vec<&'static str> {
     let mut lacking: Vec<&'static str> = names.into_iter().map(meaning).collect();
     lacking.dedup();
     if is_recent_valkey() {
-        lacking.push("notifications of EXPIRE that do no harm");
+        lacking.push("safe notifications of EXPIRE (a waiter learns of a changed expiry at the old one)");
     }
     lacking
 }

@@ -274,14 +274,14 @@ unsafe extern "C" fn free_effort(_: *mut raw::RedisModuleString, value: *const c
     unsafe { lock(value) }.len().max(1)
 }
 
-unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
+unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, _: *const c_void) {
     guard(c"the removal of a lock", || {
         let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
         let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
         if let Some(hooks) = hooks() {
-            // SAFETY: the server passes a stored value, and lends it and the name until this returns.
-            let (name, lock) = unsafe { (Str::from_raw(name.cast_mut()), lock(value)) };
-            (hooks.removed)(LockIdRef { db, name: name.bytes() }, lock);
+            // SAFETY: the server lends the name until this returns.
+            let name = unsafe { Str::from_raw(name.cast_mut()) };
+            (hooks.removed)(LockIdRef { db, name: name.bytes() });
         }
     });
 }

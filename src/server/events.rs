@@ -99,8 +99,7 @@ unsafe extern "C" fn on_server_event(
             }
             (raw::REDISMODULE_EVENT_CRON_LOOP, _) => (hooks.cron)(),
             (raw::REDISMODULE_EVENT_CONFIG, _) => {
-                // SAFETY: the server lends the context until this callback returns.
-                (hooks.configured)(unsafe { Ctx::from_raw(ctx) });
+                (hooks.configured)();
             }
             (raw::REDISMODULE_EVENT_SWAPDB, _) => {
                 // SAFETY: the data of this event is of this type, in its first version.

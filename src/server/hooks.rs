@@ -20,7 +20,7 @@ pub struct DatatypeHooks {
     /// Calls the function with the change and metadata of each command that makes this lock.
     pub rewrite: fn(&Lock, &mut Emit<'_>),
     /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
-    pub removed: fn(LockIdRef<'_>, &Lock),
+    pub removed: fn(LockIdRef<'_>),
 }
 
 /// What the module wants to be told.
@@ -38,7 +38,7 @@ pub struct EventHooks {
     /// The server begins to load a data set (true), or has ended (false).
     pub loading: fn(Ctx<'_>, bool),
     /// `CONFIG SET` has changed something.
-    pub configured: fn(Ctx<'_>),
+    pub configured: fn(),
     /// A connection closes.
     pub disconnected: fn(u64),
     /// Called `hz` times a second.

@@ -32,7 +32,7 @@ mod string;
 mod timer;
 
 use api::api;
-pub use blocked::{BlockedCallbacks, Handle, block};
+pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
 pub use clock::now;
 pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
 pub use compat::{lacking, missing_required};

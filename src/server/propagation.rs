@@ -3,7 +3,7 @@
 //!
 //! `RM_Replicate` looks its command up and makes an object of every argument before it finds that
 //! there is nobody to send it to. On a server alone that was a quarter of the cost of a fresh lock.
-//! The API does not say who listens, `INFO` does; but `INFO` is dear, so the answer is kept until
+//! The API does not say who listens, `INFO` does; but asking it costs much, so the answer is kept until
 //! something happens that can change it.
 //!
 //! # Why this is safe

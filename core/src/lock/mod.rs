@@ -59,6 +59,12 @@ pub struct Applied {
 pub struct Replaced(Holders);
 
 impl Replaced {
+    /// How many of them had a deadline at or before `at_ms`.
+    #[must_use]
+    pub fn count_ended(&self, at_ms: u64) -> usize {
+        self.0.count_ended(at_ms)
+    }
+
     /// Whether to drop them takes more than a moment, so that another thread should.
     #[must_use]
     pub fn is_large(&self) -> bool {
@@ -120,7 +126,7 @@ impl Lock {
                     replaced = mem::take(&mut self.holders);
                 } else {
                     self.holders.remove(token);
-                    // Only a damaged stream could bring another token's fence; the newer word counts.
+                    // Only a damaged stream could bring another token's fence; the newer one counts.
                     if let Some(other) = self.holders.with_fence(fence).map(|holder| holder.token.clone()) {
                         self.holders.remove(&other);
                     }
@@ -269,7 +275,7 @@ impl Lock {
     }
 
     /// The latest moment up to `now_ms` that an effect may be dated so that it drops a few hundred holders
-    /// at most. What remains in the table holds nothing, and goes with the effects that follow.
+    /// at most, or all that ended in one millisecond. What remains in the table holds nothing, and goes with the effects that follow.
     #[must_use]
     pub fn effect_ms(&self, now_ms: u64) -> u64 {
         const DROPPED_AT_ONCE: usize = 500;

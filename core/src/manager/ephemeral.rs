@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::ConnectionId;
+use crate::ids::{ConnectionId, LockIdRef};
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
 #[derive(Debug)]
@@ -78,26 +78,27 @@ impl EphemeralHolds {
     }
 
     /// The hold with this fence has ended on this lock.
-    pub(super) fn end(&mut self, fence: u64, name: &[u8]) {
-        let Some(hold) = self.by_fence.get_mut(&fence) else { return };
-        hold.names.remove(name);
+    pub(super) fn end(&mut self, fence: u64, lock: LockIdRef<'_>) {
+        let db = self.databases.number_of(lock.db);
+        let Some(hold) = self.by_fence.get_mut(&fence).filter(|hold| hold.db == db) else { return };
+        hold.names.remove(lock.name);
         if hold.names.is_empty() {
             self.remove(fence);
         }
     }
 
     /// The hold has another fence now on this lock: it was upgraded or downgraded.
-    pub(super) fn change_fence(&mut self, old: u64, new: u64, name: &[u8], deadline_ms: u64) {
-        let Some(hold) = self.by_fence.get(&old) else { return };
+    pub(super) fn change_fence(&mut self, old: u64, new: u64, lock: LockIdRef<'_>, deadline_ms: u64) {
+        let Some(hold) = self.by_fence.get(&old).filter(|hold| self.covers(hold, lock)) else { return };
         let renamed = EphemeralHold {
             connection: hold.connection,
             db: hold.db,
-            names: BTreeSet::from([name.into()]),
+            names: BTreeSet::from([lock.name.into()]),
             token: hold.token.clone(),
             check_ms: check_after_ms(deadline_ms),
         };
         self.insert(new, renamed);
-        self.end(old, name);
+        self.end(old, lock);
     }
 
     /// This connection has closed. Whether any hold ends with it.
@@ -105,13 +106,18 @@ impl EphemeralHolds {
         self.by_connection.contains_key(&connection) && self.closed.insert(connection)
     }
 
-    /// Whether the hold with this fence, of the lock of this name, is to end because its connection has closed.
-    pub(super) fn has_ended(&self, fence: u64, name: &[u8]) -> bool {
+    /// Whether the hold with this fence, of this lock, is to end because its connection has closed.
+    pub(super) fn has_ended(&self, fence: u64, lock: LockIdRef<'_>) -> bool {
         !self.closed.is_empty()
             && self
                 .by_fence
                 .get(&fence)
-                .is_some_and(|hold| self.closed.contains(&hold.connection) && hold.names.contains(name))
+                .is_some_and(|hold| self.closed.contains(&hold.connection) && self.covers(hold, lock))
+    }
+
+    /// A copy of a lock has the same fences: only the lock that was granted ends with the connection.
+    fn covers(&self, hold: &EphemeralHold, lock: LockIdRef<'_>) -> bool {
+        hold.db == self.databases.number_of(lock.db) && hold.names.contains(lock.name)
     }
 
     /// Whether any hold is to end.

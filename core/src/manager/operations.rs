@@ -1,7 +1,7 @@
 //! The operations that commands ask for, and what the manager keeps between them. The one that grants waiting
 //! requests is in `serve`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 use std::rc::Rc;
 
@@ -60,16 +60,20 @@ pub struct LockManager {
     pub(super) grace_until_ms: u64,
     pub(super) waitlist: Waitlist,
     pub(super) ephemeral: EphemeralHolds,
-    /// Where the ending of holds of closed connections has come to.
-    pub(super) ended_up_to: Option<(ConnectionId, u64)>,
+    /// Holds of closed connections up to here could not be ended; they are skipped until the next try.
+    pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
     pub(super) retry_ended_ms: Option<u64>,
     /// Queues to look at, the first that changed first. Each stands here once.
     pub(super) dirty: VecDeque<QueueId>,
     /// Databases all of whose queues have to be looked at.
-    pub(super) dirty_databases: BTreeMap<i32, Scan>,
+    pub(super) dirty_databases: VecDeque<(i32, Scan)>,
     /// Requests to look at wherever they stand: for several names, or of a token that was just granted.
     pub(super) revisit: BTreeSet<RequestId>,
+    /// Requests up to this one are sent away with this error.
+    pub(super) resigned: Option<(RequestId, LockError)>,
+    /// Steps of [`LockManager::serve_queues`] so far.
+    pub(super) steps: usize,
     pub(super) results: Vec<(RequestId, WaitResult)>,
 }
 
@@ -91,11 +95,13 @@ impl Default for LockManager {
             grace_until_ms: 0,
             waitlist: Waitlist::default(),
             ephemeral: EphemeralHolds::default(),
-            ended_up_to: None,
+            not_served_up_to: None,
             retry_ended_ms: None,
             dirty: VecDeque::new(),
-            dirty_databases: BTreeMap::new(),
+            dirty_databases: VecDeque::new(),
             revisit: BTreeSet::new(),
+            resigned: None,
+            steps: 0,
             results: Vec::new(),
         }
     }
@@ -246,7 +252,7 @@ impl LockManager {
         }
         let change = Change::Extend { token, deadline_ms: deadline_ms(now, ttl_ms)? };
         for (at, name) in names.iter().enumerate() {
-            self.apply(store, at, now, name, change, Event::Extend);
+            self.apply(store, at, now, LockIdRef { db, name }, change, Event::Extend);
         }
         self.mark_all(db, names);
         Ok(true)
@@ -274,7 +280,7 @@ impl LockManager {
             Mode::Read => {
                 let fence = own.fence;
                 let change = Change::Extend { token, deadline_ms };
-                self.apply(store, 0, now, lock.name, change, Event::Extend);
+                self.apply(store, 0, now, lock, change, Event::Extend);
                 fence
             }
             Mode::Write => {
@@ -283,8 +289,8 @@ impl LockManager {
                 let since_ms = now.unix_ms();
                 let change =
                     Change::Hold { mode: Mode::Read, token, fence, since_ms, deadline_ms, meta: &meta };
-                self.apply(store, 0, now, lock.name, change, Event::Downgrade);
-                self.ephemeral.change_fence(old, fence, lock.name, deadline_ms);
+                self.apply(store, 0, now, lock, change, Event::Downgrade);
+                self.ephemeral.change_fence(old, fence, lock, deadline_ms);
                 self.counters.grants += 1;
                 fence
             }
@@ -304,8 +310,10 @@ impl LockManager {
     pub fn database_changed(&mut self, db: Option<i32>) {
         let changed = self.waitlist.databases().filter(|of| db.is_none_or(|db| db == *of));
         for db in changed {
-            let scan = self.dirty_databases.entry(db).or_default();
-            scan.again = scan.done.is_some();
+            match self.dirty_databases.iter_mut().find(|(of, _)| *of == db) {
+                Some((_, scan)) => scan.again = scan.done.is_some(),
+                None => self.dirty_databases.push_back((db, Scan::default())),
+            }
         }
     }
 
@@ -320,25 +328,27 @@ impl LockManager {
     /// held for everybody but their owner.
     pub fn connection_closed(&mut self, connection: ConnectionId) {
         if self.ephemeral.close(connection) {
-            self.ended_up_to = None;
+            self.not_served_up_to = None;
             self.retry_ended_ms = None;
         }
     }
 
-    /// This server no longer decides: what becomes of holds is the primary's to say, and everybody who waits
-    /// is sent away.
-    pub fn resign(&mut self, error: &LockError) {
-        let all: Vec<RequestId> = self.waitlist.requests().collect();
-        for request in all {
-            self.waitlist.remove(request);
-            self.results.push((request, WaitResult::Failed(error.clone())));
-        }
+    /// This server no longer decides: what becomes of holds is the primary's to say. Everybody who waits is
+    /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`].
+    pub fn resign(&mut self, error: LockError) {
+        self.resigned = self.waitlist.last_request().map(|last| (last, error));
         self.ephemeral.clear();
-        self.ended_up_to = None;
+        self.not_served_up_to = None;
         self.retry_ended_ms = None;
         self.dirty.clear();
         self.dirty_databases.clear();
         self.revisit.clear();
+    }
+
+    /// Whether somebody is still to be sent away; see [`LockManager::resign`].
+    #[must_use]
+    pub fn is_resigning(&self) -> bool {
+        self.resigned.is_some()
     }
 
     /// How waits have ended since the last call.
@@ -418,13 +428,15 @@ impl LockManager {
             Want::Upgrade => (Mode::Write, Event::Upgrade),
         };
         for (at, (name, admission)) in request.names.iter().zip(admissions).enumerate() {
+            let lock = LockIdRef { db: request.db, name };
             if same_hold.is_some() && request.meta.is_none() {
                 let change = Change::Extend { token, deadline_ms };
-                self.apply(store, at, now, name, change, Event::Extend);
+                self.apply(store, at, now, lock, change, Event::Extend);
                 continue;
             }
             let holds_already = matches!(admission, Admission::Held { .. }) || request.want == Want::Upgrade;
-            let kept = if holds_already { hold_at(store, at, token, now)?.cloned() } else { None };
+            let own = hold_at(store, at, token, now).ok().flatten();
+            let kept = own.filter(|_| holds_already).cloned();
             let since_ms = match &kept {
                 Some(own) if same_hold.is_some() => own.since_ms,
                 _ => now.unix_ms(),
@@ -432,9 +444,9 @@ impl LockManager {
             let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| &own.meta));
             let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
             let event = if same_hold.is_some() { Event::Extend } else { event };
-            self.apply(store, at, now, name, change, event);
+            self.apply(store, at, now, lock, change, event);
             if let (Want::Upgrade, Some(own), None) = (request.want, &kept, same_hold) {
-                self.ephemeral.change_fence(own.fence, fence, name, deadline_ms);
+                self.ephemeral.change_fence(own.fence, fence, lock, deadline_ms);
             }
         }
         if same_hold.is_none() {
@@ -467,7 +479,7 @@ impl LockManager {
             arrived_ms: now.monotonic_ms(),
             gives_up_ms,
         });
-        let has_ended = |fence, name: &[u8]| self.ephemeral.has_ended(fence, name);
+        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         if let Some(cycle) = deadlock::cycle(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
             self.waitlist.remove(id);
             self.counters.deadlocks += 1;
@@ -494,10 +506,11 @@ impl LockManager {
         }
         for (at, name) in names.iter().enumerate() {
             let own = hold_at(store, at, token, now).ok().flatten();
+            let lock = LockIdRef { db, name };
             if let Some(fence) =
-                own.map(|own| own.fence).filter(|fence| self.ephemeral.has_ended(*fence, name))
+                own.map(|own| own.fence).filter(|fence| self.ephemeral.has_ended(*fence, lock))
             {
-                self.drop_hold(store, at, now, LockIdRef { db, name }, token, fence);
+                self.drop_hold(store, at, now, lock, token, fence);
             }
         }
     }
@@ -515,8 +528,8 @@ impl LockManager {
             Lookup::Lock(Some(held)) if held.mode() == Mode::Read => Event::Runlock,
             _ => Event::Unlock,
         };
-        self.apply(store, at, now, lock.name, Change::Release { token }, event);
-        self.ephemeral.end(fence, lock.name);
+        self.apply(store, at, now, lock, Change::Release { token }, event);
+        self.ephemeral.end(fence, lock);
         self.counters.releases += 1;
         self.mark_all(lock.db, &[lock.name]);
     }
@@ -528,7 +541,7 @@ impl LockManager {
         store: &mut impl LockStore,
         at: usize,
         now: Timestamp,
-        name: &[u8],
+        id: LockIdRef<'_>,
         change: Change<'_>,
         event: Event,
     ) {
@@ -536,7 +549,7 @@ impl LockManager {
         if let Lookup::Lock(Some(lock)) = store.get(at) {
             at_ms = lock.effect_ms(at_ms);
             if !self.ephemeral.is_empty() {
-                lock.ended(at_ms).for_each(|gone| self.ephemeral.end(gone.fence, name));
+                lock.ended(at_ms).for_each(|gone| self.ephemeral.end(gone.fence, id));
             }
         }
         store.apply(at, &Effect { at_ms, change }, event);

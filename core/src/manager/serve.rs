@@ -1,5 +1,6 @@
 //! Serving the queues: the one place where waiting requests are granted.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -40,6 +41,7 @@ impl LockManager {
         !self.dirty.is_empty()
             || !self.dirty_databases.is_empty()
             || !self.revisit.is_empty()
+            || self.resigned.is_some()
             || (self.ephemeral.has_work() && self.retry_ended_ms.is_none())
     }
 
@@ -67,19 +69,22 @@ impl LockManager {
 
     /// Does what is due: answers requests that have waited long enough, ends the holds of connections that
     /// have closed, and grants whoever is at the front of a queue and can be granted. One step of each in
-    /// turn, and in each the oldest first, so that no crowd of one kind keeps the others waiting.
+    /// turn, and in each the oldest first, so that many of one kind do not keep the others waiting.
     ///
     /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
     /// name only the front is looked at, until one cannot be granted.
     pub fn serve_queues(&mut self, store: &mut impl LockStore, turn: &mut impl Turn) {
-        for round in 0_usize.. {
-            let Some(now) = turn() else { break };
-            let is_idle = !self.end_next_wait(now)
-                & !self.end_next_hold_of_closed(store, now)
-                & !self.check_next_ephemeral(store, now)
-                & !self.serve_next_queue(store, now)
-                & !self.serve_next_revisit(store, now, round);
-            if is_idle && !self.scan_next_database() {
+        while let Some(now) = turn() {
+            self.steps = self.steps.wrapping_add(1);
+            let worked = [
+                self.end_next_wait(now),
+                self.end_next_hold_of_closed(store, now),
+                self.check_next_ephemeral(store, now),
+                self.serve_next_queue(store, now),
+                self.serve_next_revisit(store, now),
+                self.scan_next_database(),
+            ];
+            if !worked.contains(&true) {
                 break;
             }
         }
@@ -123,6 +128,14 @@ impl LockManager {
     }
 
     fn end_next_wait(&mut self, now: Timestamp) -> bool {
+        if let Some((last, error)) = &self.resigned {
+            if let Some(request) = self.waitlist.first_request().filter(|request| request <= last) {
+                let result = WaitResult::Failed(error.clone());
+                self.finish(request, result);
+                return true;
+            }
+            self.resigned = None;
+        }
         let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
         self.finish(request, WaitResult::TimedOut);
         true
@@ -138,9 +151,9 @@ impl LockManager {
             return false;
         }
         self.retry_ended_ms = None;
-        let Some((position, db, hold)) = self.ephemeral.next_ended(self.ended_up_to) else {
+        let Some((position, db, hold)) = self.ephemeral.next_ended(self.not_served_up_to) else {
             // Whatever is left could not be ended: the cluster is down, say.
-            self.ended_up_to = None;
+            self.not_served_up_to = None;
             if self.ephemeral.has_work() {
                 self.retry_ended_ms = Some(now.monotonic_ms() + RETRY_ENDED_MS);
             }
@@ -156,9 +169,9 @@ impl LockManager {
                 Ok(Some(own)) if own.fence == fence => {
                     self.drop_hold(store, at, now, LockIdRef { db, name }, &token, fence);
                 }
-                Err(LockError::NotServed) => self.ended_up_to = Some(position),
+                Err(LockError::NotServed) => self.not_served_up_to = Some(position),
                 // It has ended in another way.
-                Ok(_) | Err(_) => self.ephemeral.end(fence, name),
+                Ok(_) | Err(_) => self.ephemeral.end(fence, LockIdRef { db, name }),
             }
         }
         true
@@ -185,9 +198,9 @@ impl LockManager {
 
     /// A request for many names, which may be at the front of all of them, is looked at when the queues have
     /// been; but it does not wait for them for ever.
-    fn serve_next_revisit(&mut self, store: &mut impl LockStore, now: Timestamp, round: usize) -> bool {
+    fn serve_next_revisit(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         const AT_LEAST_EVERY: usize = 64;
-        if !self.dirty.is_empty() && !(round + 1).is_multiple_of(AT_LEAST_EVERY) {
+        if !self.dirty.is_empty() && !self.steps.is_multiple_of(AT_LEAST_EVERY) {
             return true;
         }
         let Some(request) = self.revisit.pop_first() else { return false };
@@ -195,17 +208,15 @@ impl LockManager {
         true
     }
 
-    /// Marks the next queue of a database that has changed as a whole.
+    /// Marks the next queue of a database that has changed as a whole; the databases take turns.
     fn scan_next_database(&mut self) -> bool {
-        let Some(mut entry) = self.dirty_databases.first_entry() else { return false };
-        let (db, scan) = (*entry.key(), entry.get_mut());
+        let Some((db, mut scan)) = self.dirty_databases.pop_front() else { return false };
         if let Some((name, queue)) = self.waitlist.next_queue(db, scan.done.as_deref()) {
             scan.done = Some(name);
+            self.dirty_databases.push_back((db, scan));
             self.mark(queue);
         } else if scan.again {
-            *scan = Scan::default();
-        } else {
-            entry.remove();
+            self.dirty_databases.push_back((db, Scan::default()));
         }
         true
     }
@@ -214,6 +225,9 @@ impl LockManager {
     /// look at it again if it has to go on waiting.
     fn attempt(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
+        if self.resigned.as_ref().is_some_and(|(last, _)| request <= *last) {
+            return;
+        }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
         }
@@ -321,10 +335,13 @@ impl LockManager {
     /// Other requests of this token for the same names will hold what they wait for, or can never have it.
     fn revisit_siblings(&mut self, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
-        for queue in &waiter.queues {
-            let siblings = self.waitlist.multi_edge_of(waiter.token_id, *queue);
-            self.revisit.extend(siblings.filter(|sibling| *sibling != request));
-        }
+        let queues: BTreeSet<QueueId> = waiter.queues.iter().copied().collect();
+        let siblings = self.waitlist.of_token(waiter.token_id).filter(|sibling| *sibling != request);
+        let shares = |sibling: &RequestId| {
+            let sibling = self.waitlist.get(*sibling);
+            sibling.is_some_and(|sibling| sibling.queues.iter().any(|queue| queues.contains(queue)))
+        };
+        self.revisit.extend(siblings.filter(shares));
     }
 
     /// Ends the wait of a request without a grant.

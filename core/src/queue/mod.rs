@@ -17,7 +17,7 @@
 //! which grow by a node at a time: no request pays for the growth of a table. It decides nothing; `manager`
 //! does.
 
-mod one;
+mod one_queue;
 
 #[cfg(test)]
 mod check;
@@ -29,7 +29,7 @@ use std::rc::Rc;
 use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
 use crate::mode::{Mode, Want};
 
-pub(crate) use one::{Queue, QueueId, TokenId};
+pub(crate) use one_queue::{Queue, QueueId, TokenId};
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -144,8 +144,12 @@ impl Waitlist {
         waiter.queues.iter().map(|queue| &self.queues[queue].lock.name)
     }
 
-    pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> {
-        self.waiters.keys().copied()
+    pub(crate) fn first_request(&self) -> Option<RequestId> {
+        self.waiters.first_key_value().map(|(request, _)| *request)
+    }
+
+    pub(crate) fn last_request(&self) -> Option<RequestId> {
+        self.waiters.last_key_value().map(|(request, _)| *request)
     }
 
     /// The queue of this lock, if anybody waits for it.
@@ -156,6 +160,16 @@ impl Waitlist {
     /// The lock that this queue is for, while anybody waits there.
     pub(crate) fn lock_of(&self, queue: QueueId) -> Option<&LockId> {
         self.queues.get(&queue).map(|queue| &queue.lock)
+    }
+
+    /// How many locks are waited for.
+    pub(crate) fn queues_len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The locks that are waited for.
+    pub(crate) fn locks(&self) -> impl Iterator<Item = &LockId> {
+        self.queues.values().map(|queue| &queue.lock)
     }
 
     pub(crate) fn front(&self, queue: QueueId) -> Option<RequestId> {
@@ -345,16 +359,6 @@ impl Waitlist {
     /// Tokens that wait, each once.
     pub(crate) fn tokens(&self) -> impl ExactSizeIterator<Item = (&Rc<[u8]>, TokenId)> {
         self.tokens.iter().map(|(token, waiting)| (token, waiting.id))
-    }
-
-    /// The requests of this token at this queue, if it has more than one request or they ask for several
-    /// locks.
-    pub(crate) fn multi_edge_of(
-        &self,
-        token: TokenId,
-        queue: QueueId,
-    ) -> impl Iterator<Item = RequestId> + '_ {
-        self.queues.get(&queue).into_iter().flat_map(move |queue| queue.multi_edge_of(token))
     }
 
     // What the search for deadlocks asks.

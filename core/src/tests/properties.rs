@@ -342,7 +342,10 @@ fn a_crowd_leaves_no_memory_behind() {
     let ways: [(&str, Way); 5] = [
         ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.cancel(*request)))),
         ("timed out", |_, _, _| ()),
-        ("sent away", |manager, _, _| manager.resign(&LockError::NotPrimary)),
+        ("sent away", |manager, _, _| {
+            manager.resign(LockError::NotPrimary);
+            manager.end_waits(&mut whole_turn(ms(1_000)));
+        }),
         ("granted, and ended by deadlines", |manager, store, _| {
             assert_eq!(manager.release(store, ms(1_000), id_of(0), b"first", None), Ok(true));
             manager.serve_queues(store, &mut whole_turn(ms(1_000)));
