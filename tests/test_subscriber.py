@@ -1,4 +1,4 @@
-"""A subscriber of another module that runs SLOCK commands in the middle of ours.
+"""A subscriber of another module that runs commands in the middle of ours.
 
 Opening a key can expire it, and the server tells subscribers at once: while our own operation is under way.
 """
@@ -10,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
 from harness import Locks, Server, now_ms, wait_past
 from harness.settings import REPOSITORY
+from harness.waiting import HOUR, Line
 
-HOUR = 3_600_000
+pytest_plugins = ["harness.cleanup"]
+
+TAKE = "SLOCK.LOCK taken subscriber 60000"
 
 
 @pytest.fixture
@@ -30,29 +34,54 @@ def server(make_server: Callable[..., Server]) -> Server:
     return server
 
 
+def _expire(client: redis.Redis, key: str) -> None:
+    Locks(client).lock(key, "brief", 20)
+    wait_past(client, now_ms(client) + 25)
+
+
 @pytest.mark.parametrize(
     ("command", "grants"),
     [("LOCK k b 60000", True), ("RLOCK k b 60000", True), ("UNLOCK k b", False), ("EXTEND k b 60000", False)],
 )
-def test_a_command_inside_a_notification_of_ours_is_refused(
-    server: Server, command: str, grants: bool
-) -> None:
+def test_a_slock_command_in_the_middle_of_ours_is_refused(server: Server, command: str, grants: bool) -> None:
     client = server.client()
-    Locks(client).lock("k", "a", 20)
-    wait_past(client, now_ms(client) + 25)
-    name, *arguments = command.split()
-    reply = client.execute_command(f"SLOCK.{name}", *arguments)
+    client.set("order", TAKE)
+    _expire(client, "k")
+    reply = client.execute_command(*f"SLOCK.{command}".split())
     assert (reply > 0) == grants
     (answer,) = client.lrange("answers", 0, -1)
     assert b"cannot run inside a notification" in answer
-    assert not client.exists("taken-by-subscriber")
-    assert Locks(client).lock("taken-by-subscriber", "b", HOUR) > 0
+    assert Locks(client).lock("taken", "b", HOUR) > 0
 
 
-def test_a_command_inside_a_notification_of_somebody_elses_is_run(server: Server) -> None:
+def test_in_the_middle_of_somebody_elses_it_is_run(server: Server) -> None:
     client = server.client()
+    client.set("order", TAKE)
     client.set("k", "a string", px=20)
     wait_past(client, now_ms(client) + 25)
     assert client.get("k") is None
-    assert client.lrange("answers", 0, -1) == [b"granted"]
-    assert Locks(client).pttl("taken-by-subscriber", "subscriber") > 0
+    assert client.lrange("answers", 0, -1) == [b"done"]
+    assert Locks(client).pttl("taken", "subscriber") > 0
+
+
+@pytest.mark.parametrize("order", ["DEL a", "RENAME a c", "FLUSHALL", "FLUSHDB ASYNC", "SWAPDB 0 1"])
+def test_keys_that_go_while_others_are_opened_are_not_touched_again(server: Server, order: str) -> None:
+    """MLOCK has opened `a` when it opens `b`, which expires."""
+    client, locks = server.client(), Locks(server.client())
+    locks.lock("a", "me", HOUR)
+    _expire(client, "b")
+    client.set("order", order)
+    with pytest.raises(redis.exceptions.TryAgainError):
+        client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR)
+    client.flushall()
+    assert client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR) > 0
+
+
+def test_a_lock_that_a_subscriber_deletes_is_given_to_who_waits(server: Server) -> None:
+    line = Line(server, "waited-for")
+    line.locks.lock("waited-for", "holder", HOUR)
+    waiting = line.write("next")
+    line.client.set("order", "DEL waited-for")
+    _expire(line.client, "k")
+    line.locks.lock("k", "b", HOUR)
+    assert waiting.fence() and line.holders() == ["next"]

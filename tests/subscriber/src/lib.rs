@@ -1,12 +1,15 @@
-//! A module that subscribes to `expired` events and runs `SLOCK.LOCK` in the middle of each, which is
-//! whatever made the key expire: a command of a user's, or one of SLOCK's own that has opened it. What it was
-//! answered is in the list `answers`.
+//! A module for tests that subscribes to `expired` events. On each it runs the command line that the key
+//! `order` holds, and adds what it was answered to the list `answers`. A key expires when somebody opens it, so
+//! the command runs in the middle of whatever command that was.
 
-use redis_module::{Context, NotifyEvent, redis_module};
+use redis_module::{Context, NotifyEvent, RedisValue, redis_module};
 
 fn on_expired(context: &Context, _: NotifyEvent, _: &str, _: &[u8]) {
-    let answer = match context.call("SLOCK.LOCK", &["taken-by-subscriber", "subscriber", "60000"]) {
-        Ok(_) => "granted".into(),
+    let Ok(RedisValue::SimpleString(order)) = context.call("GET", &["order"]) else { return };
+    let mut words = order.split(' ');
+    let command = words.next().unwrap_or_default();
+    let answer = match context.call(command, words.collect::<Vec<_>>().as_slice()) {
+        Ok(_) => "done".into(),
         Err(error) => error.to_string(),
     };
     drop(context.call("RPUSH", &["answers", answer.as_str()]));
