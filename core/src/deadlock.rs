@@ -60,6 +60,11 @@ pub(crate) fn cycle(
         seen: HashMap::new(),
     };
     let mut followed = 0;
+    // Where few other locks are waited for, to look first costs no more than to enqueue the request did.
+    let is_cheap = waitlist.queues_len() <= 4 * waiter.queues.len();
+    if waiter.is_for_many() && is_cheap && !jumps_queue && !search.is_start_waited_for(store) {
+        return None;
+    }
     while let Some(waiting) = search.frontier.pop_front() {
         followed += 1;
         if followed == LARGE && !jumps_queue && !search.is_start_waited_for(store) {

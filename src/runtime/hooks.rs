@@ -10,7 +10,7 @@ use super::tick;
 use super::timer::Timer;
 use crate::config;
 use crate::replication::wire;
-use crate::server::{self, Ctx, DatatypeHooks, EventHooks, now, own_ctx};
+use crate::server::{self, Ctx, DatatypeHooks, EventHooks, drop_in_background, now, own_ctx};
 
 /// How far ahead of the clock a fence or a deadline may be that comes from outside: ten years. All
 /// further fences are given above such a fence, and must not run out of numbers; a lock that has it must
@@ -113,7 +113,7 @@ fn on_role_changed(is_replica: bool) {
     state::with(|state| state.is_replica.set(is_replica));
     role_is_known();
     if is_replica {
-        change_server(|runtime| runtime.manager.resign(LockError::NotPrimary));
+        change_server(|runtime| drop_in_background(runtime.manager.resign(LockError::NotPrimary)));
     }
 }
 

@@ -24,6 +24,9 @@ use crate::server::{OwnCtx, Reply, now};
 /// clients and to send replies.)
 const SLICE: Duration = Duration::from_micros(1500);
 
+/// Of it, so much at most for locks that came by `RESTORE`.
+const ARRIVALS_SLICE: Duration = Duration::from_micros(500);
+
 /// When to look again while clients are paused.
 const PAUSED_RETRY_MS: u64 = 10;
 
@@ -69,7 +72,7 @@ impl Runtime {
             self.manager.end_waits(&mut turn);
         } else {
             self.probe(store);
-            while turn().is_some()
+            while started.elapsed() < ARRIVALS_SLICE
                 && let Some(lock) = self.arrived.pop_first()
             {
                 store.give_expiry(lock.as_ref());

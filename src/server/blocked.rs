@@ -18,7 +18,16 @@ use super::guard::guard;
 use super::reply::Reply;
 
 /// A blocked client, and the duty to unblock it.
-pub struct Handle(*mut raw::RedisModuleBlockedClient);
+pub struct Handle {
+    pointer: *mut raw::RedisModuleBlockedClient,
+    client_id: u64,
+}
+
+/// An answer on its way to the client.
+struct Delivery {
+    reply: Option<Reply>,
+    client_id: u64,
+}
 
 /// The server's name for a blocked client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,21 +50,23 @@ pub fn block<C: BlockedCallbacks>(ctx: Ctx<'_>) -> Option<Handle> {
         return None;
     }
     api!(RedisModule_SetDisconnectCallback(client, Some(on_disconnect::<C>)));
-    Some(Handle(client))
+    Some(Handle { pointer: client, client_id: ctx.client_id() })
 }
 
 impl Handle {
     /// What the callbacks know this client by.
     pub fn key(&self) -> HandleKey {
-        HandleKey(self.0.addr())
+        HandleKey(self.pointer.addr())
     }
 
     /// Ends the wait. Only from a timer: between here and the reply the server must not serve
     /// another command that unblocks the same client. `None` only frees what the server keeps, for
     /// a client that has gone or has been answered by a callback.
     pub fn answer(self, reply: Option<Reply>) {
-        let data = reply.map_or(ptr::null_mut(), |reply| Box::into_raw(Box::new(reply)).cast::<c_void>());
-        api!(RedisModule_UnblockClient(self.0, data));
+        let delivery =
+            reply.map(|reply| Box::new(Delivery { reply: Some(reply), client_id: self.client_id }));
+        let data = delivery.map_or(ptr::null_mut(), |delivery| Box::into_raw(delivery).cast::<c_void>());
+        api!(RedisModule_UnblockClient(self.pointer, data));
     }
 }
 
@@ -65,20 +76,26 @@ unsafe extern "C" fn on_reply(
     _: i32,
 ) -> i32 {
     guard(c"the reply to a waiting client", || {
-        let reply = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Reply>();
-        // SAFETY: the data is the reply of `answer`, which `on_free` frees after this.
-        if let Some(reply) = unsafe { reply.as_mut() } {
+        let delivery = api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Delivery>();
+        // SAFETY: the data is the `Delivery` of `answer`, which `on_free` frees after this.
+        if let Some(reply) = unsafe { delivery.as_mut() }.and_then(|delivery| delivery.reply.take()) {
             // SAFETY: the server lends the context until this callback returns.
-            unsafe { Ctx::from_raw(ctx) }.send(std::mem::replace(reply, Reply::Sent));
+            unsafe { Ctx::from_raw(ctx) }.send(reply);
         }
     });
     0
 }
 
-unsafe extern "C" fn on_free(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
+/// A reply that was not sent had a client that has gone, or one that `CLIENT UNBLOCK` has met after
+/// `RM_UnblockClient`: Redis 7.0 with threaded reads runs commands in between, and leaves that client without
+/// any answer. Its connection is closed, so that it asks again.
+unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
     guard(c"the end of a waiting client", || {
-        // SAFETY: the data is the reply that `answer` let go of, and the server hands it back once.
-        drop(unsafe { Box::from_raw(data.cast::<Reply>()) });
+        // SAFETY: the data is the `Delivery` that `answer` let go of, and the server hands it back once.
+        let delivery = unsafe { Box::from_raw(data.cast::<Delivery>()) };
+        if delivery.reply.is_some() {
+            api!(RedisModule_DeauthenticateAndCloseClient(ctx, delivery.client_id));
+        }
     });
 }
 

@@ -27,6 +27,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_CreateDataType,
         RedisModule_CreateString,
         RedisModule_CreateTimer,
+        RedisModule_DeauthenticateAndCloseClient,
         RedisModule_DeleteKey,
         RedisModule_DigestAddStringBuffer,
         RedisModule_DigestEndSequence,

@@ -1,13 +1,14 @@
 //! Which hold ends with which connection.
 //!
 //! A hold is known by its fence, which no other hold ever has. So an entry that has become stale, because
-//! its hold expired or its key was flushed or renamed, leads to nothing and does no harm; stale entries are
-//! dropped within a second after their deadlines.
+//! its hold expired or its key was deleted or renamed, leads to nothing and does no harm; each entry is looked
+//! at within a minute.
 //!
 //! It is this server's alone: neither stored nor replicated, for the connection is neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::request::AcquireRequest;
 use crate::ids::{ConnectionId, LockIdRef};
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
@@ -38,22 +39,20 @@ impl EphemeralHolds {
         self.by_fence.is_empty()
     }
 
-    /// The hold with this fence ends with this connection.
+    /// The hold with this fence, granted to this request, ends with this connection.
     pub(super) fn bind(
         &mut self,
         fence: u64,
         connection: ConnectionId,
-        db: i32,
-        names: &[&[u8]],
-        token: &[u8],
-        deadline_ms: u64,
+        request: &AcquireRequest<'_>,
+        now_unix_ms: u64,
     ) {
         let hold = EphemeralHold {
             connection,
-            db: self.databases.number_of(db),
-            names: names.iter().map(|name| Box::from(*name)).collect(),
-            token: token.into(),
-            check_ms: check_after_ms(deadline_ms),
+            db: self.databases.number_of(request.db),
+            names: request.names.iter().map(|name| Box::from(*name)).collect(),
+            token: request.token.into(),
+            check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(request.ttl_ms)),
         };
         self.insert(fence, hold);
     }
@@ -88,14 +87,14 @@ impl EphemeralHolds {
     }
 
     /// The hold has another fence now on this lock: it was upgraded or downgraded.
-    pub(super) fn change_fence(&mut self, old: u64, new: u64, lock: LockIdRef<'_>, deadline_ms: u64) {
+    pub(super) fn change_fence(&mut self, old: u64, new: u64, lock: LockIdRef<'_>, now_unix_ms: u64) {
         let Some(hold) = self.by_fence.get(&old).filter(|hold| self.covers(hold, lock)) else { return };
         let renamed = EphemeralHold {
             connection: hold.connection,
             db: hold.db,
             names: BTreeSet::from([lock.name.into()]),
             token: hold.token.clone(),
-            check_ms: check_after_ms(deadline_ms),
+            check_ms: check_after_ms(now_unix_ms, u64::MAX),
         };
         self.insert(new, renamed);
         self.end(old, lock);
@@ -156,10 +155,10 @@ impl EphemeralHolds {
     }
 
     /// The hold is alive and is due to end at this moment.
-    pub(super) fn check_again_after(&mut self, fence: u64, deadline_ms: u64) {
+    pub(super) fn check_again_after(&mut self, fence: u64, now_unix_ms: u64, deadline_ms: u64) {
         if let Some(hold) = self.by_fence.get_mut(&fence) {
             self.by_check.remove(&(hold.check_ms, fence));
-            hold.check_ms = check_after_ms(deadline_ms);
+            hold.check_ms = check_after_ms(now_unix_ms, deadline_ms);
             self.by_check.insert((hold.check_ms, fence));
         }
     }
@@ -169,15 +168,18 @@ impl EphemeralHolds {
         self.databases.swap(first, second);
     }
 
-    /// Forgets everything.
-    pub(super) fn clear(&mut self) {
-        *self = Self { databases: std::mem::take(&mut self.databases), ..Self::default() };
+    /// Forgets everything, and gives it away to be dropped.
+    pub(super) fn clear(&mut self) -> Self {
+        let databases = std::mem::take(&mut self.databases);
+        std::mem::replace(self, Self { databases, ..Self::default() })
     }
 }
 
-/// When to look at an entry whose hold is due to end then: at whole seconds, so that many are looked at at once.
-fn check_after_ms(deadline_ms: u64) -> u64 {
-    (deadline_ms / 1000 + 1).saturating_mul(1000)
+/// When to look at an entry whose hold is due to end then: within a minute, because its key may be deleted, and at
+/// whole seconds, so that many are looked at at once.
+fn check_after_ms(now_unix_ms: u64, deadline_ms: u64) -> u64 {
+    const LONGEST_MS: u64 = 60_000;
+    (deadline_ms.min(now_unix_ms.saturating_add(LONGEST_MS)) / 1000 + 1).saturating_mul(1000)
 }
 
 /// Numbers of databases that stay with their keys: `SWAPDB` exchanges two of them, whatever the number of

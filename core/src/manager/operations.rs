@@ -44,7 +44,13 @@ pub struct Counters {
     pub waiters_max: u64,
 }
 
-/// How one request stands at each of its names.
+/// What a manager had to forget; to drop it may take more than a moment.
+#[derive(Debug)]
+pub struct Forgotten {
+    _holds: EphemeralHolds,
+}
+
+/// Whether one request can be granted at each of its names.
 pub(super) type Admissions = SmallVec<[Admission; 1]>;
 
 /// See the [module](super).
@@ -290,7 +296,7 @@ impl LockManager {
                 let change =
                     Change::Hold { mode: Mode::Read, token, fence, since_ms, deadline_ms, meta: &meta };
                 self.apply(store, 0, now, lock, change, Event::Downgrade);
-                self.ephemeral.change_fence(old, fence, lock, deadline_ms);
+                self.ephemeral.change_fence(old, fence, lock, now.unix_ms());
                 self.counters.grants += 1;
                 fence
             }
@@ -334,15 +340,17 @@ impl LockManager {
     }
 
     /// This server no longer decides: what becomes of holds is the primary's to say. Everybody who waits is
-    /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`].
-    pub fn resign(&mut self, error: LockError) {
+    /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is
+    /// forgotten is for the caller to drop.
+    #[must_use]
+    pub fn resign(&mut self, error: LockError) -> Forgotten {
         self.resigned = self.waitlist.last_request().map(|last| (last, error));
-        self.ephemeral.clear();
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
         self.dirty.clear();
         self.dirty_databases.clear();
         self.revisit.clear();
+        Forgotten { _holds: self.ephemeral.clear() }
     }
 
     /// Whether somebody is still to be sent away; see [`LockManager::resign`].
@@ -446,13 +454,13 @@ impl LockManager {
             let event = if same_hold.is_some() { Event::Extend } else { event };
             self.apply(store, at, now, lock, change, event);
             if let (Want::Upgrade, Some(own), None) = (request.want, &kept, same_hold) {
-                self.ephemeral.change_fence(own.fence, fence, lock, deadline_ms);
+                self.ephemeral.change_fence(own.fence, fence, lock, now.unix_ms());
             }
         }
         if same_hold.is_none() {
             self.counters.grants += 1;
             if let Some(connection) = request.connection.filter(|_| request.want != Want::Upgrade) {
-                self.ephemeral.bind(fence, connection, request.db, request.names, token, deadline_ms);
+                self.ephemeral.bind(fence, connection, request, now.unix_ms());
             }
         }
         Ok(fence)

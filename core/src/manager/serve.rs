@@ -360,7 +360,7 @@ impl LockManager {
             (own.fence == fence).then_some(own.deadline_ms)
         });
         match live {
-            Some(deadline_ms) => self.ephemeral.check_again_after(fence, deadline_ms),
+            Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
             None => drop(self.ephemeral.remove(fence)),
         }
         true
