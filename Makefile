@@ -7,7 +7,7 @@ SLOCK_SOAK_SECONDS ?= 60
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-servers soak bench lint format clean
+.PHONY: help deps build run demo test test-servers soak faults bench lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -18,6 +18,7 @@ help: ## Show this
 	@echo "  SERVER=path           the server that run, demo, test, soak and bench start (Redis 7.0+, Valkey 7.2+)"
 	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
+	@echo "  FAULTS=\"03 17\"        a part of make faults, by number"
 	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
@@ -40,6 +41,9 @@ test-servers: build ## Run the server tests on each of SERVERS, or on those that
 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
+
+faults: deps ## Plant each fault of tests/faults in a copy; fail when no test notices it
+	@scripts/faults
 
 bench: build ## Measure CPU time, memory and hand-off; fail when a limit is passed
 	@scripts/bench

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import redis
 
 from harness import Clock, Locks, Server, wait_until
 from harness.many import many
@@ -14,7 +13,6 @@ from harness.waiting import HOUR, Line, WaitingClient
 pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
-MakeClock = Callable[..., Clock]
 
 # Seconds, as the clock is stepped.
 AN_HOUR = 3600
@@ -25,7 +23,7 @@ SOON = 20.0
 
 
 @pytest.fixture
-def clock(make_clock: MakeClock) -> Clock:
+def clock(make_clock: Callable[..., Clock]) -> Clock:
     return make_clock()
 
 
@@ -35,95 +33,77 @@ def own(make_server: MakeServer, clock: Clock) -> Server:
     return make_server(environment=clock.environment)
 
 
-def _is_granted(client: redis.Redis) -> bool:
-    try:
-        return client.execute_command("SLOCK.LOCK", "free", "me", HOUR) > 0
-    except redis.ResponseError as error:
-        assert str(error).startswith("GRACE "), error
-        return False
-
-
-def test_the_clock_of_a_server_and_of_its_module_can_be_stepped(own: Server, clock: Clock) -> None:
-    client = own.client()
-    before = client.time()[0]
-    Locks(client).lock("k", "me", 10 * HOUR)
-
-    def is_ahead(seconds: int) -> bool:
-        hours = [client.time()[0] - before, 10 * AN_HOUR - Locks(client).pttl("k", "me") // 1000]
-        return [round(passed / AN_HOUR) for passed in hours] == [seconds // AN_HOUR] * 2
-
-    for ahead in (AN_HOUR, -AN_HOUR, 0):
-        clock.step(ahead)
-        wait_until(lambda ahead=ahead: is_ahead(ahead), what=f"the clock to be {ahead} seconds ahead")
+# --- durations
 
 
 def test_the_grace_ends_in_time_when_the_clock_is_set_back(make_server: MakeServer, clock: Clock) -> None:
+    """For who waits, and for who comes later."""
     clock.step(A_DAY)
-    server = make_server(environment=clock.environment, slock_restart_grace_ms=2000)
-    clock.step(0)
-    client = server.client()
-    wait_until(lambda: _is_granted(client), SOON, "the grace to end")
-
-
-def test_waiters_are_granted_in_time_when_the_clock_is_set_back_in_the_grace(
-    make_server: MakeServer, clock: Clock
-) -> None:
-    server = make_server(environment=clock.environment, slock_restart_grace_ms=2000)
+    server = make_server(environment=clock.environment, slock_restart_grace_ms=700)
     waiting = Line(server, "free").write("waiting")
-    clock.step(-A_DAY)
+    clock.step(0)
+    raw = server.raw()
+
+    def is_granted() -> bool:
+        reply = raw.call("SLOCK.LOCK", "other", "me", HOUR)
+        assert isinstance(reply, int) or reply.prefix == "GRACE", reply
+        return isinstance(reply, int) and reply > 0
+
+    wait_until(is_granted, SOON, "the grace to end")
     waiting.fence()
 
 
 def test_the_grace_is_not_cut_short_by_a_step_forward(make_server: MakeServer, clock: Clock) -> None:
     server = make_server(environment=clock.environment, slock_restart_grace_ms=HOUR)
     clock.step(A_DAY)
-    assert not _is_granted(server.client())
+    assert server.raw().error("SLOCK.LOCK", "free", "me", HOUR).startswith("GRACE ")
 
 
-def _ask(line: Line, token: str, name: str, wait: int) -> WaitingClient:
-    waiter = WaitingClient(line.server, token)
-    if name.startswith("M"):
-        waiter.ask(*many(name, ["also", line.key], token, HOUR, "WAIT", wait))
-    else:
-        waiter.ask(f"SLOCK.{name}", line.key, token, HOUR, "WAIT", wait)
-    line.wait_until_waiting(waiter)
-    return waiter
+REQUESTS = {
+    "LOCK": ("SLOCK.LOCK", "k", "LOCK", HOUR),
+    "RLOCK": ("SLOCK.RLOCK", "k", "RLOCK", HOUR),
+    "MLOCK": many("MLOCK", "also k", "MLOCK", HOUR),
+    "MRLOCK": many("MRLOCK", "also k", "MRLOCK", HOUR),
+}
 
 
-each_request = pytest.mark.parametrize("name", ["LOCK", "RLOCK", "MLOCK", "MRLOCK"])
+def _ask_all(line: Line, wait: int) -> list[WaitingClient]:
+    """A request of each kind, whose token is its name."""
+    waiting = [WaitingClient(line.server, name) for name in REQUESTS]
+    for waiter in waiting:
+        waiter.ask(*REQUESTS[waiter.token], "WAIT", wait)
+        line.wait_until_waiting(waiter)
+    return waiting
 
 
-@each_request
-def test_a_wait_ends_in_time_when_the_clock_is_set_back(own: Server, clock: Clock, name: str) -> None:
+def test_a_wait_ends_in_time_when_the_clock_is_set_back(own: Server, clock: Clock) -> None:
     line = Line(own)
     line.locks.lock("k", "holder", HOUR)
-    waiting = _ask(line, "waiting", name, 1000)
+    waiting = _ask_all(line, 500)
     clock.step(-AN_HOUR)
-    assert waiting.reply(SOON) == 0
+    assert [waiter.reply(SOON) for waiter in waiting] == [0] * len(waiting)
     assert line.queued() == []
 
 
-@each_request
-def test_a_wait_is_not_cut_short_by_a_step_forward(own: Server, clock: Clock, name: str) -> None:
+def test_a_wait_is_not_cut_short_by_a_step_forward(own: Server, clock: Clock) -> None:
     line = Line(own)
     line.locks.lock("k", "holder", 10 * HOUR)
-    waiting = _ask(line, "waiting", name, 60_000)
+    waiting = _ask_all(line, 60_000)
     clock.step(AN_HOUR)
     # Its wait ends, and the server looks who else waits too long.
     assert line.write("short", wait=30).reply(SOON) == 0
-    assert waiting.is_waiting() and line.queued() == ["waiting"]
-    assert line.release("holder") == 1
-    assert waiting.fence()
+    assert all(waiter.is_waiting() for waiter in waiting) and line.queued() == list(REQUESTS)
+    for step in (AN_HOUR, -AN_HOUR):
+        clock.step(step)
+        for waiter in line.info().queue:
+            assert 0 <= waiter.waiting_ms < HOUR / 2 and waiter.timeout_ms <= 60_000, "as time has passed"
+    clock.step(0)
+    for waiter in waiting:
+        line.client.delete("k", "also")
+        assert waiter.fence()
 
 
-def test_what_info_says_of_waiting_is_time_that_has_passed(own: Server, clock: Clock) -> None:
-    line = Line(own)
-    line.locks.lock("k", "holder", 10 * HOUR)
-    line.write("waiting", wait=60_000)
-    for ahead in (AN_HOUR, -AN_HOUR):
-        clock.step(ahead)
-        (waiter,) = line.info().queue
-        assert 0 <= waiter.waiting_ms < HOUR / 2 and waiter.timeout_ms <= 60_000
+# --- deadlines
 
 
 def _writer(line: Line) -> WaitingClient:
@@ -149,11 +129,11 @@ def test_a_deadline_is_wall_time(own: Server, clock: Clock, scene: Callable[[Lin
 
 def test_a_deadline_comes_later_when_the_clock_is_set_back(own: Server, clock: Clock) -> None:
     line = Line(own)
-    fence = line.locks.lock("k", "brief", 1000)
+    fence = line.locks.lock("k", "brief", 500)
     clock.step(-AN_HOUR)
     assert line.locks.pttl("k", "brief") > HOUR / 2
     # The server has looked at its deadlines and its waits, and the hold is still there.
-    assert line.write("short", wait=1500).reply(SOON) == 0
+    assert line.write("short", wait=700).reply(SOON) == 0
     assert line.locks.check("k", fence) == 1
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from harness import Cluster, Locks, key_slot, lock_state
+import pytest
+import redis
+
+from harness import Cluster, Locks, key_slot, lock_state, wait_until
 
 LONG = 60_000
 
@@ -36,3 +39,32 @@ def test_a_lock_moves_with_its_slot(cluster: Cluster) -> None:
     for token, _, _ in before.holders:
         assert there.runlock(key, token) == 1
     assert there.lock(key, "next", LONG) > last
+
+
+def test_changes_arrive_as_commands_where_slots_are_replicated(cluster: Cluster) -> None:
+    key = "imported"
+    source = cluster.node_of(key)
+    target, slot = cluster.other_than(source), key_slot(source, key)
+    client = source.client()
+    if b"MIGRATESLOTS" not in b" ".join(client.execute_command("CLUSTER HELP")):
+        pytest.skip("this server moves slots key by key")
+    locks = Locks(client)
+    fence = locks.lock(key, "owner", LONG, meta=b"m")
+    client.execute_command("CLUSTER MIGRATESLOTS SLOTSRANGE", slot, slot, "NODE", cluster.node_id(target))
+    state = lock_state(client, key)
+
+    def has_moved() -> bool:
+        """Each try is a change, until the slot is the target's."""
+        nonlocal state
+        try:
+            assert locks.extend(key, "owner", LONG) == 1
+            state = lock_state(client, key)
+        except redis.ResponseError:
+            return cluster.node_of(key) is target
+        return False
+
+    wait_until(has_moved, 30, "the slot to have moved")
+    assert Locks(target.client()).check(key, fence) == 1
+    assert lock_state(target.client(), key) == state
+    assert "slock.allow-apply" in target.raw().error("SLOCK.APPLY", key, "RELEASE 0 owner")
+    assert Locks(target.client()).unlock(key, "owner") == 1

@@ -1,9 +1,12 @@
-"""Payloads that nobody's DUMP made: refused, or loaded into a lock that makes sense; the server lives."""
+"""Payloads that nobody's DUMP made: refused, or loaded into a lock that makes sense; the server lives.
+
+What the decoder refuses is in the core's tests; here it is the server that has to live with it.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -17,6 +20,7 @@ from harness import (
     lock_state,
     now_ms,
     replica_of,
+    rounds,
     wait_synced,
 )
 from harness.damage import HEAD, HUGE, LONG, assert_makes_sense, mutated, originals, restore_all, use_all
@@ -25,60 +29,26 @@ from harness.samples import take_samples
 
 MakeServer = Callable[..., Server]
 
-PAYLOADS = 20_000
 BATCH = 400
-SEEDS = (20260101, 20260102, 20260103, 20260104)
 
 
-def batches(count: int, seed: int, payloads: list[bytes]) -> Iterator[list[bytes]]:
-    chance = random.Random(seed)
-    bodies = [body_of(payload) for payload in payloads]
-    made = 0
-    while made < count:
-        batch = [sealed(mutated(chance.choice(bodies), bodies, chance), payloads[0]) for _ in range(BATCH)]
-        made += len(batch)
-        yield batch
-
-
-def find_killer(server: Server, payloads: list[bytes]) -> str:
-    """The first payload that kills a server by itself, for the failure's message."""
-    for payload in payloads:
-        server.kill9()
-        server.start()
-        client = server.client()
-        try:
-            client.restore("k0", 0, payload)
-            use_all(client, ["k0"], [payload])
-        except redis.ConnectionError:
-            return payload.hex()
-        except (redis.RedisError, AssertionError):
-            continue
-    return "none alone"
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(
-    make_server: MakeServer, seed: int
-) -> None:
-    print(f"seed {seed}")
+def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(make_server: MakeServer) -> None:
     server = make_server()
     client = server.client()
     payloads = originals(client)
-    tried = accepted = 0
-    for batch in batches(PAYLOADS // len(SEEDS), seed, payloads):
+    bodies = [body_of(payload) for payload in payloads]
+    accepted = 0
+    batches = rounds(8, 50)
+    for seed in range(20260101, 20260101 + batches):
+        chance = random.Random(seed)
+        batch = [sealed(mutated(chance.choice(bodies), bodies, chance), payloads[0]) for _ in range(BATCH)]
         client.flushall()
-        try:
-            keys = restore_all(client, batch)
-            use_all(client, keys, batch)
-        except redis.ConnectionError:
-            raise AssertionError(f"seed {seed}: killed by {find_killer(server, batch)}") from None
-        tried += len(batch)
+        print(f"seed {seed}")
+        keys = restore_all(client, batch)
+        use_all(client, keys, batch)
         accepted += len(keys)
         server.check()
-    print(f"{tried} payloads, {accepted} accepted")
-    assert tried >= PAYLOADS // len(SEEDS)
-    assert 0 < accepted < tried, "the mutations are all alike"
-    assert client.ping()
+    assert 0 < accepted < batches * BATCH, "the mutations are all alike"
 
 
 def test_a_payload_cut_short_anywhere_is_refused(client: redis.Redis) -> None:
@@ -95,32 +65,10 @@ def test_a_payload_cut_short_anywhere_is_refused(client: redis.Redis) -> None:
         use_all(client, keys, cuts)
 
 
-def test_a_payload_with_more_behind_it_is_refused_or_the_same(client: redis.Redis) -> None:
-    """The core reads one value and ignores what follows it; what the module owns has no room for more."""
-    payload = originals(client)[3]
-    body = body_of(payload)
-    client.flushall()
-    client.restore("same", 0, payload)
-    longer = [sealed(body + bytes([byte]), payload) for byte in range(256)]
-    for key in restore_all(client, longer):
-        assert digest(client, key) == digest(client, "same")
-
-
-def test_a_payload_with_a_token_twice_is_refused(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", "first-reader", LONG)
-    locks.rlock("k", "other-reader", LONG)
-    payload = plain_dump(client, "k")
-    body = body_of(payload)
-    assert body.count(b"first-reader") == body.count(b"other-reader") == 1
-    twice = sealed(body.replace(b"other-reader", b"first-reader"), payload)
-    assert restore_all(client, [twice, payload]) == ["k1"]
-
-
 EXTREMES = (2**53 - 2, 2**53 - 1, 2**53, 2**62, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1)
 
 
-@pytest.mark.parametrize("extreme", EXTREMES, ids=hex)
-def test_no_fence_that_is_accepted_leads_to_one_that_is_not(make_server: MakeServer, extreme: int) -> None:
+def test_no_fence_that_is_accepted_leads_to_one_that_is_not(make_server: MakeServer) -> None:
     """The next fence is above the greatest one seen. It too must fit into a log, a snapshot and a replica."""
     primary = make_server(name="primary", appendonly=True)
     replica = make_server(name="replica")
@@ -128,10 +76,9 @@ def test_no_fence_that_is_accepted_leads_to_one_that_is_not(make_server: MakeSer
     locks = Locks(client)
     replica_of(replica, primary)
     fence = locks.lock("k", "a", LONG)
-    payload = with_number(plain_dump(client, "k"), fence, extreme)
-    accepted = restore_all(client, [payload])
-    wait_synced(primary, replica)
-    fences = [fence, *([locks.info("k0").fence] if accepted else [])]
+    payloads = [with_number(plain_dump(client, "k"), fence, extreme) for extreme in EXTREMES]
+    accepted = restore_all(client, payloads)
+    fences = [fence, *sorted(locks.info(key).fence for key in accepted)]
     fences += [locks.lock(f"next{number}", "a", LONG) for number in range(3)]
     assert fences == sorted(set(fences))
     wait_synced(primary, replica)
@@ -143,13 +90,13 @@ def test_no_fence_that_is_accepted_leads_to_one_that_is_not(make_server: MakeSer
     assert {key: lock_state(primary.client(), key) for key in before} == before
 
 
-@pytest.mark.parametrize("extreme", [0, 1, *EXTREMES], ids=hex)
-def test_no_deadline_that_is_accepted_harms(client: redis.Redis, locks: Locks, extreme: int) -> None:
+def test_no_deadline_that_is_accepted_harms(client: redis.Redis, locks: Locks) -> None:
     locks.lock("k", "a", LONG)
-    damaged = with_number(plain_dump(client, "k"), client.pexpiretime("k"), extreme)
-    for key in restore_all(client, [damaged]):
-        assert_makes_sense(locks.full(key), damaged)
-        client.restore("kept", 0, client.dump(key))
+    payload, deadline = plain_dump(client, "k"), client.pexpiretime("k")
+    damaged = [with_number(payload, deadline, extreme) for extreme in (0, 1, *EXTREMES)]
+    for key in restore_all(client, damaged):
+        assert_makes_sense(locks.full(key), damaged[int(key[1:])])
+        client.restore("kept", 0, client.dump(key), replace=True)
         assert digest(client, "kept") == digest(client, key)
         if locks.info(key) is None:
             assert locks.lock(key, "b", LONG)
@@ -177,9 +124,9 @@ def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: Ma
     effects = [command for command in stream.commands() if command[0] == b"SLOCK.APPLY"]
     words = [word for effect in effects for word in effect[2:]]
     words += [b"", b"0", b"-1", b"x" * 2000, *(b"%d" % extreme for extreme in EXTREMES)]
-    chance, raw = random.Random(SEEDS[0]), server.raw()
+    chance, raw = random.Random(20260101), server.raw()
     locks = Locks(server.client())
-    for _ in range(3000):
+    for _ in range(rounds(1500, 6000)):
         effect = list(chance.choice(effects))
         for _ in range(chance.randrange(4)):
             effect[chance.randrange(2, len(effect))] = chance.choice(words)
@@ -192,7 +139,8 @@ def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: Ma
     stream.close()
 
 
-def test_an_untouched_payload_is_accepted_and_a_wrong_checksum_is_not(client: redis.Redis) -> None:
+def test_the_checksum_is_the_servers(client: redis.Redis) -> None:
+    assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
     payload = originals(client)[0]
     assert sealed(body_of(payload), payload) == payload
     assert client.restore("copy", 0, payload) == b"OK"
@@ -200,24 +148,14 @@ def test_an_untouched_payload_is_accepted_and_a_wrong_checksum_is_not(client: re
         client.restore("other", 0, payload[:-1] + bytes([payload[-1] ^ 1]))
 
 
-def test_the_checksum_is_the_servers(client: redis.Redis) -> None:
-    assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
-    client.set("string", "value")
-    assert body_of(client.dump("string")).endswith(b"value")
-
-
 def test_memory_is_not_taken_on_a_payloads_word(make_server: MakeServer) -> None:
-    """A count or length in a payload is bounded before memory is asked for it."""
-    server = make_server()
-    client = server.client()
+    client = make_server().client()
     payload = originals(client)[3]
     body = body_of(payload)
     client.flushall()
     before = client.info("memory")["used_memory_peak"]
     for huge in HUGE:
-        damaged = [
-            sealed(body[:at] + huge + body[at + len(huge) :], payload) for at in range(HEAD, len(body))
-        ]
-        restore_all(client, damaged)
+        cuts = range(HEAD, len(body))
+        restore_all(client, [sealed(body[:at] + huge + body[at + len(huge) :], payload) for at in cuts])
         client.flushall()
     assert client.info("memory")["used_memory_peak"] - before < 64 << 20

@@ -15,20 +15,18 @@ KEYS = 6000
 KEPT = 4
 
 
-def _fill(client: redis.Redis, first: int, count: int) -> None:
+def _fill(client: redis.Redis) -> None:
+    """Every KEPT-th key stays: there are holes between them."""
     pipe = client.pipeline(transaction=False)
-    for number in range(first, first + count):
+    for number in range(KEYS):
         key, meta = f"lock:{number}", "m" * (number % 300)
         if number % 3:
             pipe.execute_command("SLOCK.LOCK", key, f"owner-{number}", HOUR, "META", meta)
         else:
             for reader in range(number % 7 + 1):
                 pipe.execute_command("SLOCK.RLOCK", key, f"owner-{number}-{reader}", HOUR, "META", meta)
-    pipe.execute()
-
-
-def _punch_holes(client: redis.Redis) -> None:
-    pipe = client.pipeline(transaction=False)
+    for reader in range(3000):
+        pipe.execute_command("SLOCK.RLOCK", "great", f"owner-{reader}", HOUR)
     for number in range(KEYS):
         if number % KEPT:
             pipe.delete(f"lock:{number}")
@@ -43,16 +41,12 @@ def fragmented(make_server: Callable[..., Server]) -> Server:
         client.config_set("activedefrag", "yes")
     except redis.ResponseError as error:
         pytest.skip(f"this server is built without active defragmentation: {error}")
-    settings = {
-        "active-defrag-ignore-bytes": "1",
-        "active-defrag-threshold-lower": "0",
-        "active-defrag-threshold-upper": "1",
-        "active-defrag-cycle-min": "50",
-        "active-defrag-cycle-max": "75",
-        "active-defrag-max-scan-fields": "1",
-    }
-    for name, value in settings.items():
-        client.config_set(name, value)
+    settings = (
+        "ignore-bytes 1 threshold-lower 0 threshold-upper 1 cycle-min 50 cycle-max 75 max-scan-fields 1"
+    )
+    words = settings.split()
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        client.config_set(f"active-defrag-{name}", value)
     return server
 
 
@@ -61,10 +55,7 @@ def test_locks_in_use_survive_being_moved(fragmented: Server, make_server: Calla
     replica_of(replica, server)
     client, locks, dice = server.client(), Locks(server.client()), random.Random(3)
     client.config_set("activedefrag", "no")
-    _fill(client, 0, KEYS)
-    for reader in range(3000):
-        client.execute_command("SLOCK.RLOCK", "great", f"owner-{reader}", HOUR)
-    _punch_holes(client)
+    _fill(client)
     kept = [f"lock:{number}" for number in range(0, KEYS, KEPT)]
     before = {key: lock_state(client, key) for key in [*dice.sample(kept, 200), "great"]}
     hits = client.info("stats")["active_defrag_hits"]

@@ -90,12 +90,14 @@ def _let_expire(slot: Slot, keys: list[str], dice: random.Random, release: tuple
     due_ms = _now_ms(control) + ttl
     brief = [key for key in keys if not release or key != release[1]]
     spread, outlives = dice.choice([(0, 0), (0, 0), (2, 0), (0, 2), (2, 2)])
+    # In one write: a PEXPIREAT that came after the grant would delete what was granted.
     if spread:
-        control.pipeline([("SLOCK.EXTEND", key, HOLDER, ttl - dice.randint(0, spread)) for key in brief])
+        ends = [("SLOCK.EXTEND", key, HOLDER, ttl - dice.randint(0, spread)) for key in brief]
     else:
-        control.ok(*many("MEXTEND", brief, HOLDER, ttl))
+        ends = [many("MEXTEND", brief, HOLDER, ttl)]
     if outlives:
-        control.pipeline([("PEXPIREAT", key, due_ms + dice.randint(0, outlives)) for key in brief])
+        ends += [("PEXPIREAT", key, due_ms + dice.randint(0, outlives)) for key in brief]
+    control.pipeline(ends)
     if release:
         while _now_ms(control) < due_ms:
             pass
@@ -143,7 +145,7 @@ def _play(slot: Slot, line: Line, keys: list[str], dice: random.Random, cause: s
             checks = slot.ask_everywhere([("SLOCK.CHECK", key, reply) for key in keys])
             missing = [key for key, both in zip(keys, checks, strict=True) if both.count(1) != 1]
             assert not missing, (
-                f"{what}: {len(missing)} of {len(keys)} keys lack the fence {reply}: {missing}"
+                f"{what}: {len(missing)} of {len(keys)} keys lack the fence {reply}: {missing}; {checks}"
             )
             granted += 1
     slot.clear(keys)

@@ -9,16 +9,32 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import Locks, Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
+from harness import Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
 from harness.load import Load, agree, all_digests
 from harness.many import many
 from harness.waiting import HOUR
 
 MakeServer = Callable[..., Server]
+StartLoad = Callable[[Server], Load]
+
+# A change of each kind, one after the other.
+CHANGES = [
+    ("SLOCK.LOCK", "k", "a", HOUR),
+    ("SLOCK.EXTEND", "k", "a", 2 * HOUR),
+    ("SLOCK.LOCK", "k", "a", HOUR),
+    ("SLOCK.DOWNGRADE", "k", "a", HOUR),
+    ("SLOCK.RLOCK", "k", "b", HOUR),
+    ("SLOCK.RUNLOCK", "k", "a"),
+    ("SLOCK.UPGRADE", "k", "b", HOUR),
+    ("SLOCK.UNLOCK", "k", "b"),
+    many("MLOCK", "x y", "a", HOUR),
+    many("MEXTEND", "x y", "a", 2 * HOUR),
+    many("MUNLOCK", "x", "a"),
+]
 
 
 @pytest.fixture
-def load() -> Iterator[Callable[[Server], Load]]:
+def load() -> Iterator[StartLoad]:
     loads: list[Load] = []
 
     def start(server: Server) -> Load:
@@ -33,17 +49,13 @@ def load() -> Iterator[Callable[[Server], Load]]:
 
 def _follow(replica: Server, primary: Server) -> None:
     """Like `replica_of`, for a primary that is never still: waits for the link only."""
-    client = replica.client()
-    client.execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
     _linked(replica)
 
 
 def _linked(replica: Server) -> None:
     client = replica.client()
-
-    def is_up() -> bool:
-        return client.info("replication").get("master_link_status") == "up"
-
+    is_up = lambda: client.info("replication").get("master_link_status") == "up"  # noqa: E731
     wait_until(is_up, 30, f"the link of {replica} to be up")
 
 
@@ -51,66 +63,58 @@ def _partial_syncs(primary: Server) -> int:
     return primary.client().info("stats")["sync_partial_ok"]
 
 
-def _cut(primary: Server, replica: Server, load: Load) -> None:
+def _wait_for_replicas(primary: Server, count: int) -> None:
+    client = primary.client()
+    there = lambda: client.info("replication")["connected_slaves"] == count  # noqa: E731
+    wait_until(there, 30, f"{count} replicas")
+
+
+def _cut(primary: Server, replica: Server) -> None:
     """The replica is gone for a while without knowing it; meanwhile nobody listens."""
     replica.pause()
-    client = primary.client()
-    client.client_kill_filter(_type="replica")
-    wait_until(lambda: client.info("replication")["connected_slaves"] == 0, what="the link to be cut")
-    load.goes_on()
+    primary.client().client_kill_filter(_type="replica")
+    _wait_for_replicas(primary, 0)
 
 
 def _back(primary: Server, replica: Server) -> None:
+    """It goes on from where it was: by a partial synchronization."""
+    before = _partial_syncs(primary)
     replica.resume()
-    client = primary.client()
-    wait_until(lambda: client.info("replication")["connected_slaves"] == 1, 30, "the replica to be back")
+    _wait_for_replicas(primary, 1)
     _linked(replica)
+    assert _partial_syncs(primary) == before + 1
 
 
 # --- replicas that come and go
 
 
-@pytest.mark.parametrize(
-    ("diskless", "delay"), [(False, 0), (True, 0), (True, 1)], ids=["disk", "diskless", "diskless, delayed"]
-)
+@pytest.mark.parametrize(("diskless", "delay"), [(False, 0), (True, 1)], ids=["disk", "diskless, delayed"])
 def test_a_replica_that_comes_under_load_misses_nothing(
-    make_server: MakeServer, load: Callable[[Server], Load], diskless: bool, delay: int
+    make_server: MakeServer, load: StartLoad, diskless: bool, delay: int
 ) -> None:
     primary = make_server(repl_diskless_sync=diskless, repl_diskless_sync_delay=delay)
     replica = make_server(repl_diskless_load="swapdb" if diskless else "disabled")
     busy = load(primary)
-    _follow(replica, primary)
-    busy.goes_on()
-    busy.stop()
-    agree(primary, replica)
-
-
-def test_a_replica_that_leaves_and_comes_again_misses_nothing(
-    make_server: MakeServer, load: Callable[[Server], Load]
-) -> None:
-    primary, replica = make_server(), make_server()
-    busy = load(primary)
-    for _ in range(3):
+    for times in range(1 if delay else 2):
+        if times:
+            promote(replica)
+            busy.goes_on(100)
         _follow(replica, primary)
         busy.goes_on(100)
-        promote(replica)
-        busy.goes_on(100)
-    _follow(replica, primary)
     busy.stop()
     agree(primary, replica)
 
 
 def test_a_replica_whose_link_was_cut_goes_on_from_where_it_was(
-    make_server: MakeServer, load: Callable[[Server], Load]
+    make_server: MakeServer, load: StartLoad
 ) -> None:
     primary, replica = make_server(repl_backlog_size="64mb"), make_server()
     busy = load(primary)
     _follow(replica, primary)
-    for _ in range(3):
-        before = _partial_syncs(primary)
-        _cut(primary, replica, busy)
+    for _ in range(2):
+        _cut(primary, replica)
+        busy.goes_on()
         _back(primary, replica)
-        assert _partial_syncs(primary) == before + 1, "it should have been a partial synchronization"
         busy.goes_on(100)
     busy.stop()
     agree(primary, replica)
@@ -121,56 +125,22 @@ def test_what_happens_while_the_only_replica_is_away_is_kept_for_it(make_server:
     primary, replica = make_server(), make_server()
     replica_of(replica, primary)
     raw = primary.raw()
-    changes = [
-        ("SLOCK.LOCK", "k", "a", HOUR),
-        ("SLOCK.EXTEND", "k", "a", 2 * HOUR),
-        ("SLOCK.DOWNGRADE", "k", "a", HOUR),
-        ("SLOCK.RLOCK", "k", "b", HOUR),
-        ("SLOCK.RUNLOCK", "k", "a"),
-        ("SLOCK.UPGRADE", "k", "b", HOUR),
-        many("MLOCK", "x y", "a", HOUR),
-        many("MUNLOCK", "x", "a"),
-    ]
-    client = primary.client()
-    for change in changes:
-        before = _partial_syncs(primary)
-        replica.pause()
-        client.client_kill_filter(_type="replica")
-        wait_until(lambda: client.info("replication")["connected_slaves"] == 0, what="the link to be cut")
+    for change in CHANGES:
+        _cut(primary, replica)
         assert raw.ok(*change) > 0
         _back(primary, replica)
-        assert _partial_syncs(primary) == before + 1
-        agree(primary, replica)
-
-
-def test_a_second_replica_and_a_replica_of_a_replica_miss_nothing(
-    make_server: MakeServer, load: Callable[[Server], Load]
-) -> None:
-    primary, first, second, third = (make_server() for _ in range(4))
-    busy = load(primary)
-    _follow(first, primary)
-    busy.goes_on(100)
-    _follow(second, primary)
-    _follow(third, first)
-    busy.goes_on(100)
-    promote(first)
-    busy.goes_on(100)
-    _follow(first, primary)
-    busy.goes_on(100)
-    busy.stop()
-    agree(primary, first, second)
-    _linked(third)
-    agree(first, third)
+        if primary.client().dbsize():
+            agree(primary, replica)
 
 
 # --- roles
 
 
-def test_roles_may_be_swapped_under_load(make_server: MakeServer, load: Callable[[Server], Load]) -> None:
+def test_roles_may_be_swapped_under_load(make_server: MakeServer, load: StartLoad) -> None:
     one, two = make_server(), make_server()
     busy = load(one)
     _follow(two, one)
-    for old, new in ((one, two), (two, one), (one, two)):
+    for old, new in ((one, two), (two, one)):
         busy.goes_on(100)
         busy.stop()
         wait_synced(old, new)
@@ -178,17 +148,8 @@ def test_roles_may_be_swapped_under_load(make_server: MakeServer, load: Callable
         busy = load(new)  # and nobody listens to it yet
         _follow(old, new)
     busy.stop()
-    agree(two, one)
-
-
-def test_a_primary_that_was_a_replica_for_a_moment_is_heard_again(
-    make_server: MakeServer, load: Callable[[Server], Load]
-) -> None:
-    one, two = make_server(), make_server()
-    busy = load(one)
-    _follow(two, one)
-    busy.stop()
-    replica_of(two, one)
+    agree(one, two)
+    # For a moment only, without a change of its own.
     promote(two)
     replica_of(one, two)
     promote(one)
@@ -203,15 +164,14 @@ def test_a_primary_that_was_a_replica_for_a_moment_is_heard_again(
 
 
 def test_a_log_that_is_switched_on_under_load_has_everything(
-    make_server: MakeServer, load: Callable[[Server], Load]
+    make_server: MakeServer, load: StartLoad
 ) -> None:
     server = make_server()
     client, busy = server.client(), load(server)
-    for _ in range(2):
-        client.config_set("appendonly", "yes")
-        busy.goes_on()
-        client.config_set("appendonly", "no")
-        busy.goes_on(100)
+    client.config_set("appendonly", "yes")
+    busy.goes_on()
+    client.config_set("appendonly", "no")
+    busy.goes_on(100)
     client.config_set("appendonly", "yes")
     busy.goes_on(100)
     rewrite_aof(server)
@@ -239,9 +199,7 @@ def test_a_log_that_is_switched_on_has_the_very_next_change(make_server: MakeSer
 # --- restarts that keep the place in the stream
 
 
-def test_a_replica_that_restarts_goes_on_from_its_snapshot(
-    make_server: MakeServer, load: Callable[[Server], Load]
-) -> None:
+def test_a_replica_that_restarts_goes_on_from_its_snapshot(make_server: MakeServer, load: StartLoad) -> None:
     primary, replica = make_server(repl_backlog_size="64mb"), make_server()
     busy = load(primary)
     _follow(replica, primary)
@@ -259,7 +217,7 @@ def test_a_replica_that_restarts_goes_on_from_its_snapshot(
 
 @pytest.mark.parametrize("absent", [False, True], ids=["the replica is there", "the replica is away"])
 def test_a_primary_that_restarts_from_its_snapshot_loses_no_replica(
-    make_server: MakeServer, load: Callable[[Server], Load], absent: bool
+    make_server: MakeServer, load: StartLoad, absent: bool
 ) -> None:
     """It may offer to go on from where the snapshot was: then what it does next must be in its stream."""
     primary, replica = make_server(), make_server()
@@ -275,8 +233,7 @@ def test_a_primary_that_restarts_from_its_snapshot_loses_no_replica(
         busy.goes_on()
         replica.resume()
     _linked(replica)
-    client = primary.client()
-    wait_until(lambda: client.info("replication")["connected_slaves"] == 1, 30, "the replica to be back")
+    _wait_for_replicas(primary, 1)
     busy.goes_on(100)
     busy.stop()
     agree(primary, replica)
@@ -292,39 +249,11 @@ def test_changes_of_locks_count_for_the_save_points(make_server: MakeServer) -> 
     def changes() -> int:
         return client.info("persistence")["rdb_changes_since_last_save"]
 
-    for words in [
-        ("SLOCK.LOCK", "k", "a", HOUR),
-        ("SLOCK.EXTEND", "k", "a", HOUR),
-        ("SLOCK.LOCK", "k", "a", HOUR),
-        ("SLOCK.DOWNGRADE", "k", "a", HOUR),
-        ("SLOCK.RLOCK", "k", "b", HOUR),
-        ("SLOCK.RUNLOCK", "k", "b"),
-        ("SLOCK.UPGRADE", "k", "a", HOUR),
-        ("SLOCK.UNLOCK", "k", "a"),
-        many("MLOCK", "x y", "a", HOUR),
-        many("MEXTEND", "x y", "a", HOUR),
-        many("MUNLOCK", "x", "a"),
-    ]:
+    for words in CHANGES:
         before = changes()
         assert raw.ok(*words) > 0
         assert changes() > before, words
     before = changes()
-    assert Locks(client).lock("y", "other", HOUR) == 0 and raw.ok("SLOCK.UNLOCK", "y", "other") == 0
+    assert raw.ok("SLOCK.LOCK", "y", "other", HOUR) == 0 == raw.ok("SLOCK.UNLOCK", "y", "other")
     assert raw.ok("SLOCK.PTTL", "y", "a") > 0 and raw.ok("SLOCK.INFO", "y")
     assert changes() == before, "what is refused or only looks is no change"
-
-
-def test_a_save_point_is_reached_by_locks_alone(make_server: MakeServer) -> None:
-    server = make_server(save="1 3")
-    client, locks = server.client(), Locks(server.client())
-    for key in "abc":
-        locks.lock(key, "a", HOUR)
-
-    def is_saved() -> bool:
-        state = client.info("persistence")
-        return state["rdb_changes_since_last_save"] == 0 and not state["rdb_bgsave_in_progress"]
-
-    wait_until(is_saved, 20, "the server to save by itself")
-    before = all_digests(server)
-    server.restart(kill=True)
-    assert all_digests(server) == before and len(before) == 3

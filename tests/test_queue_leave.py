@@ -1,17 +1,13 @@
-"""A waiter that goes: by its time-out, its disconnect, by CLIENT KILL, CLIENT UNBLOCK, or with its user.
-
-It is gone at once, wherever it stood, and those behind it move up.
-"""
+"""A waiter that goes: by its time-out, its disconnect, by CLIENT KILL, CLIENT UNBLOCK, or with its user."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 import redis
 
-from harness import Locks, RespError, Server, wait_until
+from harness import Locks, Server, now_ms, wait_until
 from harness.causes import HOLDER, KEY
 from harness.waiting import (
     HOUR,
@@ -31,166 +27,92 @@ LEAVER = "leaver"
 TIMEOUT = 250
 
 
-@dataclass(frozen=True)
-class Departure:
-    name: str
-    go: Callable[[redis.Redis, WaitingClient], object]
-    # What it is told: 0, the start of an error, or None when it is not there to be told.
-    told: int | str | None
-    wait: int = 0
-
-    def __str__(self) -> str:
-        return self.name
-
-    def happens(self, client: redis.Redis, waiter: WaitingClient) -> None:
-        self.go(client, waiter)
-        if self.told is None:
-            return
-        reply = waiter.reply()
-        if isinstance(self.told, str):
-            assert isinstance(reply, RespError) and reply.text.startswith(self.told), reply
-        else:
-            assert reply == self.told
-
-
-def _half_close(client: redis.Redis, waiter: WaitingClient) -> None:
-    waiter.connection.socket.shutdown(1)
-
-
-def _kill(client: redis.Redis, waiter: WaitingClient) -> None:
-    assert client.client_kill_filter(_id=waiter.id) == 1
-    assert waiter.connection.is_closed_by_server()
-
-
 def _kill_by_address(client: redis.Redis, waiter: WaitingClient) -> None:
     host, port = waiter.connection.socket.getsockname()
     client.client_kill(f"{host}:{port}")
 
 
-def _unblock(error: bool) -> Callable[[redis.Redis, WaitingClient], object]:
-    def go(client: redis.Redis, waiter: WaitingClient) -> None:
-        assert client.client_unblock(waiter.id, error=error) == 1
-
-    return go
+def _unblock(*how: str) -> Callable[[redis.Redis, WaitingClient], object]:
+    return lambda client, waiter: client.execute_command("CLIENT UNBLOCK", waiter.id, *how)
 
 
-DEPARTURES = [
-    Departure("time-out", lambda client, waiter: None, 0, wait=TIMEOUT),
-    Departure("close", lambda client, waiter: waiter.connection.close(), None),
-    Departure("reset", lambda client, waiter: waiter.connection.reset(), None),
-    Departure("half-close", _half_close, None),
-    Departure("CLIENT KILL ID", _kill, None),
-    Departure("CLIENT KILL address", _kill_by_address, None),
-    Departure(
-        "CLIENT UNBLOCK", lambda client, waiter: client.execute_command("CLIENT UNBLOCK", waiter.id), 0
-    ),
-    Departure("CLIENT UNBLOCK TIMEOUT", _unblock(error=False), 0),
-    Departure("CLIENT UNBLOCK ERROR", _unblock(error=True), "UNBLOCKED "),
-]
-
-every_departure = pytest.mark.parametrize("departure", DEPARTURES, ids=str)
+# How it goes, and what it is told: 0, the start of an error, or None when it is not there to be told.
+DEPARTURES = {
+    "time-out": (lambda client, waiter: None, 0),
+    "close": (lambda client, waiter: waiter.connection.close(), None),
+    "reset": (lambda client, waiter: waiter.connection.reset(), None),
+    "half-close": (lambda client, waiter: waiter.connection.socket.shutdown(1), None),
+    "CLIENT KILL ID": (lambda client, waiter: client.client_kill_filter(_id=waiter.id), None),
+    "CLIENT KILL address": (_kill_by_address, None),
+    "ACL DELUSER": (lambda client, waiter: client.acl_deluser("guest"), None),
+    "CLIENT UNBLOCK": (_unblock(), 0),
+    "CLIENT UNBLOCK TIMEOUT": (_unblock("TIMEOUT"), 0),
+    "CLIENT UNBLOCK ERROR": (_unblock("ERROR"), "UNBLOCKED "),
+}
 
 
-def _gone(line: Line) -> bool:
-    return LEAVER not in line.queued()
-
-
-@every_departure
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["head", "middle", "tail"])
-@pytest.mark.parametrize("mode", ["write", "read"])
-def test_who_leaves_is_gone_and_the_others_are_served(
-    server: Server, locks: Locks, departure: Departure, place: int, mode: str
+@pytest.mark.parametrize("how", DEPARTURES)
+@pytest.mark.parametrize("command", ["SLOCK.LOCK", "SLOCK.UPGRADE"])
+def test_who_leaves_is_gone_at_once_and_lets_on_those_behind_it(
+    server: Server, locks: Locks, how: str, command: str
 ) -> None:
-    line = Line(server)
-    locks.lock(KEY, HOLDER, HOUR)
-    names = ["a", "b"]
-    names.insert(place, LEAVER)
-    waiting = []
-    for name in names:
-        join = line.read if name == LEAVER and mode == "read" else line.write
-        waiting.append(join(name, wait=departure.wait if name == LEAVER else 0))
-    leaver = waiting.pop(place)
-    departure.happens(line.client, leaver)
-    wait_until(lambda: _gone(line), what="the leaver to be out of the queue")
-    assert (line.queued(), line.holders()) == (["a", "b"], [HOLDER])
-    assert all(waiter.is_waiting() for waiter in waiting)
-    assert locks.info(KEY).waiters == 2 == blocked_clients(line.client)
-    line.release(HOLDER)
-    serve_in_order(line, waiting)
-    assert line.info() is None
-    wait_unblocked(line.client)
-
-
-@every_departure
-def test_when_a_writer_leaves_the_readers_behind_it_join_those_who_read(
-    server: Server, locks: Locks, departure: Departure
-) -> None:
-    line = Line(server)
-    locks.rlock(KEY, HOLDER, HOUR)
-    leaver = line.write(LEAVER, wait=departure.wait)
-    readers = [line.read("r1"), line.read("r2")]
-    writer = line.write("w")
-    departure.happens(line.client, leaver)
-    assert all(reader.fence() for reader in readers)
-    assert writer.is_waiting()
-    assert (line.holders(), line.queued()) == ([HOLDER, "r1", "r2"], ["w"])
+    """An upgrader that leaves still reads."""
+    line, (go, told) = Line(server), DEPARTURES[how]
+    staying = [HOLDER, LEAVER] if command == "SLOCK.UPGRADE" else [HOLDER]
+    for token in staying:
+        locks.rlock(KEY, token, HOUR)
+    leaver = WaitingClient(server, LEAVER)
+    if how == "ACL DELUSER":
+        line.client.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all")
+        leaver.connection.ok("AUTH", "guest", "any")
+    leaver.ask(command, KEY, LEAVER, HOUR, "WAIT", TIMEOUT if how == "time-out" else 0)
+    line.wait_until_waiting(leaver)
+    readers, writer = [line.read("r1"), line.read("r2")], line.write("w")
+    go(line.client, leaver)
+    if told == 0:
+        assert leaver.reply() == 0
+    elif told:
+        assert leaver.error().startswith(told)
+    elif how not in ("close", "reset"):
+        assert leaver.outcome() is None
+    assert all(reader.fence() for reader in readers) and writer.is_waiting()
+    assert (line.holders(), line.queued()) == (sorted([*staying, "r1", "r2"]), ["w"])
+    assert blocked_clients(line.client) == 1 == line.client.info("slock")["slock_waiters"]
     for token in line.holders():
         line.release(token)
     assert writer.fence()
+    if told is not None:  # its connection goes on, and may wait again, for the same lock
+        assert leaver.connection.ok("PING") == b"PONG"
+        leaver.ask("SLOCK.LOCK", KEY, LEAVER, HOUR, "WAIT", 0)
+        line.wait_until_waiting(leaver)
+        assert line.queued() == [LEAVER]
+        line.release("w")
+        assert leaver.fence()
 
 
-@every_departure
-def test_when_the_last_waiter_leaves_newcomers_are_admitted(
-    server: Server, locks: Locks, departure: Departure
-) -> None:
-    line = Line(server)
-    locks.rlock(KEY, HOLDER, HOUR)
-    leaver = line.write(LEAVER, wait=departure.wait)
-    if not departure.wait:
-        assert locks.rlock(KEY, "new", HOUR) == 0
-    departure.happens(line.client, leaver)
-    assert wait_until(lambda: locks.rlock(KEY, "new", HOUR), what="a reader to be admitted")
-    assert locks.info(KEY).waiters == 0
-
-
-@pytest.mark.parametrize("departure", [each for each in DEPARTURES if each.told is not None], ids=str)
-def test_a_connection_that_was_answered_goes_on(server: Server, locks: Locks, departure: Departure) -> None:
-    """And may wait again, for the same lock."""
-    line = Line(server)
+def test_who_needs_no_answer_leaves_no_memory_behind(server: Server, locks: Locks) -> None:
+    """What the server keeps for a blocked client is freed also when the server has answered it itself."""
+    line, waiter = Line(server), WaitingClient(server, LEAVER)
     locks.lock(KEY, HOLDER, HOUR)
-    leaver = line.write(LEAVER, wait=departure.wait)
-    departure.happens(line.client, leaver)
-    assert leaver.connection.ok("PING") == b"PONG"
-    leaver.ask("SLOCK.LOCK", KEY, LEAVER, HOUR, "WAIT", 0)
-    line.wait_until_waiting(leaver)
-    assert line.queued() == [LEAVER]
-    line.release(HOLDER)
-    assert leaver.fence()
 
+    def used_after(times: int) -> int:
+        for _ in range(times):
+            waiter.ask("SLOCK.LOCK", KEY, LEAVER, HOUR, "WAIT", 0)
+            line.wait_until_waiting(waiter)
+            line.client.client_unblock(waiter.id)
+            assert waiter.reply() == 0
+        return line.client.info("memory")["used_memory"]
 
-def test_the_waiter_of_a_deleted_user_is_gone(server: Server, locks: Locks) -> None:
-    line = Line(server)
-    locks.lock(KEY, HOLDER, HOUR)
-    line.client.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all")
-    leaver = WaitingClient(server, LEAVER)
-    leaver.connection.ok("AUTH", "guest", "any")
-    leaver.ask("SLOCK.LOCK", KEY, LEAVER, HOUR, "WAIT", 0)
-    line.wait_until_waiting(leaver)
-    waiting = line.write("a")
-    line.client.execute_command("ACL", "DELUSER", "guest")
-    assert leaver.connection.is_closed_by_server()
-    assert line.queued() == ["a"]
-    line.release(HOLDER)
-    assert waiting.fence()
+    before = used_after(20)
+    assert used_after(200) - before < 200 * 500
 
 
 def test_a_crowd_leaves_at_once_and_the_rest_is_served_in_order(server: Server, locks: Locks) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
-    crowd = [line.write(f"t{number}") for number in range(60)]
-    for at, waiter in enumerate(crowd):
-        if at % 3 == 0:
-            waiter.connection.reset()
+    crowd = [line.write(f"t{number}") for number in range(30)]
+    for waiter in crowd[::3]:
+        waiter.connection.reset()
     staying = [waiter for at, waiter in enumerate(crowd) if at % 3]
     wait_until(lambda: len(line.queued()) == len(staying), what="the leavers to be gone")
     assert line.queued() == [waiter.token for waiter in staying]
@@ -199,30 +121,14 @@ def test_a_crowd_leaves_at_once_and_the_rest_is_served_in_order(server: Server, 
     wait_unblocked(line.client)
 
 
-def test_time_outs_come_in_the_order_of_their_moments_not_of_the_queue(server: Server, locks: Locks) -> None:
+def test_waits_end_in_the_order_of_their_moments_and_not_before(server: Server, locks: Locks) -> None:
     line = Line(server)
     locks.lock(KEY, HOLDER, HOUR)
-    last, first = line.write("last", wait=600), line.write("first", wait=100)
-    assert first.reply() == 0
-    assert last.is_waiting() and line.queued() == ["last"]
+    before = now_ms(line.client)
+    staying, last, first = line.write("twin"), line.write("twin", wait=400), line.write("first", wait=120)
+    assert first.reply() == 0 and now_ms(line.client) - before >= 119
+    assert last.is_waiting() and line.queued() == ["twin", "twin"]
     assert last.reply() == 0
-    assert line.queued() == []
-
-
-def test_a_wait_does_not_end_before_its_time(server: Server, locks: Locks) -> None:
-    locks.lock(KEY, HOLDER, HOUR)
-    seconds, microseconds = locks.client.time()
-    assert locks.lock(KEY, "w", HOUR, wait=120) == 0
-    later_seconds, later_microseconds = locks.client.time()
-    waited = (later_seconds - seconds) * 1000 + (later_microseconds - microseconds) / 1000
-    assert waited >= 119
-
-
-def test_a_client_may_time_out_where_others_with_its_token_stay(server: Server, locks: Locks) -> None:
-    line = Line(server)
-    locks.lock(KEY, HOLDER, HOUR)
-    brief, staying = line.write("twin", wait=150), line.write("twin")
-    assert brief.reply() == 0
     assert staying.is_waiting() and line.queued() == ["twin"]
     line.release(HOLDER)
     assert staying.fence()
@@ -232,15 +138,10 @@ def test_a_client_may_time_out_where_others_with_its_token_stay(server: Server, 
 
 
 def test_commands_behind_a_request_wait_for_its_answer(server: Server, locks: Locks) -> None:
-    line = Line(server)
+    line, waiter = Line(server), WaitingClient(server, "a")
     locks.lock(KEY, HOLDER, HOUR)
-    waiter = WaitingClient(server, "a")
-    for command in (
-        ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
-        ("PING",),
-        ("SLOCK.UNLOCK", KEY, "a"),
-        ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0),
-    ):
+    lock = ("SLOCK.LOCK", KEY, "a", HOUR, "WAIT", 0)
+    for command in (lock, ("PING",), ("SLOCK.UNLOCK", KEY, "a"), lock):
         waiter.ask(*command)
     line.wait_until_waiting(waiter)
     behind = line.write("behind")

@@ -1,4 +1,4 @@
-"""What replicas and the append-only file see of a grant made on wake-up.
+"""What newcomers, replicas, the log, WATCH and keyspace events see of a grant made on wake-up.
 
 Never the request; and the grant in a unit of its own after whatever made it: one that came before its DEL
 would be deleted by it.
@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from harness import ReplicationStream, Server, aof_commands, digest, replica_of, wait_synced
-from harness.causes import FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
+from harness import Events, ReplicationStream, Server, aof_commands, digest, replica_of, wait_synced
+from harness.causes import BRIEF, FREEING, HOLDER, KEY, REPLACING, SHARING, Cause
+from harness.load import all_digests, level
 from harness.waiting import HOUR, Line, at_once, wait_unblocked
 
 pytest_plugins = ["harness.cleanup"]
@@ -27,18 +28,12 @@ class Replicated(NamedTuple):
     replica: Server
     stream: ReplicationStream
 
-    def digests_agree(self) -> None:
-        wait_synced(self.primary, self.replica)
-        for database in (0, 1):
-            here, there = (server.client(db=database) for server in (self.primary, self.replica))
-            assert sorted(here.keys()) == sorted(there.keys())
-            for key in here.scan_iter():
-                assert digest(here, key) == digest(there, key), key
-
 
 @pytest.fixture(scope="module")
 def _servers() -> Iterator[Replicated]:
-    primary, replica = (Server(name=name).start() for name in ("primary", "replica"))
+    primary, replica = (
+        Server(name=name, notify_keyspace_events="KEA").start() for name in ("primary", "replica")
+    )
     replica_of(replica, primary)
     yield Replicated(primary, replica, ReplicationStream(primary))
     for server in (primary, replica):
@@ -50,7 +45,7 @@ def _servers() -> Iterator[Replicated]:
 def replicated(_servers: Replicated) -> Iterator[Replicated]:
     _servers.primary.client().flushall()
     yield _servers
-    _servers.digests_agree()
+    level(_servers.primary, _servers.replica)
     _servers.primary.check()
     _servers.replica.check()
 
@@ -82,15 +77,19 @@ def is_given_last(units: list[list[Command]], token: str) -> None:
 
 
 @pytest.mark.parametrize("cause", FREEING + SHARING, ids=str)
-def test_a_grant_comes_after_its_cause_in_a_unit_of_its_own(replicated: Replicated, cause: Cause) -> None:
-    line = Line(replicated.primary)
+def test_a_grant_comes_after_its_cause_and_before_newcomers(replicated: Replicated, cause: Cause) -> None:
+    line, events = Line(replicated.primary), Events(replicated.primary)
     cause.hold(line.client)
     join = line.read if cause.readers_left else line.write
     first, second = join(FIRST), line.write(SECOND)
     commands = cause.commands(line.client)
-    replicated.stream.commands()
-    newcomer = ("SLOCK.RLOCK" if cause.readers_left else "SLOCK.LOCK", KEY, "newcomer", HOUR)
-    assert at_once(replicated.primary, *commands, newcomer)[-1] == 0
+    if cause.by_deadline:
+        commands.append(("DEBUG", "SLEEP", "0.08"))
+    replicated.stream.commands(), events.so_far()
+    # In one write, so that the server runs it all before it can do anything else.
+    newcomers = [(command, KEY, "newcomer", HOUR) for command in ("SLOCK.LOCK", "SLOCK.RLOCK")]
+    late = [(*newcomer, "WAIT", 1) for newcomer in newcomers]
+    assert at_once(replicated.primary, *commands, *newcomers, *late)[-4:] == [0] * 4
     first.fence()
     *caused, granted = units = replicated.stream.units()
     is_given_last(units, FIRST)
@@ -100,8 +99,11 @@ def test_a_grant_comes_after_its_cause_in_a_unit_of_its_own(replicated: Replicat
         assert any(concerns_key(command) for command in made), units
         for command in granted:
             assert command[0] == b"SLOCK.APPLY" and not command[2].startswith(b"RELEASE "), units
-    replicated.digests_agree()
-    assert second.is_waiting()
+    told = [event.name for event in events.so_far() if event.key == KEY.encode()]
+    grant = "slock.rlock" if cause.readers_left else "slock.lock"
+    assert told[-1] == grant and told.count(grant) == 1, told
+    level(replicated.primary, replicated.replica)
+    assert second.is_waiting() and line.holders() == sorted([FIRST, *cause.readers_left])
     # The first of the queue leaves last: its release is the one that frees the lock.
     for token in sorted(line.holders(), key=lambda token: token == FIRST):
         line.release(token)
@@ -113,54 +115,60 @@ def test_a_grant_comes_after_its_cause_in_a_unit_of_its_own(replicated: Replicat
 
 
 @pytest.mark.parametrize("cause", REPLACING, ids=str)
-def test_who_gets_wrongtype_leaves_no_trace(replicated: Replicated, cause: Cause) -> None:
+def test_another_type_under_the_name_is_an_error_for_all_and_leaves_no_trace(
+    replicated: Replicated, cause: Cause
+) -> None:
     line = Line(replicated.primary)
     cause.hold(line.client)
-    waiting = [line.write(FIRST), line.read(SECOND)]
+    waiting = [line.write(FIRST), line.read(SECOND), line.write(SECOND)]
     commands = cause.commands(line.client)
     replicated.stream.commands()
     at_once(replicated.primary, *commands)
     assert all(waiter.error().startswith("WRONGTYPE ") for waiter in waiting)
     units = replicated.stream.units()
     assert not any(names_token(unit, token) for unit in units for token in (FIRST, SECOND)), units
+    wait_unblocked(line.client)
+    line.client.delete(KEY)
+    assert line.info() is None and line.locks.lock(KEY, "new", HOUR)
 
 
-def test_who_waits_and_who_leaves_is_not_replicated(replicated: Replicated) -> None:
-    line = Line(replicated.primary)
+def test_who_waits_and_who_leaves_is_not_replicated_announced_or_watched(replicated: Replicated) -> None:
+    line, events, watcher = Line(replicated.primary), Events(replicated.primary), replicated.primary.raw()
     line.locks.lock(KEY, HOLDER, HOUR)
     line.locks.rlock("read", "a", HOUR)
     line.locks.rlock("read", "b", HOUR)
-    replicated.stream.commands()
+    watcher.ok("WATCH", KEY)
+    replicated.stream.commands(), events.so_far()
     timed_out, unblocked, killed = line.write("t1", wait=30), line.read("t2"), line.write("t3")
     upgrader = Line(replicated.primary, "read").upgrade("a", wait=30)
     assert timed_out.reply() == 0 == upgrader.reply()
     line.client.client_unblock(unblocked.id)
     line.client.client_kill_filter(_id=killed.id)
     wait_unblocked(line.client)
-    assert replicated.stream.commands() == []
+    assert replicated.stream.commands() == [] and events.so_far() == []
+    assert watcher.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] == [b"PONG"]
 
 
-def test_readers_let_in_by_a_writer_that_left_are_replicated(replicated: Replicated) -> None:
-    line = Line(replicated.primary)
-    line.locks.rlock(KEY, HOLDER, HOUR)
-    writer, readers = line.write("writer"), [line.read(FIRST), line.read(SECOND)]
-    replicated.stream.commands()
-    line.client.client_unblock(writer.id, error=True)
-    assert all(reader.fence() for reader in readers)
-    commands = replicated.stream.commands()
-    assert names_token(commands, FIRST) and names_token(commands, SECOND)
-    assert not names_token(commands, "writer")
-    holds_no_request(commands)
+@pytest.mark.parametrize("ttl", [HOUR, BRIEF], ids=["release", "deadline"])
+def test_a_grant_on_wake_up_breaks_a_watch(replicated: Replicated, ttl: int) -> None:
+    line, watcher = Line(replicated.primary), replicated.primary.raw()
+    line.locks.lock(KEY, HOLDER, HOUR)
+    waiting = line.write(FIRST)
+    watcher.ok("WATCH", KEY)
+    line.locks.extend(KEY, HOLDER, ttl) if ttl == BRIEF else line.release(HOLDER)
+    waiting.fence()
+    assert watcher.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] is None
 
 
 def test_an_upgrade_on_wake_up_comes_after_the_release(replicated: Replicated) -> None:
     line = Line(replicated.primary)
     line.locks.rlock(KEY, FIRST, HOUR)
     line.locks.rlock(KEY, HOLDER, HOUR)
-    upgrade = line.upgrade(FIRST)
+    upgrade, events = line.upgrade(FIRST), Events(replicated.primary)
     replicated.stream.commands()
     line.release(HOLDER)
     assert upgrade.fence()
+    assert [event.name for event in events.so_far()] == ["slock.runlock", "slock.upgrade"]
     released, granted = units = replicated.stream.units()
     assert names_token(released, HOLDER) and len(granted) == 1, units
     is_given_last(units, FIRST)
@@ -180,36 +188,6 @@ def test_grants_in_several_databases_after_one_flushall(replicated: Replicated) 
     assert line.holders() == ["waits in 9"]
 
 
-def test_the_grants_of_a_transaction_come_after_all_of_it(replicated: Replicated) -> None:
-    keys = [f"k{number}" for number in range(5)]
-    lines = [Line(replicated.primary, key) for key in keys]
-    for line in lines:
-        line.locks.lock(line.key, HOLDER, HOUR)
-    waiting = [line.write(f"waits for {line.key}") for line in lines]
-    replicated.stream.commands()
-    releases = [("SLOCK.UNLOCK", key, HOLDER) for key in keys]
-    at_once(replicated.primary, ("MULTI",), *releases, ("EXEC",))
-    assert all(waiter.fence() for waiter in waiting)
-    released, *granted = replicated.stream.units()
-    assert len(released) == 5 and not names_token(released, "waits for")
-    assert all(any(names_token(unit, waiter.token) for unit in granted) for waiter in waiting)
-
-
-def test_a_queue_served_one_by_one_leaves_the_replica_level(replicated: Replicated) -> None:
-    line = Line(replicated.primary)
-    line.locks.lock(KEY, HOLDER, HOUR)
-    replicated.stream.commands()
-    waiting = [line.read(f"t{n}") if n % 3 else line.write(f"t{n}") for n in range(40)]
-    while holders := line.holders():
-        wait_synced(replicated.primary, replicated.replica)
-        assert digest(line.client, KEY) == digest(replicated.replica.client(), KEY)
-        for token in holders:
-            line.release(token)
-    fences = [waiter.fence() for waiter in waiting]
-    assert fences == sorted(set(fences))
-    holds_no_request(replicated.stream.commands())
-
-
 def test_the_append_only_file_gives_back_every_grant(make_server: Callable[..., Server]) -> None:
     server = make_server(appendonly=True)
     line = Line(server)
@@ -224,18 +202,10 @@ def test_the_append_only_file_gives_back_every_grant(make_server: Callable[..., 
         line.client.rename(KEY, f"after {number}: {cause}")
         line.client.delete("elsewhere")
         server.client(db=1).delete(KEY)
-    waiting = line.locks.lock(KEY, HOLDER, HOUR) and line.write("never granted")
-
-    def digests() -> dict[tuple[int, bytes], str]:
-        clients = {database: server.client(db=database) for database in (0, 1)}
-        return {
-            (db, key): digest(client, key) for db, client in clients.items() for key in client.scan_iter()
-        }
-
-    before = digests()
+    line.locks.lock(KEY, HOLDER, HOUR)
+    line.write("never granted")
+    before = all_digests(server)
     holds_no_request(aof_commands(server))
     server.restart(kill=True)
-    assert digests() == before
-    assert not waiting or Line(server).info().waiters == 0
-    names = [key for _, key in before]
-    assert sum(name.startswith(b"after") for name in names) >= len(causes) - 7
+    assert all_digests(server) == before and Line(server).info().waiters == 0
+    assert sum(key.startswith(b"after") for _, key in before) >= len(causes) - 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 
 import pytest
@@ -14,12 +13,14 @@ from harness import (
     digest,
     now_ms,
     replica_of,
+    rounds,
     stays,
     wait_past,
     wait_synced,
     wait_until,
 )
 from harness.causes import BRIEF, HOLDER, KEY
+from harness.load import level
 from harness.waiting import (
     HOUR,
     Line,
@@ -32,7 +33,7 @@ from harness.waiting import (
 
 pytest_plugins = ["harness.cleanup"]
 
-CROWD = 1000
+CROWD = 240
 
 PAUSE = ("CLIENT", "PAUSE", 600_000, "WRITE")
 SHORTEN = ("SLOCK.EXTEND", KEY, HOLDER, BRIEF)
@@ -46,47 +47,36 @@ def pair(make_server: Callable[..., Server]) -> tuple[Server, Server]:
     return primary, replica
 
 
-def _level(primary: Server, replica: Server) -> None:
-    wait_synced(primary, replica)
-    at_primary, at_replica = primary.client(), replica.client()
-    assert sorted(at_primary.keys()) == sorted(at_replica.keys())
-    for key in at_primary.scan_iter():
-        assert digest(at_primary, key) == digest(at_replica, key)
-
-
 # --- CLIENT PAUSE
 
 
 def test_a_deadline_in_a_pause_of_writes_is_granted_after_it(pair: tuple[Server, Server]) -> None:
-    primary, replica = pair
-    line = Line(primary)
+    line = Line(pair[0])
     line.locks.lock(KEY, HOLDER, HOUR)
     first, second = line.write("first"), line.write("second")
-    assert at_once(primary, SHORTEN, PAUSE) == [1, b"OK"]
+    assert at_once(line.server, SHORTEN, PAUSE) == [1, b"OK"]
     wait_past(line.client, now_ms(line.client) + BRIEF)
     before = line.client.info("replication")["master_repl_offset"]
     stays(lambda: first.is_waiting() and second.is_waiting(), 0.15, "who waits while writes are paused")
     assert line.holders() == [] and line.queued() == ["first", "second"]
     assert line.client.info("replication")["master_repl_offset"] == before
     line.client.execute_command("CLIENT", "UNPAUSE")
-    assert first.fence() and second.is_waiting()
-    _level(primary, replica)
-    line.release("first")
-    assert second.fence()
-    _level(primary, replica)
+    serve_in_order(line, [first, second])
+    level(*pair)
 
 
 @pytest.mark.parametrize("kind", ["WRITE", "ALL"])
-def test_a_pause_that_ends_by_itself_is_followed_by_the_grant(pair: tuple[Server, Server], kind: str) -> None:
+def test_pauses_that_end_by_themselves_are_followed_by_the_grant(
+    pair: tuple[Server, Server], kind: str
+) -> None:
     primary, replica = pair
     line = Line(primary)
-    line.locks.lock(KEY, HOLDER, HOUR)
-    waiting = [line.write("first"), line.write("second")]
-    at_once(primary, SHORTEN, ("CLIENT", "PAUSE", 300, kind))
-    assert waiting[0].fence()
-    line.release("first")
-    assert waiting[1].fence()
-    _level(primary, replica)
+    for ttl in [*range(1, 25, 3), 2 * BRIEF]:
+        line.locks.lock(KEY, HOLDER, HOUR)
+        waiting = [line.write("first"), line.read("second")]
+        at_once(primary, ("SLOCK.EXTEND", KEY, HOLDER, ttl), ("CLIENT", "PAUSE", max(12, 2 * ttl), kind))
+        serve_in_order(line, waiting)
+    level(primary, replica)
 
 
 def test_who_leaves_in_a_pause_lets_the_others_in_after_it(pair: tuple[Server, Server]) -> None:
@@ -104,19 +94,7 @@ def test_who_leaves_in_a_pause_lets_the_others_in_after_it(pair: tuple[Server, S
     assert line.holders() == [HOLDER]
     line.client.execute_command("CLIENT", "UNPAUSE")
     assert all(reader.fence() for reader in readers)
-    _level(primary, replica)
-
-
-def test_many_pauses_across_many_deadlines(pair: tuple[Server, Server]) -> None:
-    primary, replica = pair
-    line = Line(primary)
-    for number in range(25):
-        line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = [line.write("first"), line.read("second")]
-        shorten = ("SLOCK.EXTEND", KEY, HOLDER, 1 + number)
-        at_once(primary, shorten, ("CLIENT", "PAUSE", 12, "WRITE"))
-        serve_in_order(line, waiting)
-    _level(primary, replica)
+    level(primary, replica)
 
 
 # --- SHUTDOWN that waits for a replica
@@ -138,7 +116,7 @@ def _shutting_down(primary: Server, replica: Server, timeout: int) -> tuple[Line
 
 def test_a_shutdown_that_waits_for_a_replica_grants_nothing(pair: tuple[Server, Server]) -> None:
     primary, replica = pair
-    _, waiting = _shutting_down(primary, replica, timeout=2)
+    _, waiting = _shutting_down(primary, replica, timeout=1)
     assert primary.process is not None
     assert primary.process.wait(20) == 0, primary.log()[-3000:]
     for waiter in waiting:
@@ -150,7 +128,7 @@ def test_a_shutdown_that_waits_for_a_replica_grants_nothing(pair: tuple[Server, 
     wait_unblocked(primary.client())
     assert Line(primary).info() is None
     replica_of(replica, primary)
-    _level(primary, replica)
+    level(primary, replica)
 
 
 def test_an_aborted_shutdown_serves_the_queue(pair: tuple[Server, Server]) -> None:
@@ -162,7 +140,7 @@ def test_an_aborted_shutdown_serves_the_queue(pair: tuple[Server, Server]) -> No
     replica.resume()
     serve_in_order(line, waiting)
     line.client.config_set("shutdown-timeout", 0)
-    _level(primary, replica)
+    level(primary, replica)
 
 
 # --- too little memory
@@ -185,117 +163,106 @@ def test_who_waits_is_served_when_the_memory_is_full(make_server: Callable[..., 
     serve_in_order(line, waiting)
 
 
+# --- writes that are refused
+
+
+def _refuses_writes(line: Line, prefix: str, *stop: object) -> WaitingClient:
+    """The deadline passes while the server refuses clients' writes: a timer grants nothing, either."""
+    line.locks.lock(KEY, HOLDER, HOUR)
+    waiting, impatient = line.write("waiting"), line.write("impatient", wait=400)
+    assert at_once(line.server, SHORTEN, ("CONFIG", "SET", *stop)) == [1, b"OK"]
+    wait_until(lambda: line.locks.pttl(KEY, HOLDER) == -2, what="the deadline to pass")
+    assert line.server.raw().error("SLOCK.LOCK", "other", "c", HOUR).startswith(prefix)
+    assert impatient.reply() == 0, "a wait runs out as ever"
+    stays(waiting.is_waiting, 0.2, "who waits while writes are refused")
+    assert line.info().mode == "free" and line.queued() == ["waiting"]
+    return waiting
+
+
+def test_a_primary_without_enough_replicas_grants_nothing(make_server: Callable[..., Server]) -> None:
+    line = Line(make_server())
+    waiting = _refuses_writes(line, "NOREPLICAS", "min-replicas-to-write", 1)
+    line.client.config_set("min-replicas-to-write", 0)
+    assert waiting.fence()
+
+
+def test_a_primary_whose_snapshots_fail_grants_nothing(make_server: Callable[..., Server]) -> None:
+    server = make_server(save="3600 1", stop_writes_on_bgsave_error=False)
+    line = Line(server)
+    (server.directory / "dump.rdb").mkdir()  # what cannot be replaced by a file
+    line.client.set("changed", 1)
+    line.client.bgsave()
+    wait_until(lambda: line.client.info("persistence")["rdb_last_bgsave_status"] == "err", what="the failure")
+    waiting = _refuses_writes(line, "MISCONF", "stop-writes-on-bgsave-error", "yes")
+    line.client.config_set("stop-writes-on-bgsave-error", "no")
+    assert waiting.fence()
+
+
 # --- a great many keys
 
 
-def test_a_million_expiring_keys_do_not_hide_a_deadline(make_server: Callable[..., Server]) -> None:
+def test_many_expiring_keys_do_not_hide_a_deadline(make_server: Callable[..., Server]) -> None:
     server = make_server(hz=1, dynamic_hz=False)
     line = Line(server)
-    script = """
-        for i = 1, tonumber(ARGV[2]) do
-            redis.call('SET', 'x' .. ARGV[1] .. ':' .. i, '', 'PX', 2000 + i)
-        end
-    """
-    for number in range(10):
-        line.client.eval(script, 0, number, 100_000)
-    for commands in (
-        [SHORTEN],
-        [("SLOCK.UNLOCK", KEY, HOLDER)],
-        [("FLUSHALL", "ASYNC")],
-    ):
+    script = (
+        "for i = 1, 50000 do redis.call('PSETEX', ARGV[1] .. ':' .. i, math.floor(1000 + i / 10), '') end"
+    )
+    for number in range(rounds(4, 20)):
+        line.client.eval(script, 0, number)
+    for command in (SHORTEN, ("SLOCK.UNLOCK", KEY, HOLDER), ("FLUSHALL", "ASYNC")):
         line.locks.lock(KEY, HOLDER, HOUR)
         waiting = line.write("waiting")
-        at_once(server, *commands)
+        at_once(server, command)
         assert waiting.fence()
         line.release("waiting")
 
 
-# --- a thousand who wait
-
-
-def _allow_many_sockets() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = CROWD + 500
-    if hard != resource.RLIM_INFINITY and hard < need:
-        pytest.skip(f"only {hard} files may be open")
-    if soft != resource.RLIM_INFINITY and soft < need:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
-
-
-class Crowd:
-    """Many writers, waiter on a few locks in a known order, and who of them has been served."""
-
-    def __init__(self, server: Server, size: int, keys: int) -> None:
-        self.lines = [Line(server, f"k{number}") for number in range(keys)]
-        self.served: list[int] = []
-        for line in self.lines:
-            assert line.locks.lock(line.key, HOLDER, HOUR)
-        self.waiting = [
-            (line, line.write(f"{line.key}:{number}"))
-            for number in range(size // keys)
-            for line in self.lines
-        ]
-        self._holding = dict.fromkeys([line.key for line in self.lines], HOLDER)
-
-    def serve(self, count: int) -> None:
-        """Serves so many, each in his turn: he is granted once, by the release of the one before him."""
-        for line, waiter in self.waiting[:count]:
-            assert waiter.is_waiting()
-            assert line.release(self._holding[line.key]) == 1
-            self.served.append(waiter.fence())
-            self._holding[line.key] = waiter.token
-        self.waiting = self.waiting[count:]
-
-    def is_whole(self, client: object) -> None:
-        assert blocked_clients(client) == len(self.waiting)
-        assert [line.locks.info(line.key).waiters for line in self.lines] == [
-            sum(other is line for other, _ in self.waiting) for line in self.lines
-        ]
+# --- a crowd that waits
 
 
 @pytest.mark.parametrize("preamble", [True, False], ids=["rdb preamble", "no preamble"])
-def test_a_thousand_wait_through_a_rewrite_and_a_full_sync(
+def test_a_crowd_waits_through_a_rewrite_and_a_full_sync(
     make_server: Callable[..., Server], preamble: bool
 ) -> None:
-    _allow_many_sockets()
-    primary = make_server(
-        name="primary", appendonly=True, aof_use_rdb_preamble=preamble, maxclients=CROWD + 200
-    )
-    replica = make_server(name="replica")
-    client = primary.client()
+    primary = make_server(name="primary", appendonly=True, aof_use_rdb_preamble=preamble)
+    replica, client = make_server(name="replica"), primary.client()
     # Enough keys for the child process to be busy for a while, so that grants fall into its time.
-    client.execute_command("DEBUG", "POPULATE", 1000)
-    crowd = Crowd(primary, CROWD, keys=4)
-    crowd.is_whole(client)
+    client.execute_command("DEBUG", "POPULATE", CROWD)
+    line = Line(primary)
+    fences, holding = [line.locks.lock(KEY, HOLDER, HOUR)], HOLDER
+    waiting = [line.write(f"t{number}") for number in range(CROWD)]
+
+    def serve(count: int) -> None:
+        nonlocal holding
+        for waiter in waiting[:count]:
+            assert waiter.is_waiting() and line.release(holding) == 1
+            fences.append(waiter.fence())
+            holding = waiter.token
+        del waiting[:count]
+        assert fences == sorted(set(fences))
+        assert blocked_clients(client) == len(waiting) == line.locks.info(KEY).waiters
+
     client.config_set("rdb-key-save-delay", 1000)
     client.config_set("aof-rewrite-incremental-fsync", "no")
     wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 30)
-
     client.bgrewriteaof()
-    crowd.serve(200)
-    crowd.is_whole(client)
+    serve(CROWD // 5)
     wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 30, "the rewrite")
     assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
     replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
     wait_until(lambda: client.info("replication")["connected_slaves"], what="the replica")
-    crowd.serve(200)
-    crowd.is_whole(client)
+    serve(CROWD // 5)
     wait_synced(primary, replica)
-    crowd.serve(200)
-    _level(primary, replica)
+    serve(CROWD // 5)
+    level(primary, replica)
 
     client.config_set("rdb-key-save-delay", 0)
     assert not any(b"WAIT" in command for command in aof_commands(primary))
-    before = {line.key: digest(client, line.key) for line in crowd.lines}
-    assert crowd.served == sorted(set(crowd.served))
+    before = digest(client, KEY)
     if preamble:
-        crowd.serve(len(crowd.waiting))
-        assert crowd.served == sorted(set(crowd.served)) and len(crowd.served) == CROWD
-        wait_unblocked(client)
+        serve(len(waiting))
         return
-    rest = crowd.waiting
     primary.restart(kill=True)
-    again = primary.client()
-    assert {key: digest(again, key) for key in before} == before
-    assert all(waiter.outcome() is None for _, waiter in rest), "granted by a server that was killed"
+    assert digest(primary.client(), KEY) == before
+    assert all(waiter.outcome() is None for waiter in waiting), "granted by a server that was killed"

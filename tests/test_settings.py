@@ -1,27 +1,30 @@
-"""The module's settings: their defaults and bounds, where they are refused, and that they hold at once."""
+"""The module's settings: where they are set and refused, and that they hold at once.
+
+Their names, defaults and bounds are those of docs/operating.md: tests/test_docs.py compares these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 from harness import Locks, RawConnection, Server
 from harness.configured import configured
+from harness.docs import DOCS, sections, table
 from harness.waiting import HOUR, Line, at_once
 
 pytest_plugins = ["harness.cleanup"]
 
 MakeServer = Callable[..., Server]
-Refused = Callable[..., str]
 
 
 class Setting(NamedTuple):
     name: str
-    default: int
-    least: int
-    greatest: int
+    good: str
+    bad: list[str]
 
     @property
     def full(self) -> str:
@@ -31,33 +34,25 @@ class Setting(NamedTuple):
     def keyword(self) -> str:
         return self.full.replace(".", "_").replace("-", "_")
 
-    @property
-    def bad(self) -> list[object]:
-        return [self.least - 1, self.greatest + 1, "soon", "1.5", "1h", 2**63, 2**64]
+
+def _setting(name: str, allowed: str) -> Setting:
+    bounds = [int(number) for number in re.findall(r"\d+", allowed)]
+    if not bounds:
+        return Setting(name, "yes", ["maybe", "1", "2", "yes please"])
+    least, greatest = bounds
+    bad = [greatest + 1, least - 1, "soon", "1.5", "1h", 2**63, 2**64]
+    return Setting(name, str(least + 5), [str(value) for value in bad])
 
 
-SETTINGS = [
-    Setting("max-ttl-ms", 86_400_000, 1, 31_536_000_000),
-    Setting("max-waiters", 100_000, 0, 10_000_000),
-    Setting("restart-grace-ms", 0, 0, 86_400_000),
-]
+ROWS = table(sections(DOCS / "operating.md")["Settings"])
+SETTINGS = [_setting(row[0].strip("`").removeprefix("slock."), row[2]) for row in ROWS]
 each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 
-
-@pytest.fixture
-def refused() -> Iterator[Refused]:
-    """Tries to start a server that should not start, and returns what it wrote."""
-    servers: list[Server] = []
-
-    def start(**settings: object) -> str:
-        server = Server(name="refused", **settings)
-        servers.append(server)
-        assert not server.starts(), f"the server started with {settings}"
-        return server.log()
-
-    yield start
-    for server in servers:
-        server.discard()
+PLACES: dict[str, Callable[[Setting, str], dict[str, object]]] = {
+    "loadmodule": lambda setting, value: {"module_args": [setting.full, value]},
+    "loadmodule, short name": lambda setting, value: {"module_args": [setting.name, value]},
+    "configuration file": lambda setting, value: {setting.keyword: value},
+}
 
 
 @pytest.fixture
@@ -65,113 +60,69 @@ def own(make_server: MakeServer) -> RawConnection:
     return make_server().raw()
 
 
-def _get(raw: RawConnection, setting: Setting) -> int:
-    name, value = raw.ok("CONFIG", "GET", setting.full)
-    assert name == setting.full.encode()
-    return int(value)
+def _shown(raw: RawConnection) -> dict[str, str]:
+    words = [word.decode() for word in raw.ok("CONFIG", "GET", "slock.*")]
+    return {name.removeprefix("slock."): value for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
-def test_there_are_no_other_settings(own: RawConnection) -> None:
-    listed = own.ok("CONFIG", "GET", "slock.*")
-    numbers = {setting.full.encode(): b"%d" % setting.default for setting in SETTINGS}
-    assert dict(zip(listed[::2], listed[1::2], strict=True)) == {**numbers, b"slock.allow-apply": b"no"}
+def _refused(**settings: object) -> list[str]:
+    """Tries to start a server that should not start, and returns the lines that it wrote."""
+    server = Server(name="refused", **settings)
+    try:
+        assert not server.starts(), f"the server started with {settings}"
+        return server.log().splitlines()
+    finally:
+        server.discard()
 
 
-@each_setting
-def test_the_bounds_themselves_are_allowed(own: RawConnection, setting: Setting) -> None:
-    for value in (setting.least, setting.greatest, setting.default):
-        own.ok("CONFIG", "SET", setting.full, value)
-        assert _get(own, setting) == value
-
-
-@each_setting
-def test_a_bad_value_is_refused_at_config_set_and_changes_nothing(
-    own: RawConnection, setting: Setting
-) -> None:
-    for value in setting.bad:
-        assert setting.name in own.error("CONFIG", "SET", setting.full, value), value
-        assert _get(own, setting) == setting.default
-    own.error("CONFIG", "SET", "hz", 50, setting.full, setting.least - 1)
+def test_a_bad_value_is_refused_at_config_set_and_changes_nothing(own: RawConnection) -> None:
+    before = _shown(own)
+    for setting in SETTINGS:
+        for value in setting.bad:
+            assert setting.name in own.error("CONFIG", "SET", setting.full, value), value
+        own.error("CONFIG", "SET", "hz", 50, setting.full, setting.bad[0])
+    assert _shown(own) == before
     assert own.ok("CONFIG", "GET", "hz")[1] != b"50", "all or nothing"
 
 
-@each_setting
-@pytest.mark.parametrize("prefix", ["slock.", ""], ids=["full name", "short name"])
-def test_a_setting_is_an_argument_of_loadmodule(
-    make_server: MakeServer, setting: Setting, prefix: str
-) -> None:
-    value = setting.least + 5
-    raw = make_server(module_args=[prefix + setting.name, value]).raw()
-    assert _get(raw, setting) == value
-
-
-def test_several_settings_are_arguments_of_loadmodule(make_server: MakeServer) -> None:
-    words = [word for setting in SETTINGS for word in (setting.full, setting.least + 7)]
-    raw = make_server(module_args=words).raw()
-    assert [_get(raw, setting) for setting in SETTINGS] == [setting.least + 7 for setting in SETTINGS]
+@pytest.mark.parametrize("place", PLACES)
+def test_settings_are_set_at_the_start(make_server: MakeServer, place: str) -> None:
+    settings: dict[str, object] = {"module_args": []}
+    for setting in SETTINGS:
+        for name, value in PLACES[place](setting, setting.good).items():
+            settings[name] = [*settings[name], *value] if name == "module_args" else value
+    shown = _shown(make_server(**settings).raw())
+    assert shown == {setting.name: setting.good for setting in SETTINGS}
 
 
 @each_setting
-def test_a_setting_is_a_line_of_the_configuration(make_server: MakeServer, setting: Setting) -> None:
-    raw = make_server(**{setting.keyword: setting.greatest}).raw()
-    assert _get(raw, setting) == setting.greatest
-
-
-@each_setting
-def test_the_line_in_the_configuration_wins_or_agrees(make_server: MakeServer, setting: Setting) -> None:
-    """Two values: the server takes one of them, and never a mixture or the default."""
-    raw = make_server(
-        module_args=[setting.full, setting.least + 1], **{setting.keyword: setting.least + 2}
-    ).raw()
-    assert _get(raw, setting) in (setting.least + 1, setting.least + 2)
-
-
-@each_setting
-def test_a_bad_value_at_load_is_refused_with_a_clear_line(refused: Refused, setting: Setting) -> None:
-    for value in (setting.least - 1, setting.greatest + 1, "soon"):
-        for settings in (
-            {"module_args": [setting.full, value]},
-            {"module_args": [setting.name, value]},
-            {setting.keyword: value},
-        ):
-            log = refused(**settings)
-            lines = [line for line in log.splitlines() if setting.name in line]
-            assert lines, f"{settings}: the log does not name the setting:\n{log}"
-    log = refused(module_args=[setting.full, setting.greatest + 1])
-    assert any(str(setting.greatest) in line and setting.name in line for line in log.splitlines()), (
-        f"no line names the setting and its range:\n{log}"
-    )
+@pytest.mark.parametrize("place", PLACES)
+def test_a_bad_value_at_load_is_refused_with_a_clear_line(setting: Setting, place: str) -> None:
+    for bad in setting.bad[:3] if place == "loadmodule" else setting.bad[:1]:
+        lines = [line for line in _refused(**PLACES[place](setting, bad)) if setting.name in line]
+        assert lines, f"{bad}: no line names the setting"
+        if bad == setting.bad[0] and bad.isdigit():
+            assert any(str(int(bad) - 1) in line for line in lines), f"no line names the range: {lines}"
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["slock.no-such-setting", 5], "no-such-setting"),
-        (["max-ttl-ms"], "max-ttl-ms"),
-        (["slock.max-ttl-ms"], "max-ttl-ms"),
-        (["5"], "5"),
-        (["max-ttl-ms", 5, "max-waiters"], "max-waiters"),
-    ],
+    "words", ["no-such-setting 5", "max-ttl-ms", "slock.max-ttl-ms", "5", "max-waiters 5 max-ttl-ms"]
 )
-def test_arguments_that_make_no_sense_are_refused_at_load(
-    refused: Refused, words: list[object], named: str
-) -> None:
-    log = refused(module_args=words)
-    assert any("<slock>" in line and named in line for line in log.splitlines()), log
+def test_arguments_that_make_no_sense_are_refused_at_load(words: str) -> None:
+    named = "no-such-setting" if "such" in words else words.split()[-1]
+    assert any("<slock>" in line and named in line for line in _refused(module_args=words.split()))
 
 
-@each_setting
-def test_config_rewrite_keeps_a_setting_over_a_restart(make_server: MakeServer, setting: Setting) -> None:
-    server = make_server(module_args=[setting.full, setting.least + 1])
+def test_config_rewrite_keeps_settings_over_a_restart(make_server: MakeServer) -> None:
+    server = make_server(module_args=["max-waiters", 1])
     raw = server.raw()
-    raw.ok("CONFIG", "SET", setting.full, setting.least + 3, "slock.allow-apply", "yes")
+    for setting in SETTINGS:
+        raw.ok("CONFIG", "SET", setting.full, setting.good)
     raw.ok("CONFIG", "REWRITE")
     rewritten = (server.directory / "server.conf").read_text()
-    assert f"{setting.full} {setting.least + 3}" in rewritten and "slock.allow-apply yes" in rewritten
     server.stop()
-    raw = configured(server, rewritten).start().raw()
-    assert _get(raw, setting) == setting.least + 3
-    assert raw.ok("CONFIG", "GET", "slock.allow-apply")[1] == b"yes"
+    shown = _shown(configured(server, rewritten).start().raw())
+    assert shown == {setting.name: setting.good for setting in SETTINGS}
 
 
 # --- what each of them does, at once
@@ -180,22 +131,15 @@ def test_config_rewrite_keeps_a_setting_over_a_restart(make_server: MakeServer, 
 def test_the_greatest_ttl_is_obeyed_at_once(own: RawConnection) -> None:
     fence = own.ok("SLOCK.LOCK", "k", "a", 60_000)
     own.ok("CONFIG", "SET", "slock.max-ttl-ms", 5000)
-    for words in (("LOCK", "j"), ("RLOCK", "j"), ("EXTEND", "k"), ("DOWNGRADE", "k"), ("UPGRADE", "k")):
-        text = own.error(f"SLOCK.{words[0]}", words[1], "a", 5001)
+    for words in ("LOCK j", "RLOCK j", "EXTEND k", "DOWNGRADE k", "UPGRADE k", "MLOCK 1 j", "MEXTEND 1 k"):
+        text = own.error(*f"SLOCK.{words} a 5001".split())
         assert text.startswith("ERR ") and "ttl" in text and "5000" in text
-    assert "5000" in own.error("SLOCK.MLOCK", 1, "j", "a", 5001)
-    assert "5000" in own.error("SLOCK.MEXTEND", 1, "k", "a", 5001)
     assert own.ok("SLOCK.PTTL", "k", "a") > 5000, "present holds are left alone"
     assert own.ok("SLOCK.CHECK", "k", fence) == 1
     assert own.ok("SLOCK.LOCK", "j", "a", 5000)
-    own.ok("CONFIG", "SET", "slock.max-ttl-ms", 70_000)
-    assert own.ok("SLOCK.EXTEND", "j", "a", 70_000) == 1
-
-
-def test_a_year_may_be_asked_for_where_it_is_allowed(own: RawConnection) -> None:
-    own.ok("CONFIG", "SET", "slock.max-ttl-ms", SETTINGS[0].greatest)
-    assert own.ok("SLOCK.LOCK", "k", "a", SETTINGS[0].greatest)
-    assert own.ok("SLOCK.PTTL", "k", "a") > SETTINGS[0].greatest - 60_000
+    a_year = 365 * 24 * HOUR
+    own.ok("CONFIG", "SET", "slock.max-ttl-ms", a_year)
+    assert own.ok("SLOCK.EXTEND", "j", "a", a_year) == 1 and own.ok("SLOCK.PTTL", "j", "a") > a_year - 60_000
 
 
 def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> None:
@@ -208,15 +152,14 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
     for words in (("SLOCK.LOCK", "k"), ("SLOCK.RLOCK", "j"), ("SLOCK.MLOCK", 1, "j")):
         assert raw.error(*words, "c", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
     raw.ok("CONFIG", "SET", "slock.max-waiters", 3)
-    third = line.write("c")
-    assert third.is_waiting()
+    waiting.append(line.write("c"))
     raw.ok("CONFIG", "SET", "slock.max-waiters", 0)
-    assert all(waiter.is_waiting() for waiter in [*waiting, third]), "who waits already goes on waiting"
+    assert all(waiter.is_waiting() for waiter in waiting), "who waits already goes on waiting"
     assert raw.error("SLOCK.LOCK", "j", "c", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
     assert raw.ok("SLOCK.LOCK", "j", "c", HOUR) == 0, "without WAIT nothing is full"
     assert raw.ok("SLOCK.LOCK", "free", "c", HOUR, "WAIT", 0), "nor where there is nothing to wait for"
     at_once(server, ("SLOCK.UNLOCK", "k", "x"))
-    for waiter in [*waiting, third]:
+    for waiter in waiting:
         waiter.fence()
         line.release(waiter.token)
 
@@ -225,41 +168,23 @@ def test_the_grace_can_be_ended_at_once(make_server: MakeServer) -> None:
     server = make_server(slock_restart_grace_ms=HOUR)
     raw, locks = server.raw(), Locks(server.client())
     assert raw.error("SLOCK.LOCK", "k", "a", HOUR).startswith("GRACE ")
-    line = Line(server)
-    waiting = line.write("a")
+    waiting = Line(server).write("a")
     assert waiting.is_waiting()
     raw.ok("CONFIG", "SET", "slock.restart-grace-ms", 0)
     waiting.fence()
     assert locks.lock("j", "a", HOUR)
 
 
-def test_the_module_cannot_be_unloaded_from_under_its_locks(raw: RawConnection) -> None:
-    fence = raw.ok("SLOCK.LOCK", "k", "a", 60_000)
-    assert raw.error("MODULE", "UNLOAD", "slock").startswith("ERR ")
-    assert raw.ok("SLOCK.CHECK", "k", fence) == 1
-
-
 # --- the log at load
 
 
-def test_one_line_tells_the_version_at_load(make_server: MakeServer) -> None:
-    lines = [line for line in make_server().log().splitlines() if "<slock>" in line and "SLOCK" in line]
-    assert len(lines) == 1 and "ready" in lines[0], lines
-
-
 @pytest.mark.parametrize(
-    ("policy", "warned"),
-    [
-        ("noeviction", False),
-        ("allkeys-lru", True),
-        ("allkeys-random", True),
-        ("volatile-ttl", True),
-        ("volatile-lru", True),
-    ],
+    ("policy", "warned"), [("noeviction", False), ("allkeys-lru", True), ("volatile-ttl", True)]
 )
-def test_a_policy_that_can_evict_locks_is_warned_of(
+def test_the_version_is_logged_and_a_policy_that_can_evict_locks_is_warned_of(
     make_server: MakeServer, policy: str, warned: bool
 ) -> None:
-    log = make_server(maxmemory_policy=policy, maxmemory="100mb").log()
-    lines = [line for line in log.splitlines() if "<slock>" in line and "maxmemory-policy" in line]
-    assert len(lines) == warned, log
+    log = make_server(maxmemory_policy=policy, maxmemory="100mb").log().splitlines()
+    lines = [line for line in log if "<slock>" in line]
+    assert len([line for line in lines if "SLOCK" in line and "ready" in line]) == 1, lines
+    assert len([line for line in lines if "maxmemory-policy" in line]) == warned, lines

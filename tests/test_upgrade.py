@@ -1,105 +1,136 @@
-"""Changing the mode in one step: UPGRADE and DOWNGRADE, without waiting."""
+"""UPGRADE and DOWNGRADE, with and without waiting. Their rules are proved in the core."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-import redis
 
-from harness import Locks, RawConnection, digest, wait_past
+from harness import RawConnection, RespError, Server, digest, rounds
+from harness.causes import BRIEF, KEY
+from harness.waiting import HOUR, Line, WaitingClient, blocked_clients, serve_in_order, wait_unblocked
 
-SHORT = 60
-LONG = 60_000
-
-
-def test_the_only_reader_becomes_the_writer_with_a_new_fence(locks: Locks) -> None:
-    read = locks.rlock("k", "a", LONG, meta="m")
-    write = locks.upgrade("k", "a", 10 * LONG)
-    assert write > read
-    assert (locks.check("k", read), locks.check("k", write)) == (0, 1)
-    info = locks.full("k")
-    assert (info.mode, info.readers, info.fence) == ("write", 0, write)
-    assert [(h.token, h.fence, h.meta) for h in info.holders] == [(b"a", write, b"m")]
-    assert locks.pttl("k", "a") > LONG
-    assert locks.rlock("k", "b", LONG) == 0
-    assert locks.unlock("k", "a") == 1
+pytest_plugins = ["harness.cleanup"]
 
 
-def test_an_upgrade_is_refused_while_other_readers_remain(client: redis.Redis, locks: Locks) -> None:
-    fence = locks.rlock("k", "a", LONG)
-    locks.rlock("k", "b", LONG)
-    before = digest(client, "k")
-    assert locks.upgrade("k", "a", 10 * LONG) == 0
-    assert digest(client, "k") == before
-    assert locks.check("k", fence) == 1
-    locks.runlock("k", "b")
-    assert locks.upgrade("k", "a", LONG) > fence
+@pytest.fixture
+def line(server: Server) -> Line:
+    return Line(server)
 
 
-def test_an_expired_reader_does_not_hinder_an_upgrade(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", "brief", SHORT)
-    end = client.pexpiretime("k")
-    locks.rlock("k", "a", LONG)
-    wait_past(client, end)
-    assert locks.upgrade("k", "a", LONG)
+def _readers(line: Line, *tokens: str) -> dict[str, int]:
+    return {token: line.locks.rlock(KEY, token, HOUR) for token in tokens}
 
 
-def test_the_writer_becomes_a_reader_with_a_new_fence(locks: Locks) -> None:
-    write = locks.lock("k", "a", LONG, meta="m")
-    read = locks.downgrade("k", "a", LONG // 2)
-    assert read > write
-    assert (locks.check("k", write), locks.check("k", read)) == (0, 1)
-    info = locks.full("k")
-    assert (info.mode, info.readers) == ("read", 1)
-    assert [(h.token, h.fence, h.meta) for h in info.holders] == [(b"a", read, b"m")]
-    assert locks.pttl("k", "a") <= LONG // 2
-    assert locks.lock("k", "w", LONG) == 0
-    assert locks.rlock("k", "b", LONG) > read
-    assert locks.runlock("k", "a") == 1
-
-
-@pytest.mark.parametrize(
-    ("take", "change"), [("SLOCK.LOCK", "SLOCK.UPGRADE"), ("SLOCK.RLOCK", "SLOCK.DOWNGRADE")]
-)
-def test_changing_to_the_mode_one_has_is_a_refresh(
-    client: redis.Redis, locks: Locks, take: str, change: str
+@pytest.mark.parametrize(("take", "change"), [("RLOCK", "UPGRADE"), ("LOCK", "DOWNGRADE")])
+def test_the_mode_changes_in_one_step_with_a_new_fence(
+    line: Line, raw: RawConnection, take: str, change: str
 ) -> None:
-    fence = client.execute_command(take, "k", "a", LONG, "META", "m")
-    assert client.execute_command(change, "k", "a", 10 * LONG) == fence
-    assert locks.pttl("k", "a") > LONG
-    assert locks.full("k").holders[0].meta == b"m"
-    assert client.execute_command(change, "k", "a", 5000) == fence
-    assert locks.pttl("k", "a") <= 5000
+    old = raw.ok(f"SLOCK.{take}", KEY, "a", HOUR, "META", "m")
+    fence = raw.ok(f"SLOCK.{change}", KEY, "a", 2 * HOUR)
+    assert fence > old and (line.locks.check(KEY, old), line.locks.check(KEY, fence)) == (0, 1)
+    info = line.info()
+    expected = ("write", 0) if change == "UPGRADE" else ("read", 1)
+    assert (info.mode, info.readers, info.fence) == (*expected, fence)
+    assert [(h.token, h.fence, h.meta) for h in info.holders] == [(b"a", fence, b"m")]
+    assert line.locks.pttl(KEY, "a") > HOUR
+    assert raw.ok(f"SLOCK.{change}", KEY, "a", 5000) == fence, "in the mode that it has: a refresh"
+    assert line.locks.pttl(KEY, "a") <= 5000 and line.info().holders[0].meta == b"m"
+    assert raw.ok("SLOCK.RLOCK", KEY, "b", HOUR) * (change == "UPGRADE") == 0
+    assert line.release("a") == 1
 
 
-def test_a_downgrade_among_readers_is_a_refresh_of_one(locks: Locks) -> None:
-    fence = locks.rlock("k", "a", LONG)
-    locks.rlock("k", "b", LONG)
-    assert locks.downgrade("k", "a", 10 * LONG) == fence
-    assert locks.pttl("k", "a") > LONG
-    assert locks.pttl("k", "b") <= LONG
-
-
+@pytest.mark.parametrize("wait", [(), ("WAIT", 0)], ids=["at once", "WAIT"])
 @pytest.mark.parametrize("command", ["SLOCK.UPGRADE", "SLOCK.DOWNGRADE"])
-def test_who_holds_nothing_cannot_change_a_mode(
-    client: redis.Redis, locks: Locks, raw: RawConnection, command: str
-) -> None:
-    assert raw.error(command, "free", "a", LONG).startswith("NOTHELD ")
-    assert client.exists("free") == 0
-    locks.rlock("r", "other", LONG)
-    locks.lock("w", "other", LONG)
-    for key in "rw":
-        before = digest(client, key)
-        assert raw.error(command, key, "a", LONG).startswith("NOTHELD ")
-        assert digest(client, key) == before
-    locks.rlock("k", "a", SHORT)
-    end = client.pexpiretime("k")
-    locks.rlock("k", "b", LONG)
-    wait_past(client, end)
-    assert raw.error(command, "k", "a", LONG).startswith("NOTHELD ")
+def test_who_holds_nothing_is_told_notheld(line: Line, raw: RawConnection, command: str, wait: tuple) -> None:
+    options = wait if command == "SLOCK.UPGRADE" else ()
+    line.locks.rlock("r", "other", HOUR)
+    line.locks.lock("w", "other", HOUR)
+    before = [digest(line.client, key) for key in ("free", "r", "w")]
+    for key in ("free", "r", "w"):
+        assert raw.error(command, key, "a", HOUR, *options).startswith("NOTHELD ")
+    assert [digest(line.client, key) for key in ("free", "r", "w")] == before
+    assert blocked_clients(line.client) == 0
 
 
-def test_the_deadline_of_an_upgraded_hold_is_that_of_the_upgrade(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", "a", LONG)
-    assert locks.upgrade("k", "a", SHORT)
-    wait_past(client, client.pexpiretime("k"))
-    assert locks.lock("k", "b", LONG)
+def test_an_upgrade_waits_for_the_other_readers_in_front_of_the_queue(line: Line, raw: RawConnection) -> None:
+    fences = _readers(line, "a", "b", "c")
+    queued = [line.write("w"), line.read("r")]
+    before = digest(line.client, KEY)
+    assert line.locks.upgrade(KEY, "a", HOUR) == 0 and digest(line.client, KEY) == before
+    upgrade = line.upgrade("a", wait=HOUR)
+    assert line.queued() == ["a", "w", "r"]
+    assert (line.info().queue[0].mode, line.info().queue[0].timeout_ms) == ("upgrade", HOUR)
+    # No new reader is admitted; who reads may refresh, and a second upgrader is refused.
+    assert line.locks.rlock(KEY, "new", HOUR) == 0
+    assert line.locks.rlock(KEY, "b", HOUR, wait=0) == fences["b"]
+    assert line.locks.upgrade(KEY, "b", HOUR) == 0
+    assert raw.error("SLOCK.UPGRADE", KEY, "b", HOUR, "WAIT", 0).startswith("DEADLOCK ")
+    line.release("b")
+    assert upgrade.is_waiting() and line.locks.check(KEY, fences["a"]) == 1, "it still reads"
+    line.locks.extend(KEY, "c", BRIEF)
+    fence = upgrade.fence()
+    assert fence > max(fences.values()) and line.locks.check(KEY, fences["a"]) == 0
+    assert (line.info().mode, line.holders(), line.queued()) == ("write", ["a"], ["w", "r"])
+    line.release("a")
+    serve_in_order(line, queued)
+
+
+LOSE = {
+    "its deadline": lambda line: line.locks.extend(KEY, "a", BRIEF),
+    "RUNLOCK": lambda line: line.locks.runlock(KEY, "a"),
+    "DEL": lambda line: line.client.delete(KEY),
+    "SET": lambda line: line.client.set(KEY, "a string"),
+}
+
+
+@pytest.mark.parametrize("lose", LOSE.values(), ids=LOSE)
+def test_an_upgrader_that_loses_its_read_hold_is_told(line: Line, lose: Callable[[Line], object]) -> None:
+    _readers(line, "a", "b")
+    upgrade, reader = line.upgrade("a"), line.read("r")
+    lose(line)
+    if lose is LOSE["SET"]:
+        assert upgrade.error().startswith("WRONGTYPE ") and reader.error().startswith("WRONGTYPE ")
+    else:
+        assert upgrade.error().startswith("NOTHELD ") and reader.fence()
+    wait_unblocked(line.client)
+
+
+def test_an_upgrade_and_its_departure_in_one_iteration(line: Line, server: Server) -> None:
+    """Told and the writer, or not told and still a reader: never in between."""
+    control = server.raw()
+    waiter: WaitingClient | None = None
+    for number in range(rounds(45, 150)):
+        how = ("KILL", "TIMEOUT", "ERROR")[number % 3]
+        _readers(line, "a", "b")
+        waiter = waiter or WaitingClient(server, "a")
+        waiter.ask("SLOCK.UPGRADE", KEY, "a", HOUR, "WAIT", 0)
+        line.wait_until_waiting(waiter)
+        gone = ("CLIENT", "KILL", "ID", waiter.id) if how == "KILL" else ("CLIENT", "UNBLOCK", waiter.id, how)
+        assert control.pipeline([("SLOCK.RUNLOCK", KEY, "b"), gone])[0] == 1
+        told = waiter.outcome()
+        granted = isinstance(told, int) and told > 0
+        assert granted or told in (0, None) or isinstance(told, RespError)
+        assert line.info().mode == ("write" if granted else "read")
+        assert line.queued() == [] and line.release("a") == 1
+        if how == "KILL":
+            waiter = None
+    wait_unblocked(line.client)
+
+
+def test_a_downgrade_admits_the_readers_at_the_head_and_no_writer(line: Line) -> None:
+    fences = [line.locks.lock(KEY, "a", HOUR)]
+    r1, r2, writer, r3 = line.read("r1"), line.read("r2"), line.write("w"), line.read("r3")
+    fences += [line.locks.downgrade(KEY, "a", HOUR), r1.fence(), r2.fence()]
+    assert (line.holders(), line.queued()) == (["a", "r1", "r2"], ["w", "r3"])
+    for token in ("r1", "a", "r2"):
+        assert writer.is_waiting() and line.release(token) == 1
+    fences.append(writer.fence())
+    assert r3.is_waiting()
+    # Down and up again while others queue: nobody slips in between.
+    fences += [line.locks.downgrade(KEY, "w", HOUR)]
+    assert r3.fence() and line.release("r3") == 1
+    behind = line.write("behind")
+    fences += [line.locks.upgrade(KEY, "w", HOUR, wait=0), line.locks.downgrade(KEY, "w", HOUR)]
+    assert fences == sorted(set(fences)) and behind.is_waiting()
+    assert line.locks.rlock(KEY, "new", HOUR) == 0

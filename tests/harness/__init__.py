@@ -1,13 +1,14 @@
 """What the tests know about servers. A test file imports from here and from nowhere deeper."""
 
 from harness.aof import aof_commands, aof_directory, parse_commands, rewrite_aof, wait_until_logged
+from harness.clock import Clock
 from harness.cluster import Cluster, key_slot
 from harness.effort import rounds
 from harness.events import Event, Events
 from harness.locks import Holder, Info, Locks, LockState, Waiter, digest, lock_state
 from harness.raw import Push, RawConnection, RespError, encode_command
 from harness.replication import ReplicationStream, promote, replica_of, wait_synced
-from harness.server import Clock, Server, ServerError
+from harness.server import Server, ServerError
 from harness.wait import now_ms, stays, wait_past, wait_until
 
 __all__ = [

@@ -40,9 +40,6 @@ _NOTED = re.compile(
 # Normal, waiting, just unblocked, about to be closed: nothing that a command leaves behind.
 _PASSING = set("NbucA")
 
-# What was sent at the very end of a test may not have been read by the server yet.
-SETTLE_SECONDS = 2.0
-
 
 class ConnectionState:
     """What one connection should be, by what was sent on it."""
@@ -115,8 +112,11 @@ class NotedConnection(redis.Connection):
         self._state.note(b"".join(part.encode() if isinstance(part, str) else bytes(part) for part in parts))
 
 
-def check_connections(servers: Iterable[Server]) -> None:
-    """Fails when a connection is not what its own commands have made of it."""
+def check_connections(servers: Iterable[Server], timeout: float = 2.0) -> None:
+    """Fails when a connection is not what its own commands have made of it.
+
+    What was sent at the very end of a test may not have been read by the server yet.
+    """
     by_server: dict[int, list[ConnectionState]] = {}
     for state in list(ConnectionState.every):
         if state.is_open:
@@ -126,10 +126,10 @@ def check_connections(servers: Iterable[Server]) -> None:
     for server in servers:
         states = by_server.get(server.port)
         if states and server.is_running and not server.is_paused:
-            _check(server, states)
+            _check(server, states, timeout)
 
 
-def _check(server: Server, states: list[ConnectionState]) -> None:
+def _check(server: Server, states: list[ConnectionState], timeout: float) -> None:
     wrong: list[str] = []
 
     def agrees() -> bool:
@@ -138,6 +138,6 @@ def _check(server: Server, states: list[ConnectionState]) -> None:
         return not wrong
 
     try:
-        wait_until(agrees, SETTLE_SECONDS)
+        wait_until(agrees, timeout)
     except AssertionError:
         raise AssertionError("\n".join([f"not what it was, at {server}:", *wrong])) from None

@@ -19,10 +19,7 @@ DATABASES = (0, 2)
 
 
 class Load:
-    """Takes, changes and gives back locks until `stop`; each of its holds outlives the test.
-
-    It is stopped before its server is: an error reply that is not an answer to a question of locking fails.
-    """
+    """Takes, changes and gives back locks until `stop`, which comes before its server's."""
 
     def __init__(self, server: Server) -> None:
         self.changes = 0
@@ -80,19 +77,21 @@ class Load:
 
 def all_digests(server: Server) -> dict[tuple[int, bytes], str]:
     digests = {}
-    for database in DATABASES:
+    for database in (0, 1, 2):
         client = server.client(db=database)
-        keys = client.keys()
-        for key in keys:
-            digests[database, key] = digest(client, key)
+        digests |= {(database, key): digest(client, key) for key in client.scan_iter()}
         client.close()
     return digests
 
 
-def agree(primary: Server, *replicas: Server) -> None:
+def level(primary: Server, *replicas: Server) -> None:
     """Nobody changes anything now: each replica has the primary's keys, with the same digests."""
     here = all_digests(primary)
-    assert here, "the load should leave locks behind"
     for replica in replicas:
         wait_synced(primary, replica)
         assert all_digests(replica) == here, replica
+
+
+def agree(primary: Server, *replicas: Server) -> None:
+    assert all_digests(primary), "the load should leave locks behind"
+    level(primary, *replicas)

@@ -8,22 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True)
-class _Hold:
-    token: str
-    mode: str
-    fence: int
-    until: float
-
-
-@dataclass
-class _Lock:
-    inside: dict[str, _Hold] = field(default_factory=dict)
-    fences: set[int] = field(default_factory=set)
-    greatest: int = 0
+from collections import defaultdict
 
 
 class Oracle:
@@ -31,40 +16,38 @@ class Oracle:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._locks: dict[str, _Lock] = {}
+        # Of each key: who is inside, with its mode and until when; all fences, and the greatest.
+        self._inside: dict[str, dict[str, tuple[str, float]]] = defaultdict(dict)
+        self._fences: dict[str, set[int]] = defaultdict(set)
+        self._greatest: dict[str, int] = defaultdict(int)
         self.violations: list[str] = []
         self.grants = 0
 
     def asks(self, key: str) -> int:
         """Call it before a request: whatever this gives, the fence of that request must be greater."""
         with self._mutex:
-            return self._lock(key).greatest
+            return self._greatest[key]
 
     def granted(
         self, key: str, token: str, mode: str, fence: int, asked_at: int, until: float = float("inf")
     ) -> None:
         """A reply has granted the lock; `until` is the time.monotonic() up to which it surely is held."""
         with self._mutex:
-            lock, now = self._lock(key), time.monotonic()
+            now, inside, fences = time.monotonic(), self._inside[key], self._fences[key]
             self.grants += 1
-            if fence <= asked_at or fence in lock.fences:
+            if fence <= asked_at or fence in fences:
                 self.violations.append(f"{key}: {token} got fence {fence}, known before: {asked_at}")
-            lock.fences.add(fence)
-            lock.greatest = max(lock.greatest, fence)
+            fences.add(fence)
+            self._greatest[key] = max(self._greatest[key], fence)
             if now >= until:
                 return
-            lock.inside = {name: hold for name, hold in lock.inside.items() if hold.until > now}
-            mine = _Hold(token, mode, fence, until)
-            for other in lock.inside.values():
-                if "write" in (mode, other.mode):
-                    self.violations.append(f"{key}: at {now} {mine} beside {other}")
-            lock.inside[token] = mine
+            for other, (its_mode, its_end) in inside.items():
+                if its_end > now and "write" in (mode, its_mode):
+                    self.violations.append(f"{key}: at {now} {token} ({mode}) beside {other} ({its_mode})")
+            inside[token] = mode, until
 
     def leaves(self, key: str, token: str) -> bool:
         """Call it before a release. Whether the client must still hold, so that its release must be 1."""
         with self._mutex:
-            hold = self._lock(key).inside.pop(token, None)
-            return hold is not None and hold.until > time.monotonic()
-
-    def _lock(self, key: str) -> _Lock:
-        return self._locks.setdefault(key, _Lock())
+            _, until = self._inside[key].pop(token, ("", 0.0))
+            return until > time.monotonic()

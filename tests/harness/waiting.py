@@ -1,7 +1,6 @@
 """Clients that wait, put into a queue one by one, so that a test knows the order in which they stand.
 
-A request waits when the server says that its connection is blocked (`CLIENT LIST`, flag `b`): that does not
-ask the queue that is under test, and is true in the instant the request has been taken in.
+A request waits when the server says that its connection is blocked: that does not ask the queue under test.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from harness.raw import Argument, RawConnection, RespError
 from harness.server import Server
 from harness.wait import wait_until
 
-# A hold that cannot end by itself while a test runs: who gets the lock got it for another reason.
+# A hold that cannot end by itself while a test runs.
 HOUR = 3_600_000
 
 # How long a reply may take. Nothing but a lost wake-up takes so long.
@@ -24,11 +23,7 @@ Command = tuple[Argument, ...]
 
 
 class WaitingClient:
-    """A connection that has sent one request and has not read its reply.
-
-    All are closed when their test has ended (`harness.cleanup`): who was left waiting on a shared server
-    would be granted in the middle of the next test.
-    """
+    """A connection that has sent one request and has not read its reply. `harness.cleanup` closes it."""
 
     every: list[WaitingClient] = []  # noqa: RUF012 -- the registry that the fixture walks
 
@@ -74,7 +69,6 @@ class WaitingClient:
 
     def is_answered(self, seconds: float = 0.0) -> bool:
         """Whether there is something to read, if only that the server has closed the connection."""
-        # Not select(): it knows no socket beyond the first 1024.
         readable = select.poll()
         readable.register(self.connection.socket, select.POLLIN)
         return bool(readable.poll(int(seconds * 1000)))
@@ -95,8 +89,6 @@ class Line:
         self.client = server.client(db=database)
         self.locks = Locks(self.client)
         Line.every.append(self)
-
-    # --- joining
 
     def write(self, token: str, ttl: int = HOUR, *, wait: int = 0) -> WaitingClient:
         return self.join("SLOCK.LOCK", token, ttl, wait=wait)
@@ -120,8 +112,6 @@ class Line:
             REPLY_TIMEOUT,
             f"{waiter} to wait",
         )
-
-    # --- looking
 
     def info(self) -> Info | None:
         return self.locks.full(self.key)
@@ -159,6 +149,23 @@ def blocked_clients(client: Any) -> int:
 def wait_unblocked(client: Any) -> None:
     """Waits until the server blocks nobody any more."""
     wait_until(lambda: blocked_clients(client) == 0, REPLY_TIMEOUT, "no client to be blocked")
+
+
+# What a client library retries or reports, when the connection is not closed without a word.
+RETRIABLE = {"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "UNBLOCKED", "READONLY"}
+
+
+def is_retriable(outcome: Any) -> bool:
+    return isinstance(outcome, RespError) and outcome.prefix in RETRIABLE
+
+
+def all_turned_away(server: Server, waiting: list[WaitingClient]) -> None:
+    """Each gets an error that is retried, or its connection is closed; and nobody waits any more."""
+    outcomes = [waiter.outcome() for waiter in waiting]
+    assert all(outcome is None or is_retriable(outcome) for outcome in outcomes), outcomes
+    client = server.client()
+    wait_unblocked(client)
+    assert client.info("slock")["slock_waiters"] == 0
 
 
 def serve_in_order(line: Line, waiting: list[WaitingClient]) -> list[int]:

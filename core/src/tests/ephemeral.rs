@@ -166,6 +166,21 @@ fn what_befell_the_key_is_nobodys_bond() {
     }
 }
 
+/// It has the same fence.
+#[test]
+fn a_copy_in_another_database_does_not_end_with_the_connection() {
+    let mut scene = bound(WRITE);
+    let in_other = LockId { db: 1, name: b"a"[..].into() };
+    let copy = scene.store.lock(&id("a")).unwrap().clone();
+    scene.store.replace(&in_other, copy);
+    scene.in_one_turn(|scene| {
+        scene.closes(7);
+        let now = scene.now();
+        assert_eq!(scene.manager.extend(&mut scene.store, now, 1, &[b"a"], b"A", 900), Ok(true));
+    });
+    assert!(scene.store.lock(&in_other).is_some() && scene.hold("a", "A").is_none());
+}
+
 #[test]
 fn a_hold_follows_its_key_into_another_database() {
     let mut scene = bound(WRITE);
