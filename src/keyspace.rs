@@ -219,6 +219,8 @@ impl LockStore for Keyspace<'_> {
         for (at, name) in names.iter().enumerate() {
             let key = self.open_key(at, name);
             self.forget_if_stale();
+            // What went until now was not open, or is forgotten.
+            state::with(State::watch_removals);
             self.open.push(key);
         }
     }

@@ -77,6 +77,14 @@ def test_keys_that_go_while_others_are_opened_are_not_touched_again(server: Serv
     assert client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR) > 0
 
 
+def test_keys_that_expire_as_they_are_opened_are_free(server: Server) -> None:
+    client = server.client()
+    for key in ("a", "b", "c"):
+        Locks(client).lock(key, "brief", 20)
+    wait_past(client, now_ms(client) + 25)
+    assert client.execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR) > 0
+
+
 def test_a_lock_that_a_subscriber_deletes_is_given_to_who_waits(server: Server) -> None:
     line = Line(server, "waited-for")
     line.locks.lock("waited-for", "holder", HOUR)
