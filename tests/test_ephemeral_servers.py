@@ -25,6 +25,7 @@ from harness import (
 from harness.bound import hang_up, take_bound
 from harness.load import level
 from harness.many import many
+from harness.settings import free_port
 from harness.waiting import HOUR, Line
 
 pytest_plugins = ["harness.cleanup"]
@@ -75,6 +76,17 @@ def test_a_connection_that_ends_on_a_demoted_primary_changes_nothing(make_server
     line.locks.extend("k", "owner", 30)
     line.write("next").fence()
     level(two, one)
+
+
+def test_a_primary_that_was_a_replica_for_a_moment_knows_only_the_ttl(make_server: MakeServer) -> None:
+    server = make_server()
+    connection, line = take_bound(server), Line(server)
+    line.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    line.client.execute_command("REPLICAOF", "NO", "ONE")
+    waiting = line.write("next")
+    hang_up(server, connection)
+    assert not waiting.is_answered(0.1)
+    assert line.holders() == ["owner"]
 
 
 @pytest.mark.parametrize("mode", ["WRITE", "ALL"])

@@ -1,7 +1,7 @@
 //! Reading the arguments of a command.
 //!
 //! Everything is read and checked before anything is done. A wrong argument is answered with an
-//! error that names it and says what is allowed.
+//! error that names it and says what is allowed, a wrong option with `ERR syntax error`.
 
 use slock_core::WaitPolicy;
 use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, TOKEN_MAX_BYTES, is_token};

@@ -1,4 +1,4 @@
-"""What the tests know about servers. A test file imports from here and from nowhere deeper."""
+"""What most tests know about servers; what only some need is imported from the modules."""
 
 from harness.aof import aof_commands, aof_directory, parse_commands, rewrite_aof, wait_until_logged
 from harness.clock import Clock
