@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
 
 use crate::replication::wire;
-use crate::runtime::state::{self, State};
+use crate::runtime::state;
 use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
 
 /// The keys that an operation works on.
@@ -116,16 +116,7 @@ impl<'c> Keyspace<'c> {
     /// Tells subscribers what has happened. Not while the runtime is in use.
     pub fn announce(mut self) {
         self.close();
-        // A key that comes back within the operation has not gone: the server has announced its coming
-        // (`new`) already.
-        let mut come_back: HashSet<(i32, Box<[u8]>)> = HashSet::new();
-        let mut seen_gone = false;
-        for Announcement { db, name, changed, .. } in &self.unannounced {
-            seen_gone |= changed.is_gone;
-            if changed.is_new && seen_gone {
-                come_back.insert((*db, name.text().bytes().into()));
-            }
-        }
+        let come_back = self.come_back();
         let ctx = self.access.ctx();
         for Announcement { db, name, event, changed } in self.unannounced {
             if let Access::Timer(own) = &self.access {
@@ -137,10 +128,29 @@ impl<'c> Keyspace<'c> {
             }
             (0..changed.outlived).for_each(|_| ctx.announce(c"slock.expire", name));
             ctx.announce(event_name(event), name);
-            if changed.is_gone && (come_back.is_empty() || !come_back.contains(&(db, name.bytes().into()))) {
+            let comes_back =
+                || come_back.as_ref().is_some_and(|keys| keys.contains(&(db, name.bytes().into())));
+            if changed.is_gone && !comes_back() {
                 ctx.announce_gone(name);
             }
         }
+    }
+
+    /// The keys that went within the operation and came back: they have not gone, and the server has announced
+    /// their coming (`new`) already.
+    fn come_back(&self) -> Option<HashSet<(i32, Box<[u8]>)>> {
+        if self.unannounced.len() < 2 {
+            return None;
+        }
+        let mut keys = HashSet::new();
+        let mut seen_gone = false;
+        for Announcement { db, name, changed, .. } in &self.unannounced {
+            seen_gone |= changed.is_gone;
+            if changed.is_new && seen_gone {
+                keys.insert((*db, name.text().bytes().into()));
+            }
+        }
+        Some(keys)
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have.
@@ -186,7 +196,7 @@ impl<'c> Keyspace<'c> {
         let is_open = |lock: LockIdRef<'_>| {
             lock.db == db && open.iter().any(|open| open.name.text().bytes() == lock.name)
         };
-        if !open.is_empty() && state::with(|state| state.has_removed(is_open)) {
+        if state::with(|state| state.take_removals(is_open)) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
         }
     }
@@ -215,12 +225,9 @@ impl LockStore for Keyspace<'_> {
             ctx.select_db(db);
         }
         self.db = db;
-        state::with(State::watch_removals);
         for (at, name) in names.iter().enumerate() {
             let key = self.open_key(at, name);
             self.forget_if_stale();
-            // What went until now was not open, or is forgotten.
-            state::with(State::watch_removals);
             self.open.push(key);
         }
     }

@@ -102,6 +102,9 @@ impl Runtime {
 
     /// After an operation: sees to it that the queues are served when they have to be.
     pub fn schedule(&mut self, now: Timestamp) {
+        if self.manager.is_idle() && !self.waiters.has_left_over() && self.arrived.is_empty() {
+            return;
+        }
         self.schedule_if_work();
         if let (Some(due_ms), Some(timer)) = (self.next_due_ms(now), &mut self.timer) {
             timer.schedule_at(due_ms);
@@ -141,6 +144,20 @@ impl Runtime {
     }
 }
 
+#[derive(Default)]
+struct OwnChange {
+    is_under_way: bool,
+    db: i32,
+    name: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Removals {
+    keys: Vec<LockId>,
+    /// All keys of a database, or they changed places.
+    all: bool,
+}
+
 /// See the module.
 #[derive(Default)]
 pub struct State {
@@ -151,12 +168,11 @@ pub struct State {
     pub is_loading: Cell<bool>,
     /// Whether the server is a replica.
     pub is_replica: Cell<bool>,
-    /// The key that the server is adding, changing or removing because we told it to.
-    own_change: RefCell<Option<LockId>>,
-    /// Keys that went while an operation had keys open, and not by our doing; see `keyspace`.
-    removed: RefCell<Vec<LockId>>,
-    /// All keys of a database went, or changed places, meanwhile.
-    all_removed: Cell<bool>,
+    /// The key that the server is adding or removing because we told it to. The buffer is kept.
+    own_change: RefCell<OwnChange>,
+    /// What went while an operation was under way, and not by our doing; see `keyspace`.
+    removals: RefCell<Removals>,
+    has_removals: Cell<bool>,
     /// The last fence that was given or seen.
     last_fence: Cell<u64>,
     /// What `INFO` shows besides the counters of the manager.
@@ -194,7 +210,8 @@ pub fn notice(notice: Notice) {
         }
         Err(_) => {
             if let Notice::DatabaseChanged(_) | Notice::DatabasesSwapped(..) = notice {
-                state.all_removed.set(true);
+                state.removals.borrow_mut().all = true;
+                state.has_removals.set(true);
             }
             state.notices.borrow_mut().push(notice);
         }
@@ -214,7 +231,8 @@ pub fn key_changed(lock: LockIdRef<'_>) {
                 runtime.schedule_if_work();
             }
             Err(_) => {
-                state.removed.borrow_mut().push(lock.into());
+                state.removals.borrow_mut().keys.push(lock.into());
+                state.has_removals.set(true);
                 state.notices.borrow_mut().push(Notice::KeyChanged(lock.into()));
             }
         }
@@ -229,32 +247,34 @@ impl State {
 
     /// Whether the server is changing this key because we told it to.
     pub fn is_own_change(&self, lock: LockIdRef<'_>) -> bool {
-        self.own_change.borrow().as_ref().is_some_and(|own| own.as_ref() == lock)
+        let own = self.own_change.borrow();
+        own.is_under_way && own.db == lock.db && *own.name == *lock.name
     }
 
     /// Runs a change of this key that is our own doing.
     pub fn as_own_change<R>(&self, lock: LockIdRef<'_>, change: impl FnOnce() -> R) -> R {
-        struct Until<'s>(&'s RefCell<Option<LockId>>);
+        struct Until<'s>(&'s RefCell<OwnChange>);
         impl Drop for Until<'_> {
             fn drop(&mut self) {
-                self.0.replace(None);
+                self.0.borrow_mut().is_under_way = false;
             }
         }
-        self.own_change.replace(Some(lock.into()));
+        let mut own = self.own_change.borrow_mut();
+        own.name.clear();
+        own.name.extend_from_slice(lock.name);
+        (own.db, own.is_under_way) = (lock.db, true);
+        drop(own);
         let _until_the_end = Until(&self.own_change);
         change()
     }
 
-    /// Forgets which keys have gone so far: an operation begins to open keys.
-    pub fn watch_removals(&self) {
-        if self.all_removed.replace(false) || !self.removed.borrow().is_empty() {
-            self.removed.borrow_mut().clear();
+    /// Whether a key for which `is_open` says so has gone since the last call, while an operation was under
+    /// way and not by its doing.
+    pub fn take_removals(&self, mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
+        self.has_removals.replace(false) && {
+            let removals = self.removals.take();
+            removals.all || removals.keys.iter().any(|lock| is_open(lock.as_ref()))
         }
-    }
-
-    /// Whether a key for which `is_open` says so has gone since.
-    pub fn has_removed(&self, mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
-        self.all_removed.get() || self.removed.borrow().iter().any(|lock| is_open(lock.as_ref()))
     }
 
     /// The last fence that was given or seen.

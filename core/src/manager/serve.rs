@@ -35,6 +35,12 @@ enum Assessment {
 }
 
 impl LockManager {
+    /// Whether there is nothing to do now or later: nobody waits, and no hold ends with a connection.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.waitlist.is_empty() && self.ephemeral.is_empty() && self.results.is_empty()
+    }
+
     /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
     #[must_use]
     pub fn has_work(&self) -> bool {
