@@ -40,7 +40,7 @@ pub fn mrlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 fn one(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 3, usize::MAX)?;
+    let mut args = Args::new(args);
     let key = args.key()?;
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
     let options = args.options(want != Want::Upgrade)?;
@@ -48,7 +48,7 @@ fn one(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
 }
 
 fn many(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 4, usize::MAX)?;
+    let mut args = Args::new(args);
     let keys = args.keys(2)?;
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
     let options = args.options(true)?;

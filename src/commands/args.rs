@@ -39,10 +39,9 @@ pub struct Options<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// The arguments of a command that takes at least `least` and at most `most` after its name.
-    pub fn new(args: &'a [Str<'a>], least: usize, most: usize) -> Result<Self, Reply> {
-        let rest = args.get(1..).unwrap_or_default();
-        if (least..=most).contains(&rest.len()) { Ok(Self { rest }) } else { Err(Reply::WrongArity) }
+    /// The arguments of a command, after its name. The server has counted them by the command's arity.
+    pub fn new(args: &'a [Str<'a>]) -> Self {
+        Self { rest: args.get(1..).unwrap_or_default() }
     }
 
     /// The next argument.

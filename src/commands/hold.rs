@@ -26,7 +26,7 @@ pub fn runlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 fn release(ctx: Ctx<'_>, args: &[Str<'_>], mode: Mode) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 2, 2)?;
+    let mut args = Args::new(args);
     let (key, token) = (args.key()?, args.token()?);
     on_primary()?;
     let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
@@ -37,13 +37,13 @@ fn release(ctx: Ctx<'_>, args: &[Str<'_>], mode: Mode) -> Result<Reply, Reply> {
 }
 
 pub fn extend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 3, 3)?;
+    let mut args = Args::new(args);
     let key = args.key()?;
     extend_all(ctx, key, &[key[0].bytes()], args.token()?, args.ttl_ms()?)
 }
 
 pub fn mextend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 4, usize::MAX)?;
+    let mut args = Args::new(args);
     let keys = args.keys(2)?;
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
     args.end()?;
@@ -66,7 +66,7 @@ fn extend_all(
 }
 
 pub fn downgrade(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 3, 3)?;
+    let mut args = Args::new(args);
     let (key, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
     on_primary()?;
     let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
@@ -76,7 +76,7 @@ pub fn downgrade(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 pub fn munlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 3, usize::MAX)?;
+    let mut args = Args::new(args);
     let (keys, token) = (args.keys(1)?, args.token()?);
     args.end()?;
     on_primary()?;

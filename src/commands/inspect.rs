@@ -34,13 +34,13 @@ fn pttl_ms(ctx: Ctx<'_>, key: Str<'_>, token: &[u8], now_ms: u64) -> Result<i64,
 }
 
 pub fn pttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 2, 2)?;
+    let mut args = Args::new(args);
     let (key, token) = (args.key()?, args.token()?);
     pttl_ms(ctx, key[0], token, server::now().unix_ms()).map(Reply::Int)
 }
 
 pub fn mpttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 3, usize::MAX)?;
+    let mut args = Args::new(args);
     let (keys, token) = (args.keys(1)?, args.token()?);
     args.end()?;
     let now_ms = server::now().unix_ms();
@@ -52,7 +52,7 @@ pub fn mpttl(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 pub fn check(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 2, 2)?;
+    let mut args = Args::new(args);
     let (key, fence) = (args.key()?, args.fence()?);
     let now_ms = server::now().unix_ms();
     let live =
@@ -61,7 +61,7 @@ pub fn check(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args, 1, usize::MAX)?;
+    let mut args = Args::new(args);
     let key = args.key()?;
     let listed = args.full_count()?;
     let id = LockIdRef { db: ctx.db(), name: key[0].bytes() };
