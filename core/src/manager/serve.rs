@@ -271,6 +271,7 @@ impl LockManager {
     pub(super) fn look_again_when_due(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         let mut wakes = SmallVec::<[(QueueId, Option<u64>); 1]>::new();
+        let mut changed = SmallVec::<[QueueId; 1]>::new();
         for (at, queue) in waiter.queues.iter().enumerate() {
             if self.waitlist.front(*queue) != Some(request) {
                 continue;
@@ -281,13 +282,19 @@ impl LockManager {
                     let collected_ms = store.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
                     Some(collected_ms.min(until_ms)).filter(|at_ms| *at_ms != u64::MAX)
                 }
-                _ => None,
+                Ok(_) => None,
+                // What was seen of the name has been forgotten since: it has to be looked at anew.
+                Err(_) => {
+                    changed.push(*queue);
+                    None
+                }
             };
             wakes.push((*queue, wake_ms));
         }
         for (queue, wake_ms) in wakes {
             self.waitlist.set_wake(queue, wake_ms);
         }
+        changed.into_iter().for_each(|queue| self.mark(queue));
     }
 
     /// Grants a request whose names are open: the admissions say that it can be granted.
