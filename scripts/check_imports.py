@@ -1,4 +1,4 @@
-"""Fails when two files of a Rust crate import each other, directly or round about.
+"""Fails when two files of a Rust crate, or two of its folders, import each other, directly or round about.
 
 Reads `use` declarations and paths that begin with `crate::` or `super::`, as text. A `mod` declaration is no
 import; a re-export is one. Tests are left out: they may import anything.
@@ -24,7 +24,7 @@ def modules(root: Path) -> dict[Module, Path]:
     found: dict[Module, Path] = {}
     for file in sorted(root.rglob("*.rs")):
         parts = file.relative_to(root).with_suffix("").parts
-        if "tests" in parts or file.name == "check.rs":
+        if "tests" in parts or file.name == "invariants.rs":
             continue
         found[parts[:-1] if parts[-1] in ("mod", "lib") else parts] = file
     return found
@@ -74,6 +74,15 @@ def resolve(module: Module, path: list[str], known: dict[Module, Path]) -> Modul
     return target
 
 
+def of_folders(graph: dict[Module, set[Module]]) -> dict[Module, set[Module]]:
+    """The same graph between what stands directly below the root. The root itself may import all."""
+    folders: dict[Module, set[Module]] = {module[:1]: set() for module in graph if module}
+    for module, targets in graph.items():
+        if module:
+            folders[module[:1]] |= {target[:1] for target in targets if target and target[0] != module[0]}
+    return folders
+
+
 def circles(graph: dict[Module, set[Module]]) -> list[list[Module]]:
     """The sets of modules that reach each other (R. Tarjan, 1972)."""
     index: dict[Module, int] = {}
@@ -114,7 +123,11 @@ def main() -> int:
             for module in circle:
                 inside = ", ".join(str(known[target]) for target in sorted(graph[module]) if target in circle)
                 print(f"  {known[module]} imports {inside}")
-        print(f"{root}: {len(known)} files, {len(found)} circles of imports")
+        folders = circles(of_folders(graph))
+        for circle in folders:
+            failed = True
+            print(f"{root}: these folders import each other: {', '.join(folder[0] for folder in circle)}")
+        print(f"{root}: {len(known)} files, {len(found) + len(folders)} circles of imports")
     return int(failed)
 
 

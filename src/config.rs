@@ -1,43 +1,17 @@
-//! The settings, each with its default and bounds.
-//!
-//! They are told what to call when one of them has changed, and ask nobody.
+//! The settings: their names, defaults and bounds. Their values are in `state`.
 
-use std::cell::Cell;
 use std::ffi::CStr;
 
 use crate::server::{self, BoolSetting, Ctx, IntSetting};
+use crate::state::{self, Notice, Settings, TTL_MAX_MS, notice};
 
-/// The longest ttl: a year.
-pub const TTL_MAX_MS: i64 = 31_536_000_000;
-
-/// The present values, and whom to tell of a new one.
-struct Config {
-    max_ttl_ms: Cell<i64>,
-    max_waiters: Cell<i64>,
-    restart_grace_ms: Cell<i64>,
-    allow_apply: Cell<bool>,
-    changed: Cell<fn()>,
+fn get<T>(look: impl FnOnce(&Settings) -> T) -> T {
+    state::with(|state| look(&state.settings))
 }
 
-thread_local! {
-    static CONFIG: Config = const {
-        Config {
-            max_ttl_ms: Cell::new(86_400_000),
-            max_waiters: Cell::new(100_000),
-            restart_grace_ms: Cell::new(0),
-            allow_apply: Cell::new(false),
-            changed: Cell::new(|| {}),
-        }
-    };
-}
-
-fn with<R>(look: impl FnOnce(&Config) -> R) -> R {
-    CONFIG.with(look)
-}
-
-fn set(change: impl FnOnce(&Config)) {
-    with(change);
-    with(|config| config.changed.get())();
+fn set(change: impl FnOnce(&Settings)) {
+    get(change);
+    notice(Notice::SettingsChanged);
 }
 
 /// How long a hold may last, what `WAIT` may cost in memory, how careful to be after a crash.
@@ -47,24 +21,24 @@ static INTEGERS: [IntSetting; 3] = [
         default: 86_400_000,
         min: 1,
         max: TTL_MAX_MS,
-        get: max_ttl_ms,
-        set: |value| set(|config| config.max_ttl_ms.set(value)),
+        get: || get(|settings| settings.max_ttl_ms.get()),
+        set: |value| set(|settings| settings.max_ttl_ms.set(value)),
     },
     IntSetting {
         name: c"max-waiters",
         default: 100_000,
         min: 0,
         max: 10_000_000,
-        get: || with(|config| config.max_waiters.get()),
-        set: |value| set(|config| config.max_waiters.set(value)),
+        get: || get(|settings| settings.max_waiters.get()),
+        set: |value| set(|settings| settings.max_waiters.set(value)),
     },
     IntSetting {
         name: c"restart-grace-ms",
         default: 0,
         min: 0,
         max: 86_400_000,
-        get: || with(|config| config.restart_grace_ms.get()),
-        set: |value| set(|config| config.restart_grace_ms.set(value)),
+        get: || get(|settings| settings.restart_grace_ms.get()),
+        set: |value| set(|settings| settings.restart_grace_ms.set(value)),
     },
 ];
 
@@ -72,34 +46,9 @@ static INTEGERS: [IntSetting; 3] = [
 static SWITCHES: [BoolSetting; 1] = [BoolSetting {
     name: c"allow-apply",
     default: false,
-    get: allow_apply,
-    set: |value| set(|config| config.allow_apply.set(value)),
+    get: || get(|settings| settings.allow_apply.get()),
+    set: |value| set(|settings| settings.allow_apply.set(value)),
 }];
-
-/// The longest ttl that a command may ask for.
-pub fn max_ttl_ms() -> i64 {
-    with(|config| config.max_ttl_ms.get())
-}
-
-/// How many requests may wait at a time, on the whole server.
-pub fn max_waiters() -> usize {
-    usize::try_from(with(|config| config.max_waiters.get())).unwrap_or(0)
-}
-
-/// For how long after a start no new hold is given.
-pub fn restart_grace_ms() -> u64 {
-    with(|config| config.restart_grace_ms.get()).unsigned_abs()
-}
-
-/// Whether ordinary clients may use `SLOCK.APPLY`, to feed a stream of changes into this server.
-pub fn allow_apply() -> bool {
-    with(|config| config.allow_apply.get())
-}
-
-/// From now on this is called after every change.
-pub fn when_changed(call: fn()) {
-    with(|config| config.changed.set(call));
-}
 
 /// What the `loadmodule` line gives to a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Where the core finds its locks: the server's keys.
 //!
-//! [`Keyspace::apply`] is the one way in which an operation changes a stored lock, always in this order: the
+//! [`Keyspace::commit`] is the one way in which an operation changes a stored lock, always in this order: the
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
 //! is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
 
@@ -11,14 +11,14 @@ use smallvec::SmallVec;
 
 use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
 
-use crate::replication::wire;
-use crate::runtime::state;
+use crate::replication::{has_listeners, wire};
 use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
+use crate::state;
 
 /// The keys that an operation works on.
 pub struct Keyspace<'c> {
     access: Access<'c>,
-    /// Whether changes have to be written out for others; see [`Ctx::has_listeners`].
+    /// Whether changes have to be written out for others; see `replication::listeners`.
     has_listeners: bool,
     db: i32,
     open: SmallVec<[OpenKey<'c>; 1]>,
@@ -93,7 +93,7 @@ pub struct Changed {
 impl<'c> Keyspace<'c> {
     /// The keys of a command, in the order in which the operation names them.
     pub fn of_command(ctx: Ctx<'c>, named: &'c [Str<'c>]) -> Self {
-        Self::new(Access::Command(ctx, named), ctx.db(), ctx.has_listeners())
+        Self::new(Access::Command(ctx, named), ctx.db(), has_listeners(ctx))
     }
 
     /// All keys, seen from a timer.
@@ -241,7 +241,7 @@ impl LockStore for Keyspace<'_> {
         }
     }
 
-    fn apply(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
+    fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
         let ctx = self.access.ctx();
         let OpenKey { name, key: Some(key) } = &mut self.open[at] else { return };
         let id = LockIdRef { db: self.db, name: name.text().bytes() };
@@ -249,7 +249,7 @@ impl LockStore for Keyspace<'_> {
         if self.has_listeners {
             wire::send(ctx, name.text(), effect);
         } else {
-            ctx.note_change();
+            ctx.count_change();
         }
         ctx.signal_modified(name.text());
         self.unannounced.push(Announcement { db: self.db, name: name.clone(), event, changed });

@@ -6,16 +6,17 @@
 //! | module | owns |
 //! |---|---|
 //! | `commands` | one file a family of commands: parse, ask the core, answer |
-//! | `runtime` | the module's state, the timer that grants, blocked clients, what the server tells us |
+//! | `runtime` | operations for commands, the timer that grants, what the server tells us |
+//! | `state` | the module's state: queues, blocked clients, timer, settings, what is counted |
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
-//! | `replication` | `SLOCK.APPLY`: how a change is written in the log and spoken to replicas |
+//! | `replication` | what replicas and the log see |
 //! | `errors` | how a refusal is worded |
 //! | `config`, `info` | `CONFIG` and `INFO` |
 //! | `server` | the module API, and all `unsafe` code |
 //!
 //! A request travels one way: `commands` parses it, the core's manager decides, `keyspace` applies the
 //! effect to the stored lock, replicates and announces it, and the command answers. Whoever waited for that is
-//! served by `runtime::tick` at the end of the turn.
+//! served by `runtime::end_of_turn` at the end of the turn.
 
 #![deny(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod keyspace;
 mod replication;
 mod runtime;
 mod server;
+mod state;
 
 use redis_module::{Context, RedisString, Status};
 
@@ -61,7 +63,7 @@ fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     accepted(server::register_info::<Info>(ctx), "the INFO section")?;
     accepted(server::subscribe(ctx, &runtime::EVENT_HOOKS), "the event subscriptions")?;
     say_ready();
-    runtime::open(ctx);
+    runtime::start(ctx);
     Ok(())
 }
 
@@ -70,7 +72,7 @@ struct Info;
 impl server::WriteInfo for Info {
     fn write(section: &server::Section) {
         runtime::consult(|manager| {
-            runtime::state::with(|state| info::write(section, &state.metrics, manager));
+            state::with(|state| info::write(section, &state.metrics, manager));
         });
     }
 }

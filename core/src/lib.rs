@@ -44,7 +44,7 @@ pub use fence::Fences;
 pub use ids::{ConnectionId, LockId, LockIdRef, RequestId};
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
-    AcquireOutcome, AcquireRequest, Counters, LockManager, ProbePosition, Turn, WaitPolicy, WaitResult,
+    AcquireOutcome, AcquireRequest, Counters, LockManager, ProbePosition, TimeSlice, WaitPolicy, WaitResult,
 };
 pub use mode::{Mode, Want};
 pub use queue::{Waiter, Waitlist};

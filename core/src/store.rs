@@ -16,10 +16,10 @@ pub trait LockStore {
     /// What stands under the name at this position.
     fn get(&self, at: usize) -> Lookup<'_>;
 
-    /// Makes an effect on the lock at this position last, and makes it known. A `Hold` makes the lock if
+    /// Makes an effect on the lock at this position last, and makes it known to replicas, the log and subscribers. A `Hold` makes the lock if
     /// there is none; a lock that is left without holders goes. Only where [`LockStore::get`] gave
     /// [`Lookup::Lock`]; then it cannot fail.
-    fn apply(&mut self, at: usize, effect: &Effect<'_>, event: Event);
+    fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event);
 
     /// When the key at this position goes by itself, in Unix milliseconds, if it has an expiry.
     fn expires_ms(&self, at: usize) -> Option<u64>;

@@ -1,9 +1,18 @@
-//! `APPLY`: what replicas and the log see. Not for applications. The form is described in
+//! `APPLY`: what replicas and the log run. Not for applications. The form is described in
 //! `replication::wire`.
+//!
+//! Nothing is decided here, no clock is read, nobody is blocked, and to apply a command twice is to
+//! apply it once.
+
+use slock_core::{Effect, LockError, LockIdRef};
 
 use super::args::Args;
-use crate::replication;
-use crate::server::{Ctx, Reply, Str};
+use crate::errors::error_reply;
+use crate::keyspace;
+use crate::replication::wire::{self, Message};
+use crate::replication::{deadline_is_plausible, fence_is_plausible};
+use crate::server::{Ctx, LockKey, Opened, Reply, Str};
+use crate::state::{self, Notice, notice};
 
 pub fn apply(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
@@ -13,6 +22,53 @@ pub fn apply(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     if args.next().is_some() {
         return Err(Reply::WrongArity);
     }
-    replication::apply(ctx, key, change, meta)?;
+    run(ctx, key, change, meta)?;
     Ok(Reply::Int(1))
+}
+
+/// Applies `change [meta]` to a key.
+///
+/// # Errors
+/// An error reply: not from here, not understood, not plausible, or a key of another type.
+fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Reply> {
+    let error = |text: &str| Err(Reply::Error(text.into()));
+    // What this server's log or its primary says is not doubted.
+    let is_trusted = ctx.is_replicated() || ctx.is_loading();
+    if !is_trusted && !state::with(|state| state.settings.allow_apply.get()) {
+        return error("ERR SLOCK.APPLY is for replicas and the log; see slock.allow-apply");
+    }
+    let Some(message) = wire::read(change, meta) else {
+        return error("ERR not a change that this version knows");
+    };
+    if !is_trusted && !message.fence().is_none_or(fence_is_plausible) {
+        return error("ERR the fence lies years ahead");
+    }
+    if !is_trusted && !message.deadline_ms().is_none_or(deadline_is_plausible) {
+        return error("ERR the deadline lies years ahead");
+    }
+    if let Message::Effect(effect) = &message {
+        change_lock(ctx, key, effect)?;
+    }
+    if let Some(fence) = message.fence() {
+        notice(Notice::FenceSeen(fence));
+    }
+    ctx.replicate_verbatim();
+    Ok(())
+}
+
+fn change_lock(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Reply> {
+    let mut open = LockKey::open(ctx, key);
+    if let Opened::OtherType = open.get() {
+        return Err(error_reply(&LockError::WrongType));
+    }
+    let id = LockIdRef { db: ctx.db(), name: key.bytes() };
+    let changed = keyspace::change(&mut open, id, effect);
+    drop(open);
+    ctx.signal_modified(key);
+    if changed.is_gone {
+        ctx.announce_gone(key);
+    }
+    // An operator who feeds a log to a primary changes locks that clients wait for.
+    state::key_changed(id);
+    Ok(())
 }

@@ -6,11 +6,11 @@
 use slock_core::WaitPolicy;
 use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, TOKEN_MAX_BYTES, is_token};
 
-use crate::config;
 use crate::server::{Reply, Str};
+use crate::state::{self, TTL_MAX_MS};
 
 /// The longest wait, in milliseconds: a year. 0 is a wait without limit.
-const WAIT_MAX_MS: i64 = config::TTL_MAX_MS;
+const WAIT_MAX_MS: i64 = TTL_MAX_MS;
 
 /// An error that ends a command.
 pub fn error<T>(text: impl Into<String>) -> Result<T, Reply> {
@@ -94,7 +94,7 @@ impl<'a> Args<'a> {
 
     /// A ttl in milliseconds.
     pub fn ttl_ms(&mut self) -> Result<u64, Reply> {
-        let max = config::max_ttl_ms();
+        let max = state::with(|state| state.settings.max_ttl_ms.get());
         match self.required()?.integer() {
             Some(ttl) if (1..=max).contains(&ttl) => Ok(ttl.unsigned_abs()),
             _ => error(format!("ERR ttl must be an integer from 1 to {max} milliseconds")),

@@ -5,8 +5,8 @@ use slock_core::{LockError, LockManager, Timestamp};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
 use crate::runtime;
-use crate::runtime::state::{self, State};
 use crate::server::{Reply, Str};
+use crate::state::{self, State};
 
 /// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
 /// decides: what it holds are effects.

@@ -1,6 +1,18 @@
-//! How changes reach replicas and the log, and how they are applied there.
+//! What replicas and the log see.
+//!
+//! Every change of a lock, also the grant to a request that has waited, is one effect, and is sent as one
+//! `SLOCK.APPLY` by `keyspace::Keyspace::commit`, before its owner is told. Whoever applies it there runs
+//! `commands::apply`. Waiting itself is never replicated.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `wire` | the form of `SLOCK.APPLY` |
+//! | `listeners` | whether anybody listens: what nobody hears is not sent |
+//! | `plausible` | which fences and deadlines are believed that come from outside |
 
-mod apply;
+mod listeners;
+mod plausible;
 pub mod wire;
 
-pub use apply::run as apply;
+pub use listeners::{has_listeners, look_again};
+pub use plausible::{deadline_is_plausible, fence_is_plausible};

@@ -1,23 +1,16 @@
-//! What runs while the module is loaded: operations for commands, the timer that serves the queues, and what
-//! the server tells us.
+//! What runs while the module is loaded.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `state` | the module's state and the one way to reach it |
-//! | `operate` | an operation for a command; leaving its client waiting |
-//! | `tick` | the timer function: the one place where waiting requests are granted |
-//! | `hooks` | what the server tells us: keys, flushes, connections, roles, configuration |
-//! | `waiters` | blocked clients, by request |
-//! | `timer` | when the timer function runs next |
-//! | `write_gate` | whether the timer may write now |
+//! | `for_commands` | an operation for a command; leaving its client waiting |
+//! | `end_of_turn` | the timer function: the one place where waiting requests are granted |
+//! | `server_events` | what the server tells us: keys, flushes, connections, roles, configuration |
+//!
+//! Its state (queue, timer, blocked clients) is in `state`.
 
-mod hooks;
-mod operate;
-pub mod state;
-mod tick;
-mod timer;
-mod waiters;
-mod write_gate;
+mod end_of_turn;
+mod for_commands;
+mod server_events;
 
-pub use hooks::{DATATYPE_HOOKS, EVENT_HOOKS, deadline_is_plausible, fence_is_plausible, open};
-pub use operate::{acquire, consult, operate};
+pub use for_commands::{acquire, consult, operate};
+pub use server_events::{DATATYPE_HOOKS, EVENT_HOOKS, start};

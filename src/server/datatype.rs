@@ -1,7 +1,7 @@
 //! The data type: what the server does with a stored lock without asking a command.
 //!
 //! The values are `Box<Lock>`. All callbacks but [`free`] run on the main thread; that one may run on a
-//! thread of the server's, and touches nothing but its value, atomic counters and `garbage`.
+//! thread of the server's, and touches nothing but its value, atomic counters and `background_drop`.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,13 +12,13 @@ use redis_module::raw;
 use slock_core::{Lock, LockIdRef, format};
 
 use super::api::api;
+use super::background_drop::drop_in_background;
 use super::ctx::Ctx;
-use super::garbage::drop_in_background;
 use super::guard::guard;
 use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::string::Str;
-use super::{clock, compat, state};
+use super::{clock, compat, loaded};
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -49,11 +49,11 @@ pub fn count_freed(is_counted: bool) {
 }
 
 pub(super) fn raw_type() -> *mut raw::RedisModuleType {
-    state::with(|state| state.raw_type.get())
+    loaded::get(|loaded| &loaded.raw_type).unwrap_or(ptr::null_mut())
 }
 
 fn hooks() -> Option<&'static DatatypeHooks> {
-    state::with(|state| state.datatype_hooks.get())
+    loaded::get(|loaded| &loaded.datatype_hooks)
 }
 
 /// Gives a lock to the server, which calls [`free`] in the end.
@@ -64,12 +64,8 @@ pub(super) fn store(lock: Lock) -> *mut c_void {
 
 /// Registers the type. False if the server refuses.
 pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
-    let bytes = if compat::embeds_expiries() { SERVER_BYTES_EMBEDDED } else { SERVER_BYTES_APART };
-    state::with(|state| {
-        state.datatype_hooks.set(Some(hooks));
-        state.bytes_beside_value.set(bytes);
-        state.knows_persist.set(ctx.knows_command(c"PERSIST"));
-    });
+    loaded::set(|loaded| &loaded.datatype_hooks, hooks);
+    loaded::set(|loaded| &loaded.knows_persist, ctx.knows_command(c"PERSIST"));
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -92,7 +88,7 @@ pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
         copy2: None,
     };
     let created = api!(RedisModule_CreateDataType(ctx.pointer(), NAME.as_ptr(), RDB_VERSION, &mut methods));
-    state::with(|state| state.raw_type.set(created));
+    loaded::set(|loaded| &loaded.raw_type, created);
     !created.is_null()
 }
 
@@ -220,7 +216,7 @@ unsafe extern "C" fn aof_rewrite(
         });
         // To apply a change sets the key's expiry. The server adds the one that the key has, if it has
         // one: a user may have taken it away.
-        if state::with(|state| state.knows_persist.get()) {
+        if loaded::get(|loaded| &loaded.knows_persist) == Some(true) {
             api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
         }
     });
@@ -258,8 +254,9 @@ const SERVER_BYTES_APART: usize = 24 + 64;
 const SERVER_BYTES_EMBEDDED: usize = 24 + 16;
 
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
+    let beside_value = if compat::embeds_expiries() { SERVER_BYTES_EMBEDDED } else { SERVER_BYTES_APART };
     // SAFETY: the server passes a stored value.
-    state::with(|state| state.bytes_beside_value.get()) + unsafe { lock(value) }.heap_bytes()
+    beside_value + unsafe { lock(value) }.heap_bytes()
 }
 
 unsafe extern "C" fn mem_usage2(_: *mut raw::RedisModuleKeyOptCtx, value: *const c_void, _: usize) -> usize {

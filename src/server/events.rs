@@ -10,17 +10,17 @@ use redis_module::raw;
 use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
-use super::hooks::EventHooks;
+use super::hooks::{EventHooks, Loading, Role};
 use super::string::Str;
-use super::{compat, propagation, state};
+use super::{compat, loaded};
 
 fn hooks() -> Option<&'static EventHooks> {
-    state::with(|state| state.event_hooks.get())
+    loaded::get(|loaded| &loaded.event_hooks)
 }
 
 /// Subscribes to what has to be known always. False if the server refuses.
 pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
-    state::with(|state| state.event_hooks.set(Some(hooks)));
+    loaded::set(|loaded| &loaded.event_hooks, hooks);
     let ok = raw::REDISMODULE_OK as i32;
     let keys = raw::REDISMODULE_NOTIFY_EVICTED;
     let server_events = [
@@ -30,9 +30,14 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
         raw::REDISMODULE_EVENT_CLIENT_CHANGE,
         raw::REDISMODULE_EVENT_SWAPDB,
         raw::REDISMODULE_EVENT_CRON_LOOP,
+        raw::REDISMODULE_EVENT_PERSISTENCE,
+        raw::REDISMODULE_EVENT_FORK_CHILD,
+        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+        raw::REDISMODULE_EVENT_CONFIG,
+        raw::REDISMODULE_EVENT_MASTER_LINK_CHANGE,
     ];
     api!(RedisModule_SubscribeToKeyspaceEvents(ctx.pointer(), keys, Some(on_key))) == ok
-        && server_events.into_iter().chain(propagation::EVENTS).all(|id| {
+        && server_events.into_iter().all(|id| {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             api!(RedisModule_SubscribeToServerEvent(ctx.pointer(), event, Some(on_server_event))) == ok
         })
@@ -80,11 +85,12 @@ unsafe extern "C" fn on_server_event(
     guard(c"a server event", || {
         let Some(hooks) = hooks() else { return };
         if !matches!(event.id, raw::REDISMODULE_EVENT_CLIENT_CHANGE | raw::REDISMODULE_EVENT_CRON_LOOP) {
-            propagation::look_again();
+            (hooks.listeners_may_change)();
         }
         match (event.id, sub) {
             (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, sub) => {
-                (hooks.role_changed)(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA);
+                let is_replica = sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_REPLICA;
+                (hooks.role_changed)(if is_replica { Role::Replica } else { Role::Primary });
             }
             (raw::REDISMODULE_EVENT_FLUSHDB, raw::REDISMODULE_SUBEVENT_FLUSHDB_END) => {
                 // SAFETY: the data of this event is of this type, in its first version.
@@ -94,8 +100,9 @@ unsafe extern "C" fn on_server_event(
             (raw::REDISMODULE_EVENT_LOADING, sub) => {
                 let ends =
                     [raw::REDISMODULE_SUBEVENT_LOADING_ENDED, raw::REDISMODULE_SUBEVENT_LOADING_FAILED];
+                let phase = if ends.contains(&sub) { Loading::Ended } else { Loading::Began };
                 // SAFETY: the server lends the context until this callback returns.
-                (hooks.loading)(unsafe { Ctx::from_raw(ctx) }, !ends.contains(&sub));
+                (hooks.loading)(unsafe { Ctx::from_raw(ctx) }, phase);
             }
             (raw::REDISMODULE_EVENT_CRON_LOOP, _) => (hooks.cron)(),
             (raw::REDISMODULE_EVENT_CONFIG, _) => {

@@ -33,14 +33,34 @@ pub struct EventHooks {
     pub flushed: fn(Option<i32>),
     /// Two databases have changed places.
     pub swapped: fn(i32, i32),
-    /// The server has become a replica (true) or a primary (false).
-    pub role_changed: fn(bool),
-    /// The server begins to load a data set (true), or has ended (false).
-    pub loading: fn(Ctx<'_>, bool),
+    /// The server has another role.
+    pub role_changed: fn(Role),
+    /// The server begins to load a data set, or has ended.
+    pub loading: fn(Ctx<'_>, Loading),
     /// `CONFIG SET` has changed something.
     pub configured: fn(),
     /// A connection closes.
     pub disconnected: fn(u64),
     /// Called `hz` times a second.
     pub cron: fn(),
+    /// Somebody may begin or cease to listen to what is replicated.
+    pub listeners_may_change: fn(),
+}
+
+/// What a server is to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It decides.
+    Primary,
+    /// It follows.
+    Replica,
+}
+
+/// How far the loading of a data set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// It begins.
+    Began,
+    /// It has ended, also in vain.
+    Ended,
 }

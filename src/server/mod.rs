@@ -7,7 +7,9 @@
 
 #![allow(unsafe_code)]
 
+mod announce;
 mod api;
+mod background_drop;
 mod blocked;
 mod clock;
 mod cluster;
@@ -17,21 +19,20 @@ mod config;
 mod ctx;
 mod datatype;
 mod events;
-mod garbage;
 mod guard;
 mod hooks;
 mod info;
 mod key;
+mod loaded;
 mod log;
-mod notify;
-mod propagation;
+mod replicate;
 mod reply;
-mod state;
 mod status;
 mod string;
 mod timer;
 
 use api::api;
+pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
 pub use clock::now;
 pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
@@ -40,8 +41,7 @@ pub use config::{BoolSetting, IntSetting, load_configs, register_bool, register_
 pub use ctx::{Ctx, OwnCtx, with_load_ctx};
 pub use datatype::{count_freed, freed_ended_holders, register as register_datatype, stored_locks};
 pub use events::{subscribe, subscribe_to_keys};
-pub use garbage::drop_in_background;
-pub use hooks::{DatatypeHooks, Emit, EventHooks};
+pub use hooks::{DatatypeHooks, Emit, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
 pub use log::{log_notice, log_warning};

@@ -49,6 +49,26 @@ impl Ctx<'_> {
         !reply.is_null() || error != Some(libc::ENOENT)
     }
 
+    /// Whether a replica, a backlog kept for one, or the append-only file listens, or soon will.
+    pub fn info_shows_listeners(self) -> bool {
+        let is_zero = |section, fields: &[&std::ffi::CStr]| {
+            let info = api!(RedisModule_GetServerInfo(self.pointer(), std::ffi::CStr::as_ptr(section)));
+            let all_zero = fields.iter().all(|field| {
+                let mut failed = 0;
+                let value = api!(RedisModule_ServerInfoGetFieldSigned(info, field.as_ptr(), &mut failed));
+                failed == 0 && value == 0
+            });
+            api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
+            all_zero
+        };
+        self.is_replica()
+            || !is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
+            || !is_zero(
+                c"persistence",
+                &[c"aof_enabled", c"aof_rewrite_in_progress", c"aof_rewrite_scheduled"],
+            )
+    }
+
     /// How many replicas are near enough for `min-replicas-to-write`, if that is in force.
     pub fn good_replicas(self) -> Option<i64> {
         let info = api!(RedisModule_GetServerInfo(self.pointer(), c"replication".as_ptr()));

@@ -19,11 +19,16 @@
 //! * Nobody overtakes: a new hold is given to a request at the front of each of its queues, or to a
 //!   newcomer where nobody waits. What a token holds already it may refresh at any time.
 
+mod acquire;
+mod counters;
 mod ephemeral;
-mod operations;
+mod hold;
+mod lock_manager;
+mod lookup;
 mod request;
-mod serve;
+mod serve_queues;
 
-pub use operations::{Counters, LockManager};
+pub use counters::Counters;
+pub use lock_manager::LockManager;
 pub use request::{AcquireOutcome, AcquireRequest, WaitPolicy, WaitResult};
-pub use serve::{ProbePosition, Turn};
+pub use serve_queues::{ProbePosition, TimeSlice};

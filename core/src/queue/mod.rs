@@ -20,7 +20,7 @@
 mod one_queue;
 
 #[cfg(test)]
-mod check;
+mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -250,7 +250,7 @@ impl World {
                 manager.databases_swapped(0, 1);
             }
             Op::StepWallClock(step_us) => self.unix_us = self.unix_us.checked_add_signed(*step_us).unwrap(),
-            Op::StartGrace(ms) => manager.set_grace(now.monotonic_ms() + ms),
+            Op::StartGrace(ms) => manager.set_grace(Some(now.monotonic_ms() + ms)),
             Op::EndWaits => manager.end_waits(&mut || Some(now)),
             Op::Probe => assert!(manager.probe(store, None, &mut || Some(now)).is_none()),
             Op::Delete(name)

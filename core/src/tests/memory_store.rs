@@ -190,7 +190,7 @@ impl LockStore for MemoryStore {
         }
     }
 
-    fn apply(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
+    fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
         let Lookup::Lock(lock) = self.get(at) else { panic!("not a lock: {effect:?}") };
         assert!(effect.at_ms > 0);
         // An effect on a crowd may be dated before the moment of the decision.

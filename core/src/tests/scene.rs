@@ -228,7 +228,7 @@ impl Scene {
     /// No new hold is given for so many milliseconds.
     pub(super) fn starts_grace(&mut self, ms: u64) {
         let until_ms = self.now().monotonic_ms() + ms;
-        self.manager.set_grace(until_ms);
+        self.manager.set_grace(Some(until_ms));
         self.ends_step();
     }
 

@@ -1,4 +1,4 @@
-//! The timer function: the one place where waiting requests are granted.
+//! The end of a turn of the event loop: the one place where waiting requests are granted, by a timer.
 //!
 //! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a
 //! deleted key, a flush, a closed connection, a deadline. A request whose client the server has given up by then
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 
 use slock_core::WaitResult;
 
-use super::state::{self, Runtime, try_with_runtime};
-use super::write_gate::WriteBlock;
 use crate::errors::error_reply;
 use crate::keyspace::Keyspace;
 use crate::server::{OwnCtx, Reply, now};
+use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime};
 
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
@@ -43,19 +42,19 @@ const PROBE_PAUSE_MS: u64 = 10;
 
 /// The end of a turn of the event loop.
 pub fn on_soon(ctx: OwnCtx<'_>) {
-    tick(ctx, |timer| timer.soon_has_fired());
+    tick(ctx, Schedule::soon_has_fired);
 }
 
 /// A moment that was waited for.
 pub fn on_due(ctx: OwnCtx<'_>) {
-    tick(ctx, |timer| timer.due_has_fired());
+    tick(ctx, Schedule::due_has_fired);
 }
 
-fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut super::timer::Timer)) {
+fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut Schedule)) {
     let mut store = Keyspace::of_timer(ctx);
     try_with_runtime(|runtime| {
-        if let Some(timer) = &mut runtime.timer {
-            fired(timer);
+        if let Some(schedule) = &mut runtime.schedule {
+            fired(schedule);
         }
         runtime.tick(ctx, &mut store);
     });
@@ -67,9 +66,9 @@ impl Runtime {
         let (follows, is_replica) = state::with(|state| (state.only_follows(), state.is_replica.get()));
         let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
         let started = Instant::now();
-        let mut turn = || (started.elapsed() < SLICE).then(now);
+        let mut slice = || (started.elapsed() < SLICE).then(now);
         if follows || block.is_some() {
-            self.manager.end_waits(&mut turn);
+            self.manager.end_waits(&mut slice);
         } else {
             self.probe(store);
             while started.elapsed() < ARRIVALS_SLICE
@@ -77,21 +76,21 @@ impl Runtime {
             {
                 store.give_expiry(lock.as_ref());
             }
-            self.manager.serve_queues(store, &mut turn);
+            self.manager.serve_queues(store, &mut slice);
         }
         for (request, result) in self.manager.take_results() {
-            self.waiters.answer(request, reply_to(result));
+            self.blocked_clients.answer(request, reply_to(result));
         }
-        self.waiters.free_left_over();
+        self.blocked_clients.free_left_over();
         let now = now();
         if is_replica {
             self.arrived.clear();
-            self.schedule_if_resigning();
+            self.reschedule_if_resigning();
         } else if follows {
             self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS);
         } else {
             match block {
-                None => self.schedule(now),
+                None => self.reschedule(now),
                 Some(_) if !self.has_work() && self.manager.waitlist().is_empty() => {}
                 Some(WriteBlock::Paused) => self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS),
                 // Time-outs come at their moment; whatever else is to be done waits.
@@ -106,8 +105,8 @@ impl Runtime {
     }
 
     fn schedule_retry(&mut self, at_ms: u64) {
-        if let Some(timer) = &mut self.timer {
-            timer.schedule_at(at_ms);
+        if let Some(schedule) = &mut self.schedule {
+            schedule.at(at_ms);
         }
     }
 
@@ -118,8 +117,8 @@ impl Runtime {
             return;
         }
         let started = Instant::now();
-        let mut turn = || (started.elapsed() < PROBE_SLICE).then(now);
-        self.probe.position = self.manager.probe(store, self.probe.position, &mut turn);
+        let mut slice = || (started.elapsed() < PROBE_SLICE).then(now);
+        self.probe.position = self.manager.probe(store, self.probe.position, &mut slice);
         let is_over = self.probe.position.is_none();
         self.probe.next_ms = now_ms + if is_over { PROBE_EVERY_MS } else { PROBE_PAUSE_MS };
     }

@@ -1,10 +1,10 @@
-//! Operations for commands.
+//! Operations for commands, and leaving their clients waiting.
 
 use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, RequestId, Timestamp, WaitPolicy};
 
-use super::state::{Notice, Runtime, notice, try_with_runtime};
 use crate::keyspace::Keyspace;
 use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, now};
+use crate::state::{Notice, Runtime, notice, try_with_runtime};
 
 /// Looks at the manager. `None` if an operation is under way.
 pub fn consult<R>(look: impl FnOnce(&LockManager) -> R) -> Option<R> {
@@ -20,7 +20,7 @@ pub fn operate<'c, R>(
     let result = try_with_runtime(|runtime| {
         let now = now();
         let result = operation(&mut runtime.manager, &mut store, now);
-        runtime.schedule(now);
+        runtime.reschedule(now);
         result
     });
     store.announce();
@@ -45,7 +45,7 @@ pub fn acquire<'c>(
             }
             outcome => outcome,
         };
-        runtime.schedule(now);
+        runtime.reschedule(now);
         outcome
     });
     store.announce();
@@ -59,7 +59,7 @@ fn wait(runtime: &mut Runtime, ctx: Ctx<'_>, request: RequestId) -> bool {
     }
     match server::block::<WaitingClients>(ctx) {
         Some(handle) => {
-            runtime.waiters.insert(request, handle);
+            runtime.blocked_clients.insert(request, handle);
             true
         }
         None => false,

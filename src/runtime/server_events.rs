@@ -1,25 +1,23 @@
-//! What the server tells us.
+//! What the server tells us, and what becomes of those who wait.
+//!
+//! | event | who waits |
+//! |---|---|
+//! | a key is removed, whoever did it (`DEL`, expiry, eviction, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn |
+//! | a key appears (`RESTORE`, `RENAME`, ...), or its expiry changes | is looked at again; under another type: `WRONGTYPE` |
+//! | `FLUSHALL`, `FLUSHDB`, `SWAPDB` | the same, for all names of the database: nobody is sent away, the locks are free |
+//! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
+//! | this server becomes a replica | is sent away with `UNBLOCKED` |
+//! | `CONFIG SET` | what forbids a grant (too few replicas, a failing disk) is looked at anew |
 //!
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
 
 use slock_core::{LockError, LockIdRef};
 
-use super::state::{self, Notice, Runtime, State, notice, set_grace, try_with_runtime};
-use super::tick;
-use super::timer::Timer;
-use crate::config;
-use crate::replication::wire;
-use crate::server::{self, Ctx, DatatypeHooks, EventHooks, drop_in_background, now, own_ctx};
-
-/// How far ahead of the clock a fence or a deadline may be that comes from outside: ten years. All
-/// further fences are given above such a fence, and must not run out of numbers; a lock that has it must
-/// stay loadable.
-const AHEAD_MAX_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
-
-/// A replica that takes writes cannot tell a `RESTORE` of its primary from one of a client. So much further
-/// ahead may its numbers be, since the primary has judged them by another clock.
-const OTHER_CLOCK_MS: u64 = 24 * 3600 * 1000;
+use super::end_of_turn;
+use crate::replication::{self, deadline_is_plausible, fence_is_plausible, wire};
+use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
+use crate::state::{self, Notice, Runtime, Schedule, State, notice, try_with_runtime};
 
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
@@ -55,43 +53,37 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
     flushed: |db| notice(Notice::DatabaseChanged(db)),
     swapped: |first, second| notice(Notice::DatabasesSwapped(first, second)),
     role_changed: on_role_changed,
-    loading: |ctx, is_loading| {
-        state::with(|state| state.is_loading.set(is_loading));
+    loading: |ctx, phase| {
+        state::with(|state| state.is_loading.set(phase == Loading::Began));
         role_is_known();
         // A long load must not use up the grace period.
-        if !is_loading && !ctx.is_replica() {
-            change_server(|runtime| set_grace(runtime, config::restart_grace_ms(), true));
+        if phase == Loading::Ended && !ctx.is_replica() {
+            change_server(Runtime::begin_grace);
         }
     },
     configured: || change_server(read_configuration),
     disconnected: |connection| notice(Notice::ConnectionClosed(connection)),
     cron: || {
-        try_with_runtime(|runtime| runtime.timer.as_mut().map(Timer::watch_clock));
+        try_with_runtime(|runtime| runtime.schedule.as_mut().map(Schedule::watch_clock));
     },
+    listeners_may_change: replication::look_again,
 };
 
 /// Begins: called once, at load.
-pub fn open(ctx: Ctx<'_>) {
+pub fn start(ctx: Ctx<'_>) {
     state::with(|state| state.is_replica.set(ctx.is_replica()));
     role_is_known();
     change_server(|runtime| {
-        runtime.timer = Some(Timer::new(tick::on_soon, tick::on_due));
+        runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due));
         runtime.is_cluster = own_ctx().as_ctx().is_cluster();
-        runtime.started_ms = now().monotonic_ms();
-        apply_settings(runtime);
+        runtime.begin_grace();
         read_configuration(runtime);
     });
-    config::when_changed(|| change_server(apply_settings));
 }
 
 /// Takes note of something that concerns the whole server.
 fn change_server(change: fn(&mut Runtime)) {
     notice(Notice::ServerChanged(change));
-}
-
-fn apply_settings(runtime: &mut Runtime) {
-    runtime.manager.max_waiters = config::max_waiters();
-    set_grace(runtime, config::restart_grace_ms(), false);
 }
 
 /// Takes note of what the server's configuration means for locks.
@@ -109,10 +101,10 @@ fn read_configuration(runtime: &mut Runtime) {
     runtime.may_evict = may_evict;
 }
 
-fn on_role_changed(is_replica: bool) {
-    state::with(|state| state.is_replica.set(is_replica));
+fn on_role_changed(role: Role) {
+    state::with(|state| state.is_replica.set(role == Role::Replica));
     role_is_known();
-    if is_replica {
+    if role == Role::Replica {
         change_server(|runtime| drop_in_background(runtime.manager.resign(LockError::NotPrimary)));
     }
 }
@@ -123,24 +115,4 @@ fn role_is_known() {
 
 fn last_fence() -> u64 {
     state::with(State::last_fence)
-}
-
-/// Whether a fence that comes from outside can be a real one.
-pub fn fence_is_plausible(fence: u64) -> bool {
-    fence <= latest_ms().saturating_mul(1000)
-}
-
-/// Whether a deadline that comes from outside can be a real one: no lock lives for ever.
-pub fn deadline_is_plausible(deadline_ms: u64) -> bool {
-    deadline_ms <= latest_ms()
-}
-
-fn latest_ms() -> u64 {
-    let now_ms = now().unix_ms();
-    if state::with(|state| state.is_replica.get()) {
-        // The primary's fences tell its clock.
-        now_ms.max(last_fence() / 1000) + AHEAD_MAX_MS + OTHER_CLOCK_MS
-    } else {
-        now_ms + AHEAD_MAX_MS
-    }
 }

@@ -13,14 +13,14 @@ use crate::server::{Handle, HandleKey, Reply};
 
 /// See the module. Trees, so that no client pays for the growth of a table.
 #[derive(Default)]
-pub struct Waiters {
+pub struct BlockedClients {
     handle_of: BTreeMap<RequestId, Handle>,
     request_of: BTreeMap<HandleKey, RequestId>,
     /// Clients that have gone or were answered by a callback; the server's part is to be freed.
     left_over: Vec<Handle>,
 }
 
-impl Waiters {
+impl BlockedClients {
     /// This client waits for the answer to this request.
     pub fn insert(&mut self, request: RequestId, handle: Handle) {
         self.request_of.insert(handle.key(), request);
@@ -49,7 +49,7 @@ impl Waiters {
         }
     }
 
-    /// Whether [`Waiters::free_left_over`] has something to do.
+    /// Whether [`BlockedClients::free_left_over`] has something to do.
     pub fn has_left_over(&self) -> bool {
         !self.left_over.is_empty()
     }

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::operations::{Admissions, LockManager, Scan, hold_at, same_hold};
+use super::acquire::{Admissions, same_hold};
+use super::lock_manager::{LockManager, Scan};
+use super::lookup::hold_at;
 use super::request::{AcquireRequest, WaitPolicy, WaitResult};
 use crate::error::LockError;
 use crate::ids::{LockIdRef, RequestId};
@@ -16,8 +18,8 @@ use crate::time::Timestamp;
 
 /// The time, once for each decision; `None` when this turn has taken long enough, and the rest is left to
 /// the next.
-pub trait Turn: FnMut() -> Option<Timestamp> {}
-impl<F: FnMut() -> Option<Timestamp>> Turn for F {}
+pub trait TimeSlice: FnMut() -> Option<Timestamp> {}
+impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
 
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
 /// are tried again so much later.
@@ -58,7 +60,7 @@ impl LockManager {
             .waitlist
             .next_wake_ms()
             .map(|wake_ms| now.monotonic_ms() + wake_ms.saturating_sub(now.unix_ms()));
-        let grace_ms = (self.grace_until_ms > 0 && !self.waitlist.is_empty()).then_some(self.grace_until_ms);
+        let grace_ms = self.grace_until_ms.filter(|_| !self.waitlist.is_empty());
         let check_ms = self
             .ephemeral
             .next_check_ms()
@@ -79,8 +81,8 @@ impl LockManager {
     ///
     /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
     /// name only the front is looked at, until one cannot be granted.
-    pub fn serve_queues(&mut self, store: &mut impl LockStore, turn: &mut impl Turn) {
-        while let Some(now) = turn() {
+    pub fn serve_queues(&mut self, store: &mut impl LockStore, slice: &mut impl TimeSlice) {
+        while let Some(now) = slice() {
             self.steps = self.steps.wrapping_add(1);
             let worked = [
                 self.end_next_wait(now),
@@ -99,8 +101,8 @@ impl LockManager {
 
     /// Answers the requests that have waited long enough, and leaves those behind them to
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
-    pub fn end_waits(&mut self, turn: &mut impl Turn) {
-        while turn().is_some_and(|now| self.end_next_wait(now)) {}
+    pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
+        while slice().is_some_and(|now| self.end_next_wait(now)) {}
     }
 
     /// Looks whether this node still serves the names that are waited for, one key for each request at
@@ -110,10 +112,10 @@ impl LockManager {
         &mut self,
         store: &mut impl LockStore,
         mut after: Option<ProbePosition>,
-        turn: &mut impl Turn,
+        slice: &mut impl TimeSlice,
     ) -> Option<ProbePosition> {
         while let Some(queue) = self.waitlist.next_queue_id(after.map(|position| position.0)) {
-            if turn().is_none() {
+            if slice().is_none() {
                 store.close();
                 return after;
             }
@@ -184,8 +186,8 @@ impl LockManager {
     }
 
     fn serve_next_queue(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        if self.grace_until_ms != 0 && now.monotonic_ms() >= self.grace_until_ms {
-            self.set_grace(0);
+        if self.grace_until_ms.is_some() && self.grace_left_ms(now).is_none() {
+            self.set_grace(None);
         }
         if let Some(queue) = self.waitlist.pop_wake(now.unix_ms()) {
             self.mark(queue);
@@ -240,8 +242,7 @@ impl LockManager {
         let (db, token) = (waiter.db, waiter.token.clone());
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
-        store.open(db, &names);
-        self.end_closed_holds(store, now, db, &names, &token);
+        self.open(store, now, db, &names, &token);
         match self.assess(store, now, request) {
             Assessment::Blocked => self.look_again_when_due(store, now, request),
             Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),

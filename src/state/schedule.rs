@@ -13,9 +13,9 @@ const LATE_MS: u64 = 50;
 /// See the module.
 ///
 /// The server runs these timers by the wall clock: when that is set back by an hour, they come an hour late,
-/// and when it is set forward, a deadline comes before its timer. [`Timer::watch_clock`] is called now and
+/// and when it is set forward, a deadline comes before its timer. [`Schedule::watch_clock`] is called now and
 /// then to notice both.
-pub struct Timer {
+pub struct Schedule {
     on_soon: fn(OwnCtx<'_>),
     on_due: fn(OwnCtx<'_>),
     /// Timers that run, and for when they were set, on the monotonic clock.
@@ -25,15 +25,15 @@ pub struct Timer {
     clock_offset_ms: u64,
 }
 
-impl Timer {
-    /// Timers that call these: `on_soon` has to report [`Timer::soon_has_fired`], `on_due`
-    /// [`Timer::due_has_fired`].
+impl Schedule {
+    /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
+    /// [`Schedule::due_has_fired`].
     pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
         Self { on_soon, on_due, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
     }
 
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, of the next.
-    pub fn schedule_now(&mut self) {
+    pub fn at_end_of_turn(&mut self) {
         if self.soon.is_none() {
             self.soon = Some((start_timer(0, self.on_soon), now().monotonic_ms()));
             wake_event_loop();
@@ -42,7 +42,7 @@ impl Timer {
 
     /// Calls `on_due` at this moment of the monotonic clock, or before: an earlier call stays, and schedules
     /// the next.
-    pub fn schedule_at(&mut self, at_ms: u64) {
+    pub fn at(&mut self, at_ms: u64) {
         if self.due.is_some_and(|(_, due_ms)| due_ms <= at_ms) {
             return;
         }
@@ -54,12 +54,12 @@ impl Timer {
         wake_event_loop();
     }
 
-    /// The call of [`Timer::schedule_now`] has come.
+    /// The call of [`Schedule::at_end_of_turn`] has come.
     pub fn soon_has_fired(&mut self) {
         self.soon = None;
     }
 
-    /// The call of [`Timer::schedule_at`] has come.
+    /// The call of [`Schedule::at`] has come.
     pub fn due_has_fired(&mut self) {
         self.due = None;
     }
@@ -77,7 +77,7 @@ impl Timer {
             // Both are stopped: the server waits for the first of its timers, by the old clock.
             let timers = [self.soon.take(), self.due.take()];
             timers.iter().flatten().for_each(|(timer, _)| stop_timer(*timer));
-            self.schedule_now();
+            self.at_end_of_turn();
         }
     }
 }

@@ -4,16 +4,35 @@
 //! middle of it: a key that is opened expires, and a subscriber of another module runs commands. What such
 //! a callback has to say is a [`Notice`]; it is taken note of at once where the runtime is free, else when
 //! it is. The few things that a callback must be able to read at any time stand beside the runtime.
+//!
+//! | of the state | where |
+//! |---|---|
+//! | the queues, the fences, which hold ends with which connection | the core's `LockManager` |
+//! | the clients that wait | `blocked_clients` |
+//! | when the queues are served next: the timer | `schedule` |
+//! | whether they may be served now | `write_gate` |
+//! | the values of the settings | `settings` |
+//! | what is counted | `metrics` |
+//!
+//! The clock is nobody's: it is read once for each decision, by `server::now`.
+
+mod blocked_clients;
+mod metrics;
+mod schedule;
+mod settings;
+mod write_gate;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
-use super::timer::Timer;
-use super::waiters::Waiters;
-use super::write_gate::WriteGate;
-use crate::info::Metrics;
+pub use blocked_clients::BlockedClients;
+pub use metrics::Metrics;
+pub use schedule::Schedule;
+pub use settings::{Settings, TTL_MAX_MS};
+pub use write_gate::{WriteBlock, WriteGate};
+
 use crate::server::{HandleKey, now};
 
 /// What operations work with.
@@ -22,9 +41,9 @@ pub struct Runtime {
     /// The rules: who holds, who waits, who is next.
     pub manager: LockManager,
     /// The clients that wait.
-    pub waiters: Waiters,
+    pub blocked_clients: BlockedClients,
     /// When the queues are served next. `None` until the module has been loaded.
-    pub timer: Option<Timer>,
+    pub schedule: Option<Schedule>,
     /// Whether the timer may write.
     pub write_gate: WriteGate,
     /// Locks that came by `RESTORE`, whose keys may lack an expiry.
@@ -37,7 +56,7 @@ pub struct Runtime {
     pub may_evict: bool,
     /// Whether somebody has waited since the start. What only waiting clients need is asked for then.
     pub has_waited: bool,
-    /// How far the look for slots that have gone has come; see `tick`.
+    /// How far the look for slots that have gone has come; see `runtime::end_of_turn`.
     pub probe: Probe,
 }
 
@@ -68,7 +87,9 @@ pub enum Notice {
     WaiterUnblocked(HandleKey),
     /// This fence was given elsewhere or before.
     FenceSeen(u64),
-    /// Something that concerns the whole server has changed: its role, its data set, its configuration.
+    /// A setting of this module has another value.
+    SettingsChanged,
+    /// Something that concerns the whole server has changed: its role, its data set, its own configuration.
     ServerChanged(fn(&mut Runtime)),
 }
 
@@ -82,32 +103,50 @@ impl Runtime {
             Notice::DatabasesSwapped(first, second) => self.manager.databases_swapped(first, second),
             Notice::ConnectionClosed(connection) => self.manager.connection_closed(connection),
             Notice::WaiterGone(handle) => {
-                if let Some(request) = self.waiters.remove(handle) {
+                if let Some(request) = self.blocked_clients.remove(handle) {
                     self.manager.cancel(request);
                 }
             }
             Notice::WaiterUnblocked(handle) => {
-                if let Some(request) = self.waiters.remove(handle) {
+                if let Some(request) = self.blocked_clients.remove(handle) {
                     self.manager.time_out(request);
                 }
             }
             Notice::FenceSeen(fence) => self.manager.fences.see(fence),
+            Notice::SettingsChanged => {
+                self.apply_settings();
+                return self.reschedule(now());
+            }
+
             Notice::ServerChanged(change) => {
                 change(self);
-                return self.schedule(now());
+                return self.reschedule(now());
             }
         }
-        self.schedule_if_work();
+        self.reschedule_if_work();
+    }
+
+    /// Begins the grace period anew.
+    pub fn begin_grace(&mut self) {
+        self.started_ms = now().monotonic_ms();
+        self.apply_settings();
+    }
+
+    fn apply_settings(&mut self) {
+        let (max_waiters, grace_ms) =
+            with(|state| (state.settings.max_waiters.get(), state.settings.restart_grace_ms.get()));
+        self.manager.max_waiters = usize::try_from(max_waiters).unwrap_or(0);
+        self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
     }
 
     /// After an operation: sees to it that the queues are served when they have to be.
-    pub fn schedule(&mut self, now: Timestamp) {
-        if self.manager.is_idle() && !self.waiters.has_left_over() && self.arrived.is_empty() {
+    pub fn reschedule(&mut self, now: Timestamp) {
+        if self.manager.is_idle() && !self.blocked_clients.has_left_over() && self.arrived.is_empty() {
             return;
         }
-        self.schedule_if_work();
-        if let (Some(due_ms), Some(timer)) = (self.next_due_ms(now), &mut self.timer) {
-            timer.schedule_at(due_ms);
+        self.reschedule_if_work();
+        if let (Some(due_ms), Some(schedule)) = (self.next_due_ms(now), &mut self.schedule) {
+            schedule.at(due_ms);
         }
     }
 
@@ -122,24 +161,24 @@ impl Runtime {
     pub fn has_work(&self) -> bool {
         self.manager.has_work()
             || self.manager.has_results()
-            || self.waiters.has_left_over()
+            || self.blocked_clients.has_left_over()
             || !self.arrived.is_empty()
     }
 
     /// On a replica: goes on sending away those who waited.
-    pub fn schedule_if_resigning(&mut self) {
+    pub fn reschedule_if_resigning(&mut self) {
         if self.manager.is_resigning()
-            && let Some(timer) = &mut self.timer
+            && let Some(schedule) = &mut self.schedule
         {
-            timer.schedule_now();
+            schedule.at_end_of_turn();
         }
     }
 
-    fn schedule_if_work(&mut self) {
+    fn reschedule_if_work(&mut self) {
         if self.has_work()
-            && let Some(timer) = &mut self.timer
+            && let Some(schedule) = &mut self.schedule
         {
-            timer.schedule_now();
+            schedule.at_end_of_turn();
         }
     }
 }
@@ -175,8 +214,12 @@ pub struct State {
     has_removals: Cell<bool>,
     /// The last fence that was given or seen.
     last_fence: Cell<u64>,
-    /// What `INFO` shows besides the counters of the manager.
+    /// What is counted outside of the manager.
     pub metrics: Metrics,
+    /// The values of the settings.
+    pub settings: Settings,
+    /// Whether anybody listens to what is replicated; `None` when it has to be looked at again.
+    pub has_listeners: Cell<Option<bool>>,
 }
 
 thread_local! {
@@ -228,7 +271,7 @@ pub fn key_changed(lock: LockIdRef<'_>) {
             Ok(runtime) if runtime.manager.waitlist().is_empty() => {}
             Ok(mut runtime) => {
                 runtime.manager.key_changed(lock);
-                runtime.schedule_if_work();
+                runtime.reschedule_if_work();
             }
             Err(_) => {
                 state.removals.borrow_mut().keys.push(lock.into());
@@ -281,12 +324,4 @@ impl State {
     pub fn last_fence(&self) -> u64 {
         self.last_fence.get()
     }
-}
-
-/// Begins the grace period anew, or changes its length.
-pub fn set_grace(runtime: &mut Runtime, grace_ms: u64, is_new_start: bool) {
-    if is_new_start {
-        runtime.started_ms = now().monotonic_ms();
-    }
-    runtime.manager.set_grace(if grace_ms == 0 { 0 } else { runtime.started_ms + grace_ms });
 }

@@ -1,0 +1,200 @@
+//! Asking for a hold: granted at once, refused, or enqueued.
+
+use smallvec::SmallVec;
+
+use super::hold::deadline_ms;
+use super::lock_manager::LockManager;
+use super::lookup::{hold_at, lock_at};
+use super::request::{AcquireOutcome, AcquireRequest, WaitPolicy};
+use crate::deadlock;
+use crate::effect::{Change, Event};
+use crate::error::LockError;
+use crate::ids::{LockIdRef, RequestId};
+use crate::lock::Admission;
+use crate::mode::{Mode, Want};
+use crate::queue::NewWaiter;
+use crate::store::LockStore;
+use crate::time::Timestamp;
+
+/// Whether one request can be granted at each of its names.
+pub(super) type Admissions = SmallVec<[Admission; 1]>;
+
+impl LockManager {
+    /// Asks for a hold, of one name or of several.
+    ///
+    /// # Errors
+    /// [`LockError`] when the request makes no sense now, or may not wait.
+    pub fn acquire(
+        &mut self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        request: &AcquireRequest<'_>,
+    ) -> Result<AcquireOutcome, LockError> {
+        let (db, names) = (request.db, request.names);
+        self.open(store, now, db, names, request.token);
+        let mut admissions = Admissions::with_capacity(names.len());
+        for (at, name) in names.iter().enumerate() {
+            // An upgrade does not queue behind others: they cannot be served before it anyway.
+            let is_next = request.want == Want::Upgrade
+                || self.waitlist.is_empty()
+                || self.waitlist.queue_at(LockIdRef { db, name }).is_none();
+            admissions.push(self.admission(store, at, now, request.token, request.want, is_next)?);
+        }
+        if !admissions.iter().any(Admission::is_blocked) {
+            let fence = self.grant(store, now, request, &admissions)?;
+            self.mark_all(db, names);
+            return Ok(AcquireOutcome::Granted(fence));
+        }
+        let gives_up_ms = match request.wait {
+            WaitPolicy::NoWait => {
+                if let Some(left_ms) = self.grace_left_ms(now) {
+                    return Err(LockError::Grace(left_ms));
+                }
+                self.counters.refusals += 1;
+                return Ok(AcquireOutcome::Refused);
+            }
+            WaitPolicy::Timeout(ms) => Some(now.monotonic_ms().saturating_add(ms)),
+            WaitPolicy::Forever => None,
+        };
+        self.enqueue(store, now, request, gives_up_ms).map(AcquireOutcome::Waiting)
+    }
+
+    /// Withdraws a waiting request: its client has gone, or cannot wait. False if it does not wait. Touches
+    /// no lock, so that it can be called wherever the server says so.
+    pub fn cancel(&mut self, request: RequestId) -> bool {
+        let Some(waiter) = self.waitlist.remove(request) else { return false };
+        waiter.queues.iter().for_each(|queue| self.mark(*queue));
+        true
+    }
+
+    /// Ends the wait of a request as if its time had run out. False if it does not wait.
+    pub fn time_out(&mut self, request: RequestId) -> bool {
+        let waited = self.cancel(request);
+        self.counters.wait_timeouts += u64::from(waited);
+        waited
+    }
+
+    /// How a request stands at one name, all considered: the lock, the queue and the grace period.
+    pub(super) fn admission(
+        &self,
+        store: &impl LockStore,
+        at: usize,
+        now: Timestamp,
+        token: &[u8],
+        want: Want,
+        is_next: bool,
+    ) -> Result<Admission, LockError> {
+        let lock = lock_at(store, at)?;
+        let admission = match lock {
+            Some(lock) => lock.admission(token, want, now.unix_ms()),
+            None if want == Want::Upgrade => Admission::NotHeld,
+            None => Admission::Free,
+        };
+        match admission {
+            Admission::WrongMode(mode) => Err(LockError::WrongMode(mode)),
+            Admission::NotHeld => Err(LockError::NotHeld),
+            Admission::Free if !is_next => Ok(Admission::Blocked { until_ms: u64::MAX }),
+            Admission::Free if self.grace_left_ms(now).is_some() => {
+                // Before then, only the end of the token's own hold changes something: an upgrade's.
+                let own = lock.and_then(|lock| lock.holder(token, now.unix_ms()));
+                Ok(Admission::Blocked { until_ms: own.map_or(u64::MAX, |own| own.deadline_ms) })
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Gives the hold, on all names. The admissions say that it can be given. On an error nothing has
+    /// changed.
+    pub(super) fn grant(
+        &mut self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        request: &AcquireRequest<'_>,
+        admissions: &[Admission],
+    ) -> Result<u64, LockError> {
+        let deadline_ms = deadline_ms(now, request.ttl_ms)?;
+        let same_hold = same_hold(admissions);
+        let fence = match same_hold {
+            Some(fence) => fence,
+            None => self.fences.next(now).ok_or(LockError::OutOfRange)?,
+        };
+        let token = request.token;
+        let (mode, event) = match request.want {
+            Want::Hold(Mode::Write) => (Mode::Write, Event::Lock),
+            Want::Hold(Mode::Read) => (Mode::Read, Event::Rlock),
+            Want::Upgrade => (Mode::Write, Event::Upgrade),
+        };
+        for (at, (name, admission)) in request.names.iter().zip(admissions).enumerate() {
+            let lock = LockIdRef { db: request.db, name };
+            if same_hold.is_some() && request.meta.is_none() {
+                let change = Change::Extend { token, deadline_ms };
+                self.commit(store, at, now, lock, change, Event::Extend);
+                continue;
+            }
+            let holds_already = matches!(admission, Admission::Held { .. }) || request.want == Want::Upgrade;
+            let own = hold_at(store, at, token, now).ok().flatten();
+            let kept = own.filter(|_| holds_already).cloned();
+            let since_ms = match &kept {
+                Some(own) if same_hold.is_some() => own.since_ms,
+                _ => now.unix_ms(),
+            };
+            let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| &own.meta));
+            let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
+            let event = if same_hold.is_some() { Event::Extend } else { event };
+            self.commit(store, at, now, lock, change, event);
+            if let (Want::Upgrade, Some(own), None) = (request.want, &kept, same_hold) {
+                self.ephemeral.change_fence(own.fence, fence, lock, now.unix_ms());
+            }
+        }
+        if same_hold.is_none() {
+            self.counters.grants += 1;
+            if let Some(connection) = request.connection.filter(|_| request.want != Want::Upgrade) {
+                self.ephemeral.bind(fence, connection, request, now.unix_ms());
+            }
+        }
+        Ok(fence)
+    }
+
+    fn enqueue(
+        &mut self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        request: &AcquireRequest<'_>,
+        gives_up_ms: Option<u64>,
+    ) -> Result<RequestId, LockError> {
+        if self.waitlist.len() >= self.max_waiters {
+            return Err(LockError::QueueFull(self.max_waiters));
+        }
+        let id = self.waitlist.push(&NewWaiter {
+            db: request.db,
+            names: request.names,
+            token: request.token,
+            want: request.want,
+            ttl_ms: request.ttl_ms,
+            meta: request.meta,
+            connection: request.connection,
+            arrived_ms: now.monotonic_ms(),
+            gives_up_ms,
+        });
+        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
+        if let Some(cycle) = deadlock::cycle(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
+            self.waitlist.remove(id);
+            self.counters.deadlocks += 1;
+            return Err(LockError::Deadlock(cycle));
+        }
+        self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
+        // That it cannot be served now was found just before.
+        self.look_again_when_due(store, now, id);
+        Ok(id)
+    }
+}
+
+/// The fence of the one hold that the token has on all these names, if that is what it has.
+pub(super) fn same_hold(admissions: &[Admission]) -> Option<u64> {
+    match admissions {
+        [Admission::Held { fence }, rest @ ..] => {
+            rest.iter().all(|other| *other == Admission::Held { fence: *fence }).then_some(*fence)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,180 @@
+//! What the manager keeps between operations, and what it is told.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
+use std::rc::Rc;
+
+use super::counters::Counters;
+use super::ephemeral::EphemeralHolds;
+use super::request::WaitResult;
+use crate::error::LockError;
+use crate::fence::Fences;
+use crate::ids::{ConnectionId, LockIdRef, RequestId};
+use crate::queue::{QueueId, Waitlist};
+use crate::time::Timestamp;
+
+/// What a manager had to forget; to drop it may take more than a moment.
+#[derive(Debug)]
+pub struct Forgotten {
+    _holds: EphemeralHolds,
+}
+
+/// See the [module](super).
+#[derive(Debug)]
+pub struct LockManager {
+    /// The source of fences.
+    pub fences: Fences,
+    /// What has happened so far.
+    pub counters: Counters,
+    /// How many requests may wait at a time.
+    pub max_waiters: usize,
+    /// No new hold is given before this moment of the monotonic clock, in milliseconds.
+    pub(super) grace_until_ms: Option<u64>,
+    pub(super) waitlist: Waitlist,
+    pub(super) ephemeral: EphemeralHolds,
+    /// Holds of closed connections up to here could not be ended; they are skipped until the next try.
+    pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
+    /// When to begin it again, on the monotonic clock, after some could not be ended.
+    pub(super) retry_ended_ms: Option<u64>,
+    /// Queues to look at, the first that changed first. Each stands here once.
+    pub(super) dirty: VecDeque<QueueId>,
+    /// Databases all of whose queues have to be looked at.
+    pub(super) dirty_databases: VecDeque<(i32, Scan)>,
+    /// Requests to look at wherever they stand: for several names, or of a token that was just granted.
+    pub(super) revisit: BTreeSet<RequestId>,
+    /// Requests up to this one are sent away with this error.
+    pub(super) resigned: Option<(RequestId, LockError)>,
+    /// Steps of [`LockManager::serve_queues`] so far.
+    pub(super) steps: usize,
+    pub(super) results: Vec<(RequestId, WaitResult)>,
+}
+
+/// How far a look at all queues of a database has come.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// The last name that was looked at.
+    pub(super) done: Option<Rc<[u8]>>,
+    /// The database has changed again since the look began.
+    pub(super) again: bool,
+}
+
+impl Default for LockManager {
+    fn default() -> Self {
+        Self {
+            fences: Fences::default(),
+            counters: Counters::default(),
+            max_waiters: usize::MAX,
+            grace_until_ms: None,
+            waitlist: Waitlist::default(),
+            ephemeral: EphemeralHolds::default(),
+            not_served_up_to: None,
+            retry_ended_ms: None,
+            dirty: VecDeque::new(),
+            dirty_databases: VecDeque::new(),
+            revisit: BTreeSet::new(),
+            resigned: None,
+            steps: 0,
+            results: Vec::new(),
+        }
+    }
+}
+
+impl LockManager {
+    /// Who waits.
+    #[must_use]
+    pub fn waitlist(&self) -> &Waitlist {
+        &self.waitlist
+    }
+
+    /// From now on no new hold is given before this moment of the monotonic clock, in milliseconds.
+    pub fn set_grace(&mut self, until_ms: Option<u64>) {
+        self.grace_until_ms = until_ms;
+        self.database_changed(None);
+    }
+
+    /// Something happened to this key that did not go through the manager.
+    pub fn key_changed(&mut self, lock: LockIdRef<'_>) {
+        if let Some(queue) = self.waitlist.queue_at(lock) {
+            self.mark(queue);
+        }
+    }
+
+    /// Something happened to all keys of this database, or of every one, outside of the manager.
+    pub fn database_changed(&mut self, db: Option<i32>) {
+        let changed = self.waitlist.databases().filter(|of| db.is_none_or(|db| db == *of));
+        for db in changed {
+            match self.dirty_databases.iter_mut().find(|(of, _)| *of == db) {
+                Some((_, scan)) => scan.again = scan.done.is_some(),
+                None => self.dirty_databases.push_back((db, Scan::default())),
+            }
+        }
+    }
+
+    /// Two databases have changed places.
+    pub fn databases_swapped(&mut self, first: i32, second: i32) {
+        self.ephemeral.swap_databases(first, second);
+        self.database_changed(Some(first));
+        self.database_changed(Some(second));
+    }
+
+    /// This connection has closed. Its holds end in [`LockManager::serve_queues`], and until then count as
+    /// held for everybody but their owner.
+    pub fn connection_closed(&mut self, connection: ConnectionId) {
+        if self.ephemeral.close(connection) {
+            self.not_served_up_to = None;
+            self.retry_ended_ms = None;
+        }
+    }
+
+    /// This server no longer decides: what becomes of holds is the primary's to say. Everybody who waits is
+    /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is
+    /// forgotten is for the caller to drop.
+    #[must_use]
+    pub fn resign(&mut self, error: LockError) -> Forgotten {
+        self.resigned = self.waitlist.last_request().map(|last| (last, error));
+        self.not_served_up_to = None;
+        self.retry_ended_ms = None;
+        self.dirty.clear();
+        self.dirty_databases.clear();
+        self.revisit.clear();
+        Forgotten { _holds: self.ephemeral.clear() }
+    }
+
+    /// Whether somebody is still to be sent away; see [`LockManager::resign`].
+    #[must_use]
+    pub fn is_resigning(&self) -> bool {
+        self.resigned.is_some()
+    }
+
+    /// How waits have ended since the last call.
+    pub fn take_results(&mut self) -> Vec<(RequestId, WaitResult)> {
+        mem::take(&mut self.results)
+    }
+
+    /// Whether there are results to take.
+    #[must_use]
+    pub fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
+    /// For how many milliseconds from now no new hold is given, if for any.
+    pub(super) fn grace_left_ms(&self, now: Timestamp) -> Option<u64> {
+        let left_ms = self.grace_until_ms?.saturating_sub(now.monotonic_ms());
+        (left_ms > 0).then_some(left_ms)
+    }
+
+    pub(super) fn mark(&mut self, queue: QueueId) {
+        if self.waitlist.set_dirty(queue, true) {
+            self.dirty.push_back(queue);
+        }
+    }
+
+    pub(super) fn mark_all(&mut self, db: i32, names: &[&[u8]]) {
+        if self.waitlist.is_empty() {
+            return;
+        }
+        for name in names {
+            self.key_changed(LockIdRef { db, name });
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What is counted outside of the manager.
+
+use std::cell::{Cell, RefCell};
+
+use slock_core::{LockId, LockIdRef};
+
+use crate::server;
+
+/// See the module.
+#[derive(Default)]
+pub struct Metrics {
+    /// Whether this server decides what becomes of locks, or only follows: then expirations are counted where
+    /// it is decided.
+    follows: Cell<bool>,
+    expirations: Cell<u64>,
+    evictions: Cell<u64>,
+    /// The lock that the server removed last: if an eviction is announced next, it was this one.
+    removed: RefCell<Option<LockId>>,
+}
+
+impl Metrics {
+    /// Says whether this server only follows what is decided elsewhere.
+    pub fn set_follows(&self, follows: bool) {
+        self.follows.set(follows);
+        server::count_freed(!follows);
+    }
+
+    /// Counts holders whose deadline had passed when an effect dropped them. Those that were still in a lock
+    /// when it went are counted where it is freed.
+    pub fn count_expirations(&self, holders: usize) {
+        if !self.follows.get() {
+            self.expirations.set(self.expirations.get() + holders as u64);
+        }
+    }
+
+    /// Remembers a lock that the server removed, not we.
+    pub fn note_removal(&self, lock: LockIdRef<'_>) {
+        self.removed.replace(Some(lock.into()));
+    }
+
+    /// Counts an evicted key, if it was a lock.
+    pub fn count_eviction(&self, key: LockIdRef<'_>) {
+        if self.removed.take().is_some_and(|removed| removed.as_ref() == key) {
+            self.evictions.set(self.evictions.get() + 1);
+        }
+    }
+
+    /// Holders whose deadline has passed.
+    pub fn expirations(&self) -> u64 {
+        self.expirations.get() + server::freed_ended_holders()
+    }
+
+    /// Locks that were evicted.
+    pub fn evictions(&self) -> u64 {
+        self.evictions.get()
+    }
+}
