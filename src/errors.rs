@@ -27,6 +27,7 @@ pub fn error_reply(error: &LockError) -> Reply {
             "ERR The server's clock or its last fence is so far ahead that no further hold could be stored"
                 .into()
         }
+        LockError::NoPermission => "NOPERM The user may no longer run this command on this key".into(),
         LockError::NotPrimary => {
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
                 .into()

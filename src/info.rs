@@ -1,6 +1,8 @@
 //! What `INFO slock` shows. It costs no scan.
 
-use slock_core::LockManager;
+use std::ffi::CStr;
+
+use slock_core::{Distribution, LockManager};
 
 use crate::server::{self, Section};
 use crate::state::Metrics;
@@ -17,9 +19,22 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"releases", counters.releases);
     section.field(c"expirations", metrics.expirations());
     section.field(c"wait_timeouts", counters.wait_timeouts);
+    section.field(c"wait_cancels", counters.cancels);
     section.field(c"deadlocks", counters.deadlocks);
     section.field(c"evicted_locks", metrics.evictions());
     section.field(c"wait_ms_total", counters.wait_ms_total);
-    section.field(c"wait_ms_max", counters.wait_ms_max);
+    section.field(c"wait_ms_max", counters.waits.max_ms());
+    section.field_of_parts(c"wait_ms", &parts(&counters.waits));
+    section.field_of_parts(c"hold_ms", &parts(&counters.holds));
     section.field(c"last_fence", manager.fences.last());
+}
+
+/// A distribution in the form of the server's own `latencystats`.
+fn parts(durations: &Distribution) -> [(&'static CStr, u64); 4] {
+    [
+        (c"p50", durations.quantile_ms(0.5)),
+        (c"p99", durations.quantile_ms(0.99)),
+        (c"p99.9", durations.quantile_ms(0.999)),
+        (c"max", durations.max_ms()),
+    ]
 }

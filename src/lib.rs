@@ -71,8 +71,9 @@ struct Info;
 
 impl server::WriteInfo for Info {
     fn write(section: &server::Section) {
-        runtime::consult(|manager| {
-            state::with(|state| info::write(section, &state.metrics, manager));
+        state::try_with_runtime(|runtime| {
+            runtime.follow_reset(server::own_ctx().as_ctx());
+            state::with(|state| info::write(section, &state.metrics, &runtime.manager));
         });
     }
 }

@@ -12,9 +12,12 @@
 //! But it waits for nobody at a name where it holds already what it wants or can never have it, nor
 //! where an older request of its own token stands ahead: it is answered when that one is.
 //!
-//! Owners are tokens. A request that would close a cycle is refused when it comes, so that no cycle
-//! stands among owners that only wait. (One that loses a name while it waits for that name among
-//! others can come to wait in a cycle that no request closed; a deadline ends it.)
+//! A limit on readers (`LIMIT`) makes nobody wait for anybody in particular: any of the readers may go. So it
+//! closes no cycle, and is not looked at here.
+//!
+//! Owners are tokens. A request that would close a cycle is refused when it comes ([`closed_by`]). An owner
+//! may also come to wait in a cycle that no request closed: it loses a name that it waits for among others,
+//! or a lock comes under another name. Then the cycle is looked for around that owner ([`around`]).
 //!
 //! Only requests that lead out of a queue are looked at ("multi-edge" ones): where nobody asks for
 //! several locks, no token waits twice and the lock has a writer, the ten-thousandth request costs what
@@ -34,50 +37,62 @@ use crate::mode::{Mode, Want};
 use crate::queue::{Queue, QueueId, TokenId, Waiter, Waitlist};
 use crate::store::LockStore;
 
+/// Owners that wait for each other.
+#[derive(Debug)]
+pub(crate) struct Cycle {
+    /// Who waits where for the next one.
+    pub(crate) steps: Vec<DeadlockStep>,
+    /// The request of the cycle that came last.
+    pub(crate) youngest: RequestId,
+    youngest_at: usize,
+}
+
 /// A shortest cycle that this request closes, or `None`. It must already stand in its queues, and be
 /// the last that came. Holds for which `has_ended` is true keep nobody waiting.
-pub(crate) fn cycle(
+pub(crate) fn closed_by(
     request: RequestId,
     waitlist: &Waitlist,
     store: &mut impl LockStore,
     now_unix_ms: u64,
     has_ended: &dyn Fn(u64, LockIdRef<'_>) -> bool,
-) -> Option<Vec<DeadlockStep>> {
+) -> Option<Cycle> {
     let waiter = waitlist.get(request)?;
-    let start = waiter.token_id;
     // What else the token waits for closes no cycle now, unless others have just come to wait for
     // this request: an upgrade goes before those who are there.
-    let jumps_queue = waiter.want == Want::Upgrade;
-    let mut search = Search {
-        new: request,
-        start,
-        jumps_queue,
-        waitlist,
-        now_unix_ms,
-        has_ended,
-        reached: HashMap::new(),
-        frontier: VecDeque::from([start]),
-        seen: HashMap::new(),
-    };
-    let mut followed = 0;
+    let is_upgrade = waiter.want == Want::Upgrade;
+    let through = if is_upgrade { Through::AnyRequest } else { Through::NewRequest };
+    let search = Search::new(request, waiter, through, waitlist, now_unix_ms, has_ended);
     // Where few other locks are waited for, to look first costs no more than to enqueue the request did.
     let is_cheap = waitlist.queues_len() <= 4 * waiter.queues.len();
-    if waiter.is_for_many() && is_cheap && !jumps_queue && !search.is_start_waited_for(store) {
+    if waiter.is_for_many() && is_cheap && !search.is_start_waited_for(store) {
         return None;
     }
-    while let Some(waiting) = search.frontier.pop_front() {
-        followed += 1;
-        if followed == LARGE && !jumps_queue && !search.is_start_waited_for(store) {
-            return None;
-        }
-        let is_only = waiting == start && !jumps_queue;
-        for own in waitlist.of_token(waiting).filter(|own| !is_only || *own == request) {
-            if let Some(last) = search.follow(own, store) {
-                return Some(search.way_back(last));
-            }
-        }
-    }
-    None
+    search.run(store)
+}
+
+/// A shortest cycle through the owner of this request, by whichever of its requests. Its steps begin with the
+/// youngest request.
+pub(crate) fn around(
+    request: RequestId,
+    waitlist: &Waitlist,
+    store: &mut impl LockStore,
+    now_unix_ms: u64,
+    has_ended: &dyn Fn(u64, LockIdRef<'_>) -> bool,
+) -> Option<Cycle> {
+    let waiter = waitlist.get(request)?;
+    let search = Search::new(request, waiter, Through::AnyRequest, waitlist, now_unix_ms, has_ended);
+    let mut cycle = search.run(store)?;
+    cycle.steps.rotate_left(cycle.youngest_at);
+    Some(cycle)
+}
+
+/// By which requests of its owner a cycle is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Through {
+    /// The one that has just come: nobody waits for it yet.
+    NewRequest,
+    /// All of them.
+    AnyRequest,
 }
 
 /// A search that has followed so many owners looks first whether anybody can wait for the start at all.
@@ -87,14 +102,15 @@ const LARGE: usize = 16;
 #[derive(Clone, Copy)]
 struct Edge {
     token: TokenId,
+    request: RequestId,
     queue: QueueId,
 }
 
 struct Search<'w> {
-    /// The request that has just come, and its token.
-    new: RequestId,
+    /// The request that the search begins with, and its token.
+    first: RequestId,
     start: TokenId,
-    jumps_queue: bool,
+    through: Through,
     waitlist: &'w Waitlist,
     now_unix_ms: u64,
     has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
@@ -147,7 +163,39 @@ fn barrier(request: RequestId, waiter: &Waiter, queue: &Queue) -> RequestId {
     }
 }
 
-impl Search<'_> {
+impl<'w> Search<'w> {
+    fn new(
+        first: RequestId,
+        waiter: &Waiter,
+        through: Through,
+        waitlist: &'w Waitlist,
+        now_unix_ms: u64,
+        has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
+    ) -> Self {
+        let start = waiter.token_id;
+        let (reached, seen, frontier) = (HashMap::new(), HashMap::new(), VecDeque::from([start]));
+        Self { first, start, through, waitlist, now_unix_ms, has_ended, reached, frontier, seen }
+    }
+
+    fn run(mut self, store: &mut impl LockStore) -> Option<Cycle> {
+        let is_new = self.through == Through::NewRequest;
+        let mut followed = 0;
+        while let Some(waiting) = self.frontier.pop_front() {
+            followed += 1;
+            if followed == LARGE && is_new && !self.is_start_waited_for(store) {
+                return None;
+            }
+            let is_only = waiting == self.start && is_new;
+            let first = self.first;
+            for own in self.waitlist.of_token(waiting).filter(|own| !is_only || *own == first) {
+                if let Some(last) = self.follow(own, store) {
+                    return self.way_back(last);
+                }
+            }
+        }
+        None
+    }
+
     /// Whether anybody can wait for the start: it has another request, or holds a lock that is waited for.
     /// Where so many locks are waited for that looking is no cheaper than the search, it may be.
     fn is_start_waited_for(&self, store: &mut impl LockStore) -> bool {
@@ -189,14 +237,15 @@ impl Search<'_> {
         let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence, queue.lock.as_ref())) {
             waiter.want == Want::Upgrade
         } else {
-            let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, self.now_unix_ms));
+            let admission =
+                lock.map(|lock| lock.admission(&waiter.token, waiter.want, None, self.now_unix_ms));
             matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
         };
         if is_answered {
             return None;
         }
         let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock));
-        let edge = Edge { token: waiter.token_id, queue: id };
+        let edge = Edge { token: waiter.token_id, request, queue: id };
         let found = self.holders(request, waiter, edge, queue, lock, &mut seen);
         let found = found.or_else(|| self.ahead(request, waiter, edge, queue, &mut seen));
         self.seen.insert(id, seen);
@@ -206,11 +255,12 @@ impl Search<'_> {
     fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>) -> Seen {
         let mut start_requests: Vec<RequestId> = queue.multi_edge_of(self.start).collect();
         if start_requests.is_empty() {
-            start_requests
-                .extend(self.waitlist.get(self.new).filter(|new| new.queues.contains(&id)).map(|_| self.new));
+            start_requests.extend(
+                self.waitlist.get(self.first).filter(|own| own.queues.contains(&id)).map(|_| self.first),
+            );
         }
-        if !self.jumps_queue {
-            start_requests.retain(|own| *own != self.new);
+        if self.through == Through::NewRequest {
+            start_requests.retain(|own| *own != self.first);
         }
         let start = self.waitlist.token(self.start);
         let own = lock.zip(start).and_then(|(lock, token)| lock.holder(token, self.now_unix_ms));
@@ -248,18 +298,9 @@ impl Search<'_> {
         seen.has_holders = true;
         let lock = lock?;
         let has_ended = self.has_ended;
-        if lock.len() <= waitlist.tokens().len() {
-            let live = lock
-                .holders_unordered()
-                .filter(|holder| holder.is_live(now_ms) && !has_ended(holder.fence, queue.lock.as_ref()));
-            let waiting = live.filter_map(|holder| waitlist.token_id(&holder.token));
-            waiting.for_each(|token| self.reach(token, edge));
-        } else {
-            let holding = waitlist.tokens().filter(|(token, _)| {
-                lock.holder(token, now_ms).is_some_and(|holder| !has_ended(holder.fence, queue.lock.as_ref()))
-            });
-            holding.for_each(|(_, token)| self.reach(token, edge));
-        }
+        let live = waitlist.tokens_holding(lock, now_ms);
+        live.filter(|(_, fence)| !has_ended(*fence, queue.lock.as_ref()))
+            .for_each(|(token, _)| self.reach(token, edge));
         None
     }
 
@@ -319,7 +360,7 @@ impl Search<'_> {
         }
     }
 
-    fn way_back(&self, last: Edge) -> Vec<DeadlockStep> {
+    fn way_back(&self, last: Edge) -> Option<Cycle> {
         let mut edges = vec![last];
         while let Some(edge) = edges.last()
             && edge.token != self.start
@@ -330,6 +371,9 @@ impl Search<'_> {
             let token = self.waitlist.token(edge.token)?.clone();
             Some(DeadlockStep { token, lock: self.waitlist.lock_of(edge.queue)?.clone() })
         };
-        edges.iter().rev().filter_map(step).collect()
+        edges.reverse();
+        let youngest = edges.iter().map(|edge| edge.request).max()?;
+        let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
+        Some(Cycle { steps: edges.iter().filter_map(step).collect(), youngest, youngest_at })
     }
 }

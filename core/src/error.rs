@@ -26,6 +26,8 @@ pub enum LockError {
     OutOfRange,
     /// The server has become a replica.
     NotPrimary,
+    /// The user may no longer ask for this lock.
+    NoPermission,
 }
 
 /// One step of a cycle: `token` waits at `lock` for the next step's token.

@@ -15,14 +15,17 @@
 //! | `queue` | the requests that wait, in order, over any number of names |
 //! | [`manager`] | every operation from request to answer; who is granted next |
 //! | `deadlock` | the search for owners that would wait for each other |
-//! | `store` | how the core reaches locks that it does not keep |
+//! | `store`, `clients` | what the core asks for that it does not keep: locks, and those who wait |
+//! | `distribution` | how long waits and holds took |
 //! | [`format`] | the bytes of a stored lock |
 
 // The tests count what is allocated, which takes an allocator of their own.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod alloc_size;
+mod clients;
 mod deadlock;
+mod distribution;
 mod effect;
 mod error;
 mod fence;
@@ -38,6 +41,8 @@ mod store;
 mod tests;
 mod time;
 
+pub use clients::Clients;
+pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
@@ -47,6 +52,6 @@ pub use manager::{
     AcquireOutcome, AcquireRequest, Counters, LockManager, ProbePosition, TimeSlice, WaitPolicy, WaitResult,
 };
 pub use mode::{Mode, Want};
-pub use queue::{Waiter, Waitlist};
+pub use queue::{QueueSummary, Waiter, Waitlist};
 pub use store::{LockStore, Lookup};
 pub use time::Timestamp;

@@ -2,22 +2,23 @@
 //!
 //! ```text
 //! SLOCK.LOCK    key token ttl-ms [WAIT ms] [META data] [EPHEMERAL]
-//! SLOCK.RLOCK   key token ttl-ms [WAIT ms] [META data] [EPHEMERAL]
+//! SLOCK.RLOCK   key token ttl-ms [WAIT ms] [META data] [LIMIT n] [EPHEMERAL]
 //! SLOCK.UPGRADE key token ttl-ms [WAIT ms]
 //! SLOCK.MLOCK   numkeys key [key ...] token ttl-ms [WAIT ms] [META data] [EPHEMERAL]
-//! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms [WAIT ms] [META data] [EPHEMERAL]
+//! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms [WAIT ms] [META data] [LIMIT n] [EPHEMERAL]
 //! ```
 //!
 //! The reply is the fence, or 0 when refused or when the wait ran out.
 
 use slock_core::{AcquireOutcome, AcquireRequest, Mode, WaitPolicy, Want};
 
-use super::args::{Args, Options, error};
+use super::args::{Args, OptionSet, Options, error};
 use super::call::{names, on_primary};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
 use crate::runtime;
 use crate::server::{Ctx, Reply, Str};
+use crate::state::WaitingCommand;
 
 pub fn lock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     one(ctx, args, Want::Hold(Mode::Write))
@@ -40,42 +41,40 @@ pub fn mrlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 }
 
 fn one(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
+    let command = WaitingCommand { name: args[0], counts_keys: false };
     let mut args = Args::new(args);
-    let key = args.key()?;
-    let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
-    let options = args.options(want != Want::Upgrade)?;
-    acquire(ctx, key, &[key[0].bytes()], token, ttl_ms, want, options)
+    acquire(ctx, command, args.key()?, want, args)
 }
 
 fn many(ctx: Ctx<'_>, args: &[Str<'_>], want: Want) -> Result<Reply, Reply> {
+    let command = WaitingCommand { name: args[0], counts_keys: true };
     let mut args = Args::new(args);
-    let keys = args.keys(2)?;
-    let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
-    let options = args.options(true)?;
-    acquire(ctx, keys, &names(keys), token, ttl_ms, want, options)
+    acquire(ctx, command, args.keys(2)?, want, args)
 }
 
-fn acquire(
+fn acquire<'a>(
     ctx: Ctx<'_>,
-    keys: &[Str<'_>],
-    names: &[&[u8]],
-    token: &[u8],
-    ttl_ms: u64,
+    command: WaitingCommand<'_>,
+    keys: &'a [Str<'a>],
     want: Want,
-    options: Options<'_>,
+    mut args: Args<'a>,
 ) -> Result<Reply, Reply> {
+    let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
+    let Options { wait, meta, limit, is_ephemeral } = args.options(match want {
+        Want::Hold(Mode::Write) => OptionSet::Write,
+        Want::Hold(Mode::Read) => OptionSet::Read,
+        Want::Upgrade => OptionSet::Upgrade,
+    })?;
     on_primary()?;
-    if options.is_ephemeral && ctx.is_in_script() {
+    if is_ephemeral && ctx.is_in_script() {
         return error("ERR EPHEMERAL is not possible in a script, which has no connection of its own");
     }
-    let db = ctx.db();
-    let connection = options.is_ephemeral.then(|| ctx.client_id()).filter(|id| *id != 0);
     // Where nothing may block, `WAIT` is as good as absent, as it is for `BLPOP`.
-    let wait =
-        if options.wait != WaitPolicy::NoWait && ctx.may_block() { options.wait } else { WaitPolicy::NoWait };
-    let request = AcquireRequest { db, names, token, want, ttl_ms, meta: options.meta, wait, connection };
+    let wait = if wait != WaitPolicy::NoWait && ctx.may_block() { wait } else { WaitPolicy::NoWait };
+    let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
+    let request = AcquireRequest { db, names, token, want, ttl_ms, meta, wait, limit, client, is_ephemeral };
     let store = Keyspace::of_command(ctx, keys);
-    match runtime::acquire(ctx, store, &request) {
+    match runtime::acquire(ctx, store, &request, command) {
         Some(Ok(AcquireOutcome::Granted(fence))) => Ok(Reply::Int(fence.cast_signed())),
         Some(Ok(AcquireOutcome::Refused)) => Ok(Reply::Int(0)),
         Some(Ok(AcquireOutcome::Waiting(_))) => Ok(Reply::Sent),

@@ -1,10 +1,12 @@
 //! Reading the arguments of a command.
 //!
 //! Everything is read and checked before anything is done. A wrong argument is answered with an
-//! error that names it and says what is allowed, a wrong option with `ERR syntax error`.
+//! error that names it and says what is allowed.
+
+use std::num::NonZeroU32;
 
 use slock_core::WaitPolicy;
-use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, TOKEN_MAX_BYTES, is_token};
+use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
 
 use crate::server::{Reply, Str};
 use crate::state::{self, TTL_MAX_MS};
@@ -17,9 +19,11 @@ pub fn error<T>(text: impl Into<String>) -> Result<T, Reply> {
     Err(Reply::Error(text.into()))
 }
 
-/// `ERR syntax error`.
-pub fn syntax_error<T>() -> Result<T, Reply> {
-    error("ERR syntax error")
+/// What was given, as errors show it: at most 64 bytes.
+fn shown(bytes: &[u8]) -> String {
+    const BYTES_SHOWN: usize = 64;
+    let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
+    format!("'{}{}'", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
 }
 
 /// The arguments that have not been read yet.
@@ -27,13 +31,26 @@ pub struct Args<'a> {
     rest: &'a [Str<'a>],
 }
 
-/// The options of a command that takes a hold.
+/// Which options a command that may have to wait takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OptionSet {
+    /// `WAIT`.
+    Upgrade,
+    /// `WAIT`, `META`, `EPHEMERAL`.
+    Write,
+    /// The same and `LIMIT`.
+    Read,
+}
+
+/// The options of a command that may have to wait.
 #[derive(Debug)]
 pub struct Options<'a> {
     /// `WAIT ms`.
     pub wait: WaitPolicy,
     /// `META data`.
     pub meta: Option<&'a [u8]>,
+    /// `LIMIT n`.
+    pub limit: Option<NonZeroU32>,
     /// `EPHEMERAL`.
     pub is_ephemeral: bool,
 }
@@ -104,38 +121,51 @@ impl<'a> Args<'a> {
     /// A fence.
     pub fn fence(&mut self) -> Result<u64, Reply> {
         match self.required()?.integer() {
-            Some(fence) if fence >= 1 => Ok(fence.unsigned_abs()),
-            _ => error(format!("ERR fence must be an integer from 1 to {}", i64::MAX)),
+            Some(fence) if is_fence(fence.unsigned_abs()) && fence > 0 => Ok(fence.unsigned_abs()),
+            _ => error(format!("ERR fence must be an integer from 1 to {NUMBER_MAX}")),
         }
     }
 
-    /// `[WAIT ms]`, and where `for_hold` also `[META data] [EPHEMERAL]`, in any order, each at most
-    /// once, and nothing else.
-    pub fn options(&mut self, for_hold: bool) -> Result<Options<'a>, Reply> {
-        let (mut wait, mut meta, mut is_ephemeral) = (None, None, false);
+    /// The options that are left, in any order, each at most once, and nothing else.
+    pub fn options(&mut self, set: OptionSet) -> Result<Options<'a>, Reply> {
+        let (mut wait, mut meta, mut limit, mut is_ephemeral) = (None, None, None, false);
         while let Some(word) = self.next() {
             let word = word.bytes();
-            if word.eq_ignore_ascii_case(b"WAIT") && wait.is_none() {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            if is("WAIT") {
+                once("WAIT", wait.is_some())?;
                 wait = Some(self.wait()?);
-            } else if word.eq_ignore_ascii_case(b"META") && for_hold && meta.is_none() {
+            } else if is("META") && set != OptionSet::Upgrade {
+                once("META", meta.is_some())?;
                 meta = Some(self.meta()?);
-            } else if word.eq_ignore_ascii_case(b"EPHEMERAL") && for_hold && !is_ephemeral {
+            } else if is("LIMIT") && set == OptionSet::Read {
+                once("LIMIT", limit.is_some())?;
+                limit = Some(self.limit()?);
+            } else if is("EPHEMERAL") && set != OptionSet::Upgrade {
+                once("EPHEMERAL", is_ephemeral)?;
                 is_ephemeral = true;
             } else {
-                return syntax_error();
+                return unknown_option(word);
             }
         }
-        Ok(Options { wait: wait.unwrap_or(WaitPolicy::NoWait), meta, is_ephemeral })
+        Ok(Options { wait: wait.unwrap_or(WaitPolicy::NoWait), meta, limit, is_ephemeral })
     }
 
     /// Nothing may be left.
     pub fn end(&self) -> Result<(), Reply> {
-        if self.rest.is_empty() { Ok(()) } else { syntax_error() }
+        match self.rest.first() {
+            None => Ok(()),
+            Some(word) => error(format!("ERR unexpected argument {}", shown(word.bytes()))),
+        }
+    }
+
+    /// The value of an option.
+    fn value(&mut self, option: &str) -> Result<Str<'a>, Reply> {
+        self.next().ok_or_else(|| Reply::Error(format!("ERR option {option} needs a value")))
     }
 
     fn wait(&mut self) -> Result<WaitPolicy, Reply> {
-        let Some(word) = self.next() else { return syntax_error() };
-        match word.integer() {
+        match self.value("WAIT")?.integer() {
             Some(0) => Ok(WaitPolicy::Forever),
             Some(ms) if (1..=WAIT_MAX_MS).contains(&ms) => Ok(WaitPolicy::Timeout(ms.unsigned_abs())),
             _ => error(format!("ERR WAIT must be an integer from 0 to {WAIT_MAX_MS} milliseconds")),
@@ -143,8 +173,7 @@ impl<'a> Args<'a> {
     }
 
     fn meta(&mut self) -> Result<&'a [u8], Reply> {
-        let Some(word) = self.next() else { return syntax_error() };
-        let meta = word.bytes();
+        let meta = self.value("META")?.bytes();
         if meta.len() <= META_MAX_BYTES {
             Ok(meta)
         } else {
@@ -152,23 +181,62 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// `[FULL [COUNT n]]`: how many to list at most, or `None` for no lists.
-    pub fn full_count(&mut self) -> Result<Option<usize>, Reply> {
-        const DEFAULT: usize = 100;
-        let Some(word) = self.next() else { return Ok(None) };
-        if !word.bytes().eq_ignore_ascii_case(b"FULL") {
-            return syntax_error();
+    fn limit(&mut self) -> Result<NonZeroU32, Reply> {
+        let limit = self.value("LIMIT")?.integer().and_then(|limit| i32::try_from(limit).ok());
+        match limit.and_then(|limit| u32::try_from(limit).ok()).and_then(NonZeroU32::new) {
+            Some(limit) => Ok(limit),
+            None => error(format!("ERR LIMIT must be an integer from 1 to {}", i32::MAX)),
         }
-        let Some(word) = self.next() else { return Ok(Some(DEFAULT)) };
-        let count = self.next();
-        let (true, Some(count)) = (word.bytes().eq_ignore_ascii_case(b"COUNT"), count) else {
-            return syntax_error();
-        };
-        self.end()?;
-        match count.integer().and_then(|count| usize::try_from(count).ok()) {
-            Some(0) => Ok(Some(usize::MAX)),
-            Some(count) => Ok(Some(count)),
+    }
+
+    fn count(&mut self) -> Result<usize, Reply> {
+        match self.value("COUNT")?.integer().and_then(|count| usize::try_from(count).ok()) {
+            Some(0) => Ok(usize::MAX),
+            Some(count) => Ok(count),
             None => error(format!("ERR COUNT must be an integer from 0 to {}", i64::MAX)),
         }
     }
+
+    /// `[COUNT n]`: how many to list at most.
+    pub fn list_count(&mut self, default: usize) -> Result<usize, Reply> {
+        let mut count = None;
+        while let Some(word) = self.next() {
+            if !word.bytes().eq_ignore_ascii_case(b"COUNT") {
+                return unknown_option(word.bytes());
+            }
+            once("COUNT", count.is_some())?;
+            count = Some(self.count()?);
+        }
+        Ok(count.unwrap_or(default))
+    }
+
+    /// `[FULL [COUNT n]]`, in any order: how many to list at most, or `None` for no lists.
+    pub fn full_count(&mut self, default: usize) -> Result<Option<usize>, Reply> {
+        let (mut is_full, mut count) = (false, None);
+        while let Some(word) = self.next() {
+            let word = word.bytes();
+            if word.eq_ignore_ascii_case(b"FULL") {
+                once("FULL", is_full)?;
+                is_full = true;
+            } else if word.eq_ignore_ascii_case(b"COUNT") {
+                once("COUNT", count.is_some())?;
+                count = Some(self.count()?);
+            } else {
+                return unknown_option(word);
+            }
+        }
+        match (is_full, count) {
+            (false, Some(_)) => error("ERR option COUNT needs FULL"),
+            (false, None) => Ok(None),
+            (true, count) => Ok(Some(count.unwrap_or(default))),
+        }
+    }
+}
+
+fn once(option: &str, was_given: bool) -> Result<(), Reply> {
+    if was_given { error(format!("ERR option {option} is given twice")) } else { Ok(()) }
+}
+
+fn unknown_option<T>(word: &[u8]) -> Result<T, Reply> {
+    error(format!("ERR unknown option {}", shown(word)))
 }

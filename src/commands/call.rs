@@ -1,5 +1,7 @@
 //! What the commands share: they are the primary's, run one operation, and answer errors.
 
+use smallvec::SmallVec;
+
 use slock_core::{LockError, LockManager, Timestamp};
 
 use crate::errors::{error_reply, in_use};
@@ -26,6 +28,6 @@ pub fn operate<'c, R>(
 }
 
 /// The names of these keys.
-pub fn names<'a>(keys: &[Str<'a>]) -> Vec<&'a [u8]> {
+pub fn names<'a>(keys: &[Str<'a>]) -> SmallVec<[&'a [u8]; 1]> {
     keys.iter().map(|key| key.bytes()).collect()
 }

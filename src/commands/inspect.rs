@@ -8,7 +8,9 @@
 //! SLOCK.INFO  key [FULL [COUNT n]]         a map, null when nobody holds or waits
 //! ```
 
-use slock_core::{Holder, Lock, LockError, LockIdRef, Mode, Timestamp, Waiter, Waitlist, Want};
+use slock_core::{
+    ConnectionId, Holder, Lock, LockError, LockIdRef, LockManager, Mode, Timestamp, Waiter, Want,
+};
 
 use super::args::Args;
 use crate::errors::{error_reply, in_use};
@@ -16,6 +18,9 @@ use crate::runtime;
 use crate::server::{self, Ctx, LockKey, Opened, Reply, Str};
 
 const NOT_A_HOLDER: i64 = -2;
+
+/// As many holders and requests `FULL` lists unless it is said.
+const LISTED: usize = 100;
 
 /// Looks at the lock of a key, if it has one.
 fn look<R>(ctx: Ctx<'_>, key: Str<'_>, at: impl FnOnce(Option<&Lock>) -> R) -> Result<R, Reply> {
@@ -63,12 +68,12 @@ pub fn check(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let key = args.key()?;
-    let listed = args.full_count()?;
+    let listed = args.full_count(LISTED)?;
     let id = LockIdRef { db: ctx.db(), name: key[0].bytes() };
     let now = server::now();
     look(ctx, key[0], |lock| {
         let live = lock.filter(|lock| lock.is_live(now.unix_ms()));
-        let shown = runtime::consult(|manager| show(ctx, live, manager.waitlist(), id, now, listed));
+        let shown = runtime::consult(|manager| show(ctx, live, manager, id, now, listed));
         shown.ok_or_else(in_use)
     })??;
     Ok(Reply::Sent)
@@ -77,20 +82,16 @@ pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 fn show(
     ctx: Ctx<'_>,
     lock: Option<&Lock>,
-    waitlist: &Waitlist,
+    manager: &LockManager,
     id: LockIdRef<'_>,
     now: Timestamp,
     listed: Option<usize>,
 ) {
-    let (waiters, now_ms) = (waitlist.len_at(id), now.unix_ms());
+    let (waiters, now_ms) = (manager.waitlist().len_at(id), now.unix_ms());
     if lock.is_none() && waiters == 0 {
         return ctx.reply_null();
     }
-    let (mode, readers) = match lock.map(|lock| (lock.mode(), lock.live_len(now_ms))) {
-        None => ("free", 0),
-        Some((Mode::Write, _)) => ("write", 0),
-        Some((Mode::Read, readers)) => ("read", readers),
-    };
+    let (mode, readers) = mode_and_readers(lock, now_ms);
     let fence = lock.and_then(|lock| lock.highest_live_fence(now_ms)).unwrap_or(0);
     let pttl_ms = lock.map_or(0, |lock| lock.last_deadline_ms() - now_ms);
     ctx.reply_map(if listed.is_some() { 7 } else { 5 });
@@ -103,19 +104,24 @@ fn show(
     ctx.reply_bytes(b"holders");
     let holders = lock.map_or_else(Vec::new, |lock| lock.live_holders(now_ms, listed));
     ctx.reply_array(holders.len());
-    holders.into_iter().for_each(|holder| show_holder(ctx, holder, now_ms));
+    for holder in holders {
+        show_holder(ctx, holder, manager.connection_of(id, holder.fence), now_ms);
+    }
     ctx.reply_bytes(b"queue");
     ctx.reply_array(waiters.min(listed));
-    waitlist.at(id).take(listed).for_each(|waiter| show_waiter(ctx, waiter, now.monotonic_ms()));
+    manager.waitlist().at(id).take(listed).for_each(|waiter| show_waiter(ctx, waiter, now.monotonic_ms()));
 }
 
-fn show_holder(ctx: Ctx<'_>, holder: &Holder, now_ms: u64) {
-    ctx.reply_map(5);
+fn show_holder(ctx: Ctx<'_>, holder: &Holder, client: Option<ConnectionId>, now_ms: u64) {
+    ctx.reply_map(5 + usize::from(client.is_some()));
     text_field(ctx, "token", &holder.token);
     int_field(ctx, "fence", holder.fence);
     int_field(ctx, "pttl", holder.deadline_ms - now_ms);
     int_field(ctx, "held-ms", now_ms.saturating_sub(holder.since_ms));
     text_field(ctx, "meta", &holder.meta);
+    if let Some(client) = client {
+        int_field(ctx, "client", client);
+    }
 }
 
 fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
@@ -126,19 +132,33 @@ fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
     };
     // As `WAIT` said it: 0 is without limit.
     let timeout_ms = waiter.gives_up_ms.map_or(0, |at_ms| at_ms - waiter.arrived_ms);
-    ctx.reply_map(4);
+    ctx.reply_map(6 + usize::from(waiter.limit.is_some()));
     text_field(ctx, "token", &waiter.token);
     text_field(ctx, "mode", mode.as_bytes());
     int_field(ctx, "waiting-ms", now_ms.saturating_sub(waiter.arrived_ms));
     int_field(ctx, "timeout-ms", timeout_ms);
+    text_field(ctx, "meta", waiter.meta.as_deref().unwrap_or_default());
+    int_field(ctx, "client", waiter.client);
+    if let Some(limit) = waiter.limit {
+        int_field(ctx, "limit", limit.get().into());
+    }
 }
 
-fn text_field(ctx: Ctx<'_>, name: &str, value: &[u8]) {
+/// The mode of a lock that is live, or `free`, and how many read it.
+pub(super) fn mode_and_readers(lock: Option<&Lock>, now_ms: u64) -> (&'static str, usize) {
+    match lock.map(|lock| (lock.mode(), lock.live_len(now_ms))) {
+        None => ("free", 0),
+        Some((Mode::Write, _)) => ("write", 0),
+        Some((Mode::Read, readers)) => ("read", readers),
+    }
+}
+
+pub(super) fn text_field(ctx: Ctx<'_>, name: &str, value: &[u8]) {
     ctx.reply_bytes(name.as_bytes());
     ctx.reply_bytes(value);
 }
 
-fn int_field(ctx: Ctx<'_>, name: &str, value: u64) {
+pub(super) fn int_field(ctx: Ctx<'_>, name: &str, value: u64) {
     ctx.reply_bytes(name.as_bytes());
     ctx.reply_int(value.cast_signed());
 }

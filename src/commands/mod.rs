@@ -5,6 +5,7 @@
 //! | `acquire` | `LOCK`, `RLOCK`, `UPGRADE`, `MLOCK`, `MRLOCK`: whatever may have to wait |
 //! | `hold` | `UNLOCK`, `RUNLOCK`, `EXTEND`, `DOWNGRADE`, `MUNLOCK`, `MEXTEND`: what a holder does |
 //! | `inspect` | `PTTL`, `MPTTL`, `CHECK`, `INFO`: what only looks |
+//! | `queue` | `QUEUES`, `CANCEL`: what concerns those who wait |
 //! | `apply` | `APPLY`: what replicas and the log see |
 //! | `args` | reading arguments, and the errors that name them |
 //! | `call` | what they share |
@@ -15,6 +16,7 @@ mod args;
 mod call;
 mod hold;
 mod inspect;
+mod queue;
 
 use std::ffi::CStr;
 
@@ -51,7 +53,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes a lock for read, beside other readers, or waits for it.",
         complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        args: &[KEY, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL],
         run: acquire::rlock,
     },
     Command {
@@ -81,7 +83,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes several locks for read, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY_WAIT,
         keys: Keys::CountedWritten,
-        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL],
         run: acquire::mrlock,
     },
     Command {
@@ -185,6 +187,26 @@ const COMMANDS: &[Command] = &[
         run: inspect::info,
     },
     Command {
+        name: c"slock.queues",
+        flags: c"readonly deny-script",
+        arity: -1,
+        summary: c"Shows the locks of this database that are waited for, the longest wait first.",
+        complexity: c"O(N*log(M)), N being the number of locks shown or hidden from the user, M that of their holders and waiting requests",
+        keys: Keys::None,
+        args: &[COUNT],
+        run: queue::queues,
+    },
+    Command {
+        name: c"slock.cancel",
+        flags: c"write fast",
+        arity: 3,
+        summary: c"Withdraws the waiting requests of a token for a lock, from any connection.",
+        complexity: c"O(K*log(N)), K being the number of keys of these requests, N that of waiting requests",
+        keys: Keys::OneWritten,
+        args: &[KEY, TOKEN],
+        run: queue::cancel,
+    },
+    Command {
         name: c"slock.apply",
         flags: c"write admin",
         arity: -3,
@@ -225,13 +247,16 @@ const TOKEN: Arg = arg(c"token", ArgKind::String);
 const TTL_MS: Arg = arg(c"ttl-ms", ArgKind::Integer);
 const WAIT: Arg = option(c"WAIT", c"wait-ms", ArgKind::Integer);
 const META: Arg = option(c"META", c"data", ArgKind::String);
+const LIMIT: Arg = option(c"LIMIT", c"limit", ArgKind::Integer);
 const EPHEMERAL: Arg = option(c"EPHEMERAL", c"ephemeral", ArgKind::Word);
+
+const COUNT: Arg = option(c"COUNT", c"count", ArgKind::Integer);
 
 const FULL: Arg = Arg {
     name: c"full",
     kind: ArgKind::Block(&[
         Arg { name: c"full", kind: ArgKind::Word, word: Some(c"FULL"), optional: false },
-        Arg { name: c"count", kind: ArgKind::Integer, word: Some(c"COUNT"), optional: true },
+        COUNT,
     ]),
     word: None,
     optional: true,

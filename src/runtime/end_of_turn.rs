@@ -76,7 +76,7 @@ impl Runtime {
             {
                 store.give_expiry(lock.as_ref());
             }
-            self.manager.serve_queues(store, &mut slice);
+            self.manager.serve_queues(store, &mut self.blocked_clients, &mut slice);
         }
         for (request, result) in self.manager.take_results() {
             self.blocked_clients.answer(request, reply_to(result));

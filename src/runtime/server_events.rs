@@ -17,7 +17,7 @@ use slock_core::{LockError, LockIdRef};
 use super::end_of_turn;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible, wire};
 use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
-use crate::state::{self, Notice, Runtime, Schedule, State, notice, try_with_runtime};
+use crate::state::{self, Notice, Runtime, Schedule, State, WriteGate, notice, try_with_runtime};
 
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
@@ -61,10 +61,19 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             change_server(Runtime::begin_grace);
         }
     },
-    configured: || change_server(read_configuration),
+    configured: |changed| {
+        // Where an operation is under way, all that was known is forgotten.
+        if try_with_runtime(|runtime| runtime.write_gate.forget_settings(changed)).is_none() {
+            change_server(|runtime| runtime.write_gate = WriteGate::default());
+        }
+        change_server(warn_of_eviction);
+    },
     disconnected: |connection| notice(Notice::ConnectionClosed(connection)),
     cron: || {
-        try_with_runtime(|runtime| runtime.schedule.as_mut().map(Schedule::watch_clock));
+        try_with_runtime(|runtime| {
+            runtime.follow_reset(own_ctx().as_ctx());
+            runtime.schedule.as_mut().map(Schedule::watch_clock)
+        });
     },
     listeners_may_change: replication::look_again,
 };
@@ -77,7 +86,7 @@ pub fn start(ctx: Ctx<'_>) {
         runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due));
         runtime.is_cluster = own_ctx().as_ctx().is_cluster();
         runtime.begin_grace();
-        read_configuration(runtime);
+        warn_of_eviction(runtime);
     });
 }
 
@@ -86,11 +95,8 @@ fn change_server(change: fn(&mut Runtime)) {
     notice(Notice::ServerChanged(change));
 }
 
-/// Takes note of what the server's configuration means for locks.
-fn read_configuration(runtime: &mut Runtime) {
-    let ctx = own_ctx().as_ctx();
-    runtime.write_gate.read_configuration(ctx);
-    let may_evict = ctx.may_evict();
+fn warn_of_eviction(runtime: &mut Runtime) {
+    let may_evict = own_ctx().as_ctx().may_evict();
     // Once for each time that it becomes so.
     if may_evict && !runtime.may_evict {
         server::log_warning(

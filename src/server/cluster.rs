@@ -2,6 +2,7 @@
 
 use super::api::api;
 use super::ctx::Ctx;
+use super::loaded;
 use super::string::Str;
 
 impl Ctx<'_> {
@@ -9,10 +10,30 @@ impl Ctx<'_> {
     /// that has gone may be at the other node already.
     ///
     /// Asked by a write that changes nothing, since a node of a cluster that is down may go on serving
-    /// reads. (On a server where that command was renamed, by a read.)
+    /// reads. (On a server where that command was renamed, by a read.) Where the server can check a command
+    /// without running it, it is not run: then it is not counted either.
     pub fn owns_key(self, name: Str<'_>) -> bool {
         let (long_ago, later_only) = (c"1".as_ptr(), c"GT".as_ptr());
-        let (probe, form) = (c"PEXPIREAT".as_ptr(), c"scc".as_ptr());
+        let probe = c"PEXPIREAT".as_ptr();
+        if self.can_check_only() {
+            let form = c"sccD".as_ptr();
+            let mut error =
+                api!(RedisModule_Call(self.pointer(), probe, form, name.pointer(), long_ago, later_only));
+            if !error.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT) {
+                api!(RedisModule_FreeCallReply(error));
+                error = api!(RedisModule_Call(
+                    self.pointer(),
+                    c"EXISTS".as_ptr(),
+                    c"sD".as_ptr(),
+                    name.pointer()
+                ));
+            }
+            if !error.is_null() {
+                api!(RedisModule_FreeCallReply(error));
+            }
+            return error.is_null();
+        }
+        let form = c"scc".as_ptr();
         let mut reply =
             api!(RedisModule_Call(self.pointer(), probe, form, name.pointer(), long_ago, later_only));
         if reply.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT) {
@@ -23,5 +44,20 @@ impl Ctx<'_> {
         }
         api!(RedisModule_FreeCallReply(reply));
         true
+    }
+
+    /// Whether the server can check a command without running it (from Redis 7.2 on).
+    fn can_check_only(self) -> bool {
+        loaded::get(|loaded| &loaded.can_check_only).unwrap_or_else(|| {
+            // An error is a reply in this form; only a form that is not known gives nothing and this code.
+            let reply = api!(RedisModule_Call(self.pointer(), c"EXISTS".as_ptr(), c"D".as_ptr()));
+            let error = std::io::Error::last_os_error().raw_os_error();
+            let can = !reply.is_null() || error != Some(libc::EBADF);
+            if !reply.is_null() {
+                api!(RedisModule_FreeCallReply(reply));
+            }
+            loaded::set(|loaded| &loaded.can_check_only, can);
+            can
+        })
     }
 }

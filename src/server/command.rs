@@ -42,6 +42,8 @@ pub struct Command {
 
 /// Where the keys of a command are.
 pub enum Keys {
+    /// It has none.
+    None,
     /// The first argument, which is looked at.
     OneRead,
     /// The first argument, which is changed.
@@ -59,6 +61,7 @@ impl Keys {
 
     const fn flags(&self) -> u32 {
         match self {
+            Self::None => 0,
             Self::OneRead | Self::CountedRead => {
                 raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS
             }
@@ -132,7 +135,7 @@ fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, acl_category: 
     let ok = raw::REDISMODULE_OK as i32;
     let (first, last, step) = match spec.keys {
         Keys::OneRead | Keys::OneWritten => (1, 1, 1),
-        Keys::CountedRead | Keys::CountedWritten => (0, 0, 0),
+        Keys::None | Keys::CountedRead | Keys::CountedWritten => (0, 0, 0),
     };
     let name = spec.name.as_ptr();
     // The key specs tell ACL and clients where the keys are, but a cluster node that routes a command
@@ -225,7 +228,10 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Command) {
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut key_specs = [key_spec(&spec.keys), zeroed_key_spec()];
+    let mut key_specs = match spec.keys {
+        Keys::None => vec![zeroed_key_spec()],
+        _ => vec![key_spec(&spec.keys), zeroed_key_spec()],
+    };
     // The server copies all this; here it lives until the end of the function.
     let mut blocks = Vec::new();
     let mut args = c_args(spec.args, &mut blocks);
@@ -256,6 +262,7 @@ fn key_spec(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
     match keys {
+        Keys::None => {}
         Keys::OneRead | Keys::OneWritten => {
             spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
             spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {

@@ -17,6 +17,8 @@ fn missing<const N: usize>(entries: [(bool, &'static str); N]) -> Vec<&'static s
 /// Calls without which the module cannot work.
 pub fn missing_required() -> Vec<&'static str> {
     missing(is_missing![
+        RedisModule_ACLCheckCommandPermissions,
+        RedisModule_ACLCheckKeyPermissions,
         RedisModule_AvoidReplicaTraffic,
         RedisModule_BlockClient,
         RedisModule_Call,
@@ -35,6 +37,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_EventLoopAddOneShot,
         RedisModule_Free,
         RedisModule_FreeCallReply,
+        RedisModule_FreeModuleUser,
         RedisModule_FreeServerInfo,
         RedisModule_FreeString,
         RedisModule_GetAbsExpire,
@@ -42,6 +45,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_GetBlockedClientHandle,
         RedisModule_GetBlockedClientPrivateData,
         RedisModule_GetClientId,
+        RedisModule_GetClientUserNameById,
         RedisModule_GetCommand,
         RedisModule_GetContextFlags,
         RedisModule_GetDbIdFromIO,
@@ -49,10 +53,13 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_GetDetachedThreadSafeContext,
         RedisModule_GetKeyNameFromIO,
         RedisModule_GetKeyNameFromOptCtx,
+        RedisModule_GetModuleUserFromUserName,
         RedisModule_GetSelectedDb,
         RedisModule_GetServerInfo,
         RedisModule_InfoAddFieldULongLong,
         RedisModule_InfoAddSection,
+        RedisModule_InfoBeginDictField,
+        RedisModule_InfoEndDictField,
         RedisModule_IsIOError,
         RedisModule_IsKeysPositionRequest,
         RedisModule_KeyAtPosWithFlags,

@@ -43,6 +43,11 @@ pub fn freed_ended_holders() -> u64 {
     FREED_ENDED.load(Ordering::Relaxed)
 }
 
+/// Begins to count them anew.
+pub fn reset_freed() {
+    FREED_ENDED.store(0, Ordering::Relaxed);
+}
+
 /// Whether they are counted. Not while others decide what becomes of locks.
 pub fn count_freed(is_counted: bool) {
     COUNTS_FREED.store(is_counted, Ordering::Relaxed);

@@ -106,7 +106,13 @@ unsafe extern "C" fn on_server_event(
             }
             (raw::REDISMODULE_EVENT_CRON_LOOP, _) => (hooks.cron)(),
             (raw::REDISMODULE_EVENT_CONFIG, _) => {
-                (hooks.configured)();
+                // SAFETY: the data of this event is of this type, in its first version; the names are strings.
+                let names: Vec<&CStr> = unsafe {
+                    let change = &*data.cast::<raw::RedisModuleConfigChange>();
+                    let names = (0..change.num_changes as usize).map(|at| *change.config_names.add(at));
+                    names.map(|name| CStr::from_ptr(name)).collect()
+                };
+                (hooks.configured)(&names);
             }
             (raw::REDISMODULE_EVENT_SWAPDB, _) => {
                 // SAFETY: the data of this event is of this type, in its first version.

@@ -1,5 +1,7 @@
 //! What the rest of the module wants to be told: functions that are set once, at load.
 
+use std::ffi::CStr;
+
 use slock_core::{Lock, LockIdRef};
 
 use super::ctx::Ctx;
@@ -37,8 +39,8 @@ pub struct EventHooks {
     pub role_changed: fn(Role),
     /// The server begins to load a data set, or has ended.
     pub loading: fn(Ctx<'_>, Loading),
-    /// `CONFIG SET` has changed something.
-    pub configured: fn(),
+    /// `CONFIG SET` has changed the settings of these names.
+    pub configured: fn(&[&CStr]),
     /// A connection closes.
     pub disconnected: fn(u64),
     /// Called `hz` times a second.

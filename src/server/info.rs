@@ -16,6 +16,13 @@ impl Section {
     pub fn field(&self, name: &CStr, value: u64) {
         api!(RedisModule_InfoAddFieldULongLong(self.0, name.as_ptr(), value));
     }
+
+    /// Adds a field with parts, as `name:part=value,part=value`.
+    pub fn field_of_parts(&self, name: &CStr, parts: &[(&CStr, u64)]) {
+        api!(RedisModule_InfoBeginDictField(self.0, name.as_ptr()));
+        parts.iter().for_each(|(part, value)| self.field(part, *value));
+        api!(RedisModule_InfoEndDictField(self.0));
+    }
 }
 
 /// Writes the section.

@@ -15,6 +15,8 @@ pub(super) struct Loaded {
     pub(super) event_hooks: OnceCell<&'static EventHooks>,
     /// Whether the server has `PERSIST` by this name.
     pub(super) knows_persist: OnceCell<bool>,
+    /// Whether the server can check a command without running it.
+    pub(super) can_check_only: OnceCell<bool>,
 }
 
 thread_local! {
@@ -25,6 +27,7 @@ thread_local! {
             datatype_hooks: OnceCell::new(),
             event_hooks: OnceCell::new(),
             knows_persist: OnceCell::new(),
+            can_check_only: OnceCell::new(),
         }
     };
 }

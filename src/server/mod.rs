@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+mod acl;
 mod announce;
 mod api;
 mod background_drop;
@@ -31,6 +32,7 @@ mod status;
 mod string;
 mod timer;
 
+pub use acl::User;
 use api::api;
 pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
@@ -39,13 +41,16 @@ pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as registe
 pub use compat::{lacking, missing_required};
 pub use config::{BoolSetting, IntSetting, load_configs, register_bool, register_int};
 pub use ctx::{Ctx, OwnCtx, with_load_ctx};
-pub use datatype::{count_freed, freed_ended_holders, register as register_datatype, stored_locks};
+pub use datatype::{
+    count_freed, freed_ended_holders, register as register_datatype, reset_freed, stored_locks,
+};
 pub use events::{subscribe, subscribe_to_keys};
 pub use hooks::{DatatypeHooks, Emit, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
 pub use log::{log_notice, log_warning};
 pub use reply::Reply;
+pub use status::TOTALS;
 pub use string::{OwnedString, Str};
 pub use timer::{TimerId, own_ctx, start_timer, stop_timer, wake_event_loop};
 

@@ -5,6 +5,16 @@ use redis_module::raw;
 use super::api::api;
 use super::ctx::Ctx;
 
+/// Fields of `INFO stats`; see [`Ctx::totals`].
+pub const TOTALS: [&std::ffi::CStr; 6] = [
+    c"total_connections_received",
+    c"total_commands_processed",
+    c"total_net_input_bytes",
+    c"total_net_output_bytes",
+    c"keyspace_hits",
+    c"keyspace_misses",
+];
+
 /// How the last writing to disk went, as far as it went to one.
 #[derive(Clone, Copy, Debug)]
 pub struct Disk {
@@ -20,7 +30,8 @@ impl Ctx<'_> {
         api!(RedisModule_AvoidReplicaTraffic()) != 0
     }
 
-    /// A setting of the server's configuration, as `CONFIG GET` shows it.
+    /// A setting of the server's configuration, as `CONFIG GET` shows it. The server counts the call as it counts
+    /// those of clients, so ask seldom.
     pub fn config(self, name: &std::ffi::CStr) -> Option<String> {
         let reply = api!(RedisModule_Call(
             self.pointer(),
@@ -77,6 +88,18 @@ impl Ctx<'_> {
         let good = api!(RedisModule_ServerInfoGetFieldSigned(info, field, &mut failed));
         api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
         (failed == 0).then_some(good)
+    }
+
+    /// Some of what the server counts; none of it becomes less, but by `CONFIG RESETSTAT`.
+    pub fn totals(self) -> [u64; TOTALS.len()] {
+        let info = api!(RedisModule_GetServerInfo(self.pointer(), c"stats".as_ptr()));
+        let totals = TOTALS.map(|field| {
+            let mut failed = 0;
+            let total = api!(RedisModule_ServerInfoGetFieldSigned(info, field.as_ptr(), &mut failed));
+            u64::try_from(total).unwrap_or(0)
+        });
+        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
+        totals
     }
 
     /// How the last writing to disk went.

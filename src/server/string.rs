@@ -64,6 +64,14 @@ impl OwnedString {
         Self(api!(RedisModule_CreateString(std::ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())))
     }
 
+    /// Takes over a string that nobody else frees.
+    ///
+    /// # Safety
+    /// `pointer` is a live string of the server's, and the caller gives up its share of it.
+    pub(super) unsafe fn from_raw(pointer: *mut raw::RedisModuleString) -> Self {
+        Self(pointer)
+    }
+
     /// This string, borrowed.
     pub fn as_str(&self) -> Str<'_> {
         Str { pointer: self.0, lent: PhantomData }

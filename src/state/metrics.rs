@@ -50,6 +50,13 @@ impl Metrics {
         self.expirations.get() + server::freed_ended_holders()
     }
 
+    /// Begins to count anew.
+    pub fn reset(&self) {
+        self.expirations.set(0);
+        self.evictions.set(0);
+        server::reset_freed();
+    }
+
     /// Locks that were evicted.
     pub fn evictions(&self) -> u64 {
         self.evictions.get()

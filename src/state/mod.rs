@@ -18,6 +18,7 @@
 
 mod blocked_clients;
 mod metrics;
+mod reset_watch;
 mod schedule;
 mod settings;
 mod write_gate;
@@ -27,13 +28,14 @@ use std::collections::BTreeSet;
 
 use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
-pub use blocked_clients::BlockedClients;
+pub use blocked_clients::{BlockedClients, WaitingCommand};
 pub use metrics::Metrics;
+pub use reset_watch::ResetWatch;
 pub use schedule::Schedule;
 pub use settings::{Settings, TTL_MAX_MS};
 pub use write_gate::{WriteBlock, WriteGate};
 
-use crate::server::{HandleKey, now};
+use crate::server::{Ctx, HandleKey, now};
 
 /// What operations work with.
 #[derive(Default)]
@@ -56,6 +58,8 @@ pub struct Runtime {
     pub may_evict: bool,
     /// Whether somebody has waited since the start. What only waiting clients need is asked for then.
     pub has_waited: bool,
+    /// Notices `CONFIG RESETSTAT`.
+    pub reset_watch: ResetWatch,
     /// How far the look for slots that have gone has come; see `runtime::end_of_turn`.
     pub probe: Probe,
 }
@@ -137,6 +141,14 @@ impl Runtime {
             with(|state| (state.settings.max_waiters.get(), state.settings.restart_grace_ms.get()));
         self.manager.max_waiters = usize::try_from(max_waiters).unwrap_or(0);
         self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
+    }
+
+    /// Begins to count anew if the server has done so.
+    pub fn follow_reset(&mut self, ctx: Ctx<'_>) {
+        if self.reset_watch.was_reset(ctx) {
+            self.manager.reset_counters();
+            with(|state| state.metrics.reset());
+        }
     }
 
     /// After an operation: sees to it that the queues are served when they have to be.

@@ -5,6 +5,7 @@
 //! bounds what a primary that is cut off can promise). Or the disk fails: a grant that cannot be
 //! logged would be forgotten by a crash. A client gets `NOREPLICAS` and `MISCONF` for the last two.
 
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
 use crate::server::Ctx;
@@ -13,11 +14,11 @@ use crate::server::Ctx;
 /// replicas once a second.
 const GOOD_FOR: Duration = Duration::from_millis(100);
 
-/// What the server's configuration says about writes, and the last answer.
+/// What the server's configuration says about writes, once that had to be asked, and the last answer.
 #[derive(Default)]
 pub struct WriteGate {
-    min_replicas: i64,
-    snapshots_must_succeed: bool,
+    min_replicas: Option<i64>,
+    snapshots_must_succeed: Option<bool>,
     /// The last answer, and when it was given.
     refused: Option<(Instant, bool)>,
 }
@@ -32,14 +33,15 @@ pub enum WriteBlock {
 }
 
 impl WriteGate {
-    /// Takes note of the server's configuration.
-    pub fn read_configuration(&mut self, ctx: Ctx<'_>) {
-        // Where `CONFIG` was renamed, the careful answer. How many replicas are near enough the server tells
-        // only where some are needed.
-        let needed = ctx.config(c"min-replicas-to-write").and_then(|text| text.parse().ok());
-        self.min_replicas = needed.unwrap_or(1);
-        let stops = ctx.config(c"stop-writes-on-bgsave-error").is_none_or(|text| text == "yes");
-        self.snapshots_must_succeed = stops && ctx.config(c"save").is_none_or(|text| !text.is_empty());
+    /// These settings of the server's have changed.
+    pub fn forget_settings(&mut self, changed: &[&CStr]) {
+        let has_changed = |name: &CStr| changed.contains(&name);
+        if has_changed(c"min-replicas-to-write") || has_changed(c"min-slaves-to-write") {
+            self.min_replicas = None;
+        }
+        if has_changed(c"stop-writes-on-bgsave-error") || has_changed(c"save") {
+            self.snapshots_must_succeed = None;
+        }
         self.refused = None;
     }
 
@@ -65,12 +67,21 @@ impl WriteGate {
         refused
     }
 
-    fn lacks_replicas(&self, ctx: Ctx<'_>) -> bool {
-        self.min_replicas > 0 && ctx.good_replicas().is_some_and(|good| good < self.min_replicas)
+    /// The server tells how many replicas are near enough only where some are needed. How many are has to be
+    /// asked then; where `CONFIG` was renamed, one.
+    fn lacks_replicas(&mut self, ctx: Ctx<'_>) -> bool {
+        let Some(good) = ctx.good_replicas() else { return false };
+        let ask = || ctx.config(c"min-replicas-to-write").and_then(|text| text.parse().ok()).unwrap_or(1);
+        good < *self.min_replicas.get_or_insert_with(ask)
     }
 
-    fn disk_fails(&self, ctx: Ctx<'_>) -> bool {
+    /// Whether it matters that a snapshot failed is asked when one has. Where `CONFIG` was renamed, it does.
+    fn disk_fails(&mut self, ctx: Ctx<'_>) -> bool {
         let disk = ctx.disk();
-        (self.snapshots_must_succeed && disk.snapshot_failed) || disk.log_failed
+        let ask = || {
+            ctx.config(c"stop-writes-on-bgsave-error").is_none_or(|text| text == "yes")
+                && ctx.config(c"save").is_none_or(|text| !text.is_empty())
+        };
+        disk.log_failed || (disk.snapshot_failed && *self.snapshots_must_succeed.get_or_insert_with(ask))
     }
 }

@@ -136,6 +136,24 @@ impl Holders {
         }
     }
 
+    /// The deadline that comes after `earlier` others, whatever their order in the table. Costs what these or the
+    /// later ones are, whichever are fewer.
+    pub(crate) fn deadline_after(&self, earlier: usize) -> Option<u64> {
+        match self {
+            Self::Few(few) => {
+                let mut deadlines: SmallVec<[u64; INDEX_ABOVE]> =
+                    few.iter().map(|holder| holder.deadline_ms).collect();
+                deadlines.sort_unstable();
+                deadlines.get(earlier).copied()
+            }
+            Self::Many(trees) => {
+                let later = trees.by_deadline.len().checked_sub(earlier + 1)?;
+                let mut deadlines = trees.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
+                if earlier <= later { deadlines.nth(earlier) } else { deadlines.nth_back(later) }
+            }
+        }
+    }
+
     /// The highest fence of a holder whose deadline is after `now_ms`. Costs what the live holders or the
     /// later fences are, whichever are fewer.
     pub(crate) fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {

@@ -9,6 +9,7 @@ mod holder;
 mod holders;
 
 use std::mem::{self, size_of};
+use std::num::NonZeroU32;
 
 use crate::alloc_size::allocated;
 use crate::effect::{Change, Effect};
@@ -247,16 +248,22 @@ impl Lock {
         self.holders.count_ended(at_ms)
     }
 
-    /// Whether a request of `token` can be granted on this lock at `now_ms`.
+    /// Whether a request of `token` can be granted on this lock at `now_ms`; as a reader beside fewer than
+    /// `limit` others, if there is one.
     #[must_use]
-    pub fn admission(&self, token: &[u8], want: Want, now_ms: u64) -> Admission {
+    pub fn admission(&self, token: &[u8], want: Want, limit: Option<NonZeroU32>, now_ms: u64) -> Admission {
         let own = self.holder(token, now_ms);
         match (want, own) {
             (Want::Hold(mode), Some(own)) if mode == self.mode => Admission::Held { fence: own.fence },
             (Want::Hold(_), Some(_)) => Admission::WrongMode(self.mode),
             (Want::Hold(mode), None) => {
-                if !self.is_live(now_ms) || (mode == Mode::Read && self.mode == Mode::Read) {
+                if !self.is_live(now_ms) {
                     Admission::Free
+                } else if mode == Mode::Read && self.mode == Mode::Read {
+                    match limit.and_then(|limit| self.below_limit_ms(limit)).filter(|at_ms| *at_ms > now_ms) {
+                        None => Admission::Free,
+                        Some(until_ms) => Admission::Blocked { until_ms },
+                    }
                 } else {
                     Admission::Blocked { until_ms: self.last_deadline_ms() }
                 }
@@ -272,6 +279,12 @@ impl Lock {
                 }
             }
         }
+    }
+
+    /// When fewer than `limit` holders are left if nobody acts; `None` if there are so few in the table.
+    fn below_limit_ms(&self, limit: NonZeroU32) -> Option<u64> {
+        let surplus = self.len().checked_sub(usize::try_from(limit.get()).unwrap_or(usize::MAX))?;
+        self.holders.deadline_after(surplus)
     }
 
     /// The latest moment up to `now_ms` that an effect may be dated so that it drops a few hundred holders

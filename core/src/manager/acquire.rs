@@ -1,20 +1,42 @@
 //! Asking for a hold: granted at once, refused, or enqueued.
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use super::hold::deadline_ms;
 use super::lock_manager::LockManager;
 use super::lookup::{hold_at, lock_at};
-use super::request::{AcquireOutcome, AcquireRequest, WaitPolicy};
+use super::request::{AcquireOutcome, AcquireRequest, WaitPolicy, WaitResult};
 use crate::deadlock;
 use crate::effect::{Change, Event};
 use crate::error::LockError;
 use crate::ids::{LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::mode::{Mode, Want};
-use crate::queue::NewWaiter;
+use crate::queue::{NewWaiter, Waiter};
 use crate::store::LockStore;
 use crate::time::Timestamp;
+
+/// What decides whether a request can be granted on a lock.
+#[derive(Clone, Copy)]
+pub(super) struct Asker<'a> {
+    token: &'a [u8],
+    want: Want,
+    limit: Option<NonZeroU32>,
+}
+
+impl<'a> From<&AcquireRequest<'a>> for Asker<'a> {
+    fn from(request: &AcquireRequest<'a>) -> Self {
+        Self { token: request.token, want: request.want, limit: request.limit }
+    }
+}
+
+impl<'a> From<&'a Waiter> for Asker<'a> {
+    fn from(waiter: &'a Waiter) -> Self {
+        Self { token: &waiter.token, want: waiter.want, limit: waiter.limit }
+    }
+}
 
 /// Whether one request can be granted at each of its names.
 pub(super) type Admissions = SmallVec<[Admission; 1]>;
@@ -38,7 +60,7 @@ impl LockManager {
             let is_next = request.want == Want::Upgrade
                 || self.waitlist.is_empty()
                 || self.waitlist.queue_at(LockIdRef { db, name }).is_none();
-            admissions.push(self.admission(store, at, now, request.token, request.want, is_next)?);
+            admissions.push(self.admission(store, at, now, Asker::from(request), is_next)?);
         }
         if !admissions.iter().any(Admission::is_blocked) {
             let fence = self.grant(store, now, request, &admissions)?;
@@ -64,7 +86,21 @@ impl LockManager {
     pub fn cancel(&mut self, request: RequestId) -> bool {
         let Some(waiter) = self.waitlist.remove(request) else { return false };
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
+        // Behind an older request of its own token, a request waits for nobody.
+        self.search_again.extend(self.waitlist.of_token(waiter.token_id));
         true
+    }
+
+    /// Ends the wait of each request of `token` for this lock, alone or among others, as if its time had run out.
+    /// How many there were.
+    pub fn withdraw(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
+        let requests = self.waitlist.of_token_at(token, lock);
+        for request in &requests {
+            self.cancel(*request);
+            self.results.push((*request, WaitResult::TimedOut));
+        }
+        self.counters.cancels += requests.len() as u64;
+        requests.len()
     }
 
     /// Ends the wait of a request as if its time had run out. False if it does not wait.
@@ -80,13 +116,13 @@ impl LockManager {
         store: &impl LockStore,
         at: usize,
         now: Timestamp,
-        token: &[u8],
-        want: Want,
+        asker: Asker<'_>,
         is_next: bool,
     ) -> Result<Admission, LockError> {
+        let Asker { token, want, limit } = asker;
         let lock = lock_at(store, at)?;
         let admission = match lock {
-            Some(lock) => lock.admission(token, want, now.unix_ms()),
+            Some(lock) => lock.admission(token, want, limit, now.unix_ms()),
             None if want == Want::Upgrade => Admission::NotHeld,
             None => Admission::Free,
         };
@@ -148,8 +184,8 @@ impl LockManager {
         }
         if same_hold.is_none() {
             self.counters.grants += 1;
-            if let Some(connection) = request.connection.filter(|_| request.want != Want::Upgrade) {
-                self.ephemeral.bind(fence, connection, request, now.unix_ms());
+            if request.is_ephemeral && request.client != 0 && request.want != Want::Upgrade {
+                self.ephemeral.bind(fence, request, now.unix_ms());
             }
         }
         Ok(fence)
@@ -172,19 +208,22 @@ impl LockManager {
             want: request.want,
             ttl_ms: request.ttl_ms,
             meta: request.meta,
-            connection: request.connection,
+            limit: request.limit,
+            client: request.client,
+            is_ephemeral: request.is_ephemeral,
             arrived_ms: now.monotonic_ms(),
             gives_up_ms,
         });
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        if let Some(cycle) = deadlock::cycle(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
+        if let Some(cycle) = deadlock::closed_by(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
             self.waitlist.remove(id);
             self.counters.deadlocks += 1;
-            return Err(LockError::Deadlock(cycle));
+            return Err(LockError::Deadlock(cycle.steps));
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.
         self.look_again_when_due(store, now, id);
+        self.note_own_holds(store, now, id);
         Ok(id)
     }
 }

@@ -1,7 +1,9 @@
 //! What has happened since the server started.
 
+use crate::distribution::Distribution;
+
 /// Nothing here costs a scan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counters {
     /// Requests that were given a new hold. A refresh is not counted.
     pub grants: u64,
@@ -13,12 +15,16 @@ pub struct Counters {
     pub releases: u64,
     /// Requests that waited in vain.
     pub wait_timeouts: u64,
-    /// Requests refused because to wait would have closed a cycle.
+    /// Requests that were withdrawn while they waited; see [`LockManager::withdraw`](super::LockManager::withdraw).
+    pub cancels: u64,
+    /// Requests refused because owners would wait for each other in a cycle.
     pub deadlocks: u64,
-    /// How long all requests that were granted had waited, together.
+    /// How long the requests of `handoffs` waited.
+    pub waits: Distribution,
+    /// The same together.
     pub wait_ms_total: u64,
-    /// How long the one of them that waited longest had waited.
-    pub wait_ms_max: u64,
+    /// How long the holds of `releases` lasted.
+    pub holds: Distribution,
     /// The most requests that ever waited at a time.
     pub waiters_max: u64,
 }

@@ -39,16 +39,10 @@ impl EphemeralHolds {
         self.by_fence.is_empty()
     }
 
-    /// The hold with this fence, granted to this request, ends with this connection.
-    pub(super) fn bind(
-        &mut self,
-        fence: u64,
-        connection: ConnectionId,
-        request: &AcquireRequest<'_>,
-        now_unix_ms: u64,
-    ) {
+    /// The hold with this fence, granted to this request, ends with the connection that asked.
+    pub(super) fn bind(&mut self, fence: u64, request: &AcquireRequest<'_>, now_unix_ms: u64) {
         let hold = EphemeralHold {
-            connection,
+            connection: request.client,
             db: self.databases.number_of(request.db),
             names: request.names.iter().map(|name| Box::from(*name)).collect(),
             token: request.token.into(),
@@ -112,6 +106,12 @@ impl EphemeralHolds {
                 .by_fence
                 .get(&fence)
                 .is_some_and(|hold| self.closed.contains(&hold.connection) && self.covers(hold, lock))
+    }
+
+    /// The connection with which the hold with this fence, of this lock, ends, if with one.
+    pub(super) fn connection_of(&self, fence: u64, lock: LockIdRef<'_>) -> Option<ConnectionId> {
+        let hold = self.by_fence.get(&fence).filter(|hold| self.covers(hold, lock))?;
+        Some(hold.connection)
     }
 
     /// A copy of a lock has the same fences: only the lock that was granted ends with the connection.

@@ -165,10 +165,11 @@ impl LockManager {
         token: &[u8],
         fence: u64,
     ) {
-        let event = match store.get(at) {
-            Lookup::Lock(Some(held)) if held.mode() == Mode::Read => Event::Runlock,
-            _ => Event::Unlock,
-        };
+        let Ok(Some(held)) = lock_at(store, at) else { return };
+        let event = if held.mode() == Mode::Read { Event::Runlock } else { Event::Unlock };
+        if let Some(own) = held.holder(token, now.unix_ms()) {
+            self.counters.holds.record(now.unix_ms().saturating_sub(own.since_ms));
+        }
         self.commit(store, at, now, lock, Change::Release { token }, event);
         self.ephemeral.end(fence, lock);
         self.counters.releases += 1;
@@ -193,6 +194,8 @@ impl LockManager {
                 lock.ended(at_ms).for_each(|gone| self.ephemeral.end(gone.fence, id));
             }
         }
+        let (Change::Hold { token, .. } | Change::Extend { token, .. } | Change::Release { token }) = change;
+        self.hold_changed(id, token);
         store.commit(at, &Effect { at_ms, change }, event);
     }
 }

@@ -42,6 +42,8 @@ pub struct LockManager {
     pub(super) dirty_databases: VecDeque<(i32, Scan)>,
     /// Requests to look at wherever they stand: for several names, or of a token that was just granted.
     pub(super) revisit: BTreeSet<RequestId>,
+    /// Requests of tokens that may wait in a cycle by now that no request closed.
+    pub(super) search_again: BTreeSet<RequestId>,
     /// Requests up to this one are sent away with this error.
     pub(super) resigned: Option<(RequestId, LockError)>,
     /// Steps of [`LockManager::serve_queues`] so far.
@@ -72,6 +74,7 @@ impl Default for LockManager {
             dirty: VecDeque::new(),
             dirty_databases: VecDeque::new(),
             revisit: BTreeSet::new(),
+            search_again: BTreeSet::new(),
             resigned: None,
             steps: 0,
             results: Vec::new(),
@@ -95,8 +98,19 @@ impl LockManager {
     /// Something happened to this key that did not go through the manager.
     pub fn key_changed(&mut self, lock: LockIdRef<'_>) {
         if let Some(queue) = self.waitlist.queue_at(lock) {
-            self.mark(queue);
+            self.mark_changed_outside(queue);
         }
+    }
+
+    /// The connection with which the hold with this fence, of this lock, ends, if with one.
+    #[must_use]
+    pub fn connection_of(&self, lock: LockIdRef<'_>, fence: u64) -> Option<ConnectionId> {
+        self.ephemeral.connection_of(fence, lock)
+    }
+
+    /// Begins to count anew.
+    pub fn reset_counters(&mut self) {
+        self.counters = Counters { waiters_max: self.waitlist.len() as u64, ..Counters::default() };
     }
 
     /// Something happened to all keys of this database, or of every one, outside of the manager.
@@ -137,6 +151,7 @@ impl LockManager {
         self.dirty.clear();
         self.dirty_databases.clear();
         self.revisit.clear();
+        self.search_again.clear();
         Forgotten { _holds: self.ephemeral.clear() }
     }
 
@@ -169,12 +184,19 @@ impl LockManager {
         }
     }
 
+    pub(super) fn mark_changed_outside(&mut self, queue: QueueId) {
+        self.waitlist.set_changed_outside(queue, true);
+        self.mark(queue);
+    }
+
     pub(super) fn mark_all(&mut self, db: i32, names: &[&[u8]]) {
         if self.waitlist.is_empty() {
             return;
         }
         for name in names {
-            self.key_changed(LockIdRef { db, name });
+            if let Some(queue) = self.waitlist.queue_at(LockIdRef { db, name }) {
+                self.mark(queue);
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What is asked of the manager, and what it answers.
 
+use std::num::NonZeroU32;
+
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
 use crate::mode::Want;
@@ -21,8 +23,12 @@ pub struct AcquireRequest<'a> {
     pub meta: Option<&'a [u8]>,
     /// What to do if it cannot be granted at once.
     pub wait: WaitPolicy,
-    /// The connection with which the hold shall end, if it shall.
-    pub connection: Option<ConnectionId>,
+    /// Beside how many readers at most, itself included, if it wants to read. `None` for any number.
+    pub limit: Option<NonZeroU32>,
+    /// The connection that asks; 0 where there is none.
+    pub client: ConnectionId,
+    /// Whether the hold shall end with that connection.
+    pub is_ephemeral: bool,
 }
 
 /// How long a request is willing to wait.

@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::acquire::{Admissions, same_hold};
+use super::acquire::{Admissions, Asker, same_hold};
 use super::lock_manager::{LockManager, Scan};
 use super::lookup::hold_at;
 use super::request::{AcquireRequest, WaitPolicy, WaitResult};
+use crate::clients::Clients;
+use crate::deadlock;
 use crate::error::LockError;
 use crate::ids::{LockIdRef, RequestId};
 use crate::lock::Admission;
@@ -24,6 +26,9 @@ impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
 /// are tried again so much later.
 const RETRY_ENDED_MS: u64 = 500;
+
+/// What is put off while queues have to be looked at has its turn after so many steps all the same.
+const AT_LEAST_EVERY: usize = 64;
 
 /// How far [`LockManager::probe`] has come.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +54,7 @@ impl LockManager {
         !self.dirty.is_empty()
             || !self.dirty_databases.is_empty()
             || !self.revisit.is_empty()
+            || !self.search_again.is_empty()
             || self.resigned.is_some()
             || (self.ephemeral.has_work() && self.retry_ended_ms.is_none())
     }
@@ -59,6 +65,9 @@ impl LockManager {
         let wake_ms = self
             .waitlist
             .next_wake_ms()
+            .into_iter()
+            .chain(self.waitlist.next_own_hold_end_ms())
+            .min()
             .map(|wake_ms| now.monotonic_ms() + wake_ms.saturating_sub(now.unix_ms()));
         let grace_ms = self.grace_until_ms.filter(|_| !self.waitlist.is_empty());
         let check_ms = self
@@ -81,16 +90,22 @@ impl LockManager {
     ///
     /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
     /// name only the front is looked at, until one cannot be granted.
-    pub fn serve_queues(&mut self, store: &mut impl LockStore, slice: &mut impl TimeSlice) {
+    pub fn serve_queues(
+        &mut self,
+        store: &mut impl LockStore,
+        clients: &mut impl Clients,
+        slice: &mut impl TimeSlice,
+    ) {
         while let Some(now) = slice() {
             self.steps = self.steps.wrapping_add(1);
             let worked = [
                 self.end_next_wait(now),
                 self.end_next_hold_of_closed(store, now),
                 self.check_next_ephemeral(store, now),
-                self.serve_next_queue(store, now),
-                self.serve_next_revisit(store, now),
+                self.serve_next_queue(store, clients, now),
+                self.serve_next_revisit(store, clients, now),
                 self.scan_next_database(),
+                self.search_next_cycle(store, now),
             ];
             if !worked.contains(&true) {
                 break;
@@ -185,7 +200,12 @@ impl LockManager {
         true
     }
 
-    fn serve_next_queue(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+    fn serve_next_queue(
+        &mut self,
+        store: &mut impl LockStore,
+        clients: &mut impl Clients,
+        now: Timestamp,
+    ) -> bool {
         if self.grace_until_ms.is_some() && self.grace_left_ms(now).is_none() {
             self.set_grace(None);
         }
@@ -194,11 +214,14 @@ impl LockManager {
         }
         let Some(queue) = self.dirty.pop_front() else { return false };
         self.waitlist.set_dirty(queue, false);
+        if self.waitlist.set_changed_outside(queue, false) {
+            self.holders_changed(store, now, queue);
+        }
         if let Some(front) = self.waitlist.front(queue) {
             if self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
                 self.revisit.insert(front);
             } else {
-                self.attempt(store, now, front);
+                self.attempt(store, clients, now, front);
             }
         }
         true
@@ -206,13 +229,17 @@ impl LockManager {
 
     /// A request for many names, which may be at the front of all of them, is looked at when the queues have
     /// been; but it does not wait for them for ever.
-    fn serve_next_revisit(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        const AT_LEAST_EVERY: usize = 64;
+    fn serve_next_revisit(
+        &mut self,
+        store: &mut impl LockStore,
+        clients: &mut impl Clients,
+        now: Timestamp,
+    ) -> bool {
         if !self.dirty.is_empty() && !self.steps.is_multiple_of(AT_LEAST_EVERY) {
             return true;
         }
         let Some(request) = self.revisit.pop_first() else { return false };
-        self.attempt(store, now, request);
+        self.attempt(store, clients, now, request);
         true
     }
 
@@ -222,7 +249,7 @@ impl LockManager {
         if let Some((name, queue)) = self.waitlist.next_queue(db, scan.done.as_deref()) {
             scan.done = Some(name);
             self.dirty_databases.push_back((db, scan));
-            self.mark(queue);
+            self.mark_changed_outside(queue);
         } else if scan.again {
             self.dirty_databases.push_back((db, Scan::default()));
         }
@@ -231,7 +258,13 @@ impl LockManager {
 
     /// Grants a waiting request if it can be granted, ends its wait if it never can be, and notes when to
     /// look at it again if it has to go on waiting.
-    fn attempt(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
+    fn attempt(
+        &mut self,
+        store: &mut impl LockStore,
+        clients: &mut impl Clients,
+        now: Timestamp,
+        request: RequestId,
+    ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         if self.resigned.as_ref().is_some_and(|(last, _)| request <= *last) {
             return;
@@ -244,9 +277,18 @@ impl LockManager {
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         self.open(store, now, db, &names, &token);
         match self.assess(store, now, request) {
-            Assessment::Blocked => self.look_again_when_due(store, now, request),
+            Assessment::Blocked => {
+                self.look_again_when_due(store, now, request);
+                self.note_own_holds(store, now, request);
+            }
             Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),
-            Assessment::Clear(admissions) => self.serve(store, now, request, &names, &admissions),
+            Assessment::Clear(admissions) => {
+                let Some(waiter) = self.waitlist.get(request) else { return };
+                match clients.may_be_granted(request, waiter, &names) {
+                    Ok(()) => self.serve(store, now, request, &names, &admissions),
+                    Err(error) => self.finish(request, WaitResult::Failed(error)),
+                }
+            }
         }
     }
 
@@ -256,7 +298,7 @@ impl LockManager {
         let mut is_blocked = false;
         for (at, queue) in waiter.queues.iter().enumerate() {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            match self.admission(store, at, now, &waiter.token, waiter.want, is_next) {
+            match self.admission(store, at, now, Asker::from(waiter), is_next) {
                 Ok(admission) => {
                     is_blocked |= admission.is_blocked();
                     admissions.push(admission);
@@ -277,7 +319,7 @@ impl LockManager {
             if self.waitlist.front(*queue) != Some(request) {
                 continue;
             }
-            let wake_ms = match self.admission(store, at, now, &waiter.token, waiter.want, true) {
+            let wake_ms = match self.admission(store, at, now, Asker::from(waiter), true) {
                 Ok(Admission::Blocked { until_ms }) => {
                     // A key is collected when its expiry has passed, not when it has come.
                     let collected_ms = store.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
@@ -329,7 +371,9 @@ impl LockManager {
                     ttl_ms: waiter.ttl_ms,
                     meta: waiter.meta.as_deref(),
                     wait: WaitPolicy::NoWait,
-                    connection: waiter.connection,
+                    limit: waiter.limit,
+                    client: waiter.client,
+                    is_ephemeral: waiter.is_ephemeral,
                 };
                 self.grant(store, now, &asked, admissions)
             }
@@ -339,7 +383,7 @@ impl LockManager {
             let waited_ms = now.monotonic_ms().saturating_sub(waiter.arrived_ms);
             self.counters.handoffs += 1;
             self.counters.wait_ms_total += waited_ms;
-            self.counters.wait_ms_max = self.counters.wait_ms_max.max(waited_ms);
+            self.counters.waits.record(waited_ms);
         }
         let result = granted.map_or_else(WaitResult::Failed, WaitResult::Granted);
         self.results.push((request, result));
@@ -376,6 +420,72 @@ impl LockManager {
         match live {
             Some(deadline_ms) => self.ephemeral.check_again_after(fence, now.unix_ms(), deadline_ms),
             None => drop(self.ephemeral.remove(fence)),
+        }
+        true
+    }
+
+    /// A hold of this token on this lock begins, ends, or has another deadline or mode. If the token waits itself,
+    /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
+    /// have to wait for it where they could have read beside it.
+    pub(super) fn hold_changed(&mut self, lock: LockIdRef<'_>, token: &[u8]) {
+        let (Some(token), Some(queue)) = (self.waitlist.token_id(token), self.waitlist.queue_at(lock)) else {
+            return;
+        };
+        let there = self.waitlist.queue(queue).into_iter().flat_map(|queue| queue.multi_edge_of(token));
+        self.search_again.extend(there.chain(self.waitlist.of_token(token).next()));
+    }
+
+    /// Whether something may be granted that a search for cycles takes for waiting.
+    fn has_queues_to_look_at(&self) -> bool {
+        (!self.dirty.is_empty() || !self.revisit.is_empty()) && !self.steps.is_multiple_of(AT_LEAST_EVERY)
+    }
+
+    /// Others than before hold this lock, and it was not the manager who gave it to them.
+    fn holders_changed(&mut self, store: &mut impl LockStore, now: Timestamp, queue: QueueId) {
+        let Some(queue) = self.waitlist.queue(queue) else { return };
+        self.search_again.extend(queue.own_holds());
+        let Some(lock) = store.peek(queue.lock.as_ref()) else { return };
+        let waiting = self.waitlist.tokens_holding(lock, now.unix_ms());
+        self.search_again.extend(waiting.filter_map(|(token, _)| self.waitlist.of_token(token).next()));
+    }
+
+    /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
+    /// waits for nobody there until that hold ends.
+    pub(super) fn note_own_holds(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
+        let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
+        let mut held = SmallVec::<[QueueId; 4]>::new();
+        let mut first_ends_ms = None;
+        for (at, queue) in waiter.queues.iter().enumerate() {
+            if let Ok(Some(own)) = hold_at(store, at, &waiter.token, now) {
+                held.push(*queue);
+                first_ends_ms =
+                    Some(first_ends_ms.map_or(own.deadline_ms, |ms: u64| ms.min(own.deadline_ms)));
+            }
+        }
+        self.waitlist.set_own_holds(request, &held, first_ends_ms);
+    }
+
+    /// Looks whether the owner of a request waits by now in a cycle that no request closed: it has lost a lock
+    /// that it waits for among others, or an older request of its own, behind which it waited for nobody, has
+    /// gone. The youngest request of such a cycle is refused.
+    fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
+        if self.has_queues_to_look_at() {
+            return !self.search_again.is_empty();
+        }
+        let Some(request) = self.search_again.pop_first() else { return false };
+        let Some(waiter) = self.waitlist.get(request) else { return true };
+        let db = waiter.db;
+        let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
+        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
+        store.open(db, &names);
+        self.note_own_holds(store, now, request);
+        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
+        if let Some(cycle) = deadlock::around(request, &self.waitlist, store, now.unix_ms(), &has_ended) {
+            self.counters.deadlocks += 1;
+            self.finish(cycle.youngest, WaitResult::Failed(LockError::Deadlock(cycle.steps)));
+            // There may be another.
+            self.search_again.insert(request);
         }
         true
     }

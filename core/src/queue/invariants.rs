@@ -28,6 +28,15 @@ impl Waitlist {
                 assert_eq!(queue.multi_edge_of(waiter.token_id).any(|own| own == *request), is_multi_edge);
             }
         }
+        let longest =
+            self.longest.iter().flat_map(|(db, of_db)| of_db.iter().map(move |entry| (*db, *entry)));
+        let longest: BTreeSet<_> = longest.collect();
+        let oldest =
+            |(id, queue): (&QueueId, &Box<Queue>)| (queue.lock.db, (queue.iter().min().unwrap(), *id));
+        assert_eq!(longest, self.queues.iter().map(oldest).collect());
+        assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
+        let ends = self.waiters.iter().filter_map(|(id, waiter)| Some((waiter.own_hold_ends_ms?, *id)));
+        assert_eq!(self.own_hold_ends, ends.collect());
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);

@@ -23,10 +23,12 @@ mod one_queue;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::ops::Bound;
 use std::rc::Rc;
 
 use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
+use crate::lock::Lock;
 use crate::mode::{Mode, Want};
 
 pub(crate) use one_queue::{Queue, QueueId, TokenId};
@@ -44,8 +46,12 @@ pub struct Waiter {
     pub ttl_ms: u64,
     /// The metadata of the hold, if the request brought any.
     pub meta: Option<Box<[u8]>>,
-    /// The connection with which the hold shall end, if it shall.
-    pub connection: Option<ConnectionId>,
+    /// Beside how many readers at most, itself included.
+    pub limit: Option<NonZeroU32>,
+    /// The connection that asked; 0 where there is none.
+    pub client: ConnectionId,
+    /// Whether the hold shall end with that connection.
+    pub is_ephemeral: bool,
     /// When the request came, on the monotonic clock.
     pub arrived_ms: u64,
     /// When it stops waiting, on the monotonic clock; `None` for never.
@@ -53,6 +59,9 @@ pub struct Waiter {
     /// The queues of the locks asked for, in the order of the request; all or none is granted.
     pub(crate) queues: Box<[QueueId]>,
     pub(crate) token_id: TokenId,
+    /// When the first of the holds ends that its token has on locks asked for, in Unix milliseconds; of those
+    /// that were there when the request was looked at last.
+    own_hold_ends_ms: Option<u64>,
 }
 
 impl Waiter {
@@ -80,9 +89,26 @@ pub(crate) struct NewWaiter<'a> {
     pub(crate) want: Want,
     pub(crate) ttl_ms: u64,
     pub(crate) meta: Option<&'a [u8]>,
-    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) limit: Option<NonZeroU32>,
+    pub(crate) client: ConnectionId,
+    pub(crate) is_ephemeral: bool,
     pub(crate) arrived_ms: u64,
     pub(crate) gives_up_ms: Option<u64>,
+}
+
+/// Who waits for one lock, in short.
+#[derive(Debug)]
+pub struct QueueSummary<'a> {
+    /// The lock.
+    pub lock: LockIdRef<'a>,
+    /// How many wait.
+    pub waiters: usize,
+    /// Of them, how many want to write.
+    pub writers: usize,
+    /// Since when the one that has waited longest waits, on the monotonic clock.
+    pub longest_since_ms: u64,
+    /// Who is next.
+    pub next: &'a [u8],
 }
 
 /// What is known of a token that waits.
@@ -105,6 +131,10 @@ pub struct Waitlist {
     give_ups: BTreeSet<(u64, RequestId)>,
     /// On the wall clock.
     wakes: BTreeSet<(u64, QueueId)>,
+    /// [`Waiter::own_hold_ends_ms`], on the wall clock.
+    own_hold_ends: BTreeSet<(u64, RequestId)>,
+    /// Each queue with the request that has waited there longest, by database.
+    longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     drawn: u64,
 }
 
@@ -203,8 +233,11 @@ impl Waitlist {
         };
         let queues: Box<[QueueId]> =
             new.names.iter().map(|name| self.queue_for(LockIdRef { db: new.db, name })).collect();
-        for queue in &queues {
-            if let Some(queue) = self.queues.get_mut(queue) {
+        for id in &queues {
+            if let Some(queue) = self.queues.get_mut(id) {
+                if queue.is_empty() {
+                    self.longest.entry(new.db).or_default().insert((request, *id));
+                }
                 queue.push(request, new.want);
             }
         }
@@ -226,11 +259,14 @@ impl Waitlist {
             want: new.want,
             ttl_ms: new.ttl_ms,
             meta: new.meta.map(Into::into),
-            connection: new.connection,
+            limit: new.limit,
+            client: new.client,
+            is_ephemeral: new.is_ephemeral,
             arrived_ms: new.arrived_ms,
             gives_up_ms: new.gives_up_ms,
             queues,
             token_id,
+            own_hold_ends_ms: None,
         };
         self.waiters.insert(request, Box::new(waiter));
         self.set_multi_edge(request, siblings_len > 1);
@@ -246,9 +282,20 @@ impl Waitlist {
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
             queue.remove(request, waiter.token_id);
+            if let Some(of_db) = self.longest.get_mut(&waiter.db)
+                && of_db.remove(&(request, *id))
+            {
+                of_db.extend(queue.longest().map(|request| (request, *id)));
+                if of_db.is_empty() {
+                    self.longest.remove(&waiter.db);
+                }
+            }
             if queue.is_empty() {
                 self.remove_queue(*id);
             }
+        }
+        if let Some(at_ms) = waiter.own_hold_ends_ms {
+            self.own_hold_ends.remove(&(at_ms, request));
         }
         if let Some(at_ms) = waiter.gives_up_ms {
             self.give_ups.remove(&(at_ms, request));
@@ -316,6 +363,13 @@ impl Waitlist {
         std::mem::replace(&mut queue.is_dirty, is_dirty) != is_dirty
     }
 
+    /// Notes that something has happened to the key of this queue outside of the manager, or that it was looked
+    /// at. Whether it was noted before.
+    pub(crate) fn set_changed_outside(&mut self, id: QueueId, is_changed: bool) -> bool {
+        let queue = self.queues.get_mut(&id);
+        queue.is_some_and(|queue| std::mem::replace(&mut queue.is_changed_outside, is_changed))
+    }
+
     /// When the passing of time may next let somebody in, in Unix milliseconds.
     pub(crate) fn next_wake_ms(&self) -> Option<u64> {
         self.wakes.first().map(|(at_ms, _)| *at_ms)
@@ -342,6 +396,65 @@ impl Waitlist {
         self.give_ups.first().filter(|(at_ms, _)| *at_ms <= now_monotonic_ms).map(|(_, request)| *request)
     }
 
+    /// Says on which of the locks asked for the token of this request has a hold, and when the first of these
+    /// ends, in Unix milliseconds.
+    pub(crate) fn set_own_holds(&mut self, request: RequestId, held: &[QueueId], first_ends_ms: Option<u64>) {
+        let Some(waiter) = self.waiters.get_mut(&request) else { return };
+        if let Some(old_ms) = std::mem::replace(&mut waiter.own_hold_ends_ms, first_ends_ms) {
+            self.own_hold_ends.remove(&(old_ms, request));
+        }
+        if let Some(new_ms) = first_ends_ms {
+            self.own_hold_ends.insert((new_ms, request));
+        }
+        for id in &waiter.queues {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.set_own_hold(request, held.contains(id));
+            }
+        }
+    }
+
+    /// When the next of these holds ends, in Unix milliseconds.
+    pub(crate) fn next_own_hold_end_ms(&self) -> Option<u64> {
+        self.own_hold_ends.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    /// A request for which such a hold has ended.
+    pub(crate) fn pop_own_hold_end(&mut self, now_unix_ms: u64) -> Option<RequestId> {
+        let (at_ms, request) = *self.own_hold_ends.first()?;
+        if at_ms > now_unix_ms {
+            return None;
+        }
+        self.own_hold_ends.pop_first();
+        if let Some(waiter) = self.waiters.get_mut(&request) {
+            waiter.own_hold_ends_ms = None;
+        }
+        Some(request)
+    }
+
+    /// The queues of this database, the one with the longest wait first.
+    pub fn queues_by_longest_wait(&self, db: i32) -> impl Iterator<Item = QueueSummary<'_>> {
+        let of_db = self.longest.get(&db).into_iter().flatten();
+        of_db.filter_map(|(longest, id)| {
+            let queue = self.queues.get(id)?;
+            Some(QueueSummary {
+                lock: queue.lock.as_ref(),
+                waiters: queue.len(),
+                writers: queue.writers_len(),
+                longest_since_ms: self.get(*longest)?.arrived_ms,
+                next: &self.get(queue.front()?)?.token,
+            })
+        })
+    }
+
+    /// The requests of a token that wait for this lock, alone or among others.
+    pub(crate) fn of_token_at(&self, token: &[u8], lock: LockIdRef<'_>) -> Vec<RequestId> {
+        let (Some(waiting), Some(queue)) = (self.tokens.get(token), self.queue_at(lock)) else {
+            return Vec::new();
+        };
+        let stands_there = |request: &RequestId| self.waiters[request].queues.contains(&queue);
+        waiting.requests.iter().copied().filter(stands_there).collect()
+    }
+
     /// The requests of a token.
     pub(crate) fn of_token(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
         let waiting = self.token_of.get(&token).and_then(|token| self.tokens.get(token));
@@ -356,12 +469,25 @@ impl Waitlist {
         self.token_of.get(&token)
     }
 
-    /// Tokens that wait, each once.
-    pub(crate) fn tokens(&self) -> impl ExactSizeIterator<Item = (&Rc<[u8]>, TokenId)> {
-        self.tokens.iter().map(|(token, waiting)| (token, waiting.id))
-    }
-
     // What the search for deadlocks asks.
+
+    /// The tokens that wait, for whatever, and have a hold on this lock, each with the fence of its hold. Goes
+    /// through the holders or the tokens, whichever are fewer.
+    pub(crate) fn tokens_holding<'a>(
+        &'a self,
+        lock: &'a Lock,
+        now_unix_ms: u64,
+    ) -> impl Iterator<Item = (TokenId, u64)> + 'a {
+        let go_by_holders = lock.len() <= self.tokens.len();
+        let holders = go_by_holders.then(|| lock.holders_unordered()).into_iter().flatten();
+        let tokens = (!go_by_holders).then_some(&self.tokens).into_iter().flatten();
+        let by_holder = holders
+            .filter(move |holder| holder.is_live(now_unix_ms))
+            .filter_map(|holder| Some((self.token_id(&holder.token)?, holder.fence)));
+        let by_token = tokens
+            .filter_map(move |(token, waiting)| Some((waiting.id, lock.holder(token, now_unix_ms)?.fence)));
+        by_holder.chain(by_token)
+    }
 
     pub(crate) fn queue(&self, queue: QueueId) -> Option<&Queue> {
         self.queues.get(&queue).map(|queue| &**queue)

@@ -28,10 +28,14 @@ pub(crate) struct Queue {
     multi_edge: BTreeMap<RequestId, TokenId>,
     /// The same by token.
     multi_edge_by_token: BTreeSet<(TokenId, RequestId)>,
+    /// Those whose token has a hold on this lock; for requests for several locks only.
+    own_holds: BTreeSet<RequestId>,
     /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
     pub(super) wake_ms: Option<u64>,
     /// Whether something has changed since the first in the queue was looked at.
     pub(super) is_dirty: bool,
+    /// Whether something has happened to the key that did not go through the manager.
+    pub(super) is_changed_outside: bool,
 }
 
 impl Queue {
@@ -43,8 +47,10 @@ impl Queue {
             writers: BTreeSet::new(),
             multi_edge: BTreeMap::new(),
             multi_edge_by_token: BTreeSet::new(),
+            own_holds: BTreeSet::new(),
             wake_ms: None,
             is_dirty: false,
+            is_changed_outside: false,
         }
     }
 
@@ -79,6 +85,7 @@ impl Queue {
         self.upgrades.remove(&request);
         self.arrivals.remove(&request);
         self.writers.remove(&request);
+        self.own_holds.remove(&request);
         self.set_multi_edge(request, token, false);
     }
 
@@ -89,6 +96,28 @@ impl Queue {
         } else if self.multi_edge.remove(&request).is_some() {
             self.multi_edge_by_token.remove(&(token, request));
         }
+    }
+
+    pub(super) fn writers_len(&self) -> usize {
+        self.upgrades.len() + self.writers.len()
+    }
+
+    /// The request that has waited here longest.
+    pub(super) fn longest(&self) -> Option<RequestId> {
+        self.upgrades.first().into_iter().chain(self.arrivals.first()).min().copied()
+    }
+
+    pub(super) fn set_own_hold(&mut self, request: RequestId, has_hold: bool) {
+        if has_hold {
+            self.own_holds.insert(request);
+        } else {
+            self.own_holds.remove(&request);
+        }
+    }
+
+    /// The requests whose token had a hold on this lock when they were looked at last.
+    pub(crate) fn own_holds(&self) -> impl Iterator<Item = RequestId> {
+        self.own_holds.iter().copied()
     }
 
     /// The multi-edge requests of this token.

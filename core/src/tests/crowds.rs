@@ -2,9 +2,9 @@
 
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
-use super::scene::{ms, request};
+use super::scene::{bound, ms, request};
 use crate::lock::{Holder, Lock};
-use crate::manager::{AcquireRequest, LockManager};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
 
 /// An effect may drop so many at once, if not all of them end at the same millisecond.
@@ -86,7 +86,7 @@ fn a_crowd_that_has_ended_is_in_nobodys_way() {
             crowd(4_000, |number| if number == 0 { live } else { 2_000 + number as u64 % 900 }),
         );
         let names = [&*key.name];
-        let asked = AcquireRequest { connection: Some(1), ..request(&names, b"0", want) };
+        let asked = bound(request(&names, b"0", want), 1);
         let outcome = manager.acquire(&mut store, ms(10_000), &asked);
         assert!(matches!(outcome, Ok(crate::AcquireOutcome::Granted(_))), "{outcome:?}");
         let lock = store.lock(&key).unwrap();

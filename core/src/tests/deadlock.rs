@@ -9,7 +9,7 @@ use super::heap::peak_of;
 use super::history::{Asked, Reply, token_number};
 use super::naive_server::{NaiveServer, Request};
 use super::scene::{READ, Scene, UPGRADE, WRITE, request};
-use crate::error::LockError;
+use crate::error::{DeadlockStep, LockError};
 use crate::ids::RequestId;
 use crate::manager::AcquireOutcome;
 use crate::mode::{Mode, Want};
@@ -192,20 +192,34 @@ impl WaitsFor {
 
     /// Whether a way leads from one owner to another.
     fn leads(&self, from: usize, to: usize) -> bool {
-        let mut reached = BTreeSet::from([from]);
-        loop {
-            let next =
-                self.edges.iter().filter(|(_, one, _)| reached.contains(one)).map(|(_, _, other)| *other);
-            let more: BTreeSet<usize> = next.filter(|other| !reached.contains(other)).collect();
-            if reached.contains(&to) || more.is_empty() {
-                return reached.contains(&to);
-            }
-            reached.extend(more);
+        let (mut reached, mut next) = (BTreeSet::from([from]), vec![from]);
+        while let Some(one) = next.pop() {
+            let others = self.edges.iter().filter(|(_, from, _)| *from == one).map(|(_, _, other)| *other);
+            next.extend(others.filter(|other| reached.insert(*other)));
         }
+        reached.contains(&to)
     }
 
     pub(super) fn has_cycle_through_token(&self, token: usize) -> bool {
         self.edges.iter().any(|(_, from, to)| *from == token && self.leads(*to, token))
+    }
+
+    /// Asserts that this waiting request is in a cycle, and that these are the steps of one.
+    pub(super) fn assert_cycle_of(&self, id: RequestId, token: usize, steps: &[DeadlockStep]) {
+        assert!(
+            self.edges.iter().any(|(own, from, to)| *own == id && self.leads(*to, *from)),
+            "{:?}",
+            self.edges
+        );
+        self.assert_steps(token, steps);
+    }
+
+    fn assert_steps(&self, token: usize, steps: &[DeadlockStep]) {
+        let tokens: Vec<usize> = steps.iter().map(|step| token_number(&step.token)).collect();
+        assert!(tokens.first().is_none_or(|first| *first == token));
+        for (at, token) in tokens.iter().enumerate() {
+            assert!(self.leads(*token, tokens[(at + 1) % tokens.len()]), "not a cycle: {steps:?}");
+        }
     }
 
     /// Asserts that the request, which stands in the queues already, was refused if and only if it closes
@@ -222,11 +236,7 @@ impl WaitsFor {
             _ => panic!("it should wait, and got {reply:?}"),
         };
         assert_eq!(!steps.is_empty(), has_cycle, "{reply:?}, {:?}", self.edges);
-        let tokens: Vec<usize> = steps.iter().map(|step| token_number(&step.token)).collect();
-        assert!(tokens.first().is_none_or(|first| *first == asked.token));
-        for (at, token) in tokens.iter().enumerate() {
-            assert!(self.leads(*token, tokens[(at + 1) % tokens.len()]), "not a cycle: {steps:?}");
-        }
+        self.assert_steps(asked.token, steps);
         steps.len()
     }
 }

@@ -1,15 +1,15 @@
 //! Which connection a hold ends with: the one that acquired it, and no later one; and when it ends.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, UPGRADE, WRITE, request};
+use super::scene::{READ, Scene, UPGRADE, WRITE, bound, request};
 use crate::error::LockError;
 use crate::ids::LockId;
-use crate::manager::{AcquireOutcome, AcquireRequest};
+use crate::manager::AcquireOutcome;
 
 const WORDS: [&str; 2] = ["a", "b"];
 
 /// A holds `a` for connection 7.
-fn bound(want: crate::mode::Want) -> Scene {
+fn held_by_a_connection(want: crate::mode::Want) -> Scene {
     let mut scene = Scene::new();
     scene.connection = Some(7);
     scene.takes("a", "A", want);
@@ -38,7 +38,7 @@ fn a_hold_ends_with_the_connection_that_acquired_it_whatever_became_of_it_since(
         },
     ];
     for (number, since) in since.into_iter().enumerate() {
-        let mut scene = bound(READ);
+        let mut scene = held_by_a_connection(READ);
         scene.connection = Some(8);
         since(&mut scene);
         scene.closes(8);
@@ -68,7 +68,7 @@ fn a_hold_of_several_names_ends_on_all_of_them_and_on_those_only() {
 
 #[test]
 fn a_waiting_request_is_bound_to_its_own_connection_at_the_grant() {
-    let mut scene = bound(WRITE);
+    let mut scene = held_by_a_connection(WRITE);
     scene.connection = Some(8);
     scene.waits("a", "B", READ);
     scene.connection = None;
@@ -82,7 +82,7 @@ fn a_waiting_request_is_bound_to_its_own_connection_at_the_grant() {
 /// Until the end of the turn it is held for others, and not for its owner.
 #[test]
 fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
-    let mut scene = bound(WRITE);
+    let mut scene = held_by_a_connection(WRITE);
     scene.waits("a", "B", WRITE);
     scene.in_one_turn(|scene| {
         scene.closes(7);
@@ -104,7 +104,7 @@ fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
         },
     ];
     for (number, act) in acts.into_iter().enumerate() {
-        let mut scene = bound(READ);
+        let mut scene = held_by_a_connection(READ);
         let first = scene.hold("a", "A").unwrap().fence;
         scene.in_one_turn(|scene| {
             scene.closes(7);
@@ -117,7 +117,7 @@ fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
 
 #[test]
 fn a_waiting_upgrade_whose_hold_ends_with_its_connection_is_told_so() {
-    let mut scene = bound(READ);
+    let mut scene = held_by_a_connection(READ);
     scene.takes("a", "B", READ);
     scene.waits("a", "A", UPGRADE);
     scene.waits("a", "C", READ);
@@ -127,7 +127,7 @@ fn a_waiting_upgrade_whose_hold_ends_with_its_connection_is_told_so() {
 
 #[test]
 fn a_hold_of_a_closed_connection_closes_no_cycle() {
-    let mut scene = bound(WRITE);
+    let mut scene = held_by_a_connection(WRITE);
     scene.takes("b", "B", WRITE);
     scene.waits("b", "A", WRITE);
     scene.in_one_turn(|scene| {
@@ -139,7 +139,7 @@ fn a_hold_of_a_closed_connection_closes_no_cycle() {
 
 #[test]
 fn an_upgrade_of_a_hold_that_has_ended_waits_for_nobody() {
-    let mut scene = bound(READ);
+    let mut scene = held_by_a_connection(READ);
     scene.takes("a", "B", READ);
     scene.takes("b", "A", WRITE);
     scene.waits("a", "A", UPGRADE);
@@ -156,7 +156,7 @@ fn what_befell_the_key_is_nobodys_bond() {
     let befalls: [fn(&mut MemoryStore, &LockId); 2] =
         [MemoryStore::delete, MemoryStore::replace_by_other_type];
     for befall in befalls {
-        let mut scene = bound(WRITE);
+        let mut scene = held_by_a_connection(WRITE);
         scene.happens("a", befall);
         scene.happens("a", MemoryStore::delete);
         scene.takes("a", "A", WRITE);
@@ -169,7 +169,7 @@ fn what_befell_the_key_is_nobodys_bond() {
 /// It has the same fence.
 #[test]
 fn a_copy_in_another_database_does_not_end_with_the_connection() {
-    let mut scene = bound(WRITE);
+    let mut scene = held_by_a_connection(WRITE);
     let in_other = LockId { db: 1, name: b"a"[..].into() };
     let copy = scene.store.lock(&id("a")).unwrap().clone();
     scene.store.replace(&in_other, copy);
@@ -183,11 +183,11 @@ fn a_copy_in_another_database_does_not_end_with_the_connection() {
 
 #[test]
 fn a_hold_follows_its_key_into_another_database() {
-    let mut scene = bound(WRITE);
+    let mut scene = held_by_a_connection(WRITE);
     scene.store.swap(&WORDS);
     scene.manager.databases_swapped(0, 1);
     let names: [&[u8]; 1] = [b"a"];
-    let asked = AcquireRequest { connection: Some(8), ..request(&names, b"A", WRITE) };
+    let asked = bound(request(&names, b"A", WRITE), 8);
     let now = scene.now();
     let outcome = scene.manager.acquire(&mut scene.store, now, &asked);
     assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));
@@ -225,7 +225,7 @@ fn what_cannot_be_ended_now_is_tried_again() {
 
 #[test]
 fn a_server_that_no_longer_decides_ends_nothing() {
-    let mut scene = bound(WRITE);
+    let mut scene = held_by_a_connection(WRITE);
     scene.store.set_served(&id("a"), false);
     scene.closes(7);
     assert!(scene.due_in().is_some());

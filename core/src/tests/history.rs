@@ -1,10 +1,12 @@
 //! Random histories: a manager with its locks and two clocks, and what can happen to it.
 
 use std::cell::Cell;
+use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::memory_store::MemoryStore;
 use super::random::Random;
+use super::scene::Denied;
 use crate::error::LockError;
 use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
 use crate::limits::NUMBER_MAX;
@@ -77,6 +79,7 @@ pub(super) struct Asked {
     pub(super) ttl_ms: u64,
     pub(super) meta: Option<Vec<u8>>,
     pub(super) wait: WaitPolicy,
+    pub(super) limit: Option<NonZeroU32>,
     pub(super) connection: Option<ConnectionId>,
 }
 
@@ -104,6 +107,13 @@ pub(super) enum Op {
     },
     Cancel(RequestId),
     TimeOut(RequestId),
+    Withdraw {
+        name: usize,
+        token: usize,
+    },
+    /// The user of this token loses the permission to go on, or has it back.
+    Deny(usize),
+    Allow(usize),
     /// The connection closes; its requests, given here, are cancelled.
     Close(ConnectionId, Vec<RequestId>),
     Delete(usize),
@@ -133,6 +143,7 @@ pub(super) enum Reply {
 pub(super) struct World {
     pub(super) manager: LockManager,
     pub(super) store: MemoryStore,
+    pub(super) denied: Denied,
     unix_us: u64,
     monotonic_us: u64,
     foreign_fence: u64,
@@ -143,6 +154,7 @@ impl World {
         Self {
             manager: LockManager::default(),
             store: MemoryStore::default(),
+            denied: Denied::default(),
             unix_us: BASE_MS * 1000,
             monotonic_us: BASE_MONOTONIC_MS * 1000,
             foreign_fence: 0,
@@ -177,7 +189,7 @@ impl World {
             assert!(taken.get() < 100_000, "it goes on for ever");
             (!is_over.get()).then_some(now)
         };
-        self.manager.serve_queues(&mut self.store, &mut turn);
+        self.manager.serve_queues(&mut self.store, &mut self.denied, &mut turn);
         self.manager.waitlist().check();
         assert!(self.store.operations - operations <= 3 * taken.get(), "several steps for one look");
         assert!(is_over.get() || !self.manager.has_work());
@@ -202,7 +214,9 @@ impl World {
                     ttl_ms: asked.ttl_ms,
                     meta: asked.meta.as_deref(),
                     wait: asked.wait,
-                    connection: asked.connection,
+                    limit: asked.limit,
+                    client: asked.connection.unwrap_or(0),
+                    is_ephemeral: asked.connection.is_some(),
                 };
                 manager.acquire(store, now, &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
@@ -222,6 +236,10 @@ impl World {
                 .map(|done| Reply::Count(usize::from(done))),
             Op::Downgrade { name, token, ttl_ms } => {
                 manager.downgrade(store, now, id_of(*name), bytes(token), *ttl_ms).map(Reply::Granted)
+            }
+            Op::Withdraw { name, token } => {
+                opens = 0;
+                Ok(Reply::Count(manager.withdraw(id_of(*name), bytes(token))))
             }
             _ => {
                 opens = 0;
@@ -245,6 +263,8 @@ impl World {
                 manager.connection_closed(*connection);
                 requests.iter().for_each(|request| assert!(manager.cancel(*request)));
             }
+            Op::Deny(token) => drop(self.denied.0.insert(TOKENS[*token].into())),
+            Op::Allow(token) => drop(self.denied.0.remove(TOKENS[*token].as_bytes())),
             Op::SwapDatabases => {
                 store.swap(&WORDS);
                 manager.databases_swapped(0, 1);
@@ -290,6 +310,8 @@ pub(super) struct Habits {
     pub(super) percent_many: u64,
     pub(super) percent_waiting: u64,
     pub(super) percent_ephemeral: u64,
+    /// Of the readers.
+    pub(super) percent_limited: u64,
     /// What happens to keys and clocks; with none of it no connection closes either.
     pub(super) percent_strange: u64,
 }
@@ -305,6 +327,7 @@ impl Habits {
             percent_many: random.pick(&[0, 20, 40]),
             percent_waiting: random.pick(&[60, 80, 95]),
             percent_ephemeral: random.pick(&[0, 30, 80]),
+            percent_limited: random.pick(&[0, 0, 30, 90]),
             percent_strange: random.pick(&[0, 3, 8, 20]),
         }
     }
@@ -339,6 +362,9 @@ impl Habits {
             ttl_ms: self.ttl_ms(random),
             meta: (!upgrades && random.chance(20)).then(|| vec![b'm'; random.below(3)]),
             wait,
+            limit: (!upgrades && mode == Mode::Read && random.chance(self.percent_limited))
+                .then(|| random.pick(&[1, 1, 2, 3]))
+                .and_then(NonZeroU32::new),
             connection: is_ephemeral.then(|| random.pick(connections)),
         }
     }
@@ -364,7 +390,7 @@ impl Habits {
         let name = self.name(random);
         if random.chance(self.percent_strange) {
             let mode = if random.chance(50) { Mode::Read } else { Mode::Write };
-            return match random.below(13) {
+            return match random.below(15) {
                 0 | 1 => Op::Delete(name),
                 2 => Op::Retype(name),
                 3 => Op::MoveAway(name),
@@ -375,6 +401,8 @@ impl Habits {
                 9 => Op::StepWallClock(-(random.within(0, 1_000 * self.longest_ttl_ms) as i64)),
                 10 if random.chance(20) => Op::StartGrace(random.within(1, 60)),
                 11 => Op::EndWaits,
+                12 => Op::Deny(random.below(self.tokens)),
+                13 => Op::Allow(random.below(self.tokens)),
                 _ => Op::Probe,
             };
         }
@@ -391,6 +419,7 @@ impl Habits {
             3 | 4 => Op::ReleaseAll { names: self.names(random), token },
             5 => Op::Extend { names: self.names(random), token, ttl_ms },
             6 => Op::Downgrade { name, token, ttl_ms },
+            7 if random.chance(30) => Op::Withdraw { name, token },
             7 if !waiting.is_empty() => Op::Cancel(random.pick(waiting).0),
             8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),
             _ => Op::Ask(self.asked(random, connections)),

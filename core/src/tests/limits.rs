@@ -1,7 +1,7 @@
 //! Nothing is given, and no deadline is set, that a stored lock could not carry.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{request, whole_turn};
+use super::scene::{Denied, request, whole_turn};
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::format::{decode, encode};
@@ -67,7 +67,7 @@ fn no_operation_goes_beyond_the_greatest_deadline_or_fence() {
             let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
             acquire(&mut manager, &mut store, now, &[b"a"], b"A", held, 10_000).unwrap();
             manager.fences.see(last_fence);
-            let (records, counters) = (store.records.len(), manager.counters);
+            let (records, counters) = (store.records.len(), manager.counters.clone());
             let result = ask(&mut manager, &mut store, now, ttl_ms);
             let expected = if is_fine { Ok(true) } else { Err(LockError::OutOfRange) };
             assert_eq!(result, expected, "case {number}, after fence {last_fence}, for {ttl_ms} ms");
@@ -77,7 +77,7 @@ fn no_operation_goes_beyond_the_greatest_deadline_or_fence() {
                     assert!(lock.is_none_or(|lock| decode(&encode(lock)).as_ref() == Ok(lock)));
                 }
             } else {
-                assert_eq!((store.records.len(), manager.counters), (records, counters), "case {number}");
+                assert_eq!((store.records.len(), &manager.counters), (records, &counters), "case {number}");
                 assert_eq!(manager.fences.last(), last_fence);
             }
         }
@@ -99,7 +99,7 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let too_long = waits(&[b"a", b"b"], b"B", NUMBER_MAX);
     let fine = waits(&[b"a"], b"C", 1);
     let later = Timestamp::new(1_010_000, 17);
-    manager.serve_queues(&mut store, &mut whole_turn(later));
+    manager.serve_queues(&mut store, &mut Denied::default(), &mut whole_turn(later));
     let [(first, failed), (second, granted)] = &manager.take_results()[..] else { panic!("two results") };
     assert_eq!((first, failed), (&too_long, &WaitResult::Failed(LockError::OutOfRange)));
     assert_eq!((second, granted), (&fine, &WaitResult::Granted(1_010_000)));
@@ -108,6 +108,6 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let asked = request(&[b"a"], b"D", WRITE);
     let waiting = manager.acquire(&mut store, later, &asked);
     assert!(matches!(waiting, Ok(AcquireOutcome::Waiting(_))));
-    manager.serve_queues(&mut store, &mut whole_turn(Timestamp::new(1_011_000, 18)));
+    manager.serve_queues(&mut store, &mut Denied::default(), &mut whole_turn(Timestamp::new(1_011_000, 18)));
     assert_eq!(manager.take_results()[0].1, WaitResult::Failed(LockError::OutOfRange), "no fence is left");
 }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 
+use super::deadlock::WaitsFor;
 use super::history::{Asked, NAMES, World, token_number, twin_of};
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
@@ -51,11 +52,12 @@ pub(super) struct Request {
     pub(super) id: RequestId,
     pub(super) asked: Asked,
     gives_up_ms: Option<u64>,
+    is_withdrawn: bool,
 }
 
 impl Request {
     fn is_over(&self, now: Timestamp) -> bool {
-        self.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms())
+        self.is_withdrawn || self.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms())
     }
 }
 
@@ -87,6 +89,8 @@ pub(super) struct NaiveServer {
     /// Connections that have closed.
     pub(super) closed: BTreeSet<ConnectionId>,
     pub(super) last_fence: u64,
+    /// Tokens whose users have no permission.
+    pub(super) denied: BTreeSet<usize>,
 }
 
 impl NaiveServer {
@@ -141,10 +145,14 @@ impl NaiveServer {
                 continue;
             }
             fences.push(None);
-            let mut others =
-                name.holds.iter().filter(|hold| hold.token != asked.token && hold.deadline_ms > now_ms);
+            let others: Vec<&Hold> = name
+                .holds
+                .iter()
+                .filter(|hold| hold.token != asked.token && hold.deadline_ms > now_ms)
+                .collect();
             let reads = asked.want == Want::Hold(Mode::Read);
-            let is_excluded = others.any(|other| !reads || other.mode == Mode::Write);
+            let is_excluded = others.iter().any(|other| !reads || other.mode == Mode::Write)
+                || asked.limit.is_some_and(|limit| others.len() >= limit.get() as usize);
             let first = self.first_at(number);
             let is_next = match request {
                 Some(_) => first == request,
@@ -289,7 +297,14 @@ impl NaiveServer {
             WaitPolicy::Timeout(ms) => Some(now.monotonic_ms() + ms),
             _ => None,
         };
-        self.waiting.push(Request { id, asked: asked.clone(), gives_up_ms });
+        self.waiting.push(Request { id, asked: asked.clone(), gives_up_ms, is_withdrawn: false });
+    }
+
+    pub(super) fn withdraw(&mut self, name: usize, token: usize) -> usize {
+        let fits =
+            |request: &&mut Request| request.asked.token == token && request.asked.names.contains(&name);
+        let withdrawn = self.waiting.iter_mut().filter(fits);
+        withdrawn.map(|request| request.is_withdrawn = true).count()
     }
 
     pub(super) fn forget(&mut self, id: RequestId) {
@@ -313,8 +328,16 @@ impl NaiveServer {
         let look = self.look(&request.asked, Some(id), now);
         let expected = match look {
             _ if request.is_over(now) => Ok(WaitResult::TimedOut),
+            _ if matches!(result, WaitResult::Failed(LockError::Deadlock(_))) => {
+                let WaitResult::Failed(LockError::Deadlock(steps)) = result else { unreachable!() };
+                WaitsFor::new(self, now.unix_ms()).assert_cycle_of(id, request.asked.token, steps);
+                Ok(result.clone())
+            }
             Look::Blocked => Err("it is blocked"),
             Look::Impossible(error, _) => Ok(WaitResult::Failed(error)),
+            Look::Clear(_) if self.denied.contains(&request.asked.token) => {
+                Ok(WaitResult::Failed(LockError::NoPermission))
+            }
             Look::Clear(same) => {
                 let given = self.give(now, &request.asked, same);
                 Ok(given.map_or_else(WaitResult::Failed, WaitResult::Granted))

@@ -289,7 +289,7 @@ fn assert_index_is_right(lock: &Lock, now_ms: u64) {
             } else {
                 Admission::Blocked { until_ms: others_ms.min(holder.deadline_ms) }
             };
-            assert_eq!(lock.admission(&holder.token, Want::Upgrade, now_ms), expected);
+            assert_eq!(lock.admission(&holder.token, Want::Upgrade, None, now_ms), expected);
         }
     }
     assert_eq!(lock.holder(b"nobody", 0), None);

@@ -4,14 +4,17 @@
 //! last for [`TTL_MS`] unless the story says otherwise; the clock starts at [`START_MS`]. Each step is a
 //! turn of its own, at whose end the queues are served, but for those in [`Scene::in_one_turn`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use super::memory_store::{MemoryStore, id};
+use crate::clients::Clients;
 use crate::error::LockError;
 use crate::ids::{LockId, RequestId};
 use crate::lock::Holder;
 use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy, WaitResult};
 use crate::mode::{Mode, Want};
+use crate::queue::Waiter;
 use crate::time::Timestamp;
 
 pub(super) const START_MS: u64 = 1_000;
@@ -33,10 +36,26 @@ pub(super) fn whole_turn(now: Timestamp) -> impl FnMut() -> Option<Timestamp> {
     move || Some(now)
 }
 
+/// For this connection: what it takes ends with it.
+pub(super) fn bound(request: AcquireRequest<'_>, client: u64) -> AcquireRequest<'_> {
+    AcquireRequest { client, is_ephemeral: true, ..request }
+}
+
+/// Tokens whose users have lost their permission.
+#[derive(Debug, Default)]
+pub(super) struct Denied(pub(super) BTreeSet<Vec<u8>>);
+
+impl Clients for Denied {
+    fn may_be_granted(&mut self, _: RequestId, waiter: &Waiter, _: &[&[u8]]) -> Result<(), LockError> {
+        if self.0.contains(&*waiter.token) { Err(LockError::NoPermission) } else { Ok(()) }
+    }
+}
+
 /// A request to write or read these names that waits without limit.
 pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) -> AcquireRequest<'a> {
     let (ttl_ms, wait) = (TTL_MS, WaitPolicy::Forever);
-    AcquireRequest { db: 0, names, token, want, ttl_ms, meta: None, wait, connection: None }
+    let (limit, client, is_ephemeral) = (None, 0, false);
+    AcquireRequest { db: 0, names, token, want, ttl_ms, meta: None, wait, limit, client, is_ephemeral }
 }
 
 pub(super) struct Scene {
@@ -49,6 +68,9 @@ pub(super) struct Scene {
     pub(super) connection: Option<u64>,
     /// The metadata that everybody brings from here on, if any.
     pub(super) meta: Option<&'static str>,
+    /// The limit that everybody brings from here on, if any.
+    pub(super) limit: Option<u32>,
+    pub(super) denied: Denied,
     is_in_turn: bool,
     who: BTreeMap<RequestId, String>,
 }
@@ -62,6 +84,8 @@ impl Scene {
             wall_step_ms: 0,
             connection: None,
             meta: None,
+            limit: None,
+            denied: Denied::default(),
             is_in_turn: false,
             who: BTreeMap::new(),
         }
@@ -93,7 +117,7 @@ impl Scene {
 
     pub(super) fn serves(&mut self) {
         let now = self.now();
-        self.manager.serve_queues(&mut self.store, &mut whole_turn(now));
+        self.manager.serve_queues(&mut self.store, &mut self.denied, &mut whole_turn(now));
         self.manager.waitlist().check();
         assert!(!self.manager.has_work());
     }
@@ -113,9 +137,10 @@ impl Scene {
         wait: WaitPolicy,
     ) -> Result<AcquireOutcome, LockError> {
         let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
-        let (meta, connection) = (self.meta.map(str::as_bytes), self.connection);
-        let asked =
-            AcquireRequest { ttl_ms, wait, meta, connection, ..request(&names, token.as_bytes(), want) };
+        let (meta, limit) = (self.meta.map(str::as_bytes), self.limit.and_then(NonZeroU32::new));
+        let (client, is_ephemeral) = (self.connection.unwrap_or(0), self.connection.is_some());
+        let asked = request(&names, token.as_bytes(), want);
+        let asked = AcquireRequest { ttl_ms, wait, meta, limit, client, is_ephemeral, ..asked };
         let now = self.now();
         let outcome = self.manager.acquire(&mut self.store, now, &asked);
         if let Ok(AcquireOutcome::Waiting(request)) = outcome {
@@ -210,6 +235,13 @@ impl Scene {
         assert_eq!(self.store.records.len(), records, "touches no lock");
         self.ends_step();
         did_wait
+    }
+
+    /// The token withdraws what it waits for at this name. How many requests.
+    pub(super) fn withdraws(&mut self, name: &str, token: &str) -> usize {
+        let count = self.manager.withdraw(id(name).as_ref(), token.as_bytes());
+        self.ends_step();
+        count
     }
 
     pub(super) fn closes(&mut self, connection: u64) {

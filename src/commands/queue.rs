@@ -1,0 +1,92 @@
+//! What concerns those who wait: `QUEUES`, `CANCEL`.
+//!
+//! ```text
+//! SLOCK.QUEUES [COUNT n]       where somebody waits, the longest wait first: an array of maps
+//! SLOCK.CANCEL key token       how many waiting requests of the token were withdrawn
+//! ```
+
+use slock_core::{LockIdRef, LockStore};
+
+use super::args::Args;
+use super::call::on_primary;
+use super::inspect::{int_field, mode_and_readers, text_field};
+use crate::errors::in_use;
+use crate::keyspace::Keyspace;
+use crate::runtime;
+use crate::server::{self, Ctx, OwnedString, Reply, Str, User};
+
+/// As many names are listed unless it is said.
+const LISTED: usize = 10;
+
+/// Who waits for one lock, and who holds it.
+struct Entry {
+    name: Box<[u8]>,
+    waiters: usize,
+    writers: usize,
+    longest_wait_ms: u64,
+    next: Box<[u8]>,
+    mode: &'static str,
+    readers: usize,
+    held_ms: u64,
+}
+
+pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    let count = Args::new(args).list_count(LISTED)?;
+    let entries = runtime::consult_with_keys(|manager, store| {
+        let (db, now) = (ctx.db(), server::now());
+        // What comes from another module, without a user, may see all.
+        let user_name = ctx.user_name();
+        let user = user_name.as_ref().map(|name| User::named(name.as_str()));
+        let may_read = |name: &[u8]| match &user {
+            None => true,
+            Some(user) => user.as_ref().is_some_and(|user| user.may_read(OwnedString::new(name).as_str())),
+        };
+        let queues = manager.waitlist().queues_by_longest_wait(db);
+        let shown = queues.filter(|queue| may_read(queue.lock.name)).take(count);
+        let entries: Vec<Entry> = shown
+            .map(|queue| {
+                let lock = store.peek(queue.lock).filter(|lock| lock.is_live(now.unix_ms()));
+                let (mode, readers) = mode_and_readers(lock, now.unix_ms());
+                let since_ms = lock.and_then(|lock| {
+                    lock.live_holders(now.unix_ms(), 1).first().map(|oldest| oldest.since_ms)
+                });
+                Entry {
+                    name: queue.lock.name.into(),
+                    waiters: queue.waiters,
+                    writers: queue.writers,
+                    longest_wait_ms: now.monotonic_ms().saturating_sub(queue.longest_since_ms),
+                    next: queue.next.into(),
+                    mode,
+                    readers,
+                    held_ms: since_ms.map_or(0, |since_ms| now.unix_ms().saturating_sub(since_ms)),
+                }
+            })
+            .collect();
+        entries
+    });
+    let entries = entries.ok_or_else(in_use)?;
+    ctx.reply_array(entries.len());
+    for entry in entries {
+        ctx.reply_map(8);
+        text_field(ctx, "key", &entry.name);
+        int_field(ctx, "waiters", entry.waiters as u64);
+        int_field(ctx, "writers", entry.writers as u64);
+        int_field(ctx, "longest-wait-ms", entry.longest_wait_ms);
+        text_field(ctx, "next", &entry.next);
+        text_field(ctx, "mode", entry.mode.as_bytes());
+        int_field(ctx, "readers", entry.readers as u64);
+        int_field(ctx, "held-ms", entry.held_ms);
+    }
+    Ok(Reply::Sent)
+}
+
+pub fn cancel(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
+    let mut args = Args::new(args);
+    let (key, token) = (args.key()?, args.token()?);
+    on_primary()?;
+    let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
+    let withdrawn =
+        runtime::operate(Keyspace::of_command(ctx, key), |manager, _, _| manager.withdraw(lock, token));
+    let withdrawn = withdrawn.ok_or_else(in_use)?;
+    Ok(Reply::Int(i64::try_from(withdrawn).unwrap_or(i64::MAX)))
+}
