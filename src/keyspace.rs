@@ -1,6 +1,6 @@
 //! Where the core finds its locks: the server's keys.
 //!
-//! [`Keyspace::commit`] is the one way in which an operation changes a stored lock, always in this order: the
+//! [`Keyspace::commit`] is the one way in which an operation changes a lock, always in this order: the
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
 //! is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
 
@@ -153,7 +153,7 @@ impl<'c> Keyspace<'c> {
         Some(keys)
     }
 
-    /// Gives a lock that came without an expiry of its key the one that it should have.
+    /// Gives a lock that came without an expiry of its key the one that it should have. The lock stays as it is.
     pub fn give_expiry(&mut self, lock: LockIdRef<'_>) {
         self.open(lock.db, &[lock.name]);
         let ctx = self.access.ctx();

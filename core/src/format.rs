@@ -5,8 +5,8 @@
 //! ```text
 //! offset  bytes  what
 //! 0       1      version: 1
-//! 1       1      mode: 0 read, 1 write
-//! 2       v      number of holders, 1 or more; exactly 1 for mode 1
+//! 1       1      whether it is held for write: 0 read, 1 write
+//! 2       v      number of holders, 1 or more; exactly 1 if held for write
 //! then for each holder, in strictly rising order of its fence:
 //!         v      length of the token in bytes, 1 to 255
 //!         n      the token
@@ -24,6 +24,8 @@
 //!
 //! The order and the shortest form make the encoding canonical: equal locks have equal bytes, which
 //! is what a digest needs, and [`decode`] refuses all others.
+//!
+//! The last fence is stored beside the locks: as auxiliary data of an RDB file, see `datatype` in the module.
 //!
 //! # Changing it
 //!

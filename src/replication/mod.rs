@@ -1,8 +1,9 @@
 //! What replicas and the log see.
 //!
-//! Every change of a lock, also the grant to a request that has waited, is one effect, and is sent as one
-//! `SLOCK.APPLY` by `keyspace::Keyspace::commit`, before its owner is told. Whoever applies it there runs
-//! `commands::apply`. Waiting itself is never replicated.
+//! Every change of a lock, also the grant to a request that has waited, is one effect. If anybody listens, it is sent
+//! as one `SLOCK.APPLY` by `keyspace::Keyspace::commit`, before its owner is told. (`Keyspace::give_expiry`
+//! sends one that changes nothing but the key's expiry.) Whoever applies it runs `commands::apply`. Waiting itself is
+//! never replicated.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! The end of a turn of the event loop: the one place where waiting requests are granted, by a timer.
+//! The end of a turn of the event loop, by a timer: here, and nowhere else, the core is told to serve those who wait.
 //!
 //! It runs at the end of the turn of the event loop in which something changed, whatever it was: a release, a
 //! deleted key, a flush, a closed connection, a deadline. A request whose client the server has given up by then
@@ -24,7 +24,7 @@ use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime};
 const SLICE: Duration = Duration::from_micros(1500);
 
 /// Of it, so much at most for locks that came by `RESTORE`.
-const ARRIVALS_SLICE: Duration = Duration::from_micros(500);
+const RESTORED_SLICE: Duration = Duration::from_micros(500);
 
 /// When to look again while clients are paused.
 const PAUSED_RETRY_MS: u64 = 10;
@@ -71,8 +71,8 @@ impl Runtime {
             self.manager.end_waits(&mut slice);
         } else {
             self.probe(store);
-            while started.elapsed() < ARRIVALS_SLICE
-                && let Some(lock) = self.arrived.pop_first()
+            while started.elapsed() < RESTORED_SLICE
+                && let Some(lock) = self.restored.pop_first()
             {
                 store.give_expiry(lock.as_ref());
             }
@@ -84,7 +84,7 @@ impl Runtime {
         self.blocked_clients.free_left_over();
         let now = now();
         if is_replica {
-            self.arrived.clear();
+            self.restored.clear();
             self.reschedule_if_resigning();
         } else if follows {
             self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS);

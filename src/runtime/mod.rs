@@ -3,7 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `for_commands` | an operation for a command; leaving its client waiting |
-//! | `end_of_turn` | the timer function: the one place where waiting requests are granted |
+//! | `end_of_turn` | the timer function, in which waiting requests are granted |
 //! | `server_events` | what the server tells us: keys, flushes, connections, roles, configuration |
 //!
 //! Its state (queue, timer, blocked clients) is in `state`.

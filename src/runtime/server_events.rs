@@ -4,7 +4,8 @@
 //! |---|---|
 //! | a key is removed, whoever did it (`DEL`, expiry, eviction, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn |
 //! | a key appears (`RESTORE`, `RENAME`, ...), or its expiry changes | is looked at again; under another type: `WRONGTYPE` |
-//! | `FLUSHALL`, `FLUSHDB`, `SWAPDB` | the same, for all names of the database: nobody is sent away, the locks are free |
+//! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
+//! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
 //! | this server becomes a replica | is sent away with `UNBLOCKED` |
 //! | `CONFIG SET` | what forbids a grant (too few replicas, a failing disk) is looked at anew |
@@ -30,9 +31,9 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
         is_trusted
             || (fence_is_plausible(lock.highest_fence()) && deadline_is_plausible(lock.last_deadline_ms()))
     },
-    arriving: |lock| {
+    restored: |lock| {
         if !state::with(State::only_follows) {
-            notice(Notice::LockArrived(lock.into()));
+            notice(Notice::LockRestored(lock.into()));
         }
     },
     last_fence,

@@ -120,7 +120,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
                 if !name.is_null() {
                     // SAFETY: the server lends the name until this returns.
                     let name = unsafe { Str::from_raw(name) };
-                    (hooks.arriving)(LockIdRef {
+                    (hooks.restored)(LockIdRef {
                         db: api!(RedisModule_GetDbIdFromIO(io)),
                         name: name.bytes(),
                     });

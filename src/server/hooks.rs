@@ -16,7 +16,7 @@ pub struct DatatypeHooks {
     /// Whether a lock that comes from outside, by `RESTORE` or `MIGRATE`, can be a real one.
     pub is_plausible: fn(&Lock) -> bool,
     /// A lock is about to appear under this name from a payload: `RESTORE`, or a file that is loaded.
-    pub arriving: fn(LockIdRef<'_>),
+    pub restored: fn(LockIdRef<'_>),
     /// The last fence that was given or seen.
     pub last_fence: fn() -> u64,
     /// Calls the function with the change and metadata of each command that makes this lock.

@@ -49,7 +49,7 @@ pub struct Runtime {
     /// Whether the timer may write.
     pub write_gate: WriteGate,
     /// Locks that came by `RESTORE`, whose keys may lack an expiry.
-    pub arrived: BTreeSet<LockId>,
+    pub restored: BTreeSet<LockId>,
     /// When the grace period began, on the monotonic clock.
     pub started_ms: u64,
     /// Whether this is a node of a cluster.
@@ -78,7 +78,7 @@ pub enum Notice {
     /// This key appeared, went, or has another expiry.
     KeyChanged(LockId),
     /// A lock came under this name by `RESTORE`.
-    LockArrived(LockId),
+    LockRestored(LockId),
     /// Something happened to all keys of this database, or of every one.
     DatabaseChanged(Option<i32>),
     /// These databases have changed places.
@@ -102,7 +102,7 @@ impl Runtime {
     pub fn note(&mut self, notice: Notice) {
         match notice {
             Notice::KeyChanged(lock) => self.manager.key_changed(lock.as_ref()),
-            Notice::LockArrived(lock) => drop(self.arrived.insert(lock)),
+            Notice::LockRestored(lock) => drop(self.restored.insert(lock)),
             Notice::DatabaseChanged(db) => self.manager.database_changed(db),
             Notice::DatabasesSwapped(first, second) => self.manager.databases_swapped(first, second),
             Notice::ConnectionClosed(connection) => self.manager.connection_closed(connection),
@@ -153,7 +153,7 @@ impl Runtime {
 
     /// After an operation: sees to it that the queues are served when they have to be.
     pub fn reschedule(&mut self, now: Timestamp) {
-        if self.manager.is_idle() && !self.blocked_clients.has_left_over() && self.arrived.is_empty() {
+        if self.manager.is_idle() && !self.blocked_clients.has_left_over() && self.restored.is_empty() {
             return;
         }
         self.reschedule_if_work();
@@ -174,7 +174,7 @@ impl Runtime {
         self.manager.has_work()
             || self.manager.has_results()
             || self.blocked_clients.has_left_over()
-            || !self.arrived.is_empty()
+            || !self.restored.is_empty()
     }
 
     /// On a replica: goes on sending away those who waited.

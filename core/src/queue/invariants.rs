@@ -32,8 +32,8 @@ impl Waitlist {
             self.longest.iter().flat_map(|(db, of_db)| of_db.iter().map(move |entry| (*db, *entry)));
         let longest: BTreeSet<_> = longest.collect();
         let oldest =
-            |(id, queue): (&QueueId, &Box<Queue>)| (queue.lock.db, (queue.iter().min().unwrap(), *id));
-        assert_eq!(longest, self.queues.iter().map(oldest).collect());
+            self.queues.iter().map(|(id, queue)| (queue.lock.db, (queue.iter().min().unwrap(), *id)));
+        assert_eq!(longest, oldest.collect());
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
         let ends = self.waiters.iter().filter_map(|(id, waiter)| Some((waiter.own_hold_ends_ms?, *id)));
         assert_eq!(self.own_hold_ends, ends.collect());

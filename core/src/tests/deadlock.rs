@@ -138,6 +138,110 @@ fn an_upgrade_whose_hold_has_ended_closes_no_cycle() {
     assert_eq!(scene.news(), ["A NotHeld"]);
 }
 
+/// A holds `c` and, for a while, `a`, which it waits for again, with `b`. B waits for `c`, and gets `a` when A
+/// has lost it.
+#[test]
+fn an_owner_that_loses_a_name_it_waits_for_among_others() {
+    type Lose = fn(&mut Scene);
+    let lost: [(&str, Lose); 4] = [
+        ("by its deadline", |scene| scene.serves_at(scene.now_ms + 50)),
+        ("by a release", |scene| scene.releases("a", "A")),
+        ("with its key", |scene| scene.happens("a", super::memory_store::MemoryStore::delete)),
+        ("with its connection", |scene| scene.closes(7)),
+    ];
+    for (how, lose) in lost {
+        for (is_last, youngest) in [("A", "A Deadlock"), ("B", "B Deadlock")] {
+            let mut scene = Scene::new();
+            scene.connection = Some(7);
+            scene.takes_for("a", "A", WRITE, 50);
+            scene.connection = None;
+            for (name, token) in [("c", "A"), ("b", "X")] {
+                scene.takes_for(name, token, WRITE, 900);
+            }
+            scene.waits("a", "B", WRITE);
+            let mut asks = [("c", "B"), ("a b", "A")];
+            asks.sort_by_key(|(_, token)| *token == is_last);
+            for (names, token) in asks {
+                scene.waits(names, token, WRITE);
+            }
+            lose(&mut scene);
+            let news = scene.news();
+            assert!(news[0] == "B granted" && news[1].starts_with(youngest), "{how}: {news:?}");
+            assert_eq!((news.len(), scene.manager.counters.deadlocks), (2, 1), "{how}");
+        }
+    }
+}
+
+/// A's hold beside D's ends, and nobody acts: A stands behind W now, which waits for what A holds.
+#[test]
+fn a_reader_whose_hold_only_ends() {
+    let mut scene = Scene::new();
+    scene.takes_for("a", "A", READ, 50);
+    scene.takes_for("a", "D", READ, 900);
+    scene.takes_for("c", "A", WRITE, 900);
+    scene.takes_for("b", "X", WRITE, 900);
+    scene.waits("a", "W", WRITE);
+    scene.waits("a b", "A", READ);
+    scene.waits("c", "W", WRITE);
+    assert_eq!(scene.due_in(), Some(50));
+    scene.serves_at(scene.now_ms + 50);
+    assert!(scene.news().concat().starts_with("W Deadlock"));
+}
+
+/// Nobody is granted anything by it, but A stands behind P now.
+#[test]
+fn a_key_goes_and_nobody_gets_it() {
+    let mut scene = Scene::new();
+    for (names, token) in [("a c", "A"), ("b d", "X")] {
+        scene.takes(names, token, WRITE);
+    }
+    for (names, token) in [("a d", "P"), ("a b", "A"), ("c", "P")] {
+        scene.waits(names, token, WRITE);
+    }
+    scene.happens("a", super::memory_store::MemoryStore::delete);
+    assert!(scene.news().concat().starts_with("P Deadlock"));
+}
+
+/// The lock that comes under a name from elsewhere is held by an owner who waits.
+#[test]
+fn a_lock_comes_from_elsewhere() {
+    let mut scene = Scene::new();
+    for (name, token) in [("a", "X"), ("b", "A"), ("z", "B")] {
+        scene.takes(name, token, WRITE);
+    }
+    scene.waits("a", "A", WRITE);
+    scene.waits("b", "B", WRITE);
+    scene.happens("a", |store, id| {
+        let other = store.lock(&super::memory_store::id("z")).unwrap().clone();
+        store.replace(id, other);
+    });
+    assert!(scene.news().concat().starts_with("B Deadlock"));
+}
+
+/// Behind an older request of its own, A waits for nobody; when that one goes, it waits for those ahead.
+#[test]
+fn an_older_request_of_the_same_owner_goes() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.takes("c", "A", WRITE);
+    let older = scene.waits("a", "A", WRITE);
+    scene.waits("a", "B", WRITE);
+    scene.waits("a", "A", WRITE);
+    scene.cancels(older);
+    assert!(scene.news().is_empty());
+    assert_eq!(cycle(&mut scene, "c", "B", WRITE), ["B at c", "A at a"]);
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.takes("c", "A", WRITE);
+    let older = scene.waits("a", "A", READ);
+    scene.waits("a", "B", READ);
+    scene.waits("a", "W", WRITE);
+    scene.waits("a", "A", READ);
+    scene.waits("c", "W", WRITE);
+    scene.cancels(older);
+    assert!(scene.news().concat().starts_with("W Deadlock"), "A waits behind W now");
+}
+
 /// Who waits for whom, all of it.
 pub(super) struct WaitsFor {
     /// By whose request, and for whom.

@@ -6,6 +6,7 @@
 //! | [`one_lock`] | the core without a queue equals a plain list of holders and a clock; effects rebuild it |
 //! | [`effects`] | effects on locks they were not decided for |
 //! | [`crowds`] | locks with thousands of readers, most of them expired |
+//! | [`limit`] | readers beside at most so many others |
 //! | [`limits`] | nothing is given that a stored lock could not carry |
 //! | [`format`] | golden bytes; whatever is not canonical is refused |
 //! | [`queue`] | what the queue promises, a scenario for each promise: order, twins, limits |
@@ -30,6 +31,7 @@ mod ephemeral;
 mod format;
 mod heap;
 mod history;
+mod limit;
 mod limits;
 mod locking;
 mod memory_store;

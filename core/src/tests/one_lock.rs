@@ -3,6 +3,8 @@
 //! The model below was written from the contract, not from the core: no index, no effects, no order
 //! of slots. Every history is random from a numbered seed; a failure prints the seed and the step.
 
+use std::num::NonZeroU32;
+
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
 use super::scene::request;
@@ -44,7 +46,7 @@ enum Reply {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire { token: Vec<u8>, want: Want, ttl_ms: u64, meta: Option<Vec<u8>> },
+    Acquire { token: Vec<u8>, want: Want, ttl_ms: u64, meta: Option<Vec<u8>>, limit: Option<NonZeroU32> },
     Release { token: Vec<u8>, mode: Option<Mode> },
     Extend { token: Vec<u8>, ttl_ms: u64 },
     Downgrade { token: Vec<u8>, ttl_ms: u64 },
@@ -63,7 +65,7 @@ impl Naive {
         let own = self.holds.iter().filter(live).find(|hold| hold.token == *token).cloned();
         let mut others = self.holds.iter().filter(live).filter(|hold| hold.token != *token);
         match step {
-            Step::Acquire { want, meta, .. } => {
+            Step::Acquire { want, meta, limit, .. } => {
                 let mode = match want {
                     Want::Hold(mode) => *mode,
                     Want::Upgrade => Mode::Write,
@@ -76,7 +78,9 @@ impl Naive {
                     Some(_) if *want != Want::Upgrade => Reply::WrongMode,
                     None if *want == Want::Upgrade => Reply::NotHeld,
                     own => {
-                        if others.any(|other| mode == Mode::Write || other.mode == Mode::Write) {
+                        let is_full =
+                            limit.is_some_and(|limit| others.clone().count() >= limit.get() as usize);
+                        if is_full || others.any(|other| mode == Mode::Write || other.mode == Mode::Write) {
                             return Reply::Refused;
                         }
                         let kept = own.map_or(Vec::new(), |own| own.meta);
@@ -131,10 +135,10 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
     let key = id("key");
     let names = [&*key.name];
     let result = match step {
-        Step::Acquire { token, want, ttl_ms, meta } => {
-            let (ttl_ms, meta) = (*ttl_ms, meta.as_deref());
+        Step::Acquire { token, want, ttl_ms, meta, limit } => {
+            let (ttl_ms, meta, limit) = (*ttl_ms, meta.as_deref(), *limit);
             let asked = request(&names, token, *want);
-            let asked = AcquireRequest { ttl_ms, meta, wait: WaitPolicy::NoWait, ..asked };
+            let asked = AcquireRequest { ttl_ms, meta, limit, wait: WaitPolicy::NoWait, ..asked };
             manager.acquire(store, now, &asked).map(|outcome| match outcome {
                 AcquireOutcome::Granted(fence) => Reply::Fence(fence),
                 AcquireOutcome::Refused => Reply::Refused,
@@ -213,12 +217,14 @@ impl Habits {
         match random.below(10) {
             0 => Step::Extend { token, ttl_ms },
             1 => Step::Downgrade { token, ttl_ms },
-            2 => Step::Acquire { token, want: Want::Upgrade, ttl_ms, meta: None },
+            2 => Step::Acquire { token, want: Want::Upgrade, ttl_ms, meta: None, limit: None },
             _ => {
                 let reads = random.chance(self.percent_readers);
                 let want = Want::Hold(if reads { Mode::Read } else { Mode::Write });
                 let meta = random.chance(25).then(|| vec![random.next() as u8; random.below(4)]);
-                Step::Acquire { token, want, ttl_ms, meta }
+                let limit = 1 + random.below(self.owners) as u32;
+                let limit = NonZeroU32::new(limit).filter(|_| reads && random.chance(30));
+                Step::Acquire { token, want, ttl_ms, meta, limit }
             }
         }
     }

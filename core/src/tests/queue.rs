@@ -6,6 +6,7 @@
 
 use super::memory_store::id;
 use super::scene::{READ, Scene, TTL_MS, WRITE, ms, whole_turn};
+use crate::distribution::Distribution;
 use crate::error::LockError;
 use crate::manager::WaitPolicy;
 
@@ -166,8 +167,48 @@ fn the_counters_tell_the_story() {
     scene.now_ms += 20;
     scene.releases("a", "A");
     scene.downgrades("a", "B");
-    let counters = scene.manager.counters;
+    let counters = &scene.manager.counters;
     assert_eq!((counters.grants, counters.refusals, counters.handoffs), (3, 1, 1));
     assert_eq!((counters.releases, counters.wait_timeouts, counters.deadlocks), (1, 1, 0));
     assert_eq!((counters.wait_ms_total, counters.waits.max_ms(), counters.waiters_max), (50, 50, 2));
+    assert_eq!(counters.holds.max_ms(), 50);
+}
+
+#[test]
+fn the_queues_of_a_database_are_listed_by_the_longest_wait() {
+    let mut scene = Scene::new();
+    scene.takes("a b c", "H", WRITE);
+    let first = scene.waits("b", "A", READ);
+    scene.now_ms += 5;
+    scene.waits("a", "B", WRITE);
+    scene.waits("b c", "C", WRITE);
+    let list = |scene: &Scene| -> Vec<String> {
+        let queues = scene.manager.waitlist().queues_by_longest_wait(0);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        queues
+            .map(|queue| {
+                let waited_ms = scene.now().monotonic_ms() - queue.longest_since_ms;
+                let (name, next) = (text(queue.lock.name), text(queue.next));
+                format!("{name} {} {} {waited_ms} {next}", queue.waiters, queue.writers)
+            })
+            .collect()
+    };
+    assert_eq!(list(&scene), ["b 2 1 5 A", "a 1 1 0 B", "c 1 1 0 C"]);
+    assert_eq!(scene.manager.waitlist().queues_by_longest_wait(1).count(), 0);
+    scene.cancels(first);
+    assert_eq!(list(&scene), ["a 1 1 0 B", "b 1 1 0 C", "c 1 1 0 C"]);
+}
+
+#[test]
+fn distributions_are_exact_when_short_and_within_a_hundredth_when_long() {
+    let mut distribution = Distribution::default();
+    assert_eq!((distribution.quantile_ms(0.5), distribution.max_ms()), (0, 0));
+    (0..=100).for_each(|ms| distribution.record(ms));
+    assert_eq!([0.5, 0.99, 0.999].map(|part| distribution.quantile_ms(part)), [50, 99, 100]);
+    distribution.record(1_234_567);
+    assert_eq!((distribution.quantile_ms(1.0), distribution.max_ms()), (1_234_567, 1_234_567));
+    (0..300).for_each(|_| distribution.record(1_000_000));
+    assert!((1_000_000..=1_010_000).contains(&distribution.quantile_ms(0.5)));
+    distribution.record(u64::MAX);
+    assert_eq!(distribution.max_ms(), u64::MAX);
 }

@@ -128,3 +128,39 @@ fn nothing_is_remembered_of_those_who_have_gone() {
     assert_eq!(scene.manager.waitlist().databases().count(), 0);
     assert_eq!(scene.due_in(), None);
 }
+
+#[test]
+fn a_token_withdraws_all_that_it_waits_for_at_a_name_and_nothing_else() {
+    let mut scene = Scene::new();
+    scene.takes("a b c", "H", WRITE);
+    for (names, token) in [("a", "A"), ("a b", "A"), ("b", "A"), ("a", "B"), ("c b", "B")] {
+        scene.waits(names, token, WRITE);
+    }
+    assert_eq!(scene.withdraws("a", "A"), 2);
+    assert_eq!(scene.news(), ["A timed out", "A timed out"]);
+    assert_eq!(scene.withdraws("a", "A"), 0);
+    assert_eq!(scene.withdraws("b", "X"), 0);
+    assert_eq!((scene.queue("a"), scene.queue("b")), (vec!["B".into()], vec!["A".into(), "B".into()]));
+    scene.in_one_turn(|scene| {
+        scene.releases("a", "H");
+        assert_eq!(scene.withdraws("a", "B"), 1, "nobody is granted before the end of the turn");
+    });
+    assert_eq!(scene.news(), ["B timed out"]);
+    assert!(scene.held("a").is_empty());
+    let counters = &scene.manager.counters;
+    assert_eq!((counters.cancels, counters.wait_timeouts), (3, 0));
+}
+
+#[test]
+fn a_request_whose_user_lost_its_permission_is_refused_at_the_grant_and_the_next_is_served() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    scene.waits("a", "A", WRITE);
+    scene.waits("a", "B", READ);
+    scene.denied.0.insert("A".into());
+    scene.serves();
+    assert!(scene.news().is_empty(), "not before");
+    scene.releases("a", "H");
+    assert_eq!(scene.news(), ["A NoPermission", "B granted"]);
+    assert_eq!(scene.manager.counters.grants, 2);
+}
