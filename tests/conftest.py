@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from harness import Clock, Cluster, Locks, RawConnection, Server, ServerError, replica_of
+from harness import Clock, Cluster, Locks, MakeServer, RawConnection, Server, ServerError, replica_of
+from harness.cleanup import close_connections  # noqa: F401
 from harness.connection_state import check_connections
 
 
@@ -34,9 +35,6 @@ def _end(servers: list[Server]) -> None:
         raise ServerError("\n\n".join(problems))
 
 
-# --- one server for all tests that do not restart it
-
-
 @pytest.fixture(scope="session")
 def _shared_server() -> Iterator[Server]:
     server = Server(name="shared", notify_keyspace_events="KEA", repl_timeout=600).start()
@@ -56,10 +54,8 @@ def server(_shared_server: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    client = server.client()
-    yield client
-    client.close()
+def client(server: Server) -> redis.Redis:
+    return server.client()
 
 
 @pytest.fixture
@@ -68,16 +64,12 @@ def locks(client: redis.Redis) -> Locks:
 
 
 @pytest.fixture
-def raw(server: Server) -> Iterator[RawConnection]:
-    with server.raw() as connection:
-        yield connection
-
-
-# --- servers of one test
+def raw(server: Server) -> RawConnection:
+    return server.raw()
 
 
 @pytest.fixture
-def make_server() -> Iterator[Callable[..., Server]]:
+def make_server() -> Iterator[MakeServer]:
     """Starts servers with settings of the test's own; the test may restart and kill them."""
     servers: list[Server] = []
 
@@ -101,7 +93,7 @@ def make_clock(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Clock]
 
 
 @pytest.fixture
-def primary_and_replica(make_server: Callable[..., Server]) -> Pair:
+def primary_and_replica(make_server: MakeServer) -> Pair:
     """Two servers of this test's own, the second a replica of the first and level with it."""
     pair = Pair(make_server(name="primary"), make_server(name="replica"))
     replica_of(pair.replica, pair.primary)

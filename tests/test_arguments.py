@@ -9,9 +9,7 @@ import pytest
 from harness import Events, RawConnection, ReplicationStream, Server, digest
 from harness.commands import INTERNAL, NAMES, Command, commands
 
-MAX_TTL = 86_400_000
-MAX_META = 1024
-MAX_TOKEN = 255
+MAX_TTL, MAX_META, MAX_TOKEN = 86_400_000, 1024, 255
 TTL = 60_000
 
 each_command = pytest.mark.parametrize("name", [name for name in NAMES if name != INTERNAL])
@@ -23,9 +21,6 @@ NOT_A_TTL = [*NOT_A_NUMBER, 0, -1, MAX_TTL + 1, 2**63 - 1, -(2**63)]
 # The words, in lower case, that the error must have.
 ARITY = ("wrong number of arguments",)
 SYNTAX = ("syntax error",)
-TTL_RANGE = ("ttl", str(MAX_TTL))
-TOKEN_RANGE = ("token", str(MAX_TOKEN))
-META_RANGE = ("meta", str(MAX_META))
 
 Words = tuple[object, ...]
 
@@ -45,17 +40,17 @@ def bad_calls(command: Command, key: str) -> Iterator[tuple[Words, Words]]:
             yield (*call(), *option.split(" ")), ()
     if "token" in command.required:
         for token in (b"", b"x" * (MAX_TOKEN + 1)):
-            yield call(token=token), TOKEN_RANGE
+            yield call(token=token), ("token", str(MAX_TOKEN))
     if "ttl-ms" in command.required:
         for ttl in NOT_A_TTL:
-            yield call(ttl_ms=ttl), TTL_RANGE
+            yield call(ttl_ms=ttl), ("ttl", str(MAX_TTL))
     if "fence" in command.required:
         for fence in NOT_A_NUMBER:
             yield call(fence=fence), ("fence",)
     if "META" in command.options:
         for options in (("META",), ("META", "m", "META", "n"), ("META", "m", "X")):
             yield (*call(), *options), SYNTAX
-        yield (*call(), "META", b"m" * (MAX_META + 1)), META_RANGE
+        yield (*call(), "META", b"m" * (MAX_META + 1)), ("meta", str(MAX_META))
     if "WAIT" in command.options:
         for wait in ((), ("soon",), (-1,), (2**63,), ("",), (5, "WAIT", 5)):
             yield (*call(), "WAIT", *wait), ()
@@ -80,52 +75,36 @@ def scene(server: Server, raw: RawConnection) -> RawConnection:
     return raw
 
 
-@pytest.fixture(scope="module")
-def stream(_shared_server: Server) -> Iterator[ReplicationStream]:
-    stream = ReplicationStream(_shared_server)
-    yield stream
-    stream.close()
-
-
 @pytest.fixture
-def assert_nothing_happens(
-    server: Server, scene: RawConnection, stream: ReplicationStream
-) -> Iterator[Callable[[object], None]]:
+def assert_nothing_happens(server: Server, scene: RawConnection) -> Callable[[object], None]:
     """Called after a command: nothing has changed, been replicated or been announced."""
-    events, client = Events(server), server.client()
+    events, client, stream = Events(server), server.client(), ReplicationStream(server)
 
     def state() -> dict[bytes, tuple[str, int]]:
         return {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys("*")}
 
     before = state()
-    stream.commands()
 
     def assert_so(what: object) -> None:
         assert (stream.commands(), events.so_far(), state()) == ([], [], before), what
 
-    yield assert_so
-    events.close()
+    return assert_so
 
 
 @each_command
-def test_a_bad_argument_is_named_and_nothing_changes(
+def test_a_bad_argument_or_another_type_is_named_and_nothing_changes(
     server: Server, scene: RawConnection, assert_nothing_happens: Callable, name: str
 ) -> None:
+    command = commands(server)[name]
     assert scene.error(name.upper()) == f"ERR wrong number of arguments for '{name}' command"
     for key in ("free", "w", "r"):
-        for words, named in bad_calls(commands(server)[name], key):
+        for words, named in bad_calls(command, key):
             text = scene.error(*words)
             assert text.startswith("ERR ") and "\n" not in text and "\r" not in text, (words, text)
             assert all(word in text.lower() for word in named), (words, text)
         assert_nothing_happens(name)
-
-
-@each_command
-def test_a_key_of_another_type_is_a_wrongtype(
-    server: Server, scene: RawConnection, assert_nothing_happens: Callable, name: str
-) -> None:
     for key in ("string", "list", "hash"):
-        assert scene.error(*commands(server)[name].call(key)).startswith("WRONGTYPE ")
+        assert scene.error(*command.call(key)).startswith("WRONGTYPE ")
     assert_nothing_happens(name)
 
 

@@ -6,13 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import Clock, Locks, Server, wait_until
-from harness.many import many
-from harness.waiting import HOUR, Line, WaitingClient
-
-pytest_plugins = ["harness.cleanup"]
-
-MakeServer = Callable[..., Server]
+from harness import Clock, Locks, MakeServer, Server
+from harness.waiting import HOUR, Line
 
 # Seconds, as the clock is stepped.
 AN_HOUR = 3600
@@ -42,15 +37,8 @@ def test_the_grace_ends_in_time_when_the_clock_is_set_back(make_server: MakeServ
     server = make_server(environment=clock.environment, slock_restart_grace_ms=700)
     waiting = Line(server, "free").write("waiting")
     clock.step(0)
-    raw = server.raw()
-
-    def is_granted() -> bool:
-        reply = raw.call("SLOCK.LOCK", "other", "me", HOUR)
-        assert isinstance(reply, int) or reply.prefix == "GRACE", reply
-        return isinstance(reply, int) and reply > 0
-
-    wait_until(is_granted, SOON, "the grace to end")
-    waiting.fence()
+    assert waiting.reply(SOON) > 0
+    assert server.raw().ok("SLOCK.LOCK", "other", "me", HOUR) > 0
 
 
 def test_the_grace_is_not_cut_short_by_a_step_forward(make_server: MakeServer, clock: Clock) -> None:
@@ -59,69 +47,44 @@ def test_the_grace_is_not_cut_short_by_a_step_forward(make_server: MakeServer, c
     assert server.raw().error("SLOCK.LOCK", "free", "me", HOUR).startswith("GRACE ")
 
 
-REQUESTS = {
-    "LOCK": ("SLOCK.LOCK", "k", "LOCK", HOUR),
-    "RLOCK": ("SLOCK.RLOCK", "k", "RLOCK", HOUR),
-    "MLOCK": many("MLOCK", "also k", "MLOCK", HOUR),
-    "MRLOCK": many("MRLOCK", "also k", "MRLOCK", HOUR),
-}
-
-
-def _ask_all(line: Line, wait: int) -> list[WaitingClient]:
-    """A request of each kind, whose token is its name."""
-    waiting = [WaitingClient(line.server, name) for name in REQUESTS]
-    for waiter in waiting:
-        waiter.ask(*REQUESTS[waiter.token], "WAIT", wait)
-        line.wait_until_waiting(waiter)
-    return waiting
-
-
 def test_a_wait_ends_in_time_when_the_clock_is_set_back(own: Server, clock: Clock) -> None:
     line = Line(own)
     line.locks.lock("k", "holder", HOUR)
-    waiting = _ask_all(line, 500)
+    waiting = line.write("waiting", wait=500)
     clock.step(-AN_HOUR)
-    assert [waiter.reply(SOON) for waiter in waiting] == [0] * len(waiting)
-    assert line.queued() == []
+    assert waiting.reply(SOON) == 0 and line.queued() == []
 
 
 def test_a_wait_is_not_cut_short_by_a_step_forward(own: Server, clock: Clock) -> None:
     line = Line(own)
     line.locks.lock("k", "holder", 10 * HOUR)
-    waiting = _ask_all(line, 60_000)
+    waiting = line.write("waiting", wait=60_000)
     clock.step(AN_HOUR)
     # Its wait ends, and the server looks who else waits too long.
     assert line.write("short", wait=30).reply(SOON) == 0
-    assert all(waiter.is_waiting() for waiter in waiting) and line.queued() == list(REQUESTS)
+    assert waiting.is_waiting()
     for step in (AN_HOUR, -AN_HOUR):
         clock.step(step)
-        for waiter in line.info().queue:
-            assert 0 <= waiter.waiting_ms < HOUR / 2 and waiter.timeout_ms <= 60_000, "as time has passed"
-    clock.step(0)
-    for waiter in waiting:
-        line.client.delete("k", "also")
-        assert waiter.fence()
+        (shown,) = line.info().queue
+        assert 0 <= shown.waiting_ms < HOUR / 2 and shown.timeout_ms <= 60_000, "as time has passed"
+    line.client.delete("k")
+    assert waiting.fence()
 
 
 # --- deadlines
 
 
-def _writer(line: Line) -> WaitingClient:
-    line.locks.lock("k", "brief", HOUR)
-    return line.write("waiting")
-
-
-def _reader_among_others(line: Line) -> WaitingClient:
-    """The key's own expiry does not come: another reader stays."""
-    line.locks.rlock("k", "brief", HOUR)
-    line.locks.rlock("k", "waiting", 10 * HOUR)
-    return line.upgrade("waiting")
-
-
-@pytest.mark.parametrize("scene", [_writer, _reader_among_others])
-def test_a_deadline_is_wall_time(own: Server, clock: Clock, scene: Callable[[Line], WaitingClient]) -> None:
+@pytest.mark.parametrize("reads", [False, True], ids=["a writer", "a reader beside another"])
+def test_a_deadline_is_wall_time(own: Server, clock: Clock, reads: bool) -> None:
+    """Beside another reader the key's own expiry does not come."""
     line = Line(own)
-    waiting = scene(line)
+    if reads:
+        line.locks.rlock("k", "brief", HOUR)
+        line.locks.rlock("k", "waiting", 10 * HOUR)
+        waiting = line.upgrade("waiting")
+    else:
+        line.locks.lock("k", "brief", HOUR)
+        waiting = line.write("waiting")
     clock.step(2 * AN_HOUR)
     assert waiting.fence()
     assert line.locks.pttl("k", "brief") == -2 and line.holders() == ["waiting"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness import RawConnection, RespError, Server, encode_command
+from harness import Locks, RawConnection, RespError, Server, encode_command
 from harness.commands import commands
 from harness.connection_state import check_connections
 from harness.waiting import HOUR, Line, WaitingClient, blocked_clients
-
-pytest_plugins = ["harness.cleanup"]
 
 DATABASES = (0, 3)
 NAME = "mine"
@@ -32,27 +30,24 @@ def _is(reply: object, expected: object) -> bool:
 # --- every command, in every kind of reply
 
 
-class Scene:
+def _fill(server: Server) -> None:
     """The same locks and queues in two databases, and waits that lead from each into the other.
 
     `held` belongs to `x`, and `first` waits for it; both wait for `far` in the other database as well. `mine`
     belongs to `me`; `y`, who holds `cycle`, waits for it in the other database.
     """
-
-    def __init__(self, server: Server) -> None:
-        self.lines = {database: Line(server, "held", database=database) for database in DATABASES}
-        for line in self.lines.values():
-            client, locks = line.client, line.locks
-            for key, token in (("held", "x"), ("far", "w"), ("mine", "me"), ("cycle", "y")):
-                assert locks.lock(key, token, HOUR)
-            for token in ("r1", "r2", "me"):
-                assert locks.rlock("read", token, HOUR)
-            assert locks.rlock("alone", "me", HOUR)
-            client.set("text", "a string")
-        for database, line in self.lines.items():
-            line.write("first")
-            for token, key in (("x", "far"), ("first", "far"), ("y", "mine")):
-                Line(server, key, database=database).write(token)
+    for database in DATABASES:
+        client = server.client(db=database)
+        locks = Locks(client)
+        for key, token in (("held", "x"), ("far", "w"), ("mine", "me"), ("cycle", "y")):
+            assert locks.lock(key, token, HOUR)
+        for token in ("r1", "r2", "me"):
+            assert locks.rlock("read", token, HOUR)
+        assert locks.rlock("alone", "me", HOUR)
+        client.set("text", "a string")
+    for database in DATABASES:
+        for token, key in (("first", "held"), ("x", "far"), ("first", "far"), ("y", "mine")):
+            Line(server, key, database=database).write(token)
 
 
 def _client(server: Server, database: int, protocol: int = 2) -> WaitingClient:
@@ -88,7 +83,7 @@ CASES: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("database", "protocol"), [(0, 2), (3, 2), (3, 3)])
 def test_every_reply_leaves_the_connection_as_it_was(server: Server, database: int, protocol: int) -> None:
-    Scene(server)
+    _fill(server)
     connection = _client(server, database, protocol).connection
     before = _state(connection)
     assert before == {"db": str(database), "name": NAME, "resp": str(protocol), "flags": "N"}
@@ -112,24 +107,21 @@ WAITS = {
     "UPGRADE": "SLOCK.UPGRADE read me",
 }
 ENDS = {"granted": "fence", "DEL": "fence", "wrong type": "WRONGTYPE", "UNBLOCK": 0, "ERROR": "UNBLOCKED"}
-PAIRS = [(name, end) for name in WAITS for end in ENDS]
 
 
-# Of each pair one database, and of LOCK both.
-@pytest.mark.parametrize(
-    ("database", "name", "end"),
-    [(DATABASES[at % 2], *pair) for at, pair in enumerate(PAIRS)]
-    + [(DATABASES[1 - at % 2], *pair) for at, pair in enumerate(PAIRS) if pair[0] == "LOCK"],
-)
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("name", WAITS)
+@pytest.mark.parametrize("end", ENDS)
 def test_the_end_of_a_wait_leaves_the_connection_as_it_was(
     server: Server, database: int, name: str, end: str
 ) -> None:
     line = Line(server, "read" if name == "UPGRADE" else "held", database=database)
-    holders = ["r1", "r2"] if name == "UPGRADE" else ["x"]
-    for token in [*holders, "me"] if name == "UPGRADE" else []:
-        assert line.locks.rlock(line.key, token, HOUR)
-    if name != "UPGRADE":
-        assert line.locks.lock(line.key, "x", HOUR)
+    if name == "UPGRADE":
+        holders = ["r1", "r2"]
+        assert all(line.locks.rlock("read", token, HOUR) for token in [*holders, "me"])
+    else:
+        holders = ["x"]
+        assert line.locks.lock("held", "x", HOUR)
     # A holder that waits in the other database: the search for deadlocks looks there.
     other = Line(server, "far", database=DATABASES[0] + DATABASES[1] - database)
     assert other.locks.lock("far", "w", HOUR)

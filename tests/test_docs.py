@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness import RespError, Server
+from harness import MakeServer, RespError, Server
+from harness.commands import INTERNAL, NAMES, as_text
 from harness.docs import DOCS, Block, Session, arity, blocks, pages, sections, syntax, table
 from harness.settings import REPOSITORY
-
-MakeServer = Callable[..., Server]
 
 COMMAND_PAGES = sorted((DOCS / "commands").glob("*.md"))
 PAGES_WITH_SESSIONS = [page for page in pages() if blocks(page, "redis")]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-NAMED_COMMAND = re.compile(r"SLOCK\.[A-Z]+")
 
 
 def _name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
-
-
-def _text(value: Any) -> Any:
-    """A reply with text in the place of bytes."""
-    match value:
-        case bytes():
-            return value.decode()
-        case dict():
-            return {_text(key): _text(item) for key, item in value.items()}
-        case list():
-            return [_text(item) for item in value]
-    return value
 
 
 @pytest.fixture
@@ -54,11 +38,7 @@ def test_the_sessions_of_a_page_go_as_it_says(own_server: Server, page: Path) ->
 
 def _play(server: Server, block: Block) -> None:
     server.client().flushall()
-    session = Session(server, block)
-    try:
-        session.play()
-    finally:
-        session.close()
+    Session(server, block).play()
 
 
 def test_a_session_that_goes_otherwise_is_noticed(own_server: Server) -> None:
@@ -79,39 +59,35 @@ def test_a_session_that_goes_otherwise_is_noticed(own_server: Server) -> None:
 # --- commands
 
 
-def _commands(server: Server) -> dict[str, dict]:
-    names = server.raw().ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock")
-    return _text(server.raw(protocol=3).ok("COMMAND", "DOCS", *names))
+@pytest.fixture(scope="module")
+def commands(_shared_server: Server) -> dict[str, dict]:
+    """COMMAND DOCS of every command of the module, the internal one too."""
+    with _shared_server.raw(protocol=3) as raw:
+        names = raw.ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock")
+        return as_text(raw.ok("COMMAND", "DOCS", *names))
 
 
-def _command_info(server: Server, name: str) -> dict:
-    reply = _text(server.raw().ok("COMMAND", "INFO", name))[0]
-    return {"arity": reply[1], "flags": set(reply[2]), "categories": set(reply[6])}
-
-
-def test_every_command_has_a_page_and_every_page_a_command(server: Server) -> None:
-    assert {page.stem for page in COMMAND_PAGES} == set(_commands(server))
+def test_every_command_has_a_page_and_every_page_a_command(commands: dict[str, dict]) -> None:
+    assert set(NAMES) == set(commands)
 
 
 @pytest.mark.parametrize("page", COMMAND_PAGES, ids=_name)
-def test_a_page_describes_the_command_as_the_server_does(server: Server, page: Path) -> None:
-    docs, info = _commands(server)[page.stem], _command_info(server, page.stem)
-    text = page.read_text()
-    assert text.startswith(f"# {page.stem.upper()}\n\n{docs['summary']}\n")
+def test_a_page_describes_the_command_as_the_server_does(
+    server: Server, commands: dict[str, dict], page: Path
+) -> None:
+    docs = commands[page.stem]
+    info = as_text(server.raw().ok("COMMAND", "INFO", page.stem))[0]
+    assert page.read_text().startswith(f"# {page.stem.upper()}\n\n{docs['summary']}\n")
     (shown,) = blocks(page, "syntax")
     assert shown.text == syntax(page.stem, docs)
-    assert arity(shown.text) == info["arity"]
+    assert arity(shown.text) == info[1]
     facts = {row[0]: row[1] for row in table(sections(page)[page.stem.upper()])}
     assert facts["Available since"] == f"SLOCK {docs['since']}"
     assert facts["Time complexity"] == docs["complexity"]
-    assert set(re.findall(r"`([a-z-]+)`", facts["Flags"])) == _written_flags(info["flags"])
-    if info["categories"]:  # Redis 7.0 has none for the commands of modules
-        assert set(re.findall(r"@[a-z]+", facts["ACL categories"])) == info["categories"]
-
-
-def _written_flags(flags: set[str]) -> set[str]:
-    """As COMMAND INFO spells them, without those that all commands of modules have or that follow."""
-    return flags - {"module", "movablekeys"}
+    # Without the flags that all commands of modules have or that follow.
+    assert set(re.findall(r"`([a-z-]+)`", facts["Flags"])) == set(info[2]) - {"module", "movablekeys"}
+    if info[6]:  # Redis 7.0 has no categories for the commands of modules
+        assert set(re.findall(r"@[a-z]+", facts["ACL categories"])) == set(info[6])
 
 
 @pytest.mark.parametrize("page", COMMAND_PAGES, ids=_name)
@@ -120,49 +96,27 @@ def test_a_page_has_the_parts_that_a_reader_looks_for(page: Path) -> None:
     expected = ["Arguments", "Reply", "Errors", "Examples", "See also"]
     assert [part for part in parts if part in expected] == expected
     assert blocks(page, "redis"), "no example"
-    arguments = {row[0].strip("`") for row in table(sections(page)["Arguments"])}
+    arguments = " ".join(row[0] for row in table(sections(page)["Arguments"]))
     (shown,) = blocks(page, "syntax")
-    words = set(re.findall(r"[a-z][a-z-]*|\b[A-Z]{4,}\b", shown.text.split(" ", 1)[1]))
-    named = {word for row in arguments for word in re.findall(r"[a-z][a-z-]*|\b[A-Z]{4,}\b", row)}
-    assert words == named
+    word = re.compile(r"[a-z][a-z-]*|\b[A-Z]{4,}\b")
+    assert set(word.findall(shown.text.split(" ", 1)[1])) == set(word.findall(arguments))
 
 
-def test_the_table_of_the_readme_has_every_command(server: Server) -> None:
-    rows = {row[0].strip("`").split(" ")[0].lower(): row[0].strip("`") for row in _commands_table()}
-    commands = {name: docs for name, docs in _commands(server).items() if name != "slock.apply"}
-    assert {name.strip("[`") for name in rows} == set(commands)
-
-
-def _commands_table() -> list[list[str]]:
+def test_the_table_of_the_readme_has_the_syntax_of_every_command(commands: dict[str, dict]) -> None:
     rows = table(sections(REPOSITORY / "README.md")["Commands"])
-    return [[LINK.sub(lambda link: link[0][1:].split("]")[0], cell) for cell in row] for row in rows]
-
-
-@pytest.mark.parametrize("row", range(len(_commands_table())))
-def test_the_syntax_in_the_readme_is_the_servers(server: Server, row: int) -> None:
-    cell = _commands_table()[row][0].strip("`")
-    name = cell.split(" ", 1)[0].lower()
-    assert cell == syntax(name, _commands(server)[name])
+    shown = {LINK.sub(lambda link: link[0][1:].split("]")[0], row[0]).strip("`") for row in rows}
+    assert shown == {syntax(name, docs) for name, docs in commands.items() if name != INTERNAL}
 
 
 # --- settings, metrics, events
 
 
-def _settings_tables() -> dict[str, list[list[str]]]:
-    return {
-        "README.md": table(sections(REPOSITORY / "README.md")["Settings"]),
-        "docs/operating.md": table(sections(DOCS / "operating.md")["Settings"]),
-    }
-
-
 @pytest.mark.parametrize("where", ["README.md", "docs/operating.md"])
 def test_the_settings_have_the_defaults_and_bounds_that_are_told(own_server: Server, where: str) -> None:
     raw = own_server.raw()
-    told = {row[0].strip("`"): row[1:3] for row in _settings_tables()[where]}
-    reply = _text(raw.ok("CONFIG", "GET", "slock.*"))
-    assert {name: default for name, (default, _) in told.items()} == dict(
-        zip(reply[::2], reply[1::2], strict=True)
-    )
+    told = {row[0].strip("`"): row[1:3] for row in table(sections(REPOSITORY / where)["Settings"])}
+    defaults = {name: default for name, (default, _) in told.items()}
+    assert own_server.client(decode_responses=True).config_get("slock.*") == defaults
     for name, (default, allowed) in told.items():
         if allowed.replace("`", "") == "yes or no":
             good, bad = ["yes", "no"], ["maybe"]
@@ -220,12 +174,9 @@ def _anchor(heading: str) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_name)
-def test_only_commands_that_exist_are_named(server: Server, page: Path) -> None:
-    named = {name.lower() for name in NAMED_COMMAND.findall(page.read_text())}
-    assert named - {"slock.m"} <= set(_commands(server))
-
-
-@pytest.mark.parametrize("page", pages(), ids=_name)
-def test_blocks_say_what_they_are(page: Path) -> None:
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Its commands, and the languages of its blocks."""
+    named = {name.lower() for name in re.findall(r"SLOCK\.[A-Z]+", page.read_text())}
+    assert named - {"slock.m"} <= set(NAMES)
     known = {"redis", "syntax", "python", "lua", "sql", "sh", "text", "conf"}
     assert {block.language for block in blocks(page)} <= known

@@ -6,14 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import RawConnection, Server, wait_until
+from harness import MakeServer, RawConnection, Server, wait_until
 from harness.bound import hang_up, take_bound
+from harness.causes import commands_of
 from harness.many import many
-from harness.waiting import HOUR, Line, WaitingClient, is_blocked
-
-pytest_plugins = ["harness.cleanup"]
-
-MakeServer = Callable[..., Server]
+from harness.waiting import HOUR, Line, is_blocked
 
 
 @pytest.fixture
@@ -106,56 +103,46 @@ def test_sets_and_locks_of_every_database_and_of_transactions_leave(line: Line) 
 def test_a_script_has_no_connection_to_be_bound_to(raw: RawConnection) -> None:
     script = "return redis.call('SLOCK.LOCK', KEYS[1], 'owner', 1000, 'EPHEMERAL')"
     assert "EPHEMERAL" in raw.error("EVAL", script, 1, "k")
+    assert raw.error("SLOCK.UPGRADE", "k", "owner", HOUR, "EPHEMERAL").startswith("ERR ")
     assert raw.ok("EXISTS", "k") == 0
-
-
-def test_commands_that_take_nothing_do_not_know_the_option(raw: RawConnection) -> None:
-    for command in ("UPGRADE", "DOWNGRADE", "EXTEND", "UNLOCK"):
-        ttl = () if command == "UNLOCK" else (HOUR,)
-        assert raw.error(f"SLOCK.{command}", "k", "owner", *ttl, "EPHEMERAL").startswith("ERR ")
 
 
 # --- which connection counts
 
 
-def _stays_held(line: Line, fence: int) -> None:
-    """A waiter that comes after the connection has ended is not let in."""
-    waiting = line.write("probe", wait=30)
-    assert waiting.reply() == 0 and line.locks.check(line.key, fence) == 1, "the hold was lost"
+ANEW = f"SLOCK.LOCK k owner {HOUR}"
+RESTORE = "local value = redis.call('DUMP', 'k') redis.call('DEL', 'k') redis.call('RESTORE', 'k', 0, value)"
+
+# What happens to the hold; its key and database afterwards; and whether it ends with the connection.
+CHANGES = [
+    ("DEBUG RELOAD", "k", 0, True),
+    (f'EVAL "{RESTORE}" 0', "k", 0, True),
+    ("SWAPDB 0 5", "k", 5, True),
+    ("RENAME k j", "j", 0, False),
+    ("MOVE k 5", "k", 5, False),
+    # The connection takes it anew, without the option.
+    (f"DEL k | {ANEW}", "k", 0, False),
+    (f"FLUSHALL | {ANEW}", "k", 0, False),
+    (f"RENAME k elsewhere | {ANEW}", "k", 0, False),
+    (f"SET k text | DEL k | {ANEW}", "k", 0, False),
+]
 
 
-def _ends_with(line: Line, connection: RawConnection) -> None:
-    waiting = line.write("next")
+@pytest.mark.parametrize(("change", "key", "database", "is_bound"), CHANGES)
+def test_whether_a_hold_is_bound_after_a_change_of_its_key(
+    line: Line, change: str, key: str, database: int, is_bound: bool
+) -> None:
+    connection = take_bound(line.server)
+    for command in commands_of(change):
+        connection.ok(*command)
+    after = Line(line.server, key, database=database)
+    fence, waiting = after.info().fence, after.write("next")
     assert waiting.is_waiting()
     hang_up(line.server, connection)
-    waiting.fence()
-
-
-@pytest.mark.parametrize("again", [("EPHEMERAL",), ()], ids=["bound", "plain"])
-def test_a_refresh_by_another_connection_does_not_move_the_hold(line: Line, again: tuple) -> None:
-    first, second = take_bound(line.server), line.server.raw()
-    fence = second.ok("SLOCK.LOCK", "k", "owner", HOUR, *again)
-    assert fence == line.info().fence
-    hang_up(line.server, second)
-    _stays_held(line, fence)
-    _ends_with(line, first)
-
-
-LOST = {
-    "deleted": lambda line: line.client.delete("k"),
-    "flushed": lambda line: line.client.flushall(),
-    "renamed": lambda line: line.client.rename("k", "elsewhere"),
-    "overwritten": lambda line: (line.client.set("k", "text"), line.client.delete("k")),
-}
-
-
-@pytest.mark.parametrize("how", LOST)
-def test_a_hold_taken_anew_without_the_option_is_not_bound(line: Line, how: str) -> None:
-    connection = take_bound(line.server)
-    LOST[how](line)
-    fence = connection.ok("SLOCK.LOCK", "k", "owner", HOUR)
-    hang_up(line.server, connection)
-    _stays_held(line, fence)
+    if is_bound:
+        waiting.fence()
+    else:
+        assert not waiting.is_answered(0.03) and after.locks.check(key, fence) == 1, "the hold was lost"
 
 
 @pytest.mark.parametrize(
@@ -163,10 +150,9 @@ def test_a_hold_taken_anew_without_the_option_is_not_bound(line: Line, how: str)
 )
 def test_a_waiter_is_bound_to_its_own_connection(line: Line, request_: tuple) -> None:
     line.locks.lock("k", "other", HOUR)
-    waiting, gone = WaitingClient(line.server, "owner"), WaitingClient(line.server, "gone")
-    for waiter in (gone, waiting):
-        waiter.ask(*request_, waiter.token, HOUR, "WAIT", 0, "EPHEMERAL")
-        line.wait_until_waiting(waiter)
+    gone, waiting = (
+        line.ask(token, *request_, token, HOUR, "WAIT", 0, "EPHEMERAL") for token in ("gone", "owner")
+    )
     gone.connection.close()
     line.release("other")
     fence = waiting.fence()
@@ -179,52 +165,11 @@ def test_a_waiter_is_bound_to_its_own_connection(line: Line, request_: tuple) ->
     assert line.client.exists("a", "b") == 0
 
 
-def _restore(line: Line) -> None:
-    payload = line.client.dump("k")
-    line.client.delete("k")
-    line.client.restore("k", 0, payload)
-
-
-REMAKE = {"RELOAD": lambda line: line.client.execute_command("DEBUG", "RELOAD"), "RESTORE": _restore}
-
-
-@pytest.mark.parametrize("remake", REMAKE.values(), ids=REMAKE)
-def test_a_hold_that_comes_back_under_its_name_is_bound(line: Line, remake: Callable[[Line], None]) -> None:
-    connection = take_bound(line.server)
-    remake(line)
-    _ends_with(line, connection)
-
-
-def test_swapdb_takes_the_bond_along(line: Line) -> None:
-    connection = take_bound(line.server)
-    line.client.swapdb(0, 5)
-    _ends_with(Line(line.server, database=5), connection)
-
-
-@pytest.mark.parametrize(("move", "to"), [(("RENAME", "k", "j"), ("j", 0)), (("MOVE", "k", 5), ("k", 5))])
-def test_a_hold_that_gets_another_name_is_no_longer_bound(line: Line, move: tuple, to: tuple) -> None:
-    connection = take_bound(line.server)
-    fence = line.info().fence
-    line.client.execute_command(*move)
-    hang_up(line.server, connection)
-    _stays_held(Line(line.server, to[0], database=to[1]), fence)
-
-
-def test_the_end_of_a_connection_does_not_reach_the_lock_that_was_renamed_over_its_own(line: Line) -> None:
-    bound = take_bound(line.server)
-    fence = line.locks.lock("durable", "owner", HOUR)
-    with line.server.raw() as raw:
-        kill = ("CLIENT", "KILL", "ID", bound.client_id())
-        assert raw.pipeline([kill, ("RENAME", "durable", "k")]) == [1, b"OK"]
-    _stays_held(line, fence)
-
-
 def test_the_end_of_a_connection_does_not_reach_the_hold_that_came_after(line: Line) -> None:
     """The old connection dies, and at once its token gets a wider set by another."""
-    first, second = take_bound(line.server), WaitingClient(line.server, "owner")
+    first = take_bound(line.server)
     line.locks.lock("wider", "other", HOUR)
-    second.ask(*many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
-    line.wait_until_waiting(second)
+    second = line.ask("owner", *many("MLOCK", "k wider", "owner", HOUR, "WAIT", 0, "EPHEMERAL"))
     with line.server.raw() as raw:
         kill = ("CLIENT", "KILL", "ID", first.client_id())
         assert raw.pipeline([kill, ("SLOCK.UNLOCK", "wider", "other")]) == [1, 1]

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import redis
 
-from harness import (
-    Locks,
-    RawConnection,
-    ReplicationStream,
-    RespError,
-    Server,
-    aof_commands,
-    lock_state,
-    now_ms,
-    promote,
-    replica_of,
-    wait_past,
-    wait_synced,
-    wait_until,
-)
+from harness import Locks, MakeServer, RespError, aof_commands, lock_state
 from harness.bound import hang_up, take_bound
 from harness.load import level
 from harness.many import many
+from harness.replication import ReplicationStream, promote, replica_of, wait_synced
 from harness.settings import free_port
+from harness.wait import now_ms, wait_past, wait_until
 from harness.waiting import HOUR, Line
-
-pytest_plugins = ["harness.cleanup"]
-
-MakeServer = Callable[..., Server]
-
 
 # --- replicas
 
@@ -89,22 +70,6 @@ def test_a_primary_that_was_a_replica_for_a_moment_knows_only_the_ttl(make_serve
     assert line.holders() == ["owner"]
 
 
-@pytest.mark.parametrize("mode", ["WRITE", "ALL"])
-def test_a_connection_that_ends_while_clients_are_paused_frees_its_lock_after_it(
-    make_server: MakeServer, mode: str
-) -> None:
-    primary, replica = make_server(), make_server()
-    replica_of(replica, primary)
-    connection = take_bound(primary)
-    line = Line(primary)
-    waiting = line.write("next")
-    primary.raw().ok("CLIENT", "PAUSE", 400, mode)
-    connection.close()
-    assert not waiting.is_answered(0.1), "a lock was granted in the pause"
-    waiting.fence()
-    level(primary, replica)
-
-
 # --- restarts
 
 
@@ -134,36 +99,23 @@ def _used(client: redis.Redis) -> int:
     return client.info("memory")["used_memory"]
 
 
-def _bound_rounds(raw: RawConnection, rounds: int) -> None:
-    commands = [("SLOCK.LOCK", "k", "owner", HOUR, "EPHEMERAL"), ("SLOCK.UNLOCK", "k", "owner")]
-    commands += [(*many("MLOCK", "a b c", "owner", HOUR), "EPHEMERAL"), many("MUNLOCK", "c b a", "owner")]
-    for _ in range(rounds // 100):
-        assert not any(isinstance(reply, RespError) for reply in raw.pipeline(commands * 100))
-
-
 def test_many_holds_on_one_connection_leave_nothing_behind(make_server: MakeServer) -> None:
-    server = make_server()
-    client, raw = server.client(), server.raw()
-    _bound_rounds(raw, 200)
-    before = _used(client)
-    _bound_rounds(raw, 5000)
-    assert _used(client) - before < 64 * 1024
-    assert client.dbsize() == 0
-
-
-def test_many_expired_holds_of_one_open_connection_leave_nothing_behind(make_server: MakeServer) -> None:
     """What is known of a hold that has expired goes within a second."""
     server = make_server()
     client, raw = server.client(), server.raw()
 
-    def expire(*options: str) -> None:
-        raw.pipeline([("SLOCK.LOCK", f"k{number}", "owner", 1, *options) for number in range(2000)])
-        wait_until(lambda: client.dbsize() == 0, what="all of them to expire")
+    def hold(times: int, *options: str) -> None:
+        commands = [("SLOCK.LOCK", "k", "owner", HOUR, *options), ("SLOCK.UNLOCK", "k", "owner")]
+        commands += [many("MLOCK", "a b c", "owner", HOUR, *options), many("MUNLOCK", "c b a", "owner")]
+        commands += [("SLOCK.LOCK", f"k{number}", "owner", 1, *options) for number in range(2000)]
+        for _ in range(times):
+            assert not any(isinstance(reply, RespError) for reply in raw.pipeline(commands[:4] * 500))
+            raw.pipeline(commands[4:])
+            wait_until(lambda: client.dbsize() == 0, what="all of them to expire")
 
-    expire()
+    hold(1)
     before = _used(client)
-    for _ in range(3):
-        expire("EPHEMERAL")
+    hold(5, "EPHEMERAL")
     wait_until(lambda: _used(client) - before < 64 * 1024, what="the memory to be free again")
 
 

@@ -7,25 +7,19 @@ from collections.abc import Callable
 import pytest
 
 from conftest import Pair
-from harness import Server, digest, promote, replica_of, rounds, stays, wait_synced, wait_until
+from harness import MakeServer, Server, digest, promote, replica_of, rounds, stays, wait_synced, wait_until
 from harness.causes import BRIEF, HOLDER, KEY
+from harness.moment_of_grant import in_one_turn
 from harness.settings import free_port
 from harness.waiting import (
     HOUR,
     Line,
-    WaitingClient,
     all_turned_away,
     at_once,
     blocked_clients,
     is_retriable,
     serve_in_order,
 )
-
-pytest_plugins = ["harness.cleanup"]
-
-
-def _queue(line: Line) -> list[WaitingClient]:
-    return [line.write("w1"), line.read("r1"), line.read("r2"), line.write("w2", wait=HOUR)]
 
 
 def _role(server: Server) -> str:
@@ -44,7 +38,12 @@ def _by_replicaof(old: Server, new: Server) -> None:
     replica_of(old, new)
 
 
-@pytest.mark.parametrize("change", [_by_replicaof, _fail_over], ids=["REPLICAOF", "FAILOVER"])
+def _crash(old: Server, new: Server) -> None:
+    old.kill9()
+    promote(new)
+
+
+@pytest.mark.parametrize("change", [_by_replicaof, _fail_over, _crash])
 def test_everyone_is_answered_and_the_hold_goes_on_at_the_new_primary(
     primary_and_replica: Pair, change: Callable[[Server, Server], None]
 ) -> None:
@@ -53,32 +52,42 @@ def test_everyone_is_answered_and_the_hold_goes_on_at_the_new_primary(
     fence = line.locks.lock(KEY, HOLDER, HOUR)
     for token in "ab":
         other.locks.rlock("read", token, HOUR)
-    waiting = [*_queue(line), other.upgrade("a"), other.write("w")]
+    waiting = [*line.several(), other.upgrade("a"), other.write("w")]
     wait_synced(old, new)
     before = digest(line.client, KEY)
     change(old, new)
-    all_turned_away(old, waiting)
-    assert digest(old.client(), KEY) == digest(new.client(), KEY) == before
+    if change is _crash:
+        assert all(waiter.outcome() is None for waiter in waiting)
+    else:
+        all_turned_away(old, waiting)
+        assert digest(old.client(), KEY) == before
     # Whoever waits, waits at the new primary.
     moved = Line(new)
+    assert digest(moved.client, KEY) == before
     again = [moved.write("w1"), moved.read("r1")]
-    assert moved.locks.check(KEY, fence) == 1 == moved.release(HOLDER)
+    assert moved.locks.check(KEY, fence) == 1 == moved.locks.extend(KEY, HOLDER, BRIEF)
     assert serve_in_order(moved, again)[0] > fence
-    wait_synced(new, old)
-    assert Line(old).info() is None
+    if change is not _crash:
+        wait_synced(new, old)
+        assert Line(old).info() is None
 
 
-def test_a_primary_that_follows_nobody_reachable_answers_too(make_server: Callable[..., Server]) -> None:
-    """The hold is over within a few ms of the change, before, with or after it: that grants nothing."""
+@pytest.mark.parametrize("where", ["pipeline", "transaction"])
+def test_a_primary_that_follows_nobody_reachable_answers_too(make_server: MakeServer, where: str) -> None:
+    """The hold is over before the change, or within a few ms of it: neither grants anything."""
     server = make_server()
-    line = Line(server)
-    for number in range(rounds(8, 20)):
+    line, control = Line(server), server.raw()
+    follow = ("REPLICAOF", "127.0.0.1", free_port())
+    ends = [("SLOCK.UNLOCK", KEY, HOLDER), *(("SLOCK.EXTEND", KEY, HOLDER, ttl) for ttl in (1, 3, 5))]
+    for number in range(rounds(8, 100)):
         assert line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = _queue(line)
-        unreachable = ("REPLICAOF", "127.0.0.1", free_port())
-        at_once(server, ("SLOCK.EXTEND", KEY, HOLDER, 1 + number % 5), unreachable)
+        waiting = line.several()
+        end = ends[number % 4]
+        assert in_one_turn(control, [end, follow], where) == [1, b"OK"]
         all_turned_away(server, waiting)
-        line.client.execute_command("REPLICAOF", "NO", "ONE")
+        left = [] if end[0] == "SLOCK.UNLOCK" else [HOLDER]
+        assert line.holders() in ([], left), "who was turned away holds the lock"
+        assert control.ok("REPLICAOF", "NO", "ONE")
         wait_until(lambda: line.info() is None, what="the deadline, after which nobody holds it")
 
 
@@ -90,15 +99,13 @@ def test_failovers_across_deadlines_never_grant_what_the_new_primary_does_not_kn
     for number in range(rounds(4, 8)):
         line = Line(old)
         assert line.locks.lock(KEY, HOLDER, HOUR)
-        waiting = _queue(line)
+        waiting = line.several()
         wait_synced(old, new)
         _fail_over(old, new, ends[number % 4])
         moved = Line(new)
         wait_until(lambda moved=moved: HOLDER not in moved.holders(), what="the deadline")
-        outcomes = {waiter.token: waiter.outcome() for waiter in waiting}
-        told = {
-            token: outcome for token, outcome in outcomes.items() if outcome and not is_retriable(outcome)
-        }
+        outcomes = [(waiter.token, waiter.outcome()) for waiter in waiting]
+        told = {token: outcome for token, outcome in outcomes if outcome and not is_retriable(outcome)}
         assert moved.holders() == sorted(told)
         for token, fence in told.items():
             assert moved.locks.check(KEY, fence) == 1 == moved.release(token)
@@ -128,19 +135,3 @@ def test_a_failover_that_is_given_up_serves_the_queue_afterwards(
     wait_synced(primary, replica)
     assert _role(primary) == "master"
     assert digest(replica.client(), KEY) == digest(line.client, KEY)
-
-
-def test_a_new_primary_after_a_crash_takes_waiters_at_once(primary_and_replica: Pair) -> None:
-    old, new = primary_and_replica
-    line = Line(old)
-    fence = line.locks.lock(KEY, HOLDER, HOUR)
-    waiting = _queue(line)
-    wait_synced(old, new)
-    old.kill9()
-    assert all(waiter.outcome() is None for waiter in waiting)
-    promote(new)
-    moved = Line(new)
-    again = moved.write("w1")
-    assert moved.locks.check(KEY, fence) == 1
-    moved.locks.extend(KEY, HOLDER, BRIEF)
-    assert again.fence() > fence

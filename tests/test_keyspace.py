@@ -94,27 +94,33 @@ def test_persist_and_a_longer_expire_do_not_lengthen_a_hold(client: redis.Redis,
 
 # --- moving it about
 
+# The database and the key at which the lock is found afterwards.
+MOVES = {
+    "COPY k new": (0, "new"),
+    "COPY k taken REPLACE": (0, "taken"),
+    "COPY k new DB 5": (5, "new"),
+    "MOVE k 5": (5, "k"),
+    "RENAME k taken": (0, "taken"),
+    "SWAPDB 0 5": (5, "k"),
+}
 
-def test_copy_makes_a_second_lock_with_the_same_holders(client: redis.Redis, locks: Locks) -> None:
-    locks.rlock("k", b"\x00", LONG, meta="m")
-    locks.rlock("k", "b", 2 * LONG)
+
+@pytest.mark.parametrize("command", MOVES)
+def test_a_lock_is_the_same_wherever_its_key_goes(server: Server, client: redis.Redis, command: str) -> None:
+    locks = Locks(client)
+    fences = [locks.rlock("k", b"\x00", LONG, meta="m"), locks.rlock("k", "b", 2 * LONG)]
+    locks.lock("taken", "somebody", LONG)
     before = lock_state(client, "k")
-    assert client.copy("k", "copy") is True
-    assert lock_state(client, "copy") == lock_state(client, "k") == before
-    assert locks.runlock("copy", b"\x00") == 1
-    assert lock_state(client, "k") == before
-    assert client.copy("k", "copy") is False and client.copy("k", "copy", replace=True) is True
-    assert lock_state(client, "copy") == before
-
-
-def test_copy_and_move_to_another_database(server: Server, client: redis.Redis, held: int) -> None:
-    there = server.client(db=5)
-    before = lock_state(client, "k")
-    assert server.client().copy("k", "copy", destination_db=5) is True
-    assert server.client().move("k", 5) is True
-    assert client.exists("k") == 0
-    assert lock_state(there, "k") == lock_state(there, "copy") == before
-    assert Locks(there).unlock("k", "a") == Locks(there).unlock("copy", "a") == 1
+    assert client.execute_command(*command.split())
+    database, key = MOVES[command]
+    there = server.client(db=database)
+    assert not database or lock_state(client, key) != before, "databases do not share locks"
+    assert lock_state(there, key) == before
+    assert Locks(there).runlock(key, b"\x00") == Locks(there).runlock(key, "b") == 1
+    if command.startswith("COPY"):
+        assert lock_state(client, "k") == before, "each of the two is a lock of its own"
+    else:
+        assert locks.info("k") is None and locks.lock("k", "b", LONG) > max(fences)
 
 
 @pytest.mark.parametrize("command", [("COPY", "x", "y", "DB", 5), ("MOVE", "x", 5)])
@@ -127,41 +133,16 @@ def test_a_client_stays_in_its_database(raw: RawConnection, command: tuple[objec
     assert b" db=3 " in raw.ok("CLIENT", "INFO")
 
 
-def test_the_owner_releases_a_renamed_lock_by_its_new_name(
-    client: redis.Redis, locks: Locks, held: int
-) -> None:
-    before = lock_state(client, "k")
-    locks.lock("target", "somebody", LONG)
-    client.rename("k", "target")
-    assert locks.info("k") is None
-    assert lock_state(client, "target") == before
-    assert locks.unlock("target", "a") == 1
-    assert locks.lock("k", "b", LONG) > held
-
-
-def test_databases_do_not_share_locks_and_swapdb_swaps_them(
-    server: Server, client: redis.Redis, locks: Locks, held: int
-) -> None:
-    there = Locks(server.client(db=6))
-    fence = there.lock("k", "b", LONG)
-    assert fence > held and there.unlock("k", "a") == 0
-    assert (locks.check("k", held), there.check("k", fence)) == (1, 1)
-    client.swapdb(0, 6)
-    assert (locks.check("k", fence), there.check("k", held)) == (1, 1)
-    assert there.unlock("k", "a") == locks.unlock("k", "b") == 1
-
-
 def test_dump_and_restore_keep_the_lock(client: redis.Redis, locks: Locks) -> None:
     locks.rlock("k", b"\xff" * 255, LONG, meta=b"\x00")
     locks.rlock("k", "b", 2 * LONG)
     before = lock_state(client, "k")
     payload = client.dump("k")
-    client.restore("other", before.latest_deadline_ms, payload, absttl=True)
-    assert lock_state(client, "other") == before
     locks.runlock("k", "b")
-    client.restore("k", before.latest_deadline_ms, payload, absttl=True, replace=True)
-    assert lock_state(client, "k") == before
-    assert locks.runlock("k", "b") == 1
+    for key in ("other", "k"):
+        client.restore(key, before.latest_deadline_ms, payload, absttl=True, replace=key == "k")
+        assert lock_state(client, key) == before
+        assert locks.runlock(key, "b") == 1
 
 
 def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pair) -> None:
@@ -173,7 +154,7 @@ def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pai
     locks.rlock("k", "b", 2 * LONG)
     before = lock_state(client, "k")
     payload = client.dump("k")
-    locks.lock("dead", "a", SHORT)
+    fence = locks.lock("dead", "a", SHORT * 3)
     dead, end = client.dump("dead"), client.pexpiretime("dead")
     client.restore("other", 0, payload)
     assert lock_state(client, "other") == before
@@ -183,16 +164,10 @@ def test_a_lock_restored_without_an_expiry_gets_its_own(primary_and_replica: Pai
     wait_synced(primary, replica)
     assert lock_state(replica.client(), "other") == before == lock_state(replica.client(), "k")
     assert replica.client().dbsize() == client.dbsize() == 2
-
-
-def test_a_payload_restored_after_its_deadline_revives_nothing(client: redis.Redis, locks: Locks) -> None:
-    fence = locks.lock("k", "a", SHORT * 3)
-    payload, end = client.dump("k"), client.pexpiretime("k")
-    wait_past(client, end)
-    client.restore("k", 0, payload, replace=True)
-    client.restore("longer", LONG, payload, replace=True)
-    for key in ("k", "longer"):
-        assert locks.info(key) is None
+    client.restore("dead", 0, dead)
+    client.restore("longer", LONG, dead)
+    for key in ("dead", "longer"):
+        assert locks.info(key) is None, "a payload restored after its deadline revives nothing"
         assert locks.check(key, fence) == locks.extend(key, "a", LONG) == 0
         assert locks.lock(key, "b", LONG) > fence
 

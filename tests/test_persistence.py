@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
 
-from harness import (
-    Locks,
-    ReplicationStream,
-    Server,
-    aof_commands,
-    aof_directory,
-    digest,
-    lock_state,
-    now_ms,
-    rewrite_aof,
-    wait_past,
-    wait_until,
-)
+from harness import Locks, MakeServer, Server, aof_commands, lock_state, rewrite_aof
+from harness.replication import ReplicationStream
 from harness.samples import HISTORY_KEY, release_samples, sample_states, take_samples
-
-MakeServer = Callable[..., Server]
+from harness.wait import now_ms, wait_past, wait_until
 
 LONG = 60_000
 
@@ -35,41 +22,27 @@ AOF_COMMANDS = {"appendonly": True, "appendfsync": "always", "aof_use_rdb_preamb
 each_log = pytest.mark.parametrize("settings", [AOF_PREAMBLE, AOF_COMMANDS], ids=["preamble", "no preamble"])
 
 
-def _save(server: Server) -> None:
-    server.client().save()
-
-
 def _bgsave(server: Server) -> None:
     client = server.client()
     client.bgsave()
     wait_until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"], what="BGSAVE")
 
 
-def _restart(server: Server) -> None:
-    server.restart()
-
-
-def _crash(server: Server) -> None:
-    server.restart(kill=True)
-
-
-def _save_on_shutdown(server: Server) -> None:
-    server.restart(save=True)
-
-
-def _reload(server: Server) -> None:
-    server.client().execute_command("DEBUG", "RELOAD")
-
-
-def _load_aof(server: Server) -> None:
-    server.client().execute_command("DEBUG", "LOADAOF")
-
-
-LOG = [_restart, _crash, _load_aof, rewrite_aof, _restart, rewrite_aof, _crash, _load_aof]
+STEPS: dict[str, Callable[[Server], object]] = {
+    "save": lambda server: server.client().save(),
+    "bgsave": _bgsave,
+    "restart": lambda server: server.restart(),
+    "crash": lambda server: server.restart(kill=True),
+    "save at shutdown": lambda server: server.restart(save=True),
+    "reload": lambda server: server.client().execute_command("DEBUG", "RELOAD"),
+    "load the log": lambda server: server.client().execute_command("DEBUG", "LOADAOF"),
+    "rewrite": rewrite_aof,
+}
+OF_LOG = "restart, crash, load the log, rewrite, restart, rewrite, crash, load the log"
 ROADS = {
-    "RDB": (RDB, [_save, _restart, _bgsave, _crash, _save_on_shutdown, _reload]),
-    "AOF with preamble": (AOF_PREAMBLE, LOG),
-    "AOF without preamble": (AOF_COMMANDS, LOG),
+    "RDB": (RDB, "save, restart, bgsave, crash, save at shutdown, reload"),
+    "AOF with preamble": (AOF_PREAMBLE, OF_LOG),
+    "AOF without preamble": (AOF_COMMANDS, OF_LOG),
 }
 
 
@@ -80,8 +53,8 @@ def test_locks_are_the_same_afterwards_and_their_owners_release_them(
     settings, steps = ROADS[road]
     server = make_server(**settings)
     before = take_samples(server)
-    for number, step in enumerate(steps):
-        step(server)
+    for number, step in enumerate(steps.split(", ")):
+        STEPS[step](server)
         assert sample_states(server) == before, step
         if settings is not RDB:
             # What is changed after a rewrite is on top of it.
@@ -91,26 +64,6 @@ def test_locks_are_the_same_afterwards_and_their_owners_release_them(
             assert locks.runlock(HISTORY_KEY, b"%d" % (number - 1)) == (number > 0)
             before = sample_states(server)
     release_samples(server)
-
-
-@each_log
-def test_a_lock_with_very_many_readers_survives_a_rewrite(
-    make_server: MakeServer, settings: dict[str, object]
-) -> None:
-    """With some that have expired, more than the last change has dropped: the bytes stay as they are."""
-    server = make_server(**settings)
-    client = server.client()
-    pipe = client.pipeline(transaction=False)
-    for number in range(3000):
-        ttl = LONG + number if number < 1000 else BRIEF
-        pipe.execute_command("SLOCK.RLOCK", "k", b"\xff%d" % number, ttl, "META", f"m{number}")
-    pipe.execute()
-    wait_past(client, now_ms(client) + BRIEF)
-    assert Locks(client).rlock("k", "late", LONG)
-    before = lock_state(client, "k")
-    rewrite_aof(server)
-    server.restart()
-    assert lock_state(server.client(), "k") == before
 
 
 def test_a_lock_goes_to_another_server_as_it_is(make_server: MakeServer) -> None:
@@ -141,21 +94,28 @@ def test_the_log_holds_effects_and_no_request(make_server: MakeServer) -> None:
 
 
 @each_log
-def test_the_expiry_that_a_user_gave_the_key_survives_a_rewrite(
+def test_a_very_long_lock_and_the_expiry_that_a_user_gave_survive_a_rewrite(
     make_server: MakeServer, settings: dict[str, object]
 ) -> None:
+    """With readers that have expired, more than the last change has dropped: the bytes stay as they are."""
     server = make_server(**settings)
     client = server.client()
-    for key in ("persisted", "longer", "as ever"):
+    pipe = client.pipeline(transaction=False)
+    for number in range(3000):
+        ttl = LONG + number if number < 1000 else BRIEF
+        pipe.execute_command("SLOCK.RLOCK", "long", b"\xff%d" % number, ttl, "META", f"m{number}")
+    pipe.execute()
+    wait_past(client, now_ms(client) + BRIEF)
+    assert Locks(client).rlock("long", "late", LONG)
+    for key in ("persisted", "longer"):
         Locks(client).lock(key, "a", LONG)
     client.persist("persisted")
     client.pexpire("longer", 10 * LONG)
-    before = {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys("*")}
-    assert before[b"persisted"][1] == -1
+    before = {key: lock_state(client, key) for key in ("long", "persisted", "longer")}
+    assert before["persisted"].latest_deadline_ms == -1
     rewrite_aof(server)
     server.restart()
-    client = server.client()
-    assert {key: (digest(client, key), client.pexpiretime(key)) for key in client.keys("*")} == before
+    assert {key: lock_state(server.client(), key) for key in before} == before
 
 
 def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> None:
@@ -165,12 +125,9 @@ def test_applying_a_log_twice_is_applying_it_once(make_server: MakeServer) -> No
     commands = stream.commands(keep_select=True)
     once = (b"MULTI", b"EXEC", b"SELECT")
     each_twice = [same for one in commands for same in [one] * (1 if one[0].upper() in once else 2)]
-    for sent in (commands, commands, each_twice):
+    for sent in (commands, commands, each_twice, [[b"FLUSHALL"], *each_twice]):
         ReplicationStream.replay(sent, target)
         assert sample_states(target) == before
-    target.client().flushall()
-    ReplicationStream.replay(each_twice, target)
-    assert sample_states(target) == before
 
 
 # --- what died stays dead
@@ -212,46 +169,21 @@ def assert_only_the_lasting_live(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "persist"),
-    [
-        (RDB, _save),
-        (AOF_PREAMBLE, None),
-        (AOF_PREAMBLE, rewrite_aof),
-        (AOF_COMMANDS, None),
-        (AOF_COMMANDS, rewrite_aof),
-    ],
-    ids=["RDB", "preamble", "preamble, rewritten", "no preamble", "no preamble, rewritten"],
+    ("road", "step"),
+    [("RDB", "save"), *((road, step) for road in list(ROADS)[1:] for step in ("", "rewrite"))],
 )
 def test_what_is_loaded_after_the_deadlines_revives_nothing(
-    make_server: MakeServer,
-    server: Server,
-    settings: dict[str, object],
-    persist: Callable[[Server], None] | None,
+    make_server: MakeServer, server: Server, road: str, step: str
 ) -> None:
-    keeper = make_server(**settings)
+    """From its file, and its log replayed to a server that runs."""
+    keeper, replaying = make_server(**ROADS[road][0]), make_server(slock_allow_apply=True)
+    stream = ReplicationStream(keeper)
     end = take_brief_locks(keeper)
-    if persist:
-        persist(keeper)
+    commands = stream.commands(keep_select=True)
+    if step:
+        STEPS[step](keeper)
     keeper.kill9()
     wait_past(server.client(), end)  # the clock of a server that runs
-    keeper.start()
-    assert_only_the_lasting_live(keeper)
-
-
-def test_a_log_used_elsewhere_after_the_deadlines_revives_nothing(make_server: MakeServer) -> None:
-    """Loaded from its files, and replayed to a server that runs."""
-    source, loading, replaying = (
-        make_server(**AOF_COMMANDS),
-        make_server(),
-        make_server(slock_allow_apply=True),
-    )
-    stream = ReplicationStream(source)
-    end = take_brief_locks(source)
-    commands = stream.commands(keep_select=True)
-    loading.stop()
-    shutil.copytree(aof_directory(source), aof_directory(loading))
-    wait_past(source.client(), end)
-    loading.configure(**AOF_COMMANDS)
-    assert_only_the_lasting_live(loading.start())
+    assert_only_the_lasting_live(keeper.start())
     ReplicationStream.replay(commands, replaying)
     assert_only_the_lasting_live(replaying)

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
+from harness import MakeServer, Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
 from harness.load import Load, agree, all_digests
 from harness.many import many
 from harness.waiting import HOUR
 
-MakeServer = Callable[..., Server]
 StartLoad = Callable[[Server], Load]
 
 # A change of each kind, one after the other.
@@ -50,38 +49,31 @@ def load() -> Iterator[StartLoad]:
 def _follow(replica: Server, primary: Server) -> None:
     """Like `replica_of`, for a primary that is never still: waits for the link only."""
     replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
-    _linked(replica)
+    _wait_for(replica, "master_link_status", "up")
 
 
-def _linked(replica: Server) -> None:
-    client = replica.client()
-    is_up = lambda: client.info("replication").get("master_link_status") == "up"  # noqa: E731
-    wait_until(is_up, 30, f"the link of {replica} to be up")
+def _wait_for(server: Server, field: str, value: object) -> None:
+    client = server.client()
+    wait_until(lambda: client.info("replication").get(field) == value, 30, f"{field} of {server}: {value}")
 
 
 def _partial_syncs(primary: Server) -> int:
     return primary.client().info("stats")["sync_partial_ok"]
 
 
-def _wait_for_replicas(primary: Server, count: int) -> None:
-    client = primary.client()
-    there = lambda: client.info("replication")["connected_slaves"] == count  # noqa: E731
-    wait_until(there, 30, f"{count} replicas")
-
-
 def _cut(primary: Server, replica: Server) -> None:
     """The replica is gone for a while without knowing it; meanwhile nobody listens."""
     replica.pause()
     primary.client().client_kill_filter(_type="replica")
-    _wait_for_replicas(primary, 0)
+    _wait_for(primary, "connected_slaves", 0)
 
 
 def _back(primary: Server, replica: Server) -> None:
     """It goes on from where it was: by a partial synchronization."""
     before = _partial_syncs(primary)
     replica.resume()
-    _wait_for_replicas(primary, 1)
-    _linked(replica)
+    _wait_for(primary, "connected_slaves", 1)
+    _wait_for(replica, "master_link_status", "up")
     assert _partial_syncs(primary) == before + 1
 
 
@@ -89,10 +81,12 @@ def _back(primary: Server, replica: Server) -> None:
 
 
 @pytest.mark.parametrize(("diskless", "delay"), [(False, 0), (True, 1)], ids=["disk", "diskless, delayed"])
-def test_a_replica_that_comes_under_load_misses_nothing(
+def test_a_replica_that_comes_and_goes_under_load_misses_nothing(
     make_server: MakeServer, load: StartLoad, diskless: bool, delay: int
 ) -> None:
-    primary = make_server(repl_diskless_sync=diskless, repl_diskless_sync_delay=delay)
+    primary = make_server(
+        repl_diskless_sync=diskless, repl_diskless_sync_delay=delay, repl_backlog_size="64mb"
+    )
     replica = make_server(repl_diskless_load="swapdb" if diskless else "disabled")
     busy = load(primary)
     for times in range(1 if delay else 2):
@@ -101,21 +95,18 @@ def test_a_replica_that_comes_under_load_misses_nothing(
             busy.goes_on(100)
         _follow(replica, primary)
         busy.goes_on(100)
-    busy.stop()
-    agree(primary, replica)
-
-
-def test_a_replica_whose_link_was_cut_goes_on_from_where_it_was(
-    make_server: MakeServer, load: StartLoad
-) -> None:
-    primary, replica = make_server(repl_backlog_size="64mb"), make_server()
-    busy = load(primary)
-    _follow(replica, primary)
-    for _ in range(2):
+    for _ in range(2):  # its link is cut, and it goes on from where it was
         _cut(primary, replica)
         busy.goes_on()
         _back(primary, replica)
         busy.goes_on(100)
+    before = _partial_syncs(primary)
+    replica.stop(save=True)
+    busy.goes_on()
+    replica.configure(replicaof=f"127.0.0.1 {primary.port}")
+    replica.start()  # and goes on from its snapshot
+    _wait_for(replica, "master_link_status", "up")
+    assert _partial_syncs(primary) == before + 1
     busy.stop()
     agree(primary, replica)
 
@@ -196,25 +187,6 @@ def test_a_log_that_is_switched_on_has_the_very_next_change(make_server: MakeSer
     assert all_digests(server) == before and len(before) == 3
 
 
-# --- restarts that keep the place in the stream
-
-
-def test_a_replica_that_restarts_goes_on_from_its_snapshot(make_server: MakeServer, load: StartLoad) -> None:
-    primary, replica = make_server(repl_backlog_size="64mb"), make_server()
-    busy = load(primary)
-    _follow(replica, primary)
-    busy.goes_on(100)
-    before = _partial_syncs(primary)
-    replica.stop(save=True)
-    busy.goes_on()
-    replica.configure(replicaof=f"127.0.0.1 {primary.port}")
-    replica.start()
-    _linked(replica)
-    assert _partial_syncs(primary) == before + 1
-    busy.stop()
-    agree(primary, replica)
-
-
 @pytest.mark.parametrize("absent", [False, True], ids=["the replica is there", "the replica is away"])
 def test_a_primary_that_restarts_from_its_snapshot_loses_no_replica(
     make_server: MakeServer, load: StartLoad, absent: bool
@@ -232,8 +204,8 @@ def test_a_primary_that_restarts_from_its_snapshot_loses_no_replica(
     if absent:
         busy.goes_on()
         replica.resume()
-    _linked(replica)
-    _wait_for_replicas(primary, 1)
+    _wait_for(replica, "master_link_status", "up")
+    _wait_for(primary, "connected_slaves", 1)
     busy.goes_on(100)
     busy.stop()
     agree(primary, replica)

@@ -1,32 +1,22 @@
-"""Waiting in a cluster while slots move and nodes are lost: never two owners, and nobody left hanging.
-
-Who waits at a node that loses the slot is told something that a cluster client retries. MIGRATE's deletion of
-the key is no release.
-"""
+"""Waiting in a cluster while slots move and nodes are lost: never two owners, and nobody left hanging."""
 
 from __future__ import annotations
 
-import time
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from harness import (
-    Cluster,
-    Info,
-    RespError,
-    Server,
-    digest,
-    key_slot,
-    rounds,
-    wait_synced,
-    wait_until,
-)
+from harness import Cluster, MakeServer, RawConnection, RespError, Server, digest, key_slot, rounds
 from harness.bound import hang_up, take_bound
 from harness.causes import BRIEF, HOLDER
+from harness.cluster import SLOTS, Slot, cluster_state
+from harness.locks import Info
 from harness.many import many
+from harness.replication import wait_synced
 from harness.settings import free_port
+from harness.wait import wait_until
 from harness.waiting import (
     HOUR,
     Line,
@@ -38,34 +28,14 @@ from harness.waiting import (
     wait_unblocked,
 )
 
-pytest_plugins = ["harness.cleanup"]
 
-
-class Moving:
+class Moving(Slot):
     """One lock and the two nodes between which its slot moves."""
 
     def __init__(self, cluster: Cluster, key: str) -> None:
-        self.cluster = cluster
+        super().__init__(cluster, key)
         self.key = key
-        self.source = cluster.node_of(key)
-        self.target = cluster.other_than(self.source)
-        self.slot = key_slot(self.source, key)
         self.line = Line(self.source, key)
-
-    def begin(self) -> None:
-        self.cluster.begin_move(self.slot, self.source, self.target)
-
-    def move(self, waiting: list[WaitingClient]) -> None:
-        self.begin()
-        self.cluster.move_keys(self.slot, self.source, self.target)
-        _all_turned_away(waiting)
-
-    def end(self) -> None:
-        self.cluster.end_move(self.slot, self.source, self.target)
-
-    def give_up(self) -> None:
-        for node in (self.source, self.target):
-            node.client().execute_command("CLUSTER SETSLOT", self.slot, "STABLE")
 
     def owners(self) -> list[str]:
         """The tokens that hold at either node, asked as a client that was redirected."""
@@ -76,8 +46,8 @@ class Moving:
             tokens += [holder.token.decode() for holder in info.holders or ()] if info else []
         return tokens
 
-    def keys_at(self, node: Server) -> int:
-        return at_once(node, ("CLUSTER", "COUNTKEYSINSLOT", self.slot))[0]
+    def keys_at_source(self) -> int:
+        return self.at_source.ok("CLUSTER", "COUNTKEYSINSLOT", self.number)
 
     def asks(self, token: str) -> Any:
         """A client that does as it is told: it goes to the target when the source says ASK."""
@@ -91,13 +61,9 @@ class Moving:
             at_once(node, ("ASKING",), ("SLOCK.UNLOCK", self.key, token))
 
 
-def _all_turned_away(waiting: list[WaitingClient]) -> None:
+def _are_turned_away(waiting: list[WaitingClient]) -> None:
     outcomes = [waiter.outcome() for waiter in waiting]
     assert all(is_retriable(outcome) for outcome in outcomes), outcomes
-
-
-def _queue(line: Line) -> list[WaitingClient]:
-    return [line.write("w1"), line.read("r1"), line.read("r2"), line.write("w2", wait=HOUR)]
 
 
 def test_keys_of_several_slots_or_of_another_node_are_refused(cluster: Cluster) -> None:
@@ -118,14 +84,14 @@ def test_a_release_that_removes_the_key_turns_away_who_waits(cluster: Cluster) -
     for token in "ab":
         moving.line.locks.rlock(moving.key, token, HOUR)
     upgrader, waiting = moving.line.upgrade("a"), [moving.line.write("w1"), moving.line.write("w2")]
-    moving.begin()
+    moving.open()
     assert moving.line.release("b") == 1
     assert upgrader.fence() and all(waiter.is_waiting() for waiter in waiting)
     assert moving.owners() == ["a"]
     assert moving.line.release("a") == 1
     assert all(waiter.error().startswith("TRYAGAIN ") for waiter in waiting)
-    assert moving.owners() == [] and moving.keys_at(moving.source) == 0
-    moving.give_up()
+    assert moving.owners() == [] and moving.keys_at_source() == 0
+    moving.close()
     assert moving.line.locks.lock(moving.key, "w1", HOUR)
     moving.line.release("w1")
 
@@ -133,9 +99,12 @@ def test_a_release_that_removes_the_key_turns_away_who_waits(cluster: Cluster) -
 def test_who_waits_for_a_lock_that_moves_is_told_to_ask_again(cluster: Cluster) -> None:
     moving = Moving(cluster, "moved")
     fences = [moving.line.locks.rlock(moving.key, token, HOUR) for token in "ab"]
-    moving.move([moving.line.upgrade("a"), *_queue(moving.line)])
-    assert sorted(moving.owners()) == ["a", "b"] and moving.keys_at(moving.source) == 0
-    moving.end()
+    waiting = [moving.line.upgrade("a"), *moving.line.several()]
+    moving.open()
+    moving.move_keys(10)
+    _are_turned_away(waiting)
+    assert sorted(moving.owners()) == ["a", "b"] and moving.keys_at_source() == 0
+    cluster.end_move(moving.number, moving.source, moving.target)
     wait_unblocked(moving.source.client())
     there = Line(moving.target, moving.key)
     assert [there.locks.check(moving.key, fence) for fence in fences] == [1, 1]
@@ -151,7 +120,7 @@ def test_a_lock_freed_while_its_slot_moves_has_one_new_owner(cluster: Cluster, e
     for number in range(rounds(4, 20)):
         assert moving.line.locks.lock(moving.key, HOLDER, HOUR)
         waiting = [moving.line.write("w1"), moving.line.write("w2")]
-        moving.begin()
+        moving.open()
         how = {
             "deadline": ("SLOCK.EXTEND", moving.key, HOLDER, 1 + 5 * number),
             "DEL": ("DEL", moving.key),
@@ -159,8 +128,8 @@ def test_a_lock_freed_while_its_slot_moves_has_one_new_owner(cluster: Cluster, e
         }
         at_once(moving.source, how[ends])
         _one_owner_after_the_other(moving, waiting, newcomers=number % 2 == 0)
-        moving.give_up()
-        wait_until(lambda: moving.keys_at(moving.source) == 0, what="the server to expire what is over")
+        moving.close()
+        wait_until(lambda: moving.keys_at_source() == 0, what="the server to expire what is over")
 
 
 def _one_owner_after_the_other(moving: Moving, waiting: list[WaitingClient], newcomers: bool) -> None:
@@ -188,38 +157,135 @@ def test_a_set_is_not_granted_where_another_of_its_keys_may_be_gone(cluster: Clu
     """A release at the source finds a waiting set, whose other key a newcomer has got at the target."""
     held, free = Moving(cluster, "{set}held"), Moving(cluster, "{set}free")
     held.line.locks.lock(held.key, HOLDER, HOUR)
-    waiting = WaitingClient(held.source, "set")
-    waiting.ask(*many("MLOCK", [held.key, free.key], "set", HOUR, "WAIT", 0))
-    held.line.wait_until_waiting(waiting)
-    held.begin()
+    waiting = held.line.ask("set", *many("MLOCK", [held.key, free.key], "set", HOUR, "WAIT", 0))
+    held.open()
     fence = free.asks("new")
     assert isinstance(fence, int) and fence > 0, "the target's, told by ASK"
     assert held.line.release(HOLDER) == 1
     assert is_retriable(waiting.outcome())
     assert free.owners() == ["new"] and held.owners() == []
     free.release("new")
-    held.give_up()
+    held.close()
 
 
 def test_a_slot_that_is_lost_without_notice_takes_the_queue_along(cluster: Cluster) -> None:
     """The target claims the slot, and the old owner hears of it as gossip and drops its keys."""
     moving = Moving(cluster, "lost")
     moving.line.locks.lock(moving.key, HOLDER, HOUR)
-    waiting = _queue(moving.line)
-    target = moving.target.client()
-    target.execute_command("CLUSTER SETSLOT", moving.slot, "IMPORTING", cluster.node_id(moving.source))
-    target.execute_command("CLUSTER SETSLOT", moving.slot, "NODE", cluster.node_id(moving.target))
-    _all_turned_away(waiting)
-    wait_until(lambda: moving.keys_at(moving.source) == 0, what="the old owner to drop the key")
+    waiting = moving.line.several()
+    for state, node in (("IMPORTING", moving.source), ("NODE", moving.target)):
+        moving.at_target.ok("CLUSTER", "SETSLOT", moving.number, state, cluster.node_id(node))
+    _are_turned_away(waiting)
+    wait_until(lambda: moving.keys_at_source() == 0, what="the old owner to drop the key")
     wait_unblocked(moving.source.client())
     assert moving.owners() == []
     for node in cluster.nodes:
-        wait_until(
-            lambda node=node: (
-                isinstance(at_once(node, ("GET", moving.key))[0], RespError) == (node != moving.target)
-            ),
-            what="all nodes to know the new owner",
-        )
+        wait_until(lambda node=node: _owner_by(node, moving) == moving.target.port, what="all to know it")
+
+
+def _owner_by(node: Server, slot: Slot) -> int:
+    slots = at_once(node, ("CLUSTER", "SLOTS"))[0]
+    return next(owner[1] for first, last, owner, *_ in slots if first <= slot.number <= last)
+
+
+# --- requests for many keys: on all of them or on none, whatever moves or expires in between
+
+KEYS = [f"{{whole}}:{number}" for number in range(64)]
+
+
+def _let_expire(slot: Slot, keys: list[str], dice: random.Random, release: tuple | None) -> None:
+    """The holds end in a few milliseconds: all in the same one, or in neighbouring ones. So do their keys,
+    which may also outlive the holds by a little. The key that `release` names is given up at that moment."""
+    control, ttl = slot.at_source, dice.randint(4, 9)
+    due_ms = _now_ms(control) + ttl
+    brief = [key for key in keys if not release or key != release[1]]
+    spread, outlives = dice.choice([(0, 0), (0, 0), (2, 0), (0, 2), (2, 2)])
+    # In one write: a PEXPIREAT that came after the grant would delete what was granted.
+    if spread:
+        ends = [("SLOCK.EXTEND", key, HOLDER, ttl - dice.randint(0, spread)) for key in brief]
+    else:
+        ends = [many("MEXTEND", brief, HOLDER, ttl)]
+    if outlives:
+        ends += [("PEXPIREAT", key, due_ms + dice.randint(0, outlives)) for key in brief]
+    control.pipeline(ends)
+    if release:
+        while _now_ms(control) < due_ms:
+            pass
+        control.ok(*release)
+
+
+def _now_ms(control: RawConnection) -> int:
+    seconds, microseconds = map(int, control.ok("TIME"))
+    return seconds * 1000 + microseconds // 1000
+
+
+def _clear(slot: Slot, keys: list[str]) -> None:
+    slot.ask_everywhere([("DEL", key) for key in keys])
+    slot.close()
+
+
+def _play(slot: Slot, line: Line, keys: list[str], dice: random.Random, cause: str) -> int:
+    """One round; returns how many requests were granted, each of which had all its keys."""
+    slot.at_source.ok(*many("MLOCK", keys, HOLDER, HOUR))
+    command, tokens = dice.choice([("MLOCK", ["writer"]), ("MRLOCK", ["reader 1", "reader 2"])])
+    waiting = [line.ask(token, *many(command, keys, token, HOUR, "WAIT", 0)) for token in tokens]
+    slot.open()
+    what = dice.choice(["stays open", "flips", "moves keys"])
+    # A key that UNLOCK deletes has gone to the target. One that is downgraded stays, and readers may join.
+    last = dice.choice(keys)
+    given_up = (
+        ("SLOCK.UNLOCK", last, HOLDER) if command == "MLOCK" else ("SLOCK.DOWNGRADE", last, HOLDER, HOUR)
+    )
+    _let_expire(slot, keys, dice, given_up if cause == "release" else None)
+    if what == "moves keys":
+        waiting[0].is_answered(dice.uniform(0, 0.012))
+        slot.move_keys(dice.randint(1, len(keys)))
+    while what == "flips" and not all(waiter.is_answered() for waiter in waiting):
+        slot.close()
+        slot.open()
+
+    granted = 0
+    for waiter in waiting:
+        reply = waiter.reply()
+        waiter.connection.close()
+        if isinstance(reply, RespError):
+            assert is_retriable(reply), reply.text
+            lefts = slot.ask_everywhere([("SLOCK.PTTL", key, waiter.token) for key in keys])
+            assert all(left == -2 for both in lefts for left in both), f"{reply.text}, but it holds {lefts}"
+        else:
+            checks = slot.ask_everywhere([("SLOCK.CHECK", key, reply) for key in keys])
+            missing = [key for key, both in zip(keys, checks, strict=True) if both.count(1) != 1]
+            assert not missing, (
+                f"{what}: {len(missing)} of {len(keys)} keys lack the fence {reply}: {missing}; {checks}"
+            )
+            granted += 1
+    _clear(slot, keys)
+    return granted
+
+
+@pytest.fixture
+def slot(cluster: Cluster) -> Iterator[Slot]:
+    """A slot without keys, which stays with its owner also when the test fails."""
+    slot = Slot(cluster, KEYS[0])
+    yield slot
+    slot.open()
+    _clear(slot, KEYS)
+
+
+@pytest.mark.parametrize("cause", ["deadline", "release"])
+def test_each_fence_that_is_told_is_on_every_key(slot: Slot, cause: str) -> None:
+    """A server may find a key at its first look and not at its second.
+
+    Its clock may go on between the two, and a node whose slot is MIGRATING answers only for keys it has.
+    """
+    line = Line(slot.source, KEYS[0])
+    dice = random.Random(cause)
+    wanted, granted, played = rounds(20, 500), 0, 0
+    while granted < wanted:
+        keys = KEYS[: dice.randint(2, len(KEYS))]
+        granted += _play(slot, line, keys, dice, cause)
+        played += 1
+        assert played < 50 * wanted, f"only {granted} grants"
 
 
 # --- nodes that are lost
@@ -235,16 +301,11 @@ def test_a_bound_hold_ends_also_when_its_connection_closed_while_the_cluster_was
     lost = next(last for _, last, (_, port, *_), *_ in slots if port == node.port)
     assert lost != key_slot(node, "bound")
     client.execute_command("CLUSTER DELSLOTS", lost)
-    wait_until(lambda: _state(node) == "fail", what="the cluster to be down")
+    wait_until(lambda: cluster_state(node) == "fail", what="the cluster to be down")
     hang_up(node, owner)
     client.execute_command("CLUSTER ADDSLOTS", lost)
-    wait_until(lambda: _state(node) == "ok", 20, "the cluster to be up")
+    wait_until(lambda: cluster_state(node) == "ok", 20, "the cluster to be up")
     wait_until(lambda: not client.exists("bound"), what="the hold to end with its connection")
-
-
-def _state(node: Server) -> str:
-    text = at_once(node, ("CLUSTER", "INFO"))[0].decode()
-    return dict(line.split(":", 1) for line in text.split())["cluster_state"]
 
 
 def test_a_node_without_a_majority_turns_everybody_away(cluster: Cluster) -> None:
@@ -252,19 +313,19 @@ def test_a_node_without_a_majority_turns_everybody_away(cluster: Cluster) -> Non
     node, *others = cluster.nodes
     line = Line(node, next(name for name in map(str, range(100)) if cluster.node_of(name) is node))
     line.locks.lock(line.key, HOLDER, HOUR)
-    waiting = _queue(line)
+    waiting = line.several()
     for each in cluster.nodes:
         each.client().config_set("cluster-node-timeout", 500)
     for other in others:
         other.pause()
     try:
-        wait_until(lambda: _state(node) == "fail", 20, "the node to see itself alone")
+        wait_until(lambda: cluster_state(node) == "fail", 20, "the node to see itself alone")
         all_turned_away(node, waiting)
     finally:
         for other in others:
             other.resume()
     for each in cluster.nodes:
-        wait_until(lambda each=each: _state(each) == "ok", 30, "the cluster to be whole")
+        wait_until(lambda each=each: cluster_state(each) == "ok", 30, "the cluster to be whole")
         each.client().config_set("cluster-node-timeout", 5000)
     assert line.holders() == [HOLDER] and line.queued() == []
     again = line.write("w1")
@@ -273,59 +334,33 @@ def test_a_node_without_a_majority_turns_everybody_away(cluster: Cluster) -> Non
     line.release("w1")
 
 
-@pytest.fixture
-def succession() -> Iterator[tuple[Server, Server]]:
-    """A node of a cluster of this test's own, and the replica that will take its place."""
-    cluster = Cluster().start()
-    primary = cluster.nodes[0]
-    replica = Server(name="stand-in", cluster_enabled=True, cluster_port=free_port()).start()
-    primary_id = cluster.node_id(primary)
-    replica.client().execute_command("CLUSTER MEET", "127.0.0.1", primary.port, primary.bus_port)
-
-    def follows() -> bool:
-        return at_once(replica, ("CLUSTER", "REPLICATE", primary_id))[0] == b"OK"
-
-    def knows_all(node: Server) -> bool:
-        known = at_once(node, ("CLUSTER", "NODES"))[0]
-        links = known.count(b" connected") - known.count(b"handshake")
-        return links == 4 and b"slave " + primary_id.encode() in known
-
-    wait_until(follows, 30, "the stand-in to know its primary")
-    wait_synced(primary, replica)
-    for node in (*cluster.nodes, replica):
-        wait_until(lambda node=node: knows_all(node), 30, f"{node} to know all others")
-    yield primary, replica
-    for server in (*cluster.nodes, replica):
-        server.stop()
-        server.discard()
-
-
 def test_a_failover_in_a_cluster_turns_everybody_away_and_keeps_the_hold(
-    succession: tuple[Server, Server],
+    make_server: MakeServer,
 ) -> None:
-    old, new = succession
-    key = next(name for name in map(str, range(100)) if at_once(old, ("EXISTS", name)) == [0])
-    line = Line(old, key)
-    fence = line.locks.lock(key, HOLDER, HOUR)
-    waiting = _queue(line)
+    """One node that owns all slots, and the replica that takes its place."""
+    old, new = (make_server(cluster_enabled=True, cluster_port=free_port()) for _ in range(2))
+    old.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+    old_id = at_once(old, ("CLUSTER", "MYID"))[0]
+    new.client().execute_command("CLUSTER MEET", "127.0.0.1", old.port, old.bus_port)
+    replicate = ("CLUSTER", "REPLICATE", old_id)
+    wait_until(lambda: at_once(new, replicate)[0] == b"OK", 30, "the replica to know its primary")
     wait_synced(old, new)
-    asked_at: list[float] = []
-
-    def is_promoted() -> bool:
-        # A vote may be lost; the server gives up after five seconds.
-        if not asked_at or time.monotonic() > asked_at[-1] + 7:
-            asked_at.append(time.monotonic())
-            new.client().execute_command("CLUSTER FAILOVER")
-        return new.client().info("replication")["role"] == "master"
-
-    wait_until(is_promoted, 30, "the failover")
+    for node in (old, new):
+        wait_until(lambda node=node: b"slave " + old_id in at_once(node, ("CLUSTER", "NODES"))[0], 30, "both")
+        wait_until(lambda node=node: cluster_state(node) == "ok", 30, "the cluster to be up")
+    line = Line(old)
+    fence = line.locks.lock(line.key, HOLDER, HOUR)
+    waiting = line.several()
+    wait_synced(old, new)
+    new.client().execute_command("CLUSTER FAILOVER")
+    wait_until(lambda: new.client().info("replication")["role"] == "master", 30, "the failover")
     all_turned_away(old, waiting)
     wait_synced(new, old)
-    moved = Line(new, key)
-    assert moved.locks.check(key, fence) == 1
+    moved = Line(new)
+    assert moved.locks.check(line.key, fence) == 1
     again = moved.write("w1")
-    moved.locks.extend(key, HOLDER, BRIEF)
+    moved.locks.extend(line.key, HOLDER, BRIEF)
     assert again.fence() > fence
     wait_synced(new, old)
-    _, there = at_once(old, ("READONLY",), ("DEBUG", "DIGEST-VALUE", key))
-    assert there == [digest(moved.client, key).encode()]
+    _, there = at_once(old, ("READONLY",), ("DEBUG", "DIGEST-VALUE", line.key))
+    assert there == [digest(moved.client, line.key).encode()]

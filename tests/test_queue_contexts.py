@@ -11,9 +11,7 @@ import redis
 from harness import Locks, RawConnection, RespError, Server, digest, wait_synced, wait_until
 from harness.causes import HOLDER, KEY
 from harness.many import many
-from harness.waiting import HOUR, Line, at_once, blocked_clients, is_blocked
-
-pytest_plugins = ["harness.cleanup"]
+from harness.waiting import HOUR, Line, blocked_clients, is_blocked
 
 REQUESTS = [
     ("SLOCK.LOCK", KEY, "a", HOUR, "META", "m", "WAIT", HOUR),
@@ -47,13 +45,12 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def held(client: redis.Redis) -> redis.Redis:
+def _hold(client: redis.Redis) -> list[str]:
     """KEY is held by a writer, `read` by two readers."""
     client.execute_command("SLOCK.LOCK", KEY, HOLDER, HOUR)
     for token in ("reader", "other"):
         client.execute_command("SLOCK.RLOCK", "read", token, HOUR)
-    return client
+    return _digests(client)
 
 
 def _digests(client: redis.Redis) -> list[str]:
@@ -67,64 +64,37 @@ def _nothing_happened(client: redis.Redis, before: list[str]) -> None:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_where_it_cannot_wait_the_answer_is_0_at_once(
-    raw: RawConnection, held: redis.Redis, way: Callable[..., Any]
+    raw: RawConnection, client: redis.Redis, way: Callable[..., Any]
 ) -> None:
-    before = _digests(held)
+    before = _hold(client)
     for request in REQUESTS:
         assert way(raw, *request) == 0, request
     raw.send("CLIENT", "REPLY", "OFF")
     raw.send("EVAL", CALL, 0, *REQUESTS[0])
     raw.send("CLIENT", "REPLY", "ON")
     assert raw.read() == b"OK"
-    _nothing_happened(held, before)
+    _nothing_happened(client, before)
     fence = way(raw, "SLOCK.LOCK", "free", "a", HOUR, "WAIT", 0)
     assert raw.ok("SLOCK.CHECK", "free", fence) == 1
 
 
 @pytest.mark.parametrize("subscribe", ["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"])
 def test_a_client_that_listens_to_channels_waits_or_is_refused(
-    server: Server, held: redis.Redis, subscribe: str
+    server: Server, client: redis.Redis, subscribe: str
 ) -> None:
     """Some servers block no such client."""
-    before = _digests(held)
+    before = _hold(client)
     for request in REQUESTS:
         with server.raw(protocol=3) as raw:
             client_id = raw.client_id()
             raw.send(subscribe, "channel")
             raw.read()
             raw.send(*request)
-            wait_until(lambda: raw.has_reply(0) or is_blocked(held, client_id), what="it to wait or not")  # noqa: B023
+            wait_until(lambda: raw.has_reply(0) or is_blocked(client, client_id), what="it to wait or not")  # noqa: B023
             if raw.has_reply(0):
                 assert raw.read() == 0
-        wait_until(lambda: blocked_clients(held) == 0, what="nobody to wait")
-        _nothing_happened(held, before)
-
-
-@pytest.mark.parametrize("way", ["MULTI", "a script"])
-@pytest.mark.parametrize("release", [("SLOCK.UNLOCK", KEY, HOLDER), ("DEL", KEY)], ids=["UNLOCK", "DEL"])
-def test_a_release_there_wakes_and_a_newcomer_there_does_not_overtake(
-    server: Server, locks: Locks, raw: RawConnection, way: str, release: tuple
-) -> None:
-    other = Line(server, "other")
-    for key in (KEY, "other"):
-        locks.lock(key, HOLDER, HOUR)
-    waiting = [Line(server).write("waiting"), other.write("waiting")]
-    commands = [
-        release,
-        ("SLOCK.UNLOCK", "other", HOLDER),
-        ("SLOCK.LOCK", KEY, "new", HOUR),
-        ("SLOCK.RLOCK", KEY, "new", HOUR, "WAIT", 0),
-    ]
-    if way == "MULTI":
-        replies = at_once(server, ("MULTI",), *commands, ("EXEC",))[-1]
-    else:
-        calls = (", ".join(f"'{word}'" for word in command) for command in commands)
-        replies = raw.ok("EVAL", "return {redis.call(" + "), redis.call(".join(calls) + ")}", 0)
-    assert replies == [1, 1, 0, 0]
-    assert len({waiter.fence() for waiter in waiting}) == 2
-
-
-# --- a replica
+        wait_until(lambda: blocked_clients(client) == 0, what="nobody to wait")
+        _nothing_happened(client, before)
 
 
 def test_a_replica_neither_parks_nor_grants_and_shows_no_queue(
@@ -132,12 +102,9 @@ def test_a_replica_neither_parks_nor_grants_and_shows_no_queue(
 ) -> None:
     primary, replica = primary_and_replica
     line, at_replica = Line(primary), replica.client()
-    line.locks.lock(KEY, HOLDER, HOUR)
-    for token in ("reader", "other"):
-        line.locks.rlock("read", token, HOUR)
+    before = _hold(line.client)
     waiting = line.write("waiting")
     wait_synced(primary, replica)
-    before = _digests(line.client)
     for read_only in ("yes", "no"):
         at_replica.config_set("replica-read-only", read_only)
         for request in [*REQUESTS, ("SLOCK.LOCK", "free", "a", HOUR, "WAIT", 0)]:

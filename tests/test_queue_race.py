@@ -1,26 +1,20 @@
 """Waiters that go, or whose time runs out, at about the moment of their grant.
 
 With more ways to go, and more causes of the grant, than test_grant_is_final.py, whose rounds they use.
+Time-outs at that moment are for tests/test_soak.py.
 """
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
-from harness import RawConnection, Server, rounds
-from harness.causes import HOLDER, KEY
+from harness import ReplicationStream, Server, rounds
+from harness.causes import HOLDER
 from harness.many import many
-from harness.moment_of_grant import FIRST, HandOffs
-from harness.waiting import HOUR, Line, WaitingClient, at_once, wait_unblocked
-
-pytest_plugins = ["harness.cleanup"]
-
-RELEASE = ("SLOCK.UNLOCK", KEY, HOLDER)
+from harness.moment_of_grant import FIRST, NEXT, HandOffs, in_one_turn
+from harness.waiting import HOUR, Line, WaitingClient
 
 CAUSES = {
     "UNLOCK": lambda key: [("SLOCK.UNLOCK", key, HOLDER)],
@@ -43,21 +37,18 @@ GOINGS = {
 def test_who_goes_before_the_end_of_the_turn_is_not_granted(
     server: Server, cause: Callable[[str], list[tuple]], how: str, where: str
 ) -> None:
-    hand_offs = HandOffs(server)
+    hand_offs, stream = HandOffs(server), ReplicationStream(server)
     for number in range(rounds(10, 200)):
         hand_offs.begin(f"k{number}")
-        assert hand_offs.first
         going = GOINGS[how](hand_offs.first.id)
-        commands = [*cause(hand_offs.key), *going]
-        if where == "pipeline":
-            replies = hand_offs.control.pipeline(commands)
-        else:
-            replies = hand_offs.control.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
+        replies = in_one_turn(hand_offs.control, [*cause(hand_offs.key), *going], where)
         assert replies[-len(going) :] == [1] * len(going), "it was granted before the end of the turn"
         has_gone = "KILL" in how
         told = None if has_gone else hand_offs.first.reply()
         assert has_gone or (told == 0 if how == "TIMEOUT" else told.prefix == "UNBLOCKED"), told
         assert not hand_offs.end(None, has_gone=has_gone)
+    said = b" ".join(word for command in stream.commands() for word in command)
+    assert NEXT.encode() in said and FIRST.encode() not in said
     hand_offs.judge()
 
 
@@ -67,7 +58,6 @@ def test_an_unblock_at_about_the_moment_of_the_release(server: Server, how: str)
     hand_offs = HandOffs(server)
     for number in range(rounds(50, 1000)):
         hand_offs.begin(f"k{number}")
-        assert hand_offs.first
         (unblock,) = GOINGS[how](hand_offs.first.id)
         hand_offs.send_release()
         hand_offs.spin(0.0003)
@@ -90,10 +80,8 @@ def test_a_client_whose_user_is_deleted_in_the_turn_of_its_grant(server: Server,
         hand_offs.first = WaitingClient(server, FIRST)
         hand_offs.first.connection.ok("AUTH", "guest", "any")
         hand_offs.begin(f"k{number}")
-        commands = [hand_offs.release, delete]
-        if order == "transaction":
-            commands = [("MULTI",), *commands, ("EXEC",)]
-        hand_offs.control.pipeline(commands[:: -1 if order == "user first" else 1])
+        commands = [delete, hand_offs.release] if order == "user first" else [hand_offs.release, delete]
+        in_one_turn(hand_offs.control, commands, order)
         assert hand_offs.first.outcome() is None
         hand_offs.end(None, has_gone=True)
     hand_offs.judge()
@@ -103,7 +91,6 @@ def test_who_is_granted_with_a_quit_behind_its_wait_keeps_its_hold(server: Serve
     hand_offs = HandOffs(server)
     for number in range(rounds(10, 200)):
         hand_offs.begin(f"k{number}")
-        assert hand_offs.first
         hand_offs.first.ask("QUIT")
         hand_offs.send_release()
         fence = hand_offs.fence()
@@ -120,60 +107,9 @@ def test_who_is_killed_by_a_client_that_was_granted_with_it_keeps_its_hold(serve
         other.locks.lock("other", HOLDER, HOUR)
         killer = other.write("killer")
         hand_offs.begin(f"k{number}")
-        assert hand_offs.first
         killer.ask(*KILL, hand_offs.first.id)
         assert hand_offs.control.ok(*many("MUNLOCK", [hand_offs.key, "other"], HOLDER)) == 2
         assert killer.fence() and killer.reply() == 1
         assert hand_offs.end(hand_offs.first.outcome(), has_gone=True)
         assert other.release("killer") == 1
     hand_offs.judge()
-
-
-def test_readers_that_are_all_unblocked_in_the_turn_of_the_release(server: Server) -> None:
-    line = Line(server)
-    for how in ("TIMEOUT", "ERROR"):
-        line.locks.lock(KEY, HOLDER, HOUR)
-        readers, writer = [line.read(f"r{number}") for number in range(10)], line.write("writer")
-        replies = at_once(server, RELEASE, *[("CLIENT", "UNBLOCK", reader.id, how) for reader in readers])
-        assert replies == [1] * 11
-        for told in (reader.reply() for reader in readers):
-            assert told == 0 if how == "TIMEOUT" else told.prefix == "UNBLOCKED", told
-        assert writer.fence() and line.holders() == ["writer"]
-        line.release("writer")
-    wait_unblocked(line.client)
-
-
-def test_time_outs_at_the_moment_of_the_release(server: Server) -> None:
-    """Clients whose WAIT ends just when the lock comes free: each is told 0 or holds it, whatever it was."""
-    line = Line(server)
-    chance = random.Random(7)
-    failures: list[str] = []
-    stop = threading.Event()
-
-    def contend(number: int, wait: int) -> None:
-        with RawConnection(server.port) as mine:
-            token = f"t{number}"
-            while not stop.is_set():
-                reply = mine.call("SLOCK.LOCK", KEY, token, HOUR, "WAIT", wait)
-                if reply == 0:
-                    continue
-                if not isinstance(reply, int) or mine.call("SLOCK.UNLOCK", KEY, token) != 1:
-                    failures.append(f"{token} was told {reply!r} and did not hold the lock")
-                    return
-
-    threads = [threading.Thread(target=contend, args=(n, 1 + n % 4)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    control = server.raw()
-    for _ in range(rounds(100, 1000)):
-        if control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR, "WAIT", 50):
-            until = time.perf_counter() + chance.uniform(0.0005, 0.005)
-            while time.perf_counter() < until:
-                pass
-            assert control.ok(*RELEASE) == 1
-    stop.set()
-    for thread in threads:
-        thread.join(20)
-    assert not failures and not any(thread.is_alive() for thread in threads)
-    wait_unblocked(line.client)
-    assert line.info() is None

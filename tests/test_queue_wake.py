@@ -14,8 +14,6 @@ from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
 from harness.waiting import HOUR, Line, at_once, serve_in_order, wait_unblocked
 
-pytest_plugins = ["harness.cleanup"]
-
 
 @pytest.fixture(scope="module")
 def waking() -> Iterator[Server]:
@@ -33,27 +31,24 @@ def line(waking: Server) -> Iterator[Line]:
     waking.check()
 
 
-def _happens(line: Line, cause: Cause) -> None:
+@pytest.mark.parametrize("cause", FREEING + SHARING, ids=str)
+def test_the_next_of_the_queue_get_the_freed_lock(line: Line, cause: Cause) -> None:
+    """Where readers are left, readers join them; else a writer is next, and then the readers behind it."""
+    cause.hold(line.client)
+    before = line.info().fence
+    first = [] if cause.readers_left else [line.write("first")]
+    readers, last = [line.read("r1"), line.read("r2")], line.write("last")
     if "deadline" in cause.name:  # which only the module's own timer shall see
         line.client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 0)
     replies = at_once(line.server, *cause.commands(line.client))
     assert not any(isinstance(reply, RespError) for reply in replies), replies
-
-
-@pytest.mark.parametrize("cause", FREEING, ids=str)
-def test_the_next_of_the_queue_get_the_freed_lock(line: Line, cause: Cause) -> None:
-    cause.hold(line.client)
-    fences = [line.info().fence]
-    first, readers, last = line.write("first"), [line.read("r1"), line.read("r2")], line.write("last")
-    _happens(line, cause)
-    fences.append(first.fence())
-    assert (line.holders(), line.queued()) == (["first"], ["r1", "r2", "last"])
-    assert line.release("first") == 1
+    fences = serve_in_order(line, first)
     fences += [reader.fence() for reader in readers]
-    assert (line.holders(), line.queued()) == (["r1", "r2"], ["last"])
-    assert line.release("r1") == 1 == line.release("r2")
+    assert line.holders() == sorted(["r1", "r2", *cause.readers_left]) and line.queued() == ["last"]
+    for token in line.holders():
+        assert last.is_waiting() and line.release(token) == 1
     fences.append(last.fence())
-    assert fences == sorted(set(fences))
+    assert [before, *fences] == sorted({before, *fences})
     wait_unblocked(line.client)
 
 
@@ -64,22 +59,6 @@ def test_a_key_that_goes_wakes_without_any_further_event(line: Line, command: st
     waiting = line.write("next")
     line.client.execute_command(*command.split())
     waiting.fence()
-
-
-@pytest.mark.parametrize("cause", SHARING, ids=str)
-@pytest.mark.parametrize("head", ["readers", "writer"])
-def test_only_readers_at_the_head_join_a_lock_that_is_now_read(line: Line, cause: Cause, head: str) -> None:
-    cause.hold(line.client)
-    readers = [line.read("r1"), line.read("r2")] if head == "readers" else []
-    writer, late = line.write("writer"), line.read("late")
-    _happens(line, cause)
-    fences = [reader.fence() for reader in readers]
-    assert line.holders() == sorted([*(reader.token for reader in readers), *cause.readers_left])
-    assert writer.is_waiting() and late.is_waiting()
-    for token in line.holders():
-        line.release(token)
-    fences.append(writer.fence())
-    assert late.is_waiting() and fences == sorted(set(fences))
 
 
 @pytest.mark.parametrize("how", ["SLOCK.LOCK", "SLOCK.RLOCK"])
@@ -116,28 +95,6 @@ def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(line: Line) ->
     assert first.fence() and other.is_waiting()
     there.release("holder here")
     assert other.fence()
-
-
-@pytest.mark.parametrize("command", [("MOVE", KEY, 1), ("COPY", KEY, "copy", "DB", 1)], ids=["MOVE", "COPY"])
-def test_moving_a_lock_does_not_move_the_client_that_asks(line: Line, command: tuple) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    line.write("waiting")
-    replies = at_once(line.server, command, ("SET", "text", "a string"), ("CLIENT", "INFO"))
-    assert b" db=0 " in replies[2]
-    assert line.client.get("text") == b"a string"
-
-
-def test_a_rename_moves_the_hold_and_not_the_queue(line: Line) -> None:
-    fence = line.locks.lock(KEY, HOLDER, HOUR)
-    line.locks.lock("new", "new holder", HOUR)
-    waiting = [line.write("first"), line.write("second")]
-    line.client.rename(KEY, "elsewhere")
-    assert waiting[0].fence() > fence
-    assert line.locks.check("elsewhere", fence) == 1 == line.locks.unlock("elsewhere", HOLDER)
-    line.client.rename("new", KEY)
-    assert line.holders() == ["new holder"] and line.release("first") == 0
-    assert waiting[1].is_waiting() and line.release("new holder") == 1
-    assert waiting[1].fence()
 
 
 def _has_its_append_only_file(client: redis.Redis) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -14,12 +13,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from harness import Server, wait_until
+from harness import MakeServer, Server, wait_until
 from harness.docs import DOCS, Block, blocks
 
 RECIPES = DOCS / "recipes.md"
-
-MakeServer = Callable[..., Server]
 
 
 @pytest.fixture
@@ -30,17 +27,12 @@ def recipes(server: Server) -> SimpleNamespace:
         code = "\n" * block.line + block.text  # so that a traceback names the line of the page
         exec(compile(code, str(RECIPES), "exec"), names)
     names["r"] = names["blocking"] = server.client(decode_responses=True)
-    return _Names(names)
+    return SimpleNamespace(**names, names=names)
 
 
 def _connect_to(recipes: SimpleNamespace, client: redis.Redis) -> None:
     """From now on the code of the page uses this client."""
-    recipes.held.__wrapped__.__globals__.update(r=client, blocking=client)
-
-
-class _Names(SimpleNamespace):
-    def __init__(self, names: dict) -> None:
-        super().__init__(**{name: value for name, value in names.items() if not name.startswith("__")})
+    recipes.names.update(r=client, blocking=client)
 
 
 def _under(heading: str, language: str) -> list[Block]:
@@ -49,18 +41,10 @@ def _under(heading: str, language: str) -> list[Block]:
     return found
 
 
-def _in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list]:
-    result: list = []
-
-    def body() -> None:
-        try:
-            result.append(work())
-        except Exception as problem:
-            result.append(problem)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    return thread, result
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
 
 
 # --- fences
@@ -165,72 +149,58 @@ def test_after_a_wait_the_job_has_its_whole_ttl(recipes: SimpleNamespace, client
 # --- leaders
 
 
+Campaign = Callable[[str], Future]
+
+
 @pytest.fixture
-def connect(recipes: SimpleNamespace, server: Server) -> Iterator[Callable[..., redis.Redis]]:
-    made = []
-
-    def one(**options: object) -> redis.Redis:
-        made.append(recipes.connect(port=server.port, **options))
-        return made[-1]
-
-    yield one
-    for connection in made:
-        connection.close()
+def campaign(recipes: SimpleNamespace, server: Server, threads: ThreadPoolExecutor) -> Campaign:
+    """Starts a candidate's campaign in a thread; its result is the connection, the token and the fence."""
+    return lambda name: threads.submit(recipes.campaign, "election", name, port=server.port)
 
 
-def _campaign(recipes: SimpleNamespace, server: Server, name: str) -> Callable[[], tuple]:
-    return lambda: recipes.campaign("election", name, port=server.port)
+def _blocked(client: redis.Redis) -> list[str]:
+    return [one["id"] for one in client.client_list() if "b" in one["flags"]]
 
 
 def test_the_next_candidate_leads_when_the_leader_has_gone(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis, connect: Callable[..., redis.Redis]
+    recipes: SimpleNamespace, server: Server, client: redis.Redis, campaign: Campaign
 ) -> None:
-    pulse = connect(timeout=2)
-    connection, first, fence = _campaign(recipes, server, "first")()
+    pulse = recipes.connect(port=server.port, timeout=2)
+    connection, first, fence = campaign("first").result(10)
     assert recipes.still_leads(pulse, "election", first)
-    thread, result = _in_thread(_campaign(recipes, server, "second"))
-    wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
+    second_campaign = campaign("second")
+    wait_until(lambda: _blocked(client))
     connection.close()
-    thread.join(10)
-    second_connection, second, second_fence = result[0]
+    second_connection, second, second_fence = second_campaign.result(10)
     assert second_fence > fence
     assert recipes.still_leads(pulse, "election", second)
     assert not recipes.still_leads(pulse, "election", first)
     second_connection.close()
+    pulse.close()
 
 
-def test_a_candidate_whose_connection_is_cut_asks_again_with_a_new_token(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis
+@pytest.mark.parametrize("command", ["CLIENT KILL ID {}", "CLIENT UNBLOCK {} ERROR"])
+def test_a_candidate_whose_wait_is_ended_asks_again_with_a_new_token(
+    client: redis.Redis, campaign: Campaign, command: str
 ) -> None:
     client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
-    thread, result = _in_thread(_campaign(recipes, server, "first"))
-    wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
-    (waiter,) = [one["id"] for one in client.client_list() if "b" in one["flags"]]
-    client.execute_command("CLIENT", "KILL", "ID", waiter)
-    wait_until(lambda: client.info("clients")["blocked_clients"] == 0)
+    candidate = campaign("first")
+    (waiter,) = wait_until(lambda: _blocked(client))
+    client.execute_command(*command.format(waiter).split())
+    wait_until(lambda: waiter not in _blocked(client))
     client.execute_command("SLOCK.UNLOCK", "election", "another")
-    thread.join(10)
-    connection, token, _ = result[0]
+    connection, token, _ = candidate.result(10)
     assert client.execute_command("SLOCK.PTTL", "election", token) > 0
     connection.close()
     wait_until(lambda: not client.exists("election"))
 
 
 def test_only_temporary_problems_are_asked_again(
-    recipes: SimpleNamespace, server: Server, client: redis.Redis
+    recipes: SimpleNamespace, client: redis.Redis, campaign: Campaign
 ) -> None:
     client.set("election", "a string")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        _campaign(recipes, server, "first")()
-    client.delete("election")
-    client.execute_command("SLOCK.LOCK", "election", "another", 60_000)
-    thread, result = _in_thread(_campaign(recipes, server, "first"))
-    wait_until(lambda: client.info("clients")["blocked_clients"] == 1)
-    (waiter,) = [one["id"] for one in client.client_list() if "b" in one["flags"]]
-    client.execute_command("CLIENT", "UNBLOCK", waiter, "ERROR")
-    client.execute_command("SLOCK.UNLOCK", "election", "another")
-    thread.join(10)
-    result[0][0].close()
+        campaign("first").result(10)
     for name in ("ReadOnlyError", "BusyLoadingError", "TryAgainError", "ConnectionError"):
         kind = getattr(redis.exceptions, name)
         assert recipes.is_temporary(kind("")), name
@@ -242,7 +212,9 @@ def test_only_temporary_problems_are_asked_again(
 # --- the cache
 
 
-def test_a_missing_value_is_built_once(recipes: SimpleNamespace, server: Server) -> None:
+def test_a_missing_value_is_built_once(
+    recipes: SimpleNamespace, client: redis.Redis, threads: ThreadPoolExecutor
+) -> None:
     builds = []
 
     def build() -> str:
@@ -250,39 +222,33 @@ def test_a_missing_value_is_built_once(recipes: SimpleNamespace, server: Server)
         time.sleep(0.05)
         return "value"
 
-    readers = [_in_thread(lambda: recipes.cached("page", build)) for _ in range(8)]
-    for thread, _ in readers:
-        thread.join(20)
-    assert [result for _, result in readers] == [["value"]] * 8
-    assert len(builds) == 1
-    assert not server.client().exists("lock:page")
+    readers = [threads.submit(recipes.cached, "page", build) for _ in range(8)]
+    assert [reader.result(20) for reader in readers] == ["value"] * 8
+    assert len(builds) == 1 and not client.exists("lock:page")
 
 
 # --- moving from other locks
 
 
 def test_old_and_new_clients_exclude_each_other(recipes: SimpleNamespace, client: redis.Redis) -> None:
+    """And both locks can be asked for again and extended."""
     assert client.set("x", "old", nx=True, px=60_000)
     assert recipes.lock_both("x", "new", 60_000) == 0
     assert not client.exists("slock:x")
     assert recipes.unlock_both("x", "new") == 0
     assert client.get("x") == b"old"
     client.delete("x")
-    assert recipes.lock_both("x", "new", 60_000) > 0
-    assert client.set("x", "old", nx=True, px=60_000) is None
-    assert recipes.unlock_both("x", "new") == 1
-    assert not client.exists("x", "slock:x")
-
-
-def test_both_locks_can_be_asked_for_again_and_extended(
-    recipes: SimpleNamespace, client: redis.Redis
-) -> None:
     fence = recipes.lock_both("x", "new", 1000)
+    assert fence > 0
     assert recipes.lock_both("x", "new", 30_000) == fence
     assert 1000 < client.pttl("x") <= 30_000
     assert recipes.lock_both("x", "newer", 30_000) == 0
     assert recipes.extend_both("x", "new", 60_000) == 1
     assert client.pttl("x") > 30_000 and client.execute_command("SLOCK.PTTL", "slock:x", "new") > 30_000
+    assert client.set("x", "old", nx=True, px=60_000) is None
+    assert recipes.unlock_both("x", "new") == 1
+    assert not client.exists("x", "slock:x")
+    assert recipes.lock_both("x", "new", 60_000) > 0
     client.set("x", "old")
     assert recipes.extend_both("x", "new", 60_000) == 0
     assert recipes.lock_both("x", "new", 60_000) == 0
@@ -302,9 +268,3 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
     assert [clients[n].execute_command("SLOCK.PTTL", "k", "a") for n in (0, 2)] == [-2, -2]
     clients[0].delete("k")
     assert recipes.quorum_lock(clients, "k", "a", 10_000) > 0
-
-
-def test_a_plain_string_of_the_same_name_is_told_apart(client: redis.Redis) -> None:
-    client.set("k", "token", nx=True, px=60_000)
-    with pytest.raises(redis.ResponseError, match=re.escape("wrong kind of value")):
-        client.execute_command("SLOCK.LOCK", "k", "token", 60_000)

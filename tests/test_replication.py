@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
 import pytest
 import redis
 
 from conftest import Pair
-from harness import (
-    Locks,
-    ReplicationStream,
-    Server,
-    digest,
-    lock_state,
-    now_ms,
-    promote,
-    replica_of,
-    rounds,
-    wait_past,
-    wait_synced,
-    wait_until,
-)
+from harness import Locks, MakeServer, Server, digest, rounds, wait_past, wait_until
 from harness.commands import commands
+from harness.load import Load, all_digests
+from harness.replication import ReplicationStream, promote, replica_of, wait_synced
 from harness.samples import release_samples, sample_states, take_samples
-
-MakeServer = Callable[..., Server]
 
 LONG = 60_000
 BRIEF = 250
@@ -51,7 +35,6 @@ def test_what_is_replicated_is_the_effect(server: Server) -> None:
         assert names and set(names) <= EFFECTS, (line, names)
         assert "SLOCK.APPLY" in names or raw.ok("EXISTS", "k") == 0
         assert stream.database == 4
-    stream.close()
 
 
 def test_a_look_at_expired_holders_replicates_at_most_that_they_are_gone(
@@ -66,35 +49,30 @@ def test_a_look_at_expired_holders_replicates_at_most_that_they_are_gone(
     for key in ("k", "gone"):
         locks.full(key), locks.info(key), locks.pttl(key, "brief"), locks.check(key, 1)
     assert set(stream.names()) <= {"DEL", "UNLINK", "SLOCK.APPLY"}
-    stream.close()
 
 
 # --- primary and replica agree
 
 
 @pytest.mark.parametrize(
-    ("diskless", "at_replicas"),
+    ("diskless", "at_replica"),
     [
-        (False, [{"repl_diskless_load": "disabled"}, {"appendonly": True}]),
-        (True, [{"repl_diskless_load": "disabled"}, {"repl_diskless_load": "swapdb"}]),
+        (False, {"repl_diskless_load": "disabled"}),
+        (False, {"appendonly": True}),
+        (True, {"repl_diskless_load": "disabled"}),
+        (True, {"repl_diskless_load": "swapdb"}),
     ],
-    ids=["by file", "by socket"],
 )
 def test_a_full_sync_brings_every_lock_as_it_is(
-    make_server: MakeServer, diskless: bool, at_replicas: list[dict[str, object]]
+    make_server: MakeServer, diskless: bool, at_replica: dict[str, object]
 ) -> None:
-    primary = make_server(name="primary", repl_diskless_sync=diskless)
-    replicas = [make_server(**settings) for settings in at_replicas]
+    primary, replica = make_server(repl_diskless_sync=diskless), make_server(**at_replica)
     before = take_samples(primary)
-    for replica in replicas:
-        replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
-    for replica in replicas:
-        wait_synced(primary, replica)
-        assert sample_states(replica) == sample_states(primary) == before
+    replica_of(replica, primary)
+    assert sample_states(replica) == sample_states(primary) == before
     later = Locks(primary.client()).lock("later", "a", LONG)
-    for replica in replicas:
-        wait_synced(primary, replica)
-        assert Locks(replica.client()).check("later", later) == 1, "the stream goes on"
+    wait_synced(primary, replica)
+    assert Locks(replica.client()).check("later", later) == 1, "the stream goes on"
 
 
 def test_the_stream_brings_every_lock_as_it_is_down_a_chain(make_server: MakeServer) -> None:
@@ -118,48 +96,13 @@ def test_the_stream_brings_every_lock_as_it_is_down_a_chain(make_server: MakeSer
 @pytest.mark.parametrize("seed", range(rounds(1, 5)))
 def test_digests_agree_after_any_history(primary_and_replica: Pair, seed: int) -> None:
     primary, replica = primary_and_replica
-    client, other = primary.client(), replica.client()
-    chance = random.Random(seed)
-    keys = [f"k{number}" for number in range(12)]
-
-    def agree() -> None:
-        wait_synced(primary, replica)
-        for key in keys:
-            # A key that expires between two looks is looked at again: both sides are judged at one time.
-            wait_until(
-                lambda key=key: digest(client, key) == digest(other, key), 5, f"digests of {key}, seed {seed}"
-            )
-
-    for _ in range(6):
-        for _ in range(250):
-            _run_any_command(client, chance, chance.choice(keys))
-        agree()
-    wait_past(client, now_ms(client) + 80)
-    agree()
-    for key in keys:
-        assert lock_state(client, key) == lock_state(other, key)
-
-
-def _run_any_command(client: redis.Redis, chance: random.Random, key: str) -> None:
-    token, ttl = chance.choice(["a", "b", "c"]), chance.choice([1, 5, 20, 80, LONG])
-    command = chance.choice(
-        [
-            *[("SLOCK.LOCK", key, token, ttl, "META", chance.randbytes(chance.randrange(20)))] * 3,
-            *[("SLOCK.RLOCK", key, token, ttl)] * 4,
-            ("SLOCK.UNLOCK", key, token),
-            ("SLOCK.RUNLOCK", key, token),
-            ("SLOCK.EXTEND", key, token, ttl),
-            ("SLOCK.UPGRADE", key, token, ttl),
-            ("SLOCK.DOWNGRADE", key, token, ttl),
-            chance.choice([("DEL", key), ("PERSIST", key), ("PEXPIRE", key, ttl)]),
-            ("COPY", key, f"k{chance.randrange(12)}", "REPLACE"),
-        ]
-    )
-    try:
-        client.execute_command(*command)
-    except redis.ResponseError as error:
-        # COPY of a key onto itself is an error of the server's own.
-        assert command[0] == "COPY" or str(error).startswith(("WRONGMODE", "NOTHELD")), (command, error)
+    load = Load(primary, seed=seed, brief=True)
+    load.goes_on(2000)
+    load.stop()
+    wait_synced(primary, replica)
+    assert all_digests(primary)
+    # What expires between two looks is looked at again.
+    wait_until(lambda: all_digests(primary) == all_digests(replica), 5, f"the digests to agree, seed {seed}")
 
 
 # --- a replica only looks

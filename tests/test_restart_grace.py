@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 import redis
 
-from harness import (
-    Locks,
-    ReplicationStream,
-    Server,
-    aof_commands,
-    lock_state,
-    wait_until_logged,
-)
+from harness import Locks, MakeServer, ReplicationStream, Server, aof_commands, lock_state, wait_until_logged
 from harness.many import many
 from harness.waiting import HOUR, Line
-
-pytest_plugins = ["harness.cleanup"]
-
-MakeServer = Callable[..., Server]
 
 
 @pytest.fixture
@@ -46,13 +34,10 @@ def _is_grace(client: redis.Redis, *words: object) -> bool:
 
 
 NEW = [
-    ("SLOCK.LOCK", "free", "me", HOUR),
-    ("SLOCK.RLOCK", "free", "me", HOUR),
+    ("SLOCK.LOCK", "free", "me", HOUR, "EPHEMERAL"),
     ("SLOCK.RLOCK", "read", "new reader", HOUR),
-    ("SLOCK.LOCK", "free", "me", HOUR, "META", "m", "EPHEMERAL"),
-    many("MLOCK", "free other", "me", HOUR),
-    many("MRLOCK", "free read", "new reader", HOUR),
     many("MLOCK", "written free", "me", HOUR),
+    many("MRLOCK", "free read", "new reader", HOUR),
 ]
 
 
@@ -62,8 +47,7 @@ def test_no_new_hold_is_given_in_the_grace_and_who_holds_goes_on(crashed: Server
     logged = aof_commands(crashed)
     for words in NEW:
         assert _is_grace(client, *words), words
-    with crashed.raw() as raw:
-        replies = raw.pipeline([("MULTI",), NEW[0], ("SLOCK.PTTL", "written", "me"), ("EXEC",)])[-1]
+    replies = crashed.raw().pipeline([("MULTI",), NEW[0], ("SLOCK.PTTL", "written", "me"), ("EXEC",)])[-1]
     assert replies[0].prefix == "GRACE" and replies[1] > 0
     assert Line(crashed, "free").write("a", wait=30).reply() == 0, "a wait that ends in the grace"
     assert {key: lock_state(client, key) for key in before} == before
@@ -84,19 +68,15 @@ def test_no_new_hold_is_given_in_the_grace_and_who_holds_goes_on(crashed: Server
     assert client.dbsize() == 0 and _is_grace(client, "SLOCK.LOCK", "written", "me", HOUR)
 
 
-def _ends_soon(client: redis.Redis, in_ms: int = 300) -> None:
-    """Shortens the grace, which counts from the start of the server."""
-    since_ms = client.info("server")["uptime_in_seconds"] * 1000
-    client.config_set("slock.restart-grace-ms", since_ms + 1000 + in_ms)
-
-
-def test_waiters_wait_and_are_granted_when_the_grace_ends(crashed: Server) -> None:
+@pytest.mark.parametrize("soon", [False, True], ids=["at once", "soon"])
+def test_waiters_wait_and_are_granted_when_the_grace_ends(crashed: Server, soon: bool) -> None:
     free, written = Line(crashed, "free"), Line(crashed, "written")
     waiting = [free.write("a"), free.write("b"), written.write("next")]
     assert written.release("me") == 1
     assert all(waiter.is_waiting() for waiter in waiting), "a release in the grace gives the lock to nobody"
     assert free.client.info("slock")["slock_waiters"] == 3
-    _ends_soon(free.client)
+    since_ms = free.client.info("server")["uptime_in_seconds"] * 1000
+    free.client.config_set("slock.restart-grace-ms", since_ms + 1300 if soon else 0)
     waiting[0].fence()
     waiting[2].fence()
     assert waiting[1].is_waiting()
@@ -119,6 +99,5 @@ def test_a_long_load_does_not_use_up_the_grace(make_server: MakeServer) -> None:
     server.client().mset({f"key{number}": "value" for number in range(40)})
     server.client().save()
     server.restart(slock_restart_grace_ms=HOUR, key_load_delay=50_000)
-    with server.raw() as raw:
-        left_ms = int(re.search(r"another (\d+) ms", raw.error(*NEW[0])).group(1))
+    left_ms = int(re.search(r"another (\d+) ms", server.raw().error(*NEW[0])).group(1))
     assert left_ms > HOUR - 2000

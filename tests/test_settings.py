@@ -1,4 +1,4 @@
-"""The module's settings: where they are set and refused, and that they hold at once.
+"""The module's settings: where they are set and refused, that they hold at once, and redis.conf.example.
 
 Their names, defaults and bounds are those of docs/operating.md: tests/test_docs.py compares these.
 """
@@ -6,33 +6,20 @@ Their names, defaults and bounds are those of docs/operating.md: tests/test_docs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
-from harness import Locks, RawConnection, Server
-from harness.configured import configured
+from harness import Locks, MakeServer, RawConnection, Server, ServerError, wait_until_logged
 from harness.docs import DOCS, sections, table
-from harness.waiting import HOUR, Line, at_once
-
-pytest_plugins = ["harness.cleanup"]
-
-MakeServer = Callable[..., Server]
+from harness.settings import REPOSITORY, module_path
+from harness.waiting import HOUR, Line, serve_in_order
 
 
 class Setting(NamedTuple):
     name: str
     good: str
     bad: list[str]
-
-    @property
-    def full(self) -> str:
-        return f"slock.{self.name}"
-
-    @property
-    def keyword(self) -> str:
-        return self.full.replace(".", "_").replace("-", "_")
 
 
 def _setting(name: str, allowed: str) -> Setting:
@@ -45,14 +32,18 @@ def _setting(name: str, allowed: str) -> Setting:
 
 
 ROWS = table(sections(DOCS / "operating.md")["Settings"])
-SETTINGS = [_setting(row[0].strip("`").removeprefix("slock."), row[2]) for row in ROWS]
-each_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+SETTINGS = [_setting(row[0].strip("`"), row[2]) for row in ROWS]
+GOOD = {setting.name: setting.good for setting in SETTINGS}
 
-PLACES: dict[str, Callable[[Setting, str], dict[str, object]]] = {
-    "loadmodule": lambda setting, value: {"module_args": [setting.full, value]},
-    "loadmodule, short name": lambda setting, value: {"module_args": [setting.name, value]},
-    "configuration file": lambda setting, value: {setting.keyword: value},
-}
+PLACES = ["loadmodule", "loadmodule, short name", "configuration file"]
+
+
+def _at_start(place: str, values: dict[str, str]) -> dict[str, object]:
+    """The arguments of a server that starts with these values of settings."""
+    if place == "configuration file":
+        return {name.replace(".", "_").replace("-", "_"): value for name, value in values.items()}
+    prefix = "slock." if "short" in place else ""
+    return {"module_args": [word for name in values for word in (name.removeprefix(prefix), values[name])]}
 
 
 @pytest.fixture
@@ -62,14 +53,15 @@ def own(make_server: MakeServer) -> RawConnection:
 
 def _shown(raw: RawConnection) -> dict[str, str]:
     words = [word.decode() for word in raw.ok("CONFIG", "GET", "slock.*")]
-    return {name.removeprefix("slock."): value for name, value in zip(words[::2], words[1::2], strict=True)}
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _refused(**settings: object) -> list[str]:
     """Tries to start a server that should not start, and returns the lines that it wrote."""
     server = Server(name="refused", **settings)
     try:
-        assert not server.starts(), f"the server started with {settings}"
+        with pytest.raises(ServerError):
+            server.start()
         return server.log().splitlines()
     finally:
         server.discard()
@@ -79,27 +71,23 @@ def test_a_bad_value_is_refused_at_config_set_and_changes_nothing(own: RawConnec
     before = _shown(own)
     for setting in SETTINGS:
         for value in setting.bad:
-            assert setting.name in own.error("CONFIG", "SET", setting.full, value), value
-        own.error("CONFIG", "SET", "hz", 50, setting.full, setting.bad[0])
+            assert setting.name in own.error("CONFIG", "SET", setting.name, value), value
+        own.error("CONFIG", "SET", "hz", 50, setting.name, setting.bad[0])
     assert _shown(own) == before
     assert own.ok("CONFIG", "GET", "hz")[1] != b"50", "all or nothing"
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_settings_are_set_at_the_start(make_server: MakeServer, place: str) -> None:
-    settings: dict[str, object] = {"module_args": []}
-    for setting in SETTINGS:
-        for name, value in PLACES[place](setting, setting.good).items():
-            settings[name] = [*settings[name], *value] if name == "module_args" else value
-    shown = _shown(make_server(**settings).raw())
-    assert shown == {setting.name: setting.good for setting in SETTINGS}
+    assert _shown(make_server(**_at_start(place, GOOD)).raw()) == GOOD
 
 
-@each_setting
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_bad_value_at_load_is_refused_with_a_clear_line(setting: Setting, place: str) -> None:
     for bad in setting.bad[:3] if place == "loadmodule" else setting.bad[:1]:
-        lines = [line for line in _refused(**PLACES[place](setting, bad)) if setting.name in line]
+        named = setting.name.removeprefix("slock.")
+        lines = [line for line in _refused(**_at_start(place, {setting.name: bad})) if named in line]
         assert lines, f"{bad}: no line names the setting"
         if bad == setting.bad[0] and bad.isdigit():
             assert any(str(int(bad) - 1) in line for line in lines), f"no line names the range: {lines}"
@@ -117,12 +105,12 @@ def test_config_rewrite_keeps_settings_over_a_restart(make_server: MakeServer) -
     server = make_server(module_args=["max-waiters", 1])
     raw = server.raw()
     for setting in SETTINGS:
-        raw.ok("CONFIG", "SET", setting.full, setting.good)
+        raw.ok("CONFIG", "SET", setting.name, setting.good)
     raw.ok("CONFIG", "REWRITE")
     rewritten = (server.directory / "server.conf").read_text()
     server.stop()
-    shown = _shown(configured(server, rewritten).start().raw())
-    assert shown == {setting.name: setting.good for setting in SETTINGS}
+    server.config_text = rewritten
+    assert _shown(server.start().raw()) == GOOD
 
 
 # --- what each of them does, at once
@@ -147,32 +135,18 @@ def test_the_number_of_waiters_is_obeyed_at_once(make_server: MakeServer) -> Non
     line, raw = Line(server), server.raw()
     line.locks.lock("k", "x", HOUR)
     line.locks.lock("j", "y", HOUR)
-    waiting = [line.write("a"), line.write("b")]
-    raw.ok("CONFIG", "SET", "slock.max-waiters", 2)
-    for words in (("SLOCK.LOCK", "k"), ("SLOCK.RLOCK", "j"), ("SLOCK.MLOCK", 1, "j")):
-        assert raw.error(*words, "c", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
-    raw.ok("CONFIG", "SET", "slock.max-waiters", 3)
-    waiting.append(line.write("c"))
+    waiting = [line.write("a")]
+    for most in (2, 3):
+        raw.ok("CONFIG", "SET", "slock.max-waiters", most)
+        waiting.append(line.write("bc"[most - 2]))
+        for words in (("SLOCK.LOCK", "k"), ("SLOCK.RLOCK", "j"), ("SLOCK.MLOCK", 1, "j")):
+            assert raw.error(*words, "d", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
     raw.ok("CONFIG", "SET", "slock.max-waiters", 0)
-    assert all(waiter.is_waiting() for waiter in waiting), "who waits already goes on waiting"
-    assert raw.error("SLOCK.LOCK", "j", "c", HOUR, "WAIT", 0).startswith("QUEUEFULL ")
     assert raw.ok("SLOCK.LOCK", "j", "c", HOUR) == 0, "without WAIT nothing is full"
     assert raw.ok("SLOCK.LOCK", "free", "c", HOUR, "WAIT", 0), "nor where there is nothing to wait for"
-    at_once(server, ("SLOCK.UNLOCK", "k", "x"))
-    for waiter in waiting:
-        waiter.fence()
-        line.release(waiter.token)
-
-
-def test_the_grace_can_be_ended_at_once(make_server: MakeServer) -> None:
-    server = make_server(slock_restart_grace_ms=HOUR)
-    raw, locks = server.raw(), Locks(server.client())
-    assert raw.error("SLOCK.LOCK", "k", "a", HOUR).startswith("GRACE ")
-    waiting = Line(server).write("a")
-    assert waiting.is_waiting()
-    raw.ok("CONFIG", "SET", "slock.restart-grace-ms", 0)
-    waiting.fence()
-    assert locks.lock("j", "a", HOUR)
+    assert all(waiter.is_waiting() for waiter in waiting), "who waits already goes on waiting"
+    line.release("x")
+    serve_in_order(line, waiting)
 
 
 # --- the log at load
@@ -188,3 +162,77 @@ def test_the_version_is_logged_and_a_policy_that_can_evict_locks_is_warned_of(
     lines = [line for line in log if "<slock>" in line]
     assert len([line for line in lines if "SLOCK" in line and "ready" in line]) == 1, lines
     assert len([line for line in lines if "maxmemory-policy" in line]) == warned, lines
+
+
+# --- redis.conf.example: it starts from the root of the repository with nothing to edit, and does as it says
+
+EXAMPLE = (REPOSITORY / "redis.conf.example").read_text()
+SHOWN = dict(line.split(None, 1) for line in EXAMPLE.splitlines() if line and not line.startswith("#"))
+
+# The settings that are shown in comments: a lone name and values, as in `# maxmemory 1gb`.
+COMMENTED = [
+    line
+    for line in re.findall(
+        r"^# ((?:slock\.|min-|replicaof|maxmemory|notify-|user )\S*.*)$", EXAMPLE, re.MULTILINE
+    )
+    if not line.endswith((".", ":", ","))
+]
+
+# Needs another server, and what a lone server refuses to do without one.
+FOR_REPLICAS = ("replicaof", "min-replicas")
+
+
+@pytest.fixture
+def start(make_server: MakeServer) -> MakeServer:
+    """Starts the example with some lines more, in a directory with the built module in its place."""
+
+    def run(*lines: str) -> Server:
+        server = make_server(name="example", module=False)
+        server.stop()
+        place = server.directory / "target" / "release"
+        place.mkdir(parents=True)
+        (place / "libslock.so").symlink_to(module_path())
+        server.config_text = "\n".join([EXAMPLE, *lines, f"port {server.port}"]) + "\n"
+        return server.start()
+
+    return run
+
+
+def test_the_example_is_in_force_and_a_lock_survives_a_kill(start: MakeServer) -> None:
+    example = start()
+    log = [line for line in example.log().splitlines() if "<slock>" in line]
+    assert log and not [line for line in log if "maxmemory-policy" in line]
+    client, locks = example.client(), Locks(example.client())
+    for name, value in SHOWN.items():
+        if name in ("loadmodule", "port", "dir"):
+            continue
+        (is_so,) = client.config_get(name).values()
+        assert str(is_so) == (str(int(value[:-2]) << 20) if value.endswith("mb") else value), name
+    assert len(SHOWN) > 15
+    fence = locks.lock("key", "token", 3_600_000, meta="kept")
+    assert fence > 0 and locks.lock("key", "other", 5000) == 0
+    deadline = client.pexpiretime("key")
+    wait_until_logged(example)
+    example.restart(kill=True)
+    locks = Locks(example.client())
+    (holder,) = locks.full("key").holders
+    assert (holder.token, holder.fence, holder.meta) == (b"token", fence, b"kept")
+    assert locks.client.pexpiretime("key") == deadline
+    assert locks.unlock("key", "token") == 1
+
+
+def test_the_settings_shown_in_comments_work(start: MakeServer) -> None:
+    assert len(COMMENTED) >= 7, COMMENTED
+    server = start(*[line for line in COMMENTED if not line.startswith(FOR_REPLICAS)])
+    app = server.raw()
+    app.ok("AUTH", "app", "secret")
+    fence = app.ok("SLOCK.LOCK", "lock:1", "token", 5000)
+    assert app.ok("SLOCK.EXTEND", "lock:1", "token", 5000) == 1 == app.ok("SLOCK.CHECK", "lock:1", fence)
+    assert app.ok("SLOCK.UNLOCK", "lock:1", "token") == 1
+    assert app.error("SLOCK.LOCK", "other:1", "token", 5000).startswith("NOPERM ")
+    assert app.error("DEL", "lock:1").startswith("NOPERM ")
+
+
+def test_the_settings_shown_with_their_defaults_are_the_defaults(server: Server) -> None:
+    shown = dict(line.split() for line in COMMENTED if line.startswith("slock."))
+    assert shown == server.client().config_get("slock.*")

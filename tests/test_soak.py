@@ -10,17 +10,17 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from itertools import count
 
 import pytest
 import redis
 
-from harness import Server, encode_command, wait_until
+from harness import MakeServer, Server, encode_command, wait_until
 from harness.oracle import Oracle
 from harness.waiting import blocked_clients
 
 CLIENTS = 200
-KEYS = 20
+KEYS = [f"k{number}" for number in range(20)]
 
 # Nobody who means to release dies while he holds: his ttl never ends before the test.
 LONG = 3_600_000
@@ -37,6 +37,7 @@ class Gone(Exception):
 
 
 COMMANDS = {"write": ("SLOCK.LOCK", "SLOCK.UNLOCK"), "read": ("SLOCK.RLOCK", "SLOCK.RUNLOCK")}
+MODES = list(COMMANDS)
 
 
 class Client:
@@ -45,15 +46,16 @@ class Client:
     def __init__(self, number: int, port: int, oracle: Oracle, chance: random.Random, end: float) -> None:
         self.number, self.port, self.oracle, self.chance, self.end = number, port, oracle, chance, end
         self.seen: Counter[str] = Counter()
-        self.turn = self.id = 0
+        self.id = 0
         self.mine: set[str] = set()
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
-        while time.monotonic() < self.end:
-            self.turn += 1
-            self.token = f"{self.number}:{self.turn}"
+        for turn in count(1):
+            if time.monotonic() >= self.end:
+                break
+            self.token = f"{self.number}:{turn}"
             try:
                 await self._one_turn()
             except (Gone, ConnectionError):
@@ -63,7 +65,8 @@ class Client:
 
     async def _one_turn(self) -> None:
         plan = self.chance.choices(["work", "nest", "upgrade", "die", "leave"], [65, 15, 10, 5, 5])[0]
-        key, mode = self._key(), "read" if plan == "upgrade" else self._mode()
+        key, other = self.chance.sample(KEYS, 2)
+        mode = "read" if plan == "upgrade" else self.chance.choice(MODES)
         if plan == "leave":
             # Perhaps in the moment of its grant, so it must not be for long.
             await self._send(COMMANDS[mode][0], key, self.token, 20, "WAIT", 0)
@@ -77,23 +80,14 @@ class Client:
         if plan == "die":
             self.mine.clear()
             raise Gone
-        other, as_what = self._key(), self._mode()
-        # Waits, for ever if need be, while it holds: nobody may hang, because no cycle may close.
-        if (
-            plan == "nest"
-            and other != key
-            and await self._take(other, as_what, LONG, self.chance.choice([0, 50]))
-        ):
-            await self._release(other, as_what)
+        if plan == "nest":
+            # Waits, for ever if need be, while it holds: nobody may hang, because no cycle may close.
+            as_what = self.chance.choice(MODES)
+            if await self._take(other, as_what, LONG, self.chance.choice([0, 50])):
+                await self._release(other, as_what)
         if plan == "upgrade":
             mode = await self._up_and_down(key)
         await self._release(key, mode)
-
-    def _key(self) -> str:
-        return f"k{self.chance.randrange(KEYS)}"
-
-    def _mode(self) -> str:
-        return self.chance.choice(["read", "write"])
 
     async def _take(self, key: str, mode: str, ttl: int, wait: int | None) -> bool:
         asked_at, now = self.oracle.asks(key), time.monotonic()
@@ -181,28 +175,19 @@ async def _disturb(clients: list[Client], server: Server, chance: random.Random,
     while time.monotonic() < end:
         victim = chance.choice(clients).id
         if victim:
-            how = chance.choice(
-                [("KILL", "ID", victim), *(("UNBLOCK", victim, w) for w in ("TIMEOUT", "ERROR"))]
-            )
-            writer.write(encode_command("CLIENT", *how))
+            how = chance.choice(["KILL ID {}", "UNBLOCK {} TIMEOUT", "UNBLOCK {} ERROR"])
+            writer.write(encode_command("CLIENT", *how.format(victim).split()))
         await asyncio.sleep(0.002)
     writer.close()
 
 
-def _soak(server: Server, seconds: float, seed: int) -> Counter[str]:
-    oracle, end = Oracle(), time.monotonic() + seconds
-    clients = [
-        Client(number, server.port, oracle, random.Random(seed * 1000 + number), end)
-        for number in range(CLIENTS)
-    ]
-
-    async def all_of_it() -> None:
-        disturbing = _disturb(clients, server, random.Random(seed), end)
-        await asyncio.gather(disturbing, *(client.run() for client in clients))
-
-    asyncio.run(all_of_it())
-    assert not oracle.violations, "\n".join(oracle.violations)
-    return sum((client.seen for client in clients), Counter({"grants": oracle.grants}))
+async def _soak(server: Server, oracle: Oracle, seconds: float, seed: int) -> Counter[str]:
+    end = time.monotonic() + seconds
+    dice = [random.Random(seed * 1000 + number) for number in range(CLIENTS)]
+    clients = [Client(number, server.port, oracle, dice[number], end) for number in range(CLIENTS)]
+    disturbing = _disturb(clients, server, random.Random(seed), end)
+    await asyncio.gather(disturbing, *(client.run() for client in clients))
+    return sum((client.seen for client in clients), Counter())
 
 
 def _used(client: redis.Redis) -> int:
@@ -215,8 +200,7 @@ def _comes_to_rest(client: redis.Redis, used_before: int) -> None:
     wait_until(lambda: client.info("clients")["connected_clients"] == 1, 30, "all clients to be gone")
     # The last of those who died still hold, but not for long.
     wait_until(lambda: client.info("slock")["slock_waiters"] == client.dbsize() == 0, 30, "holds to end")
-    for number in range(KEYS):
-        assert client.execute_command("SLOCK.INFO", f"k{number}") is None
+    assert not any(client.execute_command("SLOCK.INFO", key) for key in KEYS)
     # The server frees what belonged to clients little by little.
     wait_until(lambda: _used(client) < used_before + SLACK, 30, f"memory to be near {used_before} again")
 
@@ -226,14 +210,15 @@ def _comes_to_rest(client: redis.Redis, used_before: int) -> None:
     [3.0, pytest.param(float(os.environ.get("SLOCK_SOAK_SECONDS", "60")), marks=pytest.mark.soak)],
     ids=["for a moment", "for long"],
 )
-def test_a_crowd_at_work(make_server: Callable[..., Server], seconds: float) -> None:
+def test_a_crowd_at_work(make_server: MakeServer, seconds: float) -> None:
     seed = random.SystemRandom().randrange(10_000)
     print(f"seed {seed}")
     server = make_server(slowlog_max_len=0, latency_tracking=False, maxclients=CLIENTS + 100)
     client = server.client()
-    before = _used(client)
-    seen = _soak(server, seconds, seed)
+    before, oracle = _used(client), Oracle()
+    seen = asyncio.run(_soak(server, oracle, seconds, seed))
+    assert not oracle.violations, "\n".join(oracle.violations)
     _comes_to_rest(client, before)
-    print(f"{dict(seen)}, memory {before} -> {_used(client)}")
-    assert seen["grants"] > 50 * seconds
+    print(f"{dict(seen)}, {oracle.grants} grants, memory {before} -> {_used(client)}")
+    assert oracle.grants > 50 * seconds
     assert all(seen[outcome] for outcome in ("upgrades", "timed out", "refused", "UNBLOCKED", "DEADLOCK"))

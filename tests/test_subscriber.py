@@ -6,23 +6,20 @@ Opening a key can expire it, and the server tells subscribers at once: while our
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
-from harness import Locks, Server, now_ms, wait_past
+from harness import Locks, MakeServer, Server, now_ms, wait_past
 from harness.settings import REPOSITORY
 from harness.waiting import HOUR, Line
-
-pytest_plugins = ["harness.cleanup"]
 
 TAKE = "SLOCK.LOCK taken subscriber 60000"
 
 
 @pytest.fixture
-def server(make_server: Callable[..., Server]) -> Server:
+def server(make_server: MakeServer) -> Server:
     """With the module of tests/subscriber, and no expiry but of keys that somebody opens."""
     library = os.environ.get("SLOCK_SUBSCRIBER") or REPOSITORY / "target/release/libsubscriber.so"
     if not Path(library).exists():
@@ -34,8 +31,9 @@ def server(make_server: Callable[..., Server]) -> Server:
     return server
 
 
-def _expire(client: redis.Redis, key: str) -> None:
-    Locks(client).lock(key, "brief", 20)
+def _expire(client: redis.Redis, *keys: str) -> None:
+    for key in keys:
+        Locks(client).lock(key, "brief", 20)
     wait_past(client, now_ms(client) + 25)
 
 
@@ -78,11 +76,8 @@ def test_keys_that_go_while_others_are_opened_are_not_touched_again(server: Serv
 
 
 def test_keys_that_expire_as_they_are_opened_are_free(server: Server) -> None:
-    client = server.client()
-    for key in ("a", "b", "c"):
-        Locks(client).lock(key, "brief", 20)
-    wait_past(client, now_ms(client) + 25)
-    assert client.execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR) > 0
+    _expire(server.client(), "a", "b", "c")
+    assert server.client().execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR) > 0
 
 
 def test_a_lock_that_a_subscriber_deletes_is_given_to_who_waits(server: Server) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
-from typing import Any
 
 from harness.server import Server
 from harness.wait import wait_until
 
 Command = list[bytes]
-
-
-def aof_directory(server: Server) -> Path:
-    """Where the server keeps its append-only files (several, with a manifest)."""
-    return server.directory / "appendonlydir"
 
 
 def _files_in_order(directory: Path) -> list[Path]:
@@ -28,29 +23,15 @@ def _files_in_order(directory: Path) -> list[Path]:
     return files
 
 
-def parse_commands(data: bytes) -> list[Command]:
-    """The commands of a file in AOF format. Timestamp annotations are skipped, a torn last command too."""
+def _parse_commands(data: bytes) -> list[Command]:
     commands: list[Command] = []
-    at = 0
-    while at < len(data):
-        end = data.find(b"\r\n", at)
-        if end < 0:
-            break
-        if data[at : at + 1] == b"#":
-            at = end + 2
-            continue
-        assert data[at : at + 1] == b"*", f"not a command at byte {at}: {data[at : at + 40]!r}"
-        count, at = int(data[at + 1 : end]), end + 2
+    file = io.BytesIO(data)
+    while head := file.readline():
+        assert head.startswith(b"*"), f"not a command: {head!r}"
         command = []
-        for _ in range(count):
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                return commands
-            length, at = int(data[at + 1 : end]), end + 2
-            if at + length + 2 > len(data):
-                return commands
-            command.append(data[at : at + length])
-            at += length + 2
+        for _ in range(int(head[1:])):
+            length = int(file.readline()[1:])
+            command.append(file.read(length + 2)[:-2])
         commands.append(command)
     return commands
 
@@ -59,17 +40,14 @@ def rewrite_aof(server: Server) -> None:
     """BGREWRITEAOF, and waits until the new files are in use."""
     client = server.client()
 
-    def state() -> dict[str, Any]:
-        return client.info("persistence")
-
     def is_idle() -> bool:
-        now = state()
+        now = client.info("persistence")
         return not now["aof_rewrite_in_progress"] and not now["aof_rewrite_scheduled"]
 
     wait_until(is_idle, 30, "an earlier rewrite to end")
     client.bgrewriteaof()
     wait_until(is_idle, 30, "the AOF rewrite to end")
-    assert state()["aof_last_bgrewrite_status"] == "ok"
+    assert client.info("persistence")["aof_last_bgrewrite_status"] == "ok"
 
 
 def wait_until_logged(server: Server) -> None:
@@ -82,14 +60,9 @@ def wait_until_logged(server: Server) -> None:
     wait_until(lambda: client.info("persistence")["aof_buffer_length"] == 0, what="the log to be written")
 
 
-def aof_commands(server: Server, *, with_base: bool = True) -> list[Command]:
+def aof_commands(server: Server) -> list[Command]:
     """Every command of a running server's append-only files. A base in RDB format is skipped."""
     wait_until_logged(server)
-    commands: list[Command] = []
-    for path in _files_in_order(aof_directory(server)):
-        data = path.read_bytes()
-        is_base = ".base." in path.name
-        if data.startswith((b"REDIS", b"VALKEY")) or (is_base and not with_base):
-            continue
-        commands += parse_commands(data)
-    return commands
+    files = [path.read_bytes() for path in _files_in_order(server.directory / "appendonlydir")]
+    logs = [data for data in files if not data.startswith((b"REDIS", b"VALKEY"))]
+    return [command for data in logs for command in _parse_commands(data)]

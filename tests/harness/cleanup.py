@@ -1,4 +1,4 @@
-"""A fixture for tests whose clients wait: `pytest_plugins = ["harness.cleanup"]` in their file."""
+"""A fixture of all tests, which tests/conftest.py imports."""
 
 from __future__ import annotations
 

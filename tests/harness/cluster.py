@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 
+from harness.raw import RespError
 from harness.server import Server
 from harness.settings import free_port
 from harness.wait import wait_until
@@ -13,6 +16,16 @@ SLOTS = 16384
 
 def key_slot(server: Server, key: str | bytes) -> int:
     return server.client().execute_command("CLUSTER KEYSLOT", key)
+
+
+def cluster_info(node: Server) -> dict[str, str]:
+    """CLUSTER INFO; redis-py makes a dictionary of it or does not, by its version."""
+    with node.raw() as raw:
+        return dict(line.split(":", 1) for line in raw.ok("CLUSTER", "INFO").decode().split())
+
+
+def cluster_state(node: Server) -> str:
+    return cluster_info(node)["cluster_state"]
 
 
 class Cluster:
@@ -46,17 +59,9 @@ class Cluster:
         return self
 
     def _sees_all(self, node: Server) -> bool:
-        info = node.client().execute_command("CLUSTER INFO")
-        text = (
-            info
-            if isinstance(info, dict)
-            else dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-        )
-        return (
-            text["cluster_state"] == "ok"
-            and int(text["cluster_known_nodes"]) == len(self.nodes)
-            and int(text["cluster_size"]) == len(self.nodes)
-        )
+        info = cluster_info(node)
+        size = str(len(self.nodes))
+        return info["cluster_state"] == "ok" and info["cluster_known_nodes"] == info["cluster_size"] == size
 
     def node_of(self, key: str | bytes) -> Server:
         """The node that serves `key` now: the one that does not redirect."""
@@ -97,3 +102,43 @@ class Cluster:
     def discard(self) -> None:
         for node in self.nodes:
             node.discard()
+
+
+class Slot:
+    """The slot of a key, between its owner and a node to which it moves, or does not.
+
+    It keeps two connections, so that it can be opened and closed very often.
+    """
+
+    def __init__(self, cluster: Cluster, key: str) -> None:
+        self.source = cluster.node_of(key)
+        self.target = cluster.other_than(self.source)
+        self.number = key_slot(self.source, key)
+        self.at_source, self.at_target = self.source.raw(), self.target.raw()
+        self._source_id, self._target_id = cluster.node_id(self.source), cluster.node_id(self.target)
+
+    def open(self) -> None:
+        self.at_target.ok("CLUSTER", "SETSLOT", self.number, "IMPORTING", self._source_id)
+        self.at_source.ok("CLUSTER", "SETSLOT", self.number, "MIGRATING", self._target_id)
+
+    def close(self) -> None:
+        for node in (self.at_source, self.at_target):
+            node.ok("CLUSTER", "SETSLOT", self.number, "STABLE")
+
+    def move_keys(self, count: int) -> None:
+        keys = self.at_source.ok("CLUSTER", "GETKEYSINSLOT", self.number, count)
+        if keys:
+            self.at_source.ok("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
+
+    def ask_everywhere(self, commands: list[tuple]) -> list[list[Any]]:
+        """What the source and the target answer to each, without the answers of a node that has not the key.
+
+        The slot is open. Each node gets all commands in one write.
+        """
+        at_target = self.at_target.pipeline([part for one in commands for part in (("ASKING",), one)])[1::2]
+        both = zip(self.at_source.pipeline(commands), at_target, strict=True)
+        return [[reply for reply in replies if not _is_redirection(reply)] for replies in both]
+
+
+def _is_redirection(reply: Any) -> bool:
+    return isinstance(reply, RespError) and reply.prefix in ("ASK", "MOVED")

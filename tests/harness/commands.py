@@ -13,7 +13,7 @@ NAMES = sorted(page.stem for page in (REPOSITORY / "docs/commands").glob("*.md")
 
 INTERNAL = "slock.apply"
 
-VALUES = {"ttl-ms": 3_600_000, "fence": 7, "change": "RELEASE 0 me"}
+VALUES = {"token": "me", "ttl-ms": 3_600_000, "fence": 7, "change": "RELEASE 0 me"}
 
 
 class Command(NamedTuple):
@@ -48,12 +48,7 @@ class Command(NamedTuple):
 
     def call(self, *keys: Argument, **values: Argument) -> tuple[Argument, ...]:
         """The shortest call for these keys; `token="me"`, `ttl_ms=5` and so on where the command has them."""
-        given = {
-            "numkeys": len(keys),
-            "token": "me",
-            **VALUES,
-            **{name.replace("_", "-"): value for name, value in values.items()},
-        }
+        given = {"numkeys": len(keys), **VALUES} | {name.replace("_", "-"): values[name] for name in values}
         words = [keys if name == "key" else (given[name],) for name in self.required]
         return (self.name.upper(), *(word for some in words for word in some))
 

@@ -20,18 +20,8 @@ if TYPE_CHECKING:
     from harness.server import Server
 
 # The commands that change a connection, and what each does to the flags that the server may show.
-_FLAGS = {
-    "MULTI": "x",
-    "WATCH": "d",
-    "SUBSCRIBE": "P",
-    "PSUBSCRIBE": "P",
-    "SSUBSCRIBE": "P",
-    "READONLY": "r",
-    "MONITOR": "O",
-    "SYNC": "SO",
-    "PSYNC": "SO",
-    "CLIENT": "tRBeTI",
-}
+_FLAGS = {"MULTI": "x", "WATCH": "d", "SUBSCRIBE": "P", "PSUBSCRIBE": "P", "SSUBSCRIBE": "P", "READONLY": "r"}
+_FLAGS |= {"MONITOR": "O", "SYNC": "SO", "PSYNC": "SO", "CLIENT": "tRBeTI"}
 _OTHERS = ("SELECT", "HELLO", "RESET", "EXEC", "DISCARD")
 _NOTED = re.compile(
     rb"\*\d+\r\n\$\d+\r\n(%s)\r\n((?:\$\d+\r\n[^\r\n]*\r\n)*)" % "|".join([*_FLAGS, *_OTHERS]).encode(), re.I
@@ -117,14 +107,9 @@ def check_connections(servers: Iterable[Server], timeout: float = 2.0) -> None:
 
     What was sent at the very end of a test may not have been read by the server yet.
     """
-    by_server: dict[int, list[ConnectionState]] = {}
-    for state in list(ConnectionState.every):
-        if state.is_open:
-            by_server.setdefault(state.server_port, []).append(state)
-        else:
-            ConnectionState.every.discard(state)
+    ConnectionState.every = {state for state in ConnectionState.every if state.is_open}
     for server in servers:
-        states = by_server.get(server.port)
+        states = [state for state in ConnectionState.every if state.server_port == server.port]
         if states and server.is_running and not server.is_paused:
             _check(server, states, timeout)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ PLACEHOLDER = re.compile(r"<([\w.-]+|\*)>")
 ANYTHING = "*"
 
 WAITS = ["(waits)"]
-ANSWERED_NOW = "..."
-MORE_LINES = "..."
+MORE = "..."
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,6 @@ def table(text: str) -> list[list[str]]:
 # --- sessions
 
 
-class SessionError(AssertionError):
-    """A reply is not what the page says."""
-
-
 @dataclass(frozen=True)
 class Step:
     line: int
@@ -104,26 +99,21 @@ class Step:
     expected: list[str]
 
 
-def steps(block: Block) -> Iterator[Step]:
-    who = command = None
-    expected: list[str] = []
-    at = 0
+def steps(block: Block) -> list[Step]:
+    found: list[Step] = []
+    has_reply = False
     for number, line in enumerate(block.text.splitlines(), block.line + 1):
         prompt = PROMPT.fullmatch(line)
-        if prompt or line.startswith("#") or not line.strip():
-            if who is not None:
-                yield Step(at, who, command, expected)
-            who, expected = None, []
-            if LATER.fullmatch(line):
-                yield Step(number, "", line, [])
-            if prompt:
-                who, command, at = prompt["who"], prompt["command"], number
-        elif who is None:
-            raise SessionError(f"{block.path}:{number}: a reply without a command: {line}")
-        else:
-            expected.append(line)
-    if who is not None:
-        yield Step(at, who, command, expected)
+        if prompt:
+            found.append(Step(number, prompt["who"], prompt["command"], []))
+        elif LATER.fullmatch(line):
+            found.append(Step(number, "", line, []))
+        elif line.strip() and not line.startswith("#"):
+            assert has_reply, f"{block.path}:{number}: a reply without a command: {line}"
+            found[-1].expected.append(line)
+            continue
+        has_reply = bool(prompt)
+    return found
 
 
 @dataclass
@@ -138,52 +128,52 @@ class Session:
     values: dict[str, int] = field(default_factory=dict)
 
     def play(self) -> None:
-        for step in steps(self.block):
-            try:
-                self._play(step)
-            except (AssertionError, OSError, ValueError) as problem:
-                raise SessionError(f"{self.block.path}:{step.line}: {step.command}\n{problem}") from problem
-        if self.waiting:
-            raise SessionError(f"{self.block}: {self.waiting} still wait at the end")
-
-    def close(self) -> None:
-        for connection in self.connections.values():
-            connection.close()
+        try:
+            for step in steps(self.block):
+                try:
+                    self._play(step)
+                except (AssertionError, OSError, ValueError) as problem:
+                    where = f"{self.block.path}:{step.line}: {step.command}"
+                    raise AssertionError(f"{where}\n{problem}") from problem
+            assert not self.waiting, f"{self.block}: {self.waiting} still wait at the end"
+        finally:
+            for connection in self.connections.values():
+                connection.close()
 
     def _play(self, step: Step) -> None:
         later = LATER.fullmatch(step.command)
         if later:
             client = self.server.client()
-            return wait_past(client, now_ms(client) + int(later[1]))
+            wait_past(client, now_ms(client) + int(later[1]))
+            return
         connection = self._connection(step.who)
-        if step.command == ANSWERED_NOW:
+        if step.command == MORE:
             self.waiting.discard(step.who)
         else:
-            words = [self._filled(word) for word in shlex.split(step.command)]
+            words = shlex.split(PLACEHOLDER.sub(lambda name: str(self.values[name[1]]), step.command))
             self.commands[step.who] = words
             connection.send(*words)
         if step.expected == WAITS:
             self.waiting.add(step.who)
-            return wait_until(self._all_blocked, 5, f"{step.who} to wait")
+            wait_until(lambda: connection.has_reply() or self._all_blocked(), 5, f"{step.who} to wait")
+            assert not connection.has_reply(), f"it does not wait: {connection.read()!r}"
+            return
         printed = as_printed(connection.read(), self.commands.get(step.who, [""]))
         self._compare(printed, step.expected)
+
+    def _all_blocked(self) -> bool:
+        return self.server.client().info("clients")["blocked_clients"] == len(self.waiting)
 
     def _connection(self, who: str) -> RawConnection:
         if who not in self.connections:
             self.connections[who] = self.server.raw(3 if "resp3" in self.block.options else 2)
         return self.connections[who]
 
-    def _all_blocked(self) -> bool:
-        return self.server.client().info("clients")["blocked_clients"] == len(self.waiting)
-
-    def _filled(self, word: str) -> str:
-        return PLACEHOLDER.sub(lambda name: str(self.values[name[1]]), word)
-
     def _compare(self, printed: list[str], expected: list[str]) -> None:
         told = "the page says\n  {}\nand the server\n  {}".format("\n  ".join(expected), "\n  ".join(printed))
         rest = list(printed)
         for number, line in enumerate(expected):
-            if line.strip() == MORE_LINES:
+            if line.strip() == MORE:
                 following = expected[number + 1 : number + 2]
                 while rest and not (following and re.fullmatch(_pattern(following[0]), rest[0])):
                     rest.pop(0)
@@ -193,25 +183,21 @@ class Session:
         assert not rest, told
 
     def _compare_line(self, printed: str, line: str, told: str) -> None:
-        names = PLACEHOLDER.findall(line)
         match = re.fullmatch(_pattern(line), printed)
         assert match, told
-        for name, text in zip(names, match.groups(), strict=True):
+        for name, text in zip(PLACEHOLDER.findall(line), match.groups(), strict=True):
             if name != ANYTHING:
                 self._meet(name, int(text), told)
 
     def _meet(self, name: str, value: int, told: str) -> None:
         bounds = RANGE.fullmatch(name)
         if bounds:
-            low, high = map(int, bounds.groups())
-            assert low <= value <= high, f"{value} is not from {low} to {high}: {told}"
-        elif name in self.values:
-            assert value == self.values[name], f"<{name}> was {self.values[name]}: {told}"
-        else:
-            fences = [known for other, known in self.values.items() if other.startswith("fence")]
-            if name.startswith("fence"):
-                assert value > max(fences, default=0), f"<{name}> is no greater than those before: {told}"
-            self.values[name] = value
+            assert int(bounds[1]) <= value <= int(bounds[2]), f"{value} is not {name}: {told}"
+            return
+        known = self.values.setdefault(name, value)
+        assert value == known, f"<{name}> was {known}: {told}"
+        fences = [fence for other, fence in self.values.items() if other.startswith("fence")]
+        assert fences == sorted(set(fences)), f"<{name}> is no greater than those before: {told}"
 
 
 def _pattern(line: str) -> str:
@@ -257,8 +243,8 @@ def _nested(items: Iterable[tuple[str, Any]]) -> list[str]:
 
 def _escaped(data: bytes) -> str:
     known = {ord('"'): r"\"", ord("\\"): r"\\", 10: r"\n", 13: r"\r", 9: r"\t", 7: r"\a", 8: r"\b"}
-    plain: Callable[[int], str] = lambda byte: chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"  # noqa: E731
-    return "".join(known.get(byte) or plain(byte) for byte in data)
+    plain = {byte: chr(byte) for byte in range(32, 127)}
+    return "".join({**plain, **known}.get(byte, f"\\x{byte:02x}") for byte in data)
 
 
 # --- the syntax of a command

@@ -19,10 +19,15 @@ DATABASES = (0, 2)
 
 
 class Load:
-    """Takes, changes and gives back locks until `stop`, which comes before its server's."""
+    """Takes, changes and gives back locks until `stop`, which comes before its server's.
 
-    def __init__(self, server: Server) -> None:
+    With `brief`, locks also end by their deadlines and by what users do to keys.
+    """
+
+    def __init__(self, server: Server, *, seed: int = 1, brief: bool = False) -> None:
         self.changes = 0
+        self._dice = random.Random(seed)
+        self._brief = brief
         self._connection = RawConnection(server.port)
         self._end = threading.Event()
         self._problem: BaseException | None = None
@@ -43,7 +48,7 @@ class Load:
             raise self._problem
 
     def _run(self) -> None:
-        dice = random.Random(1)
+        dice = self._dice
         try:
             while not self._end.is_set():
                 commands = [("SELECT", dice.choice(DATABASES)), *[self._command(dice) for _ in range(10)]]
@@ -58,28 +63,30 @@ class Load:
     def _command(self, dice: random.Random) -> tuple:
         key, token, ttl = dice.choice(KEYS), dice.choice(TOKENS), dice.randrange(HOUR, 2 * HOUR)
         some = dice.sample(KEYS, 3)
+        if self._brief:
+            ttl = dice.choice([1, 5, 20, 80, HOUR])
+            if dice.random() < 0.2:
+                deletion = dice.choice([("DEL", key), ("PERSIST", key), ("PEXPIRE", key, ttl)])
+                return dice.choice([deletion, ("COPY", *dice.sample(KEYS, 2), "REPLACE")])
+        with_ttl = ("LOCK", "RLOCK", "EXTEND", "UPGRADE", "DOWNGRADE")
         return dice.choice(
             [
-                ("SLOCK.LOCK", key, token, ttl),
+                *[(f"SLOCK.{name}", key, token, ttl) for name in with_ttl],
                 ("SLOCK.LOCK", key, token, ttl, "META", str(ttl)),
-                ("SLOCK.RLOCK", key, token, ttl),
-                ("SLOCK.EXTEND", key, token, ttl),
-                ("SLOCK.UPGRADE", key, token, ttl),
-                ("SLOCK.DOWNGRADE", key, token, ttl),
-                ("SLOCK.UNLOCK", key, token),
-                ("SLOCK.RUNLOCK", key, token),
-                many("MLOCK", some, token, ttl),
-                many("MEXTEND", some, token, ttl),
+                *[(f"SLOCK.{name}", key, token) for name in ("UNLOCK", "RUNLOCK")],
+                *[many(name, some, token, ttl) for name in ("MLOCK", "MEXTEND")],
                 many("MUNLOCK", some, token),
             ]
         )
 
 
-def all_digests(server: Server) -> dict[tuple[int, bytes], str]:
+def all_digests(server: Server) -> dict[tuple[int, bytes], tuple[str, int]]:
+    """The digest and the expiry of each key."""
     digests = {}
     for database in (0, 1, 2):
         client = server.client(db=database)
-        digests |= {(database, key): digest(client, key) for key in client.scan_iter()}
+        for key in client.scan_iter():
+            digests[database, key] = digest(client, key), client.pexpiretime(key)
         client.close()
     return digests
 

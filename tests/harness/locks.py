@@ -9,8 +9,6 @@ import redis
 
 Bytes = bytes | str
 
-NO_DIGEST = "0" * 40
-
 
 @dataclass(frozen=True)
 class Holder:
@@ -38,8 +36,8 @@ class Info:
     waiters: int
     fence: int
     pttl: int
-    holders: tuple[Holder, ...] | None
-    queue: tuple[Waiter, ...] | None
+    holders: tuple[Holder, ...] | None = None
+    queue: tuple[Waiter, ...] | None = None
 
     @staticmethod
     def of(reply: Any) -> Info | None:
@@ -47,13 +45,12 @@ class Info:
         if reply is None:
             return None
         fields = as_dict(reply)
-        full = "holders" in fields or "queue" in fields
-        return Info(
-            mode=fields.pop("mode").decode(),
-            holders=tuple(_holder(item) for item in fields.pop("holders")) if full else None,
-            queue=tuple(_waiter(item) for item in fields.pop("queue")) if full else None,
-            **fields,
-        )
+        if "holders" in fields:
+            holders = (as_dict(item) for item in fields["holders"])
+            waiters = (as_dict(item) for item in fields["queue"])
+            fields["holders"] = tuple(Holder(**{**one, "meta": one["meta"] or b""}) for one in holders)
+            fields["queue"] = tuple(Waiter(**{**one, "mode": one["mode"].decode()}) for one in waiters)
+        return Info(**{**fields, "mode": fields["mode"].decode()})
 
 
 def as_dict(reply: Any) -> dict[str, Any]:
@@ -61,39 +58,21 @@ def as_dict(reply: Any) -> dict[str, Any]:
     return {name.decode().replace("-", "_"): value for name, value in pairs}
 
 
-def _holder(reply: Any) -> Holder:
-    fields = as_dict(reply)
-    return Holder(**{**fields, "meta": fields["meta"] or b""})
-
-
-def _waiter(reply: Any) -> Waiter:
-    fields = as_dict(reply)
-    return Waiter(**{**fields, "mode": fields["mode"].decode()})
-
-
 class Locks:
-    """The commands on one client. Optional parts are keywords, in the order of the command's syntax."""
+    """The commands on one client. `wait=5` and `meta="m"` are the options of those names."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
 
-    def _call(self, name: str, *args: Any, wait: int | None = None, meta: Bytes | None = None) -> Any:
-        options: list[Any] = []
-        if wait is not None:
-            options += ["WAIT", wait]
-        if meta is not None:
-            options += ["META", meta]
-        return self.client.execute_command(f"SLOCK.{name}", *args, *options)
+    def _call(self, name: str, *args: Any, **options: int | Bytes | None) -> Any:
+        given = [(word.upper(), value) for word, value in options.items() if value is not None]
+        return self.client.execute_command(f"SLOCK.{name}", *args, *(word for pair in given for word in pair))
 
-    def lock(
-        self, key: Bytes, token: Bytes, ttl: int, *, wait: int | None = None, meta: Bytes | None = None
-    ) -> int:
-        return self._call("LOCK", key, token, ttl, wait=wait, meta=meta)
+    def lock(self, key: Bytes, token: Bytes, ttl: int, **options: int | Bytes | None) -> int:
+        return self._call("LOCK", key, token, ttl, **options)
 
-    def rlock(
-        self, key: Bytes, token: Bytes, ttl: int, *, wait: int | None = None, meta: Bytes | None = None
-    ) -> int:
-        return self._call("RLOCK", key, token, ttl, wait=wait, meta=meta)
+    def rlock(self, key: Bytes, token: Bytes, ttl: int, **options: int | Bytes | None) -> int:
+        return self._call("RLOCK", key, token, ttl, **options)
 
     def unlock(self, key: Bytes, token: Bytes) -> int:
         return self._call("UNLOCK", key, token)
@@ -110,8 +89,8 @@ class Locks:
     def check(self, key: Bytes, fence: int) -> int:
         return self._call("CHECK", key, fence)
 
-    def upgrade(self, key: Bytes, token: Bytes, ttl: int, *, wait: int | None = None) -> int:
-        return self._call("UPGRADE", key, token, ttl, wait=wait)
+    def upgrade(self, key: Bytes, token: Bytes, ttl: int, **options: int | Bytes | None) -> int:
+        return self._call("UPGRADE", key, token, ttl, **options)
 
     def downgrade(self, key: Bytes, token: Bytes, ttl: int) -> int:
         return self._call("DOWNGRADE", key, token, ttl)
@@ -121,7 +100,7 @@ class Locks:
 
     def full(self, key: Bytes, count: int | None = 0) -> Info | None:
         """INFO FULL; all holders unless `count` says otherwise, None for the command's own default."""
-        return Info.of(self._call("INFO", key, "FULL", *(() if count is None else ("COUNT", count))))
+        return Info.of(self._call("INFO", key, "FULL", count=count))
 
 
 @dataclass(frozen=True)
@@ -152,9 +131,5 @@ def lock_state(client: redis.Redis, key: Bytes) -> LockState | None:
     info = Locks(client).full(key)
     if info is None or not info.holders:
         return None
-    return LockState(
-        mode=info.mode,
-        holders=tuple(sorted((h.token, h.fence, h.meta) for h in info.holders)),
-        latest_deadline_ms=client.pexpiretime(key),
-        digest=digest(client, key),
-    )
+    holders = tuple(sorted((one.token, one.fence, one.meta) for one in info.holders))
+    return LockState(info.mode, holders, client.pexpiretime(key), digest(client, key))

@@ -1,4 +1,4 @@
-"""Hand-offs at about whose moment the first of the queue goes, and what must be true of each afterwards.
+"""Hand-offs at about whose moment the first of the queue goes.
 
 A round: `holder` holds a key of its own, `first` waits for it and goes at about the moment of the grant, and
 `next` waits behind. A fence that `first` has read stays good. One that it has not read is a hold that stays,
@@ -38,17 +38,20 @@ def poll(condition: Callable[[], Any], what: str) -> Any:
     return value
 
 
+def in_one_turn(control: RawConnection, commands: list[Command], where: str) -> list[Any]:
+    """The replies of commands that are sent in one write, as a "transaction" or one by one."""
+    if where == "transaction":
+        return control.pipeline([("MULTI",), *commands, ("EXEC",)])[-1]
+    return control.pipeline(commands)
+
+
 def is_busy(reply: Any) -> bool:
     return isinstance(reply, RespError) and reply.prefix == "BUSY"
 
 
-def is_gone(control: RawConnection, client_id: int) -> bool:
-    return not control.ok("CLIENT", "LIST", "ID", client_id)
-
-
 def wait_gone(control: RawConnection, client_id: int) -> None:
     """Waits until the server has closed the connection, and done what follows from it."""
-    poll(lambda: is_gone(control, client_id), f"the server to drop client {client_id}")
+    poll(lambda: not control.ok("CLIENT", "LIST", "ID", client_id), f"the server to drop client {client_id}")
     for _ in range(2):
         control.ok("PING")
 
@@ -78,7 +81,7 @@ class HandOffs:
         self.crowd = [server.raw() for _ in range(6)]
         self._asked: list[RawConnection] = []
         self.companion, self.next = WaitingClient(server, COMPANION), WaitingClient(server, NEXT)
-        self.first: WaitingClient | None = None
+        self.first = WaitingClient(server, FIRST)
         self.chance = random.Random(seed)
         self.told = self.unread = self.passed_over = 0
         self.lost: list[str] = []
@@ -91,7 +94,6 @@ class HandOffs:
         self.is_shared = script_behind
         lock, count = ("SLOCK.RLOCK", 2) if script_behind else ("SLOCK.LOCK", 1)
         assert self.control.ok("SLOCK.LOCK", key, HOLDER, HOUR)
-        self.first = self.first or WaitingClient(self.server, FIRST)
         self.first.ask(lock, key, FIRST, HOUR, "WAIT", 0)
         wait_queued(self.witness, key, 1)
         if script_behind:
@@ -121,7 +123,6 @@ class HandOffs:
 
     def fence(self) -> int:
         """The fence of the first as soon as it is there; a release that met a slow script is sent again."""
-        assert self.first
         if not self._is_released:
             select.select([self.first.connection.socket, self.control.socket], [], [], REPLY_TIMEOUT)
             if not self.first.is_answered():
@@ -130,7 +131,6 @@ class HandOffs:
 
     def read_away(self, seconds: float = 0) -> int | None:
         """What the first is sent until some moment of the next `seconds`, if anything."""
-        assert self.first
         answered = self.first.is_answered(self.chance.uniform(0, seconds))
         return self.first.fence() if answered else None
 
@@ -160,7 +160,6 @@ class HandOffs:
 
     def end(self, told: int | None, *, has_gone: bool) -> bool:
         """Judges the round, and says whether the first holds. `told`: the fence that it has read."""
-        assert self.first
         while self._asked:
             self._asked.pop().read()
         before = [told] if told else []
@@ -170,7 +169,7 @@ class HandOffs:
         if has_gone:
             self.first.connection.close()
             wait_gone(self.witness, self.first.id)
-            self.first = None
+            self.first = WaitingClient(self.server, FIRST)
         if self.is_shared:
             assert self.control.ok("SLOCK.RUNLOCK", self.key, COMPANION) == 1
         self.told += bool(told)

@@ -9,40 +9,29 @@ from harness.locks import Bytes
 # An RDB version in two bytes and a CRC-64 in eight end every payload.
 FOOTER = 10
 
-_POLYNOMIAL = 0x95AC9329AC4BC9B5  # Jones, with the bits reversed
+TABLE = list(range(256))
+for _ in range(8):
+    # The polynomial of Jones, with the bits reversed.
+    TABLE = [value >> 1 ^ (0x95AC9329AC4BC9B5 if value & 1 else 0) for value in TABLE]
 
 
-def _table() -> list[int]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return table
-
-
-_TABLE = _table()
-
-
-def crc64(data: bytes) -> int:
-    """The CRC-64 of RDB files and DUMP payloads."""
+def _crc64(data: bytes) -> int:
     crc = 0
-    table = _TABLE
     for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     return crc
 
 
 def body_of(payload: bytes) -> bytes:
     """The value, without version and checksum."""
-    assert crc64(payload[:-8]) == int.from_bytes(payload[-8:], "little"), "not the checksum of this server"
+    assert _crc64(payload[:-8]) == int.from_bytes(payload[-8:], "little"), "not the checksum of this server"
     return payload[:-FOOTER]
 
 
 def sealed(body: bytes, like: bytes) -> bytes:
     """A payload with this value, the RDB version of another payload, and a checksum that is right."""
     data = body + like[-FOOTER:-8]
-    return data + crc64(data).to_bytes(8, "little")
+    return data + _crc64(data).to_bytes(8, "little")
 
 
 def plain_dump(client: redis.Redis, key: Bytes) -> bytes:

@@ -15,9 +15,6 @@ from harness.connection_state import ConnectionState
 
 Argument = bytes | str | int | float
 
-# Reading gives up after this long, so that a server which never answers fails the test and does not hang it.
-READ_TIMEOUT = 15.0
-
 
 class RespError(Exception):
     """An error reply, with its prefix. Returned as a value by `read`, not raised."""
@@ -31,10 +28,6 @@ class RespError(Exception):
         return self.text.split(" ", 1)[0]
 
 
-class Push(list):
-    """An out-of-band message of RESP3."""
-
-
 def encode_command(*args: Argument) -> bytes:
     """The command as the RESP array of bulk strings that servers read and log."""
     parts = [b"*%d\r\n" % len(args)]
@@ -45,17 +38,14 @@ def encode_command(*args: Argument) -> bytes:
 
 
 class RawConnection:
-    """One socket to a server. Closed by the server object that made it, at the latest."""
+    """One socket to a server. A server that does not answer in `timeout` seconds fails the test."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = READ_TIMEOUT) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = 15.0) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.state = ConnectionState(self.socket, port)
         self._buffer = bytearray()
-        self._at = 0
         self.bytes_read = 0
-
-    # --- sending
 
     def send(self, *args: Argument) -> None:
         """Sends one command and does not read its reply."""
@@ -64,8 +54,6 @@ class RawConnection:
     def send_bytes(self, data: bytes) -> None:
         self.state.note(data)
         self.socket.sendall(data)
-
-    # --- sending and reading
 
     def call(self, *args: Argument) -> Any:
         """Sends one command and returns its reply; an error reply comes back as a `RespError` value."""
@@ -95,8 +83,6 @@ class RawConnection:
     def client_id(self) -> int:
         return self.ok("CLIENT", "ID")
 
-    # --- reading
-
     def read(self, timeout: float | None = None) -> Any:
         """The next reply. Maps become dicts, sets and arrays lists, null None, errors `RespError` values."""
         if timeout is None:
@@ -110,52 +96,28 @@ class RawConnection:
 
     def has_reply(self, seconds: float = 0.0) -> bool:
         """Whether the server has sent something (or closed the connection) within `seconds`."""
-        if self._at < len(self._buffer):
-            return True
-        readable, _, _ = select.select([self.socket], [], [], seconds)
-        return bool(readable)
-
-    def is_closed_by_server(self, seconds: float = 5.0) -> bool:
-        """Reads away what is left and says whether the server closes the connection within `seconds`."""
-        while self.has_reply(seconds):
-            try:
-                if not self.socket.recv(65536):
-                    return True
-            except OSError:
-                return True
-            self._at = len(self._buffer)
-        return False
+        return bool(self._buffer or select.select([self.socket], [], [], seconds)[0])
 
     def read_bytes(self, count: int) -> bytes:
         """Exactly `count` raw bytes."""
-        while len(self._buffer) - self._at < count:
+        while len(self._buffer) < count:
             self._fill()
-        data = bytes(self._buffer[self._at : self._at + count])
-        self._consume(count)
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        self.bytes_read += count
         return data
 
     def read_line(self) -> bytes:
         """Raw bytes up to CRLF or LF, without it."""
-        while True:
-            end = self._buffer.find(b"\n", self._at)
-            if end >= 0:
-                line = bytes(self._buffer[self._at : end])
-                self._consume(end + 1 - self._at)
-                return line.rstrip(b"\r")
+        while b"\n" not in self._buffer:
             self._fill()
+        return self.read_bytes(self._buffer.index(b"\n") + 1).rstrip(b"\r\n")
 
     def _fill(self) -> None:
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("the server closed the connection")
         self._buffer += data
-
-    def _consume(self, count: int) -> None:
-        self._at += count
-        self.bytes_read += count
-        if self._at > 1 << 16:
-            del self._buffer[: self._at]
-            self._at = 0
 
     def _read_value(self) -> Any:
         line = self.read_line()
@@ -176,13 +138,9 @@ class RawConnection:
             case b"$" | b"=" | b"!":
                 return self._read_bulk(kind, int(rest))
             case b"*" | b"~" | b">":
-                return self._read_array(kind, int(rest))
+                return [self._read_value() for _ in range(int(rest))] if int(rest) >= 0 else None
             case b"%":
-                return {_hashable(self._read_value()): self._read_value() for _ in range(int(rest))}
-            case b"|":
-                for _ in range(2 * int(rest)):
-                    self._read_value()
-                return self._read_value()
+                return {self._read_value(): self._read_value() for _ in range(int(rest))}
         raise AssertionError(f"not a RESP value: {line!r}")
 
     def _read_bulk(self, kind: bytes, length: int) -> Any:
@@ -192,14 +150,6 @@ class RawConnection:
         if kind == b"!":
             return RespError(data.decode("utf-8", "replace"))
         return data[4:] if kind == b"=" else data
-
-    def _read_array(self, kind: bytes, length: int) -> Any:
-        if length < 0:
-            return None
-        items = [self._read_value() for _ in range(length)]
-        return Push(items) if kind == b">" else items
-
-    # --- leaving
 
     def close(self) -> None:
         self.socket.close()
@@ -214,7 +164,3 @@ class RawConnection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import redis
 
-from harness.raw import encode_command
 from harness.server import Server
 from harness.wait import wait_until
 
 Command = list[bytes]
 
-# What a primary says by itself: it keeps the link alive and is nobody's effect.
-KEEPALIVE = {b"PING", b"REPLCONF"}
 
-
-def replica_of(replica: Server, primary: Server, *, timeout: float = 30.0) -> None:
+def replica_of(replica: Server, primary: Server) -> None:
     """Makes one server the replica of another and waits until it has everything."""
-    client = replica.client()
-    client.execute_command("REPLICAOF", "127.0.0.1", primary.port)
-    wait_synced(primary, replica, timeout=timeout)
+    replica.client().execute_command("REPLICAOF", "127.0.0.1", primary.port)
+    wait_synced(primary, replica)
 
 
-def wait_synced(primary: Server, replica: Server, *, timeout: float = 30.0) -> None:
+def wait_synced(primary: Server, replica: Server) -> None:
     """Waits until the link is up and the replica has applied all that the primary has sent."""
     at_primary, at_replica = primary.client(), replica.client()
 
@@ -38,7 +33,7 @@ def wait_synced(primary: Server, replica: Server, *, timeout: float = 30.0) -> N
             return False
         return state["slave_repl_offset"] == at_primary.info("replication")["master_repl_offset"]
 
-    wait_until(is_level, timeout, f"{replica} to be level with {primary}")
+    wait_until(is_level, 30, f"{replica} to be level with {primary}")
     at_primary.close()
     at_replica.close()
 
@@ -58,20 +53,16 @@ class ReplicationStream:
         self._link = primary.raw()
         # Without the capability "eof" the snapshot comes with its length, and the stream right behind it.
         self._link.ok("REPLCONF", "capa", "psync2")
-        reply = self._link.ok("PSYNC", "?", "-1")
-        kind, _, offset = reply.split(b" ")
-        assert kind == b"FULLRESYNC", reply
-        self._skip_snapshot()
-        self._offset = int(offset)
-        self._origin = self._link.bytes_read
-        self.database = -1
-
-    def _skip_snapshot(self) -> None:
+        kind, _, offset = self._link.ok("PSYNC", "?", "-1").split(b" ")
+        assert kind == b"FULLRESYNC", kind
         header = b""
         while not header:  # a primary that is still writing its snapshot sends empty lines
             header = self._link.read_line()
         assert header.startswith(b"$"), header
         self._link.read_bytes(int(header[1:]))
+        self._offset = int(offset)
+        self._origin = self._link.bytes_read
+        self.database = -1
 
     def commands(self, *, keep_select: bool = False) -> list[Command]:
         """What was replicated since the last call (or the start), up to this moment on the primary."""
@@ -84,7 +75,7 @@ class ReplicationStream:
                 self.database = int(command[1])
                 if not keep_select:
                     continue
-            if name not in KEEPALIVE:
+            if name not in (b"PING", b"REPLCONF"):  # by which a primary keeps the link alive
                 commands.append(command)
         return commands
 
@@ -98,26 +89,21 @@ class ReplicationStream:
         inside = False
         for command in self.commands():
             name = command[0].upper()
-            if name == b"MULTI":
-                inside = True
+            if name == b"MULTI" or (not inside and name != b"EXEC"):
                 units.append([])
-            elif name == b"EXEC":
-                inside = False
-            elif inside:
-                units[-1].append(command)
+            if name in (b"MULTI", b"EXEC"):
+                inside = name == b"MULTI"
             else:
-                units.append([command])
+                units[-1].append(command)
         return units
 
     @staticmethod
     def replay(commands: list[Command], target: Server) -> None:
         """Feeds commands to another server as an append-only file would, and fails on an error reply."""
-        link = target.raw()
-        link.send_bytes(b"".join(encode_command(*command) for command in commands))
-        for command in commands:
-            reply = link.read()
+        with target.raw() as link:
+            replies = link.pipeline([tuple(command) for command in commands])
+        for command, reply in zip(commands, replies, strict=True):
             assert not isinstance(reply, Exception), f"{command!r} answered {reply!r}"
-        link.close()
 
     def close(self) -> None:
         self._link.close()

@@ -5,15 +5,8 @@ from __future__ import annotations
 from harness.locks import Locks, LockState, lock_state
 from harness.server import Server
 
-WRITER_KEY = b"sample:writer"
-READERS_KEY = b"sample:readers"
-BINARY_KEY = b"sample:\x00\r\n\xff"
 HISTORY_KEY = b"sample:history"
 OTHER_DATABASE = 3
-
-WRITER_TOKEN = bytes(range(255))
-READER_TOKENS = (b"\x00", b"two\r\n$3\r\n", b"\xff" * 255)
-LONG_META = bytes(range(256)) * 4
 
 # Far enough away that no sample dies during a test, and no two alike.
 TTLS_MS = (300_000, 600_000, 450_000)
@@ -24,18 +17,14 @@ Sample = tuple[int, bytes]
 def take_samples(server: Server) -> dict[Sample, LockState]:
     """Takes the sample locks and returns their states by (database, key)."""
     locks = Locks(server.client())
-    assert locks.lock(WRITER_KEY, WRITER_TOKEN, TTLS_MS[0], meta=LONG_META)
-    for token, ttl, meta in zip(READER_TOKENS, TTLS_MS, (None, b"", b"\x00\r\n\xff"), strict=True):
-        assert locks.rlock(READERS_KEY, token, ttl, meta=meta)
-    assert locks.lock(BINARY_KEY, b"\r\n", 86_400_000)
-    _make_history(locks)
+    assert locks.lock(b"sample:writer", bytes(range(255)), TTLS_MS[0], meta=bytes(range(256)) * 4)
+    assert locks.lock(b"sample:\x00\r\n\xff", b"\r\n", 86_400_000)
+    readers = {b"\x00": None, b"two\r\n$3\r\n": b"", b"\xff" * 255: b"\x00\r\n\xff"}
+    for (token, meta), ttl in zip(readers.items(), TTLS_MS, strict=True):
+        assert locks.rlock(b"sample:readers", token, ttl, meta=meta)
     elsewhere = Locks(server.client(db=OTHER_DATABASE))
-    assert elsewhere.rlock(WRITER_KEY, b"same name, other database", TTLS_MS[1], meta=b"m")
-    return sample_states(server)
-
-
-def _make_history(locks: Locks) -> None:
-    """A lock that has been through every command: what counts is the state it ended in."""
+    assert elsewhere.rlock(b"sample:writer", b"same name, other database", TTLS_MS[1], meta=b"m")
+    # A lock that has been through every command: what counts is the state it ended in.
     key = HISTORY_KEY
     assert locks.lock(key, b"gone", 1000)
     assert locks.unlock(key, b"gone")
@@ -47,6 +36,7 @@ def _make_history(locks: Locks) -> None:
     assert locks.downgrade(key, b"stays", 4000)
     assert locks.rlock(key, b"joins", 700_000)
     assert locks.extend(key, b"stays", 800_000)
+    return sample_states(server)
 
 
 def sample_states(server: Server) -> dict[Sample, LockState]:

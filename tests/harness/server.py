@@ -1,7 +1,7 @@
 """A private server: its own directory, its own port, and nothing left of it afterwards.
 
-A server may be SIGSTOPped, killed and restarted by a test; whatever happens, it is gone when the test
-process is gone, and a crash that no assertion noticed still fails the test (`check`).
+Whatever a test does to it, it is gone when the test process is gone, and a crash that no assertion noticed
+still fails the test (`check`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from harness.connection_state import NotedConnection
 from harness.raw import RawConnection
 from harness.settings import (
     DEFAULT_SETTINGS,
-    OPTIONAL_SETTINGS,
     free_port,
     module_path,
     server_binary,
@@ -63,7 +62,8 @@ class Server:
     """One server process with the module loaded.
 
     Settings are keywords (`appendonly=True`, `slock_max_ttl_ms=1000`); `module_args` follow the path in
-    `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests.
+    `loadmodule`; `module=False` starts a bare server; `environment` is added to that of the tests. Where a
+    test sets `config_text`, it is the whole configuration file of the next start.
     Start servers from the main thread only: see `_die_with_parent`.
     """
 
@@ -87,8 +87,9 @@ class Server:
         self._module = module
         self._module_args = list(module_args)
         self._environment = dict(environment or {})
-        self._settings: dict[str, object] = {**DEFAULT_SETTINGS, **OPTIONAL_SETTINGS}
+        self._settings: dict[str, object] = dict(DEFAULT_SETTINGS)
         self.configure(**settings)
+        self.config_text = ""
         self._clients: list[redis.Redis] = []
         self._raw: list[RawConnection] = []
         self.is_paused = False
@@ -111,24 +112,17 @@ class Server:
         for _ in range(5):
             seen = len(self.log())
             self._spawn()
-            if self._comes_up():
+            wait_until(lambda: not self.is_running or self._answers(), START_TIMEOUT, f"{self} to start")
+            if self.is_running:
                 return self
+            self._forget_process()
             output = self.log()[seen:]
-            refused = [name for name in OPTIONAL_SETTINGS if name in output and name in self._settings]
-            if refused:
-                del self._settings[refused[0]]
-            elif "Address already in use" in output:
-                self.port = free_port()
-                if "cluster-port" in self._settings:
-                    self._settings["cluster-port"] = free_port()
-            else:
+            if "Address already in use" not in output:
                 raise ServerError(f"{self} did not start:\n{output[-3000:]}")
+            self.port = free_port()
+            if "cluster-port" in self._settings:
+                self._settings["cluster-port"] = free_port()
         raise ServerError(f"{self} did not start in five tries")
-
-    def starts(self) -> bool:
-        """Whether the server comes up with its settings; for settings that it should refuse."""
-        self._spawn()
-        return self._comes_up()
 
     def stop(self, *, save: bool = False) -> None:
         """Shuts down in order and asks for a clean exit. Nothing to do when the test ended it already."""
@@ -146,7 +140,7 @@ class Server:
             self._forget_process()
         if status != 0:
             raise ServerError(f"{self} ended with status {status} at its shutdown:\n{self.log()[-3000:]}")
-        self._check_log()
+        self.check()
 
     def _accepts_shutdown(self, save: bool) -> bool:
         """False while the server has a reason to wait, as a new replica has that writes its first log."""
@@ -177,11 +171,12 @@ class Server:
     def pause(self) -> None:
         """SIGSTOP: the server lags behind without knowing it."""
         self.is_paused = True
-        self._signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         self.is_paused = False
-        self._signal(signal.SIGCONT)
+        if self.is_running:
+            os.kill(self.pid, signal.SIGCONT)
 
     def discard(self) -> None:
         """Ends the process whatever state it is in, and removes the directory."""
@@ -204,14 +199,10 @@ class Server:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self.is_running:
-            os.kill(self.pid, number)
-
     def _spawn(self) -> None:
         assert self.process is None, f"{self} runs already"
         config = self.directory / "server.conf"
-        config.write_text(self._config_text())
+        config.write_text(self.config_text or self._settings_text())
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [server_binary(), str(config)],
@@ -224,7 +215,7 @@ class Server:
                 preexec_fn=_die_with_parent,
             )
 
-    def _config_text(self) -> str:
+    def _settings_text(self) -> str:
         lines = [f"port {self.port}", f"dir {self.directory}"]
         own = {name: value for name, value in self._settings.items() if name.startswith("slock.")}
         lines += [f"{n} {setting_value(v)}" for n, v in self._settings.items() if n not in own]
@@ -233,23 +224,11 @@ class Server:
         lines += [f"{n} {setting_value(v)}" for n, v in own.items()]
         return "\n".join(lines) + "\n"
 
-    def _comes_up(self) -> bool:
-        def answers_or_ended() -> bool:
-            return not self.is_running or self._answers()
-
-        wait_until(answers_or_ended, START_TIMEOUT, f"{self} to start")
-        if self.is_running:
-            return True
-        self._forget_process()
-        return False
-
     def _answers(self) -> bool:
         try:
             with RawConnection(self.port, timeout=5) as probe:
-                return (
-                    probe.call("PING") == b"PONG"
-                    and probe.call("INFO", "server").find(b"process_id:%d\r\n" % self.pid) > 0
-                )
+                is_ready = probe.call("PING") == b"PONG"
+                return is_ready and b"process_id:%d\r\n" % self.pid in probe.call("INFO", "server")
         except (OSError, AttributeError):
             return False
 
@@ -316,19 +295,18 @@ class Server:
 
     def check(self) -> None:
         """Fails when the server died by itself or logged a crash."""
+        log, checked = self.log(), self._checked_log
+        self._checked_log = len(log)
         if self.process is not None and self.process.poll() is not None:
             status = self.process.returncode
             self._forget_process()
-            self._checked_log = len(self.log())
             raise ServerError(f"{self} died with status {status}:\n{self.log_excerpt()}")
-        self._check_log()
-
-    def _check_log(self) -> None:
-        log = self.log()
-        found = FATAL_LOG.search(log, self._checked_log)
-        self._checked_log = len(log)
+        found = FATAL_LOG.search(log, checked)
         if found:
             raise ServerError(f"{self} logged {found.group()!r}:\n{self.log_excerpt()}")
+
+
+MakeServer = Callable[..., Server]
 
 
 @atexit.register

@@ -9,12 +9,6 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-# Settings that not every server knows; one that it refuses at its start is left out on the next try.
-OPTIONAL_SETTINGS = {
-    # A replica or an AOF that does not understand what it is told must not go on quietly.
-    "propagation-error-behavior": "panic",
-}
-
 DEFAULT_SETTINGS = {
     "bind": "127.0.0.1",
     "save": "",
@@ -24,12 +18,19 @@ DEFAULT_SETTINGS = {
     "repl-diskless-sync": "no",
     "repl-diskless-sync-delay": "0",
     "shutdown-timeout": "0",
+    # A replica or an AOF that does not understand what it is told must not go on quietly.
+    "propagation-error-behavior": "panic",
     # What was answered is in the log when a test kills the server. `everysec` puts a write off for up to
     # two seconds while the disk is busy with the fsync before; who wants it calls `wait_until_logged`.
     "appendfsync": "no",
 }
 
 _given_ports: set[int] = set()
+
+
+def rounds(short: int, full: int) -> int:
+    """How much a test does: `full` where SLOCK_THOROUGH is set, as `make test-servers` does; else `short`."""
+    return full if os.environ.get("SLOCK_THOROUGH") else short
 
 
 def module_path() -> Path:

@@ -100,11 +100,17 @@ class Line:
         return self.join("SLOCK.UPGRADE", token, ttl, wait=wait)
 
     def join(self, command: str, token: str, ttl: int = HOUR, *, wait: int = 0) -> WaitingClient:
-        """Sends the request and returns when it waits (or has been answered already)."""
-        waiter = WaitingClient(self.server, token, database=self.database)
-        waiter.ask(command, self.key, token, ttl, "WAIT", wait)
+        return self.ask(token, command, self.key, token, ttl, "WAIT", wait)
+
+    def ask(self, token: str, *command: Argument, **connection: int) -> WaitingClient:
+        """Sends a request and returns when it waits (or has been answered already)."""
+        waiter = WaitingClient(self.server, token, **{"database": self.database, **connection})
+        waiter.ask(*command)
         self.wait_until_waiting(waiter)
         return waiter
+
+    def several(self) -> list[WaitingClient]:
+        return [self.write("w1"), self.read("r1"), self.read("r2"), self.write("w2", wait=HOUR)]
 
     def wait_until_waiting(self, waiter: WaitingClient) -> None:
         wait_until(
@@ -113,17 +119,17 @@ class Line:
             f"{waiter} to wait",
         )
 
-    def info(self) -> Info | None:
-        return self.locks.full(self.key)
+    def info(self, key: str | None = None) -> Info | None:
+        return self.locks.full(key or self.key)
 
-    def queued(self) -> list[str]:
+    def queued(self, key: str | None = None) -> list[str]:
         """The tokens that wait, in order."""
-        info = self.info()
+        info = self.info(key)
         return [waiter.token.decode() for waiter in info.queue or ()] if info else []
 
-    def holders(self) -> list[str]:
+    def holders(self, key: str | None = None) -> list[str]:
         """The tokens that hold, sorted."""
-        info = self.info()
+        info = self.info(key)
         return sorted(holder.token.decode() for holder in info.holders or ()) if info else []
 
     def release(self, token: str) -> int:
