@@ -1,6 +1,6 @@
 //! What the commands share: they are the primary's, run one operation, and answer errors.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use slock_core::{LockError, LockManager, Timestamp};
 
@@ -29,5 +29,8 @@ pub fn operate<'c, R>(
 
 /// The names of these keys.
 pub fn names<'a>(keys: &[Str<'a>]) -> SmallVec<[&'a [u8]; 1]> {
-    keys.iter().map(|key| key.bytes()).collect()
+    match keys {
+        [key] => smallvec![key.bytes()],
+        _ => keys.iter().map(|key| key.bytes()).collect(),
+    }
 }

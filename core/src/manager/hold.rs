@@ -24,16 +24,7 @@ impl LockManager {
         mode: Option<Mode>,
     ) -> Result<bool, LockError> {
         self.open(store, now, lock.db, &[lock.name], token);
-        let released = match lock_at(store, 0)? {
-            Some(held) if mode.is_none_or(|mode| mode == held.mode()) => {
-                held.holder(token, now.unix_ms()).map(|own| own.fence)
-            }
-            _ => None,
-        };
-        if let Some(fence) = released {
-            self.drop_hold(store, 0, now, lock, token, fence);
-        }
-        Ok(released.is_some())
+        self.drop_hold(store, 0, now, lock, token, mode)
     }
 
     /// Ends the holds of `token` on all these names, in whichever mode. How many there were.
@@ -49,16 +40,15 @@ impl LockManager {
         token: &[u8],
     ) -> Result<usize, LockError> {
         self.open(store, now, db, names, token);
-        let mut held = Vec::new();
+        for at in 0..names.len() {
+            lock_at(store, at)?;
+        }
+        let mut released = 0;
         for (at, name) in names.iter().enumerate() {
-            if let Some(own) = hold_at(store, at, token, now)? {
-                held.push((at, LockIdRef { db, name }, own.fence));
-            }
+            let was_held = self.drop_hold(store, at, now, LockIdRef { db, name }, token, None)?;
+            released += usize::from(was_held);
         }
-        for (at, lock, fence) in &held {
-            self.drop_hold(store, *at, now, *lock, token, *fence);
-        }
-        Ok(held.len())
+        Ok(released)
     }
 
     /// Moves the deadlines of all these holds of `token` to `ttl_ms` from now. False, and nothing
@@ -148,14 +138,14 @@ impl LockManager {
         for (at, name) in names.iter().enumerate() {
             let own = hold_at(store, at, token, now).ok().flatten();
             let lock = LockIdRef { db, name };
-            if let Some(fence) =
-                own.map(|own| own.fence).filter(|fence| self.ephemeral.has_ended(*fence, lock))
-            {
-                self.drop_hold(store, at, now, lock, token, fence);
+            if own.is_some_and(|own| self.ephemeral.has_ended(own.fence, lock)) {
+                // It is there, as was just seen.
+                let _ = self.drop_hold(store, at, now, lock, token, None);
             }
         }
     }
 
+    /// Ends the hold of `token` at this position, if it has one in `mode` (in any, if `None`). Whether it had.
     pub(super) fn drop_hold(
         &mut self,
         store: &mut impl LockStore,
@@ -163,17 +153,19 @@ impl LockManager {
         now: Timestamp,
         lock: LockIdRef<'_>,
         token: &[u8],
-        fence: u64,
-    ) {
-        let Ok(Some(held)) = lock_at(store, at) else { return };
-        let event = if held.mode() == Mode::Read { Event::Runlock } else { Event::Unlock };
-        if let Some(own) = held.holder(token, now.unix_ms()) {
-            self.counters.holds.record(now.unix_ms().saturating_sub(own.since_ms));
-        }
+        mode: Option<Mode>,
+    ) -> Result<bool, LockError> {
+        let held = lock_at(store, at)?.filter(|held| mode.is_none_or(|mode| mode == held.mode()));
+        let own = held.and_then(|held| Some((held.mode(), held.holder(token, now.unix_ms())?)));
+        let Some((mode, own)) = own else { return Ok(false) };
+        let (fence, held_ms) = (own.fence, now.unix_ms().saturating_sub(own.since_ms));
+        let event = if mode == Mode::Read { Event::Runlock } else { Event::Unlock };
+        self.counters.holds.record(held_ms);
         self.commit(store, at, now, lock, Change::Release { token }, event);
         self.ephemeral.end(fence, lock);
         self.counters.releases += 1;
         self.mark_all(lock.db, &[lock.name]);
+        Ok(true)
     }
 
     /// Dates an effect and commits it. What it drops because its time was up ends with no connection any

@@ -190,7 +190,8 @@ impl LockManager {
         for (at, name) in names.iter().enumerate() {
             match hold_at(store, at, &token, now) {
                 Ok(Some(own)) if own.fence == fence => {
-                    self.drop_hold(store, at, now, LockIdRef { db, name }, &token, fence);
+                    // It is there, as was just seen.
+                    let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, &token, None);
                 }
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
                 // It has ended in another way.
@@ -428,6 +429,9 @@ impl LockManager {
     /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
     /// have to wait for it where they could have read beside it.
     pub(super) fn hold_changed(&mut self, lock: LockIdRef<'_>, token: &[u8]) {
+        if self.waitlist.is_empty() {
+            return;
+        }
         let (Some(token), Some(queue)) = (self.waitlist.token_id(token), self.waitlist.queue_at(lock)) else {
             return;
         };
