@@ -1,6 +1,7 @@
 //! Who and where: names of locks, numbers of requests, tokens and connections. Imports nothing else.
 
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use hashbrown::Equivalent;
@@ -64,6 +65,13 @@ impl RequestId {
         Self(self.0 + 1)
     }
 }
+
+/// The number of a channel on which requests are answered. Who speaks to channels gives it, and never twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChannelId(pub NonZeroU32);
+
+/// What the caller knows a request's user and command by; only kept here.
+pub type CallerId = u32;
 
 /// The server's number of a client's connection.
 pub type ConnectionId = u64;

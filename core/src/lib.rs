@@ -41,15 +41,16 @@ mod store;
 mod tests;
 mod time;
 
-pub use clients::Clients;
+pub use clients::{Clients, NotGranted};
 pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
-pub use ids::{ConnectionId, LockId, LockIdRef, RequestId};
+pub use ids::{CallerId, ChannelId, ConnectionId, LockId, LockIdRef, RequestId};
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
-    AcquireOutcome, AcquireRequest, Counters, LockManager, ProbePosition, TimeSlice, WaitPolicy, WaitResult,
+    AcquireOutcome, AcquireRequest, Answer, Counters, LockManager, ProbePosition, ReplyTo, TimeSlice,
+    WaitPolicy, WaitResult,
 };
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::hold::deadline_ms;
 use super::lock_manager::LockManager;
 use super::lookup::{hold_at, lock_at};
-use super::request::{AcquireOutcome, AcquireRequest, WaitPolicy, WaitResult};
+use super::request::{AcquireOutcome, AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
 use crate::deadlock;
 use crate::effect::{Change, Event};
 use crate::error::LockError;
@@ -84,11 +84,22 @@ impl LockManager {
     /// Withdraws a waiting request: its client has gone, or cannot wait. False if it does not wait. Touches
     /// no lock, so that it can be called wherever the server says so.
     pub fn cancel(&mut self, request: RequestId) -> bool {
-        let Some(waiter) = self.waitlist.remove(request) else { return false };
+        self.leave(request).is_some()
+    }
+
+    fn leave(&mut self, request: RequestId) -> Option<Waiter> {
+        let waiter = self.waitlist.remove(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody.
         self.search_again.extend(self.waitlist.of_token(waiter.token_id));
-        true
+        Some(waiter)
+    }
+
+    /// Ends the wait of a request without a grant.
+    pub(super) fn finish(&mut self, request: RequestId, result: WaitResult) {
+        let Some(waiter) = self.leave(request) else { return };
+        self.counters.wait_timeouts += u64::from(result == WaitResult::TimedOut);
+        self.answer(request, waiter, result);
     }
 
     /// Ends the wait of each request of `token` for this lock, alone or among others, as if its time had run out.
@@ -96,8 +107,9 @@ impl LockManager {
     pub fn withdraw(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
         let requests = self.waitlist.of_token_at(token, lock);
         for request in &requests {
-            self.cancel(*request);
-            self.results.push((*request, WaitResult::TimedOut));
+            if let Some(waiter) = self.leave(*request) {
+                self.answer(*request, waiter, WaitResult::TimedOut);
+            }
         }
         self.counters.cancels += requests.len() as u64;
         requests.len()
@@ -198,10 +210,11 @@ impl LockManager {
         request: &AcquireRequest<'_>,
         gives_up_ms: Option<u64>,
     ) -> Result<RequestId, LockError> {
-        if self.waitlist.len() >= self.max_waiters {
-            return Err(LockError::QueueFull(self.max_waiters));
-        }
-        let id = self.waitlist.push(&NewWaiter {
+        let (channel, tag) = match request.reply_to {
+            ReplyTo::Client => (None, &[][..]),
+            ReplyTo::Channel { channel, tag } => (Some(channel), tag),
+        };
+        let new = NewWaiter {
             db: request.db,
             names: request.names,
             token: request.token,
@@ -211,9 +224,22 @@ impl LockManager {
             limit: request.limit,
             client: request.client,
             is_ephemeral: request.is_ephemeral,
+            caller: request.caller,
+            channel,
+            tag,
             arrived_ms: now.monotonic_ms(),
             gives_up_ms,
-        });
+        };
+        if let Some(same) = channel.and_then(|_| self.waitlist.same_on_channel(&new)) {
+            self.waitlist.renew(same, &new);
+            // With another limit it may be let in.
+            new.names.iter().for_each(|name| self.mark_name(LockIdRef { db: new.db, name }));
+            return Ok(same);
+        }
+        if self.waitlist.len() >= self.max_waiters {
+            return Err(LockError::QueueFull(self.max_waiters));
+        }
+        let id = self.waitlist.push(&new);
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         if let Some(cycle) = deadlock::closed_by(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
             self.waitlist.remove(id);

@@ -17,6 +17,8 @@ pub struct Counters {
     pub wait_timeouts: u64,
     /// Requests that were withdrawn while they waited; see [`LockManager::withdraw`](super::LockManager::withdraw).
     pub cancels: u64,
+    /// Requests that left because nobody listened to their channel.
+    pub unheard: u64,
     /// Requests refused because owners would wait for each other in a cycle.
     pub deadlocks: u64,
     /// How long the requests of `handoffs` waited.

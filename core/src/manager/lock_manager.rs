@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
-use super::request::WaitResult;
+use super::request::{Answer, WaitResult};
 use crate::error::LockError;
 use crate::fence::Fences;
-use crate::ids::{ConnectionId, LockIdRef, RequestId};
-use crate::queue::{QueueId, Waitlist};
+use crate::ids::{ChannelId, ConnectionId, LockIdRef, RequestId};
+use crate::queue::{QueueId, Waiter, Waitlist};
 use crate::time::Timestamp;
 
 /// What a manager had to forget; to drop it may take more than a moment.
@@ -48,7 +48,11 @@ pub struct LockManager {
     pub(super) resigned: Option<(RequestId, LockError)>,
     /// Steps of [`LockManager::serve_queues`] so far.
     pub(super) steps: usize,
-    pub(super) results: Vec<(RequestId, WaitResult)>,
+    /// Channels to which nobody listens any more, whose requests have not all left.
+    pub(super) unheard: BTreeSet<ChannelId>,
+    /// Connections that have closed and with which requests end that are answered on channels.
+    pub(super) closed_askers: BTreeSet<ConnectionId>,
+    pub(super) answers: Vec<Answer>,
 }
 
 /// How far a look at all queues of a database has come.
@@ -77,7 +81,9 @@ impl Default for LockManager {
             search_again: BTreeSet::new(),
             resigned: None,
             steps: 0,
-            results: Vec::new(),
+            unheard: BTreeSet::new(),
+            closed_askers: BTreeSet::new(),
+            answers: Vec::new(),
         }
     }
 }
@@ -131,12 +137,15 @@ impl LockManager {
         self.database_changed(Some(second));
     }
 
-    /// This connection has closed. Its holds end in [`LockManager::serve_queues`], and until then count as
+    /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds end in [`LockManager::serve_queues`], and until then count as
     /// held for everybody but their owner.
     pub fn connection_closed(&mut self, connection: ConnectionId) {
         if self.ephemeral.close(connection) {
             self.not_served_up_to = None;
             self.retry_ended_ms = None;
+        }
+        if self.waitlist.first_bound_to(connection).is_some() {
+            self.closed_askers.insert(connection);
         }
     }
 
@@ -161,15 +170,28 @@ impl LockManager {
         self.resigned.is_some()
     }
 
-    /// How waits have ended since the last call.
-    pub fn take_results(&mut self) -> Vec<(RequestId, WaitResult)> {
-        mem::take(&mut self.results)
+    /// Nobody listens to this channel any more: its requests leave, without an answer, in
+    /// [`LockManager::serve_queues`] or [`LockManager::end_waits`].
+    pub fn channel_closed(&mut self, channel: ChannelId) {
+        if self.waitlist.has_channel(channel) {
+            self.unheard.insert(channel);
+        }
     }
 
-    /// Whether there are results to take.
+    /// How waits have ended since the last call.
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        mem::take(&mut self.answers)
+    }
+
+    /// Whether there are answers to take.
     #[must_use]
-    pub fn has_results(&self) -> bool {
-        !self.results.is_empty()
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    pub(super) fn answer(&mut self, request: RequestId, waiter: Waiter, result: WaitResult) {
+        let channel = waiter.channel.map(|channel| (channel, waiter.tag));
+        self.answers.push(Answer { request, channel, result });
     }
 
     /// For how many milliseconds from now no new hold is given, if for any.
@@ -184,6 +206,12 @@ impl LockManager {
         }
     }
 
+    pub(super) fn mark_name(&mut self, lock: LockIdRef<'_>) {
+        if let Some(queue) = self.waitlist.queue_at(lock) {
+            self.mark(queue);
+        }
+    }
+
     pub(super) fn mark_changed_outside(&mut self, queue: QueueId) {
         self.waitlist.set_changed_outside(queue, true);
         self.mark(queue);
@@ -194,9 +222,7 @@ impl LockManager {
             return;
         }
         for name in names {
-            if let Some(queue) = self.waitlist.queue_at(LockIdRef { db, name }) {
-                self.mark(queue);
-            }
+            self.mark_name(LockIdRef { db, name });
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::error::LockError;
-use crate::ids::{ConnectionId, RequestId};
+use crate::ids::{CallerId, ChannelId, ConnectionId, RequestId};
 use crate::mode::Want;
 
 /// A request for a hold.
@@ -27,8 +27,27 @@ pub struct AcquireRequest<'a> {
     pub limit: Option<NonZeroU32>,
     /// The connection that asks; 0 where there is none.
     pub client: ConnectionId,
-    /// Whether the hold shall end with that connection.
+    /// Whether the hold shall end with that connection, and the request with it, where it is answered on a channel.
     pub is_ephemeral: bool,
+    /// Its user and command.
+    pub caller: CallerId,
+    /// Where it is answered if it has to wait.
+    pub reply_to: ReplyTo<'a>,
+}
+
+/// Where a request is answered that has to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyTo<'a> {
+    /// The client that asked.
+    Client,
+    /// Whoever listens to a channel. If the same keys are asked for again by the same token and in the same mode
+    /// while it waits, that is the same request, in its place, with what is new.
+    Channel {
+        /// The channel.
+        channel: ChannelId,
+        /// What the answer is known by there.
+        tag: &'a [u8],
+    },
 }
 
 /// How long a request is willing to wait.
@@ -51,6 +70,17 @@ pub enum AcquireOutcome {
     Refused,
     /// It waits. Its [`WaitResult`] comes later.
     Waiting(RequestId),
+}
+
+/// The end of a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The request.
+    pub request: RequestId,
+    /// The channel and the tag, unless its client is answered.
+    pub channel: Option<(ChannelId, Box<[u8]>)>,
+    /// How it ended.
+    pub result: WaitResult,
 }
 
 /// How a wait ended.

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::acquire::{Admissions, Asker, same_hold};
 use super::lock_manager::{LockManager, Scan};
 use super::lookup::hold_at;
-use super::request::{AcquireRequest, WaitPolicy, WaitResult};
-use crate::clients::Clients;
+use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
+use crate::clients::{Clients, NotGranted};
 use crate::deadlock;
 use crate::error::LockError;
 use crate::ids::{LockIdRef, RequestId};
@@ -45,7 +45,7 @@ impl LockManager {
     /// Whether there is nothing to do now or later: nobody waits, and no hold ends with a connection.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waitlist.is_empty() && self.ephemeral.is_empty() && self.results.is_empty()
+        self.waitlist.is_empty() && self.ephemeral.is_empty() && self.answers.is_empty()
     }
 
     /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
@@ -56,6 +56,8 @@ impl LockManager {
             || !self.revisit.is_empty()
             || !self.search_again.is_empty()
             || self.resigned.is_some()
+            || !self.unheard.is_empty()
+            || !self.closed_askers.is_empty()
             || (self.ephemeral.has_work() && self.retry_ended_ms.is_none())
     }
 
@@ -100,6 +102,7 @@ impl LockManager {
             self.steps = self.steps.wrapping_add(1);
             let worked = [
                 self.end_next_wait(now),
+                self.drop_next_without_listener(),
                 self.end_next_hold_of_closed(store, now),
                 self.check_next_ephemeral(store, now),
                 self.serve_next_queue(store, clients, now),
@@ -117,7 +120,7 @@ impl LockManager {
     /// Answers the requests that have waited long enough, and leaves those behind them to
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
-        while slice().is_some_and(|now| self.end_next_wait(now)) {}
+        while slice().is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener()) {}
     }
 
     /// Looks whether this node still serves the names that are waited for, one key for each request at
@@ -162,6 +165,27 @@ impl LockManager {
         let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
         self.finish(request, WaitResult::TimedOut);
         true
+    }
+
+    /// Takes out the next request whose answer nobody would hear, or whose connection has closed.
+    fn drop_next_without_listener(&mut self) -> bool {
+        if let Some(channel) = self.unheard.first().copied() {
+            match self.waitlist.first_on_channel(channel) {
+                Some(request) => self.leave_unheard(request),
+                None => drop(self.unheard.remove(&channel)),
+            }
+            return true;
+        }
+        let Some(connection) = self.closed_askers.first().copied() else { return false };
+        match self.waitlist.first_bound_to(connection) {
+            Some(request) => drop(self.cancel(request)),
+            None => drop(self.closed_askers.remove(&connection)),
+        }
+        true
+    }
+
+    fn leave_unheard(&mut self, request: RequestId) {
+        self.counters.unheard += u64::from(self.cancel(request));
     }
 
     /// Ends the next hold of a connection that has closed, on all its names.
@@ -270,6 +294,13 @@ impl LockManager {
         if self.resigned.as_ref().is_some_and(|(last, _)| request <= *last) {
             return;
         }
+        if waiter.channel.is_some_and(|channel| self.unheard.contains(&channel)) {
+            return self.leave_unheard(request);
+        }
+        if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
+            self.cancel(request);
+            return;
+        }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
         }
@@ -285,9 +316,13 @@ impl LockManager {
             Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),
             Assessment::Clear(admissions) => {
                 let Some(waiter) = self.waitlist.get(request) else { return };
-                match clients.may_be_granted(request, waiter, &names) {
+                match clients.may_be_granted(waiter, &names) {
                     Ok(()) => self.serve(store, now, request, &names, &admissions),
-                    Err(error) => self.finish(request, WaitResult::Failed(error)),
+                    Err(NotGranted::Failed(error)) => self.finish(request, WaitResult::Failed(error)),
+                    Err(NotGranted::Unheard) => {
+                        self.unheard.extend(waiter.channel);
+                        self.leave_unheard(request);
+                    }
                 }
             }
         }
@@ -375,6 +410,8 @@ impl LockManager {
                     limit: waiter.limit,
                     client: waiter.client,
                     is_ephemeral: waiter.is_ephemeral,
+                    caller: waiter.caller,
+                    reply_to: ReplyTo::Client,
                 };
                 self.grant(store, now, &asked, admissions)
             }
@@ -387,8 +424,8 @@ impl LockManager {
             self.counters.waits.record(waited_ms);
         }
         let result = granted.map_or_else(WaitResult::Failed, WaitResult::Granted);
-        self.results.push((request, result));
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
+        self.answer(request, waiter, result);
     }
 
     /// Other requests of this token for the same names will hold what they wait for, or can never have it.
@@ -401,14 +438,6 @@ impl LockManager {
             sibling.is_some_and(|sibling| sibling.queues.iter().any(|queue| queues.contains(queue)))
         };
         self.revisit.extend(siblings.filter(shares));
-    }
-
-    /// Ends the wait of a request without a grant.
-    fn finish(&mut self, request: RequestId, result: WaitResult) {
-        let is_over = result == WaitResult::TimedOut;
-        if if is_over { self.time_out(request) } else { self.cancel(request) } {
-            self.results.push((request, result));
-        }
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.

@@ -9,7 +9,7 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            assert!(self.tokens[&waiter.token].requests.contains(request));
+            assert!(self.tokens[&waiter.token].requests.contains(*request));
             assert_eq!(self.tokens[&waiter.token].id, waiter.token_id);
             if let Some(at_ms) = waiter.gives_up_ms {
                 assert!(self.give_ups.contains(&(at_ms, *request)));
@@ -37,6 +37,13 @@ impl Waitlist {
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
         let ends = self.waiters.iter().filter_map(|(id, waiter)| Some((waiter.own_hold_ends_ms?, *id)));
         assert_eq!(self.own_hold_ends, ends.collect());
+        let on_channel = |(id, waiter): (&RequestId, &Box<Waiter>)| Some((waiter.channel?, *id));
+        let on_channels: BTreeSet<_> = self.waiters.iter().filter_map(on_channel).collect();
+        let listed = self.channels.iter().flat_map(|(channel, of)| of.iter().map(move |id| (*channel, *id)));
+        assert_eq!(on_channels, listed.collect());
+        let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
+        let bound = self.waiters.iter().filter(|(_, waiter)| is_bound(waiter));
+        assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.client, *id)).collect());
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);

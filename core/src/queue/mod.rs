@@ -18,6 +18,7 @@
 //! does.
 
 mod one_queue;
+mod request_set;
 
 #[cfg(test)]
 mod invariants;
@@ -27,11 +28,12 @@ use std::num::NonZeroU32;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
+use crate::ids::{CallerId, ChannelId, ConnectionId, LockId, LockIdRef, RequestId};
 use crate::lock::Lock;
 use crate::mode::{Mode, Want};
 
 pub(crate) use one_queue::{Queue, QueueId, TokenId};
+use request_set::RequestSet;
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -52,6 +54,12 @@ pub struct Waiter {
     pub client: ConnectionId,
     /// Whether the hold shall end with that connection.
     pub is_ephemeral: bool,
+    /// Its user and command.
+    pub caller: CallerId,
+    /// The channel on which it is answered, if not its client is.
+    pub channel: Option<ChannelId>,
+    /// What it is known by on the channel.
+    pub tag: Box<[u8]>,
     /// When the request came, on the monotonic clock.
     pub arrived_ms: u64,
     /// When it stops waiting, on the monotonic clock; `None` for never.
@@ -92,6 +100,9 @@ pub(crate) struct NewWaiter<'a> {
     pub(crate) limit: Option<NonZeroU32>,
     pub(crate) client: ConnectionId,
     pub(crate) is_ephemeral: bool,
+    pub(crate) caller: CallerId,
+    pub(crate) channel: Option<ChannelId>,
+    pub(crate) tag: &'a [u8],
     pub(crate) arrived_ms: u64,
     pub(crate) gives_up_ms: Option<u64>,
 }
@@ -115,7 +126,7 @@ pub struct QueueSummary<'a> {
 #[derive(Debug)]
 struct WaitingToken {
     id: TokenId,
-    requests: BTreeSet<RequestId>,
+    requests: RequestSet,
 }
 
 /// All requests that wait on this server.
@@ -135,6 +146,10 @@ pub struct Waitlist {
     own_hold_ends: BTreeSet<(u64, RequestId)>,
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
+    /// The requests that are answered on each channel.
+    channels: BTreeMap<ChannelId, BTreeSet<RequestId>>,
+    /// Of them, those that end with the connection that asked.
+    bound: BTreeSet<(ConnectionId, RequestId)>,
     drawn: u64,
 }
 
@@ -247,11 +262,11 @@ impl Waitlist {
         let siblings = self
             .tokens
             .entry(token.clone())
-            .or_insert_with(|| WaitingToken { id: token_id, requests: BTreeSet::new() });
-        siblings.requests.insert(request);
+            .and_modify(|waiting| waiting.requests.insert(request))
+            .or_insert_with(|| WaitingToken { id: token_id, requests: RequestSet::One(request) });
         // The second request of a token makes the first one multi-edge; further ones find it so.
         let (token_id, siblings_len, first) =
-            (siblings.id, siblings.requests.len(), siblings.requests.first().copied());
+            (siblings.id, siblings.requests.len(), siblings.requests.first());
         self.token_of.entry(token_id).or_insert_with(|| token.clone());
         let waiter = Waiter {
             db: new.db,
@@ -262,12 +277,16 @@ impl Waitlist {
             limit: new.limit,
             client: new.client,
             is_ephemeral: new.is_ephemeral,
+            caller: new.caller,
+            channel: new.channel,
+            tag: new.tag.into(),
             arrived_ms: new.arrived_ms,
             gives_up_ms: new.gives_up_ms,
             queues,
             token_id,
             own_hold_ends_ms: None,
         };
+        self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
         self.set_multi_edge(request, siblings_len > 1);
         if let (Some(first), 2) = (first, siblings_len) {
@@ -297,21 +316,100 @@ impl Waitlist {
         if let Some(at_ms) = waiter.own_hold_ends_ms {
             self.own_hold_ends.remove(&(at_ms, request));
         }
+        self.unindex_channel(request, &waiter);
         if let Some(at_ms) = waiter.gives_up_ms {
             self.give_ups.remove(&(at_ms, request));
         }
         if let Some(siblings) = self.tokens.get_mut(&*waiter.token) {
-            siblings.requests.remove(&request);
-            match (siblings.requests.len(), siblings.requests.first().copied()) {
-                (1, Some(last)) => self.set_multi_edge(last, false),
-                (0, _) => {
-                    self.tokens.remove(&*waiter.token);
-                    self.token_of.remove(&waiter.token_id);
-                }
-                _ => {}
+            if !siblings.requests.remove(request) {
+                self.tokens.remove(&*waiter.token);
+                self.token_of.remove(&waiter.token_id);
+            } else if let (1, Some(last)) = (siblings.requests.len(), siblings.requests.first()) {
+                self.set_multi_edge(last, false);
             }
         }
         Some(waiter)
+    }
+
+    fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
+        let Some(channel) = waiter.channel else { return };
+        self.channels.entry(channel).or_default().insert(request);
+        if waiter.is_ephemeral {
+            self.bound.insert((waiter.client, request));
+        }
+    }
+
+    fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
+        let Some(channel) = waiter.channel else { return };
+        if let Some(requests) = self.channels.get_mut(&channel) {
+            requests.remove(&request);
+            if requests.is_empty() {
+                self.channels.remove(&channel);
+            }
+        }
+        self.bound.remove(&(waiter.client, request));
+    }
+
+    /// The request for the same names, by the same token and in the same mode, that is answered on a channel.
+    pub(crate) fn same_on_channel(&self, new: &NewWaiter<'_>) -> Option<RequestId> {
+        let waiting = self.tokens.get(new.token)?;
+        let queues: Option<BTreeSet<QueueId>> =
+            new.names.iter().map(|name| self.queue_at(LockIdRef { db: new.db, name })).collect();
+        let queues = queues?;
+        let is_same = |request: &RequestId| {
+            let waiter = &self.waiters[request];
+            waiter.channel.is_some()
+                && waiter.want == new.want
+                && waiter.queues.len() == queues.len()
+                && waiter.queues.iter().all(|queue| queues.contains(queue))
+        };
+        // Where a token has several requests, each is found in each of its queues.
+        match (&waiting.requests, queues.first()) {
+            (RequestSet::One(request), _) => Some(*request).filter(is_same),
+            (RequestSet::Many(_), Some(queue)) => self.queues[queue].multi_edge_of(waiting.id).find(is_same),
+            (RequestSet::Many(_), None) => None,
+        }
+    }
+
+    /// Gives a request that is answered on a channel what is new of it; its place it keeps.
+    pub(crate) fn renew(&mut self, request: RequestId, new: &NewWaiter<'_>) {
+        let Some(mut waiter) = self.waiters.remove(&request) else { return };
+        self.unindex_channel(request, &waiter);
+        if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, new.gives_up_ms) {
+            self.give_ups.remove(&(at_ms, request));
+        }
+        self.give_ups.extend(new.gives_up_ms.map(|at_ms| (at_ms, request)));
+        waiter.ttl_ms = new.ttl_ms;
+        waiter.meta = new.meta.map(Into::into);
+        waiter.limit = new.limit;
+        waiter.client = new.client;
+        waiter.is_ephemeral = new.is_ephemeral;
+        waiter.caller = new.caller;
+        waiter.channel = new.channel;
+        waiter.tag = new.tag.into();
+        self.index_channel(request, &waiter);
+        self.waiters.insert(request, waiter);
+    }
+
+    /// The channels on which requests are answered, after this one.
+    pub fn next_channel(&self, after: Option<ChannelId>) -> Option<ChannelId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.channels.range((from, Bound::Unbounded)).next().map(|(channel, _)| *channel)
+    }
+
+    /// Whether requests are answered on this channel.
+    pub fn has_channel(&self, channel: ChannelId) -> bool {
+        self.channels.contains_key(&channel)
+    }
+
+    pub(crate) fn first_on_channel(&self, channel: ChannelId) -> Option<RequestId> {
+        self.channels.get(&channel)?.first().copied()
+    }
+
+    /// The first request that ends with this connection and is answered on a channel.
+    pub(crate) fn first_bound_to(&self, connection: ConnectionId) -> Option<RequestId> {
+        let all = (connection, RequestId::FIRST)..=(connection, RequestId::LAST);
+        self.bound.range(all).next().map(|(_, request)| *request)
     }
 
     fn draw(&mut self) -> u64 {
@@ -452,13 +550,13 @@ impl Waitlist {
             return Vec::new();
         };
         let stands_there = |request: &RequestId| self.waiters[request].queues.contains(&queue);
-        waiting.requests.iter().copied().filter(stands_there).collect()
+        waiting.requests.iter().filter(stands_there).collect()
     }
 
     /// The requests of a token.
     pub(crate) fn of_token(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
         let waiting = self.token_of.get(&token).and_then(|token| self.tokens.get(token));
-        waiting.into_iter().flat_map(|waiting| &waiting.requests).copied()
+        waiting.into_iter().flat_map(|waiting| waiting.requests.iter())
     }
 
     pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {

@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::memory_store::MemoryStore;
 use super::random::Random;
-use super::scene::Denied;
+use super::scene::{TestClients, channel};
 use crate::error::LockError;
 use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::{Holder, Lock};
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
+use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, ReplyTo, WaitPolicy};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -81,6 +81,9 @@ pub(super) struct Asked {
     pub(super) wait: WaitPolicy,
     pub(super) limit: Option<NonZeroU32>,
     pub(super) connection: Option<ConnectionId>,
+    /// On which it is answered, if its client is not.
+    pub(super) channel: Option<u32>,
+    pub(super) tag: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -113,6 +116,8 @@ pub(super) enum Op {
     },
     /// The user of this token loses the permission to go on, or has it back.
     Deny(usize),
+    /// Nobody listens to this channel any more; whether the manager is told.
+    Deafen(u32, bool),
     Allow(usize),
     /// The connection closes; its requests, given here, are cancelled.
     Close(ConnectionId, Vec<RequestId>),
@@ -143,7 +148,7 @@ pub(super) enum Reply {
 pub(super) struct World {
     pub(super) manager: LockManager,
     pub(super) store: MemoryStore,
-    pub(super) denied: Denied,
+    pub(super) clients: TestClients,
     unix_us: u64,
     monotonic_us: u64,
     foreign_fence: u64,
@@ -154,7 +159,7 @@ impl World {
         Self {
             manager: LockManager::default(),
             store: MemoryStore::default(),
-            denied: Denied::default(),
+            clients: TestClients::default(),
             unix_us: BASE_MS * 1000,
             monotonic_us: BASE_MONOTONIC_MS * 1000,
             foreign_fence: 0,
@@ -189,7 +194,7 @@ impl World {
             assert!(taken.get() < 100_000, "it goes on for ever");
             (!is_over.get()).then_some(now)
         };
-        self.manager.serve_queues(&mut self.store, &mut self.denied, &mut turn);
+        self.manager.serve_queues(&mut self.store, &mut self.clients, &mut turn);
         self.manager.waitlist().check();
         assert!(self.store.operations - operations <= 3 * taken.get(), "several steps for one look");
         assert!(is_over.get() || !self.manager.has_work());
@@ -217,6 +222,11 @@ impl World {
                     limit: asked.limit,
                     client: asked.connection.unwrap_or(0),
                     is_ephemeral: asked.connection.is_some(),
+                    caller: 0,
+                    reply_to: asked.channel.map_or(ReplyTo::Client, |number| ReplyTo::Channel {
+                        channel: channel(number),
+                        tag: &asked.tag,
+                    }),
                 };
                 manager.acquire(store, now, &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
@@ -263,8 +273,14 @@ impl World {
                 manager.connection_closed(*connection);
                 requests.iter().for_each(|request| assert!(manager.cancel(*request)));
             }
-            Op::Deny(token) => drop(self.denied.0.insert(TOKENS[*token].into())),
-            Op::Allow(token) => drop(self.denied.0.remove(TOKENS[*token].as_bytes())),
+            Op::Deafen(number, is_told) => {
+                self.clients.deaf.insert(channel(*number));
+                if *is_told {
+                    manager.channel_closed(channel(*number));
+                }
+            }
+            Op::Deny(token) => drop(self.clients.denied.insert(TOKENS[*token].into())),
+            Op::Allow(token) => drop(self.clients.denied.remove(TOKENS[*token].as_bytes())),
             Op::SwapDatabases => {
                 store.swap(&WORDS);
                 manager.databases_swapped(0, 1);
@@ -312,6 +328,7 @@ pub(super) struct Habits {
     pub(super) percent_ephemeral: u64,
     /// Of the readers.
     pub(super) percent_limited: u64,
+    pub(super) percent_channels: u64,
     /// What happens to keys and clocks; with none of it no connection closes either.
     pub(super) percent_strange: u64,
 }
@@ -328,6 +345,7 @@ impl Habits {
             percent_waiting: random.pick(&[60, 80, 95]),
             percent_ephemeral: random.pick(&[0, 30, 80]),
             percent_limited: random.pick(&[0, 0, 30, 90]),
+            percent_channels: random.pick(&[0, 50, 100]),
             percent_strange: random.pick(&[0, 3, 8, 20]),
         }
     }
@@ -343,7 +361,7 @@ impl Habits {
         words.into_iter().map(|word| first + word).collect()
     }
 
-    fn asked(&self, random: &mut Random, connections: &[ConnectionId]) -> Asked {
+    fn asked(&self, random: &mut Random, connections: &[ConnectionId], channels: &[u32]) -> Asked {
         let upgrades = random.chance(12);
         let names = if upgrades { vec![self.name(random)] } else { self.names(random) };
         let mode = if random.chance(self.percent_readers) { Mode::Read } else { Mode::Write };
@@ -366,6 +384,8 @@ impl Habits {
                 .then(|| random.pick(&[1, 1, 2, 3]))
                 .and_then(NonZeroU32::new),
             connection: is_ephemeral.then(|| random.pick(connections)),
+            channel: random.chance(self.percent_channels).then(|| random.pick(channels)),
+            tag: vec![b't', random.below(256) as u8],
         }
     }
 
@@ -386,11 +406,12 @@ impl Habits {
         random: &mut Random,
         waiting: &[(RequestId, Option<ConnectionId>)],
         connections: &[ConnectionId],
+        channels: &[u32],
     ) -> Op {
         let name = self.name(random);
         if random.chance(self.percent_strange) {
             let mode = if random.chance(50) { Mode::Read } else { Mode::Write };
-            return match random.below(15) {
+            return match random.below(17) {
                 0 | 1 => Op::Delete(name),
                 2 => Op::Retype(name),
                 3 => Op::MoveAway(name),
@@ -403,6 +424,7 @@ impl Habits {
                 11 => Op::EndWaits,
                 12 => Op::Deny(random.below(self.tokens)),
                 13 => Op::Allow(random.below(self.tokens)),
+                14 | 15 => Op::Deafen(random.pick(channels), random.chance(50)),
                 _ => Op::Probe,
             };
         }
@@ -422,7 +444,7 @@ impl Habits {
             7 if random.chance(30) => Op::Withdraw { name, token },
             7 if !waiting.is_empty() => Op::Cancel(random.pick(waiting).0),
             8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),
-            _ => Op::Ask(self.asked(random, connections)),
+            _ => Op::Ask(self.asked(random, connections, channels)),
         }
     }
 }

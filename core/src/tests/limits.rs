@@ -1,7 +1,7 @@
 //! Nothing is given, and no deadline is set, that a stored lock could not carry.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{Denied, request, whole_turn};
+use super::scene::{TestClients, request, whole_turn};
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::format::{decode, encode};
@@ -99,8 +99,9 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let too_long = waits(&[b"a", b"b"], b"B", NUMBER_MAX);
     let fine = waits(&[b"a"], b"C", 1);
     let later = Timestamp::new(1_010_000, 17);
-    manager.serve_queues(&mut store, &mut Denied::default(), &mut whole_turn(later));
-    let [(first, failed), (second, granted)] = &manager.take_results()[..] else { panic!("two results") };
+    manager.serve_queues(&mut store, &mut TestClients::default(), &mut whole_turn(later));
+    let answers = manager.take_answers();
+    let [(first, failed), (second, granted)] = [0, 1].map(|at| (&answers[at].request, &answers[at].result));
     assert_eq!((first, failed), (&too_long, &WaitResult::Failed(LockError::OutOfRange)));
     assert_eq!((second, granted), (&fine, &WaitResult::Granted(1_010_000)));
     assert_eq!(manager.counters.handoffs, 1);
@@ -108,6 +109,14 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let asked = request(&[b"a"], b"D", WRITE);
     let waiting = manager.acquire(&mut store, later, &asked);
     assert!(matches!(waiting, Ok(AcquireOutcome::Waiting(_))));
-    manager.serve_queues(&mut store, &mut Denied::default(), &mut whole_turn(Timestamp::new(1_011_000, 18)));
-    assert_eq!(manager.take_results()[0].1, WaitResult::Failed(LockError::OutOfRange), "no fence is left");
+    manager.serve_queues(
+        &mut store,
+        &mut TestClients::default(),
+        &mut whole_turn(Timestamp::new(1_011_000, 18)),
+    );
+    assert_eq!(
+        manager.take_answers()[0].result,
+        WaitResult::Failed(LockError::OutOfRange),
+        "no fence is left"
+    );
 }

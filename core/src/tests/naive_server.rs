@@ -11,11 +11,12 @@ use std::collections::BTreeSet;
 
 use super::deadlock::WaitsFor;
 use super::history::{Asked, NAMES, World, token_number, twin_of};
+use super::scene::channel;
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::Holder;
-use crate::manager::{WaitPolicy, WaitResult};
+use crate::manager::{Answer, WaitPolicy, WaitResult};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -89,6 +90,8 @@ pub(super) struct NaiveServer {
     /// Connections that have closed.
     pub(super) closed: BTreeSet<ConnectionId>,
     pub(super) last_fence: u64,
+    /// Channels to which nobody listens.
+    pub(super) deaf: BTreeSet<u32>,
     /// Tokens whose users have no permission.
     pub(super) denied: BTreeSet<usize>,
 }
@@ -292,11 +295,32 @@ impl NaiveServer {
         Ok(fence)
     }
 
+    /// The same request as one that waits and is answered on a channel: which one. It has what is new.
+    pub(super) fn renew(&mut self, asked: &Asked, now: Timestamp) -> Option<RequestId> {
+        asked.channel?;
+        let names = |asked: &Asked| asked.names.iter().copied().collect::<BTreeSet<usize>>();
+        let same = self.waiting.iter_mut().find(|request| {
+            let own = &request.asked;
+            let is_same = own.token == asked.token && own.want == asked.want && names(own) == names(asked);
+            is_same && own.channel.is_some()
+        })?;
+        // It stands in the order of names in which it was asked for first.
+        same.asked = Asked { names: same.asked.names.clone(), ..asked.clone() };
+        same.gives_up_ms = gives_up_ms(asked, now);
+        Some(same.id)
+    }
+
+    /// Whether the request may leave without an answer.
+    pub(super) fn may_leave(&self, request: &Request) -> bool {
+        let asked = &request.asked;
+        asked.channel.is_some_and(|channel| {
+            self.deaf.contains(&channel)
+                || asked.connection.is_some_and(|connection| self.closed.contains(&connection))
+        })
+    }
+
     pub(super) fn enqueue(&mut self, id: RequestId, asked: &Asked, now: Timestamp) {
-        let gives_up_ms = match asked.wait {
-            WaitPolicy::Timeout(ms) => Some(now.monotonic_ms() + ms),
-            _ => None,
-        };
+        let gives_up_ms = gives_up_ms(asked, now);
         self.waiting.push(Request { id, asked: asked.clone(), gives_up_ms, is_withdrawn: false });
     }
 
@@ -322,9 +346,14 @@ impl NaiveServer {
     }
 
     /// Asserts that this answer to a waiting request is right now, and lets it be.
-    pub(super) fn judge(&mut self, id: RequestId, result: &WaitResult, now: Timestamp) {
+    pub(super) fn judge(&mut self, answer: &Answer, now: Timestamp) {
+        let Answer { request: id, channel: to, result } = answer;
+        let id = *id;
         let at = self.waiting.iter().position(|request| request.id == id).expect("it waits");
         let request = self.waiting[at].clone();
+        let own = request.asked.channel.map(|number| (channel(number), request.asked.tag.clone().into()));
+        assert_eq!(*to, own, "{request:?}");
+        assert!(!self.may_leave(&request) || !matches!(result, WaitResult::Granted(_)), "{request:?}");
         let look = self.look(&request.asked, Some(id), now);
         let expected = match look {
             _ if request.is_over(now) => Ok(WaitResult::TimedOut),
@@ -382,6 +411,13 @@ impl NaiveServer {
             Hold { connection: same.and_then(|known| known.connection), ..hold }
         };
         self.names[name].holds = holds_of(world, name).into_iter().map(with_connection).collect();
+    }
+}
+
+fn gives_up_ms(asked: &Asked, now: Timestamp) -> Option<u64> {
+    match asked.wait {
+        WaitPolicy::Timeout(ms) => Some(now.monotonic_ms() + ms),
+        _ => None,
     }
 }
 

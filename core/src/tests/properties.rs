@@ -26,7 +26,7 @@ use super::history::{
 use super::memory_store::MemoryStore;
 use super::naive_server::{Hold, NaiveServer, Verdict, holds_of};
 use super::random::Random;
-use super::scene::{Denied, bound, ms, request, whole_turn};
+use super::scene::{TestClients, bound, ms, request, whole_turn};
 use crate::error::LockError;
 use crate::ids::RequestId;
 use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy, WaitResult};
@@ -43,6 +43,7 @@ struct Tally {
     deadlocks: usize,
     late_deadlocks: usize,
     denied: usize,
+    unheard: usize,
     longest_cycle: usize,
 }
 
@@ -51,6 +52,7 @@ struct SideBySide<'t> {
     world: World,
     model: NaiveServer,
     connections: [u64; 4],
+    channels: [u32; 3],
     /// Whether some name was not served at any time.
     was_away: bool,
     /// When the wall clock has passed this, what it had revived by stepping back has ended again. A hold that
@@ -98,18 +100,21 @@ impl SideBySide<'_> {
                 Verdict::Granted(fence) => Reply::Granted(fence),
                 Verdict::Refused => Reply::Refused,
                 Verdict::Error(error) => Reply::Error(error),
-                Verdict::Waits => {
-                    let id = if let Reply::Waiting(id) = reply { id } else { RequestId::LAST };
-                    model.enqueue(id, asked, now);
-                    self.tally.waits += 1;
-                    let steps = WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply);
-                    if steps > 0 {
-                        model.forget(id);
-                        self.tally.deadlocks += 1;
-                        self.tally.longest_cycle = self.tally.longest_cycle.max(steps);
+                Verdict::Waits => match model.renew(asked, now) {
+                    Some(same) => Reply::Waiting(same),
+                    None => {
+                        let id = if let Reply::Waiting(id) = reply { id } else { RequestId::LAST };
+                        model.enqueue(id, asked, now);
+                        self.tally.waits += 1;
+                        let steps = WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply);
+                        if steps > 0 {
+                            model.forget(id);
+                            self.tally.deadlocks += 1;
+                            self.tally.longest_cycle = self.tally.longest_cycle.max(steps);
+                        }
+                        reply.clone()
                     }
-                    reply.clone()
-                }
+                },
             },
             Op::Extend { names, token, ttl_ms } => count(model.extend(names, *token, *ttl_ms, now)),
             Op::Release { name, token, mode } => count(model.release(&[*name], *token, *mode, now)),
@@ -145,6 +150,11 @@ impl SideBySide<'_> {
             Op::MoveAway(name) | Op::ComeBack(name) => {
                 model.names[*name].is_away = matches!(op, Op::MoveAway(_));
                 self.was_away |= model.names[*name].is_away;
+            }
+            Op::Deafen(channel, _) => {
+                model.deaf.insert(*channel);
+                let next = self.channels.iter().max().unwrap() + 1;
+                *self.channels.iter_mut().find(|open| *open == channel).unwrap() = next;
             }
             Op::Deny(token) => drop(model.denied.insert(*token)),
             Op::Allow(token) => drop(model.denied.remove(token)),
@@ -196,12 +206,27 @@ impl SideBySide<'_> {
     }
 
     fn judge_results(&mut self, may_have: bool) {
-        let (now, results) = (self.world.now(), self.world.manager.take_results());
+        let (now, results) = (self.world.now(), self.world.manager.take_answers());
         assert!(may_have || results.is_empty(), "granted in a command: {results:?}");
-        for (request, result) in &results {
-            self.model.judge(*request, result, now);
+        let (waitlist, answers) = (self.world.manager.waitlist(), &results);
+        let has_left =
+            |id: RequestId| waitlist.get(id).is_none() && !answers.iter().any(|answer| answer.request == id);
+        let gone: Vec<RequestId> = self
+            .model
+            .waiting
+            .iter()
+            .filter(|request| has_left(request.id))
+            .map(|request| {
+                assert!(self.model.may_leave(request), "it has left without an answer: {request:?}");
+                request.id
+            })
+            .collect();
+        self.tally.unheard += gone.len();
+        gone.iter().for_each(|id| self.model.forget(*id));
+        for answer in &results {
+            self.model.judge(answer, now);
             self.tally.answers += 1;
-            match result {
+            match &answer.result {
                 WaitResult::Granted(_) => self.tally.grants += 1,
                 WaitResult::Failed(LockError::Deadlock(_)) => self.tally.late_deadlocks += 1,
                 WaitResult::Failed(LockError::NoPermission) => self.tally.denied += 1,
@@ -281,15 +306,25 @@ fn play(seed: u64, telling: Telling, tally: &mut Tally, all_wait: bool) {
     }
     let (world, model) = (World::new(), NaiveServer::new());
     let connections = [1, 2, 3, 4];
-    let mut both = SideBySide { world, model, connections, was_away: false, revived_until_us: 0, tally };
+    let channels = [1, 2, 3];
+    let mut both =
+        SideBySide { world, model, connections, channels, was_away: false, revived_until_us: 0, tally };
     // Whether turns are short, long, or interrupted.
     let percent_serving = if all_wait { 100 } else { random.pick(&[15, 40, 100]) };
     let percent_interrupted = if all_wait { 0 } else { random.pick(&[0, 30, 70]) };
     for _ in 0..60 {
         both.pass_some_time(&mut random);
-        let waiting: Vec<_> =
-            both.model.waiting.iter().map(|request| (request.id, request.asked.connection)).collect();
-        let op = habits.op(&mut random, &waiting, &both.connections);
+        let waiting: Vec<_> = both
+            .model
+            .waiting
+            .iter()
+            .map(|request| {
+                // What is answered on a channel has no client that goes.
+                let connection = request.asked.connection.filter(|_| request.asked.channel.is_none());
+                (request.id, connection)
+            })
+            .collect();
+        let op = habits.op(&mut random, &waiting, &both.connections, &both.channels);
         if both.can_step(&op) {
             let (wall, now) = (both.world.now().unix_us(), both.world.now().monotonic_ms());
             telling.tell(|| format!("{now} ms, wall {}: {op:?}", wall / 1000 - BASE_MS));
@@ -337,7 +372,7 @@ fn a_crowd_leaves_no_memory_behind() {
         }),
         ("granted, and ended by deadlines", |manager, store, _| {
             assert_eq!(manager.release(store, ms(1_000), id_of(0), b"first", None), Ok(true));
-            manager.serve_queues(store, &mut Denied::default(), &mut whole_turn(ms(1_000)));
+            manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             let names: [&[u8]; 1] = [id_of(0).name];
             let last = AcquireRequest { ttl_ms: 1, ..request(&names, b"last", Want::Hold(Mode::Write)) };
             manager.acquire(store, ms(2_000), &last).unwrap();
@@ -352,7 +387,7 @@ fn a_crowd_leaves_no_memory_behind() {
         }),
         ("granted, and ended with their connections", |manager, store, _| {
             assert_eq!(manager.release(store, ms(1_000), id_of(0), b"first", None), Ok(true));
-            manager.serve_queues(store, &mut Denied::default(), &mut whole_turn(ms(1_000)));
+            manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             (0..2_000).for_each(|connection| manager.connection_closed(connection));
         }),
     ];
@@ -372,8 +407,8 @@ fn a_crowd_leaves_no_memory_behind() {
                 }
             }
             way(&mut manager, &mut store, &waiting);
-            manager.serve_queues(&mut store, &mut Denied::default(), &mut whole_turn(ms(1_100)));
-            manager.take_results();
+            manager.serve_queues(&mut store, &mut TestClients::default(), &mut whole_turn(ms(1_100)));
+            manager.take_answers();
             store.delete(&id_of(0).into());
             store.records = Vec::new();
         });

@@ -5,10 +5,11 @@
 //! for the words.
 
 use super::memory_store::id;
-use super::scene::{READ, Scene, TTL_MS, WRITE, ms, whole_turn};
+use super::heap::growth_of;
+use super::scene::{READ, Scene, TTL_MS, WRITE, channel, ms, request, whole_turn};
 use crate::distribution::Distribution;
 use crate::error::LockError;
-use crate::manager::WaitPolicy;
+use crate::manager::{AcquireRequest, ReplyTo, WaitPolicy};
 
 #[test]
 fn writers_are_served_in_order_of_arrival_one_at_a_time() {
@@ -211,4 +212,23 @@ fn distributions_are_exact_when_short_and_within_a_hundredth_when_long() {
     assert!((1_000_000..=1_010_000).contains(&distribution.quantile_ms(0.5)));
     distribution.record(u64::MAX);
     assert_eq!(distribution.max_ms(), u64::MAX);
+}
+
+/// Many that wait on one connection cost no connection each.
+#[test]
+fn a_request_that_is_answered_on_a_channel_costs_at_most_400_bytes() {
+    const WAITERS: usize = 100_000;
+    let mut scene = Scene::new();
+    let name = |number: usize| format!("lock:{:04}", number % 100);
+    (0..100).for_each(|number| drop(scene.takes(&name(number), "holder", WRITE)));
+    let ((), growth) = growth_of(|| {
+        for number in 0..WAITERS {
+            let (own, token) = (name(number), format!("0123456789abcdef0123456789ab{number:08}"));
+            let (names, tag) = ([own.as_bytes()], format!("{number:08}"));
+            let reply_to = ReplyTo::Channel { channel: channel(1), tag: tag.as_bytes() };
+            let asked = AcquireRequest { reply_to, ..request(&names, token.as_bytes(), WRITE) };
+            scene.manager.acquire(&mut scene.store, ms(1_000), &asked).unwrap();
+        }
+    });
+    assert!(growth < 400 * WAITERS.cast_signed(), "{} bytes each", growth / WAITERS.cast_signed());
 }

@@ -123,7 +123,7 @@ fn nothing_is_remembered_of_those_who_have_gone() {
     scene.takes("a", "A", WRITE);
     let requests = ["B", "C", "D"].map(|token| scene.waits("a b", token, WRITE));
     requests.into_iter().for_each(|request| assert!(scene.cancels(request)));
-    assert!(scene.manager.waitlist().is_empty() && !scene.manager.has_work() && !scene.manager.has_results());
+    assert!(scene.manager.waitlist().is_empty() && !scene.manager.has_work() && !scene.manager.has_answers());
     assert_eq!(scene.manager.waitlist().len_at(id("a").as_ref()), 0);
     assert_eq!(scene.manager.waitlist().databases().count(), 0);
     assert_eq!(scene.due_in(), None);
@@ -157,7 +157,7 @@ fn a_request_whose_user_lost_its_permission_is_refused_at_the_grant_and_the_next
     scene.takes("a", "H", WRITE);
     scene.waits("a", "A", WRITE);
     scene.waits("a", "B", READ);
-    scene.denied.0.insert("A".into());
+    scene.clients.denied.insert("A".into());
     scene.serves();
     assert!(scene.news().is_empty(), "not before");
     scene.releases("a", "H");

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use super::memory_store::{MemoryStore, id};
-use crate::clients::Clients;
+use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{LockId, RequestId};
+use crate::ids::{ChannelId, LockId, RequestId};
 use crate::lock::Holder;
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy, WaitResult};
+use crate::manager::{AcquireOutcome, AcquireRequest, Answer, LockManager, ReplyTo, WaitPolicy, WaitResult};
 use crate::mode::{Mode, Want};
 use crate::queue::Waiter;
 use crate::time::Timestamp;
@@ -41,21 +41,48 @@ pub(super) fn bound(request: AcquireRequest<'_>, client: u64) -> AcquireRequest<
     AcquireRequest { client, is_ephemeral: true, ..request }
 }
 
-/// Tokens whose users have lost their permission.
+/// What the core is told of those who wait.
 #[derive(Debug, Default)]
-pub(super) struct Denied(pub(super) BTreeSet<Vec<u8>>);
+pub(super) struct TestClients {
+    /// Tokens whose users have lost their permission.
+    pub(super) denied: BTreeSet<Vec<u8>>,
+    /// Channels to which nobody listens.
+    pub(super) deaf: BTreeSet<ChannelId>,
+}
 
-impl Clients for Denied {
-    fn may_be_granted(&mut self, _: RequestId, waiter: &Waiter, _: &[&[u8]]) -> Result<(), LockError> {
-        if self.0.contains(&*waiter.token) { Err(LockError::NoPermission) } else { Ok(()) }
+impl Clients for TestClients {
+    fn may_be_granted(&mut self, waiter: &Waiter, _: &[&[u8]]) -> Result<(), NotGranted> {
+        if waiter.channel.is_some_and(|channel| self.deaf.contains(&channel)) {
+            Err(NotGranted::Unheard)
+        } else if self.denied.contains(&*waiter.token) {
+            Err(NotGranted::Failed(LockError::NoPermission))
+        } else {
+            Ok(())
+        }
     }
+}
+
+pub(super) fn channel(number: u32) -> ChannelId {
+    ChannelId(NonZeroU32::new(number).unwrap())
 }
 
 /// A request to write or read these names that waits without limit.
 pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) -> AcquireRequest<'a> {
     let (ttl_ms, wait) = (TTL_MS, WaitPolicy::Forever);
-    let (limit, client, is_ephemeral) = (None, 0, false);
-    AcquireRequest { db: 0, names, token, want, ttl_ms, meta: None, wait, limit, client, is_ephemeral }
+    AcquireRequest {
+        db: 0,
+        names,
+        token,
+        want,
+        ttl_ms,
+        meta: None,
+        wait,
+        limit: None,
+        client: 0,
+        is_ephemeral: false,
+        caller: 0,
+        reply_to: ReplyTo::Client,
+    }
 }
 
 pub(super) struct Scene {
@@ -68,9 +95,11 @@ pub(super) struct Scene {
     pub(super) connection: Option<u64>,
     /// The metadata that everybody brings from here on, if any.
     pub(super) meta: Option<&'static str>,
+    /// The channel on which everybody is answered from here on, if any.
+    pub(super) channel: Option<u32>,
     /// The limit that everybody brings from here on, if any.
     pub(super) limit: Option<u32>,
-    pub(super) denied: Denied,
+    pub(super) clients: TestClients,
     is_in_turn: bool,
     who: BTreeMap<RequestId, String>,
 }
@@ -84,8 +113,9 @@ impl Scene {
             wall_step_ms: 0,
             connection: None,
             meta: None,
+            channel: None,
             limit: None,
-            denied: Denied::default(),
+            clients: TestClients::default(),
             is_in_turn: false,
             who: BTreeMap::new(),
         }
@@ -117,7 +147,7 @@ impl Scene {
 
     pub(super) fn serves(&mut self) {
         let now = self.now();
-        self.manager.serve_queues(&mut self.store, &mut self.denied, &mut whole_turn(now));
+        self.manager.serve_queues(&mut self.store, &mut self.clients, &mut whole_turn(now));
         self.manager.waitlist().check();
         assert!(!self.manager.has_work());
     }
@@ -140,7 +170,9 @@ impl Scene {
         let (meta, limit) = (self.meta.map(str::as_bytes), self.limit.and_then(NonZeroU32::new));
         let (client, is_ephemeral) = (self.connection.unwrap_or(0), self.connection.is_some());
         let asked = request(&names, token.as_bytes(), want);
-        let asked = AcquireRequest { ttl_ms, wait, meta, limit, client, is_ephemeral, ..asked };
+        let on_channel = |number| ReplyTo::Channel { channel: channel(number), tag: token.as_bytes() };
+        let reply_to = self.channel.map_or(ReplyTo::Client, on_channel);
+        let asked = AcquireRequest { ttl_ms, wait, meta, limit, client, is_ephemeral, reply_to, ..asked };
         let now = self.now();
         let outcome = self.manager.acquire(&mut self.store, now, &asked);
         if let Ok(AcquireOutcome::Waiting(request)) = outcome {
@@ -276,8 +308,8 @@ impl Scene {
     }
 
     fn results(&mut self) -> Vec<(String, Option<u64>)> {
-        let results = self.manager.take_results().into_iter();
-        let named = results.map(|(request, result)| {
+        let results = self.manager.take_answers().into_iter();
+        let named = results.map(|Answer { request, result, .. }| {
             let who = self.who.remove(&request).expect("one result each");
             match result {
                 WaitResult::Granted(fence) => (format!("{who} granted"), Some(fence)),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
-use super::scene::{Denied, READ, Scene, UPGRADE, WRITE, ms, request};
+use super::scene::{READ, Scene, TestClients, UPGRADE, WRITE, ms, request};
 use crate::ids::RequestId;
 use crate::manager::{LockManager, ProbePosition, WaitResult};
 use crate::mode::Want;
@@ -41,15 +41,18 @@ impl Bench {
     fn serves(&mut self) -> (usize, usize, Vec<RequestId>) {
         let looks = Cell::new(0);
         let opened = self.opened(|bench| {
-            bench.manager.serve_queues(&mut bench.store, &mut Denied::default(), &mut || {
+            bench.manager.serve_queues(&mut bench.store, &mut TestClients::default(), &mut || {
                 looks.set(looks.get() + 1);
                 Some(ms(1))
             });
         });
-        let granted = self.manager.take_results().into_iter().map(|(request, result)| match result {
-            WaitResult::Granted(_) => request,
-            other => panic!("{other:?}"),
-        });
+        let granted =
+            self.manager.take_answers().into_iter().map(|answer| (answer.request, answer.result)).map(
+                |(request, result)| match result {
+                    WaitResult::Granted(_) => request,
+                    other => panic!("{other:?}"),
+                },
+            );
         (opened, looks.get(), granted.collect())
     }
 }
@@ -141,7 +144,7 @@ fn what_happens_to_whole_databases_often_is_looked_at_once() {
     bench.manager.database_changed(None);
     let mut left = WAITERS;
     let opened = bench.opened(|bench| {
-        bench.manager.serve_queues(&mut bench.store, &mut Denied::default(), &mut || {
+        bench.manager.serve_queues(&mut bench.store, &mut TestClients::default(), &mut || {
             left -= 1;
             (left > 0).then_some(ms(1))
         });
@@ -181,7 +184,7 @@ fn a_connection_with_many_holds_ends_them_in_slices_and_the_oldest_connection_fi
         while scene.manager.has_work() {
             let (now, mut left) = (scene.now(), 100);
             let operations = scene.store.operations;
-            scene.manager.serve_queues(&mut scene.store, &mut Denied::default(), &mut || {
+            scene.manager.serve_queues(&mut scene.store, &mut TestClients::default(), &mut || {
                 left -= 1;
                 (left > 0).then_some(now)
             });
