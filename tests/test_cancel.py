@@ -77,7 +77,7 @@ def test_it_works_where_writes_are_refused_or_paused(make_server: MakeServer) ->
         (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
         (("CLIENT", "PAUSE", HOUR, "WRITE"), ("CLIENT", "UNPAUSE")),
     ):
-        waiting = queues.lock(FIRST)
+        waiting = queues.lock(FIRST, KEY)
         queues.raw.ok(*refuse)
         assert queues.raw.ok("SLOCK.CANCEL", KEY, FIRST) == 1
         assert waiting.reply() == 0
