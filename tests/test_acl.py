@@ -8,10 +8,11 @@ import pytest
 import redis
 
 from harness import RawConnection, Server
+from harness.causes import HOLDER
 from harness.commands import Command, commands
 from harness.many import many
+from harness.waiting import HOUR, Line, WaitingClient
 
-HOUR = 3_600_000
 KEY, OTHER = "lock:1", "secret:1"
 LOCK = ("SLOCK.LOCK", KEY, "me", HOUR)
 
@@ -50,8 +51,8 @@ def test_who_may_only_read_a_pattern_looks_at_its_locks_and_changes_none(
 ) -> None:
     app = user("+@all", "%R~lock:*")
     for command in every:
-        assert _is_refused(app, *_on(command, KEY)) == ("write" in command.flags), command.name
-        assert _is_refused(app, *_on(command, OTHER)), command.name
+        assert _is_refused(app, *_on(command, KEY)) == ("readonly" not in command.flags), command.name
+        assert _is_refused(app, *_on(command, OTHER)) == ("key" in command.required), command.name
         is_allowed = raw.call("ACL", "DRYRUN", "app", *_on(command, KEY)) == b"OK"
         assert is_allowed == ("readonly" in command.flags), command.name
     assert raw.ok("DBSIZE") == 0
@@ -63,7 +64,7 @@ def test_who_may_use_a_pattern_has_no_other_key(
     app = user("+@all", "~lock:*")
     assert not [command.name for command in every if _is_refused(app, *_on(command, KEY))]
     raw.ok("FLUSHALL")
-    assert all(_is_refused(app, *_on(command, OTHER)) for command in every)
+    assert all(_is_refused(app, *_on(command, OTHER)) for command in every if "key" in command.required)
     assert raw.ok("DBSIZE") == 0, "a set with one forbidden key takes none"
 
 
@@ -88,6 +89,64 @@ def test_a_waiting_user_needs_no_more_than_the_command(user: Login, raw: RawConn
     assert not app.has_reply(0.02)
     assert raw.ok("SLOCK.UNLOCK", KEY, "other") == 1
     assert app.read() > 0
+
+
+# What the user has lost when the lock comes free; without rules, the user itself.
+LOSSES = {
+    "the command": ["-{command}"],
+    "the key": ["resetkeys", "~lock:2"],
+    "writing": ["resetkeys", "%R~*"],
+    "the user": [],
+}
+SPELLINGS = {command: command for command in ("SLOCK.LOCK", "SLOCK.MLOCK", "SLOCK.UPGRADE")}
+SPELLINGS |= {"slock.rlock": "SLOCK.RLOCK", "Slock.MRlock": "SLOCK.MRLOCK"}
+
+
+def _wait_as(line: Line, user: Login, spelling: str) -> WaitingClient:
+    """The request of a user that may do everything, for a lock that somebody holds."""
+    user("+@all", "~*")
+    command, waiter = SPELLINGS[spelling], WaitingClient(line.server, "me")
+    take = line.locks.rlock if command == "SLOCK.UPGRADE" else line.locks.lock
+    assert take(KEY, HOLDER, HOUR)
+    assert command != "SLOCK.UPGRADE" or take(KEY, "me", HOUR)
+    keys = (2, "lock:2", KEY) if ".M" in command else (KEY,)
+    waiter.connection.ok("AUTH", "app", "any")
+    waiter.ask(spelling, *keys, "me", HOUR, "WAIT", 0)
+    line.wait_until_waiting(waiter)
+    return waiter
+
+
+@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_what_is_lost_while_waiting_refuses_the_grant_and_the_next_is_served(
+    server: Server, user: Login, spelling: str, lost: str
+) -> None:
+    line = Line(server, KEY)
+    waiting, behind = _wait_as(line, user, spelling), line.read("next")
+    rules = [rule.format(command=spelling.lower()) for rule in LOSSES[lost]]
+    line.client.execute_command("ACL", *(["SETUSER", "app", *rules] if rules else ["DELUSER", "app"]))
+    assert line.release(HOLDER) == 1
+    if rules:
+        assert waiting.error().startswith("NOPERM ")
+    else:
+        assert waiting.outcome() is None, "the server closes the connections of a user that is deleted"
+    assert behind.fence()
+    still_reads = ["me"] if spelling == "SLOCK.UPGRADE" else []
+    assert line.holders() == [*still_reads, "next"] and line.client.exists("lock:2") == 0
+
+
+@pytest.mark.parametrize("given", [["+@all", "~*"], ["({command} ~lock:*)"]], ids=["back", "in another way"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_what_was_lost_and_given_again_is_no_reason_to_refuse(
+    server: Server, user: Login, spelling: str, given: list[str]
+) -> None:
+    line = Line(server, KEY)
+    waiting = _wait_as(line, user, spelling)
+    for rules in (["-@all", "resetkeys"], [rule.format(command=f"+{spelling.lower()}") for rule in given]):
+        line.client.execute_command("ACL", "SETUSER", "app", *rules)
+    assert line.release(HOLDER) == 1
+    fence = waiting.fence()
+    assert line.locks.check(KEY, fence) == 1
 
 
 def test_the_categories_hold_the_commands(user: Login, raw: RawConnection, every: list[Command]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import Server, digest
+from harness.causes import BRIEF, commands_of
 from harness.many import many
 from harness.queues import Queues
 from harness.waiting import HOUR, Line, blocked_clients
@@ -68,3 +69,74 @@ def test_a_long_cycle_of_long_tokens_of_any_bytes_is_told_in_one_line(server: Se
         queues.lock(token, f"k{at + 1}")
     assert len(_refused(queues, "SLOCK.LOCK", "k0", tokens[-1], HOUR, "WAIT", 0)) < 16_000
     assert queues.raw.ok("PING") == b"PONG"
+
+
+# --- cycles that no request closes
+
+WRITTEN = f"SLOCK.LOCK x a {HOUR}"
+READ = f"SLOCK.RLOCK x a {HOUR} | SLOCK.RLOCK x r {HOUR}"
+
+# How a holds x, and how it loses it. After a new deadline nobody acts. Where r reads, the first of the queue
+# at x goes on waiting.
+LOSSES = {
+    "UNLOCK": (WRITTEN, "SLOCK.UNLOCK x a"),
+    "deadline": (WRITTEN, f"SLOCK.EXTEND x a {BRIEF}"),
+    "DEL": (WRITTEN, "DEL x"),
+    "PEXPIRE": (WRITTEN, f"PEXPIRE x {BRIEF}"),
+    "RENAME": (WRITTEN, "RENAME x elsewhere"),
+    "MOVE": (WRITTEN, "MOVE x 5"),
+    "FLUSHDB": (WRITTEN, "FLUSHDB"),
+    "SWAPDB": (WRITTEN, "SWAPDB 0 5"),
+    "end of the connection": (f"{WRITTEN} EPHEMERAL", "QUIT"),
+    "RUNLOCK beside a reader": (READ, "SLOCK.RUNLOCK x a"),
+    "deadline beside a reader": (READ, f"SLOCK.EXTEND x a {BRIEF}"),
+    "RENAME over it": (f"{WRITTEN} | SLOCK.LOCK w b {HOUR}", "RENAME w x"),
+    "COPY over it": (f"{WRITTEN} | SLOCK.RLOCK w r {HOUR}", "COPY w x REPLACE"),
+}
+
+
+@pytest.mark.parametrize("youngest", ["a", "b"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_owner_that_loses_what_it_waits_for_among_others(server: Server, loss: str, youngest: str) -> None:
+    """a waits for x, which it holds, and y; b stands before it at x, and waits for what a holds elsewhere."""
+    queues, elsewhere, owner = Queues(server), Line(server, "z", database=1), server.raw()
+    holds, lose = LOSSES[loss]
+    for command in commands_of(holds):
+        assert owner.ok(*command)
+    queues.hold("c", "y")
+    elsewhere.locks.lock("z", "a", HOUR)
+    first = queues.lock("b", "x")
+    asks = {"a": lambda: (queues.mrlock if holds is READ else queues.mlock)("a", "x y")}
+    asks["b"] = lambda: elsewhere.write("b")
+    waiting = {token: asks[token]() for token in ("ba" if youngest == "a" else "ab")}
+    assert all(waiter.is_waiting() for waiter in (first, *waiting.values()))
+    before = queues.client.info("slock")["slock_deadlocks"]
+    owner.ok(*lose.split())
+    refused, other = waiting.pop(youngest), *waiting.values()
+    steps = {"a": '"a" waits at "x" for "b"', "b": '"b" waits at "z" for "a"'}
+    cycle = f"{steps.pop(youngest)}, {steps.popitem()[1]}"
+    text = refused.error()
+    assert text.startswith("DEADLOCK ") and text.endswith(cycle), text
+    assert other.is_waiting() and queues.client.info("slock")["slock_deadlocks"] == before + 1
+    assert elsewhere.holders() == ["a"], "who is refused keeps what it holds"
+    queues.free("c", "y"), queues.free("r", "x")
+    assert first.fence()
+    assert (elsewhere.release("a") if youngest == "a" else queues.free("b", "x")) == 1
+    assert other.fence()
+
+
+@pytest.mark.parametrize("goes", ["CANCEL", "close"])
+def test_an_owner_whose_older_request_goes(server: Server, goes: str) -> None:
+    """Behind the older one, which could share y, the newer one waited for nobody."""
+    queues = Queues(server)
+    queues.hold("a", "z")
+    queues.hold("c", "q")
+    queues.locks.rlock("y", "b", HOUR)
+    older, newer, last = queues.mrlock("a", "y q"), queues.lock("a", "y"), queues.lock("b", "z")
+    assert newer.is_waiting() and last.is_waiting()
+    if goes == "CANCEL":
+        assert queues.raw.ok("SLOCK.CANCEL", "q", "a") == 1 and older.reply() == 0
+    else:
+        older.connection.close()
+    assert last.error().startswith("DEADLOCK ") and newer.is_waiting()
+    assert queues.free("b", "y") == 1 and newer.fence()

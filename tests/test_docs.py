@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -154,6 +155,24 @@ def test_every_error_code_is_listed() -> None:
     assert codes <= set(re.findall(r"`([A-Z]+)`", listed))
 
 
+def test_the_dashboard_and_the_alerts_name_what_the_script_for_the_exporter_gives(server: Server) -> None:
+    reply = as_text(server.raw().ok("EVAL", (DOCS / "redis_exporter.lua").read_text(), 0, 0))
+    given = {name: float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
+    info = server.raw().ok("INFO", "slock").decode()
+    assert {name for name in re.findall(r"slock_\w+", info)} <= {name.rsplit("_p", 1)[0] for name in given}
+    text = (DOCS / "grafana.json").read_text()
+    dashboard = json.loads(text)
+    assert dashboard["schemaVersion"] >= 38  # Grafana 10
+    (source,) = (one["name"] for one in dashboard["templating"]["list"] if one["type"] == "datasource")
+    for panel in dashboard["panels"]:
+        assert panel["datasource"]["uid"] == f"${{{source}}}" and panel["targets"], panel["title"]
+        assert all("redis_script_values{" in target["expr"] for target in panel["targets"]), panel["title"]
+    for page in (text.replace('\\"', '"'), (DOCS / "monitoring.md").read_text()):
+        keys = re.findall(r'redis_script_values\{key=~?"([^"]+)"', page)
+        assert len(keys) == page.count("redis_script_values{")
+        assert {name for names in keys for name in names.split("|")} <= set(given)
+
+
 # --- the pages among themselves
 
 
@@ -178,5 +197,5 @@ def test_what_a_page_names_exists(page: Path) -> None:
     """Its commands, and the languages of its blocks."""
     named = {name.lower() for name in re.findall(r"SLOCK\.[A-Z]+", page.read_text())}
     assert named - {"slock.m"} <= set(NAMES)
-    known = {"redis", "syntax", "python", "lua", "sql", "sh", "text", "conf"}
+    known = {"redis", "syntax", "python", "lua", "sql", "sh", "text", "conf", "yaml"}
     assert {block.language for block in blocks(page)} <= known

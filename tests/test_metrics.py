@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import random
+import time
+
 import pytest
 
-from harness import Locks, MakeServer, RawConnection, Server, now_ms, wait_past, wait_until
+from harness import (
+    Locks,
+    MakeServer,
+    RawConnection,
+    Server,
+    encode_command,
+    now_ms,
+    rounds,
+    stays,
+    wait_past,
+    wait_until,
+)
 from harness.many import many
 from harness.queues import Queues
-from harness.waiting import HOUR
+from harness.waiting import HOUR, Line, WaitingClient
 
-COUNTED = "grants refusals handoffs releases expirations wait_timeouts deadlocks evicted_locks"
-FIELDS = f"locks waiters waiters_max {COUNTED} wait_ms_total wait_ms_max last_fence".split()
-TIMES = {"wait_ms_total", "wait_ms_max"}
+PARTS = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+TIMES = [
+    "wait_ms_total",
+    "wait_ms_max",
+    *(f"{name}.{part}" for name in ("wait_ms", "hold_ms") for part in PARTS),
+]
+COUNTED = "grants refusals handoffs releases expirations wait_timeouts wait_cancels deadlocks evicted_locks"
+FIELDS = ["locks", "waiters", "waiters_max", *COUNTED.split(), *TIMES, "last_fence"]
 
 
 class Meter:
@@ -25,7 +45,12 @@ class Meter:
         assert set(self.expected.values()) == {0}, "a new server has done nothing"
 
     def read(self) -> dict[str, int]:
-        return {name.removeprefix("slock_"): value for name, value in self.client.info("slock").items()}
+        """All fields, and each part of a distribution as one."""
+        fields = {}
+        for name, value in self.client.info("slock").items():
+            parts = value if isinstance(value, dict) else {"": value}
+            fields |= {f"{name.removeprefix('slock_')}.{part}".rstrip("."): parts[part] for part in parts}
+        return fields
 
     def grew(self, *, last_fence: int | None = None, **by: int) -> None:
         """Since the last call: these counters by so much, and no other; the last fence is this one."""
@@ -74,6 +99,10 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     meter.grew(deadlocks=1)
     assert queues.lock("brief", "w", wait=200).reply() == 0
     meter.grew(waiters_max=1, wait_timeouts=1)
+    withdrawn = queues.mlock("withdrawn", "free w")
+    assert raw.ok("SLOCK.CANCEL", "free", "withdrawn") == 1 and withdrawn.reply() == 0
+    meter.grew(wait_cancels=1)
+    assert not any(meter.read()[name] for name in TIMES), "only a wait that ended well is measured"
     wait_until(lambda: queues.locks.full("w").queue[0].waiting_ms >= 60, what="them to have waited a while")
     assert queues.free("x", "a b w") == 3
     fences = [waiter.fence() for waiter in waiting]
@@ -81,6 +110,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     numbers = meter.read()
     assert numbers["wait_ms_total"] >= 2 * 60 and numbers["wait_ms_max"] >= 60
     assert numbers["wait_ms_max"] < numbers["wait_ms_total"] <= 3 * numbers["wait_ms_max"]
+    assert numbers["wait_ms.max"] == numbers["wait_ms_max"] and numbers["hold_ms.p50"] >= 60
     assert raw.ok(*many("MEXTEND", "a b", "y", 20)) == 1
     wait_until(lambda: not meter.client.exists("a", "b"), what="both to expire")
     meter.grew(expirations=2, locks=-2)
@@ -149,3 +179,136 @@ def test_locks_and_the_last_fence_come_back_with_the_data(make_server: MakeServe
     numbers = server.client().info("slock")
     assert (numbers["slock_locks"], numbers["slock_last_fence"]) == (5, fences[-1])
     assert numbers["slock_grants"] == 0
+
+
+# --- how long it takes
+
+
+class Durations:
+    """What clients have measured: the least and the most that each may have taken on the server."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[float, float]] = []
+
+    def add(self, since: tuple[float, float], until: tuple[float, float]) -> None:
+        """Something began and ended between these moments."""
+        self.all.append(((until[0] - since[1]) * 1000, (until[1] - since[0]) * 1000))
+
+    def agrees(self, shown: dict[str, int]) -> None:
+        """Within a bucket: a millisecond up to 127 ms, 1 % above."""
+        shortest, longest = (sorted(column) for column in zip(*self.all, strict=True))
+        for part, share in PARTS.items():
+            rank = math.ceil(share * len(shortest)) - 1
+            least, most = shortest[max(rank - 1, 0)] - 1, longest[min(rank + 1, len(longest) - 1)] + 1
+            assert least <= shown[part] <= (most if part == "max" else max(most, most * 1.01)), (
+                part,
+                least,
+                most,
+            )
+
+
+def test_the_distributions_are_what_clients_have_measured(meter: Meter) -> None:
+    """What timed out, expired or was withdrawn is in neither; it lasts longest here."""
+    server, chance, control = meter.server, random.Random(5), meter.server.raw()
+    waits, holds, line = Durations(), Durations(), Line(server, "other")
+
+    def timed(*words: object) -> tuple[float, float]:
+        before = time.monotonic()
+        assert control.ok(*words)
+        return before, time.monotonic()
+
+    assert control.ok("SLOCK.LOCK", "other", "h", HOUR) and control.ok("SLOCK.LOCK", "expires", "h", 900)
+    patient, withdrawn = line.write("patient", wait=900), line.write("withdrawn")
+    clients = [WaitingClient(server, f"w{number}") for number in range(200)]
+    for _ in range(rounds(3, 50)):
+        held = [timed("SLOCK.LOCK", f"k{number}", "h", HOUR) for number in range(200)]
+        asked = []
+        for number, client in enumerate(clients):
+            before = time.monotonic()
+            client.ask("SLOCK.LOCK", f"k{number}", client.token, HOUR, "WAIT", 0)
+            control.ok("PING")  # its reply leaves after what came before it was read
+            asked.append((before, time.monotonic()))
+        dues = [time.monotonic() + min(chance.expovariate(25), 0.4) for _ in clients]
+        for number in sorted(range(200), key=dues.__getitem__):
+            wait_until(lambda due=dues[number]: time.monotonic() >= due, what="the moment to release")
+            released = timed("SLOCK.UNLOCK", f"k{number}", "h")
+            assert clients[number].fence()
+            granted = released[0], time.monotonic()
+            holds.add(held[number], released)
+            waits.add(asked[number], granted)
+            if number % 2:
+                holds.add(granted, timed("SLOCK.UNLOCK", f"k{number}", clients[number].token))
+            else:
+                control.ok("DEL", f"k{number}")
+    assert patient.reply() == 0 and control.ok("SLOCK.CANCEL", "other", "withdrawn") == 1
+    assert withdrawn.reply() == 0
+    wait_until(lambda: not control.ok("EXISTS", "expires"), what="the hold to expire")
+    shown = meter.read()
+    assert (shown["handoffs"], shown["releases"]) == (len(waits.all), len(holds.all))
+    waits.agrees({part: shown[f"wait_ms.{part}"] for part in PARTS})
+    holds.agrees({part: shown[f"hold_ms.{part}"] for part in PARTS})
+
+
+def test_config_resetstat_begins_anew(meter: Meter) -> None:
+    """Again and again; what is now stays: locks, who waits, the last fence."""
+    for _ in range(3):
+        line, raw = Line(meter.server), meter.server.raw()
+        assert raw.ok("SLOCK.LOCK", "evicted", "a", HOUR)
+        raw.ok("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", 1)
+        wait_until(lambda: meter.client.dbsize() == 0, what="it to be evicted")
+        raw.ok("CONFIG", "SET", "maxmemory", 0, "maxmemory-policy", "noeviction")
+        assert raw.ok("SLOCK.LOCK", "brief", "a", 1)
+        wait_until(lambda: meter.client.dbsize() == 0, what="it to expire")
+        assert raw.ok("SLOCK.LOCK", "k", "a", HOUR) and raw.ok("SLOCK.LOCK", "j", "b", HOUR)
+        assert raw.ok("SLOCK.LOCK", "k", "c", HOUR) == 0 == line.write("c", wait=20).reply()
+        withdrawn, waiting = line.write("withdrawn"), line.write("b")
+        assert raw.ok("SLOCK.CANCEL", "k", "withdrawn") == 1 and withdrawn.reply() == 0
+        assert raw.error("SLOCK.LOCK", "j", "a", HOUR, "WAIT", 0).startswith("DEADLOCK ")
+        wait_until(lambda line=line: line.info().queue[0].waiting_ms >= 5, what="it to have waited")
+        assert raw.ok("SLOCK.UNLOCK", "k", "a") == 1 and waiting.fence()
+        line.write("stays")
+        before = meter.read()
+        assert all(before.values())
+        now = {"locks": 2, "waiters": 1, "waiters_max": 1, "last_fence": before["last_fence"]}
+        for _ in range(2):
+            raw.ok("CONFIG", "RESETSTAT")
+            assert {name: value for name, value in meter.read().items() if value} == now
+        raw.ok("SLOCK.CANCEL", "k", "stays")
+        raw.ok("FLUSHALL")
+
+
+def test_the_distributions_take_no_more_memory_when_much_is_recorded(make_server: MakeServer) -> None:
+    server = make_server()
+    control = server.raw()
+
+    def memory() -> int:
+        lines = control.ok("INFO", "memory").splitlines()
+        return next(int(line.split(b":")[1]) for line in lines if line.startswith(b"used_memory:"))
+
+    def record(count: int) -> None:
+        """Takes and gives back a lock so often, through pipelines of clients that wait for each other."""
+        size, batch = 16, 250
+        crowd = [server.raw() for _ in range(size)]
+        pairs = [
+            encode_command("SLOCK.LOCK", "k", f"t{number}", HOUR, "WAIT", 0)
+            + encode_command("SLOCK.UNLOCK", "k", f"t{number}")
+            for number in range(size)
+        ]
+        for _ in range(count // (size * batch)):
+            for client, pair in zip(crowd, pairs, strict=True):
+                client.socket.sendall(pair * batch)
+            for client in crowd:
+                left = 2 * batch
+                while left:
+                    left -= client.socket.recv(1 << 16).count(b"\n")
+        for client in crowd:
+            client.close()
+        wait_until(lambda: len(control.ok("CLIENT", "LIST").splitlines()) == 1, what="the clients to go")
+
+    count, looks = rounds(100_000, 5_000_000), []
+    record(count)
+    stays(lambda: looks.append(memory()) or True, 0.5, "the server, until it has freed what clients used")
+    record(count)
+    numbers = server.client().info("slock")
+    assert numbers["slock_releases"] > 1.9 * count and numbers["slock_handoffs"] > count / 100
+    wait_until(lambda: memory() < min(looks) + 100_000, what="the memory to be what it was")

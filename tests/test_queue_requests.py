@@ -13,7 +13,7 @@ import redis
 
 from harness import Locks, RawConnection, Server, digest, now_ms, wait_until
 from harness.causes import HOLDER, KEY
-from harness.locks import as_dict
+from harness.locks import Info, as_dict
 from harness.waiting import HOUR, Line, blocked_clients
 
 FAMILY = ["SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.UPGRADE"]
@@ -141,3 +141,33 @@ def test_info_shows_the_queue_which_is_no_part_of_the_key(
     assert isinstance(reply, dict)
     (waiter,) = as_dict(reply)["queue"]
     assert isinstance(waiter, dict) and waiter[b"token"] == b"w"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_info_tells_what_each_request_brought_and_which_client_waits(server: Server, protocol: int) -> None:
+    """`client` is there for holders whose connection they are bound to; `limit` where one was given."""
+    line, raw = Line(server), server.raw(protocol)
+    bound = server.raw(protocol)
+    assert bound.ok("SLOCK.RLOCK", KEY, HOLDER, HOUR, "EPHEMERAL", "LIMIT", 2)
+    assert raw.ok("SLOCK.RLOCK", KEY, "beside", HOUR, "META", "m", "LIMIT", 5)
+    asked = {
+        "limited": ("SLOCK.RLOCK", KEY, "limited", HOUR, "LIMIT", 2, "META", b"\x00\xff", "WAIT", 0),
+        "bound": ("SLOCK.MLOCK", 2, KEY, "free", "bound", HOUR, "EPHEMERAL", "WAIT", HOUR),
+        "beside": ("SLOCK.UPGRADE", KEY, "beside", HOUR, "WAIT", 0),
+        "most": ("SLOCK.MRLOCK", 1, KEY, "most", HOUR, "WAIT", 0, "LIMIT", 2**31 - 1),
+    }
+    crowd = [line.ask(token, *words, protocol=protocol) for token, words in asked.items()]
+    info = Info.of(raw.ok("SLOCK.INFO", KEY, "FULL"))
+    ids = [waiter.id for waiter in crowd]
+    assert [(one.token, one.mode, one.meta, one.client, one.limit) for one in info.queue] == [
+        (b"beside", "upgrade", b"", ids[2], None),
+        (b"limited", "read", b"\x00\xff", ids[0], 2),
+        (b"bound", "write", b"", ids[1], None),
+        (b"most", "read", b"", ids[3], 2**31 - 1),
+    ]
+    holders = {holder.token: (holder.meta, holder.client) for holder in info.holders}
+    assert holders == {HOLDER.encode(): (b"", bound.client_id()), b"beside": (b"m", None)}
+    for token, then in ((HOLDER, crowd[2]), ("beside", crowd[0]), ("limited", crowd[1])):
+        assert line.release(token) == 1 and then.fence()
+    (holder,) = line.info().holders
+    assert (holder.token, holder.client) == (b"bound", ids[1])

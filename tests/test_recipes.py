@@ -78,6 +78,57 @@ def test_a_script_writes_only_for_the_present_holder(client: redis.Redis) -> Non
     assert client.get("data") == b"1" and client.hget("hash", "value") == b"3"
 
 
+# --- giving up, and permits
+
+
+@pytest.mark.parametrize("mode", ["LOCK", "RLOCK"])
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_who_gave_up_neither_waits_nor_holds(
+    recipes: SimpleNamespace, server: Server, client: redis.Redis, mode: str, is_granted: bool
+) -> None:
+    """Its connection stays open, as some libraries leave it."""
+    client.execute_command("SLOCK.LOCK", "k2", "another", 60_000)
+    with server.raw() as waiter:
+        waiter.send(f"SLOCK.M{mode}", 2, "k1", "k2", "me", 60_000, "WAIT", 0)
+        wait_until(lambda: _blocked(client))
+        if is_granted:
+            client.execute_command("SLOCK.UNLOCK", "k2", "another")
+            assert waiter.read() > 0
+        recipes.give_up("me", "k1", "k2")
+        if not is_granted:
+            assert waiter.read() == 0
+            client.execute_command("SLOCK.UNLOCK", "k2", "another")
+        assert client.execute_command("SLOCK.MLOCK", 2, "k1", "k2", "next", 60_000) > 0
+
+
+def test_no_more_than_n_have_a_permit_and_a_writer_drains_it(
+    recipes: SimpleNamespace, client: redis.Redis, threads: ThreadPoolExecutor
+) -> None:
+    present, seen = [], []
+
+    def work(number: int) -> None:
+        with recipes.permit("api", 3):
+            present.append(number)
+            seen.append(len(present))
+            time.sleep(0.01)
+            present.remove(number)
+
+    jobs = [threads.submit(work, number) for number in range(24)]
+    wait_until(lambda: seen)
+    assert recipes.blocking.execute_command("SLOCK.LOCK", "api", "drain", 60_000, "WAIT", 0) > 0
+    assert not present
+    client.execute_command("SLOCK.UNLOCK", "api", "drain")
+    for job in jobs:
+        job.result(20)
+    assert max(seen) == 3 and not client.exists("api")
+
+
+def test_without_a_permit_the_block_is_not_entered(recipes: SimpleNamespace, client: redis.Redis) -> None:
+    with recipes.permit("api", 1), pytest.raises(TimeoutError), recipes.permit("api", 1, wait_ms=10):
+        pytest.fail("the block was entered")
+    assert not client.exists("api")
+
+
 # --- the job runner
 
 

@@ -191,14 +191,14 @@ const COMMANDS: &[Command] = &[
         flags: c"readonly deny-script",
         arity: -1,
         summary: c"Shows the locks of this database that are waited for, the longest wait first.",
-        complexity: c"O(N*log(M)), N being the number of locks shown or hidden from the user, M that of their holders and waiting requests",
+        complexity: c"O(N), N being the number of locks that are shown or hidden from the user",
         keys: Keys::None,
         args: &[COUNT],
         run: queue::queues,
     },
     Command {
         name: c"slock.cancel",
-        flags: c"write fast",
+        flags: c"fast",
         arity: 3,
         summary: c"Withdraws the waiting requests of a token for a lock, from any connection.",
         complexity: c"O(K*log(N)), K being the number of keys of these requests, N that of waiting requests",
@@ -247,7 +247,7 @@ const TOKEN: Arg = arg(c"token", ArgKind::String);
 const TTL_MS: Arg = arg(c"ttl-ms", ArgKind::Integer);
 const WAIT: Arg = option(c"WAIT", c"wait-ms", ArgKind::Integer);
 const META: Arg = option(c"META", c"data", ArgKind::String);
-const LIMIT: Arg = option(c"LIMIT", c"limit", ArgKind::Integer);
+const LIMIT: Arg = option(c"LIMIT", c"n", ArgKind::Integer);
 const EPHEMERAL: Arg = option(c"EPHEMERAL", c"ephemeral", ArgKind::Word);
 
 const COUNT: Arg = option(c"COUNT", c"count", ArgKind::Integer);

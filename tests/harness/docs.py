@@ -209,7 +209,7 @@ def _pattern(line: str) -> str:
 
 def as_printed(reply: Any, command: list[str]) -> list[str]:
     """The lines of a reply, in the manner of redis-cli."""
-    if isinstance(reply, bytes) and command[0].upper() == "INFO":
+    if isinstance(reply, bytes) and " ".join(command[:2]).upper().startswith(("INFO", "CLIENT LIST")):
         return [line for line in reply.decode().splitlines() if line]
     match reply:
         case None:

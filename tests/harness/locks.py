@@ -17,6 +17,7 @@ class Holder:
     pttl: int
     held_ms: int
     meta: bytes
+    client: int | None = None
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,17 @@ class Waiter:
     mode: str
     waiting_ms: int
     timeout_ms: int
+    meta: bytes
+    client: int
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
 class Info:
-    """SLOCK.INFO as a value. `holders` and `queue` are None without FULL."""
+    """SLOCK.INFO as a value. `holders` and `queue` are None without FULL.
+
+    `client` of a holder and `limit` of a request are None where they are not told.
+    """
 
     mode: str
     readers: int
