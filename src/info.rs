@@ -20,6 +20,7 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"expirations", metrics.expirations());
     section.field(c"wait_timeouts", counters.wait_timeouts);
     section.field(c"wait_cancels", counters.cancels);
+    section.field(c"unheard", counters.unheard);
     section.field(c"deadlocks", counters.deadlocks);
     section.field(c"evicted_locks", metrics.evictions());
     section.field(c"wait_ms_total", counters.wait_ms_total);

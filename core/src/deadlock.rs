@@ -116,7 +116,8 @@ struct Search<'w> {
     has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
     /// For each owner reached, who waits for it and where: the way back to the start.
     reached: HashMap<TokenId, Edge>,
-    frontier: VecDeque<TokenId>,
+    /// Owners reached, each by a request of its.
+    frontier: VecDeque<RequestId>,
     seen: HashMap<QueueId, Seen>,
 }
 
@@ -172,8 +173,8 @@ impl<'w> Search<'w> {
         now_unix_ms: u64,
         has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
     ) -> Self {
-        let start = waiter.token_id;
-        let (reached, seen, frontier) = (HashMap::new(), HashMap::new(), VecDeque::from([start]));
+        let start = waiter.token_id();
+        let (reached, seen, frontier) = (HashMap::new(), HashMap::new(), VecDeque::from([first]));
         Self { first, start, through, waitlist, now_unix_ms, has_ended, reached, frontier, seen }
     }
 
@@ -185,9 +186,9 @@ impl<'w> Search<'w> {
             if followed == LARGE && is_new && !self.is_start_waited_for(store) {
                 return None;
             }
-            let is_only = waiting == self.start && is_new;
+            let is_only = waiting == self.first && is_new;
             let first = self.first;
-            for own in self.waitlist.of_token(waiting).filter(|own| !is_only || *own == first) {
+            for own in self.waitlist.siblings(waiting).filter(|own| !is_only || *own == first) {
                 if let Some(last) = self.follow(own, store) {
                     return self.way_back(last);
                 }
@@ -200,8 +201,8 @@ impl<'w> Search<'w> {
     /// Where so many locks are waited for that looking is no cheaper than the search, it may be.
     fn is_start_waited_for(&self, store: &mut impl LockStore) -> bool {
         const MANY: usize = 2000;
-        let Some(token) = self.waitlist.token(self.start) else { return false };
-        let has_other = self.waitlist.of_token(self.start).nth(1).is_some();
+        let Some(token) = self.waitlist.get(self.first).map(|waiter| &waiter.token) else { return false };
+        let has_other = self.waitlist.siblings(self.first).nth(1).is_some();
         has_other
             || self.waitlist.queues_len() > MANY
             || self.waitlist.locks().any(|lock| {
@@ -228,7 +229,7 @@ impl<'w> Search<'w> {
         if self.seen.get(&id).is_some_and(|seen| seen.is_done(request, waiter, queue)) {
             return None;
         }
-        let mut own = queue.multi_edge_of(waiter.token_id);
+        let mut own = queue.multi_edge_of(waiter.token_id());
         if own.any(|own| own != request && queue.is_ahead(own, request)) {
             return None;
         }
@@ -245,7 +246,7 @@ impl<'w> Search<'w> {
             return None;
         }
         let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock));
-        let edge = Edge { token: waiter.token_id, request, queue: id };
+        let edge = Edge { token: waiter.token_id(), request, queue: id };
         let found = self.holders(request, waiter, edge, queue, lock, &mut seen);
         let found = found.or_else(|| self.ahead(request, waiter, edge, queue, &mut seen));
         self.seen.insert(id, seen);
@@ -262,7 +263,7 @@ impl<'w> Search<'w> {
         if self.through == Through::NewRequest {
             start_requests.retain(|own| *own != self.first);
         }
-        let start = self.waitlist.token(self.start);
+        let start = self.waitlist.get(self.first).map(|waiter| &waiter.token);
         let own = lock.zip(start).and_then(|(lock, token)| lock.holder(token, self.now_unix_ms));
         Seen {
             is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
@@ -289,7 +290,7 @@ impl<'w> Search<'w> {
         if !seen.waits_for_holders(request, waiter, queue) {
             return None;
         }
-        if seen.start_holds && waiter.token_id != self.start {
+        if seen.start_holds && waiter.token_id() != self.start {
             return Some(edge);
         }
         if seen.has_holders {
@@ -299,8 +300,8 @@ impl<'w> Search<'w> {
         let lock = lock?;
         let has_ended = self.has_ended;
         let live = waitlist.tokens_holding(lock, now_ms);
-        live.filter(|(_, fence)| !has_ended(*fence, queue.lock.as_ref()))
-            .for_each(|(token, _)| self.reach(token, edge));
+        live.filter(|(_, _, fence)| !has_ended(*fence, queue.lock.as_ref()))
+            .for_each(|(request, token, _)| self.reach(request, token, edge));
         None
     }
 
@@ -313,7 +314,7 @@ impl<'w> Search<'w> {
         queue: &Queue,
         seen: &mut Seen,
     ) -> Option<Edge> {
-        if waiter.token_id != self.start {
+        if waiter.token_id() != self.start {
             let mut ahead = seen.start_requests.iter().filter(|own| queue.is_ahead(**own, request));
             if ahead.any(|own| !self.are_let_in_together(queue, *own, request)) {
                 return Some(edge);
@@ -324,13 +325,13 @@ impl<'w> Search<'w> {
         }
         if !seen.has_upgrades {
             seen.has_upgrades = true;
-            queue.multi_edge_upgrades().for_each(|token| self.reach(token, edge));
+            queue.multi_edge_upgrades().for_each(|(request, token)| self.reach(request, token, edge));
         }
         let barrier = barrier(request, waiter, queue);
         // The last first: where it stands behind the others elsewhere too, they are all reached from it.
         if barrier > seen.all_before {
             let between = queue.multi_edge_arrivals(seen.all_before, barrier);
-            between.for_each(|(_, token)| self.reach(token, edge));
+            between.for_each(|(request, token)| self.reach(request, token, edge));
             seen.all_before = barrier;
         }
         let from = seen.all_before.max(seen.others_before);
@@ -339,7 +340,7 @@ impl<'w> Search<'w> {
             let others = queue
                 .multi_edge_arrivals(from, request)
                 .filter(|(other, _)| waitlist.get(*other).is_some_and(|other| !other.is_lone_reader()));
-            others.for_each(|(_, token)| self.reach(token, edge));
+            others.for_each(|(request, token)| self.reach(request, token, edge));
             seen.others_before = request;
         }
         None
@@ -353,10 +354,10 @@ impl<'w> Search<'w> {
     }
 
     /// The start is not reached in this way: whether somebody waits for it is asked of each by itself.
-    fn reach(&mut self, blocker: TokenId, edge: Edge) {
+    fn reach(&mut self, request: RequestId, blocker: TokenId, edge: Edge) {
         if blocker != edge.token && blocker != self.start && !self.reached.contains_key(&blocker) {
             self.reached.insert(blocker, edge);
-            self.frontier.push_back(blocker);
+            self.frontier.push_back(request);
         }
     }
 
@@ -368,7 +369,7 @@ impl<'w> Search<'w> {
             edges.push(self.reached[&edge.token]);
         }
         let step = |edge: &Edge| {
-            let token = self.waitlist.token(edge.token)?.clone();
+            let token = self.waitlist.get(edge.request)?.token.clone();
             Some(DeadlockStep { token, lock: self.waitlist.lock_of(edge.queue)?.clone() })
         };
         edges.reverse();

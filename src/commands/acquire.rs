@@ -1,23 +1,24 @@
 //! Whatever may have to wait: `LOCK`, `RLOCK`, `UPGRADE`, `MLOCK`, `MRLOCK`.
 //!
 //! ```text
-//! SLOCK.LOCK    key token ttl-ms [WAIT ms] [META data] [EPHEMERAL]
-//! SLOCK.RLOCK   key token ttl-ms [WAIT ms] [META data] [LIMIT n] [EPHEMERAL]
-//! SLOCK.UPGRADE key token ttl-ms [WAIT ms]
-//! SLOCK.MLOCK   numkeys key [key ...] token ttl-ms [WAIT ms] [META data] [EPHEMERAL]
-//! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms [WAIT ms] [META data] [LIMIT n] [EPHEMERAL]
+//! SLOCK.LOCK    key token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [EPHEMERAL]
+//! SLOCK.RLOCK   key token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [LIMIT n] [EPHEMERAL]
+//! SLOCK.UPGRADE key token ttl-ms [WAIT ms [NOTIFY channel tag]]
+//! SLOCK.MLOCK   numkeys key [key ...] token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [EPHEMERAL]
+//! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [LIMIT n] [EPHEMERAL]
 //! ```
 //!
-//! The reply is the fence, or 0 when refused or when the wait ran out.
+//! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets null at
+//! once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
 
-use slock_core::{AcquireOutcome, AcquireRequest, Mode, WaitPolicy, Want};
+use slock_core::{AcquireRequest, Mode, ReplyTo, WaitPolicy, Want};
 
 use super::args::{Args, OptionSet, Options, error};
 use super::call::{names, on_primary};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
-use crate::runtime;
-use crate::server::{Ctx, Reply, Str};
+use crate::runtime::{self, Acquired, AnswerTo};
+use crate::server::{Ctx, Reply, Str, User, same_slot};
 use crate::state::WaitingCommand;
 
 pub fn lock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
@@ -60,7 +61,7 @@ fn acquire<'a>(
     mut args: Args<'a>,
 ) -> Result<Reply, Reply> {
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
-    let Options { wait, meta, limit, is_ephemeral } = args.options(match want {
+    let Options { wait, notify, meta, limit, is_ephemeral } = args.options(match want {
         Want::Hold(Mode::Write) => OptionSet::Write,
         Want::Hold(Mode::Read) => OptionSet::Read,
         Want::Upgrade => OptionSet::Upgrade,
@@ -69,16 +70,50 @@ fn acquire<'a>(
     if is_ephemeral && ctx.is_in_script() {
         return error("ERR EPHEMERAL is not possible in a script, which has no connection of its own");
     }
+    // A script neither waits nor subscribes.
+    let notify = notify.filter(|_| !ctx.is_in_script());
+    if let Some((channel, _)) = notify {
+        check_channel(ctx, channel, keys)?;
+    }
     // Where nothing may block, `WAIT` is as good as absent, as it is for `BLPOP`.
-    let wait = if wait != WaitPolicy::NoWait && ctx.may_block() { wait } else { WaitPolicy::NoWait };
+    let may_wait = wait == WaitPolicy::NoWait || notify.is_some() || ctx.may_block();
+    let wait = if may_wait { wait } else { WaitPolicy::NoWait };
     let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
-    let request = AcquireRequest { db, names, token, want, ttl_ms, meta, wait, limit, client, is_ephemeral };
+    let reply_to = ReplyTo::Client;
+    let request =
+        AcquireRequest { db, names, token, want, ttl_ms, meta, wait, limit, client, is_ephemeral, reply_to };
+    let answer_to = match notify {
+        None => AnswerTo::Client,
+        Some((channel, tag)) => AnswerTo::Channel { channel: channel.bytes(), tag },
+    };
     let store = Keyspace::of_command(ctx, keys);
-    match runtime::acquire(ctx, store, &request, command) {
-        Some(Ok(AcquireOutcome::Granted(fence))) => Ok(Reply::Int(fence.cast_signed())),
-        Some(Ok(AcquireOutcome::Refused)) => Ok(Reply::Int(0)),
-        Some(Ok(AcquireOutcome::Waiting(_))) => Ok(Reply::Sent),
+    match runtime::acquire(ctx, store, &request, answer_to, command) {
+        Some(Ok(Acquired::Granted(fence))) => Ok(Reply::Int(fence.cast_signed())),
+        Some(Ok(Acquired::Refused)) => Ok(Reply::Int(0)),
+        Some(Ok(Acquired::Blocked)) => Ok(Reply::Sent),
+        Some(Ok(Acquired::Waiting)) => Ok(Reply::Null),
+        Some(Ok(Acquired::CannotBlock)) => error(
+            "ERR this server does not block a client that has subscribed to channels; wait with NOTIFY, or on \
+             another connection",
+        ),
         Some(Err(error)) => Err(error_reply(&error)),
         None => Err(in_use()),
     }
+}
+
+/// Whether a request for these keys may be answered on this channel.
+fn check_channel(ctx: Ctx<'_>, channel: Str<'_>, keys: &[Str<'_>]) -> Result<(), Reply> {
+    if ctx.is_cluster() && !same_slot(channel.bytes(), keys[0].bytes()) {
+        return error("CROSSSLOT The channel is not in the slot of the keys");
+    }
+    let user = ctx.user_name();
+    let may_subscribe =
+        user.is_none_or(|name| User::named(name.as_str()).is_some_and(|user| user.may_subscribe(channel)));
+    if !may_subscribe {
+        return error("NOPERM The user may not subscribe to this channel");
+    }
+    if !ctx.has_shard_subscriber(channel) {
+        return error("NOSUBSCRIBER Nobody has subscribed to this channel by SSUBSCRIBE on this server");
+    }
+    Ok(())
 }

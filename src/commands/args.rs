@@ -11,6 +11,10 @@ use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES,
 use crate::server::{Reply, Str};
 use crate::state::{self, TTL_MAX_MS};
 
+/// The longest channel and the longest tag of `NOTIFY`, in bytes.
+const CHANNEL_MAX_BYTES: usize = 255;
+const TAG_MAX_BYTES: usize = 64;
+
 /// The longest wait, in milliseconds: a year. 0 is a wait without limit.
 const WAIT_MAX_MS: i64 = TTL_MAX_MS;
 
@@ -34,19 +38,20 @@ pub struct Args<'a> {
 /// Which options a command that may have to wait takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OptionSet {
-    /// `WAIT`.
+    /// `WAIT`, `NOTIFY`.
     Upgrade,
-    /// `WAIT`, `META`, `EPHEMERAL`.
+    /// `WAIT`, `NOTIFY`, `META`, `EPHEMERAL`.
     Write,
     /// The same and `LIMIT`.
     Read,
 }
 
 /// The options of a command that may have to wait.
-#[derive(Debug)]
 pub struct Options<'a> {
     /// `WAIT ms`.
     pub wait: WaitPolicy,
+    /// `NOTIFY channel tag`.
+    pub notify: Option<(Str<'a>, &'a [u8])>,
     /// `META data`.
     pub meta: Option<&'a [u8]>,
     /// `LIMIT n`.
@@ -128,13 +133,16 @@ impl<'a> Args<'a> {
 
     /// The options that are left, in any order, each at most once, and nothing else.
     pub fn options(&mut self, set: OptionSet) -> Result<Options<'a>, Reply> {
-        let (mut wait, mut meta, mut limit, mut is_ephemeral) = (None, None, None, false);
+        let (mut wait, mut notify, mut meta, mut limit, mut is_ephemeral) = (None, None, None, None, false);
         while let Some(word) = self.next() {
             let word = word.bytes();
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
             if is("WAIT") {
                 once("WAIT", wait.is_some())?;
                 wait = Some(self.wait()?);
+            } else if is("NOTIFY") {
+                once("NOTIFY", notify.is_some())?;
+                notify = Some(self.notify()?);
             } else if is("META") && set != OptionSet::Upgrade {
                 once("META", meta.is_some())?;
                 meta = Some(self.meta()?);
@@ -148,7 +156,10 @@ impl<'a> Args<'a> {
                 return unknown_option(word);
             }
         }
-        Ok(Options { wait: wait.unwrap_or(WaitPolicy::NoWait), meta, limit, is_ephemeral })
+        if notify.is_some() && wait.is_none() {
+            return error("ERR option NOTIFY needs WAIT");
+        }
+        Ok(Options { notify, wait: wait.unwrap_or(WaitPolicy::NoWait), meta, limit, is_ephemeral })
     }
 
     /// Nothing may be left.
@@ -170,6 +181,19 @@ impl<'a> Args<'a> {
             Some(ms) if (1..=WAIT_MAX_MS).contains(&ms) => Ok(WaitPolicy::Timeout(ms.unsigned_abs())),
             _ => error(format!("ERR WAIT must be an integer from 0 to {WAIT_MAX_MS} milliseconds")),
         }
+    }
+
+    fn notify(&mut self) -> Result<(Str<'a>, &'a [u8]), Reply> {
+        let (Some(channel), Some(tag)) = (self.next(), self.next()) else {
+            return error("ERR option NOTIFY needs a channel and a tag");
+        };
+        if !(1..=CHANNEL_MAX_BYTES).contains(&channel.bytes().len()) {
+            return error(format!("ERR the channel of NOTIFY must be 1 to {CHANNEL_MAX_BYTES} bytes long"));
+        }
+        if !(1..=TAG_MAX_BYTES).contains(&tag.bytes().len()) {
+            return error(format!("ERR the tag of NOTIFY must be 1 to {TAG_MAX_BYTES} bytes long"));
+        }
+        Ok((channel, tag.bytes()))
     }
 
     fn meta(&mut self) -> Result<&'a [u8], Reply> {

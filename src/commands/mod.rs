@@ -245,7 +245,20 @@ const NUMKEYS: Arg = arg(c"numkeys", ArgKind::Integer);
 const KEYS: Arg = arg(c"key", ArgKind::Keys);
 const TOKEN: Arg = arg(c"token", ArgKind::String);
 const TTL_MS: Arg = arg(c"ttl-ms", ArgKind::Integer);
-const WAIT: Arg = option(c"WAIT", c"wait-ms", ArgKind::Integer);
+const WAIT: Arg = Arg {
+    name: c"wait",
+    kind: ArgKind::Block(&[
+        Arg { name: c"wait-ms", kind: ArgKind::Integer, word: Some(c"WAIT"), optional: false },
+        Arg {
+            name: c"notify",
+            kind: ArgKind::Block(&[arg(c"channel", ArgKind::String), arg(c"tag", ArgKind::String)]),
+            word: Some(c"NOTIFY"),
+            optional: true,
+        },
+    ]),
+    word: None,
+    optional: true,
+};
 const META: Arg = option(c"META", c"data", ArgKind::String);
 const LIMIT: Arg = option(c"LIMIT", c"n", ArgKind::Integer);
 const EPHEMERAL: Arg = option(c"EPHEMERAL", c"ephemeral", ArgKind::Word);

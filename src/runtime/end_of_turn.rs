@@ -36,6 +36,10 @@ const REFUSED_RETRY_MS: u64 = 100;
 /// server tells its modules that a slot has gone or that the cluster is down.
 const PROBE_EVERY_MS: u64 = 1000;
 
+/// How often it is looked whether anybody listens to the channels on which requests are answered. No server tells
+/// its modules that a subscription ends.
+const LISTENERS_EVERY_MS: u64 = 500;
+
 /// Such a look takes so long at a time, and pauses so long in between.
 const PROBE_SLICE: Duration = Duration::from_micros(500);
 const PROBE_PAUSE_MS: u64 = 10;
@@ -71,17 +75,21 @@ impl Runtime {
             self.manager.end_waits(&mut slice);
         } else {
             self.probe(store);
+            self.look_for_listeners(ctx);
             while started.elapsed() < RESTORED_SLICE
                 && let Some(lock) = self.restored.pop_first()
             {
                 store.give_expiry(lock.as_ref());
             }
-            self.manager.serve_queues(store, &mut self.blocked_clients, &mut slice);
+            self.manager.serve_queues(store, &mut self.clients, &mut slice);
         }
-        for (request, result) in self.manager.take_results() {
-            self.blocked_clients.answer(request, reply_to(result));
+        for answer in self.manager.take_answers() {
+            self.clients.answer(answer, reply_to);
         }
-        self.blocked_clients.free_left_over();
+        self.clients.blocked.free_left_over();
+        if self.manager.waitlist().is_empty() {
+            self.clients.callers.clear();
+        }
         let now = now();
         if is_replica {
             self.restored.clear();
@@ -108,6 +116,29 @@ impl Runtime {
         if let Some(schedule) = &mut self.schedule {
             schedule.at(at_ms);
         }
+    }
+
+    /// Goes on looking for channels that nobody listens to any more. Their requests leave.
+    fn look_for_listeners(&mut self, ctx: OwnCtx<'_>) {
+        let now_ms = now().monotonic_ms();
+        if now_ms < self.listeners.next_ms {
+            return;
+        }
+        let started = Instant::now();
+        while let Some(channel) = self.manager.waitlist().next_channel(self.listeners.after) {
+            if started.elapsed() >= PROBE_SLICE {
+                self.listeners.next_ms = now_ms + PROBE_PAUSE_MS;
+                return;
+            }
+            self.listeners.after = Some(channel);
+            let name = self.clients.channels.name_of(channel);
+            if !name.is_some_and(|name| ctx.as_ctx().has_shard_subscriber(name.as_str())) {
+                self.clients.channels.forget(channel);
+                self.manager.channel_closed(channel);
+            }
+        }
+        self.listeners.after = None;
+        self.listeners.next_ms = now_ms + LISTENERS_EVERY_MS;
     }
 
     /// Goes on looking for names that this node of a cluster serves no more.

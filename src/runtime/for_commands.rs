@@ -1,15 +1,10 @@
 //! Operations for commands, and leaving their clients waiting.
 
-use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, RequestId, Timestamp, WaitPolicy};
+use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, ReplyTo, RequestId, Timestamp};
 
 use crate::keyspace::Keyspace;
 use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, now};
 use crate::state::{Notice, Runtime, WaitingCommand, notice, try_with_runtime};
-
-/// Looks at the manager. `None` if an operation is under way.
-pub fn consult<R>(look: impl FnOnce(&LockManager) -> R) -> Option<R> {
-    try_with_runtime(|runtime| look(&runtime.manager))
-}
 
 /// Looks at the manager, and at any keys. `None` if an operation is under way.
 pub fn consult_with_keys<R>(look: impl FnOnce(&LockManager, &mut Keyspace<'_>) -> R) -> Option<R> {
@@ -32,50 +27,96 @@ pub fn operate<'c, R>(
     result
 }
 
-/// Asks for a hold, and leaves the client waiting if it has to. Where the client cannot wait after all, it is
-/// as if it had not wanted to. `None` if an operation is under way.
+/// Where the answer to a request goes that has to wait, by a command.
+#[derive(Clone, Copy)]
+pub enum AnswerTo<'a> {
+    /// To the client, which is blocked.
+    Client,
+    /// To a channel, with a tag.
+    Channel {
+        /// The name of the channel.
+        channel: &'a [u8],
+        /// The tag.
+        tag: &'a [u8],
+    },
+}
+
+/// What became of a request for a hold.
+pub enum Acquired {
+    /// It holds, with this fence.
+    Granted(u64),
+    /// It cannot have it now, and does not wait.
+    Refused,
+    /// Its client is blocked until it is answered.
+    Blocked,
+    /// It waits, and is answered on its channel.
+    Waiting,
+    /// It would have to wait, and this server cannot block this client.
+    CannotBlock,
+}
+
+/// Asks for a hold, and leaves the request waiting if it has to. `None` if an operation is under way.
 pub fn acquire<'c>(
     ctx: Ctx<'c>,
     mut store: Keyspace<'c>,
     request: &AcquireRequest<'_>,
+    answer_to: AnswerTo<'_>,
     command: WaitingCommand<'_>,
-) -> Option<Result<AcquireOutcome, LockError>> {
+) -> Option<Result<Acquired, LockError>> {
     let outcome = try_with_runtime(|runtime| {
         let now = now();
-        let outcome = runtime.manager.acquire(&mut store, now, request);
-        let outcome = match outcome {
-            Ok(AcquireOutcome::Waiting(id)) if !wait(runtime, ctx, id, command) => {
-                runtime.manager.cancel(id);
-                let request = AcquireRequest { wait: WaitPolicy::NoWait, ..*request };
-                runtime.manager.acquire(&mut store, now, &request)
+        let reply_to = match answer_to {
+            AnswerTo::Client => ReplyTo::Client,
+            AnswerTo::Channel { channel, tag } => {
+                ReplyTo::Channel { channel: runtime.clients.channels.id_of(channel), tag }
             }
-            outcome => outcome,
         };
+        let request = AcquireRequest { reply_to, ..*request };
+        let outcome = runtime.manager.acquire(&mut store, now, &request);
+        let acquired = outcome.map(|outcome| match outcome {
+            AcquireOutcome::Granted(fence) => Acquired::Granted(fence),
+            AcquireOutcome::Refused => Acquired::Refused,
+            AcquireOutcome::Waiting(id) => wait(runtime, ctx, id, reply_to, command),
+        });
+        if let ReplyTo::Channel { channel, .. } = reply_to
+            && !runtime.manager.waitlist().has_channel(channel)
+        {
+            runtime.clients.channels.forget(channel);
+        }
         runtime.reschedule(now);
-        outcome
+        acquired
     });
     store.announce();
     outcome
 }
 
-/// Leaves the client of this command waiting for the answer to its request. False if it cannot wait.
-fn wait(runtime: &mut Runtime, ctx: Ctx<'_>, request: RequestId, command: WaitingCommand<'_>) -> bool {
+/// Leaves this request waiting.
+fn wait(
+    runtime: &mut Runtime,
+    ctx: Ctx<'_>,
+    request: RequestId,
+    reply_to: ReplyTo<'_>,
+    command: WaitingCommand<'_>,
+) -> Acquired {
     if !std::mem::replace(&mut runtime.has_waited, true) {
         server::subscribe_to_keys();
     }
-    match server::block::<WaitingClients>(ctx) {
-        Some(handle) => {
-            runtime.blocked_clients.insert(request, handle, ctx, command);
-            true
-        }
-        None => false,
+    if reply_to == ReplyTo::Client {
+        let Some(handle) = server::block::<BlockedByLock>(ctx) else {
+            runtime.manager.cancel(request);
+            return Acquired::CannotBlock;
+        };
+        runtime.clients.blocked.insert(request, handle);
     }
+    let caller = runtime.clients.callers.number_of(ctx, command);
+    runtime.manager.set_caller(request, caller);
+    if reply_to == ReplyTo::Client { Acquired::Blocked } else { Acquired::Waiting }
 }
 
 /// Clients that wait.
-struct WaitingClients;
+struct BlockedByLock;
 
-impl BlockedCallbacks for WaitingClients {
+impl BlockedCallbacks for BlockedByLock {
     fn unblocked(client: HandleKey) -> Reply {
         notice(Notice::WaiterUnblocked(client));
         Reply::Int(0)

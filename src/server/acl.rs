@@ -26,6 +26,10 @@ impl User {
         (!user.is_null()).then_some(Self(user))
     }
 
+    pub(super) fn pointer(&self) -> *mut raw::RedisModuleUser {
+        self.0
+    }
+
     /// Whether the user may read this key.
     pub fn may_read(&self, key: Str<'_>) -> bool {
         let access = raw::REDISMODULE_CMD_KEY_ACCESS as i32;

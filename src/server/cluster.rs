@@ -1,9 +1,27 @@
 //! What a node of a cluster still serves.
 
+use crc::{CRC_16_XMODEM, Crc};
+
 use super::api::api;
 use super::ctx::Ctx;
 use super::loaded;
 use super::string::Str;
+
+/// Whether both names are in one slot of a cluster.
+pub fn same_slot(first: &[u8], second: &[u8]) -> bool {
+    slot(first) == slot(second)
+}
+
+/// The slot of a key, by the cluster's specification: of the part in the first braces, if they are not empty.
+fn slot(name: &[u8]) -> u16 {
+    const SLOTS: u16 = 16384;
+    let tag = || {
+        let start = name.iter().position(|byte| *byte == b'{')? + 1;
+        let length = name[start..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &name[start..start + length])
+    };
+    Crc::<u16>::new(&CRC_16_XMODEM).checksum(tag().unwrap_or(name)) % SLOTS
+}
 
 impl Ctx<'_> {
     /// Whether this node of a cluster still takes writes of the key. While a slot is migrated, a key
@@ -59,5 +77,24 @@ impl Ctx<'_> {
             loaded::set(|loaded| &loaded.can_check_only, can);
             can
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values are those of `CLUSTER KEYSLOT`.
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        for (name, expected) in [
+            (&b"foo"[..], 12182),
+            (b"{foo}bar", 12182),
+            (b"foo{}{bar}", 8363),
+            (b"foo{{bar}}zap", 4015),
+            (b"", 0),
+        ] {
+            assert_eq!(slot(name), expected, "{}", name.escape_ascii());
+        }
     }
 }

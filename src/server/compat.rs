@@ -17,12 +17,14 @@ fn missing<const N: usize>(entries: [(bool, &'static str); N]) -> Vec<&'static s
 /// Calls without which the module cannot work.
 pub fn missing_required() -> Vec<&'static str> {
     missing(is_missing![
+        RedisModule_ACLCheckChannelPermissions,
         RedisModule_ACLCheckCommandPermissions,
         RedisModule_ACLCheckKeyPermissions,
         RedisModule_AvoidReplicaTraffic,
         RedisModule_BlockClient,
         RedisModule_Call,
         RedisModule_CallReplyArrayElement,
+        RedisModule_CallReplyInteger,
         RedisModule_CallReplyStringPtr,
         RedisModule_CloseKey,
         RedisModule_CreateCommand,
@@ -73,6 +75,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_ModuleTypeSetValue,
         RedisModule_NotifyKeyspaceEvent,
         RedisModule_OpenKey,
+        RedisModule_PublishMessageShard,
         RedisModule_RegisterBoolConfig,
         RedisModule_RegisterInfoFunc,
         RedisModule_RegisterNumericConfig,

@@ -13,6 +13,8 @@ pub enum Reply {
     Error(String),
     /// "wrong number of arguments".
     WrongArity,
+    /// Nothing.
+    Null,
     /// It is sent already, or comes later.
     Sent,
 }
@@ -26,6 +28,7 @@ impl Ctx<'_> {
             Reply::WrongArity => {
                 api!(RedisModule_WrongArity(self.pointer()));
             }
+            Reply::Null => self.reply_null(),
             Reply::Sent => {}
         }
     }

@@ -8,7 +8,7 @@
 //! | of the state | where |
 //! |---|---|
 //! | the queues, the fences, which hold ends with which connection | the core's `LockManager` |
-//! | the clients that wait | `blocked_clients` |
+//! | the clients that wait, the channels on which requests are answered, who asked | `waiting_clients` |
 //! | when the queues are served next: the timer | `schedule` |
 //! | whether they may be served now | `write_gate` |
 //! | the values of the settings | `settings` |
@@ -17,22 +17,26 @@
 //! The clock is nobody's: it is read once for each decision, by `server::now`.
 
 mod blocked_clients;
+mod callers;
+mod channels;
 mod metrics;
 mod reset_watch;
 mod schedule;
 mod settings;
+mod waiting_clients;
 mod write_gate;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
+use slock_core::{ChannelId, ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
-pub use blocked_clients::{BlockedClients, WaitingCommand};
+pub use callers::WaitingCommand;
 pub use metrics::Metrics;
 pub use reset_watch::ResetWatch;
 pub use schedule::Schedule;
 pub use settings::{Settings, TTL_MAX_MS};
+pub use waiting_clients::WaitingClients;
 pub use write_gate::{WriteBlock, WriteGate};
 
 use crate::server::{Ctx, HandleKey, now};
@@ -43,7 +47,7 @@ pub struct Runtime {
     /// The rules: who holds, who waits, who is next.
     pub manager: LockManager,
     /// The clients that wait.
-    pub blocked_clients: BlockedClients,
+    pub clients: WaitingClients,
     /// When the queues are served next. `None` until the module has been loaded.
     pub schedule: Option<Schedule>,
     /// Whether the timer may write.
@@ -60,6 +64,8 @@ pub struct Runtime {
     pub has_waited: bool,
     /// Notices `CONFIG RESETSTAT`.
     pub reset_watch: ResetWatch,
+    /// How far the look for channels without a listener has come; see `runtime::end_of_turn`.
+    pub listeners: ChannelLook,
     /// How far the look for slots that have gone has come; see `runtime::end_of_turn`.
     pub probe: Probe,
 }
@@ -69,6 +75,15 @@ pub struct Runtime {
 pub struct Probe {
     /// Where it goes on, in the middle of a pass.
     pub position: Option<ProbePosition>,
+    /// When it goes on or begins anew, on the monotonic clock.
+    pub next_ms: u64,
+}
+
+/// How far the look at all channels on which requests are answered has come.
+#[derive(Default)]
+pub struct ChannelLook {
+    /// The channel that was looked at last, in the middle of a pass.
+    pub after: Option<ChannelId>,
     /// When it goes on or begins anew, on the monotonic clock.
     pub next_ms: u64,
 }
@@ -107,12 +122,12 @@ impl Runtime {
             Notice::DatabasesSwapped(first, second) => self.manager.databases_swapped(first, second),
             Notice::ConnectionClosed(connection) => self.manager.connection_closed(connection),
             Notice::WaiterGone(handle) => {
-                if let Some(request) = self.blocked_clients.remove(handle) {
+                if let Some(request) = self.clients.blocked.remove(handle) {
                     self.manager.cancel(request);
                 }
             }
             Notice::WaiterUnblocked(handle) => {
-                if let Some(request) = self.blocked_clients.remove(handle) {
+                if let Some(request) = self.clients.blocked.remove(handle) {
                     self.manager.time_out(request);
                 }
             }
@@ -153,7 +168,7 @@ impl Runtime {
 
     /// After an operation: sees to it that the queues are served when they have to be.
     pub fn reschedule(&mut self, now: Timestamp) {
-        if self.manager.is_idle() && !self.blocked_clients.has_left_over() && self.restored.is_empty() {
+        if self.manager.is_idle() && !self.clients.blocked.has_left_over() && self.restored.is_empty() {
             return;
         }
         self.reschedule_if_work();
@@ -166,14 +181,16 @@ impl Runtime {
     pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
         let probes = self.is_cluster && !self.manager.waitlist().is_empty();
         let probe_ms = probes.then_some(self.probe.next_ms);
-        self.manager.next_due_ms(now).into_iter().chain(probe_ms).min()
+        let has_channels = self.manager.waitlist().next_channel(None).is_some();
+        let channels_ms = has_channels.then_some(self.listeners.next_ms);
+        self.manager.next_due_ms(now).into_iter().chain(probe_ms).chain(channels_ms).min()
     }
 
     /// Whether the timer has something to do that does not wait for time to pass.
     pub fn has_work(&self) -> bool {
         self.manager.has_work()
-            || self.manager.has_results()
-            || self.blocked_clients.has_left_over()
+            || self.manager.has_answers()
+            || self.clients.blocked.has_left_over()
             || !self.restored.is_empty()
     }
 

@@ -11,7 +11,7 @@ use super::request::{AcquireOutcome, AcquireRequest, ReplyTo, WaitPolicy, WaitRe
 use crate::deadlock;
 use crate::effect::{Change, Event};
 use crate::error::LockError;
-use crate::ids::{LockIdRef, RequestId};
+use crate::ids::{CallerId, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::mode::{Mode, Want};
 use crate::queue::{NewWaiter, Waiter};
@@ -81,6 +81,11 @@ impl LockManager {
         self.enqueue(store, now, request, gives_up_ms).map(AcquireOutcome::Waiting)
     }
 
+    /// Keeps this number with a waiting request, for whoever is asked whether it may be granted.
+    pub fn set_caller(&mut self, request: RequestId, caller: CallerId) {
+        self.waitlist.set_caller(request, caller);
+    }
+
     /// Withdraws a waiting request: its client has gone, or cannot wait. False if it does not wait. Touches
     /// no lock, so that it can be called wherever the server says so.
     pub fn cancel(&mut self, request: RequestId) -> bool {
@@ -91,7 +96,7 @@ impl LockManager {
         let waiter = self.waitlist.remove(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody.
-        self.search_again.extend(self.waitlist.of_token(waiter.token_id));
+        self.search_again.extend(self.waitlist.of_token(&waiter.token));
         Some(waiter)
     }
 
@@ -224,7 +229,6 @@ impl LockManager {
             limit: request.limit,
             client: request.client,
             is_ephemeral: request.is_ephemeral,
-            caller: request.caller,
             channel,
             tag,
             arrived_ms: now.monotonic_ms(),

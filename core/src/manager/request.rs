@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::error::LockError;
-use crate::ids::{CallerId, ChannelId, ConnectionId, RequestId};
+use crate::ids::{ChannelId, ConnectionId, RequestId};
 use crate::mode::Want;
 
 /// A request for a hold.
@@ -29,8 +29,6 @@ pub struct AcquireRequest<'a> {
     pub client: ConnectionId,
     /// Whether the hold shall end with that connection, and the request with it, where it is answered on a channel.
     pub is_ephemeral: bool,
-    /// Its user and command.
-    pub caller: CallerId,
     /// Where it is answered if it has to wait.
     pub reply_to: ReplyTo<'a>,
 }

@@ -410,7 +410,6 @@ impl LockManager {
                     limit: waiter.limit,
                     client: waiter.client,
                     is_ephemeral: waiter.is_ephemeral,
-                    caller: waiter.caller,
                     reply_to: ReplyTo::Client,
                 };
                 self.grant(store, now, &asked, admissions)
@@ -432,7 +431,7 @@ impl LockManager {
     fn revisit_siblings(&mut self, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         let queues: BTreeSet<QueueId> = waiter.queues.iter().copied().collect();
-        let siblings = self.waitlist.of_token(waiter.token_id).filter(|sibling| *sibling != request);
+        let siblings = self.waitlist.siblings(request).filter(|sibling| *sibling != request);
         let shares = |sibling: &RequestId| {
             let sibling = self.waitlist.get(*sibling);
             sibling.is_some_and(|sibling| sibling.queues.iter().any(|queue| queues.contains(queue)))
@@ -461,10 +460,10 @@ impl LockManager {
         if self.waitlist.is_empty() {
             return;
         }
-        let (Some(token), Some(queue)) = (self.waitlist.token_id(token), self.waitlist.queue_at(lock)) else {
+        let (Some(id), Some(queue)) = (self.waitlist.token_id(token), self.waitlist.queue_at(lock)) else {
             return;
         };
-        let there = self.waitlist.queue(queue).into_iter().flat_map(|queue| queue.multi_edge_of(token));
+        let there = self.waitlist.queue(queue).into_iter().flat_map(|queue| queue.multi_edge_of(id));
         self.search_again.extend(there.chain(self.waitlist.of_token(token).next()));
     }
 
@@ -479,7 +478,7 @@ impl LockManager {
         self.search_again.extend(queue.own_holds());
         let Some(lock) = store.peek(queue.lock.as_ref()) else { return };
         let waiting = self.waitlist.tokens_holding(lock, now.unix_ms());
-        self.search_again.extend(waiting.filter_map(|(token, _)| self.waitlist.of_token(token).next()));
+        self.search_again.extend(waiting.map(|(request, ..)| request));
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It

@@ -9,8 +9,8 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            assert!(self.tokens[&waiter.token].requests.contains(*request));
-            assert_eq!(self.tokens[&waiter.token].id, waiter.token_id);
+            let (token, requests) = self.tokens.get_key_value(&waiter.token).unwrap();
+            assert!(requests.contains(*request) && Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
                 assert!(self.give_ups.contains(&(at_ms, *request)));
             }
@@ -24,8 +24,8 @@ impl Waitlist {
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
-                let is_multi_edge = self.tokens[&waiter.token].requests.len() > 1 || waiter.is_for_many();
-                assert_eq!(queue.multi_edge_of(waiter.token_id).any(|own| own == *request), is_multi_edge);
+                let is_multi_edge = self.tokens[&waiter.token].len() > 1 || waiter.is_for_many();
+                assert_eq!(queue.multi_edge_of(waiter.token_id()).any(|own| own == *request), is_multi_edge);
             }
         }
         let longest =
@@ -35,10 +35,11 @@ impl Waitlist {
             self.queues.iter().map(|(id, queue)| (queue.lock.db, (queue.iter().min().unwrap(), *id)));
         assert_eq!(longest, oldest.collect());
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
-        let ends = self.waiters.iter().filter_map(|(id, waiter)| Some((waiter.own_hold_ends_ms?, *id)));
+        let ends = self.own_hold_end_of.iter().map(|(id, at_ms)| (*at_ms, *id));
         assert_eq!(self.own_hold_ends, ends.collect());
-        let on_channel = |(id, waiter): (&RequestId, &Box<Waiter>)| Some((waiter.channel?, *id));
-        let on_channels: BTreeSet<_> = self.waiters.iter().filter_map(on_channel).collect();
+        assert!(self.own_hold_end_of.keys().all(|request| self.waiters.contains_key(request)));
+        let on_channels: BTreeSet<_> =
+            self.waiters.iter().filter_map(|(id, waiter)| Some((waiter.channel?, *id))).collect();
         let listed = self.channels.iter().flat_map(|(channel, of)| of.iter().map(move |id| (*channel, *id)));
         assert_eq!(on_channels, listed.collect());
         let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
@@ -47,8 +48,7 @@ impl Waitlist {
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);
-        assert_eq!(self.tokens.values().map(|token| token.requests.len()).sum::<usize>(), self.waiters.len());
-        assert_eq!(self.tokens.len(), self.token_of.len());
+        assert_eq!(self.tokens.values().map(RequestSet::len).sum::<usize>(), self.waiters.len());
         assert_eq!(self.give_ups.len(), self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count());
     }
 }

@@ -54,7 +54,7 @@ pub struct Waiter {
     pub client: ConnectionId,
     /// Whether the hold shall end with that connection.
     pub is_ephemeral: bool,
-    /// Its user and command.
+    /// What the caller knows its user and command by; see [`LockManager::set_caller`](crate::LockManager::set_caller).
     pub caller: CallerId,
     /// The channel on which it is answered, if not its client is.
     pub channel: Option<ChannelId>,
@@ -66,13 +66,13 @@ pub struct Waiter {
     pub gives_up_ms: Option<u64>,
     /// The queues of the locks asked for, in the order of the request; all or none is granted.
     pub(crate) queues: Box<[QueueId]>,
-    pub(crate) token_id: TokenId,
-    /// When the first of the holds ends that its token has on locks asked for, in Unix milliseconds; of those
-    /// that were there when the request was looked at last.
-    own_hold_ends_ms: Option<u64>,
 }
 
 impl Waiter {
+    pub(crate) fn token_id(&self) -> TokenId {
+        TokenId::of(&self.token)
+    }
+
     /// Whether readers can be served beside it: it asks for one lock, for read.
     pub(crate) fn is_lone_reader(&self) -> bool {
         self.want == Want::Hold(Mode::Read) && self.queues.len() == 1
@@ -100,7 +100,6 @@ pub(crate) struct NewWaiter<'a> {
     pub(crate) limit: Option<NonZeroU32>,
     pub(crate) client: ConnectionId,
     pub(crate) is_ephemeral: bool,
-    pub(crate) caller: CallerId,
     pub(crate) channel: Option<ChannelId>,
     pub(crate) tag: &'a [u8],
     pub(crate) arrived_ms: u64,
@@ -122,13 +121,6 @@ pub struct QueueSummary<'a> {
     pub next: &'a [u8],
 }
 
-/// What is known of a token that waits.
-#[derive(Debug)]
-struct WaitingToken {
-    id: TokenId,
-    requests: RequestSet,
-}
-
 /// All requests that wait on this server.
 #[derive(Debug, Default)]
 pub struct Waitlist {
@@ -136,14 +128,16 @@ pub struct Waitlist {
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
     queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
-    tokens: BTreeMap<Rc<[u8]>, WaitingToken>,
-    token_of: BTreeMap<TokenId, Rc<[u8]>>,
+    /// The requests of each token.
+    tokens: BTreeMap<Rc<[u8]>, RequestSet>,
     /// On the monotonic clock.
     give_ups: BTreeSet<(u64, RequestId)>,
     /// On the wall clock.
     wakes: BTreeSet<(u64, QueueId)>,
-    /// [`Waiter::own_hold_ends_ms`], on the wall clock.
+    /// When the first of the holds ends that the token of a request has on locks asked for, on the wall clock; of
+    /// those that were there when the request was looked at last.
     own_hold_ends: BTreeSet<(u64, RequestId)>,
+    own_hold_end_of: BTreeMap<RequestId, u64>,
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
@@ -241,7 +235,7 @@ impl Waitlist {
 
     /// Puts a request at the end of every queue it asks for, or before them if it is an upgrade.
     pub(crate) fn push(&mut self, new: &NewWaiter<'_>) -> RequestId {
-        let (request, token_id) = (RequestId(self.draw()), TokenId(self.draw()));
+        let request = RequestId(self.draw());
         let token: Rc<[u8]> = match self.tokens.get_key_value(new.token) {
             Some((token, _)) => token.clone(),
             None => new.token.into(),
@@ -262,12 +256,10 @@ impl Waitlist {
         let siblings = self
             .tokens
             .entry(token.clone())
-            .and_modify(|waiting| waiting.requests.insert(request))
-            .or_insert_with(|| WaitingToken { id: token_id, requests: RequestSet::One(request) });
+            .and_modify(|requests| requests.insert(request))
+            .or_insert(RequestSet::One(request));
         // The second request of a token makes the first one multi-edge; further ones find it so.
-        let (token_id, siblings_len, first) =
-            (siblings.id, siblings.requests.len(), siblings.requests.first());
-        self.token_of.entry(token_id).or_insert_with(|| token.clone());
+        let (siblings_len, first) = (siblings.len(), siblings.first());
         let waiter = Waiter {
             db: new.db,
             token,
@@ -277,14 +269,12 @@ impl Waitlist {
             limit: new.limit,
             client: new.client,
             is_ephemeral: new.is_ephemeral,
-            caller: new.caller,
+            caller: 0,
             channel: new.channel,
             tag: new.tag.into(),
             arrived_ms: new.arrived_ms,
             gives_up_ms: new.gives_up_ms,
             queues,
-            token_id,
-            own_hold_ends_ms: None,
         };
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
@@ -300,7 +290,7 @@ impl Waitlist {
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            queue.remove(request, waiter.token_id);
+            queue.remove(request, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -313,7 +303,7 @@ impl Waitlist {
                 self.remove_queue(*id);
             }
         }
-        if let Some(at_ms) = waiter.own_hold_ends_ms {
+        if let Some(at_ms) = self.own_hold_end_of.remove(&request) {
             self.own_hold_ends.remove(&(at_ms, request));
         }
         self.unindex_channel(request, &waiter);
@@ -321,10 +311,9 @@ impl Waitlist {
             self.give_ups.remove(&(at_ms, request));
         }
         if let Some(siblings) = self.tokens.get_mut(&*waiter.token) {
-            if !siblings.requests.remove(request) {
+            if !siblings.remove(request) {
                 self.tokens.remove(&*waiter.token);
-                self.token_of.remove(&waiter.token_id);
-            } else if let (1, Some(last)) = (siblings.requests.len(), siblings.requests.first()) {
+            } else if let (1, Some(last)) = (siblings.len(), siblings.first()) {
                 self.set_multi_edge(last, false);
             }
         }
@@ -364,10 +353,18 @@ impl Waitlist {
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
         // Where a token has several requests, each is found in each of its queues.
-        match (&waiting.requests, queues.first()) {
-            (RequestSet::One(request), _) => Some(*request).filter(is_same),
-            (RequestSet::Many(_), Some(queue)) => self.queues[queue].multi_edge_of(waiting.id).find(is_same),
-            (RequestSet::Many(_), None) => None,
+        match (waiting, self.token_id(new.token), queues.first()) {
+            (RequestSet::One(request), ..) => Some(*request).filter(is_same),
+            (RequestSet::Many(_), Some(id), Some(queue)) => {
+                self.queues[queue].multi_edge_of(id).find(is_same)
+            }
+            (RequestSet::Many(_), ..) => None,
+        }
+    }
+
+    pub(crate) fn set_caller(&mut self, request: RequestId, caller: CallerId) {
+        if let Some(waiter) = self.waiters.get_mut(&request) {
+            waiter.caller = caller;
         }
     }
 
@@ -384,7 +381,6 @@ impl Waitlist {
         waiter.limit = new.limit;
         waiter.client = new.client;
         waiter.is_ephemeral = new.is_ephemeral;
-        waiter.caller = new.caller;
         waiter.channel = new.channel;
         waiter.tag = new.tag.into();
         self.index_channel(request, &waiter);
@@ -497,12 +493,13 @@ impl Waitlist {
     /// Says on which of the locks asked for the token of this request has a hold, and when the first of these
     /// ends, in Unix milliseconds.
     pub(crate) fn set_own_holds(&mut self, request: RequestId, held: &[QueueId], first_ends_ms: Option<u64>) {
-        let Some(waiter) = self.waiters.get_mut(&request) else { return };
-        if let Some(old_ms) = std::mem::replace(&mut waiter.own_hold_ends_ms, first_ends_ms) {
+        let Some(waiter) = self.waiters.get(&request) else { return };
+        if let Some(old_ms) = self.own_hold_end_of.remove(&request) {
             self.own_hold_ends.remove(&(old_ms, request));
         }
         if let Some(new_ms) = first_ends_ms {
             self.own_hold_ends.insert((new_ms, request));
+            self.own_hold_end_of.insert(request, new_ms);
         }
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
@@ -523,9 +520,7 @@ impl Waitlist {
             return None;
         }
         self.own_hold_ends.pop_first();
-        if let Some(waiter) = self.waiters.get_mut(&request) {
-            waiter.own_hold_ends_ms = None;
-        }
+        self.own_hold_end_of.remove(&request);
         Some(request)
     }
 
@@ -550,40 +545,42 @@ impl Waitlist {
             return Vec::new();
         };
         let stands_there = |request: &RequestId| self.waiters[request].queues.contains(&queue);
-        waiting.requests.iter().filter(stands_there).collect()
+        waiting.iter().filter(stands_there).collect()
     }
 
-    /// The requests of a token.
-    pub(crate) fn of_token(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
-        let waiting = self.token_of.get(&token).and_then(|token| self.tokens.get(token));
-        waiting.into_iter().flat_map(|waiting| waiting.requests.iter())
+    /// The requests of a token, the oldest first.
+    pub(crate) fn of_token(&self, token: &[u8]) -> impl Iterator<Item = RequestId> + '_ {
+        self.tokens.get(token).into_iter().flat_map(RequestSet::iter)
+    }
+
+    /// The requests of the token of this one, itself among them.
+    pub(crate) fn siblings(&self, request: RequestId) -> impl Iterator<Item = RequestId> + '_ {
+        self.get(request).into_iter().flat_map(|waiter| self.of_token(&waiter.token))
     }
 
     pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {
-        self.tokens.get(token).map(|waiting| waiting.id)
-    }
-
-    pub(crate) fn token(&self, token: TokenId) -> Option<&Rc<[u8]>> {
-        self.token_of.get(&token)
+        self.tokens.get_key_value(token).map(|(token, _)| TokenId::of(token))
     }
 
     // What the search for deadlocks asks.
 
-    /// The tokens that wait, for whatever, and have a hold on this lock, each with the fence of its hold. Goes
-    /// through the holders or the tokens, whichever are fewer.
+    /// The tokens that wait, for whatever, and have a hold on this lock, each with a request of its and the fence
+    /// of its hold. Goes through the holders or the tokens, whichever are fewer.
     pub(crate) fn tokens_holding<'a>(
         &'a self,
         lock: &'a Lock,
         now_unix_ms: u64,
-    ) -> impl Iterator<Item = (TokenId, u64)> + 'a {
+    ) -> impl Iterator<Item = (RequestId, TokenId, u64)> + 'a {
         let go_by_holders = lock.len() <= self.tokens.len();
         let holders = go_by_holders.then(|| lock.holders_unordered()).into_iter().flatten();
         let tokens = (!go_by_holders).then_some(&self.tokens).into_iter().flatten();
-        let by_holder = holders
-            .filter(move |holder| holder.is_live(now_unix_ms))
-            .filter_map(|holder| Some((self.token_id(&holder.token)?, holder.fence)));
-        let by_token = tokens
-            .filter_map(move |(token, waiting)| Some((waiting.id, lock.holder(token, now_unix_ms)?.fence)));
+        let by_holder = holders.filter(move |holder| holder.is_live(now_unix_ms)).filter_map(|holder| {
+            let (token, requests) = self.tokens.get_key_value(&*holder.token)?;
+            Some((requests.first()?, TokenId::of(token), holder.fence))
+        });
+        let by_token = tokens.filter_map(move |(token, requests)| {
+            Some((requests.first()?, TokenId::of(token), lock.holder(token, now_unix_ms)?.fence))
+        });
         by_holder.chain(by_token)
     }
 
@@ -597,7 +594,7 @@ impl Waitlist {
         let is_multi_edge = has_siblings || waiter.is_for_many();
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
-                queue.set_multi_edge(request, waiter.token_id, is_multi_edge);
+                queue.set_multi_edge(request, waiter.token_id(), is_multi_edge);
             }
         }
     }

@@ -1,6 +1,8 @@
 //! One lock's queue.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
+use std::rc::Rc;
 
 use crate::ids::{LockId, RequestId};
 use crate::mode::{Mode, Want};
@@ -9,9 +11,15 @@ use crate::mode::{Mode, Want};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct QueueId(pub(super) u64);
 
-/// The number of a token while it waits.
+/// Names a token while it waits: where its bytes are, which all its requests share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct TokenId(pub(super) u64);
+pub(crate) struct TokenId(usize);
+
+impl TokenId {
+    pub(super) fn of(token: &Rc<[u8]>) -> Self {
+        Self(Rc::as_ptr(token).addr())
+    }
+}
 
 /// One lock's queue, never empty.
 #[derive(Debug)]
@@ -19,10 +27,10 @@ pub(crate) struct Queue {
     pub(crate) lock: LockId,
     /// Waiting upgrades, before everybody else. All of one token: a second token's is a deadlock.
     upgrades: BTreeSet<RequestId>,
-    /// Everybody else.
-    arrivals: BTreeSet<RequestId>,
-    /// Of `arrivals`, those that want to write.
+    /// Of everybody else, those that want to write,
     writers: BTreeSet<RequestId>,
+    /// and those that want to read.
+    readers: BTreeSet<RequestId>,
     /// Of all, those through which waiting can lead out of this queue: they ask for several locks, or
     /// their token waits in another request too. The search for deadlocks looks at no others.
     multi_edge: BTreeMap<RequestId, TokenId>,
@@ -43,8 +51,8 @@ impl Queue {
         Self {
             lock,
             upgrades: BTreeSet::new(),
-            arrivals: BTreeSet::new(),
             writers: BTreeSet::new(),
+            readers: BTreeSet::new(),
             multi_edge: BTreeMap::new(),
             multi_edge_by_token: BTreeSet::new(),
             own_holds: BTreeSet::new(),
@@ -55,36 +63,43 @@ impl Queue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.upgrades.is_empty() && self.arrivals.is_empty()
+        self.upgrades.is_empty() && self.writers.is_empty() && self.readers.is_empty()
     }
 
     pub(super) fn front(&self) -> Option<RequestId> {
-        self.upgrades.first().or_else(|| self.arrivals.first()).copied()
+        self.upgrades.first().copied().or_else(|| self.first_arrival())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.upgrades.iter().chain(&self.arrivals).copied()
+        let (mut writers, mut readers) = (self.writers.iter().peekable(), self.readers.iter().peekable());
+        let arrivals = iter::from_fn(move || match (writers.peek(), readers.peek()) {
+            (Some(writer), Some(reader)) if writer < reader => writers.next(),
+            (_, Some(_)) => readers.next(),
+            (_, None) => writers.next(),
+        });
+        self.upgrades.iter().chain(arrivals).copied()
+    }
+
+    fn first_arrival(&self) -> Option<RequestId> {
+        self.writers.first().into_iter().chain(self.readers.first()).min().copied()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.upgrades.len() + self.arrivals.len()
+        self.upgrades.len() + self.writers.len() + self.readers.len()
     }
 
     pub(super) fn push(&mut self, request: RequestId, want: Want) {
-        if want == Want::Upgrade {
-            self.upgrades.insert(request);
-        } else {
-            self.arrivals.insert(request);
-            if want == Want::Hold(Mode::Write) {
-                self.writers.insert(request);
-            }
-        }
+        match want {
+            Want::Upgrade => self.upgrades.insert(request),
+            Want::Hold(Mode::Write) => self.writers.insert(request),
+            Want::Hold(Mode::Read) => self.readers.insert(request),
+        };
     }
 
     pub(super) fn remove(&mut self, request: RequestId, token: TokenId) {
         self.upgrades.remove(&request);
-        self.arrivals.remove(&request);
         self.writers.remove(&request);
+        self.readers.remove(&request);
         self.own_holds.remove(&request);
         self.set_multi_edge(request, token, false);
     }
@@ -104,7 +119,7 @@ impl Queue {
 
     /// The request that has waited here longest.
     pub(super) fn longest(&self) -> Option<RequestId> {
-        self.upgrades.first().into_iter().chain(self.arrivals.first()).min().copied()
+        self.upgrades.first().copied().into_iter().chain(self.first_arrival()).min()
     }
 
     pub(super) fn set_own_hold(&mut self, request: RequestId, has_hold: bool) {
@@ -154,8 +169,8 @@ impl Queue {
     }
 
     /// The multi-edge ones among the upgrades.
-    pub(crate) fn multi_edge_upgrades(&self) -> impl Iterator<Item = TokenId> {
-        self.upgrades.iter().filter_map(|request| self.multi_edge.get(request)).copied()
+    pub(crate) fn multi_edge_upgrades(&self) -> impl Iterator<Item = (RequestId, TokenId)> {
+        self.upgrades.iter().filter_map(|request| Some((*request, *self.multi_edge.get(request)?)))
     }
 
     /// The multi-edge requests, other than upgrades, that came from `from` to before `to`; the last first.

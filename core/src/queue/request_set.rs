@@ -8,7 +8,8 @@ use crate::ids::RequestId;
 #[derive(Debug)]
 pub(super) enum RequestSet {
     One(RequestId),
-    /// Two or more at some time.
+    /// Several. In a box, because nearly all sets have one.
+    #[allow(clippy::box_collection)]
     Many(Box<BTreeSet<RequestId>>),
 }
 

@@ -222,7 +222,6 @@ impl World {
                     limit: asked.limit,
                     client: asked.connection.unwrap_or(0),
                     is_ephemeral: asked.connection.is_some(),
-                    caller: 0,
                     reply_to: asked.channel.map_or(ReplyTo::Client, |number| ReplyTo::Channel {
                         channel: channel(number),
                         tag: &asked.tag,

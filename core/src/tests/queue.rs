@@ -4,8 +4,8 @@
 //! Tokens are `A`, `B`, …; `A` usually holds the lock `a` when a story begins. See [`super::scene`]
 //! for the words.
 
-use super::memory_store::id;
 use super::heap::growth_of;
+use super::memory_store::id;
 use super::scene::{READ, Scene, TTL_MS, WRITE, channel, ms, request, whole_turn};
 use crate::distribution::Distribution;
 use crate::error::LockError;
@@ -220,7 +220,9 @@ fn a_request_that_is_answered_on_a_channel_costs_at_most_400_bytes() {
     const WAITERS: usize = 100_000;
     let mut scene = Scene::new();
     let name = |number: usize| format!("lock:{:04}", number % 100);
-    (0..100).for_each(|number| drop(scene.takes(&name(number), "holder", WRITE)));
+    for number in 0..100 {
+        scene.takes(&name(number), "holder", WRITE);
+    }
     let ((), growth) = growth_of(|| {
         for number in 0..WAITERS {
             let (own, token) = (name(number), format!("0123456789abcdef0123456789ab{number:08}"));

@@ -80,7 +80,6 @@ pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) ->
         limit: None,
         client: 0,
         is_ephemeral: false,
-        caller: 0,
         reply_to: ReplyTo::Client,
     }
 }

@@ -1,0 +1,58 @@
+//! Those who wait: blocked clients, and channels that somebody listens to.
+
+use slock_core::{Answer, Clients, LockError, NotGranted, WaitResult, Waiter};
+
+use super::blocked_clients::BlockedClients;
+use super::callers::Callers;
+use super::channels::Channels;
+use crate::server::{Reply, own_ctx};
+
+/// See the module.
+#[derive(Default)]
+pub struct WaitingClients {
+    /// Clients that are blocked.
+    pub blocked: BlockedClients,
+    /// Channels on which requests are answered.
+    pub channels: Channels,
+    /// Who asked.
+    pub callers: Callers,
+}
+
+impl WaitingClients {
+    /// Tells whoever waits how the wait has ended, if somebody is still there. `reply_to` words it. Only from a
+    /// timer.
+    pub fn answer(&mut self, answer: Answer, reply_to: impl FnOnce(WaitResult) -> Reply) {
+        let reply = reply_to(answer.result);
+        let Some((channel, tag)) = answer.channel else { return self.blocked.answer(answer.request, reply) };
+        let Some(name) = self.channels.name_of(channel) else { return };
+        // The number, or the code of the error, and the tag.
+        let mut message = match reply {
+            Reply::Int(number) => number.to_string(),
+            Reply::Error(text) => format!("-{}", text.split(' ').next().unwrap_or_default()),
+            Reply::WrongArity | Reply::Null | Reply::Sent => return,
+        }
+        .into_bytes();
+        message.push(b' ');
+        message.extend_from_slice(&tag);
+        own_ctx().publish(name.as_str(), &message);
+    }
+}
+
+impl Clients for WaitingClients {
+    /// The permissions of a user may have changed since it asked: core commands that wait look again too, from
+    /// Redis 8.0 on. And whoever listened may have gone.
+    fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted> {
+        if let Some(channel) = waiter.channel {
+            let name = self.channels.name_of(channel);
+            if !name.is_some_and(|name| own_ctx().as_ctx().has_shard_subscriber(name.as_str())) {
+                self.channels.forget(channel);
+                return Err(NotGranted::Unheard);
+            }
+        }
+        if self.callers.may_run(waiter.caller, names) {
+            Ok(())
+        } else {
+            Err(NotGranted::Failed(LockError::NoPermission))
+        }
+    }
+}
