@@ -225,8 +225,9 @@ def test_the_distributions_are_what_clients_have_measured(meter: Meter) -> None:
         asked = []
         for number, client in enumerate(clients):
             before = time.monotonic()
-            client.ask("SLOCK.LOCK", f"k{number}", client.token, HOUR, "WAIT", 0)
-            control.ok("PING")  # its reply leaves after what came before it was read
+            words = ("SLOCK.LOCK", f"k{number}", client.token, HOUR, "WAIT", 0)
+            client.connection.send_bytes(encode_command("PING") + encode_command(*words))
+            assert client.reply() == b"PONG"  # which leaves when both have been run
             asked.append((before, time.monotonic()))
         dues = [time.monotonic() + min(chance.expovariate(25), 0.4) for _ in clients]
         for number in sorted(range(200), key=dues.__getitem__):

@@ -112,9 +112,8 @@ class Model:
         connection, before = RawConnection(self.server.port), time.monotonic()
         commands = ("SELECT", database), (*words, "WAIT", 0)
         connection.send_bytes(b"".join(encode_command(*command) for command in commands))
-        self.controls[0].ok("PING")  # its reply leaves after what came before it was read
+        assert connection.read() == b"OK"  # which leaves when both have been run
         request = Request(token, want, places, connection, (before, time.monotonic()))
-        assert connection.read() == b"OK"
         for place in places:
             queue = self.locks[place].queue
             queue.insert(0 if want == "upgrade" else len(queue), request)
@@ -122,6 +121,7 @@ class Model:
 
     def leave(self, request: Request) -> None:
         """It closes its connection or is withdrawn; who stands behind may be served then."""
+        before = time.monotonic()
         self.waiting.remove(request)
         for place in request.places:
             self.locks[place].queue.remove(request)
@@ -131,20 +131,20 @@ class Model:
         else:
             self.run(database, "SLOCK.CANCEL", name, request.token)
             assert request.connection.read() == 0
-        self.serve(request.places)
+        self.serve(request.places, before)
 
     def release(self, place: Place) -> None:
         """Who holds it goes, but for a reader who waits to become the writer."""
-        lock = self.locks[place]
+        before, lock = time.monotonic(), self.locks[place]
         stays = {request.token for request in lock.queue}
         for token in [token for token in lock.held if token not in stays]:
             self.run(place[0], "SLOCK.UNLOCK" if lock.writes else "SLOCK.RUNLOCK", place[1], token)
             del lock.held[token]
-        self.serve([place])
+        self.serve([place], before)
 
-    def serve(self, places: list[Place]) -> None:
-        """Grants whatever can be granted now at these places, as the server must have done."""
-        before, places = time.monotonic(), list(places)
+    def serve(self, places: list[Place], before: float) -> None:
+        """Grants whatever can be granted now at these places, as the server must have done since then."""
+        places = list(places)
         while places:
             queue = self.locks[places[-1]].queue
             request = queue[0] if queue else None
