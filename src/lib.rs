@@ -30,24 +30,14 @@ mod runtime;
 mod server;
 mod state;
 
-use redis_module::{Context, RedisString, Status};
-
 /// Under test there is no server, and so no server's allocator.
 #[cfg(not(test))]
 use redis_module::alloc::RedisAlloc as Allocator;
 #[cfg(test)]
 use std::alloc::System as Allocator;
 
-fn init(context: &Context, args: &[RedisString]) -> Status {
-    let arguments: Vec<&[u8]> = args.iter().map(RedisString::as_slice).collect();
-    match server::with_load_ctx(context, |ctx| load(ctx, &arguments)) {
-        Ok(()) => Status::Ok,
-        Err(reason) => {
-            server::log_warning(&format!("not loaded: {reason}"));
-            Status::Err
-        }
-    }
-}
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     let missing = server::missing_required();
@@ -89,18 +79,23 @@ fn say_ready() {
     server::log_notice(&format!("SLOCK {} is ready{without}", env!("CARGO_PKG_VERSION")));
 }
 
-/// What the server calls: the crate's macro, in a module of its own because it documents nothing.
-#[allow(missing_docs, unsafe_code)]
+/// What the server calls first. (The crate's macro would run a command of the server's that operators see.)
+#[allow(unsafe_code)]
 mod entry {
-    use super::{Allocator, init};
-    use redis_module::redis_module;
+    use redis_module::raw::{RedisModuleCtx, RedisModuleString};
 
-    redis_module! {
-        name: "slock",
-        version: 1,
-        allocator: (Allocator, Allocator),
-        data_types: [],
-        init: init,
-        commands: [],
+    /// Loads the module.
+    ///
+    /// # Safety
+    /// Called by the server, with a live context and `argc` live strings.
+    #[allow(non_snake_case)]
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn RedisModule_OnLoad(
+        ctx: *mut RedisModuleCtx,
+        argv: *mut *mut RedisModuleString,
+        argc: i32,
+    ) -> i32 {
+        // SAFETY: the server's promise.
+        unsafe { super::server::on_load(ctx, argv, argc, super::load) }
     }
 }

@@ -1,6 +1,7 @@
 //! What a node of a cluster still serves.
 
 use crc::{CRC_16_XMODEM, Crc};
+use redis_module::raw;
 
 use super::api::api;
 use super::ctx::Ctx;
@@ -23,6 +24,17 @@ fn slot(name: &[u8]) -> u16 {
     Crc::<u16>::new(&CRC_16_XMODEM).checksum(tag().unwrap_or(name)) % SLOTS
 }
 
+/// Of a command that was checked only: an error says that it may not run. Else there is no reply, or, on Valkey 9, one
+/// of no type.
+fn is_error_then_free(reply: *mut raw::RedisModuleCallReply) -> bool {
+    if reply.is_null() {
+        return false;
+    }
+    let is_error = api!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as i32;
+    api!(RedisModule_FreeCallReply(reply));
+    is_error
+}
+
 impl Ctx<'_> {
     /// Whether this node of a cluster still takes writes of the key. While a slot is migrated, a key
     /// that has gone may be at the other node already.
@@ -35,21 +47,17 @@ impl Ctx<'_> {
         let probe = c"PEXPIREAT".as_ptr();
         if self.can_check_only() {
             let form = c"sccD".as_ptr();
-            let mut error =
+            let reply =
                 api!(RedisModule_Call(self.pointer(), probe, form, name.pointer(), long_ago, later_only));
-            if !error.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT) {
-                api!(RedisModule_FreeCallReply(error));
-                error = api!(RedisModule_Call(
-                    self.pointer(),
-                    c"EXISTS".as_ptr(),
-                    c"sD".as_ptr(),
-                    name.pointer()
-                ));
+            let is_unknown = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
+            if !is_error_then_free(reply) {
+                return true;
             }
-            if !error.is_null() {
-                api!(RedisModule_FreeCallReply(error));
+            if !is_unknown {
+                return false;
             }
-            return error.is_null();
+            let (probe, form) = (c"EXISTS".as_ptr(), c"sD".as_ptr());
+            return !is_error_then_free(api!(RedisModule_Call(self.pointer(), probe, form, name.pointer())));
         }
         let form = c"scc".as_ptr();
         let mut reply =

@@ -26,6 +26,7 @@ pub fn missing_required() -> Vec<&'static str> {
         RedisModule_CallReplyArrayElement,
         RedisModule_CallReplyInteger,
         RedisModule_CallReplyStringPtr,
+        RedisModule_CallReplyType,
         RedisModule_CloseKey,
         RedisModule_CreateCommand,
         RedisModule_CreateDataType,

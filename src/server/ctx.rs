@@ -118,9 +118,3 @@ impl<'a> OwnCtx<'a> {
         }
     }
 }
-
-/// Hands the context of `RedisModule_OnLoad` to `load`.
-pub fn with_load_ctx<R>(context: &redis_module::Context, load: impl FnOnce(Ctx<'_>) -> R) -> R {
-    // SAFETY: the context is live while the crate's `init` function runs, and `load` cannot keep it.
-    load(unsafe { Ctx::from_raw(context.get_raw()) })
-}

@@ -24,6 +24,7 @@ mod guard;
 mod hooks;
 mod info;
 mod key;
+mod load;
 mod loaded;
 mod log;
 mod publish;
@@ -42,7 +43,7 @@ pub use cluster::same_slot;
 pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
 pub use compat::{lacking, missing_required};
 pub use config::{BoolSetting, IntSetting, load_configs, register_bool, register_int};
-pub use ctx::{Ctx, OwnCtx, with_load_ctx};
+pub use ctx::{Ctx, OwnCtx};
 pub use datatype::{
     count_freed, freed_ended_holders, register as register_datatype, reset_freed, stored_locks,
 };
@@ -50,6 +51,7 @@ pub use events::{subscribe, subscribe_to_keys};
 pub use hooks::{DatatypeHooks, Emit, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
+pub use load::on_load;
 pub use log::{log_notice, log_warning};
 pub use reply::Reply;
 pub use status::TOTALS;

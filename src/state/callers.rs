@@ -24,11 +24,14 @@ struct Caller {
     counts_keys: bool,
 }
 
+/// The names of a user, if there is one, and of a command.
+type CallerName = (Option<Box<[u8]>>, Box<[u8]>);
+
 /// Each user with each command once, whatever the number of requests. Forgotten when nobody waits.
 #[derive(Default)]
 pub struct Callers {
     callers: Vec<Caller>,
-    numbers: BTreeMap<(Option<Box<[u8]>>, Box<[u8]>), CallerId>,
+    numbers: BTreeMap<CallerName, CallerId>,
 }
 
 impl Callers {
