@@ -72,6 +72,20 @@ impl Ctx<'_> {
         true
     }
 
+    /// Whether the server would refuse a client's write now, where it can tell without running one. (In script mode a
+    /// check looks at replicas and the disk, as it does for clients. To run a command so from a timer crashes
+    /// Valkey 9.1; a check does not.)
+    pub fn refuses_writes(self) -> Option<bool> {
+        if !self.can_check_only() {
+            return None;
+        }
+        let (write, form, db) = (c"SWAPDB".as_ptr(), c"ccSD".as_ptr(), c"0".as_ptr());
+        let reply = api!(RedisModule_Call(self.pointer(), write, form, db, db));
+        let is_unknown = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
+        let refuses = is_error_then_free(reply);
+        (!refuses || !is_unknown).then_some(refuses)
+    }
+
     /// Whether the server can check a command without running it (from Redis 7.2 on).
     fn can_check_only(self) -> bool {
         loaded::get(|loaded| &loaded.can_check_only).unwrap_or_else(|| {

@@ -14,7 +14,7 @@ use crate::server::Ctx;
 /// replicas once a second.
 const GOOD_FOR: Duration = Duration::from_millis(100);
 
-/// What the server's configuration says about writes, once that had to be asked, and the last answer.
+/// The last answer, and what the server's configuration says about writes, where that has to be asked.
 #[derive(Default)]
 pub struct WriteGate {
     min_replicas: Option<i64>,
@@ -62,7 +62,8 @@ impl WriteGate {
         {
             return refused;
         }
-        let refused = self.lacks_replicas(ctx) || self.disk_fails(ctx);
+        let refused =
+            ctx.refuses_writes().unwrap_or_else(|| self.lacks_replicas(ctx) || self.disk_fails(ctx));
         self.refused = Some((Instant::now(), refused));
         refused
     }
