@@ -14,6 +14,7 @@
 //! | [`queue_time`] | deadlines, waits that run out, the grace after a start, a wall clock that is set |
 //! | [`queue_outside`] | what befalls a key outside of the manager |
 //! | [`queue_many`] | requests for several names at once |
+//! | [`channels`] | requests that are answered on a channel |
 //! | [`queue_cancel`] | clients that go, before and after their grant |
 //! | [`ephemeral`] | which connection a hold ends with |
 //! | [`work`] | what a turn costs, in names looked at |
@@ -24,6 +25,7 @@
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
+mod channels;
 mod crowds;
 mod deadlock;
 mod effects;

@@ -344,7 +344,9 @@ fn play(seed: u64, telling: Telling, tally: &mut Tally, all_wait: bool) {
 fn random_histories_equal_the_naive_server() {
     let mut tally = Tally::default();
     with_seeds(0..3_000, |seed, telling| play(seed, telling, &mut tally, false));
-    let Tally { answers, grants, ended, interrupted, waits, deadlocks, .. } = tally;
+    let Tally { answers, grants, ended, interrupted, waits, deadlocks, late_deadlocks, .. } = tally;
+    assert!(late_deadlocks > 5 && tally.denied > 50, "{late_deadlocks} late, {} denied", tally.denied);
+    assert!(tally.unheard > 200, "{} unheard", tally.unheard);
     assert!(answers > 8_000 && grants > 5_000, "{answers} answers, {grants} grants");
     assert!(ended > 1_000 && interrupted > 5_000, "{ended} ended, {interrupted} interrupted");
     assert!(waits > 20_000 && deadlocks > 500, "{deadlocks} of {waits}");
@@ -354,7 +356,8 @@ fn random_histories_equal_the_naive_server() {
 fn no_cycle_stands_where_all_wait() {
     let mut tally = Tally::default();
     with_seeds(0..1_500, |seed, telling| play(seed, telling, &mut tally, true));
-    let Tally { waits, deadlocks, longest_cycle, .. } = tally;
+    let Tally { waits, deadlocks, late_deadlocks, longest_cycle, .. } = tally;
+    assert!(late_deadlocks > 30, "{late_deadlocks} late");
     assert!(waits > 5_000 && deadlocks > 300, "{deadlocks} of {waits}");
     assert!(longest_cycle >= 3, "the longest cycle had {longest_cycle} steps");
 }

@@ -1,0 +1,119 @@
+//! Requests that are answered on a channel, beside those whose clients are answered.
+
+use super::memory_store::id;
+use super::scene::{Scene, TTL_MS, WRITE, channel};
+use crate::manager::{Answer, WaitPolicy, WaitResult};
+
+/// A holds `a`; B waits on channel 1, C's client waits, D waits on channel 2.
+fn mixed() -> Scene {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    for (token, on) in [("B", Some(1)), ("C", None), ("D", Some(2))] {
+        scene.channel = on;
+        scene.waits("a", token, WRITE);
+    }
+    scene.channel = None;
+    scene
+}
+
+#[test]
+fn both_kinds_wait_in_one_queue_and_are_answered_where_they_asked() {
+    let mut scene = mixed();
+    for (token, to) in [("A", Some(1)), ("B", None), ("C", Some(2))] {
+        scene.releases("a", token);
+        let answers = scene.manager.take_answers();
+        let [Answer { channel: on, result: WaitResult::Granted(_), .. }] = &answers[..] else {
+            panic!("{answers:?}");
+        };
+        assert_eq!(on.as_ref().map(|(channel, _)| *channel), to.map(channel));
+    }
+}
+
+#[test]
+fn asked_again_a_request_keeps_its_place_and_takes_what_is_new() {
+    let mut scene = mixed();
+    scene.channel = Some(7);
+    let again = WaitPolicy::Timeout(30);
+    let first = scene.waits_with("a", "B", WRITE, 2 * TTL_MS, again);
+    assert_eq!(scene.queue("a"), ["B", "C", "D"]);
+    assert_eq!(scene.waits_with("a", "B", WRITE, 3 * TTL_MS, again), first);
+    scene.releases("a", "A");
+    let hold = scene.hold("a", "B").unwrap();
+    assert_eq!(hold.deadline_ms - hold.since_ms, 3 * TTL_MS);
+    let answers = scene.manager.take_answers();
+    assert_eq!(answers[0].channel, Some((channel(7), b"B"[..].into())));
+    // With other names, or by a client, it is another one.
+    let mut scene = mixed();
+    scene.channel = Some(1);
+    scene.waits("a b", "B", WRITE);
+    scene.channel = None;
+    scene.waits("a", "B", WRITE);
+    assert_eq!(scene.queue("a"), ["B", "C", "D", "B", "B"]);
+}
+
+#[test]
+fn what_nobody_would_hear_leaves_without_an_answer_and_the_next_is_served() {
+    // Noticed at the grant, or told before.
+    for is_told in [false, true] {
+        let mut scene = mixed();
+        scene.channel = Some(1);
+        scene.takes("b", "A", WRITE);
+        scene.waits("b", "X", WRITE);
+        scene.clients.deaf.insert(channel(1));
+        if is_told {
+            scene.manager.channel_closed(channel(1));
+            scene.serves();
+            assert_eq!((scene.queue("a"), scene.queue("b")), (vec!["C".into(), "D".into()], vec![]));
+        }
+        scene.releases("a", "A");
+        assert_eq!(scene.news(), ["C granted"]);
+        assert_eq!(scene.queue("b"), Vec::<String>::new(), "all of the channel leave");
+        assert_eq!(scene.manager.counters.unheard, 2);
+        assert!(!scene.manager.waitlist().has_channel(channel(1)));
+    }
+}
+
+#[test]
+fn an_ephemeral_request_ends_with_the_connection_that_asked_and_others_do_not() {
+    let mut scene = mixed();
+    scene.channel = Some(1);
+    scene.connection = Some(7);
+    scene.waits("a", "E", WRITE);
+    scene.closes(7);
+    assert_eq!(scene.queue("a"), ["B", "C", "D"]);
+    assert!(scene.news().is_empty());
+    // In the turn in which the lock comes free, too.
+    scene.waits("b a", "E", WRITE);
+    scene.in_one_turn(|scene| {
+        scene.happens("a", super::memory_store::MemoryStore::delete);
+        scene.closes(7);
+    });
+    ["B", "C", "D"].iter().for_each(|token| scene.releases("a", token));
+    assert_eq!(scene.news(), ["B granted", "C granted", "D granted"]);
+    assert!(scene.store.lock(&id("b")).is_none());
+}
+
+/// A channel with very many requests leaves in slices; none of them is granted meanwhile.
+#[test]
+fn a_channel_with_many_requests_leaves_in_slices() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.channel = Some(1);
+    for number in 0..1_000 {
+        scene.waits("a", &format!("t{number}"), WRITE);
+    }
+    scene.manager.channel_closed(channel(1));
+    let (now, lock) = (scene.now(), id("a"));
+    assert_eq!(scene.manager.release(&mut scene.store, now, lock.as_ref(), b"A", None), Ok(true));
+    let mut slices = 0;
+    while scene.manager.has_work() {
+        let (now, mut left) = (scene.now(), 50);
+        scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
+            left -= 1;
+            (left > 0).then_some(now)
+        });
+        slices += 1;
+    }
+    assert!(slices > 10 && scene.news().is_empty());
+    assert_eq!(scene.manager.counters.unheard, 1_000);
+}
