@@ -100,6 +100,11 @@ def read_fault(path: Path) -> Fault:
     return Fault(path.stem, path, tests, re.findall(r"^\+\+\+ b/(.+)$", text, re.MULTILINE))
 
 
+def is_named(fault: Fault, word: str) -> bool:
+    """By its number, or by the beginning of its name."""
+    return fault.name.startswith(word if "-" in word else f"{word}-")
+
+
 def copy_tree() -> None:
     """Makes the copy equal to the tree. What is equal keeps its time, so that it is not built again."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -214,9 +219,9 @@ def main() -> int:
     wanted = [word for word in words if word != "--check"]
     faults = [read_fault(path) for path in sorted(FAULTS.glob("*.patch"))]
     for word in wanted:
-        if not any(fault.name.startswith(word) for fault in faults):
+        if not any(is_named(fault, word) for fault in faults):
             raise SystemExit(f"there is no fault {word}")
-    faults = [fault for fault in faults if not wanted or fault.name.startswith(tuple(wanted))]
+    faults = [fault for fault in faults if not wanted or any(is_named(fault, word) for word in wanted)]
     copy_tree()
     return check_tests(faults) if is_check else try_faults(faults)
 

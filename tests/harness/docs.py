@@ -258,11 +258,10 @@ def syntax(name: str, docs: dict) -> str:
 def _argument(arg: dict) -> str:
     text = arg["name"]
     if arg["type"] == "pure-token":
-        text = arg["token"]
+        text = ""
     elif arg["type"] == "block":
         text = " ".join(_argument(inner) for inner in arg["arguments"])
-    elif "token" in arg:
-        text = f"{arg['token']} {text}"
+    text = f"{arg.get('token', '')} {text}".strip()
     flags = arg.get("flags", [])
     if "multiple" in flags:
         text = f"{text} [{text} ...]"
