@@ -30,6 +30,16 @@ OPTIONS: dict[str, tuple[Words, list[object], str]] = {
     "LIMIT": ((3,), [*NOT_A_NUMBER, 0, -1, MAX_LIMIT + 1], f"an integer from 1 to {MAX_LIMIT}"),
     "COUNT": ((1,), [*NOT_A_NUMBER, -1], f"an integer from 0 to {2**63 - 1}"),
     "EPHEMERAL": ((), [], ""),
+    "NOTIFY": (("c", "t"), [], ""),
+}
+NOTIFY = {
+    ("NOTIFY", "c", "t"): "option NOTIFY needs WAIT",
+    ("WAIT", 5, "NOTIFY"): "option NOTIFY needs a channel and a tag",
+    ("WAIT", 5, "NOTIFY", "c"): "option NOTIFY needs a channel and a tag",
+    **{
+        ("WAIT", 5, "NOTIFY", c, "t"): "the channel of NOTIFY must be 1 to 255 bytes" for c in ("", "c" * 256)
+    },
+    **{("WAIT", 5, "NOTIFY", "c", t): "the tag of NOTIFY must be 1 to 64 bytes" for t in ("", "t" * 65)},
 }
 UNKNOWN = {"NX": "'NX'", "": "''", b"\r\n\xff": r"'\r\n\xff'", "x" * 100: f"'{'x' * 64}...'"}
 
@@ -41,7 +51,7 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
     for option in known:
         good, bad, allowed = OPTIONS[option]
         yield (*before, option, *good, option.lower(), *good), f"option {option} is given twice"
-        if good:
+        if good and option != "NOTIFY":
             yield (*before, option), f"option {option} needs a value"
         for value in bad:
             yield (*before, option, value), f"{option} must be {allowed}"
@@ -49,6 +59,8 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
         yield (*before, word), f"unknown option {shown}"
         for option in known & {"META", "COUNT"}:
             yield (*before, option, *OPTIONS[option][0], word, 5), f"unknown option {shown}"
+    if "NOTIFY" in known:
+        yield from NOTIFY.items()
     if of_info:
         yield ("COUNT", 1), "option COUNT needs FULL"
         yield ("FULL", "full"), "option FULL is given twice"

@@ -30,7 +30,7 @@ TIMES = [
     "wait_ms_max",
     *(f"{name}.{part}" for name in ("wait_ms", "hold_ms") for part in PARTS),
 ]
-COUNTED = "grants refusals handoffs releases expirations wait_timeouts wait_cancels deadlocks evicted_locks"
+COUNTED = "grants refusals handoffs releases expirations wait_timeouts wait_cancels unheard deadlocks evicted_locks"
 FIELDS = ["locks", "waiters", "waiters_max", *COUNTED.split(), *TIMES, "last_fence"]
 
 

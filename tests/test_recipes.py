@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -319,3 +320,70 @@ def test_a_quorum_needs_more_than_half(recipes: SimpleNamespace, make_server: Ma
     assert [clients[n].execute_command("SLOCK.PTTL", "k", "a") for n in (0, 2)] == [-2, -2]
     clients[0].delete("k")
     assert recipes.quorum_lock(clients, "k", "a", 10_000) > 0
+
+
+# --- many tasks that wait
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_many_tasks_wait_over_two_connections(
+    recipes: SimpleNamespace, server: Server, client: redis.Redis, is_cut: bool
+) -> None:
+    present, fences = [], []
+
+    async def step(number: int, fence: int) -> None:
+        present.append(number)
+        await asyncio.sleep(0)
+        assert present == [number]
+        fences.append(fence)
+        present.remove(number)
+
+    client.execute_command("SLOCK.LOCK", "step", "another", 60_000)
+    connections = client.info("clients")["connected_clients"]
+    with ThreadPoolExecutor(1) as thread:
+        work = asyncio.wait_for(recipes.work(range(200), step, port=server.port), 30)
+        job = thread.submit(asyncio.run, work)
+        wait_until(lambda: client.info("slock")["slock_waiters"] == 200)
+        clients = client.info("clients")
+        assert (clients["connected_clients"], clients["blocked_clients"]) == (connections + 2, 0)
+        if is_cut:
+            client.execute_command("CLIENT", "KILL", "TYPE", "PUBSUB")
+        client.execute_command("SLOCK.UNLOCK", "step", "another")
+        job.result()
+    assert len(fences) == 200 and fences == sorted(set(fences))
+    assert not client.exists("step") and client.info("slock")["slock_waiters"] == 0
+
+
+def test_a_task_that_gives_up_leaves_nothing(
+    recipes: SimpleNamespace, server: Server, client: redis.Redis
+) -> None:
+    async def give_up_at_once_and_while_waiting() -> None:
+        async with recipes.Waits(port=server.port) as waits:
+            for seconds in (0, 0.0005, 0.001, 0.05):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(seconds), waits.held("k"):
+                        pytest.fail("the block was entered")
+                assert client.info("slock")["slock_waiters"] == 0
+
+    client.execute_command("SLOCK.LOCK", "k", "another", 60_000)
+    asyncio.run(give_up_at_once_and_while_waiting())
+    client.execute_command("SLOCK.UNLOCK", "k", "another")
+    assert client.execute_command("SLOCK.LOCK", "k", "next", 60_000) > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"), [("SLOCK.CANCEL k me", TimeoutError), ("SET k string", redis.ResponseError)]
+)
+def test_a_task_is_told_how_its_wait_has_ended(
+    recipes: SimpleNamespace, server: Server, client: redis.Redis, command: str, problem: type[Exception]
+) -> None:
+    async def wait_and_be_told() -> None:
+        async with recipes.Waits(port=server.port) as waits:
+            waiting = asyncio.create_task(waits._fence("k", "me", 60_000))
+            await asyncio.to_thread(wait_until, lambda: client.info("slock")["slock_waiters"])
+            client.execute_command(*command.split())
+            with pytest.raises(problem):
+                await waiting
+
+    client.execute_command("SLOCK.LOCK", "k", "another", 60_000)
+    asyncio.run(wait_and_be_told())

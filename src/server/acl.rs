@@ -23,7 +23,7 @@ impl User {
     /// The user of this name, if there is one.
     pub fn named(name: Str<'_>) -> Option<Self> {
         let user = api!(RedisModule_GetModuleUserFromUserName(name.pointer()));
-        (!user.is_null()).then_some(Self(user))
+        (!user.is_null()).then(|| Self(user))
     }
 
     pub(super) fn pointer(&self) -> *mut raw::RedisModuleUser {

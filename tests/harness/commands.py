@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from harness.raw import Argument
@@ -40,7 +41,7 @@ class Command(NamedTuple):
 
     @property
     def options(self) -> set[str]:
-        return {arg["token"] for arg in self.docs["arguments"] if "token" in arg}
+        return set(_words(self.docs["arguments"]))
 
     @property
     def takes_many(self) -> bool:
@@ -51,6 +52,13 @@ class Command(NamedTuple):
         given = {"numkeys": len(keys), **VALUES} | {name.replace("_", "-"): values[name] for name in values}
         words = [keys if name == "key" else (given[name],) for name in self.required]
         return (self.name.upper(), *(word for some in words for word in some))
+
+
+def _words(arguments: list[dict[str, Any]]) -> Iterator[str]:
+    """The words of options, and of options within them."""
+    for argument in arguments:
+        yield from [argument["token"]] if "token" in argument else []
+        yield from _words(argument.get("arguments", []))
 
 
 def commands(server: Server) -> dict[str, Command]:

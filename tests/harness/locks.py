@@ -29,13 +29,15 @@ class Waiter:
     meta: bytes
     client: int
     limit: int | None = None
+    channel: bytes | None = None
+    tag: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Info:
     """SLOCK.INFO as a value. `holders` and `queue` are None without FULL.
 
-    `client` of a holder and `limit` of a request are None where they are not told.
+    `client` of a holder and `limit`, `channel` and `tag` of a request are None where they are not told.
     """
 
     mode: str

@@ -74,14 +74,16 @@ def wait_queued(control: RawConnection, key: str, count: int) -> None:
 class HandOffs:
     """Rounds on one server. Who stays keeps its connection; `first` gets a new one when it has gone."""
 
+    waiter = WaitingClient
+
     def __init__(self, server: Server, seed: int = 1) -> None:
         self.server = server
         self.control, self.other, self.witness, self.stall = (server.raw() for _ in range(4))
         # They give the I/O threads something to do, else the servers do without them.
         self.crowd = [server.raw() for _ in range(6)]
         self._asked: list[RawConnection] = []
-        self.companion, self.next = WaitingClient(server, COMPANION), WaitingClient(server, NEXT)
-        self.first = WaitingClient(server, FIRST)
+        self.companion, self.next = WaitingClient(server, COMPANION), self.waiter(server, NEXT)
+        self.first = self.waiter(server, FIRST)
         self.chance = random.Random(seed)
         self.told = self.unread = self.passed_over = 0
         self.lost: list[str] = []
@@ -169,7 +171,7 @@ class HandOffs:
         if has_gone:
             self.first.connection.close()
             wait_gone(self.witness, self.first.id)
-            self.first = WaitingClient(self.server, FIRST)
+            self.first = self.waiter(self.server, FIRST)
         if self.is_shared:
             assert self.control.ok("SLOCK.RUNLOCK", self.key, COMPANION) == 1
         self.told += bool(told)
