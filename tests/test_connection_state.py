@@ -78,6 +78,8 @@ CASES: list[tuple[object, str]] = [
     (0, "MLOCK 2 e held me 9999 WAIT 1 | MRLOCK 2 e held me 9999 WAIT 1"),
     (1, "UNLOCK free me | RUNLOCK free3 me"),
     (4, "MUNLOCK 4 a b c d me"),
+    (1, "CANCEL held first"),
+    (0, "CANCEL held me"),
 ]
 
 
@@ -87,8 +89,9 @@ def test_every_reply_leaves_the_connection_as_it_was(server: Server, database: i
     connection = _client(server, database, protocol).connection
     before = _state(connection)
     assert before == {"db": str(database), "name": NAME, "resp": str(protocol), "flags": "N"}
-    seen = {"slock.info"}
-    assert connection.ok("SLOCK.INFO", "held", "FULL")
+    seen = {"slock.info", "slock.queues"}
+    assert connection.ok("SLOCK.INFO", "held", "FULL") and connection.ok("SLOCK.QUEUES")
+    assert _state(connection) == before
     for expected, lines in CASES:
         for line in lines.replace("9999", str(HOUR)).split("|"):
             name, *words = line.split()
