@@ -1,7 +1,6 @@
 //! Who and where: names of locks, numbers of requests, tokens and connections. Imports nothing else.
 
 use std::hash::{Hash, Hasher};
-use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use hashbrown::Equivalent;
@@ -65,10 +64,6 @@ impl RequestId {
         Self(self.0 + 1)
     }
 }
-
-/// The number of a channel on which requests are answered. Who speaks to channels gives it, and never twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChannelId(pub NonZeroU32);
 
 /// What the caller knows a request's user and command by; only kept here.
 pub type CallerId = u32;

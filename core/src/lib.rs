@@ -46,11 +46,11 @@ pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
-pub use ids::{CallerId, ChannelId, ConnectionId, LockId, LockIdRef, RequestId};
+pub use ids::{CallerId, ConnectionId, LockId, LockIdRef, RequestId};
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
-    AcquireOutcome, AcquireRequest, Answer, Counters, LockManager, ProbePosition, ReplyTo, TimeSlice,
-    WaitPolicy, WaitResult,
+    AcquireOutcome, AcquireRequest, Answer, Counters, Destination, LockManager, ProbePosition, ReplyTo,
+    TimeSlice, WaitPolicy, WaitResult,
 };
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};

@@ -17,7 +17,7 @@ use super::args::{Args, OptionSet, Options, error};
 use super::call::{names, on_primary};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
-use crate::runtime::{self, Acquired, AnswerTo};
+use crate::runtime::{self, Acquired};
 use crate::server::{Ctx, Reply, Str, User, same_slot};
 use crate::state::WaitingCommand;
 
@@ -79,15 +79,12 @@ fn acquire<'a>(
     let may_wait = wait == WaitPolicy::NoWait || notify.is_some() || ctx.may_block();
     let wait = if may_wait { wait } else { WaitPolicy::NoWait };
     let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
-    let reply_to = ReplyTo::Client;
+    let reply_to =
+        notify.map_or(ReplyTo::Client, |(channel, tag)| ReplyTo::Channel { channel: channel.bytes(), tag });
     let request =
         AcquireRequest { db, names, token, want, ttl_ms, meta, wait, limit, client, is_ephemeral, reply_to };
-    let answer_to = match notify {
-        None => AnswerTo::Client,
-        Some((channel, tag)) => AnswerTo::Channel { channel: channel.bytes(), tag },
-    };
     let store = Keyspace::of_command(ctx, keys);
-    match runtime::acquire(ctx, store, &request, answer_to, command) {
+    match runtime::acquire(ctx, store, &request, command) {
         Some(Ok(Acquired::Granted(fence))) => Ok(Reply::Int(fence.cast_signed())),
         Some(Ok(Acquired::Refused)) => Ok(Reply::Int(0)),
         Some(Ok(Acquired::Blocked)) => Ok(Reply::Sent),

@@ -8,12 +8,14 @@
 //! SLOCK.INFO  key [FULL [COUNT n]]         a map, null when nobody holds or waits
 //! ```
 
-use slock_core::{ConnectionId, Holder, Lock, LockError, LockIdRef, Mode, Timestamp, Waiter, Want};
+use slock_core::{
+    ConnectionId, Holder, Lock, LockError, LockIdRef, LockManager, Mode, Timestamp, Waiter, Want,
+};
 
 use super::args::Args;
 use crate::errors::{error_reply, in_use};
-use crate::server::{self, Ctx, LockKey, Opened, OwnedString, Reply, Str};
-use crate::state::{self, Runtime};
+use crate::server::{self, Ctx, LockKey, Opened, Reply, Str};
+use crate::state;
 
 const NOT_A_HOLDER: i64 = -2;
 
@@ -71,7 +73,7 @@ pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let now = server::now();
     look(ctx, key[0], |lock| {
         let live = lock.filter(|lock| lock.is_live(now.unix_ms()));
-        let shown = state::try_with_runtime(|runtime| show(ctx, live, runtime, id, now, listed));
+        let shown = state::try_with_runtime(|runtime| show(ctx, live, &runtime.manager, id, now, listed));
         shown.ok_or_else(in_use)
     })??;
     Ok(Reply::Sent)
@@ -80,12 +82,11 @@ pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 fn show(
     ctx: Ctx<'_>,
     lock: Option<&Lock>,
-    runtime: &Runtime,
+    manager: &LockManager,
     id: LockIdRef<'_>,
     now: Timestamp,
     listed: Option<usize>,
 ) {
-    let manager = &runtime.manager;
     let (waiters, now_ms) = (manager.waitlist().len_at(id), now.unix_ms());
     if lock.is_none() && waiters == 0 {
         return ctx.reply_null();
@@ -108,10 +109,7 @@ fn show(
     }
     ctx.reply_bytes(b"queue");
     ctx.reply_array(waiters.min(listed));
-    manager.waitlist().at(id).take(listed).for_each(|waiter| {
-        let channel = waiter.channel.and_then(|channel| runtime.clients.channels.name_of(channel));
-        show_waiter(ctx, waiter, channel, now.monotonic_ms());
-    });
+    manager.waitlist().at(id).take(listed).for_each(|waiter| show_waiter(ctx, waiter, now.monotonic_ms()));
 }
 
 fn show_holder(ctx: Ctx<'_>, holder: &Holder, client: Option<ConnectionId>, now_ms: u64) {
@@ -126,15 +124,15 @@ fn show_holder(ctx: Ctx<'_>, holder: &Holder, client: Option<ConnectionId>, now_
     }
 }
 
-fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, channel: Option<&OwnedString>, now_ms: u64) {
+fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, now_ms: u64) {
     let mode = match waiter.want {
         Want::Hold(Mode::Write) => "write",
         Want::Hold(Mode::Read) => "read",
         Want::Upgrade => "upgrade",
     };
-    // As `WAIT` said it: 0 is without limit.
+    // From its arrival on, also where it was asked again; 0 is without limit.
     let timeout_ms = waiter.gives_up_ms.map_or(0, |at_ms| at_ms - waiter.arrived_ms);
-    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + if channel.is_some() { 2 } else { 0 });
+    ctx.reply_map(6 + usize::from(waiter.limit.is_some()) + if waiter.channel.is_some() { 2 } else { 0 });
     text_field(ctx, "token", &waiter.token);
     text_field(ctx, "mode", mode.as_bytes());
     int_field(ctx, "waiting-ms", now_ms.saturating_sub(waiter.arrived_ms));
@@ -144,8 +142,8 @@ fn show_waiter(ctx: Ctx<'_>, waiter: &Waiter, channel: Option<&OwnedString>, now
     if let Some(limit) = waiter.limit {
         int_field(ctx, "limit", limit.get().into());
     }
-    if let Some(channel) = channel {
-        text_field(ctx, "channel", channel.as_str().bytes());
+    if let Some(channel) = &waiter.channel {
+        text_field(ctx, "channel", channel);
         text_field(ctx, "tag", &waiter.tag);
     }
 }

@@ -17,7 +17,7 @@ use slock_core::WaitResult;
 use crate::errors::error_reply;
 use crate::keyspace::Keyspace;
 use crate::server::{OwnCtx, Reply, now};
-use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime};
+use crate::state::{self, Runtime, Schedule, WriteBlock, has_subscriber, try_with_runtime};
 
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
@@ -36,9 +36,9 @@ const REFUSED_RETRY_MS: u64 = 100;
 /// server tells its modules that a slot has gone or that the cluster is down.
 const PROBE_EVERY_MS: u64 = 1000;
 
-/// How often it is looked whether anybody listens to the channels on which requests are answered. No server tells
+/// How often it is looked whether somebody has subscribed to the channels on which requests are answered. No server tells
 /// its modules that a subscription ends.
-const LISTENERS_EVERY_MS: u64 = 500;
+const SUBSCRIBERS_EVERY_MS: u64 = 500;
 
 /// Such a look takes so long at a time, and pauses so long in between.
 const PROBE_SLICE: Duration = Duration::from_micros(500);
@@ -71,11 +71,13 @@ impl Runtime {
         let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
         let started = Instant::now();
         let mut slice = || (started.elapsed() < SLICE).then(now);
+        if !follows {
+            self.look_for_subscribers();
+        }
         if follows || block.is_some() {
             self.manager.end_waits(&mut slice);
         } else {
             self.probe(store);
-            self.look_for_listeners(ctx);
             while started.elapsed() < RESTORED_SLICE
                 && let Some(lock) = self.restored.pop_first()
             {
@@ -118,27 +120,27 @@ impl Runtime {
         }
     }
 
-    /// Goes on looking for channels that nobody listens to any more. Their requests leave.
-    fn look_for_listeners(&mut self, ctx: OwnCtx<'_>) {
+    /// Goes on looking for channels that nobody has subscribed to any more. Their requests leave.
+    fn look_for_subscribers(&mut self) {
         let now_ms = now().monotonic_ms();
-        if now_ms < self.listeners.next_ms {
+        if now_ms < self.subscribers.next_ms {
             return;
         }
         let started = Instant::now();
-        while let Some(channel) = self.manager.waitlist().next_channel(self.listeners.after) {
+        while let Some(channel) =
+            self.manager.waitlist().next_channel(self.subscribers.after.as_deref()).cloned()
+        {
             if started.elapsed() >= PROBE_SLICE {
-                self.listeners.next_ms = now_ms + PROBE_PAUSE_MS;
+                self.subscribers.next_ms = now_ms + PROBE_PAUSE_MS;
                 return;
             }
-            self.listeners.after = Some(channel);
-            let name = self.clients.channels.name_of(channel);
-            if !name.is_some_and(|name| ctx.as_ctx().has_shard_subscriber(name.as_str())) {
-                self.clients.channels.forget(channel);
-                self.manager.channel_closed(channel);
+            if !has_subscriber(&channel) {
+                self.manager.channel_closed(&channel);
             }
+            self.subscribers.after = Some(channel);
         }
-        self.listeners.after = None;
-        self.listeners.next_ms = now_ms + LISTENERS_EVERY_MS;
+        self.subscribers.after = None;
+        self.subscribers.next_ms = now_ms + SUBSCRIBERS_EVERY_MS;
     }
 
     /// Goes on looking for names that this node of a cluster serves no more.

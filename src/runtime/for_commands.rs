@@ -27,20 +27,6 @@ pub fn operate<'c, R>(
     result
 }
 
-/// Where the answer to a request goes that has to wait, by a command.
-#[derive(Clone, Copy)]
-pub enum AnswerTo<'a> {
-    /// To the client, which is blocked.
-    Client,
-    /// To a channel, with a tag.
-    Channel {
-        /// The name of the channel.
-        channel: &'a [u8],
-        /// The tag.
-        tag: &'a [u8],
-    },
-}
-
 /// What became of a request for a hold.
 pub enum Acquired {
     /// It holds, with this fence.
@@ -60,29 +46,16 @@ pub fn acquire<'c>(
     ctx: Ctx<'c>,
     mut store: Keyspace<'c>,
     request: &AcquireRequest<'_>,
-    answer_to: AnswerTo<'_>,
     command: WaitingCommand<'_>,
 ) -> Option<Result<Acquired, LockError>> {
     let outcome = try_with_runtime(|runtime| {
         let now = now();
-        let reply_to = match answer_to {
-            AnswerTo::Client => ReplyTo::Client,
-            AnswerTo::Channel { channel, tag } => {
-                ReplyTo::Channel { channel: runtime.clients.channels.id_of(channel), tag }
-            }
-        };
-        let request = AcquireRequest { reply_to, ..*request };
-        let outcome = runtime.manager.acquire(&mut store, now, &request);
+        let outcome = runtime.manager.acquire(&mut store, now, request);
         let acquired = outcome.map(|outcome| match outcome {
             AcquireOutcome::Granted(fence) => Acquired::Granted(fence),
             AcquireOutcome::Refused => Acquired::Refused,
-            AcquireOutcome::Waiting(id) => wait(runtime, ctx, id, reply_to, command),
+            AcquireOutcome::Waiting(id) => wait(runtime, ctx, id, request.reply_to, command),
         });
-        if let ReplyTo::Channel { channel, .. } = reply_to
-            && !runtime.manager.waitlist().has_channel(channel)
-        {
-            runtime.clients.channels.forget(channel);
-        }
         runtime.reschedule(now);
         acquired
     });

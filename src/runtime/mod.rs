@@ -12,5 +12,5 @@ mod end_of_turn;
 mod for_commands;
 mod server_events;
 
-pub use for_commands::{Acquired, AnswerTo, acquire, consult_with_keys, operate};
+pub use for_commands::{Acquired, acquire, consult_with_keys, operate};
 pub use server_events::{DATATYPE_HOOKS, EVENT_HOOKS, start};

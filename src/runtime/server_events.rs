@@ -72,7 +72,9 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
     disconnected: |connection| notice(Notice::ConnectionClosed(connection)),
     cron: || {
         try_with_runtime(|runtime| {
-            runtime.follow_reset(own_ctx().as_ctx());
+            if runtime.reset_watch.is_due() {
+                runtime.follow_reset(own_ctx().as_ctx());
+            }
             runtime.schedule.as_mut().map(Schedule::watch_clock)
         });
     },

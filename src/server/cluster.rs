@@ -16,12 +16,13 @@ pub fn same_slot(first: &[u8], second: &[u8]) -> bool {
 /// The slot of a key, by the cluster's specification: of the part in the first braces, if they are not empty.
 fn slot(name: &[u8]) -> u16 {
     const SLOTS: u16 = 16384;
+    const CHECKSUM: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
     let tag = || {
         let start = name.iter().position(|byte| *byte == b'{')? + 1;
         let length = name[start..].iter().position(|byte| *byte == b'}')?;
         (length > 0).then(|| &name[start..start + length])
     };
-    Crc::<u16>::new(&CRC_16_XMODEM).checksum(tag().unwrap_or(name)) % SLOTS
+    CHECKSUM.checksum(tag().unwrap_or(name)) % SLOTS
 }
 
 /// Of a command that was checked only: an error says that it may not run. Else there is no reply, or, on Valkey 9, one

@@ -27,8 +27,11 @@ impl<'a> Str<'a> {
     /// The arguments of a command.
     ///
     /// # Safety
-    /// `argv` points to `argc` live strings that stay so for `'a`.
+    /// `argv` points to `argc` live strings that stay so for `'a`; or is null, where there are none.
     pub(super) unsafe fn arguments(argv: *mut *mut raw::RedisModuleString, argc: i32) -> &'a [Self] {
+        if argv.is_null() {
+            return &[];
+        }
         // SAFETY: a `Str` is one pointer and nothing else (`repr(transparent)`); the rest is the
         // caller's promise.
         unsafe { slice::from_raw_parts(argv.cast::<Self>(), usize::try_from(argc).unwrap_or(0)) }

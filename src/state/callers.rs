@@ -39,7 +39,7 @@ impl Callers {
     pub fn number_of(&mut self, ctx: Ctx<'_>, command: WaitingCommand<'_>) -> CallerId {
         let user = ctx.user_name();
         let user_bytes = user.as_ref().map(|user| user.as_str().bytes().into());
-        let key = (user_bytes, command.name.bytes().into());
+        let key = (user_bytes, command.name.bytes().to_ascii_lowercase().into());
         *self.numbers.entry(key).or_insert_with(|| {
             let (name, counts_keys) = (OwnedString::new(command.name.bytes()), command.counts_keys);
             self.callers.push(Caller { user, command: name, counts_keys });
@@ -49,10 +49,10 @@ impl Callers {
 
     /// Whether the user may still run the command on these keys.
     pub fn may_run(&self, number: CallerId, names: &[&[u8]]) -> bool {
-        let Some(Caller { user: Some(user), command, counts_keys }) = self.callers.get(number as usize)
-        else {
-            return true;
+        let Some(Caller { user, command, counts_keys }) = self.callers.get(number as usize) else {
+            return false;
         };
+        let Some(user) = user else { return true };
         User::named(user.as_str()).is_some_and(|user| {
             let count = counts_keys.then(|| OwnedString::new(names.len().to_string().as_bytes()));
             let keys = names.iter().map(|name| OwnedString::new(name));

@@ -8,7 +8,7 @@
 //! | of the state | where |
 //! |---|---|
 //! | the queues, the fences, which hold ends with which connection | the core's `LockManager` |
-//! | the clients that wait, the channels on which requests are answered, who asked | `waiting_clients` |
+//! | the clients that wait, who asked | `waiting_clients` |
 //! | when the queues are served next: the timer | `schedule` |
 //! | whether they may be served now | `write_gate` |
 //! | the values of the settings | `settings` |
@@ -18,7 +18,6 @@
 
 mod blocked_clients;
 mod callers;
-mod channels;
 mod metrics;
 mod reset_watch;
 mod schedule;
@@ -28,15 +27,16 @@ mod write_gate;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use slock_core::{ChannelId, ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
+use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
 pub use callers::WaitingCommand;
 pub use metrics::Metrics;
 pub use reset_watch::ResetWatch;
 pub use schedule::Schedule;
 pub use settings::{Settings, TTL_MAX_MS};
-pub use waiting_clients::WaitingClients;
+pub use waiting_clients::{WaitingClients, has_subscriber};
 pub use write_gate::{WriteBlock, WriteGate};
 
 use crate::server::{Ctx, HandleKey, now};
@@ -64,8 +64,8 @@ pub struct Runtime {
     pub has_waited: bool,
     /// Notices `CONFIG RESETSTAT`.
     pub reset_watch: ResetWatch,
-    /// How far the look for channels without a listener has come; see `runtime::end_of_turn`.
-    pub listeners: ChannelLook,
+    /// How far the look for channels without a subscriber has come; see `runtime::end_of_turn`.
+    pub subscribers: SubscriberCheck,
     /// How far the look for slots that have gone has come; see `runtime::end_of_turn`.
     pub probe: Probe,
 }
@@ -81,9 +81,9 @@ pub struct Probe {
 
 /// How far the look at all channels on which requests are answered has come.
 #[derive(Default)]
-pub struct ChannelLook {
+pub struct SubscriberCheck {
     /// The channel that was looked at last, in the middle of a pass.
-    pub after: Option<ChannelId>,
+    pub after: Option<Rc<[u8]>>,
     /// When it goes on or begins anew, on the monotonic clock.
     pub next_ms: u64,
 }
@@ -182,7 +182,7 @@ impl Runtime {
         let probes = self.is_cluster && !self.manager.waitlist().is_empty();
         let probe_ms = probes.then_some(self.probe.next_ms);
         let has_channels = self.manager.waitlist().next_channel(None).is_some();
-        let channels_ms = has_channels.then_some(self.listeners.next_ms);
+        let channels_ms = has_channels.then_some(self.subscribers.next_ms);
         self.manager.next_due_ms(now).into_iter().chain(probe_ms).chain(channels_ms).min()
     }
 

@@ -1,19 +1,16 @@
-//! Those who wait: blocked clients, and channels that somebody listens to.
+//! Those who wait: blocked clients, and whoever has subscribed to the channels on which requests are answered.
 
 use slock_core::{Answer, Clients, LockError, NotGranted, WaitResult, Waiter};
 
 use super::blocked_clients::BlockedClients;
 use super::callers::Callers;
-use super::channels::Channels;
-use crate::server::{Reply, own_ctx};
+use crate::server::{OwnedString, Reply, own_ctx};
 
 /// See the module.
 #[derive(Default)]
 pub struct WaitingClients {
     /// Clients that are blocked.
     pub blocked: BlockedClients,
-    /// Channels on which requests are answered.
-    pub channels: Channels,
     /// Who asked.
     pub callers: Callers,
 }
@@ -24,7 +21,6 @@ impl WaitingClients {
     pub fn answer(&mut self, answer: Answer, reply_to: impl FnOnce(WaitResult) -> Reply) {
         let reply = reply_to(answer.result);
         let Some((channel, tag)) = answer.channel else { return self.blocked.answer(answer.request, reply) };
-        let Some(name) = self.channels.name_of(channel) else { return };
         // The number, or the code of the error, and the tag.
         let mut message = match reply {
             Reply::Int(number) => number.to_string(),
@@ -34,7 +30,7 @@ impl WaitingClients {
         .into_bytes();
         message.push(b' ');
         message.extend_from_slice(&tag);
-        own_ctx().publish(name.as_str(), &message);
+        own_ctx().publish(OwnedString::new(&channel).as_str(), &message);
     }
 }
 
@@ -42,12 +38,8 @@ impl Clients for WaitingClients {
     /// The permissions of a user may have changed since it asked: core commands that wait look again too, from
     /// Redis 8.0 on. And whoever listened may have gone.
     fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted> {
-        if let Some(channel) = waiter.channel {
-            let name = self.channels.name_of(channel);
-            if !name.is_some_and(|name| own_ctx().as_ctx().has_shard_subscriber(name.as_str())) {
-                self.channels.forget(channel);
-                return Err(NotGranted::Unheard);
-            }
+        if waiter.channel.as_ref().is_some_and(|channel| !has_subscriber(channel)) {
+            return Err(NotGranted::Unheard);
         }
         if self.callers.may_run(waiter.caller, names) {
             Ok(())
@@ -55,4 +47,9 @@ impl Clients for WaitingClients {
             Err(NotGranted::Failed(LockError::NoPermission))
         }
     }
+}
+
+/// Whether anybody on this server has subscribed to this channel.
+pub fn has_subscriber(channel: &[u8]) -> bool {
+    own_ctx().as_ctx().has_shard_subscriber(OwnedString::new(channel).as_str())
 }

@@ -1,5 +1,6 @@
 //! Asking for a hold: granted at once, refused, or enqueued.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
@@ -95,8 +96,8 @@ impl LockManager {
     fn leave(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.waitlist.remove(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
-        // Behind an older request of its own token, a request waits for nobody.
-        self.search_again.extend(self.waitlist.of_token(&waiter.token));
+        // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
+        self.search_again.extend(self.waitlist.siblings_in(&waiter.queues, &waiter.token).first());
         Some(waiter)
     }
 
@@ -110,7 +111,8 @@ impl LockManager {
     /// Ends the wait of each request of `token` for this lock, alone or among others, as if its time had run out.
     /// How many there were.
     pub fn withdraw(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
-        let requests = self.waitlist.of_token_at(token, lock);
+        let queue = self.waitlist.queue_at(lock);
+        let requests = queue.map_or_else(BTreeSet::new, |queue| self.waitlist.siblings_in(&[queue], token));
         for request in &requests {
             if let Some(waiter) = self.leave(*request) {
                 self.answer(*request, waiter, WaitResult::TimedOut);
@@ -234,7 +236,9 @@ impl LockManager {
             arrived_ms: now.monotonic_ms(),
             gives_up_ms,
         };
-        if let Some(same) = channel.and_then(|_| self.waitlist.same_on_channel(&new)) {
+        if channel.is_some()
+            && let Some(same) = self.waitlist.same_on_channel(&new)
+        {
             self.waitlist.renew(same, &new);
             // With another limit it may be let in.
             new.names.iter().for_each(|name| self.mark_name(LockIdRef { db: new.db, name }));

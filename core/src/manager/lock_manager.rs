@@ -9,7 +9,7 @@ use super::ephemeral::EphemeralHolds;
 use super::request::{Answer, WaitResult};
 use crate::error::LockError;
 use crate::fence::Fences;
-use crate::ids::{ChannelId, ConnectionId, LockIdRef, RequestId};
+use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::queue::{QueueId, Waiter, Waitlist};
 use crate::time::Timestamp;
 
@@ -48,8 +48,6 @@ pub struct LockManager {
     pub(super) resigned: Option<(RequestId, LockError)>,
     /// Steps of [`LockManager::serve_queues`] so far.
     pub(super) steps: usize,
-    /// Channels to which nobody listens any more, whose requests have not all left.
-    pub(super) unheard: BTreeSet<ChannelId>,
     /// Connections that have closed and with which requests end that are answered on channels.
     pub(super) closed_askers: BTreeSet<ConnectionId>,
     pub(super) answers: Vec<Answer>,
@@ -81,7 +79,6 @@ impl Default for LockManager {
             search_again: BTreeSet::new(),
             resigned: None,
             steps: 0,
-            unheard: BTreeSet::new(),
             closed_askers: BTreeSet::new(),
             answers: Vec::new(),
         }
@@ -157,11 +154,18 @@ impl LockManager {
         self.resigned = self.waitlist.last_request().map(|last| (last, error));
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
-        self.dirty.clear();
+        self.forget_work();
+        Forgotten { _holds: self.ephemeral.clear() }
+    }
+
+    /// What had to be looked at to grant somebody.
+    pub(super) fn forget_work(&mut self) {
+        for queue in self.dirty.drain(..) {
+            self.waitlist.set_dirty(queue, false);
+        }
         self.dirty_databases.clear();
         self.revisit.clear();
         self.search_again.clear();
-        Forgotten { _holds: self.ephemeral.clear() }
     }
 
     /// Whether somebody is still to be sent away; see [`LockManager::resign`].
@@ -172,10 +176,8 @@ impl LockManager {
 
     /// Nobody listens to this channel any more: its requests leave, without an answer, in
     /// [`LockManager::serve_queues`] or [`LockManager::end_waits`].
-    pub fn channel_closed(&mut self, channel: ChannelId) {
-        if self.waitlist.has_channel(channel) {
-            self.unheard.insert(channel);
-        }
+    pub fn channel_closed(&mut self, channel: &[u8]) {
+        self.waitlist.close_channel(channel);
     }
 
     /// How waits have ended since the last call.

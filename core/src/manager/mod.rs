@@ -30,5 +30,5 @@ mod serve_queues;
 
 pub use counters::Counters;
 pub use lock_manager::LockManager;
-pub use request::{AcquireOutcome, AcquireRequest, Answer, ReplyTo, WaitPolicy, WaitResult};
+pub use request::{AcquireOutcome, AcquireRequest, Answer, Destination, ReplyTo, WaitPolicy, WaitResult};
 pub use serve_queues::{ProbePosition, TimeSlice};

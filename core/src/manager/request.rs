@@ -1,9 +1,10 @@
 //! What is asked of the manager, and what it answers.
 
 use std::num::NonZeroU32;
+use std::rc::Rc;
 
 use crate::error::LockError;
-use crate::ids::{ChannelId, ConnectionId, RequestId};
+use crate::ids::{ConnectionId, RequestId};
 use crate::mode::Want;
 
 /// A request for a hold.
@@ -41,8 +42,8 @@ pub enum ReplyTo<'a> {
     /// Whoever listens to a channel. If the same keys are asked for again by the same token and in the same mode
     /// while it waits, that is the same request, in its place, with what is new.
     Channel {
-        /// The channel.
-        channel: ChannelId,
+        /// Its name.
+        channel: &'a [u8],
         /// What the answer is known by there.
         tag: &'a [u8],
     },
@@ -75,11 +76,14 @@ pub enum AcquireOutcome {
 pub struct Answer {
     /// The request.
     pub request: RequestId,
-    /// The channel and the tag, unless its client is answered.
-    pub channel: Option<(ChannelId, Box<[u8]>)>,
+    /// Where it is answered, unless its client is.
+    pub channel: Option<Destination>,
     /// How it ended.
     pub result: WaitResult,
 }
+
+/// Where an answer is published: the channel, and the tag.
+pub type Destination = (Rc<[u8]>, Box<[u8]>);
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Serving the queues: the one place where waiting requests are granted.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -56,7 +55,7 @@ impl LockManager {
             || !self.revisit.is_empty()
             || !self.search_again.is_empty()
             || self.resigned.is_some()
-            || !self.unheard.is_empty()
+            || self.waitlist.has_unheard()
             || !self.closed_askers.is_empty()
             || (self.ephemeral.has_work() && self.retry_ended_ms.is_none())
     }
@@ -161,6 +160,7 @@ impl LockManager {
                 return true;
             }
             self.resigned = None;
+            self.forget_work();
         }
         let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
         self.finish(request, WaitResult::TimedOut);
@@ -169,11 +169,8 @@ impl LockManager {
 
     /// Takes out the next request whose answer nobody would hear, or whose connection has closed.
     fn drop_next_without_listener(&mut self) -> bool {
-        if let Some(channel) = self.unheard.first().copied() {
-            match self.waitlist.first_on_channel(channel) {
-                Some(request) => self.leave_unheard(request),
-                None => drop(self.unheard.remove(&channel)),
-            }
+        if let Some(request) = self.waitlist.first_unheard() {
+            self.leave_unheard(request);
             return true;
         }
         let Some(connection) = self.closed_askers.first().copied() else { return false };
@@ -294,7 +291,7 @@ impl LockManager {
         if self.resigned.as_ref().is_some_and(|(last, _)| request <= *last) {
             return;
         }
-        if waiter.channel.is_some_and(|channel| self.unheard.contains(&channel)) {
+        if !self.waitlist.is_heard(waiter) {
             return self.leave_unheard(request);
         }
         if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
@@ -320,7 +317,8 @@ impl LockManager {
                     Ok(()) => self.serve(store, now, request, &names, &admissions),
                     Err(NotGranted::Failed(error)) => self.finish(request, WaitResult::Failed(error)),
                     Err(NotGranted::Unheard) => {
-                        self.unheard.extend(waiter.channel);
+                        let channel = waiter.channel.clone();
+                        channel.iter().for_each(|channel| self.waitlist.close_channel(channel));
                         self.leave_unheard(request);
                     }
                 }
@@ -430,13 +428,8 @@ impl LockManager {
     /// Other requests of this token for the same names will hold what they wait for, or can never have it.
     fn revisit_siblings(&mut self, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
-        let queues: BTreeSet<QueueId> = waiter.queues.iter().copied().collect();
-        let siblings = self.waitlist.siblings(request).filter(|sibling| *sibling != request);
-        let shares = |sibling: &RequestId| {
-            let sibling = self.waitlist.get(*sibling);
-            sibling.is_some_and(|sibling| sibling.queues.iter().any(|queue| queues.contains(queue)))
-        };
-        self.revisit.extend(siblings.filter(shares));
+        let siblings = self.waitlist.siblings_in(&waiter.queues, &waiter.token);
+        self.revisit.extend(siblings.into_iter().filter(|sibling| *sibling != request));
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
@@ -460,11 +453,12 @@ impl LockManager {
         if self.waitlist.is_empty() {
             return;
         }
-        let (Some(id), Some(queue)) = (self.waitlist.token_id(token), self.waitlist.queue_at(lock)) else {
-            return;
-        };
-        let there = self.waitlist.queue(queue).into_iter().flat_map(|queue| queue.multi_edge_of(id));
-        self.search_again.extend(there.chain(self.waitlist.of_token(token).next()));
+        let Some(queue) = self.waitlist.queue_at(lock) else { return };
+        // One request stands for its owner; of those for several names it is noted again what the owner holds.
+        let there = self.waitlist.siblings_in(&[queue], token);
+        let for_many =
+            there.into_iter().filter(|request| self.waitlist.get(*request).is_some_and(Waiter::is_for_many));
+        self.search_again.extend(for_many.chain(self.waitlist.of_token(token).next()));
     }
 
     /// Whether something may be granted that a search for cycles takes for waiting.

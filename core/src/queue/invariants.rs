@@ -38,10 +38,14 @@ impl Waitlist {
         let ends = self.own_hold_end_of.iter().map(|(id, at_ms)| (*at_ms, *id));
         assert_eq!(self.own_hold_ends, ends.collect());
         assert!(self.own_hold_end_of.keys().all(|request| self.waiters.contains_key(request)));
+        let heard = |waiter: &Waiter| waiter.channel.is_some() && self.is_heard(waiter);
         let on_channels: BTreeSet<_> =
-            self.waiters.iter().filter_map(|(id, waiter)| Some((waiter.channel?, *id))).collect();
-        let listed = self.channels.iter().flat_map(|(channel, of)| of.iter().map(move |id| (*channel, *id)));
-        assert_eq!(on_channels, listed.collect());
+            self.waiters.iter().filter(|(_, waiter)| heard(waiter)).map(|(id, _)| *id).collect();
+        assert_eq!(on_channels, self.channels.values().flatten().copied().collect());
+        assert!(self.channels.values().all(|requests| !requests.is_empty()));
+        let unheard: BTreeSet<_> =
+            self.waiters.iter().filter(|(_, waiter)| !self.is_heard(waiter)).map(|(id, _)| *id).collect();
+        assert_eq!(unheard, self.unheard.iter().flatten().copied().collect());
         let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
         let bound = self.waiters.iter().filter(|(_, waiter)| is_bound(waiter));
         assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.client, *id)).collect());

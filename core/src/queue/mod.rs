@@ -23,12 +23,12 @@ mod request_set;
 #[cfg(test)]
 mod invariants;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use crate::ids::{CallerId, ChannelId, ConnectionId, LockId, LockIdRef, RequestId};
+use crate::ids::{CallerId, ConnectionId, LockId, LockIdRef, RequestId};
 use crate::lock::Lock;
 use crate::mode::{Mode, Want};
 
@@ -57,7 +57,7 @@ pub struct Waiter {
     /// What the caller knows its user and command by; see [`LockManager::set_caller`](crate::LockManager::set_caller).
     pub caller: CallerId,
     /// The channel on which it is answered, if not its client is.
-    pub channel: Option<ChannelId>,
+    pub channel: Option<Rc<[u8]>>,
     /// What it is known by on the channel.
     pub tag: Box<[u8]>,
     /// When the request came, on the monotonic clock.
@@ -100,7 +100,7 @@ pub(crate) struct NewWaiter<'a> {
     pub(crate) limit: Option<NonZeroU32>,
     pub(crate) client: ConnectionId,
     pub(crate) is_ephemeral: bool,
-    pub(crate) channel: Option<ChannelId>,
+    pub(crate) channel: Option<&'a [u8]>,
     pub(crate) tag: &'a [u8],
     pub(crate) arrived_ms: u64,
     pub(crate) gives_up_ms: Option<u64>,
@@ -141,8 +141,10 @@ pub struct Waitlist {
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
-    channels: BTreeMap<ChannelId, BTreeSet<RequestId>>,
-    /// Of them, those that end with the connection that asked.
+    channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
+    /// Those of channels that nobody listens to any more. Who asks again on a channel of that name is not among them.
+    unheard: VecDeque<BTreeSet<RequestId>>,
+    /// Of all that are answered on channels, those that end with the connection that asked.
     bound: BTreeSet<(ConnectionId, RequestId)>,
     drawn: u64,
 }
@@ -270,7 +272,7 @@ impl Waitlist {
             client: new.client,
             is_ephemeral: new.is_ephemeral,
             caller: 0,
-            channel: new.channel,
+            channel: new.channel.map(|name| self.channel(name)),
             tag: new.tag.into(),
             arrived_ms: new.arrived_ms,
             gives_up_ms: new.gives_up_ms,
@@ -320,23 +322,33 @@ impl Waitlist {
         Some(waiter)
     }
 
+    /// The name of a channel, as the others that are answered there share it.
+    fn channel(&self, name: &[u8]) -> Rc<[u8]> {
+        self.channels.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone())
+    }
+
     fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
-        let Some(channel) = waiter.channel else { return };
-        self.channels.entry(channel).or_default().insert(request);
+        let Some(channel) = &waiter.channel else { return };
+        self.channels.entry(channel.clone()).or_default().insert(request);
         if waiter.is_ephemeral {
             self.bound.insert((waiter.client, request));
         }
     }
 
     fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
-        let Some(channel) = waiter.channel else { return };
-        if let Some(requests) = self.channels.get_mut(&channel) {
-            requests.remove(&request);
-            if requests.is_empty() {
-                self.channels.remove(&channel);
-            }
-        }
+        let Some(channel) = &waiter.channel else { return };
         self.bound.remove(&(waiter.client, request));
+        if let Some(requests) = self.channels.get_mut(channel)
+            && requests.remove(&request)
+        {
+            if requests.is_empty() {
+                self.channels.remove(channel);
+            }
+            return;
+        }
+        for requests in &mut self.unheard {
+            requests.remove(&request);
+        }
     }
 
     /// The request for the same names, by the same token and in the same mode, that is answered on a channel.
@@ -381,25 +393,44 @@ impl Waitlist {
         waiter.limit = new.limit;
         waiter.client = new.client;
         waiter.is_ephemeral = new.is_ephemeral;
-        waiter.channel = new.channel;
+        waiter.channel = new.channel.map(|name| self.channel(name));
         waiter.tag = new.tag.into();
         self.index_channel(request, &waiter);
         self.waiters.insert(request, waiter);
     }
 
-    /// The channels on which requests are answered, after this one.
-    pub fn next_channel(&self, after: Option<ChannelId>) -> Option<ChannelId> {
+    /// The first channel on which requests are answered after this one.
+    pub fn next_channel(&self, after: Option<&[u8]>) -> Option<&Rc<[u8]>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.channels.range((from, Bound::Unbounded)).next().map(|(channel, _)| *channel)
+        self.channels.range::<[u8], _>((from, Bound::Unbounded)).next().map(|(channel, _)| channel)
     }
 
-    /// Whether requests are answered on this channel.
-    pub fn has_channel(&self, channel: ChannelId) -> bool {
-        self.channels.contains_key(&channel)
+    /// Nobody listens to this channel any more.
+    pub(crate) fn close_channel(&mut self, channel: &[u8]) {
+        self.unheard.extend(self.channels.remove(channel));
     }
 
-    pub(crate) fn first_on_channel(&self, channel: ChannelId) -> Option<RequestId> {
-        self.channels.get(&channel)?.first().copied()
+    /// Whether there are requests of channels that nobody listens to.
+    pub(crate) fn has_unheard(&self) -> bool {
+        !self.unheard.is_empty()
+    }
+
+    /// The first request of a channel that nobody listens to.
+    pub(crate) fn first_unheard(&mut self) -> Option<RequestId> {
+        while let Some(requests) = self.unheard.front() {
+            if let Some(first) = requests.first() {
+                return Some(*first);
+            }
+            self.unheard.pop_front();
+        }
+        None
+    }
+
+    /// Whether somebody listens to the channel of this request, as far as is known.
+    pub(crate) fn is_heard(&self, waiter: &Waiter) -> bool {
+        waiter.channel.as_ref().is_none_or(|channel| {
+            self.channels.get_key_value(channel).is_some_and(|(present, _)| Rc::ptr_eq(present, channel))
+        })
     }
 
     /// The first request that ends with this connection and is answered on a channel.
@@ -539,13 +570,19 @@ impl Waitlist {
         })
     }
 
-    /// The requests of a token that wait for this lock, alone or among others.
-    pub(crate) fn of_token_at(&self, token: &[u8], lock: LockIdRef<'_>) -> Vec<RequestId> {
-        let (Some(waiting), Some(queue)) = (self.tokens.get(token), self.queue_at(lock)) else {
-            return Vec::new();
-        };
-        let stands_there = |request: &RequestId| self.waiters[request].queues.contains(&queue);
-        waiting.iter().filter(stands_there).collect()
+    /// The requests of a token that stand in one of these queues at least.
+    pub(crate) fn siblings_in(&self, queues: &[QueueId], token: &[u8]) -> BTreeSet<RequestId> {
+        let stands_there =
+            |request: &RequestId| self.waiters[request].queues.iter().any(|queue| queues.contains(queue));
+        match self.tokens.get_key_value(token) {
+            None => BTreeSet::new(),
+            Some((_, RequestSet::One(only))) => Some(*only).filter(stands_there).into_iter().collect(),
+            // Where a token has several requests, each is found in each of its queues.
+            Some((token, RequestSet::Many(_))) => {
+                let queues = queues.iter().filter_map(|queue| self.queues.get(queue));
+                queues.flat_map(|queue| queue.multi_edge_of(TokenId::of(token))).collect()
+            }
+        }
     }
 
     /// The requests of a token, the oldest first.

@@ -211,6 +211,7 @@ impl World {
         let result = match op {
             Op::Ask(asked) => {
                 let names = words_of(&asked.names);
+                let channel = asked.channel.map(channel);
                 let asked = AcquireRequest {
                     db: db_of(&asked.names),
                     names: &names,
@@ -222,10 +223,9 @@ impl World {
                     limit: asked.limit,
                     client: asked.connection.unwrap_or(0),
                     is_ephemeral: asked.connection.is_some(),
-                    reply_to: asked.channel.map_or(ReplyTo::Client, |number| ReplyTo::Channel {
-                        channel: channel(number),
-                        tag: &asked.tag,
-                    }),
+                    reply_to: channel
+                        .as_deref()
+                        .map_or(ReplyTo::Client, |channel| ReplyTo::Channel { channel, tag: &asked.tag }),
                 };
                 manager.acquire(store, now, &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
@@ -275,7 +275,7 @@ impl World {
             Op::Deafen(number, is_told) => {
                 self.clients.deaf.insert(channel(*number));
                 if *is_told {
-                    manager.channel_closed(channel(*number));
+                    manager.channel_closed(&channel(*number));
                 }
             }
             Op::Deny(token) => drop(self.clients.denied.insert(TOKENS[*token].into())),

@@ -351,7 +351,8 @@ impl NaiveServer {
         let id = *id;
         let at = self.waiting.iter().position(|request| request.id == id).expect("it waits");
         let request = self.waiting[at].clone();
-        let own = request.asked.channel.map(|number| (channel(number), request.asked.tag.clone().into()));
+        let own =
+            request.asked.channel.map(|number| (channel(number).into(), request.asked.tag.clone().into()));
         assert_eq!(*to, own, "{request:?}");
         assert!(!self.may_leave(&request) || !matches!(result, WaitResult::Granted(_)), "{request:?}");
         let look = self.look(&request.asked, Some(id), now);

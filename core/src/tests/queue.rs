@@ -226,8 +226,8 @@ fn a_request_that_is_answered_on_a_channel_costs_at_most_400_bytes() {
     let ((), growth) = growth_of(|| {
         for number in 0..WAITERS {
             let (own, token) = (name(number), format!("0123456789abcdef0123456789ab{number:08}"));
-            let (names, tag) = ([own.as_bytes()], format!("{number:08}"));
-            let reply_to = ReplyTo::Channel { channel: channel(1), tag: tag.as_bytes() };
+            let (names, on, tag) = ([own.as_bytes()], channel(1), format!("{number:08}"));
+            let reply_to = ReplyTo::Channel { channel: &on, tag: tag.as_bytes() };
             let asked = AcquireRequest { reply_to, ..request(&names, token.as_bytes(), WRITE) };
             scene.manager.acquire(&mut scene.store, ms(1_000), &asked).unwrap();
         }

@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use super::memory_store::{MemoryStore, id};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{ChannelId, LockId, RequestId};
+use crate::ids::{LockId, RequestId};
 use crate::lock::Holder;
 use crate::manager::{AcquireOutcome, AcquireRequest, Answer, LockManager, ReplyTo, WaitPolicy, WaitResult};
 use crate::mode::{Mode, Want};
@@ -47,12 +47,12 @@ pub(super) struct TestClients {
     /// Tokens whose users have lost their permission.
     pub(super) denied: BTreeSet<Vec<u8>>,
     /// Channels to which nobody listens.
-    pub(super) deaf: BTreeSet<ChannelId>,
+    pub(super) deaf: BTreeSet<Vec<u8>>,
 }
 
 impl Clients for TestClients {
     fn may_be_granted(&mut self, waiter: &Waiter, _: &[&[u8]]) -> Result<(), NotGranted> {
-        if waiter.channel.is_some_and(|channel| self.deaf.contains(&channel)) {
+        if waiter.channel.as_ref().is_some_and(|channel| self.deaf.contains(&**channel)) {
             Err(NotGranted::Unheard)
         } else if self.denied.contains(&*waiter.token) {
             Err(NotGranted::Failed(LockError::NoPermission))
@@ -62,8 +62,8 @@ impl Clients for TestClients {
     }
 }
 
-pub(super) fn channel(number: u32) -> ChannelId {
-    ChannelId(NonZeroU32::new(number).unwrap())
+pub(super) fn channel(number: u32) -> Vec<u8> {
+    format!("channel {number}").into_bytes()
 }
 
 /// A request to write or read these names that waits without limit.
@@ -169,8 +169,9 @@ impl Scene {
         let (meta, limit) = (self.meta.map(str::as_bytes), self.limit.and_then(NonZeroU32::new));
         let (client, is_ephemeral) = (self.connection.unwrap_or(0), self.connection.is_some());
         let asked = request(&names, token.as_bytes(), want);
-        let on_channel = |number| ReplyTo::Channel { channel: channel(number), tag: token.as_bytes() };
-        let reply_to = self.channel.map_or(ReplyTo::Client, on_channel);
+        let channel = self.channel.map(channel);
+        let on_channel = |channel| ReplyTo::Channel { channel, tag: token.as_bytes() };
+        let reply_to = channel.as_deref().map_or(ReplyTo::Client, on_channel);
         let asked = AcquireRequest { ttl_ms, wait, meta, limit, client, is_ephemeral, reply_to, ..asked };
         let now = self.now();
         let outcome = self.manager.acquire(&mut self.store, now, &asked);
