@@ -186,8 +186,12 @@ def test_there_is_room_when_enough_deadlines_have_passed(line: Queues, readers: 
 
 
 @pytest.mark.parametrize("bound", [[], ["EPHEMERAL"]], ids=["not bound", "bound"])
-def test_the_permits_of_owners_that_died_come_back(line: Line, bound: list[str]) -> None:
-    """With their connections if they are bound to them, else at their deadlines."""
+def test_the_permits_of_owners_that_died_come_back(make_server: MakeServer, bound: list[str]) -> None:
+    """With their connections if they are bound to them, else at their deadlines.
+
+    On a server of its own, where no fence was given ahead of the clock.
+    """
+    line = Line(make_server())
     ttl = HOUR if bound else 10 * BRIEF
     owners = [line.server.raw() for _ in range(3)]
     fences = [
