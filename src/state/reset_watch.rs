@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Ctx, TOTALS};
 
-const EVERY: Duration = Duration::from_millis(90);
+const EVERY: Duration = Duration::from_millis(50);
 
 /// What the server had counted at the last look.
 #[derive(Default)]
