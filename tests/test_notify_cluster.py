@@ -1,0 +1,293 @@
+"""Requests that wait by NOTIFY while slots move and primaries change: told, or their subscription ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conftest import Pair
+from harness import Cluster, MakeServer, RespError, Server, encode_command, key_slot, promote, rounds
+from harness.causes import BRIEF, HOLDER
+from harness.cluster import SLOTS, Slot, cluster_state
+from harness.many import many
+from harness.replication import wait_synced
+from harness.settings import free_port
+from harness.wait import wait_until
+from harness.waiting import HOUR, RETRIABLE, at_once
+
+REQUESTS, NAMES = rounds(40, 1000), 4
+
+
+class Asker:
+    """One RESP3 connection that waits with all requests, for a few names, each of which has its channel."""
+
+    def __init__(self, server: Server, group: str) -> None:
+        self.connection = server.raw()
+        self.connection.hello(3)
+        self.keys = [f"{{{group}}}key{number}" for number in range(NAMES)]
+        self.channels = [f"{{{group}}}channel{number}" for number in range(NAMES)]
+        self.messages: dict[str, str] = {}
+        self.lost: set[str] = set()
+        for channel in self.channels:
+            self.connection.send("SSUBSCRIBE", channel)
+            assert self.connection.read() == [
+                b"ssubscribe",
+                channel.encode(),
+                self.channels.index(channel) + 1,
+            ]
+
+    def call(self, *commands: tuple) -> list[Any]:
+        """The replies; messages that come before them are kept."""
+        self.connection.send_bytes(b"".join(encode_command(*command) for command in commands))
+        replies: list[Any] = []
+        while len(replies) < len(commands):
+            reply = self.connection.read()
+            if isinstance(reply, list):
+                self._keep(reply)
+            else:
+                replies.append(reply)
+        return replies
+
+    def ask(self, requests: list[int]) -> list[Any]:
+        def request(number: int) -> tuple:
+            lock = ("SLOCK.LOCK", self.keys[number % NAMES], f"t{number}", HOUR, "WAIT", 0)
+            return *lock, "NOTIFY", self.channels[number % NAMES], f"t{number}"
+
+        return self.call(*map(request, requests))
+
+    def hear(self) -> None:
+        """Reads on until there is one more message."""
+        self._keep(self.connection.read())
+
+    def _keep(self, push: list) -> None:
+        kind, channel, data = push
+        if kind == b"sunsubscribe":
+            self.lost.add(channel.decode())
+            return
+        result, tag = data.decode().split(" ")
+        assert kind == b"smessage" and channel.decode() == self.channels[int(tag[1:]) % NAMES]
+        assert tag not in self.messages, f"{tag} was told {self.messages[tag]} and {result}"
+        assert channel.decode() not in self.lost
+        self.messages[tag] = result
+
+    def wait_until_ended(self) -> None:
+        """Each request has had its message, or its channel is gone."""
+
+        def lives(number: int) -> bool:
+            return f"t{number}" not in self.messages and self.channels[number % NAMES] not in self.lost
+
+        while any(map(lives, range(REQUESTS))):
+            self.hear()
+
+    def granted(self) -> dict[str, int]:
+        """The tokens that have been told a fence."""
+        return {tag: int(result) for tag, result in self.messages.items() if not result.startswith("-")}
+
+
+def _waiting(server: Server) -> int:
+    return server.client().info("slock")["slock_waiters"]
+
+
+def _change_while_they_wait(old: Server, new: Server, group: str, change: Callable[[], None]) -> None:
+    """All wait at the old node, half of them for holds that end about then; then at the new."""
+    asker, control = Asker(old, group), old.raw()
+    first = [control.ok("SLOCK.LOCK", key, HOLDER, HOUR) for key in asker.keys]
+    assert asker.ask(list(range(REQUESTS))) == [None] * REQUESTS
+    brief = asker.keys[NAMES // 2 :]
+    assert control.pipeline([("SLOCK.EXTEND", key, HOLDER, BRIEF) for key in brief]) == [1] * len(brief)
+    change()
+    asker.wait_until_ended()
+    wait_until(lambda: _waiting(old) == 0, what="nobody to wait at the old node")
+    told = asker.granted()
+    others = {result for result in asker.messages.values() if result.startswith("-")}
+    assert {other[1:] for other in others} <= RETRIABLE
+    # Whoever was granted at the old node holds at the new one, and is alone there.
+    again = Asker(new, group)
+    keys = {tag: again.keys[int(tag[1:]) % NAMES] for tag in told}
+    assert len(set(keys.values())) == len(told) and set(keys.values()) <= set(brief)
+    assert again.call(*(("SLOCK.CHECK", keys[tag], fence) for tag, fence in told.items())) == [1] * len(told)
+
+    replies = {f"t{number}": reply for number, reply in enumerate(again.ask(list(range(REQUESTS))))}
+    holding = {tag: fence for tag, fence in replies.items() if fence is not None}
+    assert told.items() <= holding.items(), (told, holding)
+    waiting = [tag for tag in replies if tag not in holding]
+    _serve_in_order(again, holding, waiting, dict(zip(again.keys, first, strict=True)))
+    assert _waiting(new) == 0
+    assert asker.granted() == told, "a grant at the old node"
+
+
+def _serve_in_order(
+    asker: Asker, holding: dict[str, int], waiting: list[str], fences: dict[str, int]
+) -> None:
+    """Whoever holds gives the lock back, and the next in the line is told, until nobody waits."""
+    for place, key in enumerate(asker.keys):
+        line = [tag for tag in waiting if int(tag[1:]) % NAMES == place]
+        holders = [tag for tag in holding if int(tag[1:]) % NAMES == place]
+        assert len(holders) <= 1, f"{holders} hold {key}"
+        if holders:
+            fence = holding[holders[0]]
+        else:
+            fence, holders = fences[key], [HOLDER]
+            asker.call(("SLOCK.UNLOCK", key, HOLDER))  # 0 when its deadline was first
+        for token in [*holders, *line]:
+            if token in line:
+                while token not in asker.messages:
+                    asker.hear()
+                assert not [later for later in line[line.index(token) + 1 :] if later in asker.messages]
+                before, fence = fence, int(asker.messages[token])
+                assert fence > before
+            if token != HOLDER:
+                check, released = ("SLOCK.CHECK", key, fence), ("SLOCK.UNLOCK", key, token)
+                assert asker.call(check, released) == [1, 1]
+
+
+# --- a slot moves
+
+
+def _by_keys(cluster: Cluster, slot: Slot) -> None:
+    slot.open()
+    while slot.at_source.ok("CLUSTER", "COUNTKEYSINSLOT", slot.number):
+        slot.move_keys(1)
+    cluster.end_move(slot.number, slot.source, slot.target)
+
+
+def _at_a_stroke(cluster: Cluster, slot: Slot) -> None:
+    client = slot.source.client()
+    if b"MIGRATESLOTS" not in b" ".join(client.execute_command("CLUSTER HELP")):
+        pytest.skip("this server moves slots key by key")
+    where = ("SLOTSRANGE", slot.number, slot.number, "NODE", cluster.node_id(slot.target))
+    client.execute_command("CLUSTER MIGRATESLOTS", *where)
+
+    def has_moved() -> bool:
+        slots = slot.at_target.ok("CLUSTER", "SLOTS")
+        return any(
+            first <= slot.number <= last and owner[1] == slot.target.port for first, last, owner, *_ in slots
+        )
+
+    wait_until(has_moved, 30, "the slot to have moved")
+
+
+@pytest.mark.parametrize("move", [_by_keys, _at_a_stroke], ids=["by keys", "atomic"])
+def test_who_waits_for_a_slot_that_moves_goes_on_at_the_target(
+    cluster: Cluster, move: Callable[[Cluster, Slot], None]
+) -> None:
+    slot = Slot(cluster, move.__name__)
+    _change_while_they_wait(slot.source, slot.target, move.__name__, lambda: move(cluster, slot))
+
+
+def test_a_release_while_the_slot_moves_grants_nothing_here(cluster: Cluster) -> None:
+    """The source sends newcomers for a key that is gone to the target, where they may have it."""
+    slot = Slot(cluster, "released")
+    asker = Asker(slot.source, "released")
+    for key in asker.keys:
+        slot.at_source.ok("SLOCK.LOCK", key, HOLDER, HOUR)
+    assert asker.ask(list(range(REQUESTS))) == [None] * REQUESTS
+    slot.open()
+    gone, *left = asker.keys
+    assert slot.at_source.ok("SLOCK.UNLOCK", gone, HOLDER) == 1
+    while len(asker.messages) < REQUESTS / NAMES:
+        asker.hear()
+    assert {int(tag[1:]) % NAMES for tag in asker.messages} == {0}
+    assert {result[1:] for result in asker.messages.values()} <= RETRIABLE and not asker.lost
+    taken = at_once(slot.target, ("ASKING",), ("SLOCK.LOCK", gone, "newcomer", HOUR))[1]
+    assert isinstance(taken, int) and taken > 0
+    # The others are served here as long as their keys are here.
+    assert slot.at_source.ok("SLOCK.DOWNGRADE", left[0], HOLDER, HOUR) > 0
+    assert slot.at_source.ok("SLOCK.INFO", left[0])[5] == REQUESTS // NAMES
+    slot.move_keys(NAMES)
+    cluster.end_move(slot.number, slot.source, slot.target)
+    asker.wait_until_ended()
+    assert asker.granted() == {}
+    assert slot.at_target.ok("SLOCK.CHECK", gone, taken) == 1
+
+
+def test_the_channel_must_be_in_the_slot_of_the_keys(cluster: Cluster) -> None:
+    group = "crossed"
+    node = cluster.node_of(group)
+    asker = Asker(node, group)
+    other = next(
+        name
+        for name in map(str, range(10_000))
+        if cluster.node_of(name) is node and key_slot(node, name) != key_slot(node, group)
+    )
+    asker.connection.send("SSUBSCRIBE", other)
+    asker.connection.read()
+    key, free = asker.keys[:2]
+    asker.call(("SLOCK.LOCK", key, HOLDER, HOUR))
+    rest = (HOUR, "WAIT", 0, "NOTIFY", other, "tag")
+    for command in [
+        ("SLOCK.LOCK", key, "me", *rest),
+        ("SLOCK.LOCK", free, "me", *rest),
+        ("SLOCK.RLOCK", key, "me", *rest),
+        ("SLOCK.UPGRADE", key, "me", *rest),
+        many("MLOCK", [key, free], "me", *rest),
+        many("MRLOCK", [key, free], "me", *rest),
+    ]:
+        (reply,) = asker.call(command)
+        assert isinstance(reply, RespError) and reply.prefix == "CROSSSLOT", (command, reply)
+    assert asker.call(("SLOCK.UNLOCK", key, HOLDER), ("EXISTS", key, free)) == [1, 0]
+    assert _waiting(node) == 0 and asker.messages == {}
+
+
+# --- a primary becomes a replica
+
+
+def test_a_failover_in_a_cluster_ends_the_subscriptions(make_server: MakeServer) -> None:
+    """One node that owns all slots, and the replica that takes its place."""
+    old, new = (make_server(cluster_enabled=True, cluster_port=free_port()) for _ in range(2))
+    old.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+    old_id = at_once(old, ("CLUSTER", "MYID"))[0]
+    new.client().execute_command("CLUSTER MEET", "127.0.0.1", old.port, old.bus_port)
+    replicate = ("CLUSTER", "REPLICATE", old_id)
+    wait_until(lambda: at_once(new, replicate)[0] == b"OK", 30, "the replica to know its primary")
+    wait_synced(old, new)
+    for node in (old, new):
+        wait_until(lambda node=node: b"slave " + old_id in at_once(node, ("CLUSTER", "NODES"))[0], 30, "both")
+        wait_until(lambda node=node: cluster_state(node) == "ok", 30, "the cluster to be up")
+
+    def change() -> None:
+        new.client().execute_command("CLUSTER FAILOVER")
+        wait_until(lambda: _role(new) == "master" and _role(old) == "slave", 30, "the failover")
+
+    _change_while_they_wait(old, new, "failover", change)
+
+
+def _role(server: Server) -> str:
+    with server.client() as client:
+        return client.info("replication")["role"]
+
+
+def test_a_failover_tells_everybody_or_ends_the_subscription(primary_and_replica: Pair) -> None:
+    old, new = primary_and_replica
+
+    def change() -> None:
+        assert at_once(old, ("FAILOVER", "TO", "127.0.0.1", new.port)) == [b"OK"]
+        wait_until(lambda: _role(new) == "master" and _role(old) == "slave", 30, "the failover")
+
+    _change_while_they_wait(old, new, "failover", change)
+
+
+def test_a_primary_that_becomes_a_replica_tells_everybody(primary_and_replica: Pair) -> None:
+    """Also in the turn in which the lock came free: what is not granted by then is not granted here."""
+    old, new = primary_and_replica
+    asker = Asker(old, "follows")
+    for key in asker.keys:
+        assert asker.call(("SLOCK.LOCK", key, HOLDER, HOUR))[0] > 0
+    assert asker.ask(list(range(REQUESTS))) == [None] * REQUESTS
+    wait_synced(old, new)
+    promote(new)
+    replies = at_once(old, ("SLOCK.UNLOCK", asker.keys[0], HOLDER), ("REPLICAOF", "127.0.0.1", new.port))
+    assert replies == [1, b"OK"]
+    asker.wait_until_ended()
+    assert set(asker.messages.values()) <= {"-UNBLOCKED"} and (asker.lost or len(asker.messages) == REQUESTS)
+    assert _waiting(old) == 0
+    wait_synced(new, old)
+    # The new primary has not heard of the release.
+    again = Asker(new, "follows")
+    assert again.ask([0]) == [None]
+    assert again.call(("SLOCK.UNLOCK", again.keys[0], HOLDER)) == [1]
+    while not again.messages:
+        again.hear()
+    assert again.call(("SLOCK.CHECK", again.keys[0], again.granted()["t0"])) == [1]
