@@ -32,14 +32,11 @@ OPTIONS: dict[str, tuple[Words, list[object], str]] = {
     "EPHEMERAL": ((), [], ""),
     "NOTIFY": (("c", "t"), [], ""),
 }
-NOTIFY = {
-    ("NOTIFY", "c", "t"): "option NOTIFY needs WAIT",
-    ("WAIT", 5, "NOTIFY"): "option NOTIFY needs a channel and a tag",
-    ("WAIT", 5, "NOTIFY", "c"): "option NOTIFY needs a channel and a tag",
-    **{
-        ("WAIT", 5, "NOTIFY", c, "t"): "the channel of NOTIFY must be 1 to 255 bytes" for c in ("", "c" * 256)
-    },
-    **{("WAIT", 5, "NOTIFY", "c", t): "the tag of NOTIFY must be 1 to 64 bytes" for t in ("", "t" * 65)},
+MAX_CHANNEL, MAX_TAG = 255, 64
+BAD_NOTIFY: dict[str, list[Words]] = {
+    "option NOTIFY needs a channel and a tag": [(), ("c",)],
+    f"the channel of NOTIFY must be 1 to {MAX_CHANNEL} bytes": [("", "t"), ("c" * (MAX_CHANNEL + 1), "t")],
+    f"the tag of NOTIFY must be 1 to {MAX_TAG} bytes": [("c", ""), ("c", "t" * (MAX_TAG + 1))],
 }
 UNKNOWN = {"NX": "'NX'", "": "''", b"\r\n\xff": r"'\r\n\xff'", "x" * 100: f"'{'x' * 64}...'"}
 
@@ -60,7 +57,9 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
         for option in known & {"META", "COUNT"}:
             yield (*before, option, *OPTIONS[option][0], word, 5), f"unknown option {shown}"
     if "NOTIFY" in known:
-        yield from NOTIFY.items()
+        yield ("NOTIFY", "c", "t"), "option NOTIFY needs WAIT"
+        for told, all_bad in BAD_NOTIFY.items():
+            yield from ((("WAIT", 5, "NOTIFY", *bad), told) for bad in all_bad)
     if of_info:
         yield ("COUNT", 1), "option COUNT needs FULL"
         yield ("FULL", "full"), "option FULL is given twice"

@@ -26,7 +26,7 @@ def test_the_flags_agree_with_the_description(server: Server, name: str) -> None
     command = commands(server)[name]
     docs, flags = command.docs, command.flags
     assert (("write" in flags) != ("readonly" in flags)) == (name not in NO_WRITE)
-    assert ("WAIT" in command.options) == ("blocking" in flags)
+    assert command.options & {"WAIT", "NOTIFY"} == ({"WAIT", "NOTIFY"} if "blocking" in flags else set())
     assert ("denyoom" in flags) == ("blocking" in flags), "what may wait is what takes memory"
     assert docs["module"] == "slock" and re.fullmatch(r"\d+\.\d+\.\d+", docs["since"])
     assert re.fullmatch(r".{10,}\.", docs["summary"]) and docs["complexity"].startswith("O(")

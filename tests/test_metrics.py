@@ -21,6 +21,7 @@ from harness import (
     wait_until,
 )
 from harness.many import many
+from harness.notify import Listener
 from harness.queues import Queues
 from harness.waiting import HOUR, Line, WaitingClient
 
@@ -30,7 +31,9 @@ TIMES = [
     "wait_ms_max",
     *(f"{name}.{part}" for name in ("wait_ms", "hold_ms") for part in PARTS),
 ]
-COUNTED = "grants refusals handoffs releases expirations wait_timeouts wait_cancels unheard deadlocks evicted_locks"
+COUNTED = (
+    "grants refusals handoffs releases expirations wait_timeouts wait_cancels unheard deadlocks evicted_locks"
+)
 FIELDS = ["locks", "waiters", "waiters_max", *COUNTED.split(), *TIMES, "last_fence"]
 
 
@@ -264,6 +267,10 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         assert raw.ok("SLOCK.LOCK", "k", "c", HOUR) == 0 == line.write("c", wait=20).reply()
         withdrawn, waiting = line.write("withdrawn"), line.write("b")
         assert raw.ok("SLOCK.CANCEL", "k", "withdrawn") == 1 and withdrawn.reply() == 0
+        listener = Listener(meter.server)
+        assert listener.ask("SLOCK.LOCK", "k", "unheard", HOUR) is None
+        listener.connection.close()
+        wait_until(lambda: meter.read()["unheard"] == 1, what="it to leave")
         assert raw.error("SLOCK.LOCK", "j", "a", HOUR, "WAIT", 0).startswith("DEADLOCK ")
         wait_until(lambda line=line: line.info().queue[0].waiting_ms >= 5, what="it to have waited")
         assert raw.ok("SLOCK.UNLOCK", "k", "a") == 1 and waiting.fence()
@@ -276,6 +283,23 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
             assert {name: value for name, value in meter.read().items() if value} == now
         raw.ok("SLOCK.CANCEL", "k", "stays")
         raw.ok("FLUSHALL")
+
+
+def test_what_comes_after_a_reset_is_counted(meter: Meter) -> None:
+    """Also if nobody asks for the section in between: the server's cron notices the reset."""
+    raw = meter.server.raw()
+
+    def now_ms() -> int:
+        seconds, microseconds = raw.ok("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    raw.pipeline([("SLOCK.LOCK", "k", "a", HOUR)] * 50)
+    meter.read()
+    raw.ok("CONFIG", "RESETSTAT")
+    reset_ms = now_ms()
+    wait_until(lambda: now_ms() > reset_ms + 500, what="the cron to have run")
+    raw.ok("SLOCK.LOCK", "j", "a", HOUR)
+    assert meter.read()["grants"] == 1
 
 
 def test_the_distributions_take_no_more_memory_when_much_is_recorded(make_server: MakeServer) -> None:

@@ -1,0 +1,608 @@
+"""NOTIFY: a request that waits without a blocked client, and one message when it ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import takewhile
+
+import pytest
+
+from harness import MakeServer, ReplicationStream, Server, aof_commands, rounds, wait_synced, wait_until
+from harness.bound import hang_up
+from harness.causes import FREEING, HOLDER, KEY, REPLACING, Cause
+from harness.cluster import cluster_state
+from harness.many import many
+from harness.moment_of_grant import wait_gone
+from harness.notify import Listener
+from harness.queues import Queues
+from harness.settings import free_port
+from harness.waiting import HOUR, Line, WaitingClient, at_once
+
+ME, NEXT = "me", "next"
+LOCK = ("SLOCK.LOCK", KEY, ME, HOUR)
+
+
+@pytest.fixture
+def line(server: Server) -> Line:
+    return Line(server)
+
+
+@pytest.fixture
+def me(server: Server) -> Listener:
+    return Listener(server)
+
+
+def count(line: Line, name: str) -> int:
+    return line.client.info("slock")[f"slock_{name}"]
+
+
+def wait_for_waiters(line: Line, waiters: int) -> None:
+    wait_until(lambda: count(line, "waiters") == waiters, what=f"{waiters} requests to be left")
+
+
+# --- how a request ends
+
+# Any bytes, as many as are allowed.
+CHANNEL, TAG = b"\x00\r\n\xff ".ljust(255, b"c"), b"\xff \r\n0 ".ljust(64, b"t")
+REQUESTS = {
+    "LOCK": (*LOCK, "META", "m"),
+    "RLOCK": ("SLOCK.RLOCK", *LOCK[1:], "META", "m", "LIMIT", 1),
+    "UPGRADE": ("SLOCK.UPGRADE", *LOCK[1:]),
+    "MLOCK": many("MLOCK", "a k b", ME, HOUR, "META", "m"),
+    "MRLOCK": many("MRLOCK", "a k b", ME, HOUR, "META", "m", "LIMIT", 1),
+}
+
+
+@pytest.mark.parametrize("protocol", [3, 2])
+@pytest.mark.parametrize("command", REQUESTS)
+def test_a_fence_at_once_or_null_and_later_one_message(line: Line, command: str, protocol: int) -> None:
+    """On one connection with RESP3, on two with RESP2."""
+    me, request = Listener(line.server, protocol, CHANNEL), REQUESTS[command]
+    is_upgrade = command == "UPGRADE"
+    assert not is_upgrade or line.locks.rlock(KEY, ME, HOUR)
+    fence = me.ask(*request, tag=TAG)
+    assert fence > 0 and line.locks.check(KEY, fence) == 1 and me.messages() == []
+    line.client.flushall()
+    (line.locks.lock if command in ("LOCK", "MLOCK") else line.locks.rlock)(KEY, HOLDER, HOUR)
+    assert not is_upgrade or line.locks.rlock(KEY, ME, HOUR)
+    assert me.ask(*request, tag=TAG) is None
+    behind = line.write(NEXT)
+    first, second = line.info().queue
+    assert (first.token, first.client, first.channel, first.tag) == (ME.encode(), me.id, CHANNEL, TAG)
+    assert (second.client, second.channel, second.tag) == (behind.id, None, None)
+    assert me.call("ECHO", "goes on") == b"goes on" and not line.client.client_unblock(me.id)
+    assert me.messages() == []
+    assert line.release(HOLDER) == 1
+    fence = me.fence(TAG)
+    (holder,) = line.info().holders
+    assert (holder.token, holder.fence, holder.meta) == (ME.encode(), fence, b"" if is_upgrade else b"m")
+    assert me.messages() == [] and behind.is_waiting()
+    assert me.call(*many("MUNLOCK", "a k b", ME)) == (3 if command.startswith("M") else 1)
+    assert behind.fence() > fence
+
+
+@pytest.mark.parametrize("cause", FREEING, ids=str)
+def test_whatever_frees_the_lock_is_told_once(line: Line, me: Listener, cause: Cause) -> None:
+    cause.hold(line.client)
+    assert me.ask(*LOCK) is None
+    behind = line.write(NEXT)
+    at_once(line.server, *cause.commands(line.client))
+    assert line.locks.check(KEY, me.fence()) == 1
+    assert me.messages() == [] and behind.is_waiting()
+    assert line.release(ME) == 1 and behind.fence()
+
+
+NO_GRANT = [Cause("time-out", "PING"), Cause("CANCEL", f"SLOCK.CANCEL {KEY} {ME}"), *REPLACING]
+
+
+@pytest.mark.parametrize("cause", NO_GRANT, ids=str)
+def test_a_request_that_ends_without_a_grant_is_told_once(line: Line, me: Listener, cause: Cause) -> None:
+    cause.hold(line.client)
+    assert me.ask(*LOCK, wait=30 if cause.name == "time-out" else HOUR) is None
+    behind = line.write(NEXT)
+    at_once(line.server, *cause.commands(line.client))
+    assert me.message() == ("-WRONGTYPE" if cause in REPLACING else 0, b"tag")
+    assert me.messages() == []
+    if cause in REPLACING:
+        assert behind.error().startswith("WRONGTYPE ")
+    else:
+        assert line.queued() == [NEXT] and line.release(HOLDER) == 1 and behind.fence()
+
+
+def test_a_deadlock_that_arises_later_is_told_the_youngest(server: Server, me: Listener) -> None:
+    """Without its older request, which could share y, the newer one of a waits for b."""
+    queues = Queues(server)
+    queues.hold("a", "z")
+    queues.hold("c", "q")
+    queues.locks.rlock("y", "b", HOUR)
+    assert me.ask(*many("MRLOCK", "y q", "a", HOUR), tag="older") is None
+    assert me.ask("SLOCK.LOCK", "y", "a", HOUR, tag="newer") is None
+    assert me.ask("SLOCK.LOCK", "z", "b", HOUR, tag="last") is None
+    assert me.call("SLOCK.CANCEL", "q", "a") == 1
+    assert {me.message(), me.message()} == {(0, b"older"), ("-DEADLOCK", b"last")}
+    assert queues.free("b", "y") == 1 and me.fence(b"newer") and me.messages() == []
+
+
+def test_a_user_who_may_not_have_the_lock_any_more_is_told_so(line: Line, me: Listener) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    line.client.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "&*", "+@all")
+    assert me.call("AUTH", "guest", "any") == b"OK" and me.ask(*LOCK) is None
+    behind = line.write(NEXT)
+    line.client.execute_command("ACL", "SETUSER", "guest", "resetkeys")
+    assert line.release(HOLDER) == 1 and behind.fence()
+    assert me.messages() == [("-NOPERM", b"tag")]
+    line.client.acl_deluser("guest")
+
+
+def test_when_the_server_becomes_a_replica_every_request_ends(make_server: MakeServer) -> None:
+    line = Line(make_server())
+    listeners = [Listener(line.server, protocol) for protocol in (2, 3)]
+    line.locks.lock(KEY, HOLDER, HOUR)
+    for number, listener in enumerate(listeners):
+        assert listener.ask("SLOCK.LOCK", KEY, number, HOUR) is None
+    line.client.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    assert [listener.message() for listener in listeners] == [("-UNBLOCKED", b"tag")] * 2
+    line.client.execute_command("REPLICAOF", "NO", "ONE")
+    assert line.release(HOLDER) == 1 and line.client.exists(KEY) == 0
+    assert [listener.messages() for listener in listeners] == [[], []]
+
+
+# --- beside others in the queue
+
+
+def test_requests_of_both_kinds_stand_in_one_queue_in_strict_order(line: Line, me: Listener) -> None:
+    chance, holding = random.Random(11), [HOLDER]
+    last = line.locks.lock(KEY, HOLDER, HOUR)
+    crowd: list[tuple[str, str, WaitingClient | None]] = []
+    for number in range(60):
+        token, command = f"t{number}", chance.choice(["RLOCK", "RLOCK", "LOCK"])
+        waiter = line.join(f"SLOCK.{command}", token) if chance.random() < 0.5 else None
+        assert waiter or me.ask(f"SLOCK.{command}", KEY, token, HOUR, tag=token) is None
+        crowd.append((token, command, waiter))
+    while crowd:
+        batch = list(takewhile(lambda each: each[1] == "RLOCK", crowd)) or crowd[:1]
+        del crowd[: len(batch)]
+        for token in holding:
+            assert me.ask("SLOCK.LOCK", "free", HOLDER, HOUR) > 0, "other locks do not matter"
+            assert line.locks.rlock(KEY, "newcomer", HOUR) == 0
+            assert line.release(token) == 1
+        fences = [waiter.fence() if waiter else me.fence(token.encode()) for token, _, waiter in batch]
+        assert [last, *fences] == sorted({last, *fences})
+        last, holding = fences[-1], [token for token, *_ in batch]
+        assert (line.holders(), line.queued()) == (sorted(holding), [token for token, *_ in crowd])
+        assert me.messages() == [] and all(waiter.is_waiting() for *_, waiter in crowd if waiter)
+
+
+def test_a_token_that_waits_in_both_ways_is_told_the_same_fence(line: Line, me: Listener) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    blocked = line.write(ME)
+    assert me.ask(*LOCK) is None and line.queued() == [ME, ME]
+    line.release(HOLDER)
+    assert me.fence() == blocked.fence() and me.messages() == []
+
+
+# --- asked again
+
+# Long enough for the next of the test's requests, on a slow machine too.
+SHORT = 250
+
+
+@pytest.mark.parametrize("is_same_connection", [True, False])
+def test_asked_again_it_keeps_its_place_and_takes_what_is_new(
+    line: Line, me: Listener, is_same_connection: bool
+) -> None:
+    old = me if is_same_connection else Listener(line.server)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    assert old.ask(*many("MLOCK", "a k b", ME, HOUR, "META", "old"), wait=SHORT, tag="old") is None
+    behind = line.write(NEXT)
+    again = many("MLOCK", "b a k", ME, HOUR // 2, "META", "new")
+    assert [me.ask(*again, wait=HOUR, tag="new") for _ in range(2)] == [None] * 2
+    first, second = line.info().queue
+    assert (first.token, first.meta, first.client) == (ME.encode(), b"new", me.id)
+    assert (first.channel, first.tag) == (me.channel, b"new")
+    assert first.timeout_ms >= HOUR and second.client == behind.id
+    assert count(line, "waiters") == 2
+    # Its first time has run out by now.
+    wait_until(lambda: line.info().queue[0].waiting_ms > SHORT, what="it to have waited for a while")
+    if not is_same_connection:
+        hang_up(line.server, old.connection)
+    assert line.release(HOLDER) == 1
+    fence = me.fence(b"new")
+    assert me.messages() == [] and behind.is_waiting()
+    assert HOUR // 2 - 20_000 < line.locks.pttl(KEY, ME) <= HOUR // 2
+    assert line.info().holders[0].meta == b"new"
+    assert me.ask(*again) == fence and me.messages() == [], "by now it holds"
+
+
+def test_asked_again_for_less_time_it_ends_sooner(line: Line, me: Listener) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    assert [me.ask(*LOCK, wait=wait, tag=wait) for wait in (0, HOUR, 20)] == [None] * 3
+    assert me.message() == (0, b"20") and line.queued() == [] == me.messages()
+
+
+def test_asked_again_in_the_turn_of_its_grant_it_is_told_once(line: Line, me: Listener) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    assert me.ask(*LOCK, tag="old") is None
+    again = (*LOCK, "WAIT", 0, "NOTIFY", me.channel, "new")
+    assert at_once(line.server, ("SLOCK.UNLOCK", KEY, HOLDER), again, again) == [1, None, None]
+    assert line.locks.check(KEY, me.fence(b"new")) == 1 and me.messages() == []
+
+
+def test_other_keys_another_mode_or_token_are_requests_of_their_own(line: Line, me: Listener) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    others = [("SLOCK.RLOCK", *LOCK[1:]), ("SLOCK.LOCK", KEY, NEXT, HOUR), many("MLOCK", "k a", ME, HOUR)]
+    requests = [LOCK, *others, many("MLOCK", "k b", ME, HOUR), many("MLOCK", "k a b", ME, HOUR)]
+    for tag, request in enumerate(requests):
+        assert me.ask(*request, tag=tag) is None
+    assert [waiter.tag for waiter in line.info().queue] == [b"%d" % tag for tag in range(len(requests))]
+    assert me.call("SLOCK.CANCEL", KEY, ME) == len(requests) - 1
+    assert line.queued() == [NEXT]
+
+
+# --- where it is asked
+
+
+def test_in_a_transaction_it_waits_and_the_message_comes_after_the_whole_reply(
+    line: Line, me: Listener
+) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    take = ("WAIT", 0, "NOTIFY", me.channel)
+    commands = [(*LOCK, *take, "tag"), ("SLOCK.UNLOCK", KEY, HOLDER), ("PING",)]
+    commands += [("SLOCK.LOCK", "free", ME, HOUR, *take, "free"), ("ECHO", "x" * 50_000)]
+    for command in [("MULTI",), *commands]:
+        me.call(*command)
+    waits, released, pong, fence, text = me.call("EXEC")
+    assert (waits, released, pong, text) == (None, 1, b"PONG", b"x" * 50_000)
+    assert not me.told and line.locks.check("free", fence) == 1
+    assert line.locks.check(KEY, me.fence()) == 1 and me.messages() == []
+
+
+def test_in_a_script_wait_and_notify_are_ignored(line: Line, me: Listener) -> None:
+    call = "redis.call('SLOCK.LOCK', keys[1], args[1], 60000, 'WAIT', 0, 'NOTIFY', args[2], 't')"
+    library = f"#!lua name=l\nredis.register_function('f', function(keys, args) return {call} end)"
+    line.client.execute_command("FUNCTION", "LOAD", "REPLACE", library)
+    script = f"local keys, args = KEYS, ARGV return {call}"
+    for run in (("EVAL", script), ("FCALL", "f")):
+        assert me.call(*run, 1, KEY, HOLDER, "nobody listens") > 0
+        assert me.call(*run, 1, KEY, ME, me.channel) == 0 == count(line, "waiters")
+    assert line.release(HOLDER) == 1 and me.messages() == [] == line.holders()
+    line.client.execute_command("FUNCTION", "DELETE", "l")
+
+
+@pytest.mark.parametrize("command", ["LOCK", "MRLOCK"])
+def test_with_ephemeral_request_and_hold_end_with_the_connection_that_asked(
+    line: Line, me: Listener, command: str
+) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    gone, old, last = (line.server.raw() for _ in range(3))
+    ids = [connection.client_id() for connection in (gone, last)]
+    keys = (KEY,) if command == "LOCK" else (2, "a", KEY)
+    for token, connection in (("gone", gone), (ME, old), (ME, last)):
+        take = ("EPHEMERAL", "WAIT", 0, "NOTIFY", me.channel, token)
+        assert connection.ok(f"SLOCK.{command}", *keys, token, HOUR, *take) is None
+    assert [waiter.client for waiter in line.info().queue] == ids
+    hang_up(line.server, gone)
+    hang_up(line.server, old)
+    wait_until(lambda: line.queued() == [ME], what="the first to leave")
+    assert line.release(HOLDER) == 1
+    while (told := me.message())[1] == b"gone":
+        assert told[0] == 0
+    assert told[0] > 0 and line.info().holders[0].client == ids[1]
+    behind = line.write(NEXT)
+    assert behind.is_waiting()
+    hang_up(line.server, last)
+    assert behind.fence() and me.messages() == []
+
+
+def test_the_connection_that_asked_may_close_or_be_idle(make_server: MakeServer) -> None:
+    """Only the channel matters. The server closes an idle connection, and none that has subscribed."""
+    line = Line(make_server(timeout=1, hz=100))
+    line.locks.lock(KEY, HOLDER, HOUR)
+    me, idle, closed = Listener(line.server), line.server.raw(), line.server.raw()
+    idle_id = idle.client_id()
+    for token, connection in (("closed", closed), ("idle", idle)):
+        request = ("SLOCK.LOCK", KEY, token, HOUR, "WAIT", 0, "NOTIFY", me.channel, token)
+        assert connection.ok(*request) is None
+    hang_up(line.server, closed)
+    control = line.server.raw()
+    wait_gone(control, idle_id)
+    assert line.queued() == ["closed", "idle"] and me.messages() == []
+    assert line.release(HOLDER) == 1 and me.fence(b"closed")
+    assert line.release("closed") == 1 and me.fence(b"idle") and me.messages() == []
+
+
+def test_a_plain_wait_of_a_connection_that_has_subscribed(line: Line, me: Listener) -> None:
+    """Valkey blocks none with RESP3 from 8.1 on."""
+    version = line.client.info("server").get("valkey_version", "0.0.0")
+    can_block = tuple(map(int, version.split(".")[:2])) < (8, 1)
+    assert me.call(*LOCK, "WAIT", 0) > 0, "it need not wait"
+    for command in ("LOCK", "MRLOCK"):
+        keys = (KEY,) if command == "LOCK" else (2, "a", KEY)
+        reply = me.call(f"SLOCK.{command}", *keys, NEXT, HOUR, "WAIT", 20)
+        assert reply == 0 if can_block else reply.prefix == "ERR" and "NOTIFY" in reply.text
+        assert line.queued() == []
+    assert me.call("SUNSUBSCRIBE")[:2] == [b"sunsubscribe", me.channel]
+    me.connection.send(*LOCK[:2], NEXT, HOUR, "WAIT", 0)
+    wait_until(lambda: line.queued() == [NEXT], what="it to wait")
+    assert line.release(ME) == 1 and me.connection.read() > 0
+
+
+# --- refused at the request
+
+
+@pytest.mark.parametrize("key", [KEY, "free"])
+def test_a_channel_without_a_subscriber_here_is_refused(line: Line, me: Listener, key: str) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    stream, other = ReplicationStream(line.server), line.server.raw()
+    for command in ("SUBSCRIBE", "PSUBSCRIBE"):
+        other.ok(command, "channel")
+        other.ok(command, "*")
+    ask = ("SLOCK.LOCK", key, ME, HOUR, "WAIT", 0, "NOTIFY")
+    with line.server.raw() as raw:
+        for channel in ("channel", "*", me.channel + b"s", me.channel[:-1]):
+            assert raw.error(*ask, channel, "t").startswith("NOSUBSCRIBER "), channel
+        assert me.call("SUNSUBSCRIBE", me.channel)[0] == b"sunsubscribe"
+        assert raw.error(*ask, me.channel, "t").startswith("NOSUBSCRIBER ")
+    assert (count(line, "waiters"), line.client.exists("free"), stream.commands()) == (0, 0, [])
+
+
+# Of the writer `holder` of k, the readers `me` and `next` of r, the writer `me` of w, and a free lock.
+WRONG = {
+    "WRONGTYPE": "LOCK text me 9 | MLOCK 2 k text me 9",
+    "WRONGMODE": "RLOCK w me 9 | LOCK r me 9",
+    "NOTHELD": "UPGRADE k me 9 | UPGRADE free me 9",
+    "DEADLOCK": "UPGRADE r next 9 | LOCK w holder 9 | MLOCK 2 free w holder 9",
+    "ERR": "LOCK k me 0 | MLOCK 2 k k me 9",
+    "NOPERM": "LOCK k me 9 | LOCK free me 9",
+}
+
+
+@pytest.mark.parametrize("code", WRONG)
+def test_what_is_refused_at_the_request_is_an_error_and_no_message(
+    line: Line, me: Listener, code: str
+) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR), line.locks.lock("w", ME, HOUR)
+    line.locks.rlock("r", ME, HOUR), line.locks.rlock("r", NEXT, HOUR)
+    line.client.set("text", "a string")
+    for key, command in ((KEY, "LOCK"), ("r", "UPGRADE")):
+        assert me.ask(f"SLOCK.{command}", key, ME, HOUR) is None
+    stream, asking = ReplicationStream(line.server), line.server.raw()
+    if code == "NOPERM":
+        guest = ("on", "nopass", "~*", "resetchannels", b"&" + me.channel + b"s", "+@all")
+        line.client.execute_command("ACL", "SETUSER", "guest", *guest)
+        asking.ok("AUTH", "guest", "any")
+    for words in WRONG[code].split(" | "):
+        name, *rest = words.split()
+        text = asking.error(f"SLOCK.{name}", *rest, "WAIT", 0, "NOTIFY", me.channel, "refused")
+        assert text.startswith(f"{code} ") and ("channel" in text) == (code == "NOPERM"), words
+    assert count(line, "waiters") == 2 and me.messages() == [] == stream.commands()
+    assert line.client.dbsize() == 4
+    line.client.acl_deluser("guest")
+
+
+def test_the_limit_of_waiters_counts_both_kinds(make_server: MakeServer) -> None:
+    line = Line(make_server(slock_max_waiters=2))
+    me, asking = Listener(line.server), line.server.raw()
+    line.locks.lock(KEY, HOLDER, HOUR)
+    blocked = line.write(NEXT)
+    assert me.ask(*LOCK) is None
+    other = ("SLOCK.LOCK", KEY, "other", HOUR)
+    assert me.ask(*other).prefix == "QUEUEFULL" and asking.error(*other, "WAIT", 0).startswith("QUEUEFULL ")
+    assert me.ask(*LOCK, tag="again") is None, "it waits already"
+    assert line.release(HOLDER) == 1 and blocked.fence()
+    assert me.ask(*other, tag="other") is None and line.queued() == [ME, "other"]
+    assert line.release(NEXT) == 1 and me.fence(b"again")
+
+
+def test_in_a_cluster_the_channel_is_in_the_slot_of_the_keys(make_server: MakeServer) -> None:
+    line = Line(make_server(cluster_enabled=True, cluster_port=free_port()))
+    line.client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    wait_until(lambda: cluster_state(line.server) == "ok", what="the cluster")
+    me, wrong = Listener(line.server, channel=b"answers{k}"), Listener(line.server, channel=b"k{answers}")
+    line.locks.lock(KEY, HOLDER, HOUR)
+    for request in (LOCK, ("SLOCK.LOCK", "{k}free", ME, HOUR), many("MLOCK", "k {k}free", ME, HOUR)):
+        assert wrong.ask(*request).prefix == "CROSSSLOT"
+    assert count(line, "waiters") == 0 and line.client.dbsize() == 1
+    assert me.ask(*many("MLOCK", "k {k}free", ME, HOUR)) is None
+    assert line.release(HOLDER) == 1 and me.fence() and me.messages() == [] == wrong.messages()
+
+
+# --- the subscriber goes
+
+
+def _cut_off(line: Line, me: Listener) -> None:
+    line.client.config_set("client-output-buffer-limit", "pubsub 100000 0 0")
+    line.client.execute_command("SPUBLISH", me.channel, "x" * 30_000_000)
+
+
+def _may_not_listen(line: Line, me: Listener) -> None:
+    line.client.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "&*", "+@all")
+    me.call("AUTH", "guest", "any")
+    line.client.execute_command("ACL", "SETUSER", "guest", "resetchannels")
+
+
+GOINGS: dict[str, Callable[[Line, Listener], object]] = {
+    "SUNSUBSCRIBE": lambda line, me: me.call("SUNSUBSCRIBE"),
+    "RESET": lambda line, me: me.call("RESET"),
+    "close": lambda line, me: me.connection.close(),
+    "reset of the connection": lambda line, me: me.connection.reset(),
+    "CLIENT KILL": lambda line, me: line.client.client_kill_filter(_id=me.id),
+    "client-output-buffer-limit": _cut_off,
+    "ACL SETUSER": _may_not_listen,
+}
+
+
+@pytest.mark.parametrize("when", ["at the grant", "soon"])
+@pytest.mark.parametrize("going", GOINGS)
+def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
+    make_server: MakeServer, going: str, when: str
+) -> None:
+    line = Line(make_server())
+    me, other = Listener(line.server), Listener(line.server)
+    line.locks.lock(KEY, HOLDER, HOUR), line.locks.lock("elsewhere", HOLDER, HOUR)
+    assert me.ask(*LOCK, tag=1) is None is me.ask(*many("MLOCK", "k a", ME, HOUR), tag=2)
+    assert me.ask("SLOCK.LOCK", "elsewhere", ME, HOUR, tag=3) is None
+    assert other.ask(*LOCK[:2], "other", HOUR) is None
+    behind = line.write(NEXT)
+    stream = ReplicationStream(line.server)
+    GOINGS[going](line, me)
+    numsub = ("PUBSUB", "SHARDNUMSUB", me.channel)
+    wait_until(lambda: line.client.execute_command(*numsub)[1] == 0, what="the subscription to end")
+    if when == "soon":
+        wait_for_waiters(line, 2)
+    assert line.release(HOLDER) == 1
+    assert line.locks.check(KEY, other.fence()) == 1 and behind.is_waiting()
+    wait_for_waiters(line, 1)
+    assert line.queued() == [NEXT] and line.holders("elsewhere") == [HOLDER]
+    assert count(line, "unheard") == 3 and other.messages() == []
+    said = [word for command in stream.commands() for word in command[1:]]
+    assert not any(word.endswith(b" me") for word in said), "it was given a hold"
+    assert line.release("other") == 1 and behind.fence()
+    again = Listener(line.server, channel=me.channel)
+    assert again.ask("SLOCK.LOCK", "elsewhere", ME, HOUR) is None
+    assert line.client.delete("elsewhere") == 1 and again.fence() and again.messages() == []
+
+
+@pytest.mark.parametrize(
+    ("refuse", "allow"),
+    [
+        (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
+        (("CLIENT", "PAUSE", HOUR, "WRITE"), ("CLIENT", "UNPAUSE")),
+    ],
+    ids=["refused", "paused"],
+)
+def test_they_leave_also_while_writes_are_refused_or_paused(
+    make_server: MakeServer, refuse: tuple, allow: tuple
+) -> None:
+    line = Line(make_server())
+    me, control = Listener(line.server), line.server.raw()
+    line.locks.lock(KEY, HOLDER, HOUR)
+    assert me.ask(*LOCK, tag="stays") is None is me.ask(*LOCK[:2], NEXT, HOUR, wait=SHORT, tag="brief")
+    control.ok(*refuse)
+    assert me.message() == (0, b"brief")
+    hang_up(line.server, me.connection)
+    wait_for_waiters(line, 0)
+    control.ok(*allow)
+    assert count(line, "unheard") == 1
+
+
+def test_another_subscriber_of_the_channel_will_do(line: Line, me: Listener) -> None:
+    """All who listen are told, and one of them is enough."""
+    line.locks.lock(KEY, HOLDER, HOUR)
+    other, third = (Listener(line.server, channel=me.channel) for _ in range(2))
+    assert me.ask(*LOCK) is None
+    hang_up(line.server, me.connection)
+    assert line.release(HOLDER) == 1 and other.fence() == third.fence()
+    assert other.messages() == [] == third.messages()
+
+
+def _granted(line: Line, me: Listener, requests: int) -> None:
+    assert line.release(HOLDER) == 1
+    told = [me.message() for _ in range(requests)]
+    assert len({fence for fence, _ in told}) == requests == count(line, "locks") * requests
+    assert {tag for _, tag in told} == {b"%d" % number for number in range(requests)}
+    line.client.delete(KEY)
+
+
+def _cancelled(line: Line, me: Listener, requests: int) -> None:
+    assert sum(at_once(line.server, *(("SLOCK.CANCEL", KEY, n) for n in range(requests)))) == requests
+    assert [me.message() for _ in range(requests)] == [(0, b"%d" % number) for number in range(requests)]
+
+
+@pytest.mark.parametrize("end", ["granted", "cancelled", "unheard"])
+def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
+    requests = rounds(2000, 100_000)
+    line = Line(make_server(slock_max_waiters=requests, client_output_buffer_limit="pubsub 0 0 0"))
+
+    def used() -> int:
+        return line.client.info("memory")["used_memory"]
+
+    def come_and_go() -> None:
+        me = Listener(line.server)
+        assert line.locks.lock(KEY, HOLDER, HOUR)
+        ask = ("WAIT", 0, "NOTIFY", me.channel)
+        with line.server.raw() as raw:
+            for first in range(0, requests, 1000):
+                numbers = range(first, min(first + 1000, requests))
+                commands = [("SLOCK.RLOCK", KEY, number, HOUR, *ask, number) for number in numbers]
+                assert raw.pipeline(commands) == [None] * len(numbers)
+        assert count(line, "waiters") == requests
+        if end != "unheard":
+            (_granted if end == "granted" else _cancelled)(line, me, requests)
+            assert me.messages() == []
+        me.connection.close()
+        wait_for_waiters(line, 0)
+        line.client.flushall()
+        wait_until(lambda: line.client.info("clients")["connected_clients"] == 1, what="all to be gone")
+
+    come_and_go()
+    before = used()
+    come_and_go()
+    wait_until(lambda: used() - before < requests * 50, what="the memory to be given back")
+    assert count(line, "unheard") == (2 * requests if end == "unheard" else 0)
+
+
+@pytest.mark.parametrize("end", ["granted", "cancelled", "asked again on another channel"])
+def test_channels_of_which_each_is_used_once_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
+    channels = rounds(1000, 20_000)
+    line, names = Line(make_server()), iter(range(10**9))
+    raw, control, last = line.server.raw(protocol=3), line.server.raw(), Listener(line.server)
+
+    def used_after_all() -> int:
+        for _ in range(channels):
+            name = f"{next(names)}".rjust(200, "c")
+            raw.ok("SSUBSCRIBE", name)
+            assert control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
+            assert raw.ok(*LOCK, "WAIT", 0, "NOTIFY", name, "tag") is None
+            if end.startswith("asked"):
+                assert last.ask(*LOCK) is None
+            end_it = ("SLOCK.CANCEL", KEY, ME) if end == "cancelled" else ("SLOCK.UNLOCK", KEY, HOLDER)
+            assert control.ok(*end_it) == 1
+            assert last.message() if end.startswith("asked") else raw.read()[0] == b"smessage"
+            raw.ok("SUNSUBSCRIBE", name)
+            control.ok("DEL", KEY)
+        return line.client.info("memory")["used_memory"]
+
+    before = used_after_all()
+    assert used_after_all() - before < channels * 100
+
+
+# --- replicas and the log
+
+
+def test_of_a_request_nothing_but_its_hold_is_replicated_or_logged(make_server: MakeServer) -> None:
+    line, replica = Line(make_server(appendonly=True)), make_server()
+    me, stream = Listener(line.server), ReplicationStream(line.server)
+    replica.client().execute_command("REPLICAOF", "127.0.0.1", line.server.port)
+    wait_synced(line.server, replica)
+    beside = Listener(replica, channel=me.channel)
+    line.locks.lock(KEY, HOLDER, HOUR)
+    assert len(stream.commands()) == 1
+    assert [me.ask(*LOCK, tag=tag) for tag in ("first-tag", "the-tag")] == [None] * 2
+    assert me.call("SLOCK.CANCEL", KEY, ME) == 1 and me.message() == (0, b"the-tag")
+    assert me.ask(*LOCK, tag="the-tag") is None is me.ask(*LOCK[:2], NEXT, HOUR, tag="the-tag")
+    assert stream.commands() == []
+    assert line.release(HOLDER) == 1 and me.fence(b"the-tag")
+    (released,), (granted,) = stream.units()
+    assert released[2].startswith(b"RELEASE ") and granted[2].startswith(b"HOLD ")
+    wait_synced(line.server, replica)
+    assert replica.client().info("slock")["slock_waiters"] == 0 and beside.messages() == []
+    said = b" ".join(word for command in aof_commands(line.server) for word in command)
+    assert me.channel not in said and b"the-tag" not in said and b"PUBLISH" not in said
+    line.server.restart(kill=True)
+    line = Line(line.server)
+    assert (line.holders(), line.queued(), count(line, "waiters")) == ([ME], [], 0)
+
+
+def test_a_replica_takes_no_request_and_its_subscriber_none_of_the_primary(
+    primary_and_replica: tuple[Server, Server],
+) -> None:
+    primary, replica = primary_and_replica
+    me = Listener(replica)
+    for read_only in ("yes", "no"):
+        replica.client().config_set("replica-read-only", read_only)
+        assert me.ask(*LOCK).prefix == "READONLY"
+    ask = ("WAIT", 0, "NOTIFY", me.channel, "t")
+    assert primary.raw().error(*LOCK, *ask).startswith("NOSUBSCRIBER ")
+    assert me.messages() == [] and primary.client().exists(KEY) == 0
