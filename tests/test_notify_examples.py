@@ -27,10 +27,16 @@ def _go(directory: Path) -> list[str]:
         pytest.skip("no go in the PATH")
     program = directory / "notify"
     shutil.copytree(EXAMPLES / "go", directory / "source")
-    build = ["go", "build", "-o", str(program), "."]
-    built = subprocess.run(build, cwd=directory / "source", env=ENVIRONMENT, capture_output=True, text=True)
-    if built.returncode and ("proxy.golang.org" in built.stderr or "dial tcp" in built.stderr):
+
+    def go(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["go", *arguments]
+        return subprocess.run(
+            command, cwd=directory / "source", env=ENVIRONMENT, capture_output=True, text=True
+        )
+
+    if go("mod", "download").returncode:
         pytest.skip("go-redis is neither in the module cache nor to be had")
+    built = go("build", "-o", str(program), ".")
     assert built.returncode == 0, built.stderr
     return [str(program)]
 

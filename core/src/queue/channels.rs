@@ -1,0 +1,122 @@
+//! Requests that are answered on channels: which stand where, and which are asked again.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use super::request_set::RequestSet;
+use super::{NewWaiter, QueueId, Waiter, Waitlist};
+use crate::ids::{ConnectionId, LockIdRef, RequestId};
+
+impl Waitlist {
+    /// The name of a channel, as the others that are answered there share it.
+    pub(super) fn channel(&self, name: &[u8]) -> Rc<[u8]> {
+        self.channels.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone())
+    }
+
+    pub(super) fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
+        let Some(channel) = &waiter.channel else { return };
+        self.channels.entry(channel.clone()).or_default().insert(request);
+        if waiter.is_ephemeral {
+            self.bound.insert((waiter.client, request));
+        }
+    }
+
+    pub(super) fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
+        let Some(channel) = &waiter.channel else { return };
+        self.bound.remove(&(waiter.client, request));
+        if let Some(requests) = self.channels.get_mut(channel)
+            && requests.remove(&request)
+        {
+            if requests.is_empty() {
+                self.channels.remove(channel);
+            }
+            return;
+        }
+        for requests in &mut self.unheard {
+            requests.remove(&request);
+        }
+    }
+
+    /// The request for the same names, by the same token and in the same mode, that is answered on a channel.
+    pub(crate) fn same_on_channel(&self, new: &NewWaiter<'_>) -> Option<RequestId> {
+        let waiting = self.tokens.get(new.token)?;
+        let queues: Option<BTreeSet<QueueId>> =
+            new.names.iter().map(|name| self.queue_at(LockIdRef { db: new.db, name })).collect();
+        let queues = queues?;
+        let is_same = |request: &RequestId| {
+            let waiter = &self.waiters[request];
+            waiter.channel.is_some()
+                && waiter.want == new.want
+                && waiter.queues.len() == queues.len()
+                && waiter.queues.iter().all(|queue| queues.contains(queue))
+        };
+        // Where a token has several requests, each is found in each of its queues.
+        match (waiting, self.token_id(new.token), queues.first()) {
+            (RequestSet::One(request), ..) => Some(*request).filter(is_same),
+            (RequestSet::Many(_), Some(id), Some(queue)) => {
+                self.queues[queue].multi_edge_of(id).find(is_same)
+            }
+            (RequestSet::Many(_), ..) => None,
+        }
+    }
+
+    /// Gives a request that is answered on a channel what is new of it; its place it keeps.
+    pub(crate) fn renew(&mut self, request: RequestId, new: &NewWaiter<'_>) {
+        let Some(mut waiter) = self.waiters.remove(&request) else { return };
+        self.unindex_channel(request, &waiter);
+        if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, new.gives_up_ms) {
+            self.give_ups.remove(&(at_ms, request));
+        }
+        self.give_ups.extend(new.gives_up_ms.map(|at_ms| (at_ms, request)));
+        waiter.ttl_ms = new.ttl_ms;
+        waiter.meta = new.meta.map(Into::into);
+        waiter.limit = new.limit;
+        waiter.client = new.client;
+        waiter.is_ephemeral = new.is_ephemeral;
+        waiter.channel = new.channel.map(|name| self.channel(name));
+        waiter.tag = new.tag.into();
+        self.index_channel(request, &waiter);
+        self.waiters.insert(request, waiter);
+    }
+
+    /// The first channel on which requests are answered after this one.
+    pub fn next_channel(&self, after: Option<&[u8]>) -> Option<&Rc<[u8]>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.channels.range::<[u8], _>((from, Bound::Unbounded)).next().map(|(channel, _)| channel)
+    }
+
+    /// Nobody listens to this channel any more.
+    pub(crate) fn close_channel(&mut self, channel: &[u8]) {
+        self.unheard.extend(self.channels.remove(channel));
+    }
+
+    /// Whether there are requests of channels that nobody listens to.
+    pub(crate) fn has_unheard(&self) -> bool {
+        !self.unheard.is_empty()
+    }
+
+    /// The first request of a channel that nobody listens to.
+    pub(crate) fn first_unheard(&mut self) -> Option<RequestId> {
+        while let Some(requests) = self.unheard.front() {
+            if let Some(first) = requests.first() {
+                return Some(*first);
+            }
+            self.unheard.pop_front();
+        }
+        None
+    }
+
+    /// Whether somebody listens to the channel of this request, as far as is known.
+    pub(crate) fn is_heard(&self, waiter: &Waiter) -> bool {
+        waiter.channel.as_ref().is_none_or(|channel| {
+            self.channels.get_key_value(channel).is_some_and(|(present, _)| Rc::ptr_eq(present, channel))
+        })
+    }
+
+    /// The first request that ends with this connection and is answered on a channel.
+    pub(crate) fn first_bound_to(&self, connection: ConnectionId) -> Option<RequestId> {
+        let all = (connection, RequestId::FIRST)..=(connection, RequestId::LAST);
+        self.bound.range(all).next().map(|(_, request)| *request)
+    }
+}
