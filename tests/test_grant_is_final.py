@@ -5,20 +5,16 @@ Whoever goes before was never granted; whoever goes after leaves a hold, whether
 
 from __future__ import annotations
 
-import re
 import shutil
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 
 from harness import MakeServer, Server, rounds, wait_synced, wait_until
 from harness.causes import HOLDER, KEY
 from harness.moment_of_grant import FIRST, NEXT, HandOffs, holders, slow_script, wait_gone
+from harness.system_calls import AOF, SYNCS, traced
 from harness.waiting import HOUR, Line, WaitingClient, at_once, is_blocked
 
 RELEASE = ("SLOCK.UNLOCK", KEY, HOLDER)
@@ -187,57 +183,6 @@ def test_wait_tells_a_new_owner_whether_a_replica_has_its_grant(
 # --- the log
 
 
-class Call(NamedTuple):
-    """A system call of the server, with the moments of its begin and end in seconds."""
-
-    begun: float
-    ended: float
-    name: str
-    fd: int
-    path: str
-    data: str
-    result: int
-
-
-SYNCS = ("fsync", "fdatasync")
-CALLS = ("write", "writev", "pwrite64", "sendto", "sendmsg", *SYNCS)
-AOF = "appendonlydir"
-CALL = re.compile(r"^([\d.]+) (\w+)\((\d+)(?:<([^>]*)>)?(.*) = (-?\d+)(?: .*)? <([\d.]+)>$")
-
-
-def _calls(trace: str) -> Iterator[Call]:
-    for line in trace.splitlines():
-        if found := CALL.match(line):
-            begun, name, fd, path, data, result, seconds = found.groups()
-            ended = float(begun) + float(seconds)
-            yield Call(float(begun), ended, name, int(fd), path or "", data, int(result))
-
-
-@contextmanager
-def _traced(server: Server) -> Iterator[list[Call]]:
-    """The list is filled when the block has ended, in the order of time."""
-    calls: list[Call] = []
-    trace = server.directory / "trace"
-    # A file for each thread, so that no line is torn by another thread's.
-    options = ["-ff", "-ttt", "-T", "-y", "-s", "2048", "-e", "trace=" + ",".join(CALLS)]
-    command = ["strace", *options, "-p", str(server.pid), "-o", str(trace)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
-        assert strace.stderr
-        said = strace.stderr.readline()
-        if "attached" not in said:
-            strace.wait()
-            pytest.skip(f"strace cannot attach to a process here: {said}")
-        try:
-            yield calls
-        finally:
-            strace.send_signal(signal.SIGINT)
-            strace.wait()
-    for file in server.directory.glob("trace.*"):
-        calls += _calls(file.read_text(errors="replace"))
-        file.unlink()
-    calls.sort()
-
-
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs the program strace")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("backlog", [0, BACKLOG], ids=["no backlog", "a backlog"])
@@ -251,7 +196,7 @@ def test_a_grant_is_written_and_synced_before_its_reply_leaves(
         assert control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
         owner = _wait_behind_replies(line, token, backlog)
         (state,) = line.client.client_list(client_id=[owner.id])
-        with _traced(server) as calls:
+        with traced(server) as calls:
             # The connection is being written to when the lock comes free.
             early = number * 5 % (backlog + 1)
             for _ in range(early):

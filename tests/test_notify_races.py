@@ -16,8 +16,8 @@ from harness import MakeServer, RespError, Server, rounds
 from harness.causes import HOLDER, KEY
 from harness.moment_of_grant import FIRST, NEXT, HandOffs, holders, in_one_turn, poll, slow_script
 from harness.notify import Listener, NotifiedClient
+from harness.system_calls import AOF, SYNCS, traced
 from harness.waiting import HOUR, Command
-from test_grant_is_final import AOF, SYNCS, _traced
 
 
 class Notified(HandOffs):
@@ -191,7 +191,7 @@ def test_a_grant_is_written_and_synced_before_its_message_leaves(
         for _ in range(backlog):
             client.execute_command("SPUBLISH", owner.channel, b"x" * 1_000_000)
         (state,) = client.client_list(client_id=[owner.id])
-        with _traced(server) as calls:
+        with traced(server) as calls:
             if where == "transaction":
                 assert in_one_turn(control, [release], where) == [1]
             else:
