@@ -115,6 +115,12 @@ class Report:
         self._failed |= not kept
         print(f"{what}: {value:.2f}  (limit {limit:g}: {'kept' if kept else 'EXCEEDED'})")
 
+    def at_least(self, what: str, value: float, limit: float) -> None:
+        """A figure that must reach a bound."""
+        kept = value >= limit
+        self._failed |= not kept
+        print(f"{what}: {value:.2f}  (at least {limit:g}: {'kept' if kept else 'MISSED'})")
+
     def status(self) -> int:
         return 1 if self._checks and self._failed else 0
 

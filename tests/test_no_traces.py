@@ -15,12 +15,14 @@ from harness.bound import hang_up, take_bound
 from harness.causes import commands_of
 from harness.connection_state import ConnectionState
 from harness.many import many
+from harness.notify import NotifiedClient
 from harness.settings import free_port
 from harness.waiting import HOUR, Line, at_once
 
 # The beginning of a command as it is sent: its name and its first argument.
 _SENT = re.compile(rb"\*\d+\r\n\$\d+\r\n([^\r\n]+)\r\n(?:\$\d+\r\n([^\r\n]*)\r\n)?")
-_WITH_SUBCOMMANDS = {b"acl", b"client", b"cluster", b"commandlog", b"config", b"slowlog"}
+_WITH_SUBCOMMANDS = {b"acl", b"client", b"cluster", b"commandlog", b"config", b"pubsub", b"slowlog"}
+LISTENERS = "pubsub|shardnumsub"
 
 LOGS = ["slowlog-log-slower-than", "commandlog-execution-slower-than"]
 LOGS += ["commandlog-request-larger-than", "commandlog-reply-larger-than"]
@@ -86,6 +88,9 @@ class Traces:
         if asked and _fields(self.raw, "server")["redis_version"].startswith("7.0."):
             assert calls[asked] > self.sent[asked]
             expected[asked] = calls[asked]
+        if self.sent["ssubscribe"]:  # there is no other way to ask who listens
+            assert calls[LISTENERS] > 0
+            expected[LISTENERS] = calls[LISTENERS]
         assert calls + rejected == expected
         calls, _ = _calls(self.raw)
         # A command is counted when it has run, as the INFO of the line before has by now.
@@ -111,8 +116,11 @@ def _load(server: Server, traces: Traces) -> None:
     waiting = [line.write("b"), line.read("c"), line.read("d")]
     assert line.write("brief", wait=20).reply() == 0
     withdrawn = line.write("withdrawn")
+    assert NotifiedClient.for_write(server, "{x}k", "told", 20).reply() == 0
+    told = NotifiedClient.for_write(server, "{x}k", "told")
     assert raw.ok("SLOCK.CANCEL", "{x}k", "withdrawn") == 1 and withdrawn.reply() == 0
     assert raw.ok("SLOCK.UNLOCK", "{x}k", "a") == 1 and waiting[0].fence()
+    assert raw.ok("SLOCK.CANCEL", "{x}k", "told") == 1 and told.reply() == 0
     assert raw.ok("SLOCK.EXTEND", "{x}k", "b", 20) == 1
     assert all(reader.fence() for reader in waiting[1:])
     bound = take_bound(server, key="{x}bound")

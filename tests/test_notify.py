@@ -284,11 +284,9 @@ def test_with_ephemeral_request_and_hold_end_with_the_connection_that_asked(
     assert [waiter.client for waiter in line.info().queue] == ids
     hang_up(line.server, gone)
     hang_up(line.server, old)
-    wait_until(lambda: line.queued() == [ME], what="the first to leave")
+    assert me.message() == (0, b"gone") and line.queued() == [ME]
     assert line.release(HOLDER) == 1
-    while (told := me.message())[1] == b"gone":
-        assert told[0] == 0
-    assert told[0] > 0 and line.info().holders[0].client == ids[1]
+    assert me.message()[0] > 0 and line.info().holders[0].client == ids[1]
     behind = line.write(NEXT)
     assert behind.is_waiting()
     hang_up(line.server, last)
@@ -462,6 +460,16 @@ def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
     again = Listener(line.server, channel=me.channel)
     assert again.ask("SLOCK.LOCK", "elsewhere", ME, HOUR) is None
     assert line.client.delete("elsewhere") == 1 and again.fence() and again.messages() == []
+
+
+def test_who_listened_at_the_last_grant_is_asked_again_at_the_next(line: Line, me: Listener) -> None:
+    """The subscription ends in the very turn in which the lock comes free."""
+    line.locks.lock(KEY, HOLDER, HOUR)
+    assert me.ask("SLOCK.LOCK", KEY, "first", HOUR) is None is me.ask("SLOCK.LOCK", KEY, "second", HOUR)
+    behind = line.write(NEXT)
+    assert line.release(HOLDER) == 1 and me.fence()
+    me.connection.pipeline([("SUNSUBSCRIBE", me.channel), ("SLOCK.UNLOCK", KEY, "first")])
+    assert behind.fence() and line.holders() == [NEXT] and line.queued() == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from harness import MakeServer, RespError, Server, aof_commands, digest, rounds
 from harness.bound import take_bound
 from harness.causes import BRIEF, HOLDER, KEY
 from harness.load import level
+from harness.notify import NotifiedClient
 from harness.replication import replica_of, wait_synced
 from harness.wait import now_ms, stays, wait_past, wait_until
 from harness.waiting import (
@@ -129,15 +130,16 @@ def test_who_waits_is_served_when_the_memory_is_full(make_server: MakeServer) ->
     server = make_server()
     line = Line(server)
     line.locks.lock(KEY, HOLDER, HOUR)
-    waiting = [line.write("first"), line.read("second")]
+    waiting = [line.write("first"), NotifiedClient.for_write(server, KEY, "second"), line.read("third")]
+    wait = ("SLOCK.LOCK", KEY, "new", HOUR, "WAIT", 0)
     replies = at_once(
         server,
         ("CONFIG", "SET", "maxmemory", 1),
-        ("SLOCK.LOCK", KEY, "new", HOUR, "WAIT", 0),
+        wait,
+        (*wait, "NOTIFY", waiting[1].listener.channel, "tag"),
         ("SLOCK.UNLOCK", KEY, HOLDER),
     )
-    assert isinstance(replies[1], RespError) and replies[1].prefix == "OOM"
-    assert replies[2] == 1
+    assert [isinstance(reply, RespError) and reply.prefix for reply in replies[1:]] == ["OOM", "OOM", False]
     serve_in_order(line, waiting)
 
 
@@ -145,14 +147,16 @@ def _refuses_writes(line: Line, prefix: str, setting: str, stop: object, go_on: 
     """The deadline passes while the server refuses clients' writes: a timer grants nothing, either."""
     line.locks.lock(KEY, HOLDER, HOUR)
     waiting, impatient = line.write("waiting"), line.write("impatient", wait=400)
+    told = NotifiedClient.for_write(line.server, KEY, "told")
+    impatient_too = NotifiedClient.for_write(line.server, KEY, "impatient, too", 400)
     assert at_once(line.server, SHORTEN, ("CONFIG", "SET", setting, stop)) == [1, b"OK"]
     wait_until(lambda: line.locks.pttl(KEY, HOLDER) == -2, what="the deadline to pass")
     assert line.server.raw().error("SLOCK.LOCK", "other", "c", HOUR).startswith(prefix)
-    assert impatient.reply() == 0, "a wait runs out as ever"
-    stays(waiting.is_waiting, 0.2, "who waits while writes are refused")
-    assert line.info().mode == "free" and line.queued() == ["waiting"]
+    assert impatient.reply() == impatient_too.reply() == 0, "a wait runs out as ever"
+    stays(lambda: waiting.is_waiting() and told.is_waiting(), 0.2, "who waits while writes are refused")
+    assert line.info().mode == "free" and line.queued() == ["waiting", "told"]
     line.client.config_set(setting, go_on)
-    assert waiting.fence()
+    serve_in_order(line, [waiting, told])
 
 
 def test_a_primary_without_enough_replicas_grants_nothing(make_server: MakeServer) -> None:

@@ -12,7 +12,7 @@ import redis
 
 from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
-from harness.waiting import HOUR, Line, at_once, serve_in_order, wait_unblocked
+from harness.waiting import HOUR, Line, at_once, blocked_clients, serve_in_order, wait_unblocked
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +118,22 @@ def test_reloading_the_data_grants_nothing_and_loses_nobody(line: Line, reload: 
         serve_in_order(line, waiting)
     finally:
         line.client.config_set("appendonly", "no")
+
+
+def test_what_clients_sent_behind_a_wait_wakes_the_next_at_once(line: Line) -> None:
+    """The server runs it when it has unblocked them, just before it sleeps, when it knows for how long.
+
+    It would sleep for half a second on average.
+    """
+    started_s = line.client.info("server")["uptime_in_seconds"]
+    client = line.server.raw()
+    for number in range(60):
+        line.locks.lock(KEY, HOLDER, HOUR)
+        waiting = line.write(f"t{number}")
+        client.send("BLPOP", "list", 0)
+        wait_until(lambda: blocked_clients(line.client) == 2, what="both to wait")
+        client.send("SLOCK.UNLOCK", KEY, HOLDER)
+        line.client.lpush("list", "item")
+        assert waiting.fence() and client.read() and client.read() == 1
+        line.release(f"t{number}")
+    assert line.client.info("server")["uptime_in_seconds"] - started_s < 15

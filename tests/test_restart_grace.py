@@ -9,6 +9,7 @@ import redis
 
 from harness import Locks, MakeServer, ReplicationStream, Server, aof_commands, lock_state, wait_until_logged
 from harness.many import many
+from harness.notify import NotifiedClient
 from harness.waiting import HOUR, Line
 
 
@@ -72,9 +73,10 @@ def test_no_new_hold_is_given_in_the_grace_and_who_holds_goes_on(crashed: Server
 def test_waiters_wait_and_are_granted_when_the_grace_ends(crashed: Server, soon: bool) -> None:
     free, written = Line(crashed, "free"), Line(crashed, "written")
     waiting = [free.write("a"), free.write("b"), written.write("next")]
+    waiting.append(NotifiedClient.for_write(crashed, "free", "c"))
     assert written.release("me") == 1
     assert all(waiter.is_waiting() for waiter in waiting), "a release in the grace gives the lock to nobody"
-    assert free.client.info("slock")["slock_waiters"] == 3
+    assert free.client.info("slock")["slock_waiters"] == 4
     since_ms = free.client.info("server")["uptime_in_seconds"] * 1000
     free.client.config_set("slock.restart-grace-ms", since_ms + 1300 if soon else 0)
     waiting[0].fence()

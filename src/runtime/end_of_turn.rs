@@ -55,14 +55,18 @@ pub fn on_due(ctx: OwnCtx<'_>) {
 }
 
 fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut Schedule)) {
-    let mut store = Keyspace::of_timer(ctx);
-    try_with_runtime(|runtime| {
-        if let Some(schedule) = &mut runtime.schedule {
-            fired(schedule);
-        }
-        runtime.tick(ctx, &mut store);
+    state::with(|state| {
+        state.sleep_watch.in_timer(|| {
+            let mut store = Keyspace::of_timer(ctx);
+            try_with_runtime(|runtime| {
+                if let Some(schedule) = &mut runtime.schedule {
+                    fired(schedule);
+                }
+                runtime.tick(ctx, &mut store);
+            });
+            store.announce();
+        });
     });
-    store.announce();
 }
 
 impl Runtime {
@@ -88,9 +92,10 @@ impl Runtime {
         for answer in self.manager.take_answers() {
             self.clients.answer(answer, reply_to);
         }
-        self.clients.blocked.free_left_over();
+        self.clients.end_turn();
         if self.manager.waitlist().is_empty() {
             self.clients.callers.clear();
+            state::with(|state| state.sleep_watch.note_idle());
         }
         let now = now();
         if is_replica {

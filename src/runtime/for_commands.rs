@@ -4,7 +4,7 @@ use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, ReplyTo
 
 use crate::keyspace::Keyspace;
 use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, now};
-use crate::state::{Notice, Runtime, WaitingCommand, notice, try_with_runtime};
+use crate::state::{self, Notice, Runtime, WaitingCommand, notice, try_with_runtime};
 
 /// Looks at the manager, and at any keys. `None` if an operation is under way.
 pub fn consult_with_keys<R>(look: impl FnOnce(&LockManager, &mut Keyspace<'_>) -> R) -> Option<R> {
@@ -74,6 +74,7 @@ fn wait(
     if !std::mem::replace(&mut runtime.has_waited, true) {
         server::subscribe_to_keys();
     }
+    state::with(|state| state.sleep_watch.begin());
     if reply_to == ReplyTo::Client {
         let Some(handle) = server::block::<BlockedByLock>(ctx) else {
             runtime.manager.cancel(request);

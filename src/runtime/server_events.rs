@@ -78,6 +78,8 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             runtime.schedule.as_mut().map(Schedule::watch_clock)
         });
     },
+    before_sleep: || state::with(|state| state.sleep_watch.before_sleep()),
+    after_sleep: || state::with(|state| state.sleep_watch.after_sleep()),
     listeners_may_change: replication::look_again,
 };
 
@@ -86,7 +88,8 @@ pub fn start(ctx: Ctx<'_>) {
     state::with(|state| state.is_replica.set(ctx.is_replica()));
     role_is_known();
     change_server(|runtime| {
-        runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due));
+        let sleep_watch = state::with(|state| state.sleep_watch.clone());
+        runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due, sleep_watch));
         runtime.is_cluster = own_ctx().as_ctx().is_cluster();
         runtime.begin_grace();
         warn_of_eviction(runtime);

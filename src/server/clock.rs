@@ -7,9 +7,17 @@ use slock_core::Timestamp;
 pub fn now() -> Timestamp {
     let (wall, monotonic) = (read(libc::CLOCK_REALTIME), read(libc::CLOCK_MONOTONIC));
     let unix_us = wall.0 * 1_000_000 + wall.1 / 1000;
-    let monotonic_ms = monotonic.0 * 1000 + monotonic.1 / 1_000_000;
-    // So that no moment is 0.
-    Timestamp::new(unix_us, 1 + monotonic_ms)
+    Timestamp::new(unix_us, milliseconds(monotonic))
+}
+
+/// The time now by the monotonic clock alone, in milliseconds.
+pub fn monotonic_ms() -> u64 {
+    milliseconds(read(libc::CLOCK_MONOTONIC))
+}
+
+/// So that no moment is 0.
+fn milliseconds((seconds, nanoseconds): (u64, u64)) -> u64 {
+    1 + seconds * 1000 + nanoseconds / 1_000_000
 }
 
 /// Seconds and nanoseconds. (A wall clock before 1970 reads as 1970.)

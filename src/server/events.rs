@@ -56,6 +56,31 @@ pub fn subscribe_to_keys() {
     }
 }
 
+/// Subscribes to [`EventHooks::before_sleep`] and [`EventHooks::after_sleep`], or ends that. Whether the server does as
+/// it is told. Not from within an event: the server goes through its list of subscribers then.
+pub fn watch_sleep(begin: bool) -> bool {
+    let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
+    let callback: raw::RedisModuleEventCallback = if begin { Some(on_sleep) } else { None };
+    let ok = raw::REDISMODULE_OK as i32;
+    api!(RedisModule_SubscribeToServerEvent(super::timer::module_ctx(), event, callback)) == ok
+}
+
+unsafe extern "C" fn on_sleep(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    sub: u64,
+    _: *mut c_void,
+) {
+    guard(c"a server event", || {
+        let Some(hooks) = hooks() else { return };
+        if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
+            (hooks.before_sleep)();
+        } else {
+            (hooks.after_sleep)();
+        }
+    });
+}
+
 unsafe extern "C" fn on_key(
     ctx: *mut raw::RedisModuleCtx,
     class: i32,

@@ -38,7 +38,7 @@ pub use acl::User;
 use api::api;
 pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
-pub use clock::now;
+pub use clock::{monotonic_ms, now};
 pub use cluster::same_slot;
 pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
 pub use compat::{lacking, missing_required};
@@ -47,7 +47,7 @@ pub use ctx::{Ctx, OwnCtx};
 pub use datatype::{
     count_freed, freed_ended_holders, register as register_datatype, reset_freed, stored_locks,
 };
-pub use events::{subscribe, subscribe_to_keys};
+pub use events::{subscribe, subscribe_to_keys, watch_sleep};
 pub use hooks::{DatatypeHooks, Emit, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | the queues, the fences, which hold ends with which connection | the core's `LockManager` |
 //! | the clients that wait, who asked | `waiting_clients` |
-//! | when the queues are served next: the timer | `schedule` |
+//! | when the queues are served next: the timer | `schedule`, `sleep_watch` |
 //! | whether they may be served now | `write_gate` |
 //! | the values of the settings | `settings` |
 //! | what is counted | `metrics` |
@@ -22,6 +22,7 @@ mod metrics;
 mod reset_watch;
 mod schedule;
 mod settings;
+mod sleep_watch;
 mod waiting_clients;
 mod write_gate;
 
@@ -36,6 +37,7 @@ pub use metrics::Metrics;
 pub use reset_watch::ResetWatch;
 pub use schedule::Schedule;
 pub use settings::{Settings, TTL_MAX_MS};
+pub use sleep_watch::SleepWatch;
 pub use waiting_clients::{WaitingClients, has_subscriber};
 pub use write_gate::{WriteBlock, WriteGate};
 
@@ -168,7 +170,12 @@ impl Runtime {
 
     /// After an operation: sees to it that the queues are served when they have to be.
     pub fn reschedule(&mut self, now: Timestamp) {
-        if self.manager.is_idle() && !self.clients.blocked.has_left_over() && self.restored.is_empty() {
+        let watches_sleep = with(|state| state.sleep_watch.next_due_ms().is_some());
+        if self.manager.is_idle()
+            && !self.clients.blocked.has_left_over()
+            && self.restored.is_empty()
+            && !watches_sleep
+        {
             return;
         }
         self.reschedule_if_work();
@@ -183,7 +190,9 @@ impl Runtime {
         let probe_ms = probes.then_some(self.probe.next_ms);
         let has_channels = self.manager.waitlist().next_channel(None).is_some();
         let channels_ms = has_channels.then_some(self.subscribers.next_ms);
-        self.manager.next_due_ms(now).into_iter().chain(probe_ms).chain(channels_ms).min()
+        let idle_ms = with(|state| state.sleep_watch.next_due_ms());
+        let due = [self.manager.next_due_ms(now), probe_ms, channels_ms, idle_ms];
+        due.into_iter().flatten().min()
     }
 
     /// Whether the timer has something to do that does not wait for time to pass.
@@ -247,6 +256,8 @@ pub struct State {
     pub metrics: Metrics,
     /// The values of the settings.
     pub settings: Settings,
+    /// Whether the server has to be woken for a new timer.
+    pub sleep_watch: Rc<SleepWatch>,
     /// Whether anybody listens to what is replicated; `None` when it has to be looked at again.
     pub has_listeners: Cell<Option<bool>>,
 }

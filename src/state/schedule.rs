@@ -3,9 +3,12 @@
 //! There are at most two timers, one of each kind. Whoever is called early finds nothing to do and
 //! schedules the next call.
 
+use std::rc::Rc;
+
 use slock_core::Timestamp;
 
-use crate::server::{OwnCtx, TimerId, now, start_timer, stop_timer, wake_event_loop};
+use super::sleep_watch::SleepWatch;
+use crate::server::{OwnCtx, TimerId, monotonic_ms, now, start_timer, stop_timer};
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;
@@ -18,6 +21,7 @@ const LATE_MS: u64 = 50;
 pub struct Schedule {
     on_soon: fn(OwnCtx<'_>),
     on_due: fn(OwnCtx<'_>),
+    sleep_watch: Rc<SleepWatch>,
     /// Timers that run, and for when they were set, on the monotonic clock.
     soon: Option<(TimerId, u64)>,
     due: Option<(TimerId, u64)>,
@@ -28,15 +32,15 @@ pub struct Schedule {
 impl Schedule {
     /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
     /// [`Schedule::due_has_fired`].
-    pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
-        Self { on_soon, on_due, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
+    pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>), sleep_watch: Rc<SleepWatch>) -> Self {
+        Self { on_soon, on_due, sleep_watch, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
     }
 
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, of the next.
     pub fn at_end_of_turn(&mut self) {
         if self.soon.is_none() {
-            self.soon = Some((start_timer(0, self.on_soon), now().monotonic_ms()));
-            wake_event_loop();
+            self.soon = Some((start_timer(0, self.on_soon), monotonic_ms()));
+            self.sleep_watch.timer_started();
         }
     }
 
@@ -49,9 +53,9 @@ impl Schedule {
         if let Some((timer, _)) = self.due {
             stop_timer(timer);
         }
-        let timer = start_timer(at_ms.saturating_sub(now().monotonic_ms()), self.on_due);
+        let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), self.on_due);
         self.due = Some((timer, at_ms));
-        wake_event_loop();
+        self.sleep_watch.timer_started();
     }
 
     /// The call of [`Schedule::at_end_of_turn`] has come.

@@ -2,6 +2,8 @@
 
 use slock_core::{Answer, Clients, LockError, NotGranted, WaitResult, Waiter};
 
+use std::rc::Rc;
+
 use super::blocked_clients::BlockedClients;
 use super::callers::Callers;
 use crate::server::{OwnedString, Reply, own_ctx};
@@ -13,6 +15,9 @@ pub struct WaitingClients {
     pub blocked: BlockedClients,
     /// Who asked.
     pub callers: Callers,
+    /// The channel that somebody was seen to listen to in this call of the timer. No client runs a command
+    /// meanwhile.
+    heard: Option<(Rc<[u8]>, OwnedString)>,
 }
 
 impl WaitingClients {
@@ -30,7 +35,28 @@ impl WaitingClients {
         .into_bytes();
         message.push(b' ');
         message.extend_from_slice(&tag);
-        own_ctx().publish(OwnedString::new(&channel).as_str(), &message);
+        match &self.heard {
+            Some((heard, text)) if *heard == channel => own_ctx().publish(text.as_str(), &message),
+            _ => own_ctx().publish(OwnedString::new(&channel).as_str(), &message),
+        }
+    }
+
+    /// The call of the timer is over: whoever listens may go.
+    pub fn end_turn(&mut self) {
+        self.heard = None;
+        self.blocked.free_left_over();
+    }
+
+    fn is_heard(&mut self, channel: &Rc<[u8]>) -> bool {
+        if self.heard.as_ref().is_some_and(|(heard, _)| heard == channel) {
+            return true;
+        }
+        let text = OwnedString::new(channel);
+        let is_heard = own_ctx().as_ctx().has_shard_subscriber(text.as_str());
+        if is_heard {
+            self.heard = Some((channel.clone(), text));
+        }
+        is_heard
     }
 }
 
@@ -38,7 +64,7 @@ impl Clients for WaitingClients {
     /// The permissions of a user may have changed since it asked: core commands that wait look again too, from
     /// Redis 8.0 on. And whoever listened may have gone.
     fn may_be_granted(&mut self, waiter: &Waiter, names: &[&[u8]]) -> Result<(), NotGranted> {
-        if waiter.channel.as_ref().is_some_and(|channel| !has_subscriber(channel)) {
+        if waiter.channel.as_ref().is_some_and(|channel| !self.is_heard(channel)) {
             return Err(NotGranted::Unheard);
         }
         if self.callers.may_run(waiter.caller, names) {

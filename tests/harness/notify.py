@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.raw import Argument, RespError
 from harness.server import Server
-from harness.waiting import REPLY_TIMEOUT, WaitingClient
+from harness.waiting import HOUR, REPLY_TIMEOUT, WaitingClient
 
 Message = tuple[int | str, bytes]
 
@@ -73,8 +73,8 @@ class Listener:
 class NotifiedClient(WaitingClient):
     """A client that waits by NOTIFY on its own connection. What its reply would be is in the message."""
 
-    def __init__(self, server: Server, token: str) -> None:
-        self.token, self.listener = token, Listener(server)
+    def __init__(self, server: Server, token: str, channel: bytes = b"") -> None:
+        self.token, self.listener = token, Listener(server, channel=channel)
         self.connection, self.id = self.listener.connection, self.listener.id
         WaitingClient.every.append(self)
 
@@ -82,6 +82,13 @@ class NotifiedClient(WaitingClient):
         """Returns when the request waits."""
         self.tag = b"%d" % next(_numbers)
         assert self.connection.ok(*command, "NOTIFY", self.listener.channel, self.tag) is None
+
+    @classmethod
+    def for_write(cls, server: Server, key: str, token: str, wait: int = 0) -> NotifiedClient:
+        """One that waits for this lock."""
+        client = cls(server, token, b"%s:%d" % (key.encode(), next(_numbers)))  # in the slot of the key
+        client.ask("SLOCK.LOCK", key, token, HOUR, "WAIT", wait)
+        return client
 
     def reply(self, timeout: float = REPLY_TIMEOUT) -> Any:
         told, tag = self.listener.message()

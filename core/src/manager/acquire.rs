@@ -93,7 +93,7 @@ impl LockManager {
         self.leave(request).is_some()
     }
 
-    fn leave(&mut self, request: RequestId) -> Option<Waiter> {
+    pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.waitlist.remove(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.

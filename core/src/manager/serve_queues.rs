@@ -175,10 +175,17 @@ impl LockManager {
         }
         let Some(connection) = self.closed_askers.first().copied() else { return false };
         match self.waitlist.first_bound_to(connection) {
-            Some(request) => drop(self.cancel(request)),
+            Some(request) => self.end_with_its_connection(request),
             None => drop(self.closed_askers.remove(&connection)),
         }
         true
+    }
+
+    /// Whoever listens is told, as when a request is withdrawn.
+    fn end_with_its_connection(&mut self, request: RequestId) {
+        if let Some(waiter) = self.leave(request) {
+            self.answer(request, waiter, WaitResult::TimedOut);
+        }
     }
 
     fn leave_unheard(&mut self, request: RequestId) {
@@ -295,8 +302,7 @@ impl LockManager {
             return self.leave_unheard(request);
         }
         if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
-            self.cancel(request);
-            return;
+            return self.end_with_its_connection(request);
         }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
@@ -421,12 +427,31 @@ impl LockManager {
             self.counters.waits.record(waited_ms);
         }
         let result = granted.map_or_else(WaitResult::Failed, WaitResult::Granted);
-        waiter.queues.iter().for_each(|queue| self.mark(*queue));
+        match waiter.queues[..] {
+            [queue] => self.look_at_next(store, now, queue),
+            _ => waiter.queues.iter().for_each(|queue| self.mark(*queue)),
+        }
         self.answer(request, waiter, result);
+    }
+
+    /// Whoever is at the front of this queue, whose one name is open: if it has to wait, as mostly behind a new
+    /// writer, that is found here, and no further step has to open the lock again.
+    fn look_at_next(&mut self, store: &impl LockStore, now: Timestamp, queue: QueueId) {
+        let Some(front) = self.waitlist.front(queue) else { return };
+        let Some(next) = self.waitlist.get(front).filter(|next| !next.is_for_many()) else {
+            return self.mark(queue);
+        };
+        match self.admission(store, 0, now, Asker::from(next), true) {
+            Ok(Admission::Blocked { .. }) => self.look_again_when_due(store, now, front),
+            _ => self.mark(queue),
+        }
     }
 
     /// Other requests of this token for the same names will hold what they wait for, or can never have it.
     fn revisit_siblings(&mut self, request: RequestId) {
+        if self.waitlist.siblings(request).nth(1).is_none() {
+            return;
+        }
         let Some(waiter) = self.waitlist.get(request) else { return };
         let siblings = self.waitlist.siblings_in(&waiter.queues, &waiter.token);
         self.revisit.extend(siblings.into_iter().filter(|sibling| *sibling != request));

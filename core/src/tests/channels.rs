@@ -81,7 +81,7 @@ fn an_ephemeral_request_ends_with_the_connection_that_asked_and_others_do_not() 
     scene.waits("a", "E", WRITE);
     scene.closes(7);
     assert_eq!(scene.queue("a"), ["B", "C", "D"]);
-    assert!(scene.news().is_empty());
+    assert_eq!(scene.news(), ["E timed out"], "whoever listens is told");
     // In the turn in which the lock comes free, too.
     scene.waits("b a", "E", WRITE);
     scene.in_one_turn(|scene| {
@@ -89,7 +89,7 @@ fn an_ephemeral_request_ends_with_the_connection_that_asked_and_others_do_not() 
         scene.closes(7);
     });
     ["B", "C", "D"].iter().for_each(|token| scene.releases("a", token));
-    assert_eq!(scene.news(), ["B granted", "C granted", "D granted"]);
+    assert_eq!(scene.news(), ["E timed out", "B granted", "C granted", "D granted"]);
     assert!(scene.store.lock(&id("b")).is_none());
 }
 

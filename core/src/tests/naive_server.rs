@@ -312,11 +312,14 @@ impl NaiveServer {
 
     /// Whether the request may leave without an answer.
     pub(super) fn may_leave(&self, request: &Request) -> bool {
-        let asked = &request.asked;
-        asked.channel.is_some_and(|channel| {
-            self.deaf.contains(&channel)
-                || asked.connection.is_some_and(|connection| self.closed.contains(&connection))
-        })
+        request.asked.channel.is_some_and(|channel| self.deaf.contains(&channel))
+    }
+
+    /// Whether its wait is over: it has lasted as long as it should, or ends with a connection that has closed.
+    fn is_over(&self, request: &Request, now: Timestamp) -> bool {
+        let Asked { channel, connection, .. } = &request.asked;
+        let has_closed = connection.is_some_and(|connection| self.closed.contains(&connection));
+        request.is_over(now) || (channel.is_some() && has_closed)
     }
 
     pub(super) fn enqueue(&mut self, id: RequestId, asked: &Asked, now: Timestamp) {
@@ -357,7 +360,7 @@ impl NaiveServer {
         assert!(!self.may_leave(&request) || !matches!(result, WaitResult::Granted(_)), "{request:?}");
         let look = self.look(&request.asked, Some(id), now);
         let expected = match look {
-            _ if request.is_over(now) => Ok(WaitResult::TimedOut),
+            _ if self.is_over(&request, now) => Ok(WaitResult::TimedOut),
             _ if matches!(result, WaitResult::Failed(LockError::Deadlock(_))) => {
                 let WaitResult::Failed(LockError::Deadlock(steps)) = result else { unreachable!() };
                 WaitsFor::new(self, now.unix_ms()).assert_cycle_of(id, request.asked.token, steps);
@@ -381,7 +384,7 @@ impl NaiveServer {
     /// it is at the front of the very name that makes it impossible, or its time has run out.
     pub(super) fn must_answer(&self, request: &Request, now: Timestamp) -> bool {
         let is_first = |name: &usize| self.first_at(*name) == Some(request.id);
-        request.is_over(now)
+        self.is_over(request, now)
             || match self.look(&request.asked, Some(request.id), now) {
                 // What it has got already, by a lock that came from elsewhere, can wait for its turn.
                 Look::Clear(same) => same.is_none() || request.asked.names.iter().any(is_first),

@@ -346,7 +346,7 @@ fn random_histories_equal_the_naive_server() {
     with_seeds(0..3_000, |seed, telling| play(seed, telling, &mut tally, false));
     let Tally { answers, grants, ended, interrupted, waits, deadlocks, late_deadlocks, .. } = tally;
     assert!(late_deadlocks > 5 && tally.denied > 50, "{late_deadlocks} late, {} denied", tally.denied);
-    assert!(tally.unheard > 200, "{} unheard", tally.unheard);
+    assert!(tally.unheard > 80, "{} unheard", tally.unheard);
     assert!(answers > 8_000 && grants > 5_000, "{answers} answers, {grants} grants");
     assert!(ended > 1_000 && interrupted > 5_000, "{ended} ended, {interrupted} interrupted");
     assert!(waits > 20_000 && deadlocks > 500, "{deadlocks} of {waits}");
