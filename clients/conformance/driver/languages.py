@@ -1,0 +1,123 @@
+"""The libraries under test: how the agent of each is built and started."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driver.agent import Agent
+
+CLIENTS = Path(__file__).resolve().parents[2]
+
+
+class Unavailable(Exception):
+    """The agent cannot be built or started here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Language:
+    """One library, or one of the two interfaces of one."""
+
+    name: str
+    command: Callable[[bool], list[str]]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    waitings: tuple[str, ...] = ("notify", "block")
+
+    def build(self, optimized: bool = False) -> list[str]:
+        """The command that starts the agent, which is built once; `optimized` is for measurements."""
+        outcome = _outcome(self.command, optimized)
+        if isinstance(outcome, Unavailable):
+            raise outcome
+        return outcome
+
+    def is_available(self) -> bool:
+        try:
+            self.build()
+        except Unavailable:
+            return False
+        return True
+
+    def agent(self, optimized: bool = False) -> Agent:
+        """A new agent. Raises `Unavailable`."""
+        return Agent(self.name, self.build(optimized), self.defaults)
+
+
+@functools.cache
+def _outcome(command: Callable[[bool], list[str]], optimized: bool) -> list[str] | Unavailable:
+    try:
+        return command(optimized)
+    except Unavailable as reason:
+        return reason
+
+
+def _python(_: bool) -> list[str]:
+    agent = CLIENTS / "python/conformance_agent.py"
+    if not agent.exists():
+        raise Unavailable("clients/python has no agent")
+    return [sys.executable, str(agent)]
+
+
+def _rust(optimized: bool) -> list[str]:
+    manifest = CLIENTS / "rust/Cargo.toml"
+    if not list(CLIENTS.glob("rust/examples/conformance_agent*")):
+        raise Unavailable("clients/rust has no agent")
+    if not shutil.which("cargo"):
+        raise Unavailable("cargo is not installed")
+    build = ["cargo", "build", "--example", "conformance_agent", "--manifest-path", str(manifest)]
+    build += ["--message-format=json", *(["--release"] if optimized else [])]
+    messages = _run(build, CLIENTS / "rust").splitlines()
+    built = [json.loads(line).get("executable") for line in messages if line.startswith("{")]
+    return [next(path for path in reversed(built) if path)]
+
+
+def _go(_: bool) -> list[str]:
+    if not (CLIENTS / "go/internal/agent").exists():
+        raise Unavailable("clients/go has no agent")
+    if not shutil.which("go"):
+        raise Unavailable("go is not installed")
+    binary = Path(_builds().name) / "agent"
+    _run(["go", "build", "-o", str(binary), "./internal/agent"], CLIENTS / "go")
+    return [str(binary)]
+
+
+@functools.cache
+def _builds() -> tempfile.TemporaryDirectory[str]:
+    """A folder that is removed when the tests end."""
+    return tempfile.TemporaryDirectory(prefix="slock-agents-")
+
+
+def _run(command: list[str], directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise Unavailable(f"{' '.join(command[:2])} failed: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+LANGUAGES = {
+    language.name: language
+    for language in (
+        Language("python-asyncio", _python, {"api": "asyncio"}),
+        Language("python-sync", _python, {"api": "sync"}, ("block",)),
+        Language("rust", _rust),
+        Language("go", _go),
+    )
+}
+
+
+def require(name: str) -> Language:
+    """A language whose agent is to be had here; else the test is skipped with the reason."""
+    try:
+        LANGUAGES[name].build()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    return LANGUAGES[name]

@@ -1,0 +1,274 @@
+"""Plays one scenario with one agent."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from driver.agent import Agent, AgentError, Call
+from driver.matching import mismatch, resolve
+from driver.proxy import COMMANDS
+from driver.scenario import Scenario, Step
+from driver.world import TIMEOUT_SECONDS, RawWaiter, World
+from harness import wait_until
+
+# What SLOCK.INFO says of a key that nobody holds and nobody waits for.
+FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
+
+
+class Play:
+    """The state of a scenario that is being played: what was noted, and what has not been answered yet."""
+
+    def __init__(self, scenario: Scenario, world: World, agent: Agent, waiting: str | None = None) -> None:
+        self.scenario, self.world, self.agent = scenario, world, agent
+        self._values: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._locks: list[str] = []
+        self._started: dict[str, Call | RawWaiter] = {}
+        self._holds: dict[str, str | None] = {}
+        self._options = {**scenario.open, **({"waiting": waiting} if waiting else {})}
+        self._calls_before: dict[str, dict[str, int]] = {}
+
+    def run(self) -> None:
+        for name, server in self.world.servers.items():
+            self._values[name] = {"address": f"127.0.0.1:{server.port}", "port": server.port}
+            self._calls_before[name] = self._count_calls(name)
+        operation, self._servers = self.world.open_fields(self.scenario.proxy)
+        try:
+            self._step({"op": operation, "locks": "l"})
+            for number, step in enumerate(self.scenario.steps, 1):
+                try:
+                    self._step(step)
+                except (AssertionError, AgentError, OSError) as problem:
+                    raise AssertionError(f"step {number}, {step}: {problem}") from problem
+            self._end()
+        finally:
+            for started in self._started.values():
+                if isinstance(started, RawWaiter):
+                    started.close()
+
+    def _end(self) -> None:
+        """All answers are in, and nothing is left of the scenario on any server."""
+        assert not self._started, f"the scenario does not await {list(self._started)}"
+        if self.agent.is_running:
+            for locks in self._locks:
+                self.agent.ask("close", locks=locks)
+        self.world.wait_until_nothing_is_left()
+
+    # --- steps
+
+    def _step(self, step: Step) -> None:
+        kinds: dict[str, Callable[[Step], None]] = {
+            "op": self._op,
+            "await": self._await,
+            "pending": self._pending,
+            "command": self._command,
+            "info": self._info,
+            "calls": self._calls,
+            "valid": self._valid,
+            "server": self._server,
+            "proxy": self._proxy,
+            "agent": self._agent,
+            "repeat": self._repeat,
+        }
+        kind = next(iter(step))
+        kinds[kind](step)
+
+    def _op(self, step: Step) -> None:
+        fields = {name: value for name, value in step.items() if name not in _OF_THE_DRIVER}
+        fields = resolve(fields, self._values)
+        if step["op"] in ("open", "open_quorum"):
+            fields = {**self._servers, **resolve(self._options, self._values), **fields}
+            fields["locks"] = self._new_name(fields["locks"])
+            self._locks.append(fields["locks"])
+        elif step["op"] in (*_GIVE_HOLDS, "block", "release_token", "events"):
+            fields["locks"] = self._names[fields.get("locks", "l")]
+            if step["op"] in (*_GIVE_HOLDS, "block"):
+                fields.setdefault("mode", "write")
+            if step["op"] in _GIVE_HOLDS:
+                fields["hold"] = self._new_name(fields["hold"])
+        elif "hold" in fields:
+            fields["hold"] = self._names[fields["hold"]]
+        elif "locks" in fields:
+            fields["locks"] = self._names[fields["locks"]]
+        elif step["op"] == "cancel":
+            fields["target"] = self._started[fields["target"]].id
+        call = self.agent.start(step["op"], **fields)
+        if "start" in step:
+            self._started[step["start"]], self._holds[step["start"]] = call, step.get("hold")
+            return
+        if step["op"] in _GIVE_HOLDS:
+            step = {"save": step["hold"], **step}
+        self._judge(step, call.outcome())
+
+    def _new_name(self, name: str) -> str:
+        self._names[name] = self.agent.new_name(name)
+        return self._names[name]
+
+    def _await(self, step: Step) -> None:
+        """Waits for one that was started; of several, for the first that ends."""
+        names = [name for name in _as_list(step["await"]) if name in self._started]
+        timeout_s = step.get("seconds", TIMEOUT_SECONDS)
+        wait_until(lambda: any(self._started[name].is_done() for name in names), timeout_s, f"{names} to end")
+        name = next(name for name in names if self._started[name].is_done())
+        started = self._started.pop(name)
+        outcome = started.reply() if isinstance(started, RawWaiter) else started.outcome()
+        if isinstance(outcome, dict):
+            outcome = {**outcome, "hold": self._holds[name]}
+        self._judge({"save": name, **step}, outcome)
+
+    def _judge(self, step: Step, outcome: Any) -> None:
+        """Compares an answer or an error with what the step expects, and notes an answer."""
+        if isinstance(outcome, AgentError):
+            names = step.get("error")
+            if names is None:
+                raise outcome
+            problem = "" if names == "*" or outcome.name in _as_list(names) else f"{outcome}, not {names}"
+            for text in _as_list(step.get("text", [])):
+                problem = problem or mismatch(f"~{text}", outcome.text, self._values, "the error")
+            assert not problem, problem
+            return
+        assert "error" not in step, f"should end with {step['error']} and answered {outcome}"
+        if "expect" in step:
+            problem = mismatch(step["expect"], outcome, self._values)
+            assert not problem, problem
+        if "save" in step:
+            self._values[step["save"]] = outcome
+
+    def _pending(self, step: Step) -> None:
+        for name in _as_list(step["pending"]):
+            started = self._started[name]
+            what = started.reply() if isinstance(started, RawWaiter) and started.is_done() else None
+            assert not started.is_done(), f"{name} has ended: {what or started.outcome()}"
+
+    def _command(self, step: Step) -> None:
+        name = step.get("on", "main")
+        if "start" in step:
+            command = resolve(step["command"], self._values)
+            self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
+            return
+        self._look(step, lambda: self.world.call(name, *resolve(step["command"], self._values)))
+
+    def _info(self, step: Step) -> None:
+        """What SLOCK.INFO key FULL says, as an object."""
+        name, key = step.get("on", "main"), resolve(step["info"], self._values)
+        self._look(step, lambda: _info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
+
+    def _calls(self, step: Step) -> None:
+        """How many commands of a kind the server has executed since the scenario began."""
+        name = step.get("on", "main")
+
+        def count() -> int:
+            before, now = self._calls_before[name], self._count_calls(name)
+            return sum(now.get(one, 0) - before.get(one, 0) for one in COMMANDS[step["calls"]])
+
+        self._look(step, count)
+
+    def _count_calls(self, name: str) -> dict[str, int]:
+        lines = self.world.call(name, "INFO", "commandstats").splitlines()
+        stats = [line.removeprefix("cmdstat_").split(":calls=") for line in lines if ":calls=" in line]
+        return {command.upper(): int(rest.split(",")[0]) for command, rest in stats}
+
+    def _look(self, step: Step, value: Callable[[], Any]) -> None:
+        """Once, or until it is as expected, or so for a while (`stays_ms`)."""
+        problem, found = "", None
+
+        def is_right() -> bool:
+            nonlocal problem, found
+            found = value()
+            problem = mismatch(step["expect"], found, self._values) if "expect" in step else ""
+            return not problem
+
+        if step.get("until"):
+            with contextlib.suppress(AssertionError):
+                wait_until(is_right, TIMEOUT_SECONDS)
+        elif "stays_ms" in step:
+            end = time.monotonic() + resolve(step["stays_ms"], self._values) / 1000
+            while is_right() and time.monotonic() < end:
+                time.sleep(0.01)
+        else:
+            is_right()
+        assert not problem, problem
+        if "command" in step and "expect" not in step:
+            assert found == "OK" or (isinstance(found, int) and found > 0), found
+        if "save" in step:
+            self._values[step["save"]] = found
+
+    def _valid(self, step: Step) -> None:
+        """The library must not think that the hold is valid for longer than the server does."""
+        name, hold = step.get("on", "main"), self._names[step["valid"]]
+        before = time.monotonic()
+        state = self.agent.ask("state", hold=hold)
+        pttl = self.world.call(name, "SLOCK.PTTL", step["key"], state["token"])
+        # The server was asked later: what it says was more by that time, which is at most this.
+        between = (time.monotonic() - before) * 1000
+        assert not state["lost"] and 0 < state["valid_ms"] <= pttl + between + 1, (state, pttl, between)
+
+    def _server(self, step: Step) -> None:
+        """What happens to servers: pause, resume, kill, start, and restart in order (which can keep data)."""
+        for name in _as_list(step.get("on", "main")):
+            server = self.world.servers[name]
+            settings = {keyword.replace("-", "_"): value for keyword, value in step.get("with", {}).items()}
+            self.world.forget_connections(name)
+            match step["server"]:
+                case "pause":
+                    server.pause()
+                case "resume":
+                    server.resume()
+                case "kill":
+                    server.kill9()
+                case "start":
+                    server.start()
+                case "restart with data":
+                    server.restart(save=True, **settings)
+                case "restart empty":
+                    server.restart(kill=True, **settings)
+                case other:
+                    raise AssertionError(f"unknown: {other}")
+
+    def _proxy(self, step: Step) -> None:
+        proxy = self.world.proxy
+        match step["proxy"]:
+            case "cut":
+                proxy.cut()
+            case "let go":
+                proxy.let_go()
+            case "hits":
+                self._look(step, proxy.hits)
+            case action:
+                proxy.add(action, step["of"], step.get("times", 1))
+
+    def _agent(self, step: Step) -> None:
+        match step["agent"]:
+            case "kill":
+                self.agent.kill()
+                self._started = {n: one for n, one in self._started.items() if isinstance(one, RawWaiter)}
+            case "pause":
+                self.agent.pause()
+            case "resume":
+                self.agent.resume()
+
+    def _repeat(self, step: Step) -> None:
+        for number in range(resolve(step["repeat"], self._values)):
+            self._values["number"] = number
+            for inner in step["steps"]:
+                self._step(inner)
+
+
+_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save")
+_GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _info_of(reply: Any) -> dict[str, Any]:
+    if reply is None:
+        return FREE
+    fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    for name in ("holders", "queue"):
+        fields[name] = [dict(zip(one[::2], one[1::2], strict=True)) for one in fields[name]]
+    return fields

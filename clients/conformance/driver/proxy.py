@@ -1,0 +1,238 @@
+"""A proxy that cuts a connection at a chosen place, or keeps back what goes through.
+
+It reads the protocol, so that it can drop the reply to one command: the server has executed the command, and
+the client never learns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from driver.frames import PUSH, end_of_value, is_message, words_of
+
+# What a rule may be about. A library chooses among the commands that do the same.
+_LOCK = ("SLOCK.LOCK", "SLOCK.RLOCK", "SLOCK.MLOCK", "SLOCK.MRLOCK")
+COMMANDS = {
+    "lock": _LOCK,
+    "wait": _LOCK,  # those that may wait
+    "release": ("SLOCK.UNLOCK", "SLOCK.RUNLOCK", "SLOCK.MUNLOCK"),
+    "extend": ("SLOCK.EXTEND", "SLOCK.MEXTEND"),
+    "upgrade": ("SLOCK.UPGRADE",),
+    "downgrade": ("SLOCK.DOWNGRADE",),
+    "cancel": ("SLOCK.CANCEL",),
+    "replicas": ("WAIT",),
+    "subscribe": ("SSUBSCRIBE",),
+    "message": ("SMESSAGE",),
+}
+_SUBSCRIBING = ("SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE", "UNSUBSCRIBE", "SUNSUBSCRIBE", "PUNSUBSCRIBE")
+
+
+class Rule:
+    """What the proxy does with the next `times` commands of a kind: see `Proxy.add`."""
+
+    def __init__(self, action: str, of: str, times: int) -> None:
+        self.action, self.of, self.left = action, of, times
+        self.hits = 0
+        self.go = asyncio.Event()
+
+    def take(self, words: list[str]) -> bool:
+        """Whether the rule is for this command; it counts then."""
+        if self.left == 0 or words[0].upper() not in COMMANDS[self.of]:
+            return False
+        if self.of == "wait" and "WAIT" not in map(str.upper, words):
+            return False
+        self.left -= 1
+        return True
+
+
+class Proxy:
+    """Listens on a port of its own and forwards to the server on `target`."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = 0
+        self._rules: list[Rule] = []
+        self._links: set[_Link] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def add(self, action: str, of: str, times: int = 1) -> None:
+        """Actions, for the next `times` commands of a kind:
+
+        - `cut_request`: the connection is cut before the command reaches the server;
+        - `cut_reply`: the server has executed the command, and the connection is cut before its reply;
+        - `hold_request`, `hold_reply`: kept back until `let_go`. What follows on the connection waits too.
+
+        Of `message` there is `cut_reply`: the connection is cut in the place of the message.
+        """
+        assert of in COMMANDS and action in ("cut_request", "cut_reply", "hold_request", "hold_reply")
+        self._call(self._rules.append, Rule(action, of, times))
+
+    def hits(self) -> int:
+        """How often a rule has cut or kept back something since `reset`."""
+        return sum(rule.hits for rule in self._rules)
+
+    def let_go(self) -> None:
+        """What is kept back goes on its way, and nothing more is kept back."""
+        self._call(self._release)
+
+    def cut(self) -> None:
+        """Cuts all connections."""
+        self._call(self._cut)
+
+    def reset(self) -> None:
+        """Forgets the rules and cuts all connections."""
+        self._call(self._release)
+        self._call(self._cut)
+        self._call(self._rules.clear)
+
+    def close(self) -> None:
+        self.reset()
+        self._call(self._server.close)
+        self._run(self._all_ended())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    # --- in the loop's thread
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        async def call() -> None:
+            function(*arguments)
+
+        self._run(call())
+
+    def _release(self) -> None:
+        for rule in self._rules:
+            rule.go.set()
+            rule.left = 0
+
+    def _cut(self) -> None:
+        for link in list(self._links):
+            link.cut()
+
+    async def _all_ended(self) -> None:
+        while self._links:
+            await asyncio.sleep(0.001)
+
+    def rule_for(self, words: list[str], actions: tuple[str, ...]) -> Rule | None:
+        return next((rule for rule in self._rules if rule.action in actions and rule.take(words)), None)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            upstream = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = _Link(self, (reader, writer), upstream)
+        self._links.add(link)
+        try:
+            await link.run()
+        finally:
+            self._links.discard(link)
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Link:
+    """One connection through the proxy."""
+
+    def __init__(self, proxy: Proxy, client: Streams, server: Streams) -> None:
+        self._proxy = proxy
+        self._from_client, self._to_client = client
+        self._from_server, self._to_server = server
+        # The replies that are to come, in order, with the rule for each.
+        self._expected: deque[Rule | None] = deque()
+        self._of_transaction: Rule | None = None
+        self._in_transaction = False
+        self._listens = False
+
+    async def run(self) -> None:
+        # Either direction ends both: a server sees the end of its client, and the other way round.
+        up, down = asyncio.create_task(self._requests()), asyncio.create_task(self._replies())
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        for task in (up, down):
+            task.cancel()
+        await asyncio.gather(up, down, return_exceptions=True)
+        for writer in (self._to_client, self._to_server):
+            writer.close()
+
+    def cut(self) -> None:
+        self._to_client.transport.abort()
+        self._to_server.close()
+
+    async def _requests(self) -> None:
+        async for request in _values(self._from_client):
+            words = words_of(request)
+            rule = self._proxy.rule_for(words, ("cut_request", "hold_request"))
+            if rule is not None:
+                rule.hits += 1
+                if rule.action == "cut_request":
+                    return self.cut()
+                await rule.go.wait()
+            self._expect(words)
+            self._to_server.write(request)
+            await self._to_server.drain()
+
+    def _expect(self, words: list[str]) -> None:
+        name = words[0].upper()
+        if name in _SUBSCRIBING:
+            self._listens = True
+            return
+        rule = self._proxy.rule_for(words, ("cut_reply", "hold_reply"))
+        if name == "MULTI":
+            self._in_transaction = True
+        elif name == "EXEC":
+            rule, self._of_transaction, self._in_transaction = self._of_transaction, None, False
+        elif self._in_transaction:
+            # It is executed by EXEC; its own reply says that it is queued.
+            rule, self._of_transaction = None, rule or self._of_transaction
+        self._expected.append(rule)
+
+    async def _replies(self) -> None:
+        async for reply in _values(self._from_server):
+            rule = self._rule_of(reply)
+            if rule is not None:
+                rule.hits += 1
+                if rule.action == "cut_reply":
+                    return self.cut()
+                await rule.go.wait()
+            self._to_client.write(reply)
+            await self._to_client.drain()
+
+    def _rule_of(self, reply: bytes) -> Rule | None:
+        if is_message(reply):
+            return self._proxy.rule_for(["SMESSAGE"], ("cut_reply", "hold_reply"))
+        if reply[:1] == PUSH or (self._listens and reply[:1] == b"*"):
+            return None  # an answer to SSUBSCRIBE, or the PING of a connection that listens
+        return self._expected.popleft() if self._expected else None
+
+
+async def _values(reader: asyncio.StreamReader) -> Any:
+    buffer = bytearray()
+    while True:
+        try:
+            data = await reader.read(1 << 16)
+        except ConnectionError:
+            return
+        if not data:
+            return
+        buffer += data
+        start = 0
+        while start < len(buffer) and (end := end_of_value(buffer, start)) is not None:
+            yield bytes(buffer[start:end])
+            start = end
+        del buffer[:start]

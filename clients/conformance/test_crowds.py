@@ -1,0 +1,98 @@
+"""Many waiters and many holds in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from driver.agent import Agent
+from driver.languages import LANGUAGES
+from driver.world import World
+
+from harness import rounds, stays, wait_until
+
+HOUR = 3_600_000
+NOTIFIED = [name for name, language in LANGUAGES.items() if "notify" in language.waitings]
+
+
+def _open(agent: Agent, world: World) -> str:
+    operation, servers = world.open_fields()
+    locks = agent.new_name("l")
+    agent.ask(operation, locks=locks, **servers)
+    return locks
+
+
+def _slock(world: World, field: str) -> int:
+    lines = world.call("main", "INFO", "slock").splitlines()
+    return int(next(line.split(":")[1] for line in lines if line.startswith(f"{field}:")))
+
+
+@pytest.mark.parametrize("name", NOTIFIED)
+def test_waiters_share_connections(
+    name: str, start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
+) -> None:
+    agent, world = start_agent(name), get_world("own")
+    server, tasks = world.servers["main"], rounds(1000, 5000)
+    world.call("main", "SLOCK.LOCK", "job", "other", HOUR)
+    before = set(server.connections())
+    locks = _open(agent, world)
+    waiting = agent.start("wait_many", locks=locks, key="job", tasks=tasks, ttl_ms=60_000)
+
+    def wait_for_all(channel: str) -> str:
+        """Waits until all wait, on another channel than this; returns theirs."""
+
+        def ask() -> str:
+            assert not waiting.is_done(), waiting.outcome()
+            info = world.call("main", "SLOCK.INFO", "job", "FULL", "COUNT", 0)
+            queue = [dict(zip(one[::2], one[1::2], strict=True)) for one in info[-1]]
+            channels = {one["channel"] for one in queue}
+            return channels.pop() if len(queue) == tasks and len(channels) == 1 else ""
+
+        wait_until(lambda: ask() not in ("", channel), 60, f"{tasks} tasks to wait")
+        return ask()
+
+    channel = wait_for_all("")
+    own = [fields for port, fields in server.connections().items() if port not in before]
+    agents = [fields for fields in own if fields["cmd"] != "client|list"]
+    assert 1 <= len(agents) <= 3, agents
+    assert world.call("main", "CLIENT", "KILL", "TYPE", "PUBSUB") == 1
+    wait_for_all(channel)
+    assert world.call("main", "SLOCK.UNLOCK", "job", "other") == 1
+    assert waiting.result(120) == {"done": tasks}
+    agent.ask("close", locks=locks)
+    world.wait_until_nothing_is_left()
+
+
+def test_many_holds_are_renewed_by_one_task(
+    available: list[str], start_agent: Callable[[str], Agent], get_world: Callable[[str], World]
+) -> None:
+    count, ttl = rounds(1000, 10_000), rounds(4000, 15_000)
+    names = [str(number) for number in range(count)]
+    held: list[tuple[Agent, World, str, int]] = []
+    for name in available:
+        agent, world = start_agent(name), get_world("own")
+        locks = _open(agent, world)
+        agent.ask("acquire", locks=locks, hold="first", keys=["first"], mode="write", ttl_ms=ttl)
+        tasks = agent.ask("tasks")["count"]
+        for some in batched(names, 50):
+            options = {"locks": locks, "mode": "write", "ttl_ms": ttl}
+            calls = [agent.start("acquire", hold=one, keys=[f"held:{one}"], **options) for one in some]
+            for call in calls:
+                call.result()
+        held.append((agent, world, locks, tasks))
+
+    def all_hold() -> bool:
+        return all(_slock(world, "slock_locks") == count + 1 for _, world, _, _ in held)
+
+    stays(all_hold, 1.2 * ttl / 1000, "all holds to be renewed")
+    for agent, world, locks, tasks in held:
+        assert agent.ask("tasks")["count"] <= tasks + 2, agent
+        releases = [agent.start("release", hold=one) for one in ("first", *names)]
+        assert all(release.result(60) == {"released": True} for release in releases)
+        agent.ask("close", locks=locks)
+        world.wait_until_nothing_is_left()
+
+
+def batched(items: list[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

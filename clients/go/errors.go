@@ -1,0 +1,131 @@
+package slock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Error is what all errors of this package have in common. Use it with errors.As:
+//
+//	var problem slock.Error
+//	if errors.As(err, &problem) { … }
+//
+// Errors of the network and of the server that this package gives no name of its own are those of go-redis.
+type Error interface {
+	error
+	// SlockError does nothing. It tells these errors from others.
+	SlockError()
+}
+
+// The kinds of errors. Use them with errors.Is.
+var (
+	// ErrTimedOut means that the wait was over before the lock was granted. When a context's deadline ended
+	// the wait, errors.Is(err, context.DeadlineExceeded) is true too.
+	ErrTimedOut error = &kind{"TimedOut", "the wait for the lock is over"}
+	// ErrLost means that the hold ended and nobody released it through this package. A *LostError has the
+	// reason.
+	ErrLost error = &kind{"Lost", "the hold is lost"}
+	// ErrNotHeld means that the token holds none of the keys, or not all of them.
+	ErrNotHeld error = &kind{"NotHeld", "the token does not hold the lock"}
+	// ErrWrongMode means that the token holds the lock in the other mode.
+	ErrWrongMode error = &kind{"WrongMode", "the token holds the lock in the other mode"}
+	// ErrDeadlock means that the wait would have closed a cycle of owners that wait for each other.
+	ErrDeadlock error = &kind{"Deadlock", "the wait would be a deadlock"}
+	// ErrQueueFull means that the server lets no more requests wait.
+	ErrQueueFull error = &kind{"QueueFull", "too many requests wait on the server"}
+	// ErrQuorumMissed means that a majority of the nodes did not grant. A *QuorumError has their answers.
+	ErrQuorumMissed error = &kind{"QuorumMissed", "a majority of the nodes did not grant the lock"}
+	// ErrTooFewReplicas means that the lock was granted, but too few replicas confirmed it. It has been
+	// released.
+	ErrTooFewReplicas error = &kind{"TooFewReplicas", "too few replicas have the lock"}
+	// ErrModuleNotLoaded means that the server does not know the commands of the module.
+	ErrModuleNotLoaded error = &kind{"ModuleNotLoaded", "the server has not loaded the SLOCK module: start it with" +
+		" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so"}
+	// ErrClosed means that the Locks or the Quorum has been closed.
+	ErrClosed error = &kind{"Closed", "closed"}
+	// ErrInvalid means that an option or an argument is wrong. Nothing was sent.
+	ErrInvalid error = &kind{"Invalid", "invalid argument"}
+)
+
+// kind is one of the errors above: a name for hooks, and a sentence.
+type kind struct{ name, text string }
+
+func (k *kind) Error() string { return "slock: " + k.text }
+func (*kind) SlockError()     {}
+
+// failure is an error of a kind with what is known about it.
+type failure struct {
+	kind  error
+	text  string
+	cause error
+}
+
+func (f *failure) Error() string {
+	text := f.kind.Error()
+	if f.text != "" {
+		text += ": " + f.text
+	}
+	if f.cause != nil {
+		text += ": " + strings.ReplaceAll(f.cause.Error(), "\n", "; ") // of joined errors
+	}
+	return text
+}
+
+func (*failure) SlockError() {}
+
+func (f *failure) Unwrap() []error {
+	if f.cause == nil {
+		return []error{f.kind}
+	}
+	return []error{f.kind, f.cause}
+}
+
+func invalid(format string, args ...any) error {
+	return &failure{kind: ErrInvalid, text: fmt.Sprintf(format, args...)}
+}
+
+// Reason says why a hold was lost.
+type Reason string
+
+const (
+	// Gone means that the server said that the token does not hold the key any more.
+	Gone Reason = "gone"
+	// Expired means that the hold was not renewed in time.
+	Expired Reason = "expired"
+	// LeaseEnded means that the longest lease ended.
+	LeaseEnded Reason = "lease ended"
+)
+
+// LostError is the error of a hold that is lost. errors.Is(err, ErrLost) is true for it.
+type LostError struct {
+	// Keys are the keys of the hold.
+	Keys []string
+	// Reason says why it was lost.
+	Reason Reason
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("slock: the hold of %s is lost: %s", strings.Join(e.Keys, ", "), e.Reason)
+}
+
+// SlockError marks it as an Error.
+func (*LostError) SlockError() {}
+
+// Is makes errors.Is(err, ErrLost) true.
+func (*LostError) Is(target error) bool { return target == ErrLost }
+
+// errorName is the name under which hooks hear of an error.
+func errorName(err error) string {
+	var k *kind
+	if errors.As(err, &k) {
+		return k.name
+	}
+	if errors.Is(err, ErrLost) {
+		return "Lost"
+	}
+	if errors.Is(err, ErrQuorumMissed) {
+		return "QuorumMissed"
+	}
+	return "Other"
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"slock.example/go"
+)
+
+// hold is a *slock.Hold or a *slock.QuorumHold.
+type hold interface {
+	Token() string
+	Keys() []string
+	Metadata() string
+	Mode() slock.Mode
+	ValidUntil() time.Time
+	Context() context.Context
+	Check() error
+	Extend(context.Context, time.Duration) error
+	Release(context.Context) (bool, error)
+}
+
+func (a *agent) keep(r request, h hold, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	a.holds[r.Hold] = h
+	a.mu.Unlock()
+	return describe(h), nil
+}
+
+func describe(h hold) map[string]any {
+	d := map[string]any{"token": h.Token(), "valid_ms": validMS(h)}
+	switch h := h.(type) {
+	case *slock.Hold:
+		d["fence"] = h.Fence()
+	case *slock.QuorumHold:
+		d["fences"] = h.Fences()
+	}
+	return d
+}
+
+func validMS(h hold) int64 { return max(0, time.Until(h.ValidUntil()).Milliseconds()) }
+
+func (a *agent) withHold(ctx context.Context, r request) (any, error) {
+	a.mu.Lock()
+	h := a.holds[r.Hold]
+	a.mu.Unlock()
+	if h == nil {
+		return nil, fmt.Errorf("no hold %q", r.Hold)
+	}
+	switch r.Op {
+	case "release":
+		released, err := h.Release(ctx)
+		return map[string]any{"released": released}, err
+	case "extend":
+		if err := h.Extend(ctx, ms(*r.TTLMS)); err != nil {
+			return nil, err
+		}
+		return map[string]any{"valid_ms": validMS(h)}, nil
+	case "upgrade", "downgrade":
+		return changeMode(ctx, r, h.(*slock.Hold))
+	case "check":
+		return none{}, h.Check()
+	case "state":
+		return state(h), nil
+	}
+	select {
+	case <-h.Context().Done():
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return map[string]any{"reason": reason(h.Context())}, nil
+}
+
+func changeMode(ctx context.Context, r request, h *slock.Hold) (any, error) {
+	var err error
+	switch {
+	case r.Op == "downgrade":
+		err = h.Downgrade(ctx)
+	case r.WaitMS != nil:
+		err = h.Upgrade(ctx, slock.Wait(ms(*r.WaitMS)))
+	default:
+		err = h.Upgrade(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"fence": h.Fence(), "mode": h.Mode()}, nil
+}
+
+func state(h hold) map[string]any {
+	d := describe(h)
+	d["mode"], d["keys"], d["metadata"] = h.Mode(), h.Keys(), h.Metadata()
+	d["lost"] = errors.Is(h.Check(), slock.ErrLost)
+	d["reason"] = nil
+	if d["lost"] == true {
+		d["reason"] = reason(h.Context())
+	}
+	return d
+}
+
+// reason is why the hold was lost; nil if it was released.
+func reason(ctx context.Context) any {
+	var lost *slock.LostError
+	if errors.As(context.Cause(ctx), &lost) {
+		return lost.Reason
+	}
+	return nil
+}

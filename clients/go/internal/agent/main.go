@@ -1,0 +1,86 @@
+// Command agent plays the operations of the conformance scenarios with this library. It reads one JSON object
+// a line and writes one a line.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+)
+
+func main() {
+	a := &agent{
+		out:     json.NewEncoder(os.Stdout),
+		locks:   map[string]*opened{},
+		holds:   map[string]hold{},
+		running: map[int64]context.CancelFunc{},
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			fmt.Fprintln(os.Stderr, "not understood:", lines.Text(), err)
+			os.Exit(1)
+		}
+		a.start(r)
+	}
+}
+
+type agent struct {
+	mu      sync.Mutex
+	out     *json.Encoder
+	locks   map[string]*opened
+	holds   map[string]hold
+	running map[int64]context.CancelFunc
+}
+
+// start runs an operation, whatever else is running.
+func (a *agent) start(r request) {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.mu.Lock()
+	a.running[r.ID] = cancel
+	a.mu.Unlock()
+	go func() {
+		defer cancel()
+		ok, err := a.perform(ctx, r)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.running, r.ID)
+		if err != nil {
+			_ = a.out.Encode(map[string]any{"id": r.ID, "error": name(err), "text": err.Error()})
+			return
+		}
+		_ = a.out.Encode(map[string]any{"id": r.ID, "ok": ok})
+	}()
+}
+
+func (a *agent) perform(ctx context.Context, r request) (any, error) {
+	switch r.Op {
+	case "open":
+		return a.open(r)
+	case "open_quorum":
+		return a.openQuorum(r)
+	case "cancel":
+		return a.cancel(r.Target)
+	case "tasks":
+		return map[string]any{"count": goroutines()}, nil
+	case "release", "extend", "upgrade", "downgrade", "check", "state", "await_lost":
+		return a.withHold(ctx, r)
+	}
+	return a.withLocks(ctx, r)
+}
+
+func (a *agent) cancel(id int64) (any, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if cancel := a.running[id]; cancel != nil {
+		cancel()
+	}
+	return none{}, nil
+}
+
+type none struct{}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"slock.example/go"
+)
+
+// request is one line of input. Its fields are those of all operations.
+type request struct {
+	ID     int64  `json:"id"`
+	Op     string `json:"op"`
+	Locks  string `json:"locks"`
+	Hold   string `json:"hold"`
+	Target int64  `json:"target"`
+
+	Kind       string   `json:"kind"`
+	Nodes      []string `json:"nodes"`
+	Service    string   `json:"service"`
+	User       string   `json:"user"`
+	Password   string   `json:"password"`
+	Waiting    string   `json:"waiting"`
+	Poll       *poll    `json:"poll"`
+	RetryForMS *int64   `json:"retry_for_ms"`
+
+	NodeTimeoutMS *int64   `json:"node_timeout_ms"`
+	DriftFactor   *float64 `json:"drift_factor"`
+	FailFast      bool     `json:"fail_fast"`
+
+	Key              string   `json:"key"`
+	Keys             []string `json:"keys"`
+	Mode             string   `json:"mode"`
+	Limit            int      `json:"limit"`
+	TTLMS            *int64   `json:"ttl_ms"`
+	WaitMS           *int64   `json:"wait_ms"`
+	Metadata         string   `json:"metadata"`
+	Renew            *bool    `json:"renew"`
+	LongestLeaseMS   *int64   `json:"longest_lease_ms"`
+	Token            string   `json:"token"`
+	MinReplicas      int      `json:"min_replicas"`
+	ReplicaTimeoutMS *int64   `json:"replica_timeout_ms"`
+	Label            string   `json:"label"`
+
+	WorkMS    int64  `json:"work_ms"`
+	Tasks     int    `json:"tasks"`
+	Additions int    `json:"additions"`
+	Counter   string `json:"counter"`
+	Rounds    int    `json:"rounds"`
+}
+
+type poll struct {
+	Kind    string `json:"kind"`
+	PauseMS int64  `json:"pause_ms"`
+	MostMS  int64  `json:"most_ms"`
+	Limit   *int   `json:"limit"`
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func (p *poll) strategy() slock.Strategy {
+	s := slock.ExponentialPause(10*time.Millisecond, 100*time.Millisecond)
+	if p == nil {
+		return s
+	}
+	switch p.Kind {
+	case "none":
+		s = slock.NoPolling()
+	case "constant":
+		s = slock.ConstantPause(ms(p.PauseMS))
+	case "exponential":
+		s = slock.ExponentialPause(ms(p.PauseMS), ms(p.MostMS))
+	}
+	if p.Limit != nil {
+		s = s.Limit(*p.Limit)
+	}
+	return s
+}
+
+func (r request) keys() []string {
+	if r.Key != "" {
+		return []string{r.Key}
+	}
+	return r.Keys
+}
+
+// options are those that the request names.
+func (r request) options() []slock.RequestOption {
+	var options []slock.RequestOption
+	if r.TTLMS != nil {
+		options = append(options, slock.TTL(ms(*r.TTLMS)))
+	}
+	if r.WaitMS != nil {
+		options = append(options, slock.Wait(ms(*r.WaitMS)))
+	}
+	if r.Limit > 0 {
+		options = append(options, slock.Limit(r.Limit))
+	}
+	if r.Metadata != "" {
+		options = append(options, slock.Metadata(r.Metadata))
+	}
+	if r.Renew != nil && !*r.Renew {
+		options = append(options, slock.NoRenewal())
+	}
+	if r.LongestLeaseMS != nil {
+		options = append(options, slock.LongestLease(ms(*r.LongestLeaseMS)))
+	}
+	if r.Token != "" {
+		options = append(options, slock.Token(r.Token))
+	}
+	if r.MinReplicas > 0 {
+		timeout := time.Second
+		if r.ReplicaTimeoutMS != nil {
+			timeout = ms(*r.ReplicaTimeoutMS)
+		}
+		options = append(options, slock.MinReplicas(r.MinReplicas, timeout))
+	}
+	if r.Label != "" {
+		options = append(options, slock.Label(r.Label))
+	}
+	return options
+}
+
+// name is the name of an error in the protocol.
+func name(err error) string {
+	names := []struct {
+		err  error
+		name string
+	}{
+		{slock.ErrLost, "Lost"},
+		{slock.ErrTimedOut, "TimedOut"},
+		{slock.ErrNotHeld, "NotHeld"},
+		{slock.ErrWrongMode, "WrongMode"},
+		{slock.ErrDeadlock, "Deadlock"},
+		{slock.ErrQueueFull, "QueueFull"},
+		{slock.ErrQuorumMissed, "QuorumMissed"},
+		{slock.ErrTooFewReplicas, "TooFewReplicas"},
+		{slock.ErrModuleNotLoaded, "ModuleNotLoaded"},
+		{slock.ErrClosed, "Closed"},
+		{context.Canceled, "Cancelled"},
+	}
+	for _, n := range names {
+		if errors.Is(err, n.err) {
+			return n.name
+		}
+	}
+	return "Other"
+}

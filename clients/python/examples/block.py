@@ -1,0 +1,49 @@
+"""A block under a lock, with a time-out for the wait and an expiration of the hold.
+
+python block.py --port 6379
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from datetime import timedelta
+
+import redis.asyncio
+
+import slock
+import slock.asyncio
+
+TTL = timedelta(milliseconds=300)
+
+
+async def main(port: int) -> None:
+    client = redis.asyncio.Redis(port=port)
+    async with slock.asyncio.Locks(client, ttl=TTL) as locks:
+        report = locks.write("example:report", wait=timedelta(milliseconds=200))
+
+        # Nobody else has it. The hold is renewed, so the work may take longer than the ttl.
+        async with report as hold:
+            await asyncio.sleep(0.5)
+            print("worked under fence", "yes" if hold.fence else "no")
+
+            # A second owner waits in vain.
+            try:
+                async with report:
+                    print("never comes here")
+            except slock.TimedOut:
+                print("timed out")
+
+        # Without renewal the hold expires, the work is cancelled, and the block ends with Lost.
+        try:
+            async with locks.write("example:report", renew=False):
+                await asyncio.sleep(60)
+        except slock.Lost as lost:
+            print(lost.reason)
+    await client.aclose()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=6379)
+    asyncio.run(main(parser.parse_args().port))

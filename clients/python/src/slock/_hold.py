@@ -1,0 +1,150 @@
+"""A hold, and what can be done with it."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from slock import _commands
+from slock._answers import error_of, is_lost_connection, is_temporary
+from slock._asking import Asking
+from slock._block_hold import BlockHold
+from slock._commands import READ, WRITE, Command
+from slock._connection import Connection
+from slock._giving_up import give_up, release_late
+from slock._options import Wanted
+from slock._pauses import retry_pauses
+from slock._time import not_negative
+
+if TYPE_CHECKING:
+    from slock._locks import Locks
+
+
+class Hold(BlockHold):
+    """A lock that is held. `Locks` makes it; `release` ends it. Any thread may use it.
+
+    `with hold:` releases it at the end of the block. When the hold is lost meanwhile, the block ends with
+    `Lost`, unless with an error of its own.
+    """
+
+    fence: int
+    """Greater than the fence of every hold before it: what the lock protects refuses lesser ones."""
+
+    def __init__(self, locks: Locks, wanted: Wanted, token: str, fence: int, sent: float) -> None:
+        super().__init__(wanted, token, locks._hooks)
+        self.fence = fence
+        self._locks = locks
+        self._count_from(sent)
+        if wanted.options.renew:
+            locks._watchdog.add(self)
+
+    def release(self) -> bool:
+        """Releases the hold, and tells whether it was still there.
+
+        False for a hold that is lost: it is released all the same, in case the server still has it. A
+        second call changes nothing and gives False. It is sent again after a connection error, for
+        `retry_for` and at most until `valid_until`; then the error of redis-py is raised, and the ttl ends
+        the hold.
+        """
+        if self._releasing:
+            return False
+        self._locks._acquisitions.check_open()
+        try:
+            held = self._begin_release()
+            if self._wanted.options.renew:
+                self._locks._watchdog.remove(self)
+            if not held:
+                release_late(self._locks._route, self.keys, self.token)
+                return False
+            return self._send_release()
+        except Exception:
+            raise
+        except BaseException:
+            give_up(self._locks._route, self.keys, self.token, self._locks._retry_for)
+            raise
+
+    def extend(self, ttl: timedelta | None = None) -> None:
+        """Sets the ttl, from now on, also for renewals. Without an argument the present ttl begins anew.
+
+        `Lost` when the hold is lost, `NotHeld` when it has been released. It is sent again after a
+        connection error, until `valid_until`.
+        """
+        self._locks._acquisitions.check_open()
+        try:
+            self._locks._watchdog.remove(self)
+            self._begin_extension(ttl, time.monotonic())
+            for pause in retry_pauses():
+                self.check()
+                sent = time.monotonic()
+                answer = self._ask(_commands.extend(self.keys, self.token, self._ttl_ms))
+                if not isinstance(answer, BaseException):
+                    self._renewed(sent, self._ttl_ms, answer)
+                    self.check()
+                    return
+                if not is_temporary(answer):
+                    raise error_of(answer)
+                time.sleep(min(pause, max(0.0, self.valid_until - time.monotonic())))
+        finally:
+            if self._wanted.options.renew and not self.ended:
+                self._locks._watchdog.add(self)
+
+    def upgrade(self, wait: timedelta | None = None) -> None:
+        """The reader becomes the writer, with a new fence. Waits for other readers to go, at most `wait`.
+
+        `TimedOut` when they have not: the hold still reads. `Deadlock` when another reader waits for the
+        same. `NotHeld` or `Lost` when the hold is gone. Only for a hold of one key.
+        """
+        self._change(WRITE, wait)
+
+    def downgrade(self) -> None:
+        """The writer becomes a reader, with a new fence, and no other writer comes in between.
+
+        `NotHeld` or `Lost` when the hold is gone. Only for a hold of one key.
+        """
+        self._change(READ, None)
+
+    def _ask(self, command: Command) -> object:
+        """The answer or the error; a lost connection is an error like any other here."""
+        try:
+            [answer] = self._locks._route.ask(self.keys[0], command)
+        except Exception as error:
+            self._locks._route.suspect()
+            return error
+        return answer
+
+    def _send_release(self) -> bool:
+        end = min(time.monotonic() + self._locks._retry_for, self.valid_until)
+        executed_unanswered = False
+        for pause in retry_pauses():
+            answer = self._ask(_commands.release(self.keys, self.token))
+            if not isinstance(answer, BaseException):
+                if answer == len(self.keys) or executed_unanswered:
+                    return True
+                self._note_gone()
+                return False
+            executed_unanswered = executed_unanswered or is_lost_connection(answer)
+            if not is_temporary(answer) or time.monotonic() + pause >= end:
+                raise error_of(answer)
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def _change(self, mode: str, wait: timedelta | None) -> None:
+        self._check_unreleased()
+        if len(self.keys) > 1:
+            raise ValueError("only a hold of one key can be upgraded or downgraded")
+        key, end = self.keys[0], None
+        if wait is not None:
+            end = time.monotonic() + not_negative("wait", wait).total_seconds()
+        once = mode == READ or wait == timedelta(0)
+
+        def build(wait_ms: int | None, channel: _commands.Channel | None) -> Command:
+            self.check()  # before each attempt
+            if mode == READ:
+                return _commands.downgrade(key, self.token, self._ttl_ms)
+            return _commands.upgrade(key, self.token, self._ttl_ms, wait_ms=wait_ms, channel=channel)
+
+        asking: Asking[Connection] = Asking(key, build, None if once else end, once)
+        if once:
+            asking.errors_end = self.valid_until
+        self._locks._change_mode(self, mode, asking)

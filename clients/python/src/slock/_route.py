@@ -1,0 +1,234 @@
+"""To which server a command goes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import redis
+import redis.exceptions as base
+
+from slock._commands import Command, Key
+from slock._connection import Answer, Connection
+from slock._fork import track
+from slock._recipe import Recipe, recipe, recipe_of
+from slock._slots import MOST_REDIRECTIONS, Address, SlotTable, redirection, slot_of
+
+# So many connections to a server are kept for the next commands and waits.
+SPARE_CONNECTIONS = 8
+
+
+class Pool:
+    """Connections to one server that no thread uses now."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._spare: list[Connection] = []
+        track(self)
+
+    def take(self) -> Connection:
+        """A connection for the caller alone, which gives it back or closes it."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return Connection(self.recipe)
+
+    def after_fork(self) -> None:
+        """The connections are the parent's."""
+        self._spare = []
+
+    def give_back(self, connection: Connection) -> None:
+        """Keeps a connection, if all has been answered and there are not too many."""
+        if connection.unanswered or len(self._spare) >= SPARE_CONNECTIONS:
+            connection.close()
+        else:
+            self._spare.append(connection)
+
+    def ask(self, *commands: Command) -> list[Answer]:
+        """The answers of the server. After an error all connections are closed: others are no better."""
+        connection = self.take()
+        try:
+            answers = connection.ask(*commands)
+        except BaseException:
+            connection.close()
+            self.close()
+            raise
+        self.give_back(connection)
+        return answers
+
+    def close(self) -> None:
+        """Closes the connections that no thread uses."""
+        spare, self._spare = self._spare, []
+        for connection in spare:
+            connection.close()
+
+
+class Route(Protocol):
+    """The servers behind one client."""
+
+    def ask(self, key: Key, *commands: Command) -> list[Answer]:
+        """The answers of the server that serves `key`, errors among them. A lost connection is raised."""
+
+    def pool_of(self, key: Key) -> Pool:
+        """The connections to the server that serves `key` now."""
+
+    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
+        """The servers of many keys, each with the positions of its keys. Some keys may have no server."""
+
+    def redirected(self, key: Key, answer: object) -> bool:
+        """Whether an answer that came by another way sends the caller to another node, which is noted."""
+
+    def suspect(self) -> None:
+        """A connection was lost: perhaps other servers serve by now."""
+
+    def close(self) -> None:
+        """Closes the connections that no thread uses."""
+
+
+class SingleRoute:
+    """One server, or the primary that the Sentinels name."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pool = Pool(recipe_of(client.connection_pool, redis.Connection, redis.SSLConnection))
+
+    def ask(self, key: Key, *commands: Command) -> list[Answer]:
+        return self._pool.ask(*commands)
+
+    def pool_of(self, key: Key) -> Pool:
+        return self._pool
+
+    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
+        return [(self._pool.recipe, list(range(len(keys))))]
+
+    def redirected(self, key: Key, answer: object) -> bool:
+        return False
+
+    def suspect(self) -> None:
+        self._pool.close()
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class ClusterRoute:
+    """The nodes of a cluster."""
+
+    def __init__(self, client: redis.RedisCluster) -> None:
+        self._client = client
+        self._slots = SlotTable()
+        self._pools: dict[Address, Pool] = {}
+        self._recipe: Recipe | None = None
+        self._loading = threading.Lock()
+        self._suspected = True
+        track(self)
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may have been loading."""
+        self._loading = threading.Lock()
+
+    def ask(self, key: Key, *commands: Command) -> list[Answer]:
+        address = self._owner(key)
+        asking = False
+        for _ in range(MOST_REDIRECTIONS):
+            try:
+                if asking:
+                    pairs = [part for command in commands for part in (("ASKING",), command)]
+                    answers = self._pool(address).ask(*pairs)[1::2]
+                else:
+                    answers = self._pool(address).ask(*commands)
+            except (base.ConnectionError, base.TimeoutError, OSError):
+                self.suspect()
+                raise
+            target = next((found for found in (redirection(one, address) for one in answers) if found), None)
+            if target is None:
+                return answers
+            address, asking = self._remap(target.host, target.port), target.kind == "ASK"
+            if target.kind == "MOVED":
+                self._slots.moved(target.slot, address)
+        raise base.ClusterError(f"too many redirections for {key!r}")
+
+    def pool_of(self, key: Key) -> Pool:
+        return self._pool(self._owner(key))
+
+    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
+        groups: dict[Address, list[int]] = {}
+        for position, key in enumerate(keys):
+            with contextlib.suppress(base.RedisError, OSError):
+                groups.setdefault(self._owner(key), []).append(position)
+        return [(self._recipe_of(address), positions) for address, positions in groups.items()]
+
+    def redirected(self, key: Key, answer: object) -> bool:
+        target = redirection(answer, ("", 0))
+        if target is None:
+            return False
+        if target.kind == "MOVED":
+            host = target.host or self._owner(key)[0]
+            self._slots.moved(target.slot, self._remap(host, target.port))
+        return True
+
+    def suspect(self) -> None:
+        self._suspected = True
+
+    def close(self) -> None:
+        for pool in list(self._pools.values()):
+            pool.close()
+
+    def _owner(self, key: Key) -> Address:
+        slot = slot_of(key)
+        if self._suspected:
+            with self._loading:
+                if self._suspected:
+                    self._load()
+        address = self._slots.owner(slot)
+        if address is None:
+            self.suspect()
+            raise base.ClusterDownError(f"no node serves slot {slot}")
+        return address
+
+    def _load(self) -> None:
+        nodes: list[Any] = self._client.get_nodes()  # type: ignore[no-untyped-call]
+        if self._recipe is None:
+            pool = self._client.get_redis_connection(nodes[0]).connection_pool
+            self._recipe = recipe(pool.connection_class, pool.connection_kwargs)
+        known = {(str(node.host), int(node.port)) for node in nodes}
+        problem: BaseException = base.ConnectionError("no node of the cluster is known")
+        for address in self._slots.addresses() | known:
+            try:
+                [reply] = self._pool(address).ask(("CLUSTER", "SLOTS"))
+            except (base.ConnectionError, base.TimeoutError, OSError) as error:
+                problem = error
+                continue
+            if isinstance(reply, BaseException):
+                problem = reply
+                continue
+            self._slots.load(reply, address)
+            self._suspected = False
+            return
+        raise problem
+
+    def _pool(self, address: Address) -> Pool:
+        if address not in self._pools:
+            self._pools[address] = Pool(self._recipe_of(address))
+        return self._pools[address]
+
+    def _recipe_of(self, address: Address) -> Recipe:
+        assert self._recipe is not None
+        host, port = address
+        return self._recipe._replace(arguments={**self._recipe.arguments, "host": host, "port": port})
+
+    def _remap(self, host: str, port: int) -> Address:
+        remap: Any = getattr(self._client.nodes_manager, "remap_host_port", None)
+        if remap is not None:
+            host, port = remap(host, port)
+        return host, int(port)
+
+
+def route_of(client: redis.Redis | redis.RedisCluster) -> Route:
+    """The route for a client of redis-py."""
+    if isinstance(client, redis.RedisCluster):
+        return ClusterRoute(client)
+    if isinstance(client, redis.Redis):
+        return SingleRoute(client)
+    raise TypeError(f"Locks needs a synchronous client of redis-py, not {type(client).__name__}")

@@ -1,0 +1,35 @@
+"""Durations as the server counts them: whole milliseconds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+_MS = timedelta(milliseconds=1)
+
+
+def whole_ms(duration: timedelta) -> int:
+    """The milliseconds in a duration, a part of one counted as a whole one."""
+    return -(-duration // _MS)
+
+
+def ms_left(end: float, now: float) -> int:
+    """The milliseconds from `now` to `end`, at least 1: the server takes 0 for no limit."""
+    return max(1, round((end - now) * 1000))
+
+
+def positive(name: str, duration: timedelta) -> timedelta:
+    """`duration`, or a `ValueError` with the name of the option when it is not above zero."""
+    if not isinstance(duration, timedelta):
+        raise TypeError(f"{name} must be a timedelta, not {type(duration).__name__}")
+    if duration <= timedelta(0):
+        raise ValueError(f"{name} must be above zero")
+    return duration
+
+
+def not_negative(name: str, duration: timedelta) -> timedelta:
+    """`duration`, or a `ValueError` with the name of the option when it is below zero."""
+    if not isinstance(duration, timedelta):
+        raise TypeError(f"{name} must be a timedelta, not {type(duration).__name__}")
+    if duration < timedelta(0):
+        raise ValueError(f"{name} must not be negative")
+    return duration

@@ -1,0 +1,114 @@
+"""A hold on the majority of several independent servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from slock import _commands, _quorum, _validity
+from slock._options import Wanted
+from slock._quorum import Tally
+from slock._schedule import TRY_AGAIN_AFTER
+from slock.asyncio._guarded_hold import GuardedHold
+from slock.errors import QuorumMissed
+
+if TYPE_CHECKING:
+    from slock.asyncio._quorum_locks import Quorum
+
+
+class QuorumHold(GuardedHold):
+    """A lock that is held on the majority of the servers. `Quorum` makes it; `release` ends it.
+
+    `async with hold:` works as with a `Hold`.
+    """
+
+    fences: Mapping[str, int]
+    """The fence of each node that granted it, by address. Those of different nodes cannot be compared."""
+
+    def __init__(
+        self, quorum: Quorum, wanted: Wanted, token: str, fences: Mapping[str, int], sent: float
+    ) -> None:
+        super().__init__(wanted, token, quorum._hooks)
+        self.fences = dict(fences)
+        self._quorum = quorum
+        self._count_from(sent)
+        if wanted.options.renew:
+            quorum._watchdog.add(self)
+
+    async def release(self) -> bool:
+        """Releases the hold on all nodes, and tells whether the majority still had it.
+
+        `QuorumMissed` when too many nodes did not answer to know. A second call changes nothing and gives
+        False.
+        """
+        if self._releasing:
+            return False
+        self._quorum._acquisitions.check_open()
+        held = self._begin_release()
+        if self._wanted.options.renew:
+            self._quorum._watchdog.remove(self)
+        release = _commands.release(self.keys, self.token)
+        tally = await self._quorum._nodes.release(release, self._quorum._node_timeout(self.ttl))
+        if tally.has_majority:
+            return held
+        if not tally.is_refused:
+            told = tally.told("released", "not held")
+            raise QuorumMissed(f"the release of {self.label} has no majority", told)
+        if held:
+            self._note_gone()
+        return False
+
+    async def extend(self, ttl: timedelta | None = None) -> None:
+        """Sets the ttl, from now on, also for renewals. Without an argument the present ttl begins anew.
+
+        A node that has lost the hold is asked to grant it anew, as long as the majority has it. `Lost` when
+        the majority has lost it, `NotHeld` when it has been released, `QuorumMissed` when too many nodes did
+        not answer.
+        """
+        self._quorum._acquisitions.check_open()
+        self._begin_extension(ttl, time.monotonic())
+        if self._wanted.options.renew:
+            self._quorum._watchdog.remove(self)
+        try:
+            tally = await self._extend_everywhere()
+            self.check()
+            if not tally.has_majority:
+                told = tally.told("extended", "not held")
+                raise QuorumMissed(f"the extension of {self.label} has no majority", told)
+        finally:
+            if self._wanted.options.renew and not self.ended:
+                self._quorum._watchdog.add(self)
+
+    async def _extend_everywhere(self) -> Tally:
+        nodes, ttl_ms = self._quorum._nodes, self._ttl_ms
+        timeout = self._quorum._node_timeout(self.ttl)
+        sent = time.monotonic()
+        extend = _commands.extend(self.keys, self.token, ttl_ms)
+        tally = await nodes.ask(extend, timeout, wanted=lambda: not self.ended)
+        if self.ended or self.lost:
+            return tally
+        if tally.has_majority:
+            self._count_from(sent)
+            if tally.refused:
+                await self._grant_anew(tally, timeout)
+        elif tally.is_refused:
+            self._lose(_validity.GONE)
+        else:
+            self._renew_at = time.monotonic() + self.ttl_seconds * TRY_AGAIN_AFTER
+        return tally
+
+    async def _grant_anew(self, tally: Tally, timeout: float) -> None:
+        options = self._wanted.options
+        acquire = _commands.acquire(
+            self.keys, self.mode, self.token, self._ttl_ms, metadata=options.metadata, limit=options.limit
+        )
+        # After a release began it is not sent any more: the release would not end it.
+        granted = await self._quorum._nodes.ask(
+            acquire, timeout, only=tally.refused, wanted=lambda: not self.ended
+        )
+        self.fences = {**self.fences, **granted.given}
+
+    def _end_of(self, sent: float) -> float:
+        return _quorum.valid_until(sent, self._ttl_ms, self._quorum._drift_factor)

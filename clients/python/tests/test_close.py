@@ -1,0 +1,152 @@
+"""What `close` ends, and what a closed `Locks` or `Quorum` does not do any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import slock
+import slock.asyncio
+from harness import Server, wait_until
+
+HOUR = timedelta(hours=1)
+SHORT = timedelta(milliseconds=600)
+
+
+def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Starts `work`, and gives what waits for its result or error."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def result() -> Any:
+        thread.join()
+        return results[0]
+
+    return result
+
+
+def readers(client: redis.Redis, *tokens: str) -> None:
+    for token in tokens:
+        assert client.execute_command("SLOCK.RLOCK", "job", token, 60_000)
+
+
+def waiters(client: redis.Redis) -> int:
+    info = client.execute_command("SLOCK.INFO", "job")
+    if info is None:
+        return 0
+    fields = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
+    return int(fields[b"waiters"])
+
+
+def polled(client: redis.Redis, least: int) -> bool:
+    return int(client.info("commandstats").get("cmdstat_slock.lock", {"calls": 0})["calls"]) >= least
+
+
+def test_a_hold_that_was_granted_while_closing_is_not_renewed(server: Server, client: redis.Redis) -> None:
+    # The server answers only when `close` waits for the acquisition already.
+    locks = slock.Locks(server.client(), ttl=SHORT)
+    client.execute_command("CLIENT", "PAUSE", 100, "WRITE")
+    acquired = in_thread(locks.write("job").try_acquire)
+    wait_until(lambda: locks._acquisitions._under_way)
+    locks.close()
+    hold = acquired()
+    assert isinstance(hold, slock.Hold)
+    assert "slock watchdog" not in [thread.name for thread in threading.enumerate()]
+    assert hold.wait_lost()
+    wait_until(lambda: client.execute_command("SLOCK.INFO", "job") is None)
+
+
+def test_a_poll_ends_when_the_locks_are_closed(server: Server, client: redis.Redis) -> None:
+    readers(client, "other")
+    client.config_resetstat()
+    locks = slock.Locks(server.client(), waiting=slock.polling.Constant(HOUR))
+    acquired = in_thread(locks.write("job").acquire)
+    wait_until(lambda: polled(client, 1))
+    locks.close()
+    assert isinstance(acquired(), slock.Closed)
+
+
+def test_a_poll_ends_when_the_quorum_is_closed(server: Server, client: redis.Redis) -> None:
+    readers(client, "other")
+    client.config_resetstat()
+    quorum = slock.Quorum([server.client()], poll=slock.polling.Constant(HOUR))
+    acquired = in_thread(quorum.write("job").acquire)
+    wait_until(lambda: polled(client, 1))
+    quorum.close()
+    assert isinstance(acquired(), slock.Closed)
+    with pytest.raises(slock.Closed):
+        quorum.write("other").try_acquire()
+    assert not client.exists("other")
+
+
+def test_an_upgrade_that_waits_is_withdrawn_before_close_returns(server: Server, client: redis.Redis) -> None:
+    readers(client, "other")
+    locks = slock.Locks(server.client())
+    hold = locks.read("job").acquire()
+    upgraded = in_thread(hold.upgrade)
+    wait_until(lambda: waiters(client) == 1)
+    locks.close()
+    assert waiters(client) == 0
+    assert isinstance(upgraded(), slock.Closed)
+
+
+def test_an_asyncio_poll_ends_when_the_locks_are_closed(server: Server, client: redis.Redis) -> None:
+    readers(client, "other")
+
+    async def main(locks: Any) -> None:
+        client.config_resetstat()
+        task = asyncio.create_task(locks.write("job").acquire())
+        while not polled(client, 1):
+            await asyncio.sleep(0.01)
+        await locks.close()
+        with pytest.raises(slock.Closed):
+            await task
+        with pytest.raises(slock.Closed):
+            await locks.write("other").try_acquire()
+
+    async def both() -> None:
+        poll = slock.polling.Constant(HOUR)
+        own = redis.asyncio.Redis(port=server.port)
+        await main(slock.asyncio.Locks(own, waiting=poll))
+        await main(slock.asyncio.Quorum([own], poll=poll))
+        await own.aclose()
+
+    asyncio.run(both())
+    assert not client.exists("other")
+
+
+@pytest.mark.parametrize("waiting", ["notify", "block"])
+def test_an_asyncio_upgrade_that_waits_is_withdrawn_before_close_returns(
+    server: Server, client: redis.Redis, waiting: str
+) -> None:
+    readers(client, "other")
+
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        locks = slock.asyncio.Locks(own, waiting=waiting)
+        hold = await locks.read("job").acquire()
+        task = asyncio.create_task(hold.upgrade())
+        while waiters(client) == 0:
+            await asyncio.sleep(0.01)
+        await locks.close()
+        assert waiters(client) == 0
+        with pytest.raises(slock.Closed):
+            await task
+        await own.aclose()
+
+    asyncio.run(main())

@@ -1,0 +1,142 @@
+"""Renewals: one task or thread for all holds, and none for holds that are not renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import redis
+import redis.asyncio
+
+import slock
+import slock.asyncio
+from harness import MakeServer, Server, wait_until
+
+MANY = 1000
+
+
+def extensions(server: Server) -> int:
+    return int(server.client().info("commandstats").get("cmdstat_slock.extend", {}).get("calls", 0))
+
+
+def test_one_task_renews_all_holds(server: Server) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        async with slock.asyncio.Locks(client, ttl=timedelta(seconds=6)) as locks:
+            before = len(asyncio.all_tasks())
+            holds = [await locks.write(f"job:{number}").acquire() for number in range(MANY)]
+            assert len(asyncio.all_tasks()) <= before + 2  # the watchdog, and a connection at work
+            ends = [hold.valid_until for hold in holds]
+            while any(hold.valid_until == end for hold, end in zip(holds, ends, strict=True)):
+                await asyncio.sleep(0.01)
+            assert not any(hold.lost for hold in holds)
+            for hold in holds:
+                assert await hold.release()
+            asked = extensions(server)
+            await asyncio.sleep(2.1)  # a third of the ttl: a renewal of any of them would be due
+            assert extensions(server) == asked
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def test_one_thread_renews_all_holds(server: Server) -> None:
+    before = threading.active_count()
+    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(seconds=6)) as locks:
+        holds = [locks.write(f"job:{number}").acquire() for number in range(MANY)]
+        assert threading.active_count() == before + 1
+        ends = [hold.valid_until for hold in holds]
+        wait_until(lambda: all(h.valid_until > end for h, end in zip(holds, ends, strict=True)), 30)
+        assert all(hold.release() for hold in holds)
+    assert threading.active_count() == before
+
+
+def test_a_program_that_exits_in_on_lost_does_not_end_the_thread(server: Server, client: redis.Redis) -> None:
+    ttl = timedelta(seconds=1.5)
+    with slock.Locks(redis.Redis(port=server.port), ttl=ttl) as locks:
+        lost = [locks.write(f"lost:{n}", on_lost=lambda _: sys.exit(1)).acquire() for n in range(3)]
+        holds = [locks.write(f"job:{n}").acquire() for n in range(3)]
+        client.delete("lost:0", "lost:1", "job:2")
+        wait_until(lambda: [hold.lost for hold in lost] == [True, True, False])
+        wait_until(lambda: holds[2].reason == "gone")
+        for hold in holds[:2]:
+            end = hold.valid_until
+            wait_until(lambda hold=hold, end=end: hold.valid_until > end + ttl.total_seconds())
+        assert [hold.lost for hold in holds] == [False, False, True]
+        assert [hold.release() for hold in [*lost, *holds]] == [False, False, True, True, True, False]
+
+
+def test_a_hold_that_is_not_renewed_costs_no_task_and_no_thread(server: Server) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        async with slock.asyncio.Locks(client, renew=False) as locks:
+            hold = await locks.write("job").acquire()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            await hold.release()
+        await client.aclose()
+
+    asyncio.run(main())
+    threads = threading.active_count()
+    with slock.Locks(redis.Redis(port=server.port), renew=False) as locks, locks.write("job"):
+        assert threading.active_count() == threads
+
+
+def test_a_thread_is_told_of_the_loss(server: Server) -> None:
+    told: list[tuple[str, str | None]] = []
+    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=300)) as locks:
+        request = locks.write("job", on_lost=lambda hold: told.append((hold.label, hold.reason)))
+        with pytest.raises(slock.Lost), request as hold:
+            server.client().delete("job")
+            assert hold.wait_lost(timedelta(seconds=10))
+            assert hold.lost and hold.time_left == timedelta(0)
+        assert told == [("job", "gone")]
+
+
+def test_on_lost_may_release(server: Server) -> None:
+    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=300)) as locks:
+        hold = locks.write("job", on_lost=lambda hold: hold.release()).acquire()
+        server.client().delete("job")
+        assert hold.wait_lost(timedelta(seconds=10))
+
+
+def test_a_silent_server_does_not_keep_the_loss_back(make_server: MakeServer) -> None:
+    server = make_server()
+    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=500)) as locks:
+        hold = locks.write("job").acquire()
+        told = threading.Event()
+        other = locks.write("other", on_lost=lambda _: told.set()).acquire()
+        server.pause()
+        assert told.wait(10)
+        assert time.monotonic() >= other.valid_until
+        assert hold.wait_lost(timedelta(seconds=10)) and hold.reason == "expired"
+        server.resume()
+
+
+def test_renewals_go_on_after_a_restart(make_server: MakeServer) -> None:
+    server = make_server(appendonly=True)
+
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=server.port)
+        locks = slock.asyncio.Locks(client, ttl=timedelta(seconds=6))
+        async with locks, locks.write("job") as hold:
+            server.restart()
+            end = hold.valid_until
+            while hold.valid_until == end:
+                await asyncio.sleep(0.01)
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_extension_sets_the_ttl_for_renewals_too(server: Server) -> None:
+    locks = slock.Locks(redis.Redis(port=server.port), ttl=timedelta(seconds=20))
+    with locks, locks.write("job") as hold:
+        hold.extend(timedelta(milliseconds=600))
+        assert hold.time_left < timedelta(milliseconds=600)
+        end = hold.valid_until
+        wait_until(lambda: hold.valid_until > end)
+        assert server.client().execute_command("SLOCK.PTTL", "job", hold.token) <= 600

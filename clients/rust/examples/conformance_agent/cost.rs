@@ -1,0 +1,38 @@
+//! What the library adds to the two commands of a lock and unlock.
+
+use std::time::{Duration, Instant};
+
+use redis::cmd;
+use serde_json::{Value, json};
+
+use crate::fields::Fields;
+use crate::operations::opened;
+use crate::state::{Failed, State};
+
+const IN_ONE_TURN: usize = 100;
+
+pub async fn measure(state: &State, operation: &Value) -> Result<Value, Failed> {
+    let opened = opened(state, operation)?;
+    let request = opened.clone().locks()?.write("cost").renew(false);
+    let mut raw = opened.place.client()?.get_multiplexed_async_connection().await?;
+    let (mut by_library, mut by_hand) = (Vec::new(), Vec::new());
+    while (by_hand.len() as u64) < operation.number("rounds").unwrap_or(1000) {
+        for _ in 0..IN_ONE_TURN {
+            let start = Instant::now();
+            request.acquire().await?.release().await?;
+            by_library.push(start.elapsed());
+        }
+        for _ in 0..IN_ONE_TURN {
+            let start = Instant::now();
+            let _: i64 = cmd("SLOCK.LOCK").arg("cost").arg("me").arg(10_000).query_async(&mut raw).await?;
+            let _: i64 = cmd("SLOCK.UNLOCK").arg("cost").arg("me").query_async(&mut raw).await?;
+            by_hand.push(start.elapsed());
+        }
+    }
+    Ok(json!({ "client_us": median(by_library), "raw_us": median(by_hand) }))
+}
+
+fn median(mut times: Vec<Duration>) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2].as_secs_f64() * 1e6
+}

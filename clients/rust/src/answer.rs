@@ -1,0 +1,145 @@
+//! What the server's answers mean.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
+
+use crate::Error;
+
+/// Why a command did not do its work, and what follows from that.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No answer: it is not known whether the command was executed.
+    Connection(RedisError),
+    /// An error that passes: ask again after a pause.
+    Passing(RedisError),
+    /// Another node of the cluster serves the slot.
+    Moved { address: String },
+    /// Another node of the cluster takes the slot over, and has this key already.
+    Ask { address: String },
+    /// Nobody listens on the channel of the request.
+    NoSubscriber(RedisError),
+    /// To ask again would not help.
+    Final(Error),
+}
+
+impl Failure {
+    /// Whether the answer to `SSUBSCRIBE` says that the user may not run it, or not with this channel.
+    pub(crate) fn denies_to_subscribe(&self) -> bool {
+        matches!(self, Self::Final(Error::Redis(error)) if error.code() == Some("NOPERM"))
+    }
+
+    /// Whether the user may not use the channel; any other lack of a permission is final.
+    pub(crate) fn denies_the_channel(&self) -> bool {
+        match self {
+            Self::Final(Error::Redis(error)) => {
+                error.code() == Some("NOPERM") && error.detail().is_some_and(|text| text.contains("channel"))
+            }
+            _ => false,
+        }
+    }
+
+    /// The error for the caller, when there is no time left to ask again.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Failure::Connection(error) | Failure::Passing(error) | Failure::NoSubscriber(error) => {
+                error.into()
+            }
+            Failure::Moved { address } | Failure::Ask { address } => {
+                RedisError::from((ErrorKind::Client, "the slot is on another node", address)).into()
+            }
+            Failure::Final(error) => error,
+        }
+    }
+}
+
+/// The value of a reply that is no error.
+pub(crate) fn value(reply: Result<Value, RedisError>) -> Result<Value, Failure> {
+    reply.and_then(Value::extract_error).map_err(failure)
+}
+
+/// The number in a reply; nothing for null.
+pub(crate) fn number(reply: Result<Value, RedisError>) -> Result<Option<i64>, Failure> {
+    match value(reply)? {
+        Value::Int(number) => Ok(Some(number)),
+        Value::Nil => Ok(None),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(value: &Value) -> Failure {
+    let text = format!("{value:?}");
+    Failure::Final(RedisError::from((ErrorKind::UnexpectedReturnType, "not a number", text)).into())
+}
+
+pub(crate) fn failure(error: RedisError) -> Failure {
+    match error.kind() {
+        ErrorKind::Io
+        | ErrorKind::Parse
+        | ErrorKind::MasterNameNotFoundBySentinel
+        | ErrorKind::NoValidReplicasFoundBySentinel
+        | ErrorKind::ClusterConnectionNotFound => Failure::Connection(error),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => redirected(error),
+        _ => match error.code() {
+            Some(code) => of_code(code.to_owned(), error),
+            None => Failure::Final(error.into()),
+        },
+    }
+}
+
+fn redirected(error: RedisError) -> Failure {
+    let Some((address, _)) = error.redirect_node() else { return Failure::Final(error.into()) };
+    let address = address.to_owned();
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::Ask) => Failure::Ask { address },
+        _ => Failure::Moved { address },
+    }
+}
+
+fn of_code(code: String, error: RedisError) -> Failure {
+    let text = || match error.detail() {
+        Some(detail) => format!("{code} {detail}"),
+        None => code.clone(),
+    };
+    match code.as_str() {
+        "UNBLOCKED" | "TRYAGAIN" | "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "GRACE"
+        | "NOREPLICAS" => Failure::Passing(error),
+        "NOSUBSCRIBER" => Failure::NoSubscriber(error),
+        "DEADLOCK" => Failure::Final(Error::Deadlock(text())),
+        "QUEUEFULL" => Failure::Final(Error::QueueFull(text())),
+        "WRONGMODE" => Failure::Final(Error::WrongMode(text())),
+        "NOTHELD" => Failure::Final(Error::NotHeld),
+        "ERR" if text().to_ascii_lowercase().contains("unknown command") => {
+            Failure::Final(Error::ModuleNotLoaded)
+        }
+        _ => Failure::Final(error.into()),
+    }
+}
+
+/// A message on the channel: what became of the request with this tag.
+pub(crate) fn message(payload: &[u8]) -> Option<(u64, Result<i64, Failure>)> {
+    let (number, tag) = str::from_utf8(payload).ok()?.split_once(' ')?;
+    let tag = tag.parse().ok()?;
+    let result = match number.strip_prefix('-') {
+        Some(code) => {
+            let server = redis::make_extension_error(code.to_owned(), None);
+            Err(of_code(code.to_owned(), server))
+        }
+        None => Ok(number.parse().ok()?),
+    };
+    Some((tag, result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        assert!(matches!(message(b"17 3"), Some((3, Ok(17)))));
+        assert!(matches!(message(b"0 3"), Some((3, Ok(0)))));
+        assert!(matches!(message(b"-UNBLOCKED 3"), Some((3, Err(Failure::Passing(_))))));
+        assert!(matches!(message(b"-DEADLOCK 3"), Some((3, Err(Failure::Final(Error::Deadlock(_)))))));
+        for strange in [&b""[..], b"17", b"17 x", b"x 3", b"\xff 3"] {
+            assert!(message(strange).is_none());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Work that goes on when its caller has gone: releases and withdrawals.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub(crate) struct Background {
+    running: Arc<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    count: AtomicUsize,
+    ended: Notify,
+}
+
+/// Counts one piece of work, also when its task is dropped by a runtime that shuts down.
+struct Counted(Arc<Running>);
+
+impl Counted {
+    fn new(running: &Arc<Running>) -> Self {
+        running.count.fetch_add(1, Ordering::AcqRel);
+        Self(running.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.notify_waiters();
+    }
+}
+
+/// Work on its way to a task. A runtime that has shut down drops the task before it begins: then the work
+/// goes to the runtime of the caller.
+struct Handed<W: Future<Output = ()> + Send + 'static> {
+    work: Option<Pin<Box<W>>>,
+    caller: Option<Handle>,
+}
+
+impl<W: Future<Output = ()> + Send + 'static> Drop for Handed<W> {
+    fn drop(&mut self) {
+        if let (Some(work), Some(caller)) = (self.work.take(), &self.caller) {
+            caller.spawn(work);
+        }
+    }
+}
+
+impl Background {
+    /// Spawns on this runtime, or on that of the caller when this one has shut down.
+    pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+        let counted = Counted::new(&self.running);
+        let work = Box::pin(async move {
+            work.await;
+            drop(counted);
+        });
+        let mut handed = Handed { work: Some(work), caller: Handle::try_current().ok() };
+        runtime.spawn(async move {
+            if let Some(work) = handed.work.take() {
+                work.await;
+            }
+        });
+    }
+
+    /// Waits for all work that has begun.
+    pub(crate) async fn finish(&self) {
+        loop {
+            let mut ended = std::pin::pin!(self.running.ended.notified());
+            ended.as_mut().enable();
+            if self.running.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+}

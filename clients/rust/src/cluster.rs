@@ -1,0 +1,179 @@
+//! Which node of a cluster serves a slot.
+//!
+//! The cluster client of the redis crate sends commands again on its own and does not tell which connection a
+//! command took, so that a withdrawal could pass the request. This map does neither.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures_util::future::select_ok;
+use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value, cmd};
+
+use crate::node::Node;
+use crate::turns::Turns;
+
+pub(crate) struct Cluster {
+    first_nodes: Vec<ConnectionInfo>,
+    map: Mutex<Map>,
+    refreshing: Turns,
+}
+
+#[derive(Default)]
+struct Map {
+    doubtful: bool,
+    /// The last slot of a range and its node, by the first slot.
+    ranges: BTreeMap<u16, (u16, Arc<Node>)>,
+    /// Slots that moved since the ranges were read.
+    moved: HashMap<u16, Arc<Node>>,
+    nodes: HashMap<String, Arc<Node>>,
+}
+
+impl Map {
+    fn serving(&self, slot: u16) -> Option<Arc<Node>> {
+        if let Some(node) = self.moved.get(&slot) {
+            return Some(node.clone());
+        }
+        let (_, (last, node)) = self.ranges.range(..=slot).next_back()?;
+        (slot <= *last).then(|| node.clone())
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(first_nodes: Vec<ConnectionInfo>) -> Self {
+        let map = Map { doubtful: true, ..Map::default() };
+        Self { first_nodes, map: Mutex::new(map), refreshing: Turns::default() }
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().expect("no panic while the map of slots is locked")
+    }
+
+    fn known(&self, slot: u16) -> Option<Arc<Node>> {
+        let map = self.map();
+        if map.doubtful { None } else { map.serving(slot) }
+    }
+
+    pub(crate) async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
+        if let Some(node) = self.known(slot) {
+            return Ok(node);
+        }
+        let is_certain = || (!self.map().doubtful).then_some(());
+        self.refreshing.take(is_certain, self.refresh()).await?;
+        self.map().serving(slot).ok_or_else(|| {
+            (ErrorKind::ClusterConnectionNotFound, "no node of the cluster serves the slot").into()
+        })
+    }
+
+    pub(crate) fn doubt(&self) {
+        self.map().doubtful = true;
+    }
+
+    pub(crate) fn at(&self, address: &str, asked: &Arc<Node>) -> Option<Arc<Node>> {
+        let (host, port) = address.rsplit_once(':')?;
+        let host = if host.is_empty() { host_of(asked.client().get_connection_info().addr()) } else { host };
+        Some(self.node_at(&mut self.map(), host, port.parse().ok()?))
+    }
+
+    pub(crate) fn moved(&self, slot: u16, address: &str, asked: &Arc<Node>) -> bool {
+        let Some(node) = self.at(address, asked) else { return false };
+        self.map().moved.insert(slot, node);
+        true
+    }
+
+    pub(crate) fn known_nodes(&self) -> Vec<Arc<Node>> {
+        self.map().nodes.values().cloned().collect()
+    }
+
+    /// Asks all nodes at once which slots are where. The first answer counts, so that a node that does not
+    /// answer keeps nobody waiting.
+    async fn refresh(&self) -> Result<(), RedisError> {
+        let asked = self.nodes_to_ask().into_iter().map(|node| {
+            Box::pin(async move {
+                let ranges = slots(&node).await?;
+                Ok::<_, RedisError>((node, ranges))
+            })
+        });
+        let ((node, ranges), _) = select_ok(asked).await?;
+        self.replace(&node, ranges);
+        Ok(())
+    }
+
+    fn nodes_to_ask(&self) -> Vec<Arc<Node>> {
+        let mut nodes = self.known_nodes();
+        let mut map = self.map();
+        for info in &self.first_nodes {
+            if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
+                let node = self.node_at(&mut map, host, *port);
+                if !nodes.iter().any(|other| Arc::ptr_eq(other, &node)) {
+                    nodes.push(node);
+                }
+            }
+        }
+        nodes
+    }
+
+    fn node_at(&self, map: &mut Map, host: &str, port: u16) -> Arc<Node> {
+        let mut address = self.first_nodes[0].addr().clone();
+        if let ConnectionAddr::Tcp(a_host, a_port)
+        | ConnectionAddr::TcpTls { host: a_host, port: a_port, .. } = &mut address
+        {
+            *a_host = host.to_owned();
+            *a_port = port;
+        }
+        let entry = map.nodes.entry(format!("{host}:{port}"));
+        let new = || {
+            let info = self.first_nodes[0].clone().set_addr(address);
+            Arc::new(Node::new(Client::open(info).expect("the settings are those of the first node")))
+        };
+        entry.or_insert_with(new).clone()
+    }
+
+    fn replace(&self, asked: &Arc<Node>, ranges: Vec<Range>) {
+        let mut map = self.map();
+        let mut new = BTreeMap::new();
+        for range in ranges {
+            let host = match range.host.as_str() {
+                "" | "?" => host_of(asked.client().get_connection_info().addr()),
+                host => host,
+            };
+            let node = self.node_at(&mut map, host, range.port);
+            new.insert(range.first, (range.last, node));
+        }
+        map.ranges = new;
+        map.moved.clear();
+        map.doubtful = false;
+    }
+}
+
+fn host_of(address: &ConnectionAddr) -> &str {
+    match address {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
+    }
+}
+
+struct Range {
+    first: u16,
+    last: u16,
+    host: String,
+    port: u16,
+}
+
+async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
+    let link = node.link().await?;
+    let reply = link.send(cmd("CLUSTER").arg("SLOTS")).await?.extract_error()?;
+    let rows: Vec<Vec<Value>> = redis::from_redis_value(reply)?;
+    rows.into_iter().map(range).collect()
+}
+
+/// First and last slot, then the primary and its replicas, each with host, port and more.
+fn range(row: Vec<Value>) -> Result<Range, RedisError> {
+    let mut row = row.into_iter();
+    let mut next = || row.next().unwrap_or(Value::Nil);
+    let (first, last) = (redis::from_redis_value(next())?, redis::from_redis_value(next())?);
+    let primary: Vec<Value> = redis::from_redis_value(next())?;
+    let mut primary = primary.into_iter();
+    let mut next = || primary.next().unwrap_or(Value::Nil);
+    let host: Option<String> = redis::from_redis_value(next())?;
+    Ok(Range { first, last, host: host.unwrap_or_default(), port: redis::from_redis_value(next())? })
+}

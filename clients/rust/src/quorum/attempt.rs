@@ -1,0 +1,185 @@
+//! One use of a request to a quorum.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use rand::seq::SliceRandom;
+use tokio::runtime::Handle;
+
+use super::Inner;
+use super::members::Members;
+use crate::command::{self, Acquire, Wait};
+use crate::error::Answer;
+use crate::{Error, NodeAnswer, Outcome, random};
+
+/// Asks until a majority granted. When it is dropped before, it releases on all servers.
+pub(super) struct Attempt {
+    inner: Arc<Inner>,
+    pub(super) acquire: Arc<Acquire>,
+    pub(super) members: Arc<Members>,
+    /// Each further try takes a token of its own, so that no late release of an earlier one can touch it.
+    new_tokens: bool,
+    label: Arc<str>,
+    started: Instant,
+    runtime: Handle,
+    may_stand: bool,
+    finished: bool,
+}
+
+pub(super) struct Granted {
+    pub(super) valid_until: Instant,
+    pub(super) sent: Instant,
+    pub(super) fences: Vec<Option<i64>>,
+}
+
+impl Attempt {
+    pub(super) fn new(inner: Arc<Inner>, acquire: Arc<Acquire>, new_tokens: bool, label: Arc<str>) -> Self {
+        Self {
+            members: Arc::new(Members::new(&inner.nodes)),
+            inner,
+            acquire,
+            new_tokens,
+            label,
+            started: Instant::now(),
+            runtime: Handle::current(),
+            may_stand: false,
+            finished: false,
+        }
+    }
+
+    pub(super) async fn run(
+        &mut self,
+        once: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Granted>, Error> {
+        let inner = self.inner.clone();
+        // Boxed, so that the depth of types in the programs of users stays small.
+        let asks: BoxFuture<'_, _> = Box::pin(self.ask_until(once, deadline));
+        let result = tokio::select! {
+            biased;
+            result = asks => result,
+            () = inner.closing.closed() => Err(Error::Closed),
+        };
+        self.finished = true;
+        if let Some(observer) = &self.inner.observer {
+            let outcome = match &result {
+                Ok(Some(_)) => Outcome::Granted,
+                Ok(None) => Outcome::TimedOut,
+                Err(error) => Outcome::from(error),
+            };
+            observer.waited(&self.label, self.started.elapsed(), outcome);
+        }
+        result
+    }
+
+    /// The hold is somebody's now.
+    pub(super) fn hand_over(&mut self) {
+        self.may_stand = false;
+    }
+
+    async fn ask_until(&mut self, once: bool, deadline: Option<Instant>) -> Result<Option<Granted>, Error> {
+        for number in 0.. {
+            self.inner.closing.unless_closed()?;
+            let answers = match self.ask_all().await {
+                Ok(granted) => return Ok(Some(granted)),
+                Err(answers) => answers,
+            };
+            self.release();
+            if once {
+                return self.refused(answers).map(|()| None);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match self.inner.poll.pause(number) {
+                Some(pause) if left.is_none_or(|left| pause < left) => tokio::time::sleep(pause).await,
+                pause => {
+                    if let (Some(_), Some(deadline)) = (pause, deadline) {
+                        tokio::time::sleep_until(deadline.into()).await;
+                    }
+                    self.refused(answers)?;
+                    return Err(Error::TimedOut);
+                }
+            }
+            if self.new_tokens {
+                let mut acquire = (*self.acquire).clone();
+                acquire.owner.token = random::name();
+                self.acquire = Arc::new(acquire);
+                self.members = Arc::new(Members::new(&self.inner.nodes));
+            }
+        }
+        unreachable!("the loop ends only by returning")
+    }
+
+    /// An error unless a majority answered, and it was others who had the lock.
+    fn refused(&self, answers: Vec<Answer>) -> Result<(), Error> {
+        let answered = answers.iter().filter(|answer| matches!(answer, Answer::Granted | Answer::Refused));
+        if answered.count() >= self.inner.majority() {
+            return Ok(());
+        }
+        let named = std::iter::zip(&self.inner.nodes, answers)
+            .map(|(node, answer)| NodeAnswer { address: node.address().to_owned(), answer });
+        Err(Error::QuorumMissed(named.collect()))
+    }
+
+    async fn ask_all(&mut self) -> Result<Granted, Vec<Answer>> {
+        let count = self.inner.nodes.len();
+        let ttl = self.acquire.ttl;
+        let limit = self.inner.node_timeout(ttl);
+        let command = command::acquire(&self.acquire, &Wait::No);
+        let mut order: Vec<_> = (0..count).collect();
+        order.shuffle(&mut rand::rng());
+        let mut answers = vec![Answer::NoAnswer; count];
+        let mut fences = vec![None; count];
+        let (mut granted, mut failed) = (0, 0);
+        self.may_stand = true;
+        let sent = Instant::now();
+        let mut asked: FuturesUnordered<_> = order
+            .into_iter()
+            .map(|number| {
+                let (members, command) = (&self.members, &command);
+                async move { (number, members.grant(number, command, limit).await) }
+            })
+            .collect();
+        while let Some((number, (answer, fence))) = asked.next().await {
+            match answer {
+                Answer::Granted => granted += 1,
+                _ => failed += 1,
+            }
+            answers[number] = answer;
+            fences[number] = fence;
+            if self.inner.fail_fast && count - failed < self.inner.majority() {
+                break;
+            }
+        }
+        drop(asked);
+        let valid_until = self.inner.valid_until(sent, ttl);
+        if granted >= self.inner.majority() && Instant::now() < valid_until {
+            Ok(Granted { valid_until, sent, fences })
+        } else {
+            Err(answers)
+        }
+    }
+
+    /// On all servers: one that gave no answer may have granted the lock.
+    fn release(&mut self) {
+        self.may_stand = false;
+        let release = command::release(&self.acquire.owner, Some(self.acquire.mode));
+        let until = Instant::now() + self.acquire.ttl.max(Duration::from_secs(1));
+        self.members.release(&self.inner, &self.runtime, &release, until);
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.finished
+            && let Some(observer) = &self.inner.observer
+        {
+            observer.waited(&self.label, self.started.elapsed(), Outcome::Cancelled);
+        }
+        if self.may_stand {
+            self.release();
+        }
+    }
+}

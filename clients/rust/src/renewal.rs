@@ -1,0 +1,109 @@
+//! How the holds of one [`Locks`](crate::Locks) are renewed: those of one node in one pipeline.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::answer::{self, Failure};
+use crate::command;
+use crate::hold::Core;
+use crate::lease::{Lease, counted};
+use crate::locks::Inner;
+use crate::node::{Node, REPLY_TIMEOUT};
+use crate::route::Route;
+use crate::watchdog::{Renewal, Renewed};
+
+pub(crate) struct LocksRenewal;
+
+/// Holds on one node, with their places in the round.
+#[derive(Default)]
+struct Batch {
+    held: Vec<(usize, Arc<Core>, OwnedMutexGuard<()>)>,
+}
+
+impl Renewal for LocksRenewal {
+    type Held = Core;
+
+    fn lease(held: &Core) -> &Lease {
+        &held.lease
+    }
+
+    async fn renew(held: Vec<Arc<Core>>) -> Vec<Renewed> {
+        let mut renewed: Vec<_> = held.iter().map(|_| Renewed::Failed).collect();
+        let Some(inner) = held.first().map(|held| held.inner.clone()) else { return renewed };
+        // A node that does not answer must not keep those from their next renewal that are on another.
+        let shortest = held.iter().map(|held| held.lease.ttl()).min().unwrap_or_default();
+        let mut batches: HashMap<String, (Arc<Node>, Batch)> = HashMap::new();
+        for (place, held) in held.into_iter().enumerate() {
+            // An extension is under way: it sets the deadline.
+            let Ok(guard) = held.renewing.clone().try_lock_owned() else { continue };
+            // Without a map of the cluster there is none for the next hold either.
+            let Ok(node) = Route::new(&inner.servers, &held.owner).node().await else { break };
+            let entry = batches.entry(node.address().to_owned());
+            let (_, batch) = entry.or_insert_with(|| (node, Batch::default()));
+            batch.held.push((place, held, guard));
+        }
+        let limit = (shortest / 3).min(REPLY_TIMEOUT);
+        let answers = batches.into_values().map(|(node, batch)| renew_on(&inner, node, batch, limit));
+        let answers = join_all(answers);
+        for (place, answer) in answers.await.into_iter().flatten() {
+            renewed[place] = answer;
+        }
+        renewed
+    }
+}
+
+async fn renew_on(inner: &Inner, node: Arc<Node>, batch: Batch, limit: Duration) -> Vec<(usize, Renewed)> {
+    let Ok(Ok(link)) = tokio::time::timeout(limit, node.link()).await else {
+        inner.servers.doubt();
+        return Vec::new();
+    };
+    let mut commands = redis::pipe();
+    for (_, held, _) in &batch.held {
+        commands.add_command(command::extend(&held.owner, held.lease.ttl()));
+    }
+    let sent = Instant::now();
+    let Ok(Ok(replies)) = tokio::time::timeout(limit, link.send_all(&commands)).await else {
+        link.discard();
+        inner.servers.doubt();
+        return Vec::new();
+    };
+    let mut renewed = Vec::new();
+    for ((place, held, _guard), reply) in std::iter::zip(batch.held, replies) {
+        let answer = match answer::number(Ok(reply)) {
+            Ok(Some(1)) => extended(&held, sent),
+            Ok(_) => Renewed::Gone,
+            Err(failure) => after(inner, &held, &link.node, failure).await,
+        };
+        renewed.push((place, answer));
+    }
+    renewed
+}
+
+fn extended(held: &Core, sent: Instant) -> Renewed {
+    let ttl = held.lease.ttl();
+    // An answer that came too late is noticed at the next look at the lease.
+    let _ = held.lease.extended(ttl, sent + counted(ttl));
+    Renewed::Extended
+}
+
+/// Follows a redirection at once, since the validity goes on to run.
+async fn after(inner: &Inner, held: &Core, asked: &Arc<Node>, failure: Failure) -> Renewed {
+    let mut route = Route::new(&inner.servers, &held.owner);
+    let (mut failure, mut asked) = (failure, asked.clone());
+    let extend = command::extend(&held.owner, held.lease.ttl());
+    while route.follow(&failure, &asked) {
+        let Ok((link, asking)) = route.link().await else { break };
+        let sent = Instant::now();
+        match link.ask(&extend, asking).await {
+            Ok(Some(1)) => return extended(held, sent),
+            Ok(_) => return Renewed::Gone,
+            Err(next) => (failure, asked) = (next, link.node.clone()),
+        }
+    }
+    inner.servers.doubt();
+    Renewed::Failed
+}

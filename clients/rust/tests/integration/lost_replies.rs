@@ -1,0 +1,104 @@
+//! A connection that is cut after the server executed a command, and before its reply.
+
+use std::time::Duration;
+
+use slock_client::{Error, Locks, Mode};
+
+use crate::proxy::Proxy;
+use crate::server::{Server, until};
+
+#[tokio::test]
+async fn an_acquisition_ends_with_the_hold_and_its_fence() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    locks.write("warm").acquire().await.unwrap().release().await.unwrap();
+    for acquire in [true, false] {
+        proxy.hold_replies();
+        let request = locks.write("k");
+        let task = tokio::spawn(async move {
+            if acquire { request.acquire().await } else { request.try_acquire().await.map(Option::unwrap) }
+        });
+        until(async || !server.is_free("k").await).await;
+        let fence = server.info("k", "fence").await;
+        proxy.cut();
+        let hold = task.await.unwrap().unwrap();
+        assert_eq!(hold.fence(), fence);
+        assert!(hold.release().await.unwrap());
+        assert!(server.is_free("k").await);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_keeps_its_place() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    let () = server.ask("SLOCK.LOCK k other 60000").await;
+    let request = locks.write("k");
+    let task = tokio::spawn(async move { request.acquire().await });
+    until(async || server.info("k", "waiters").await == 1).await;
+    let asked = server.calls("slock.lock").await;
+    proxy.cut();
+    until(async || server.calls("slock.lock").await > asked).await;
+    until(async || server.info("k", "waiters").await == 1).await;
+    let () = server.ask("SLOCK.UNLOCK k other").await;
+    assert!(task.await.unwrap().unwrap().release().await.unwrap());
+    assert!(server.is_free("k").await);
+}
+
+#[tokio::test]
+async fn a_release_tells_that_the_first_attempt_did_it() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    let hold = locks.write("k").acquire().await.unwrap();
+    proxy.hold_replies();
+    let task = tokio::spawn(hold.release());
+    until(async || server.is_free("k").await).await;
+    proxy.cut();
+    assert!(task.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_release_is_not_believed_when_the_hold_was_gone_before() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    let hold = locks.write("k").renew(false).ttl(Duration::from_millis(50)).acquire().await.unwrap();
+    hold.lost().await;
+    proxy.hold_replies();
+    let calls = server.calls("slock.unlock").await;
+    let task = tokio::spawn(hold.release());
+    until(async || server.calls("slock.unlock").await > calls).await;
+    proxy.cut();
+    assert!(!task.await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn an_upgrade_gives_the_fence_of_the_server() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    let hold = locks.read("k").acquire().await.unwrap();
+    proxy.hold_replies();
+    let view = hold.view();
+    let task = tokio::spawn(async move { view.upgrade(None).await });
+    until(async || server.info("k", "fence").await > hold.fence()).await;
+    proxy.cut();
+    let fence = task.await.unwrap().unwrap();
+    assert_eq!(server.info("k", "fence").await, fence);
+    assert_eq!(hold.mode(), Mode::Write);
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_an_error_after_a_while() {
+    let mut server = Server::start().await;
+    let locks = Locks::builder(server.client()).retry_for(Duration::from_millis(100)).build();
+    let hold = locks.write("k").acquire().await.unwrap();
+    server.kill();
+    assert!(matches!(locks.write("k").try_acquire().await, Err(Error::Redis(_))));
+    let short = locks.write("k").wait(Duration::from_millis(100));
+    assert!(matches!(short.acquire().await, Err(Error::TimedOut)));
+    assert!(matches!(hold.release().await, Err(Error::Redis(_))));
+}

@@ -1,0 +1,16 @@
+//! Tests against servers of their own. `SLOCK_MODULE` names the module, and `redis-server` is on the `PATH`.
+
+mod cancelling;
+mod closing;
+mod cluster;
+mod errors;
+mod extending;
+mod holds;
+mod hooks;
+mod lost_replies;
+mod proxy;
+mod quorum;
+mod runtimes;
+mod server;
+mod waiting;
+mod watchdog;

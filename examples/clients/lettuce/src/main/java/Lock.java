@@ -1,0 +1,145 @@
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.output.ComplexData;
+import io.lettuce.core.output.ComplexOutput;
+import io.lettuce.core.output.IntegerOutput;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolKeyword;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Collectors;
+
+/**
+ * A lock by Lettuce: wait, work and release; give up a wait; look.
+ *
+ * <p>Usage: java Lock port key work counter | give-up | info
+ *
+ * <p>Work adds one to the counter. A wait is given up when standard input ends.
+ */
+class Lock {
+    static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1);
+
+    enum Command implements ProtocolKeyword {
+        LOCK, UNLOCK, CANCEL, INFO;
+
+        @Override
+        public byte[] getBytes() {
+            return ("SLOCK." + name()).getBytes(StandardCharsets.US_ASCII);
+        }
+    }
+
+    final RedisClient client;
+    final StatefulRedisConnection<String, String> commands;
+
+    Lock(int port) {
+        client = RedisClient.create("redis://127.0.0.1:" + port);
+        commands = client.connect();
+    }
+
+    /** Returns the fence, or 0 when the wait is over. When it throws, neither hold nor request is left. */
+    long acquire(String key, String token) throws InterruptedException, ExecutionException {
+        try (var waiting = client.connect()) { // for this wait and nothing else
+            waiting.setTimeout(LONGEST_WAIT.plusSeconds(5));
+            var request = arguments(key, token).add(TTL.toMillis()).add("WAIT").add(LONGEST_WAIT.toMillis());
+            var answer = waiting.async().dispatch(Command.LOCK, integer(), request);
+            try {
+                return answer.get();
+            } catch (InterruptedException | ExecutionException problem) {
+                // In another thread, so that a second interrupt does not stop it.
+                CompletableFuture.runAsync(() -> giveUp(answer, key, token)).join();
+                throw problem;
+            }
+        }
+    }
+
+    void giveUp(Future<Long> answer, String key, String token) {
+        while (!answer.isDone()) { // SLOCK.CANCEL does not find a request that is still on its way
+            ask(Command.CANCEL, key, token);
+            LockSupport.parkNanos(Duration.ofMillis(10).toNanos());
+        }
+        ask(Command.CANCEL, key, token); // after a time-out of Lettuce the request is still there
+        ask(Command.UNLOCK, key, token);
+    }
+
+    long ask(Command command, String key, String token) {
+        return commands.sync().dispatch(command, integer(), arguments(key, token));
+    }
+
+    static IntegerOutput<String, String> integer() {
+        return new IntegerOutput<>(StringCodec.UTF8);
+    }
+
+    static CommandArgs<String, String> arguments(String key, String argument) {
+        return new CommandArgs<>(StringCodec.UTF8).addKey(key).add(argument);
+    }
+
+    /** Tells the mode, the fence and the tokens of the holders. */
+    String info(String key) {
+        var output = new ComplexOutput<>(StringCodec.UTF8, data -> data);
+        ComplexData reply = commands.sync().dispatch(Command.INFO, output, arguments(key, "FULL"));
+        if (reply == null) {
+            return "nobody";
+        }
+        var lock = reply.getDynamicMap();
+        var holders = ((ComplexData) lock.get("holders")).getDynamicList().stream();
+        var tokens = holders.map(holder -> (String) ((ComplexData) holder).getDynamicMap().get("token"));
+        return lock.get("mode") + " " + lock.get("fence") + " " + tokens.collect(Collectors.joining(","));
+    }
+
+    void work(String key, String counter) throws Exception {
+        var token = UUID.randomUUID().toString();
+        if (acquire(key, token) == 0) {
+            throw new TimeoutException("the wait is over");
+        }
+        try {
+            var value = commands.sync().get(counter);
+            commands.sync().set(counter, String.valueOf(value == null ? 1 : Long.parseLong(value) + 1));
+        } finally {
+            ask(Command.UNLOCK, key, token);
+        }
+    }
+
+    void waitUntilTheInputEnds(String key) throws Exception {
+        var me = Thread.currentThread();
+        var input = new Thread(() -> {
+            try (InputStream in = System.in) {
+                in.transferTo(OutputStream.nullOutputStream());
+            } catch (java.io.IOException problem) {
+                throw new java.io.UncheckedIOException(problem);
+            }
+            me.interrupt();
+        });
+        input.setDaemon(true);
+        input.start();
+        try {
+            acquire(key, UUID.randomUUID().toString());
+        } catch (InterruptedException expected) {
+            return;
+        }
+        throw new AssertionError("not given up");
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        var lock = new Lock(Integer.parseInt(arguments[0]));
+        var key = arguments[1];
+        try {
+            switch (arguments[2]) {
+                case "work" -> lock.work(key, arguments[3]);
+                case "give-up" -> lock.waitUntilTheInputEnds(key);
+                case "info" -> System.out.println(lock.info(key));
+                default -> throw new IllegalArgumentException(arguments[2]);
+            }
+        } finally {
+            lock.client.shutdown(Duration.ZERO, Duration.ofSeconds(1));
+        }
+    }
+}

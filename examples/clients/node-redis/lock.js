@@ -1,0 +1,94 @@
+// A lock by node-redis: wait, work and release; give up a wait; look.
+//
+// Usage: node lock.js port key work counter | give-up | info
+// Work adds one to the counter. A wait is given up when standard input ends.
+
+import { randomUUID } from 'node:crypto';
+import { setTimeout } from 'node:timers/promises';
+import { createClient, createClientPool, ErrorReply } from 'redis';
+
+const TTL_MS = 30_000;
+const WAIT_MS = 60_000;
+
+const [port, key, task, counter] = process.argv.slice(2);
+const url = `redis://127.0.0.1:${port}`;
+
+const commands = createClient({ url });
+// For WAIT and nothing else: so many can wait at once.
+const waiting = createClientPool({ url }, { maximum: 100 });
+for (const client of [commands, waiting]) {
+  client.on('error', () => {}); // without it a lost connection ends the process
+  await client.connect();
+}
+
+// The fence, or 0 when the wait is over. When it throws, neither a hold nor a request is left.
+async function acquire(key, token, signal) {
+  signal?.throwIfAborted();
+  let answered = false;
+  // node-redis cannot take back what it has sent. So the server has to end the wait.
+  const cancel = async () => {
+    while (!answered) { // SLOCK.CANCEL does not find a request that is still on its way
+      await insist('SLOCK.CANCEL', key, token).catch(() => {});
+      await setTimeout(10);
+    }
+  };
+  signal?.addEventListener('abort', cancel);
+  try {
+    const request = ['SLOCK.LOCK', key, token, `${TTL_MS}`, 'WAIT', `${WAIT_MS}`];
+    const fence = await waiting.sendCommand(request).finally(() => { answered = true; });
+    signal?.throwIfAborted();
+    return fence;
+  } catch (error) {
+    await insist('SLOCK.CANCEL', key, token);
+    await insist('SLOCK.UNLOCK', key, token);
+    throw error;
+  } finally {
+    signal?.removeEventListener('abort', cancel);
+  }
+}
+
+// For commands that may be sent twice: node-redis does not do so after a lost connection.
+async function insist(...command) {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await commands.sendCommand(command);
+    } catch (error) {
+      if (tries === 5 || error instanceof ErrorReply) throw error;
+    }
+  }
+}
+
+async function work() {
+  const token = randomUUID();
+  if (!(await acquire(key, token))) throw new Error('the wait is over');
+  try {
+    await commands.set(counter, Number(await commands.get(counter)) + 1);
+  } finally {
+    await insist('SLOCK.UNLOCK', key, token);
+  }
+}
+
+async function waitUntilTheInputEnds() {
+  const controller = new AbortController();
+  process.stdin.resume().once('end', () => controller.abort());
+  try {
+    await acquire(key, randomUUID(), controller.signal);
+  } catch (error) {
+    if (error !== controller.signal.reason) throw error;
+    return;
+  }
+  throw new Error('not given up');
+}
+
+// The mode, the fence and the tokens of the holders.
+async function info() {
+  const lock = await commands.sendCommand(['SLOCK.INFO', key, 'FULL']);
+  if (lock === null) return 'nobody';
+  return `${lock.mode} ${lock.fence} ${lock.holders.map((holder) => holder.token)}`;
+}
+
+if (task === 'work') await work();
+if (task === 'give-up') await waitUntilTheInputEnds();
+if (task === 'info') console.log(await info());
+commands.destroy();
+waiting.destroy();

@@ -1,0 +1,118 @@
+// A lock by rueidis: wait, work and release; give up a wait; look.
+//
+// Usage: lock port key work counter | give-up | info
+// Work adds one to the counter. A wait is given up when standard input ends.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const ttl, longestWait = 30 * time.Second, time.Minute
+
+type locks struct{ rueidis.Client }
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// acquire returns the fence, or 0 when the wait is over. On an error neither a hold nor a request is left.
+func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
+	answered, answer := context.WithCancel(context.Background())
+	stop := context.AfterFunc(ctx, func() { l.cancel(answered, key, token) })
+	// Blocking gives the wait a connection of its own, without a time-out.
+	request := l.B().Arbitrary("SLOCK.LOCK").Keys(key).
+		Args(token, milliseconds(ttl), "WAIT", milliseconds(longestWait)).Blocking()
+	// The end of ctx would close the connection, which does not take back a grant.
+	fence, err := l.Do(context.WithoutCancel(ctx), request).AsInt64()
+	answer()
+	stop()
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return 0, errors.Join(err, l.ask("SLOCK.CANCEL", key, token), l.ask("SLOCK.UNLOCK", key, token))
+	}
+	return fence, nil
+}
+
+// cancel repeats SLOCK.CANCEL, which does not find a request that is still on its way.
+func (l locks) cancel(answered context.Context, key, token string) {
+	for answered.Err() == nil {
+		l.ask("SLOCK.CANCEL", key, token)
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// ask is for commands that may be sent twice. After a lost connection rueidis does so only when told to.
+func (l locks) ask(name, key, token string) error {
+	command := l.B().Arbitrary(name).Keys(key).Args(token).Build().ToRetryable()
+	return l.Do(context.Background(), command).Error()
+}
+
+// info tells the mode, the fence and the tokens of the holders.
+func (l locks) info(ctx context.Context, key string) (string, error) {
+	reply, err := l.Do(ctx, l.B().Arbitrary("SLOCK.INFO").Keys(key).Args("FULL").Build()).ToAny()
+	if rueidis.IsRedisNil(err) {
+		return "nobody", nil
+	} else if err != nil {
+		return "", err
+	}
+	lock := reply.(map[string]any)
+	var tokens []string
+	for _, holder := range lock["holders"].([]any) {
+		tokens = append(tokens, holder.(map[string]any)["token"].(string))
+	}
+	return fmt.Sprint(lock["mode"], " ", lock["fence"], " ", strings.Join(tokens, ",")), nil
+}
+
+func (l locks) work(ctx context.Context, key, counter string) error {
+	token := rand.Text()
+	fence, err := l.acquire(ctx, key, token)
+	if err != nil {
+		return err
+	} else if fence == 0 {
+		return errors.New("the wait is over")
+	}
+	value, _ := l.Do(ctx, l.B().Get().Key(counter).Build()).AsInt64()
+	err = l.Do(ctx, l.B().Set().Key(counter).Value(strconv.FormatInt(value+1, 10)).Build()).Error()
+	return errors.Join(err, l.ask("SLOCK.UNLOCK", key, token))
+}
+
+func (l locks) waitUntilTheInputEnds(key string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { io.Copy(io.Discard, os.Stdin); cancel() }()
+	_, err := l.acquire(ctx, key, rand.Text())
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return fmt.Errorf("not given up: %w", err)
+}
+
+func main() {
+	ctx, key := context.Background(), os.Args[2]
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"127.0.0.1:" + os.Args[1]}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	locks := locks{client}
+	switch os.Args[3] {
+	case "work":
+		err = locks.work(ctx, key, os.Args[4])
+	case "give-up":
+		err = locks.waitUntilTheInputEnds(key)
+	case "info":
+		var text string
+		text, err = locks.info(ctx, key)
+		fmt.Println(text)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,240 @@
+"""The page about client libraries: its code is that of the programs in examples/clients, and they work.
+
+`scripts/clients-examples` fetches what they need. Nothing is fetched here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from harness import Server, wait_until
+from harness.docs import DOCS, Block, blocks, sections, table
+from harness.examples import go_program, java_program, node_program
+from harness.settings import REPOSITORY
+
+pytestmark = pytest.mark.programs
+
+PAGE = DOCS / "clients.md"
+EXAMPLES = REPOSITORY / "examples/clients"
+STEP_SECONDS = 45
+HOUR = 3_600_000
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+# --- the programs
+
+
+def _command(folder: Path, directory: Path) -> list[str]:
+    """What runs the program of a folder, which is built into the directory where it has to be."""
+    if (folder / "go.mod").exists():
+        return go_program(folder, directory)
+    if (folder / "package.json").exists():
+        return node_program(folder / "lock.js")
+    if (folder / "pom.xml").exists():
+        return java_program(folder, directory)
+    return [sys.executable, str(folder / "lock.py")]
+
+
+@pytest.fixture(scope="module", params=sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir()))
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return _command(EXAMPLES / request.param, tmp_path_factory.mktemp(request.param))
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(server: Server, program: list[str]) -> Iterator[Start]:
+    """Starts the program on the lock `job`."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*program, str(server.port), "job", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=_die_with_parent,
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """Ends the input of the program, waits for its end, and gives its output."""
+    output, errors = process.communicate(timeout=STEP_SECONDS)
+    assert process.returncode == 0, errors
+    return output.strip()
+
+
+def _wait_for_waiters(client: redis.Redis, count: int) -> None:
+    wait_until(lambda: client.info("slock")["slock_waiters"] == count, STEP_SECONDS, f"{count} to wait")
+
+
+def _hold(client: redis.Redis) -> None:
+    assert client.execute_command("SLOCK.LOCK", "job", "another", HOUR) > 0
+
+
+def _let_go(client: redis.Redis) -> None:
+    assert client.execute_command("SLOCK.UNLOCK", "job", "another") == 1
+
+
+def _is_unused(client: redis.Redis) -> bool:
+    return client.execute_command("SLOCK.INFO", "job") is None
+
+
+def test_those_that_wait_work_one_after_the_other(client: redis.Redis, start: Start) -> None:
+    _hold(client)
+    contenders = [start("work", "counter") for _ in range(3)]
+    _wait_for_waiters(client, 3)
+    _let_go(client)
+    for contender in contenders:
+        _end(contender)
+    assert int(client.get("counter")) == 3
+    assert _is_unused(client)
+
+
+def test_a_wait_that_is_given_up_leaves_nothing(client: redis.Redis, start: Start) -> None:
+    _hold(client)
+    waiting = start("give-up")
+    _wait_for_waiters(client, 1)
+    _end(waiting)
+    assert client.info("slock")["slock_waiters"] == 0
+    _let_go(client)
+    assert _is_unused(client)
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_request_that_arrives_after_the_cancel_leaves_nothing(
+    client: redis.Redis, start: Start, is_free: bool
+) -> None:
+    """The server puts the request off, which changes data, and answers SLOCK.CANCEL, which does not.
+
+    Then the connection that cancels is cut too.
+    """
+    if not is_free:
+        _hold(client)
+    client.config_resetstat()
+    client.client_pause(HOUR, all=False)
+    try:
+        waiting = start("give-up")
+        wait_until(
+            lambda: [one for one in client.client_list() if one["cmd"] == "slock.lock"],
+            STEP_SECONDS,
+            "the request to be put off",
+        )
+        waiting.stdin.close()
+        wait_until(lambda: _calls(client, "slock.cancel") >= 3, STEP_SECONDS, "SLOCK.CANCEL to be repeated")
+        for one in client.client_list():
+            if one["cmd"] == "slock.cancel":
+                client.client_kill_filter(_id=one["id"])
+    finally:
+        client.client_unpause()
+    waiting.stdin = None
+    _end(waiting)
+    assert client.info("slock")["slock_waiters"] == 0
+    if not is_free:
+        _let_go(client)
+    assert _is_unused(client)
+
+
+def _calls(client: redis.Redis, command: str) -> int:
+    return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+
+def test_a_wait_whose_connection_is_cut_leaves_nothing(client: redis.Redis, start: Start) -> None:
+    """The program fails, or its library asks again."""
+    _hold(client)
+    contender = start("work", "counter")
+    _wait_for_waiters(client, 1)
+    (waiting,) = (one["id"] for one in client.client_list() if "b" in one["flags"])
+    client.client_kill_filter(_id=waiting)
+
+    def has_gone_on() -> bool:
+        again = [one for one in client.client_list() if "b" in one["flags"] and one["id"] != waiting]
+        return contender.poll() is not None or bool(again)
+
+    wait_until(has_gone_on, STEP_SECONDS, "the program to end or to ask again")
+    _let_go(client)
+    contender.communicate(timeout=STEP_SECONDS)
+    assert client.info("slock")["slock_waiters"] == 0
+    assert _is_unused(client)
+    assert int(client.get("counter") or 0) == (contender.returncode == 0)
+
+
+def test_it_tells_who_holds(client: redis.Redis, start: Start) -> None:
+    assert _end(start("info")) == "nobody"
+    client.execute_command("SLOCK.RLOCK", "job", "alice", HOUR)
+    fence = client.execute_command("SLOCK.RLOCK", "job", "bob", HOUR)
+    assert fence > 2**50
+    assert _end(start("info")) == f"read {fence} alice,bob"
+
+
+# --- the page
+
+
+def _code() -> list[Block]:
+    return [block for block in blocks(PAGE) if block.language in ("go", "js", "java", "python")]
+
+
+def _name(block: Block) -> str:
+    """The folder of the library under whose heading the block stands."""
+    return block.heading.lower()
+
+
+def _sources() -> list[Path]:
+    return [path for name in ("main.go", "lock.js", "Lock.java", "lock.py") for path in _own_files(name)]
+
+
+def _own_files(pattern: str) -> list[Path]:
+    foreign = {"node_modules", "target"}
+    return [path for path in sorted(EXAMPLES.rglob(pattern)) if not foreign & set(path.parts)]
+
+
+@pytest.mark.parametrize("block", _code(), ids=str)
+def test_the_code_of_the_page_is_that_of_its_program(block: Block) -> None:
+    """Under the heading of a library stand parts of its program, in one piece each."""
+    (source,) = (path for path in _sources() if path.relative_to(EXAMPLES).parts[0] == _name(block))
+    lines, shown = source.read_text().splitlines(), block.text.splitlines()
+    parts = ("\n".join(lines[start : start + len(shown)]) for start in range(len(lines)))
+    assert any(textwrap.dedent(part) == block.text for part in parts), f"{block} is not in {source}"
+
+
+def test_every_program_is_on_the_page() -> None:
+    assert {_name(block) for block in _code()} == {path.name for path in EXAMPLES.iterdir() if path.is_dir()}
+
+
+def test_the_versions_of_the_page_are_those_of_the_programs() -> None:
+    told = {row[0].lower(): row[1] for row in table(sections(PAGE)["Versions"])}
+    patterns = {
+        "go.mod": r"^require github\.com/\S+ v(\S+)$",
+        "package.json": r'"(?:redis|ioredis)": "([^"]+)"',
+        "pom.xml": r"<artifactId>(?:jedis|lettuce-core)</artifactId>\s*<version>([^<]+)<",
+        "requirements.txt": r"^redis==(\S+)$",
+    }
+    pinned = {}
+    for name, pattern in patterns.items():
+        for path in _own_files(name):
+            (version,) = re.findall(pattern, path.read_text(), re.MULTILINE)
+            pinned[path.parent.name] = version.removesuffix(".RELEASE")
+    assert told == pinned
