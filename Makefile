@@ -7,19 +7,19 @@ SLOCK_SOAK_SECONDS ?= 60
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-servers soak faults bench lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-servers clients-examples soak faults bench lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PORT=6379             the port of make run"
 	@echo "  SERVER=path           the server that run, demo, test, soak and bench start (Redis 7.0+, Valkey 7.2+)"
 	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
 	@echo "  FAULTS=\"03 17\"        a part of make faults, by number"
-	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest, queues, notify"
+	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest, queues, notify, clients"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
@@ -33,11 +33,20 @@ run: build ## Start a server with the module, in the foreground, on 127.0.0.1:PO
 demo: build ## Play a short story on a private server: locks, a crash, a replica
 	@.venv/bin/python scripts/demo.py
 
-test: build ## Run every test: the Rust crates, then the module in a server
+test: build ## Run every test: the Rust crates, the module in a server, the client libraries
 	@scripts/test
+
+test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
+	@scripts/test-clients
+
+test-go: build ## Run the tests of the Go library only
+	@scripts/test-clients go
 
 test-servers: build ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
 	@scripts/test-servers
+
+clients-examples: ## Fetch and build the examples in other languages, which make test then runs
+	@scripts/clients-examples
 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak

@@ -197,5 +197,5 @@ def test_what_a_page_names_exists(page: Path) -> None:
     """Its commands, and the languages of its blocks."""
     named = {name.lower() for name in re.findall(r"SLOCK\.[A-Z]+", page.read_text())}
     assert named - {"slock.m"} <= set(NAMES)
-    known = {"redis", "syntax", "python", "lua", "sql", "sh", "text", "conf", "yaml"}
+    known = {"redis", "syntax", "python", "lua", "sql", "go", "java", "js", "sh", "text", "conf", "yaml"}
     assert {block.language for block in blocks(page)} <= known
