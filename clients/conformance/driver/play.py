@@ -236,7 +236,8 @@ class Play:
             case "let go":
                 proxy.let_go()
             case "hits":
-                self._look(step, proxy.hits)
+                # The server executes a command, or the library goes on, before the proxy has counted.
+                self._look({**step, "until": True}, proxy.hits)
             case action:
                 proxy.add(action, step["of"], step.get("times", 1))
 
