@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from conftest import Pair
@@ -173,7 +175,7 @@ def test_a_primary_whose_snapshots_fail_grants_nothing(make_server: MakeServer) 
     _refuses_writes(line, "MISCONF", "stop-writes-on-bgsave-error", "yes", "no")
 
 
-# --- a great many keys, and a crowd that waits
+# --- deadlines far away, a great many keys, and a crowd that waits
 
 
 def test_many_expiring_keys_do_not_hide_a_deadline(make_server: MakeServer) -> None:
@@ -190,6 +192,26 @@ def test_many_expiring_keys_do_not_hide_a_deadline(make_server: MakeServer) -> N
         at_once(server, command)
         assert waiting.fence()
         line.release("waiting")
+
+
+@pytest.mark.parametrize("ttl", [HOUR, 24 * HOUR], ids=["an hour", "a day"])
+def test_the_server_sleeps_until_a_deadline_that_is_far_away(make_server: MakeServer, ttl: int) -> None:
+    """Redis 7.0 computes with 32 bits when its first module timer is due, in microseconds."""
+    line = Line(make_server())
+    assert line.locks.lock(KEY, HOLDER, ttl)
+    waiting = line.write("waiting")
+    # A timer that is due, after which the server computes when the next one is.
+    assert line.write("impatient", wait=1).reply() == 0
+    before = _cpu_seconds(line)
+    time.sleep(0.5)
+    assert _cpu_seconds(line) - before < 0.1, "the server does not sleep"
+    line.release(HOLDER)
+    waiting.fence()
+
+
+def _cpu_seconds(line: Line) -> float:
+    used = line.client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
 def test_a_crowd_waits_through_a_rewrite_and_a_full_sync(make_server: MakeServer) -> None:

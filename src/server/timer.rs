@@ -29,9 +29,14 @@ pub fn own_ctx() -> OwnCtx<'static> {
     unsafe { OwnCtx::from_raw(module_ctx()) }
 }
 
-/// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop.
+/// No timer is set for longer. Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits: from 36
+/// minutes on that may be a moment that has passed, and the server does not sleep until then.
+const LONGEST_MS: u64 = 1_800_000;
+
+/// Calls `callback` once, `after_ms` from now, at the end of a turn of the event loop. Where that is more than half an
+/// hour, it is called then.
 pub fn start_timer(after_ms: u64, callback: fn(OwnCtx<'_>)) -> TimerId {
-    let after_ms = i64::try_from(after_ms).unwrap_or(i64::MAX / 2000);
+    let after_ms = after_ms.min(LONGEST_MS).cast_signed();
     api!(RedisModule_CreateTimer(module_ctx(), after_ms, Some(on_timer), callback as *mut c_void))
 }
 
