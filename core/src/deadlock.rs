@@ -57,6 +57,9 @@ pub(crate) fn closed_by(
     has_ended: &dyn Fn(u64, LockIdRef<'_>) -> bool,
 ) -> Option<Cycle> {
     let waiter = waitlist.get(request)?;
+    if leads_nowhere(waiter, waitlist, store, now_unix_ms) {
+        return None;
+    }
     // What else the token waits for closes no cycle now, unless others have just come to wait for
     // this request: an upgrade goes before those who are there.
     let is_upgrade = waiter.want == Want::Upgrade;
@@ -68,6 +71,15 @@ pub(crate) fn closed_by(
         return None;
     }
     search.run(store)
+}
+
+/// Whether all whom this request waits for wait for nobody else: it stands in one queue, which nobody leads out of, for a
+/// lock whose writer does not wait. So it is for most, and a search would find no more, at a price.
+fn leads_nowhere(waiter: &Waiter, waitlist: &Waitlist, store: &mut impl LockStore, now_unix_ms: u64) -> bool {
+    let [id] = *waiter.queues else { return false };
+    let Some(queue) = waitlist.queue(id).filter(|queue| !queue.has_multi_edge()) else { return false };
+    let Some(lock) = store.peek(queue.lock.as_ref()) else { return false };
+    lock.mode() == Mode::Write && waitlist.tokens_holding(lock, now_unix_ms).next().is_none()
 }
 
 /// A shortest cycle through the owner of this request, by whichever of its requests. Its steps begin with the

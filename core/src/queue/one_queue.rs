@@ -135,6 +135,11 @@ impl Queue {
         self.own_holds.iter().copied()
     }
 
+    /// Whether anybody leads out of this queue.
+    pub(crate) fn has_multi_edge(&self) -> bool {
+        !self.multi_edge.is_empty()
+    }
+
     /// The multi-edge requests of this token.
     pub(crate) fn multi_edge_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
         let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
