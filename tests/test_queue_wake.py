@@ -15,8 +15,9 @@ from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
 from harness.waiting import HOUR, Line, at_once, blocked_clients, serve_in_order, wait_unblocked
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def waking() -> Iterator[Server]:
+    """Fresh: a timer that is left of earlier waits would wake, too."""
     server = Server(name="waking", hz=1, dynamic_hz=False).start()
     yield server
     server.stop()
@@ -25,9 +26,7 @@ def waking() -> Iterator[Server]:
 
 @pytest.fixture
 def line(waking: Server) -> Iterator[Line]:
-    waking.client().flushall()
     yield Line(waking)
-    waking.client().execute_command("DEBUG", "SET-ACTIVE-EXPIRE", 1)
     waking.check()
 
 
