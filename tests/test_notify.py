@@ -462,6 +462,19 @@ def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
     assert line.client.delete("elsewhere") == 1 and again.fence() and again.messages() == []
 
 
+def test_of_many_channels_those_without_a_subscriber_are_found(line: Line) -> None:
+    line.locks.lock(KEY, HOLDER, HOUR)
+    stays, goes, asking = line.server.raw(), line.server.raw(), line.server.raw()
+    channels, before = [b"many-%d" % number for number in range(300)], count(line, "unheard")
+    for number, channel in enumerate(channels):
+        (goes if number % 3 else stays).ok("SSUBSCRIBE", channel)
+        assert asking.ok(*LOCK[:2], channel, HOUR, "WAIT", 0, "NOTIFY", channel, "tag") is None
+    goes.close()
+    wait_for_waiters(line, 100)
+    assert line.queued() == [channel.decode() for channel in channels[::3]]
+    assert count(line, "unheard") - before == 200
+
+
 def test_who_listened_at_the_last_grant_is_asked_again_at_the_next(line: Line, me: Listener) -> None:
     """The subscription ends in the very turn in which the lock comes free."""
     line.locks.lock(KEY, HOLDER, HOUR)

@@ -17,7 +17,7 @@ use slock_core::WaitResult;
 use crate::errors::error_reply;
 use crate::keyspace::Keyspace;
 use crate::server::{OwnCtx, Reply, now};
-use crate::state::{self, Runtime, Schedule, WriteBlock, has_subscriber, try_with_runtime};
+use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime, without_subscriber};
 
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
@@ -39,6 +39,9 @@ const PROBE_EVERY_MS: u64 = 1000;
 /// How often it is looked whether somebody has subscribed to the channels on which requests are answered. No server tells
 /// its modules that a subscription ends.
 const SUBSCRIBERS_EVERY_MS: u64 = 500;
+
+/// About so many channels the server is asked at once. The question costs more than a channel in it.
+const CHANNELS_AT_ONCE: usize = 64;
 
 /// Such a look takes so long at a time, and pauses so long in between.
 const PROBE_SLICE: Duration = Duration::from_micros(500);
@@ -101,12 +104,15 @@ impl Runtime {
         if is_replica {
             self.restored.clear();
             self.reschedule_if_resigning();
+            self.schedule_end_of_watch();
         } else if follows {
             self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS);
         } else {
             match block {
                 None => self.reschedule(now),
-                Some(_) if !self.has_work() && self.manager.waitlist().is_empty() => {}
+                Some(_) if !self.has_work() && self.manager.waitlist().is_empty() => {
+                    self.schedule_end_of_watch();
+                }
                 Some(WriteBlock::Paused) => self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS),
                 // Time-outs come at their moment; whatever else is to be done waits.
                 Some(WriteBlock::Refused) => {
@@ -116,6 +122,13 @@ impl Runtime {
                     );
                 }
             }
+        }
+    }
+
+    /// Nobody waits: the server need not say any more when it sleeps.
+    fn schedule_end_of_watch(&mut self) {
+        if let Some(at_ms) = state::with(|state| state.sleep_watch.next_due_ms()) {
+            self.schedule_retry(at_ms);
         }
     }
 
@@ -132,20 +145,21 @@ impl Runtime {
             return;
         }
         let started = Instant::now();
-        while let Some(channel) =
-            self.manager.waitlist().next_channel(self.subscribers.after.as_deref()).cloned()
-        {
-            if started.elapsed() >= PROBE_SLICE {
-                self.subscribers.next_ms = now_ms + PROBE_PAUSE_MS;
+        while started.elapsed() < PROBE_SLICE {
+            let after = self.subscribers.after.as_deref();
+            let some: Vec<_> =
+                self.manager.waitlist().channels(after).take(CHANNELS_AT_ONCE).cloned().collect();
+            let Some(last) = some.last() else {
+                self.subscribers.after = None;
+                self.subscribers.next_ms = now_ms + SUBSCRIBERS_EVERY_MS;
                 return;
+            };
+            self.subscribers.after = Some(last.clone());
+            for channel in without_subscriber(&some) {
+                self.manager.channel_closed(channel);
             }
-            if !has_subscriber(&channel) {
-                self.manager.channel_closed(&channel);
-            }
-            self.subscribers.after = Some(channel);
         }
-        self.subscribers.after = None;
-        self.subscribers.next_ms = now_ms + SUBSCRIBERS_EVERY_MS;
+        self.subscribers.next_ms = now_ms + PROBE_PAUSE_MS;
     }
 
     /// Goes on looking for names that this node of a cluster serves no more.

@@ -1,6 +1,7 @@
 //! Sharded channels: who listens to them here, and sending them messages.
 
 use redis_module::raw;
+use smallvec::SmallVec;
 
 use super::api::api;
 use super::ctx::{Ctx, OwnCtx};
@@ -10,15 +11,25 @@ impl Ctx<'_> {
     /// Whether anybody on this server has subscribed to this channel by `SSUBSCRIBE`. The server counts the question in
     /// `commandstats`; there is no other way to ask.
     pub fn has_shard_subscriber(self, channel: Str<'_>) -> bool {
+        self.have_shard_subscribers(&[channel])[0]
+    }
+
+    /// The same of each of these channels.
+    pub fn have_shard_subscribers(self, channels: &[Str<'_>]) -> SmallVec<[bool; 1]> {
         let (pubsub, numsub) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
-        let reply = api!(RedisModule_Call(self.pointer(), pubsub, c"cs".as_ptr(), numsub, channel.pointer()));
+        let (first, length) = (channels.as_ptr(), channels.len());
+        let reply = api!(RedisModule_Call(self.pointer(), pubsub, c"cv".as_ptr(), numsub, first, length));
         if reply.is_null() {
-            return false;
+            return SmallVec::from_elem(false, length);
         }
-        let count = api!(RedisModule_CallReplyArrayElement(reply, 1));
-        let count = if count.is_null() { 0 } else { api!(RedisModule_CallReplyInteger(count)) };
+        // Of each channel its name and the number of its subscribers.
+        let count_at = |at: usize| {
+            let count = api!(RedisModule_CallReplyArrayElement(reply, 2 * at + 1));
+            if count.is_null() { 0 } else { api!(RedisModule_CallReplyInteger(count)) }
+        };
+        let are_heard = (0..length).map(|at| count_at(at) > 0).collect();
         api!(RedisModule_FreeCallReply(reply));
-        count > 0
+        are_heard
     }
 }
 

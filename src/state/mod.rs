@@ -38,7 +38,7 @@ pub use reset_watch::ResetWatch;
 pub use schedule::Schedule;
 pub use settings::{Settings, TTL_MAX_MS};
 pub use sleep_watch::SleepWatch;
-pub use waiting_clients::{WaitingClients, has_subscriber};
+pub use waiting_clients::{WaitingClients, without_subscriber};
 pub use write_gate::{WriteBlock, WriteGate};
 
 use crate::server::{Ctx, HandleKey, now};
@@ -188,7 +188,7 @@ impl Runtime {
     pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
         let probes = self.is_cluster && !self.manager.waitlist().is_empty();
         let probe_ms = probes.then_some(self.probe.next_ms);
-        let has_channels = self.manager.waitlist().next_channel(None).is_some();
+        let has_channels = self.manager.waitlist().channels(None).next().is_some();
         let channels_ms = has_channels.then_some(self.subscribers.next_ms);
         let idle_ms = with(|state| state.sleep_watch.next_due_ms());
         let due = [self.manager.next_due_ms(now), probe_ms, channels_ms, idle_ms];

@@ -78,11 +78,8 @@ impl SleepWatch {
 
     /// Runs a function of ours in a timer.
     pub fn in_timer<R>(&self, run: impl FnOnce() -> R) -> R {
-        let phase = self.phase.get();
-        if phase != Phase::Unknown {
-            self.phase.set(Phase::InTimer);
-            self.has_new_timer.set(false);
-        }
+        let phase = self.phase.replace(Phase::InTimer);
+        self.has_new_timer.set(false);
         let result = run();
         if self.phase.get() == Phase::InTimer {
             self.phase.set(phase);

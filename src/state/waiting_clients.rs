@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::blocked_clients::BlockedClients;
 use super::callers::Callers;
-use crate::server::{OwnedString, Reply, own_ctx};
+use crate::server::{OwnedString, Reply, Str, own_ctx};
 
 /// See the module.
 #[derive(Default)]
@@ -75,7 +75,10 @@ impl Clients for WaitingClients {
     }
 }
 
-/// Whether anybody on this server has subscribed to this channel.
-pub fn has_subscriber(channel: &[u8]) -> bool {
-    own_ctx().as_ctx().has_shard_subscriber(OwnedString::new(channel).as_str())
+/// Those of these channels that nobody on this server has subscribed to.
+pub fn without_subscriber(channels: &[Rc<[u8]>]) -> impl Iterator<Item = &[u8]> {
+    let names: Vec<OwnedString> = channels.iter().map(|channel| OwnedString::new(channel)).collect();
+    let names: Vec<Str<'_>> = names.iter().map(OwnedString::as_str).collect();
+    let are_heard = own_ctx().as_ctx().have_shard_subscribers(&names);
+    channels.iter().zip(are_heard).filter(|(_, is_heard)| !is_heard).map(|(channel, _)| &**channel)
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
 use super::request::{Answer, WaitResult};
+use super::serve_queues::RETRY_ENDED_MS;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
@@ -36,6 +37,8 @@ pub struct LockManager {
     pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
     pub(super) retry_ended_ms: Option<u64>,
+    /// How much later it is begun again if none can be ended.
+    pub(super) ended_pause_ms: u64,
     /// Queues to look at, the first that changed first. Each stands here once.
     pub(super) dirty: VecDeque<QueueId>,
     /// Databases all of whose queues have to be looked at.
@@ -73,6 +76,7 @@ impl Default for LockManager {
             ephemeral: EphemeralHolds::default(),
             not_served_up_to: None,
             retry_ended_ms: None,
+            ended_pause_ms: RETRY_ENDED_MS,
             dirty: VecDeque::new(),
             dirty_databases: VecDeque::new(),
             revisit: BTreeSet::new(),

@@ -23,8 +23,9 @@ pub trait TimeSlice: FnMut() -> Option<Timestamp> {}
 impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
 
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
-/// are tried again so much later.
-const RETRY_ENDED_MS: u64 = 500;
+/// are tried again so much later; each time after twice as long, up to a limit, as long as none can be ended.
+pub(super) const RETRY_ENDED_MS: u64 = 500;
+const RETRY_ENDED_MOST_MS: u64 = 8000;
 
 /// What is put off while queues have to be looked at has its turn after so many steps all the same.
 const AT_LEAST_EVERY: usize = 64;
@@ -69,12 +70,12 @@ impl LockManager {
             .into_iter()
             .chain(self.waitlist.next_own_hold_end_ms())
             .min()
-            .map(|wake_ms| now.monotonic_ms() + wake_ms.saturating_sub(now.unix_ms()));
+            .map(|wake_ms| now.monotonic_ms().saturating_add(wake_ms.saturating_sub(now.unix_ms())));
         let grace_ms = self.grace_until_ms.filter(|_| !self.waitlist.is_empty());
         let check_ms = self
             .ephemeral
             .next_check_ms()
-            .map(|check_ms| now.monotonic_ms() + check_ms.saturating_sub(now.unix_ms()));
+            .map(|check_ms| now.monotonic_ms().saturating_add(check_ms.saturating_sub(now.unix_ms())));
         let due = [wake_ms, grace_ms, check_ms, self.next_wait_end_ms(), self.retry_ended_ms];
         due.into_iter().flatten().min()
     }
@@ -120,6 +121,9 @@ impl LockManager {
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
         while slice().is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener()) {}
+        if self.waitlist.is_empty() {
+            self.forget_work();
+        }
     }
 
     /// Looks whether this node still serves the names that are waited for, one key for each request at
@@ -206,7 +210,8 @@ impl LockManager {
             // Whatever is left could not be ended: the cluster is down, say.
             self.not_served_up_to = None;
             if self.ephemeral.has_work() {
-                self.retry_ended_ms = Some(now.monotonic_ms() + RETRY_ENDED_MS);
+                self.retry_ended_ms = Some(now.monotonic_ms() + self.ended_pause_ms);
+                self.ended_pause_ms = (2 * self.ended_pause_ms).min(RETRY_ENDED_MOST_MS);
             }
             return false;
         };
@@ -220,6 +225,7 @@ impl LockManager {
                 Ok(Some(own)) if own.fence == fence => {
                     // It is there, as was just seen.
                     let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, &token, None);
+                    self.ended_pause_ms = RETRY_ENDED_MS;
                 }
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
                 // It has ended in another way.

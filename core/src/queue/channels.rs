@@ -80,10 +80,10 @@ impl Waitlist {
         self.waiters.insert(request, waiter);
     }
 
-    /// The first channel on which requests are answered after this one.
-    pub fn next_channel(&self, after: Option<&[u8]>) -> Option<&Rc<[u8]>> {
+    /// The channels on which requests are answered, in order, from after this one on.
+    pub fn channels(&self, after: Option<&[u8]>) -> impl Iterator<Item = &Rc<[u8]>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.channels.range::<[u8], _>((from, Bound::Unbounded)).next().map(|(channel, _)| channel)
+        self.channels.range::<[u8], _>((from, Bound::Unbounded)).map(|(channel, _)| channel)
     }
 
     /// Nobody listens to this channel any more.

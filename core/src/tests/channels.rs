@@ -69,7 +69,7 @@ fn what_nobody_would_hear_leaves_without_an_answer_and_the_next_is_served() {
         assert_eq!(scene.news(), ["C granted"]);
         assert_eq!(scene.queue("b"), Vec::<String>::new(), "all of the channel leave");
         assert_eq!(scene.manager.counters.unheard, 2);
-        assert!(scene.manager.waitlist().next_channel(None) == Some(&channel(2).into()));
+        assert!(scene.manager.waitlist().channels(None).next() == Some(&channel(2).into()));
     }
 }
 

@@ -272,7 +272,7 @@ impl SideBySide<'_> {
             assert!(due_in.is_some_and(|due_in| due_in <= in_ms), "needed in {in_ms} ms, due in {due_in:?}");
         }
         if self.has_ended_holds() {
-            assert!(due_in.is_some_and(|due_in| due_in <= 500), "due in {due_in:?}");
+            assert!(due_in.is_some_and(|due_in| due_in <= 8000), "due in {due_in:?}");
         }
     }
 

@@ -97,6 +97,19 @@ fn waits_can_be_ended_while_no_lock_may_be_changed() {
 }
 
 #[test]
+fn once_all_have_gone_nothing_is_left_to_do_for_them() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    for token in ["B", "C"] {
+        scene.waits_with("a", token, WRITE, TTL_MS, WaitPolicy::Timeout(10));
+    }
+    scene.now_ms += 10;
+    scene.manager.end_waits(&mut whole_turn(scene.now()));
+    assert_eq!(scene.news(), ["B timed out", "C timed out"]);
+    assert!(!scene.manager.has_work());
+}
+
+#[test]
 fn a_queue_that_is_looked_at_early_changes_nothing() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
