@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let held = request.acquire().await?;
     match request.run(|_| async { println!("never printed") }).await {
-        Err(Error::TimedOut) => println!("another has the lock"),
+        Err(Error::TimedOut { .. }) => println!("another has the lock"),
         other => other?,
     }
     held.release().await?;

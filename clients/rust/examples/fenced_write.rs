@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(write(&mut redis, next.fence(), "by the next owner").await?);
 
     // A careful program asks first. One that cannot know that it was stopped is refused by the fence.
-    assert!(matches!(stopped.check(), Err(Error::Lost(_))));
+    assert!(matches!(stopped.check(), Err(Error::Lost { .. })));
     assert!(!write(&mut redis, stopped.fence(), "late").await?);
     println!("the late write was refused");
 

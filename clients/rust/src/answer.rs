@@ -1,5 +1,7 @@
 //! What the server's answers mean.
 
+use std::io;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::Error;
@@ -112,6 +114,16 @@ fn of_code(code: String, error: RedisError) -> Failure {
         }
         _ => Failure::Final(error.into()),
     }
+}
+
+/// The error where a limit for an answer has passed.
+pub(crate) fn no_answer(who: &str) -> RedisError {
+    io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {who} in time")).into()
+}
+
+/// The error where a wait does not end because nobody listens for its end any more.
+pub(crate) fn listening_lost() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was lost on which waits end").into()
 }
 
 /// A message on the channel: what became of the request with this tag.

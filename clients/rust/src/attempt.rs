@@ -81,7 +81,6 @@ enum Asked {
     Granted { fence: i64, sent: Instant },
     Refused,
     TimedOut,
-    AskAgain,
 }
 
 pub(crate) struct Attempt<'a> {
@@ -99,6 +98,8 @@ pub(crate) struct Attempt<'a> {
     last: Option<Link>,
     unanswered: Vec<Link>,
     blocked: Option<Blocked>,
+    /// The error of the last question; nothing when it was answered.
+    last_error: Option<Error>,
     finished: bool,
 }
 
@@ -116,6 +117,7 @@ impl<'a> Attempt<'a> {
             last: None,
             unanswered: Vec::new(),
             blocked: None,
+            last_error: None,
             finished: false,
         }
     }
@@ -161,9 +163,12 @@ impl<'a> Attempt<'a> {
                 Some(deadline) => {
                     let asked = self.ask(once, Some(deadline));
                     let asked = tokio::time::timeout_at((deadline + LATE).into(), asked).await;
-                    asked.unwrap_or(Ok(Asked::TimedOut))
+                    asked.unwrap_or_else(|_| Err(Failure::Connection(answer::no_answer("the server"))))
                 }
             };
+            if let Ok(Asked::Granted { .. } | Asked::Refused | Asked::TimedOut) = asked {
+                self.last_error = None;
+            }
             let pause = match asked {
                 Ok(Asked::Granted { fence, sent }) => match self.confirm(fence, sent).await {
                     Ok(Some(granted)) => return Ok(Some(granted)),
@@ -173,7 +178,7 @@ impl<'a> Attempt<'a> {
                 Ok(Asked::Refused) if once => return Ok(None),
                 Ok(Asked::Refused) => match &self.inner.waiting {
                     Waiting::Poll(poll) => {
-                        let pause = poll.pause(polls).ok_or(Error::TimedOut)?;
+                        let pause = poll.pause(polls).ok_or_else(|| self.timed_out())?;
                         polls += 1;
                         pause
                     }
@@ -183,18 +188,14 @@ impl<'a> Attempt<'a> {
                         Duration::ZERO
                     }
                 },
-                Ok(Asked::TimedOut) => return Err(Error::TimedOut),
-                Ok(Asked::AskAgain) => {
-                    self.inner.servers.doubt();
-                    backoff.next()
-                }
+                Ok(Asked::TimedOut) => return Err(self.timed_out()),
                 Err(failure) => self.pause_after(failure, once, last_retry, &mut backoff)?,
             };
             if let Some(deadline) = deadline
                 && time_left(deadline) <= pause
             {
                 tokio::time::sleep_until(deadline.into()).await;
-                return Err(Error::TimedOut);
+                return Err(self.timed_out());
             }
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
@@ -202,8 +203,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    fn timed_out(&self) -> Error {
+        let keys = self.purpose.owner().keys.clone();
+        Error::TimedOut { keys, source: self.last_error.clone().map(Box::new) }
+    }
+
     fn pause_after(
-        &self,
+        &mut self,
         failure: Failure,
         once: bool,
         last_retry: Option<Instant>,
@@ -214,8 +220,10 @@ impl<'a> Attempt<'a> {
         }
         self.inner.servers.doubt();
         let pause = backoff.next();
+        let error = failure.into_error();
+        self.last_error = Some(error.clone());
         match last_retry {
-            Some(last) if once && time_left(last) < pause => Err(failure.into_error()),
+            Some(last) if once && time_left(last) < pause => Err(error),
             _ => Ok(pause),
         }
     }
@@ -303,7 +311,7 @@ impl<'a> Attempt<'a> {
                 Err(failure) => return Err(failure),
             };
             let Some((mut noted, channel)) = listening.note(route.slot(), inner.next_tag()) else {
-                return Ok(Asked::AskAgain);
+                return Err(Failure::Connection(answer::listening_lost()));
             };
             let link = node.link().await.map_err(answer::failure)?;
             let most = deadline.map(time_left);
@@ -335,7 +343,7 @@ impl<'a> Attempt<'a> {
                 }
                 None => {
                     self.doubtful = true;
-                    Ok(Asked::AskAgain)
+                    Err(Failure::Connection(answer::listening_lost()))
                 }
             };
         }

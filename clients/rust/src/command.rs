@@ -1,23 +1,30 @@
 //! The commands of the module.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, cmd};
 
-use crate::Mode;
+use crate::{Error, Mode};
 
 /// The keys of one request, and the token that asks for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    pub(crate) keys: Vec<String>,
+    pub(crate) keys: Arc<[String]>,
     pub(crate) token: String,
 }
 
 impl Owner {
-    /// The key that routes the commands in a cluster. Without keys the server refuses the command, wherever
-    /// it goes.
+    pub(crate) fn new(keys: Arc<[String]>, token: String) -> Result<Self, Error> {
+        if keys.is_empty() {
+            return Err(Error::InvalidArgument("at least one key is needed".into()));
+        }
+        Ok(Self { keys, token })
+    }
+
+    /// The key that routes the commands in a cluster.
     pub(crate) fn first_key(&self) -> &str {
-        self.keys.first().map_or("", String::as_str)
+        &self.keys[0]
     }
 }
 
@@ -69,12 +76,12 @@ impl Wait<'_> {
 /// The one-key command, or the one for many keys with their number.
 fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
     let mut command;
-    if let [key] = owner.keys.as_slice() {
+    if let [key] = &*owner.keys {
         command = cmd(one);
         command.arg(key);
     } else {
         command = cmd(many);
-        command.arg(owner.keys.len()).arg(&owner.keys);
+        command.arg(owner.keys.len()).arg(&*owner.keys);
     }
     command.arg(&owner.token);
     command
@@ -109,7 +116,7 @@ pub(crate) fn release(owner: &Owner, mode: Option<Mode>) -> Cmd {
         Some(Mode::Read) => command("SLOCK.RUNLOCK", "SLOCK.MUNLOCK", owner),
         None => {
             let mut command = cmd("SLOCK.MUNLOCK");
-            command.arg(owner.keys.len()).arg(&owner.keys).arg(&owner.token);
+            command.arg(owner.keys.len()).arg(&*owner.keys).arg(&owner.token);
             command
         }
     }

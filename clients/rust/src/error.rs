@@ -67,33 +67,39 @@ impl fmt::Display for Answer {
 }
 
 /// Everything that can go wrong.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The lock was not granted within the `wait` of the request, or the polling strategy came to its end.
-    #[error("the lock was not granted in time")]
-    TimedOut,
+    TimedOut {
+        /// The keys of the request.
+        keys: Arc<[String]>,
+        /// The last error, when the wait ended while the server could not be reached or answered errors. For
+        /// a quorum [`Error::QuorumMissed`], which says what each server answered. Nothing when others had
+        /// the lock.
+        source: Option<Box<Error>>,
+    },
     /// The hold ended before it was released. What it protects may have another owner by now.
-    #[error("the hold was lost: {0}")]
-    Lost(Reason),
+    Lost {
+        /// Why it ended.
+        reason: Reason,
+        /// The keys of the hold.
+        keys: Arc<[String]>,
+        /// The error of the last renewal, when that failed.
+        source: Option<Box<Error>>,
+    },
     /// The token holds nothing that could be adopted, upgraded or downgraded.
-    #[error("the token does not hold the lock")]
     NotHeld,
     /// The token holds the lock in the other mode. The text names the command that changes the mode.
-    #[error("{0}")]
     WrongMode(String),
     /// To wait would close a cycle of owners that wait for each other. The text names the cycle.
-    #[error("{0}")]
     Deadlock(String),
     /// As many requests wait on the server as its `slock.max-waiters` allows.
-    #[error("{0}")]
     QueueFull(String),
     /// Not enough servers of the quorum granted the lock. The answers are in the order in which the servers
     /// were given.
-    #[error("no majority: {}", join(.0))]
     QuorumMissed(Arc<[NodeAnswer]>),
     /// The hold did not reach as many replicas as `min_replicas` asks for, and was released.
-    #[error("the hold reached {reached} replicas, not {wanted}")]
     TooFewReplicas {
         /// How many replicas were asked for.
         wanted: u32,
@@ -101,28 +107,24 @@ pub enum Error {
         reached: u32,
     },
     /// The server does not know the commands of the module.
-    #[error(
-        "the server has not loaded the SLOCK module: start it with `--loadmodule /path/to/libslock.so`, \
-         or send `MODULE LOAD /path/to/libslock.so`"
-    )]
     ModuleNotLoaded,
     /// These locks were closed by [`Locks::close`](crate::Locks::close).
-    #[error("these locks were closed")]
     Closed,
     /// Upgrade and downgrade are for holds of one key.
-    #[error("a hold of several keys cannot change its mode")]
     SeveralKeys,
+    /// An argument with which nothing can be locked. The text says which one, and what it must be. Nothing
+    /// was sent.
+    InvalidArgument(String),
     /// An error of the server or of the connection, as the redis crate reports it.
-    #[error(transparent)]
-    Redis(#[from] RedisError),
+    Redis(RedisError),
 }
 
 impl Error {
     /// The name of the error, for logs and metrics: `TimedOut`, `Lost`, …
     pub fn name(&self) -> &'static str {
         match self {
-            Error::TimedOut => "TimedOut",
-            Error::Lost(_) => "Lost",
+            Error::TimedOut { .. } => "TimedOut",
+            Error::Lost { .. } => "Lost",
             Error::NotHeld => "NotHeld",
             Error::WrongMode(_) => "WrongMode",
             Error::Deadlock(_) => "Deadlock",
@@ -132,8 +134,58 @@ impl Error {
             Error::ModuleNotLoaded => "ModuleNotLoaded",
             Error::Closed => "Closed",
             Error::SeveralKeys => "SeveralKeys",
+            Error::InvalidArgument(_) => "InvalidArgument",
             Error::Redis(_) => "Redis",
         }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::TimedOut { keys, .. } => {
+                write!(f, "the lock of {} was not granted in time", keys.join(", "))
+            }
+            Error::Lost { reason, keys, .. } => {
+                write!(f, "the hold of {} was lost: {reason}", keys.join(", "))
+            }
+            Error::NotHeld => f.write_str("the token does not hold the lock"),
+            Error::WrongMode(text)
+            | Error::Deadlock(text)
+            | Error::QueueFull(text)
+            | Error::InvalidArgument(text) => f.write_str(text),
+            Error::QuorumMissed(answers) => write!(f, "no majority: {}", join(answers)),
+            Error::TooFewReplicas { wanted, reached } => {
+                write!(f, "the hold reached {reached} replicas, not {wanted}")
+            }
+            Error::ModuleNotLoaded => f.write_str(
+                "the server has not loaded the SLOCK module: start it with \
+                 `--loadmodule /path/to/libslock.so`, or send `MODULE LOAD /path/to/libslock.so`",
+            ),
+            Error::Closed => f.write_str("these locks were closed"),
+            Error::SeveralKeys => f.write_str("a hold of several keys cannot change its mode"),
+            Error::Redis(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    /// Gives an error of the redis crate as it is, so that it can be found by `downcast_ref`.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::TimedOut { source, .. } | Error::Lost { source, .. } => match source.as_deref()? {
+                Error::Redis(error) => Some(error),
+                other => Some(other),
+            },
+            Error::Redis(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Self {
+        Error::Redis(error)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::command::{self, Owner};
 use crate::lease::{Grant, Lease, counted};
 use crate::locks::Inner;
 use crate::node::Link;
-use crate::options::{LONGEST, Options};
+use crate::options::{LONGEST, Options, check_ttl};
 use crate::{Error, Mode, Reason, route};
 
 /// What all views of one hold share.
@@ -83,6 +83,7 @@ impl Hold {
             ttl: options.ttl,
             valid_until: granted.sent + counted(options.ttl),
             longest_lease: options.longest_lease,
+            keys: owner.keys.clone(),
             label: label.clone(),
             observer: inner.observer.clone(),
         });
@@ -226,7 +227,8 @@ impl HoldView {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold was lost, [`Error::NotHeld`] when it was released.
+    /// [`Error::Lost`] when the hold was lost, with the error of the last renewal if that failed;
+    /// [`Error::NotHeld`] when it was released.
     pub fn check(&self) -> Result<(), Error> {
         self.core.lease.check()
     }
@@ -236,7 +238,9 @@ impl HoldView {
         self.core.lease.reason()
     }
 
-    /// Ends when the hold is lost, and gives why. It does not end when the hold is released.
+    /// Ends when the hold is lost, and gives why. It never ends when the hold is released: have it in
+    /// `select!` beside the work, not in a task of its own. [`HoldView::check`] then gives the error, with its
+    /// cause.
     pub async fn lost(&self) -> Reason {
         self.core.lease.lost().await
     }
@@ -257,8 +261,10 @@ impl HoldView {
     /// # Errors
     ///
     /// [`Error::Lost`] when the hold is gone, or when no answer came as long as it was valid.
+    /// [`Error::InvalidArgument`] for a ttl below 2 ms: the hold stays as it is.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         let core = &self.core;
+        check_ttl(ttl)?;
         self.may_change()?;
         let _rescheduled = core.inner.watchdog.reschedule_later(core.watched.get(), core);
         let _changing = core.changing.lock().await;
@@ -301,7 +307,7 @@ impl HoldView {
         let deadline = wait.map(|wait| Instant::now() + wait);
         let granted = match attempt.run(End::At(deadline)).await {
             Ok(Some(granted)) => granted,
-            Ok(None) => return Err(Error::TimedOut),
+            Ok(None) => return Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None }),
             Err(error) => {
                 if let Error::NotHeld = error {
                     core.lease.lose(Reason::Gone);
@@ -348,10 +354,19 @@ impl HoldView {
         Ok(fence)
     }
 
+    /// The error for work whose hold was not there any more when it was released.
+    pub(crate) fn lost_or_gone(&self) -> Error {
+        let lease = &self.core.lease;
+        lease.lost_error(lease.reason().unwrap_or(Reason::Gone))
+    }
+
     /// An error that lasted until the hold was over is a loss.
     fn unless_lost<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         match result {
-            Err(Error::Redis(error)) => Err(self.check().err().unwrap_or(error.into())),
+            Err(Error::Redis(error)) => {
+                self.core.lease.not_extended(error.clone().into());
+                Err(self.check().err().unwrap_or(error.into()))
+            }
             other => other,
         }
     }

@@ -14,12 +14,15 @@ pub(crate) struct Lease {
     changed: Notify,
     granted: Instant,
     lease_end: Option<Instant>,
+    keys: Arc<[String]>,
     label: Arc<str>,
     observer: Option<Arc<dyn Observer>>,
 }
 
 struct State {
     phase: Phase,
+    /// Of the last renewal, when that failed.
+    error: Option<Error>,
     ttl: Duration,
     valid_until: Instant,
 }
@@ -29,16 +32,6 @@ enum Phase {
     Held,
     Released,
     Lost(Reason),
-}
-
-impl Phase {
-    fn check(self) -> Result<(), Error> {
-        match self {
-            Phase::Held => Ok(()),
-            Phase::Lost(reason) => Err(Error::Lost(reason)),
-            Phase::Released => Err(Error::NotHeld),
-        }
-    }
 }
 
 /// How much of a ttl counts for the validity of a hold: the server counts whole milliseconds, so the first of
@@ -54,6 +47,7 @@ pub(crate) struct Grant {
     pub(crate) ttl: Duration,
     pub(crate) valid_until: Instant,
     pub(crate) longest_lease: Option<Duration>,
+    pub(crate) keys: Arc<[String]>,
     pub(crate) label: Arc<str>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
@@ -61,10 +55,16 @@ pub(crate) struct Grant {
 impl Lease {
     pub(crate) fn new(grant: Grant) -> Self {
         Self {
-            state: Mutex::new(State { phase: Phase::Held, ttl: grant.ttl, valid_until: grant.valid_until }),
+            state: Mutex::new(State {
+                phase: Phase::Held,
+                error: None,
+                ttl: grant.ttl,
+                valid_until: grant.valid_until,
+            }),
             changed: Notify::new(),
             granted: grant.sent,
             lease_end: grant.longest_lease.map(|longest| grant.sent + longest),
+            keys: grant.keys,
             label: grant.label,
             observer: grant.observer,
         }
@@ -130,14 +130,34 @@ impl Lease {
 
     /// Whether the hold is valid now.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.update(|state| state.phase.check())
+        match self.phase() {
+            Phase::Held => Ok(()),
+            Phase::Released => Err(Error::NotHeld),
+            Phase::Lost(reason) => Err(self.lost_error(reason)),
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        self.update(|state| state.phase)
     }
 
     pub(crate) fn reason(&self) -> Option<Reason> {
-        match self.check() {
-            Err(Error::Lost(reason)) => Some(reason),
+        match self.phase() {
+            Phase::Lost(reason) => Some(reason),
             _ => None,
         }
+    }
+
+    /// The error for a hold that was lost for this reason. A failed renewal is no cause of the end of the
+    /// longest lease.
+    pub(crate) fn lost_error(&self, reason: Reason) -> Error {
+        let error = self.update(|state| state.error.clone()).filter(|_| reason != Reason::LeaseEnded);
+        Error::Lost { reason, keys: self.keys.clone(), source: error.map(Box::new) }
+    }
+
+    /// A renewal failed. It may be tried again.
+    pub(crate) fn not_extended(&self, error: Error) {
+        self.update(|state| state.error = Some(error));
     }
 
     pub(crate) fn lose(&self, reason: Reason) {
@@ -161,6 +181,7 @@ impl Lease {
             if state.phase == Phase::Held {
                 state.ttl = ttl;
                 state.valid_until = valid_until;
+                state.error = None;
             }
         });
         self.check()
@@ -182,7 +203,7 @@ impl Lease {
         self.check()?;
         let result = tokio::select! {
             biased;
-            reason = self.lost() => return Err(Error::Lost(reason)),
+            reason = self.lost() => return Err(self.lost_error(reason)),
             result = work => result,
         };
         // The work may have blocked its thread past the validity.
@@ -195,10 +216,10 @@ impl Lease {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            match self.check() {
-                Err(Error::Lost(reason)) => return reason,
-                Err(_) => std::future::pending().await,
-                Ok(()) => {}
+            match self.phase() {
+                Phase::Lost(reason) => return reason,
+                Phase::Released => std::future::pending().await,
+                Phase::Held => {}
             }
             tokio::select! {
                 () = changed => {}
@@ -219,6 +240,7 @@ mod tests {
             ttl: valid,
             valid_until: sent + valid,
             longest_lease: longest,
+            keys: ["k".to_owned()].into(),
             label: "l".into(),
             observer: None,
         })
@@ -229,8 +251,8 @@ mod tests {
     #[test]
     fn a_renewal_that_is_answered_too_late_does_not_revive() {
         let lease = lease(Duration::ZERO, None);
-        assert!(matches!(lease.extended(LONG, Instant::now() + LONG), Err(Error::Lost(Reason::Expired))));
-        assert!(matches!(lease.check(), Err(Error::Lost(Reason::Expired))));
+        assert!(lease.extended(LONG, Instant::now() + LONG).is_err());
+        assert!(matches!(lease.check(), Err(Error::Lost { reason: Reason::Expired, .. })));
     }
 
     #[test]
@@ -249,6 +271,31 @@ mod tests {
         lease.lose(Reason::Gone);
         assert_eq!(lease.reason(), None);
         assert!(lease.extended(LONG, Instant::now() + LONG).is_err());
+    }
+
+    fn source(lease: &Lease) -> Option<Box<Error>> {
+        match lease.check() {
+            Err(Error::Lost { source, .. }) => source,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_error_of_the_last_renewal_is_the_cause_of_the_loss() {
+        let failed = lease(LONG, None);
+        failed.not_extended(Error::Closed);
+        failed.lose(Reason::Gone);
+        assert!(matches!(source(&failed).as_deref(), Some(Error::Closed)));
+
+        let extended = lease(LONG, None);
+        extended.not_extended(Error::Closed);
+        extended.extended(LONG, Instant::now() + LONG).unwrap();
+        extended.lose(Reason::Gone);
+        assert!(source(&extended).is_none());
+
+        let ended = lease(LONG, Some(Duration::ZERO));
+        ended.not_extended(Error::Closed);
+        assert!(source(&ended).is_none());
     }
 
     #[test]

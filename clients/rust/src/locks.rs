@@ -140,7 +140,7 @@ impl Locks {
 
     /// A request in the mode that is given.
     pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request {
-        Request::new(self.inner.clone(), keys.into_keys(), mode, Options::clone(&self.defaults))
+        Request::new(self.inner.clone(), keys.into_keys().into(), mode, Options::clone(&self.defaults))
     }
 
     /// A hold from keys and token that another process took, in this mode. It is renewed from now on, and
@@ -165,7 +165,7 @@ impl Locks {
     /// An error of the server, or of the connection when it lasted longer than `retry_for`.
     pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
         self.inner.closing.unless_closed()?;
-        let owner = Owner { keys: keys.into_keys(), token: token.into() };
+        let owner = Owner::new(keys.into_keys().into(), token.into())?;
         let until = Instant::now() + self.inner.retry_for;
         let called = route::call(&self.inner, &owner, &command::release(&owner, None), until).await?;
         Ok(called.number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0))

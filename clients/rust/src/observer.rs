@@ -29,7 +29,7 @@ impl fmt::Display for Outcome<'_> {
 impl<'a> From<&'a Error> for Outcome<'a> {
     fn from(error: &'a Error) -> Self {
         match error {
-            Error::TimedOut => Outcome::TimedOut,
+            Error::TimedOut { .. } => Outcome::TimedOut,
             other => Outcome::Failed(other),
         }
     }

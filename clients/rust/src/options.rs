@@ -1,14 +1,24 @@
 //! What a request asks for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Mode;
 use crate::command::{Acquire, Owner};
-use crate::{random, replicas};
+use crate::{Error, Mode, random, replicas};
 
 /// Longer durations mean the same, and sums with them stay within the range of the clock. No server takes a
 /// ttl of more than a year.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+/// A hold is valid for its ttl less 1 ms: nothing would be left of a shorter one.
+const SHORTEST_TTL: Duration = Duration::from_millis(2);
+
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
+    if ttl < SHORTEST_TTL {
+        return Err(Error::InvalidArgument(format!("the ttl is {ttl:?}, and must be at least 2 ms")));
+    }
+    Ok(())
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -43,18 +53,19 @@ impl Default for Options {
 
 impl Options {
     /// One use of the request, with a token of its own.
-    pub(crate) fn acquire(&self, keys: &[String], mode: Mode) -> Acquire {
-        Acquire {
-            owner: Owner { keys: keys.to_vec(), token: self.token.clone().unwrap_or_else(random::name) },
+    pub(crate) fn acquire(&self, keys: &Arc<[String]>, mode: Mode) -> Result<Acquire, Error> {
+        check_ttl(self.ttl)?;
+        Ok(Acquire {
+            owner: Owner::new(keys.clone(), self.token.clone().unwrap_or_else(random::name))?,
             mode,
             ttl: self.ttl,
             limit: self.limit,
             metadata: self.metadata.clone(),
             replicas: replicas::wanted(self.min_replicas, self.replica_timeout),
-        }
+        })
     }
 
-    pub(crate) fn label(&self, keys: &[String]) -> std::sync::Arc<str> {
+    pub(crate) fn label(&self, keys: &[String]) -> Arc<str> {
         match &self.label {
             Some(label) => label.as_str().into(),
             None => keys.first().map_or("", String::as_str).into(),
@@ -65,8 +76,8 @@ impl Options {
 /// The options that a request and the defaults of its maker have in common.
 macro_rules! shared_options {
     ($field:ident) => {
-        /// How long the hold lives without a renewal. 10 s unless it is set. The server takes whole
-        /// milliseconds, rounded up.
+        /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server
+        /// takes whole milliseconds, rounded up.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
             self.$field.ttl = ttl.min($crate::options::LONGEST);
             self

@@ -1,5 +1,6 @@
 //! One lock on several independent servers.
 
+mod adoption;
 mod attempt;
 mod hold;
 mod members;
@@ -15,9 +16,9 @@ use crate::background::Background;
 use crate::closing::Closing;
 use crate::command::{self, Owner};
 use crate::node::Node;
-use crate::options::{Options, shared_options};
-use crate::watchdog::Watchdog;
-use crate::{IntoKeys, Mode, Observer, Poll};
+use crate::options::{self, Options, shared_options};
+use crate::watchdog::{Renewed, Watchdog};
+use crate::{Answer, Error, IntoKeys, Mode, NodeAnswer, Observer, Poll};
 
 pub use hold::{QuorumHold, QuorumHoldView};
 use renewal::QuorumRenewal;
@@ -86,11 +87,44 @@ impl Inner {
         self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
     }
 
-    /// The end of the validity that a request gives. A part of the ttl is left for clocks that run at
-    /// different speeds.
+    /// The end of the validity that a request gives.
     fn valid_until(&self, sent: Instant, ttl: Duration) -> Instant {
-        let drift = ttl.mul_f64(self.drift_factor) + Duration::from_millis(2);
-        sent + ttl.saturating_sub(drift)
+        sent + ttl.saturating_sub(self.drift(ttl))
+    }
+
+    /// The part of the ttl that is left for clocks that run at different speeds.
+    fn drift(&self, ttl: Duration) -> Duration {
+        ttl.mul_f64(self.drift_factor) + Duration::from_millis(2)
+    }
+
+    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
+        options::check_ttl(ttl)?;
+        let drift = self.drift(ttl);
+        if ttl <= drift {
+            let text =
+                format!("the ttl is {ttl:?}, and must be longer than {drift:?}, which clocks may drift");
+            return Err(Error::InvalidArgument(text));
+        }
+        Ok(())
+    }
+
+    /// What the answers of the servers to an extension come to.
+    fn renewed(&self, answers: &[Answer]) -> Renewed {
+        let count = |wanted| answers.iter().filter(|answer| **answer == wanted).count();
+        if count(Answer::Granted) >= self.majority() {
+            Renewed::Extended
+        } else if self.nodes.len() - count(Answer::Gone) < self.majority() {
+            Renewed::Gone
+        } else {
+            Renewed::Failed(self.missed(answers))
+        }
+    }
+
+    /// The error that says what each server answered.
+    fn missed(&self, answers: &[Answer]) -> Error {
+        let named = std::iter::zip(&self.nodes, answers)
+            .map(|(node, answer)| NodeAnswer { address: node.address().to_owned(), answer: answer.clone() });
+        Error::QuorumMissed(named.collect())
     }
 }
 
@@ -126,21 +160,41 @@ impl Quorum {
 
     /// A request in the mode that is given.
     pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> QuorumRequest {
-        QuorumRequest::new(self.inner.clone(), keys.into_keys(), mode, Options::clone(&self.defaults))
+        QuorumRequest::new(self.inner.clone(), keys.into_keys().into(), mode, Options::clone(&self.defaults))
+    }
+
+    /// A hold from keys and token that another process took, in this mode. It is renewed from now on, and
+    /// released when it is dropped. For other options: [`QuorumRequest::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QuorumRequest::adopt`].
+    pub async fn adopt(
+        &self,
+        keys: impl IntoKeys,
+        token: impl Into<String>,
+        mode: Mode,
+    ) -> Result<QuorumHold, Error> {
+        self.request(keys, mode).token(token).adopt().await
     }
 
     /// Releases what the token holds on all servers, in whichever mode. Gives on how many of them it held a
     /// key. A server that does not answer in time counts as one where it did not.
-    pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> usize {
-        let owner = Owner { keys: keys.into_keys(), token: token.into() };
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] without a key, [`Error::Closed`] after [`Quorum::close`].
+    pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
+        self.inner.closing.unless_closed()?;
+        let owner = Owner::new(keys.into_keys().into(), token.into())?;
         let release = command::release(&owner, None);
         let limit = self.inner.node_timeout(self.defaults.ttl);
         let answers = members::ask_all(&self.inner.nodes, &release, limit).await;
-        answers.iter().filter(|answer| matches!(answer, Ok(Some(1..)))).count()
+        Ok(answers.iter().filter(|answer| matches!(answer, Ok(Some(1..)))).count())
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that poll end with [`Error::Closed`](crate::Error::Closed). Releases
+    /// end with their ttl, and requests that poll end with [`Error::Closed`]. Releases
     /// that a dropped hold or a failed attempt began are brought to their end first, as far as their servers
     /// answer.
     pub async fn close(&self) {

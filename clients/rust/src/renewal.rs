@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use redis::RedisError;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::answer::{self, Failure};
@@ -31,8 +32,8 @@ impl Renewal for LocksRenewal {
         &held.lease
     }
 
-    async fn renew(held: Vec<Arc<Core>>) -> Vec<Renewed> {
-        let mut renewed: Vec<_> = held.iter().map(|_| Renewed::Failed).collect();
+    async fn renew(held: Vec<Arc<Core>>) -> Vec<Option<Renewed>> {
+        let mut renewed = vec![None; held.len()];
         let Some(inner) = held.first().map(|held| held.inner.clone()) else { return renewed };
         // A node that does not answer must not keep those from their next renewal that are on another.
         let shortest = held.iter().map(|held| held.lease.ttl()).min().unwrap_or_default();
@@ -40,8 +41,14 @@ impl Renewal for LocksRenewal {
         for (place, held) in held.into_iter().enumerate() {
             // An extension is under way: it sets the deadline.
             let Ok(guard) = held.renewing.clone().try_lock_owned() else { continue };
-            // Without a map of the cluster there is none for the next hold either.
-            let Ok(node) = Route::new(&inner.servers, &held.owner).node().await else { break };
+            let node = match Route::new(&inner.servers, &held.owner).node().await {
+                Ok(node) => node,
+                Err(failure) => {
+                    // Without a map of the cluster there is none for the next hold either.
+                    renewed[place..].fill(Some(Renewed::Failed(failure.into_error())));
+                    break;
+                }
+            };
             let entry = batches.entry(node.address().to_owned());
             let (_, batch) = entry.or_insert_with(|| (node, Batch::default()));
             batch.held.push((place, held, guard));
@@ -50,26 +57,28 @@ impl Renewal for LocksRenewal {
         let answers = batches.into_values().map(|(node, batch)| renew_on(&inner, node, batch, limit));
         let answers = join_all(answers);
         for (place, answer) in answers.await.into_iter().flatten() {
-            renewed[place] = answer;
+            renewed[place] = Some(answer);
         }
         renewed
     }
 }
 
 async fn renew_on(inner: &Inner, node: Arc<Node>, batch: Batch, limit: Duration) -> Vec<(usize, Renewed)> {
-    let Ok(Ok(link)) = tokio::time::timeout(limit, node.link()).await else {
-        inner.servers.doubt();
-        return Vec::new();
+    let link = match within(limit, &node, node.link()).await {
+        Ok(link) => link,
+        Err(error) => return not_renewed(inner, &batch, error),
     };
     let mut commands = redis::pipe();
     for (_, held, _) in &batch.held {
         commands.add_command(command::extend(&held.owner, held.lease.ttl()));
     }
     let sent = Instant::now();
-    let Ok(Ok(replies)) = tokio::time::timeout(limit, link.send_all(&commands)).await else {
-        link.discard();
-        inner.servers.doubt();
-        return Vec::new();
+    let replies = match within(limit, &node, link.send_all(&commands)).await {
+        Ok(replies) => replies,
+        Err(error) => {
+            link.discard();
+            return not_renewed(inner, &batch, error);
+        }
     };
     let mut renewed = Vec::new();
     for ((place, held, _guard), reply) in std::iter::zip(batch.held, replies) {
@@ -81,6 +90,21 @@ async fn renew_on(inner: &Inner, node: Arc<Node>, batch: Batch, limit: Duration)
         renewed.push((place, answer));
     }
     renewed
+}
+
+async fn within<T>(
+    limit: Duration,
+    node: &Node,
+    answer: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let answered = tokio::time::timeout(limit, answer).await;
+    answered.unwrap_or_else(|_| Err(answer::no_answer(node.address())))
+}
+
+fn not_renewed(inner: &Inner, batch: &Batch, error: RedisError) -> Vec<(usize, Renewed)> {
+    inner.servers.doubt();
+    let failed = Renewed::Failed(error.into());
+    batch.held.iter().map(|(place, ..)| (*place, failed.clone())).collect()
 }
 
 fn extended(held: &Core, sent: Instant) -> Renewed {
@@ -96,7 +120,13 @@ async fn after(inner: &Inner, held: &Core, asked: &Arc<Node>, failure: Failure) 
     let (mut failure, mut asked) = (failure, asked.clone());
     let extend = command::extend(&held.owner, held.lease.ttl());
     while route.follow(&failure, &asked) {
-        let Ok((link, asking)) = route.link().await else { break };
+        let (link, asking) = match route.link().await {
+            Ok(link) => link,
+            Err(next) => {
+                failure = next;
+                break;
+            }
+        };
         let sent = Instant::now();
         match link.ask(&extend, asking).await {
             Ok(Some(1)) => return extended(held, sent),
@@ -105,5 +135,5 @@ async fn after(inner: &Inner, held: &Core, asked: &Arc<Node>, failure: Failure) 
         }
     }
     inner.servers.doubt();
-    Renewed::Failed
+    Renewed::Failed(failure.into_error())
 }

@@ -46,8 +46,7 @@ async fn ask(node: &Node, owner: &Owner, ttl: Duration, wanted: Replicas) -> Res
     commands.cmd("WAIT").arg(wanted.least).arg(milliseconds(wanted.timeout));
     let replies = connection.send_packed_commands(&commands, 0, 2);
     let replies = tokio::time::timeout(wanted.timeout + REPLY_TIMEOUT, replies).await;
-    let replies =
-        replies.map_err(|_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)))??;
+    let replies = replies.map_err(|_| answer::no_answer(node.address()))??;
     node.keep_spare(connection);
     replies.try_into().map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData).into())
 }

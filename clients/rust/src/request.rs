@@ -5,7 +5,7 @@ use crate::attempt::{Attempt, End, Granted, Purpose};
 use crate::hold::{Hold, HoldView};
 use crate::locks::Inner;
 use crate::options::{Options, replica_options, request_options, shared_options};
-use crate::{Error, Mode, Reason, command, route};
+use crate::{Error, Mode, command, route};
 
 /// What [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times. Each
 /// use takes a token of its own, unless the request was given one.
@@ -26,7 +26,7 @@ use crate::{Error, Mode, Reason, command, route};
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request {
     inner: Arc<Inner>,
-    keys: Vec<String>,
+    keys: Arc<[String]>,
     mode: Mode,
     options: Options,
 }
@@ -36,7 +36,7 @@ impl Request {
     request_options!(options);
     replica_options!(options);
 
-    pub(crate) fn new(inner: Arc<Inner>, keys: Vec<String>, mode: Mode, options: Options) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, keys: Arc<[String]>, mode: Mode, options: Options) -> Self {
         Self { inner, keys, mode, options }
     }
 
@@ -52,7 +52,9 @@ impl Request {
     /// the request is sent again as long as the wait lasts.
     pub async fn acquire(&self) -> Result<Hold, Error> {
         let deadline = self.options.wait.map(|wait| Instant::now() + wait);
-        self.ask(End::At(deadline)).await?.ok_or(Error::TimedOut)
+        self.ask(End::At(deadline))
+            .await?
+            .ok_or_else(|| Error::TimedOut { keys: self.keys.clone(), source: None })
     }
 
     /// Asks once, and gives nothing when others have the lock or wait for it.
@@ -68,7 +70,7 @@ impl Request {
     }
 
     async fn ask(&self, end: End) -> Result<Option<Hold>, Error> {
-        let acquire = Arc::new(self.options.acquire(&self.keys, self.mode));
+        let acquire = Arc::new(self.options.acquire(&self.keys, self.mode)?);
         let owner = acquire.owner.clone();
         let label = self.options.label(&self.keys);
         let mut attempt = Attempt::new(&self.inner, Purpose::Acquire(acquire), label);
@@ -96,7 +98,7 @@ impl Request {
         let result = result?;
         match released {
             // The validity ended just now, or the hold was taken away after its last renewal.
-            Ok(false) => Err(Error::Lost(view.lost_reason().unwrap_or(Reason::Gone))),
+            Ok(false) => Err(view.lost_or_gone()),
             Ok(true) | Err(_) => Ok(result),
         }
     }
@@ -113,7 +115,7 @@ impl Request {
             return Err(Error::NotHeld);
         }
         self.inner.closing.unless_closed()?;
-        let acquire = self.options.acquire(&self.keys, self.mode);
+        let acquire = self.options.acquire(&self.keys, self.mode)?;
         let until = Instant::now() + self.inner.retry_for;
         let owner = &acquire.owner;
         let extend = command::extend(owner, acquire.ttl);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use redis::sentinel::SentinelClient;
 use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError};
 
+use crate::answer;
 use crate::cluster::Cluster;
 use crate::node::{Node, REPLY_TIMEOUT};
 
@@ -158,7 +159,7 @@ impl Sentinel {
             return Ok(node);
         }
         let named = tokio::time::timeout(REPLY_TIMEOUT, client.async_get_client());
-        let named = named.await.map_err(|_| no_answer())??;
+        let named = named.await.map_err(|_| answer::no_answer("the Sentinels"))??;
         let mut state = self.state();
         state.doubtful = false;
         let address = named.get_connection_info().addr().to_string();
@@ -173,8 +174,4 @@ impl Sentinel {
             }
         }
     }
-}
-
-fn no_answer() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::TimedOut, "the Sentinels did not answer").into()
 }

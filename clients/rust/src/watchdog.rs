@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::Reason;
 use crate::lease::Lease;
+use crate::{Error, Reason};
 
 /// What one kind of holds needs to be renewed.
 pub(crate) trait Renewal: Send + Sync + 'static {
@@ -19,18 +19,20 @@ pub(crate) trait Renewal: Send + Sync + 'static {
 
     fn lease(held: &Self::Held) -> &Lease;
 
-    /// Renews holds that are due at once. Gives for each how it went, in their order. A lease is told of its
-    /// new deadline while no other extension can be under way: an answer must not replace a later one.
-    fn renew(held: Vec<Arc<Self::Held>>) -> impl Future<Output = Vec<Renewed>> + Send;
+    /// Renews holds that are due at once. Gives for each how it went, in their order; nothing where an
+    /// extension was under way already. A lease is told of its new deadline while no other extension can be
+    /// under way: an answer must not replace a later one.
+    fn renew(held: Vec<Arc<Self::Held>>) -> impl Future<Output = Vec<Option<Renewed>>> + Send;
 }
 
+#[derive(Clone)]
 pub(crate) enum Renewed {
     /// The server took a new deadline, and the lease knows it.
     Extended,
     /// The token does not hold any more.
     Gone,
     /// No answer, or an error: try again soon.
-    Failed,
+    Failed(Error),
 }
 
 /// All holds that are to be renewed, by the moment at which something has to be done.
@@ -224,15 +226,19 @@ impl<R: Renewal> Shared<R> {
         (due, schedule.sleeps_until)
     }
 
-    fn settle(&self, Due { number, held, .. }: Due<R::Held>, renewed: Renewed) {
+    fn settle(&self, Due { number, held, .. }: Due<R::Held>, renewed: Option<Renewed>) {
         let lease = R::lease(&held);
         let next = match renewed {
-            Renewed::Extended => lease.next_renewal(),
-            Renewed::Gone => {
+            Some(Renewed::Extended) => lease.next_renewal(),
+            Some(Renewed::Gone) => {
                 lease.lose(Reason::Gone);
                 return self.forget(number);
             }
-            Renewed::Failed => next_try(lease),
+            Some(Renewed::Failed(error)) => {
+                lease.not_extended(error);
+                next_try(lease)
+            }
+            None => next_try(lease),
         };
         self.put_off(number, next, false);
     }
@@ -271,7 +277,7 @@ async fn watch<R: Renewal>(shared: Arc<Shared<R>>) {
     }
 }
 
-async fn renew<R: Renewal>(round: Vec<Due<R::Held>>) -> Vec<(Due<R::Held>, Renewed)> {
+async fn renew<R: Renewal>(round: Vec<Due<R::Held>>) -> Vec<(Due<R::Held>, Option<Renewed>)> {
     let renewed = R::renew(round.iter().map(|due| due.held.clone()).collect()).await;
     std::iter::zip(round, renewed).collect()
 }

@@ -39,9 +39,13 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
             })
         }
         "adopt" => {
-            let locks = opened(&state, &operation)?.locks()?;
-            let hold = requests::one(&locks, &operation).adopt().await?;
-            Ok(keep(&state, &operation, AnyHold::One(hold)))
+            let hold = match opened(&state, &operation)?.maker {
+                Maker::Locks(locks) => AnyHold::One(requests::one(&locks, &operation).adopt().await?),
+                Maker::Quorum(quorum) => {
+                    AnyHold::Quorum(requests::quorum(&quorum, &operation).adopt().await?)
+                }
+            };
+            Ok(keep(&state, &operation, hold))
         }
         "block" => {
             let sleep = tokio::time::sleep(operation.duration("work_ms").unwrap_or_default());
@@ -63,7 +67,7 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
             let token = operation.text("token").unwrap_or_default();
             let released = match opened(&state, &operation)?.maker {
                 Maker::Locks(locks) => locks.release(keys, token).await?,
-                Maker::Quorum(quorum) => quorum.release(keys, token).await,
+                Maker::Quorum(quorum) => quorum.release(keys, token).await?,
             };
             Ok(json!({ "released": released }))
         }

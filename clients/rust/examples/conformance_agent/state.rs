@@ -109,7 +109,7 @@ impl Failed {
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         let name = match &error {
-            Error::SeveralKeys | Error::Redis(_) => "Other",
+            Error::SeveralKeys | Error::InvalidArgument(_) | Error::Redis(_) => "Other",
             error => error.name(),
         };
         Self { name: name.into(), text: error.to_string() }

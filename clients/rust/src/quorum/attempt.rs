@@ -13,7 +13,7 @@ use super::Inner;
 use super::members::Members;
 use crate::command::{self, Acquire, Wait};
 use crate::error::Answer;
-use crate::{Error, NodeAnswer, Outcome, random};
+use crate::{Error, Outcome, random};
 
 /// Asks until a majority granted. When it is dropped before, it releases on all servers.
 pub(super) struct Attempt {
@@ -89,7 +89,7 @@ impl Attempt {
             };
             self.release();
             if once {
-                return self.refused(answers).map(|()| None);
+                return self.refused(&answers).map(|()| None);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match self.inner.poll.pause(number) {
@@ -98,8 +98,9 @@ impl Attempt {
                     if let (Some(_), Some(deadline)) = (pause, deadline) {
                         tokio::time::sleep_until(deadline.into()).await;
                     }
-                    self.refused(answers)?;
-                    return Err(Error::TimedOut);
+                    self.refused(&answers)?;
+                    let source = Some(Box::new(self.inner.missed(&answers)));
+                    return Err(Error::TimedOut { keys: self.acquire.owner.keys.clone(), source });
                 }
             }
             if self.new_tokens {
@@ -113,14 +114,12 @@ impl Attempt {
     }
 
     /// An error unless a majority answered, and it was others who had the lock.
-    fn refused(&self, answers: Vec<Answer>) -> Result<(), Error> {
+    fn refused(&self, answers: &[Answer]) -> Result<(), Error> {
         let answered = answers.iter().filter(|answer| matches!(answer, Answer::Granted | Answer::Refused));
         if answered.count() >= self.inner.majority() {
             return Ok(());
         }
-        let named = std::iter::zip(&self.inner.nodes, answers)
-            .map(|(node, answer)| NodeAnswer { address: node.address().to_owned(), answer });
-        Err(Error::QuorumMissed(named.collect()))
+        Err(self.inner.missed(answers))
     }
 
     async fn ask_all(&mut self) -> Result<Granted, Vec<Answer>> {

@@ -68,6 +68,7 @@ impl QuorumHold {
             ttl: acquire.ttl,
             valid_until: granted.valid_until,
             longest_lease: options.longest_lease,
+            keys: acquire.owner.keys.clone(),
             label: options.label(&acquire.owner.keys),
             observer: inner.observer.clone(),
         });
@@ -173,7 +174,7 @@ impl QuorumHoldView {
         self.core.acquire.mode
     }
 
-    /// The text that was given with the request.
+    /// The text that was given with the request. An adopted hold has none.
     pub fn metadata(&self) -> Option<&str> {
         self.core.acquire.metadata.as_deref()
     }
@@ -198,7 +199,7 @@ impl QuorumHoldView {
         self.core.lease.reason()
     }
 
-    /// Ends when the hold is lost, and gives why. It does not end when the hold is released.
+    /// Ends when the hold is lost, and gives why. It never ends when the hold is released.
     pub async fn lost(&self) -> Reason {
         self.core.lease.lost().await
     }
@@ -219,8 +220,10 @@ impl QuorumHoldView {
     /// # Errors
     ///
     /// [`Error::Lost`] when the majority has lost the hold. [`Error::QuorumMissed`] when a majority did not
-    /// answer: the hold may still be valid, and this may be tried again.
+    /// answer: the hold may still be valid, and this may be tried again. [`Error::InvalidArgument`] for a ttl
+    /// that leaves no validity: the hold stays as it is.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        self.core.inner.check_ttl(ttl)?;
         self.check()?;
         let core = &self.core;
         let _rescheduled = core.inner.watchdog.reschedule_later(core.watched.get(), core);
@@ -230,17 +233,16 @@ impl QuorumHoldView {
         let ttl = ttl.min(LONGEST);
         self.core.lease.may_end_at(self.core.inner.valid_until(Instant::now(), ttl));
         let due = vec![renewal::Due { core: self.core.clone(), ttl, _renewing: guard }];
-        let (renewed, answers) =
-            renewal::extend(&self.core.inner, due).await.pop().expect("one for one hold");
-        match renewed {
+        match renewal::extend(&self.core.inner, due).await.pop().expect("one for one hold") {
             Renewed::Extended => self.check(),
             Renewed::Gone => {
                 self.core.lease.lose(Reason::Gone);
                 self.check()
             }
-            Renewed::Failed => {
+            Renewed::Failed(error) => {
+                self.core.lease.not_extended(error.clone());
                 self.check()?;
-                Err(Error::QuorumMissed(answers.into()))
+                Err(error)
             }
         }
     }

@@ -4,13 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, join_all};
-use redis::{RedisError, Value};
 use tokio::sync::OwnedMutexGuard;
 
 use super::Inner;
 use super::hold::Core;
 use super::members::{failed, on_a_connection_that_lives};
-use crate::NodeAnswer;
 use crate::answer;
 use crate::command::{self, Wait};
 use crate::error::Answer;
@@ -34,8 +32,8 @@ impl Renewal for QuorumRenewal {
         &held.lease
     }
 
-    async fn renew(held: Vec<Arc<Core>>) -> Vec<Renewed> {
-        let mut renewed: Vec<_> = held.iter().map(|_| Renewed::Failed).collect();
+    async fn renew(held: Vec<Arc<Core>>) -> Vec<Option<Renewed>> {
+        let mut renewed = vec![None; held.len()];
         let Some(inner) = held.first().map(|core| core.inner.clone()) else { return renewed };
         let (mut places, mut due) = (Vec::new(), Vec::new());
         for (place, core) in held.into_iter().enumerate() {
@@ -47,8 +45,8 @@ impl Renewal for QuorumRenewal {
                 due.push(Due { ttl: core.lease.ttl(), core, _renewing: guard });
             }
         }
-        for (place, (answer, _)) in std::iter::zip(places, extend(&inner, due).await) {
-            renewed[place] = answer;
+        for (place, answer) in std::iter::zip(places, extend(&inner, due).await) {
+            renewed[place] = Some(answer);
         }
         renewed
     }
@@ -56,11 +54,11 @@ impl Renewal for QuorumRenewal {
 
 /// Extends all these holds on all servers, and brings back what single servers have lost.
 /// Boxed, so that the depth of types in the programs of users stays small.
-pub(super) fn extend(inner: &Inner, due: Vec<Due>) -> BoxFuture<'_, Vec<(Renewed, Vec<NodeAnswer>)>> {
+pub(super) fn extend(inner: &Inner, due: Vec<Due>) -> BoxFuture<'_, Vec<Renewed>> {
     Box::pin(extend_all(inner, due))
 }
 
-async fn extend_all(inner: &Inner, due: Vec<Due>) -> Vec<(Renewed, Vec<NodeAnswer>)> {
+async fn extend_all(inner: &Inner, due: Vec<Due>) -> Vec<Renewed> {
     if due.is_empty() {
         return Vec::new();
     }
@@ -72,9 +70,8 @@ async fn extend_all(inner: &Inner, due: Vec<Due>) -> Vec<(Renewed, Vec<NodeAnswe
     let mut anew = Vec::new();
     for (place, due) in due.iter().enumerate() {
         let answers: Vec<_> = by_node.iter().map(|answers| answers[place].clone()).collect();
-        let granted = answers.iter().filter(|answer| **answer == Answer::Granted).count();
-        let gone = answers.iter().filter(|answer| **answer == Answer::Gone).count();
-        let renewed = if granted >= inner.majority() {
+        let renewed = inner.renewed(&answers);
+        if let Renewed::Extended = renewed {
             for (node, answer) in answers.iter().enumerate() {
                 if *answer == Answer::Gone {
                     anew.push(grant_anew(due, node, limit));
@@ -82,15 +79,8 @@ async fn extend_all(inner: &Inner, due: Vec<Due>) -> Vec<(Renewed, Vec<NodeAnswe
             }
             // An answer that came too late is noticed at the next look at the lease.
             let _ = due.core.lease.extended(due.ttl, inner.valid_until(sent, due.ttl));
-            Renewed::Extended
-        } else if inner.nodes.len() - gone < inner.majority() {
-            Renewed::Gone
-        } else {
-            Renewed::Failed
-        };
-        let named = std::iter::zip(&inner.nodes, answers)
-            .map(|(node, answer)| NodeAnswer { address: node.address().to_owned(), answer });
-        results.push((renewed, named.collect()));
+        }
+        results.push(renewed);
     }
     join_all(anew).await;
     results
@@ -116,15 +106,19 @@ async fn extend_on(node: &Arc<Node>, due: &[Due], limit: Duration) -> Vec<Answer
             vec![Answer::NoAnswer; due.len()]
         }
         Ok(Err(failure)) => vec![failed(failure); due.len()],
-        Ok(Ok(replies)) => replies.into_iter().map(Ok).map(extended).collect(),
+        Ok(Ok(replies)) => {
+            let reply = |reply| extended(answer::number(Ok(reply)).map_err(failed));
+            replies.into_iter().map(reply).collect()
+        }
     }
 }
 
-fn extended(reply: Result<Value, RedisError>) -> Answer {
-    match answer::number(reply) {
+/// What an answer to an extension means.
+pub(super) fn extended(reply: Result<Option<i64>, Answer>) -> Answer {
+    match reply {
         Ok(Some(1)) => Answer::Granted,
         Ok(_) => Answer::Gone,
-        Err(failure) => failed(failure),
+        Err(answer) => answer,
     }
 }
 

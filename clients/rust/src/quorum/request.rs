@@ -1,9 +1,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Inner;
 use super::attempt::Attempt;
 use super::hold::{QuorumHold, QuorumHoldView};
+use super::members::Members;
+use super::{Inner, adoption};
+use crate::command::Acquire;
 use crate::options::{Options, request_options, shared_options};
 use crate::{Error, Mode};
 
@@ -12,7 +14,7 @@ use crate::{Error, Mode};
 #[must_use = "a request does nothing until it is acquired"]
 pub struct QuorumRequest {
     inner: Arc<Inner>,
-    keys: Vec<String>,
+    keys: Arc<[String]>,
     mode: Mode,
     options: Options,
 }
@@ -21,7 +23,7 @@ impl QuorumRequest {
     shared_options!(options);
     request_options!(options);
 
-    pub(super) fn new(inner: Arc<Inner>, keys: Vec<String>, mode: Mode, options: Options) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, keys: Arc<[String]>, mode: Mode, options: Options) -> Self {
         Self { inner, keys, mode, options }
     }
 
@@ -34,7 +36,9 @@ impl QuorumRequest {
     /// others had the lock.
     pub async fn acquire(&self) -> Result<QuorumHold, Error> {
         let deadline = self.options.wait.map(|wait| Instant::now() + wait);
-        self.ask(false, deadline).await?.ok_or(Error::TimedOut)
+        self.ask(false, deadline)
+            .await?
+            .ok_or_else(|| Error::TimedOut { keys: self.keys.clone(), source: None })
     }
 
     /// Makes one attempt, and gives nothing when others have the lock.
@@ -47,7 +51,7 @@ impl QuorumRequest {
     }
 
     async fn ask(&self, once: bool, deadline: Option<Instant>) -> Result<Option<QuorumHold>, Error> {
-        let acquire = Arc::new(self.options.acquire(&self.keys, self.mode));
+        let acquire = self.one_use()?;
         let new_tokens = self.options.token.is_none();
         let label = self.options.label(&self.keys);
         let mut attempt = Attempt::new(self.inner.clone(), acquire, new_tokens, label);
@@ -74,5 +78,30 @@ impl QuorumRequest {
         // Servers that do not answer the release say nothing about the time before.
         hold.release().await;
         result
+    }
+
+    /// A hold from what the token of this request holds already: another process took it and handed the token
+    /// over. It counts when a majority of the servers extends it: its deadline is set anew. Dropping the
+    /// future releases nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotHeld`] when the token does not hold on a majority or the request was given no token,
+    /// [`Error::WrongMode`] when it holds in the other mode, [`Error::QuorumMissed`] when too few servers
+    /// answered to know.
+    pub async fn adopt(&self) -> Result<QuorumHold, Error> {
+        if self.options.token.is_none() {
+            return Err(Error::NotHeld);
+        }
+        self.inner.closing.unless_closed()?;
+        let acquire = self.one_use()?;
+        let members = Arc::new(Members::new(&self.inner.nodes));
+        let granted = adoption::adopt(&self.inner, &acquire, &members).await?;
+        Ok(QuorumHold::new(self.inner.clone(), acquire, members, &self.options, granted))
+    }
+
+    fn one_use(&self) -> Result<Arc<Acquire>, Error> {
+        self.inner.check_ttl(self.options.ttl)?;
+        self.options.acquire(&self.keys, self.mode).map(Arc::new)
     }
 }

@@ -52,7 +52,6 @@ async fn a_key_of_another_type_and_other_mistakes() {
     };
     assert_eq!(code(locks.write("text").acquire().await.unwrap_err()), "WRONGTYPE");
     assert_eq!(code(locks.write("k").limit(2).acquire().await.unwrap_err()), "ERR");
-    assert_eq!(code(locks.write(Vec::<String>::new()).acquire().await.unwrap_err()), "ERR");
     let _hold = locks.write("k").token("me").acquire().await.unwrap();
     assert!(matches!(locks.read("k").token("me").acquire().await, Err(Error::WrongMode(_))));
 }
@@ -64,5 +63,5 @@ async fn an_upgrade_of_what_is_gone() {
     let hold = locks.read("k").acquire().await.unwrap();
     let () = server.ask("DEL k").await;
     assert!(matches!(hold.upgrade(None).await, Err(Error::NotHeld)));
-    assert!(matches!(hold.check(), Err(Error::Lost(_))));
+    assert!(matches!(hold.check(), Err(Error::Lost { .. })));
 }

@@ -18,7 +18,7 @@ async fn work_ends_with_a_ttl_that_was_made_shorter() {
     let work = tokio::spawn(async move { view.run(std::future::pending::<()>()).await });
     tokio::task::yield_now().await;
     hold.extend(SHORT).await.unwrap();
-    assert!(matches!(work.await.unwrap(), Err(Error::Lost(Reason::Expired))));
+    assert!(matches!(work.await.unwrap(), Err(Error::Lost { reason: Reason::Expired, .. })));
 }
 
 #[tokio::test]
@@ -30,9 +30,9 @@ async fn a_shorter_ttl_counts_before_its_answer() {
     let view = hold.view();
     let extends = tokio::spawn(async move { view.extend(SHORT).await });
     until(async || server.is_free("k").await).await;
-    assert!(matches!(hold.check(), Err(Error::Lost(Reason::Expired))));
+    assert!(matches!(hold.check(), Err(Error::Lost { reason: Reason::Expired, .. })));
     proxy.pass_replies();
-    assert!(matches!(extends.await.unwrap(), Err(Error::Lost(Reason::Expired))));
+    assert!(matches!(extends.await.unwrap(), Err(Error::Lost { reason: Reason::Expired, .. })));
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ async fn a_reader_becomes_the_writer_and_a_reader_again() {
     let locks = server.locks();
     let hold = locks.read("k").acquire().await.unwrap();
     let other = locks.read("k").acquire().await.unwrap();
-    assert!(matches!(hold.upgrade(Duration::from_millis(20)).await, Err(Error::TimedOut)));
+    assert!(matches!(hold.upgrade(Duration::from_millis(20)).await, Err(Error::TimedOut { .. })));
     assert_eq!(hold.mode(), Mode::Read);
     let view = hold.view();
     let upgrade = tokio::spawn(async move { view.upgrade(None).await });

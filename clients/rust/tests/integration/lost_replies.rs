@@ -99,6 +99,6 @@ async fn a_server_that_is_away_is_an_error_after_a_while() {
     server.kill();
     assert!(matches!(locks.write("k").try_acquire().await, Err(Error::Redis(_))));
     let short = locks.write("k").wait(Duration::from_millis(100));
-    assert!(matches!(short.acquire().await, Err(Error::TimedOut)));
+    assert!(matches!(short.acquire().await, Err(Error::TimedOut { .. })));
     assert!(matches!(hold.release().await, Err(Error::Redis(_))));
 }

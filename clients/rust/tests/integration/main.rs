@@ -1,6 +1,8 @@
 //! Tests against servers of their own. `SLOCK_MODULE` names the module, and `redis-server` is on the `PATH`.
 
+mod arguments;
 mod cancelling;
+mod causes;
 mod closing;
 mod cluster;
 mod errors;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use slock_client::{Error, Poll, Quorum, Reason};
+use slock_client::{Error, Mode, Poll, Quorum, Reason};
 use tokio::task::JoinSet;
 
 use crate::server::{Server, until};
@@ -87,8 +87,62 @@ async fn a_node_that_restarted_empty_is_back_after_one_extension() {
     for server in &mut servers[..3] {
         server.restart().await;
     }
-    assert!(matches!(hold.extend(Duration::from_secs(10)).await, Err(Error::Lost(Reason::Gone))));
+    assert!(matches!(
+        hold.extend(Duration::from_secs(10)).await,
+        Err(Error::Lost { reason: Reason::Gone, .. })
+    ));
     assert_eq!(holders(&servers[..3]).await, 0);
+}
+
+#[tokio::test]
+async fn a_release_by_token_ends_a_hold_on_all_servers_in_whichever_mode() {
+    let mut servers = servers().await;
+    let quorum = quorum(&servers);
+    let reader = quorum.read("k").acquire().await.unwrap();
+    assert_eq!(quorum.release("k", "nobody").await.unwrap(), 0);
+    assert_eq!(quorum.release("k", reader.token()).await.unwrap(), 5);
+    assert_eq!(holders(&servers).await, 0);
+    assert!(!reader.release().await);
+
+    let writer = quorum.write("k").renew(false).acquire().await.unwrap();
+    servers[0].kill();
+    let () = servers[1].ask("DEL k").await;
+    assert_eq!(quorum.release("k", writer.token()).await.unwrap(), 3);
+    assert_eq!(holders(&servers[1..]).await, 0);
+    assert!(!writer.release().await);
+    quorum.close().await;
+    assert!(matches!(quorum.release("k", "t").await, Err(Error::Closed)));
+}
+
+#[tokio::test]
+async fn a_hold_is_handed_over_by_its_token() {
+    let mut servers = servers().await;
+    let quorum = quorum(&servers);
+    for server in &servers[..3] {
+        let () = server.ask("SLOCK.LOCK k theirs 60000").await;
+    }
+    assert!(matches!(quorum.adopt("k", "theirs", Mode::Read).await, Err(Error::WrongMode(_))));
+    assert!(matches!(quorum.adopt("k", "nobody", Mode::Write).await, Err(Error::NotHeld)));
+    assert!(matches!(quorum.write("k").adopt().await, Err(Error::NotHeld)));
+    assert_eq!(holders(&servers).await, 3);
+
+    let hold = quorum.adopt("k", "theirs", Mode::Write).await.unwrap();
+    assert_eq!(holders(&servers).await, 3);
+    assert_eq!(hold.fences()[0], Some(servers[0].info("k", "fence").await));
+    assert_eq!(hold.fences().iter().flatten().count(), 3);
+    assert!(servers[0].info("k", "pttl").await <= 10_000);
+    // An extension brings the others back.
+    hold.extend(Duration::from_secs(20)).await.unwrap();
+    assert_eq!(holders(&servers).await, 5);
+    assert!(hold.release().await);
+    assert_eq!(holders(&servers).await, 0);
+
+    for server in &servers[..2] {
+        let () = server.ask("SLOCK.LOCK k theirs 60000").await;
+    }
+    assert!(matches!(quorum.adopt("k", "theirs", Mode::Write).await, Err(Error::NotHeld)));
+    servers[4].kill();
+    assert!(matches!(quorum.adopt("k", "theirs", Mode::Write).await, Err(Error::QuorumMissed(_))));
 }
 
 #[tokio::test]
@@ -100,7 +154,7 @@ async fn work_ends_when_the_majority_is_lost() {
     for server in &servers[..3] {
         let () = server.ask("DEL k").await;
     }
-    assert!(matches!(task.await.unwrap(), Err(Error::Lost(Reason::Gone))));
+    assert!(matches!(task.await.unwrap(), Err(Error::Lost { reason: Reason::Gone, .. })));
     until(async || holders(&servers).await == 0).await;
 }
 

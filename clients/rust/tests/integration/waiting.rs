@@ -17,9 +17,9 @@ async fn is_granted_after_a_release(server: &Server, locks: &Locks) {
     let next = waits.await.unwrap().unwrap();
     assert_eq!(server.info("k", "fence").await, next.fence());
     let short = locks.write("k").wait(Duration::from_millis(30));
-    assert!(matches!(short.acquire().await, Err(Error::TimedOut)));
+    assert!(matches!(short.acquire().await, Err(Error::TimedOut { .. })));
     let none = locks.write("k").wait(Duration::ZERO);
-    assert!(matches!(none.acquire().await, Err(Error::TimedOut)));
+    assert!(matches!(none.acquire().await, Err(Error::TimedOut { .. })));
     assert_eq!(server.info("k", "waiters").await, 0);
     assert!(next.release().await.unwrap());
 }
@@ -48,7 +48,7 @@ async fn a_wait_longer_than_the_base_library_waits_for_replies() {
         let locks = Locks::builder(server.client()).waiting(waiting).build();
         let hold = locks.write("k").acquire().await.unwrap();
         let request = locks.write("k").wait(Duration::from_millis(2500));
-        assert!(matches!(request.acquire().await, Err(Error::TimedOut)));
+        assert!(matches!(request.acquire().await, Err(Error::TimedOut { .. })));
         assert!(hold.release().await.unwrap());
     }
     // Each wait was asked once without and once with a wait, and never repeated.
@@ -62,10 +62,10 @@ async fn polling_asks_again() {
     let polling = locks(Poll::constant(Duration::from_millis(5)));
     let hold = polling.write("k").acquire().await.unwrap();
     let once = locks(Poll::none());
-    assert!(matches!(once.write("k").acquire().await, Err(Error::TimedOut)));
+    assert!(matches!(once.write("k").acquire().await, Err(Error::TimedOut { .. })));
     let before = server.calls("slock.lock").await;
     let four = locks(Poll::constant(Duration::from_millis(1)).limit(3));
-    assert!(matches!(four.write("k").acquire().await, Err(Error::TimedOut)));
+    assert!(matches!(four.write("k").acquire().await, Err(Error::TimedOut { .. })));
     assert_eq!(server.calls("slock.lock").await, before + 4);
     let waits = tokio::spawn(async move { polling.write("k").acquire().await });
     until(async || server.calls("slock.lock").await > before + 6).await;

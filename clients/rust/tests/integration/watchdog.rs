@@ -49,7 +49,7 @@ async fn work_is_dropped_when_the_lock_is_lost() {
     });
     until(async || !server.is_free("k").await).await;
     let () = server.ask("DEL k").await;
-    assert!(matches!(task.await.unwrap(), Err(Error::Lost(Reason::Gone))));
+    assert!(matches!(task.await.unwrap(), Err(Error::Lost { reason: Reason::Gone, .. })));
     assert!(dropped.load(Ordering::SeqCst));
 }
 
@@ -60,7 +60,7 @@ async fn a_loss_is_told_at_once() {
     let view = hold.view();
     let lost = tokio::spawn(async move { view.lost().await });
     let () = server.ask("DEL k").await;
-    assert!(matches!(hold.extend(TTL).await, Err(Error::Lost(Reason::Gone))));
+    assert!(matches!(hold.extend(TTL).await, Err(Error::Lost { reason: Reason::Gone, .. })));
     assert_eq!(lost.await.unwrap(), Reason::Gone);
 }
 
@@ -70,7 +70,7 @@ async fn work_that_blocks_past_the_validity_ends_with_lost() {
     let request = server.locks().write("k").ttl(TTL);
     // The only thread is blocked, so nothing can be renewed.
     let result = request.run(|_| async { std::thread::sleep(2 * TTL) }).await;
-    assert!(matches!(result, Err(Error::Lost(Reason::Expired))));
+    assert!(matches!(result, Err(Error::Lost { reason: Reason::Expired, .. })));
 }
 
 #[tokio::test]
@@ -85,8 +85,8 @@ async fn a_server_that_does_not_answer_is_a_loss_when_the_validity_has_passed() 
     drop(paused);
     // Lost is final, whatever the server says.
     until(async || server.is_free("k").await).await;
-    assert!(matches!(hold.check(), Err(Error::Lost(Reason::Expired))));
-    assert!(matches!(hold.extend(TTL).await, Err(Error::Lost(Reason::Expired))));
+    assert!(matches!(hold.check(), Err(Error::Lost { reason: Reason::Expired, .. })));
+    assert!(matches!(hold.extend(TTL).await, Err(Error::Lost { reason: Reason::Expired, .. })));
     assert!(!hold.release().await.unwrap());
 }
 
