@@ -34,7 +34,7 @@ func (r Request) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	}
 	g, err := a.run(ctx)
 	if wait && errors.Is(err, errRefused) {
-		err = ErrTimedOut
+		err = &timeout{keys: r.keys}
 	}
 	r.locks.settings.observer.Waited(r.settings.labelOr(r.keys[0]), time.Since(began), outcome(err))
 	switch {

@@ -8,8 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// giveUpGrace is how long after the end of its wait a request is given up that the server has not answered.
-const giveUpGrace = 2 * time.Second
+// lateAnswer is how long after the end of its wait a request still takes the answer of the server, which rounds
+// the wait up. Then it is given up.
+const lateAnswer = 100 * time.Millisecond
+
+// onlyAnswer is how long a request whose wait is zero takes the answer to its one command.
+const onlyAnswer = 2 * time.Second
 
 // longestWait is the longest that the server takes.
 const longestWait = 365 * 24 * time.Hour
@@ -41,6 +45,7 @@ type acquisition struct {
 	// confirm looks at a grant before it is given to the caller. It may be nil.
 	confirm func(grant) (grant, error)
 
+	callers  context.Context
 	ctx      context.Context // over when the caller's is, or soon after the end of the wait
 	deadline time.Time       // of the wait; zero: none
 	byCaller bool            // whether that is the deadline of the caller's context
@@ -53,7 +58,8 @@ type acquisition struct {
 	blocked bool            // whether that command waits on a connection of its own
 	channel *channel        // where the message of its last NOTIFY comes; nil: none
 	pauses  backoff
-	givenUp bool // whether it is being taken off the server
+	last    error // the last error after which it was asked again; nil after another answer
+	givenUp bool  // whether it is being taken off the server
 }
 
 // grant is what an acquisition gives.
@@ -70,11 +76,15 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	if err := a.begin(ctx); err != nil {
 		return grant{}, err
 	}
-	a.ctx, a.began = ctx, time.Now()
+	a.callers, a.ctx, a.began = ctx, ctx, time.Now()
 	if end, ok := ctx.Deadline(); ok && (a.deadline.IsZero() || end.Before(a.deadline)) {
 		a.deadline, a.byCaller = end, true
 	} else if !a.deadline.IsZero() {
-		limited, cancel := context.WithDeadline(ctx, a.deadline.Add(giveUpGrace))
+		late := lateAnswer
+		if a.once {
+			late = onlyAnswer
+		}
+		limited, cancel := context.WithDeadline(ctx, a.deadline.Add(late))
 		defer cancel()
 		a.ctx = limited
 	}
@@ -87,36 +97,56 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	}
 	switch {
 	case errors.Is(err, errLeft):
-		err = ended(ctx, a.locks.ending)
+		err = a.ended(ctx)
 	case errors.Is(err, errRefused) && !a.once:
 		// Somebody may also have withdrawn the request before the end of its wait.
 		a.byCaller = a.byCaller && !time.Now().Before(a.deadline)
-		err = a.over(nil)
+		err = a.over()
 	}
 	return grant{}, named(err)
 }
 
 func (a *acquisition) begin(ctx context.Context) error {
 	if ctx.Err() != nil || a.locks.ending.Err() != nil {
-		return ended(ctx, a.locks.ending)
+		return a.ended(ctx)
 	}
 	return nil
 }
 
 // ended is the error of a wait that the client ended.
-func ended(ctx, ending context.Context) error {
+func (a *acquisition) ended(ctx context.Context) error {
+	// At the end of the wait itself the server answers, whatever the lock.
+	if a.last == nil && (ctx.Err() == nil || a.pending != nil && !a.blocked) {
+		a.last = errNoAnswer
+	}
+	return ended(ctx, a.locks.ending, a.owner.keys, a.last)
+}
+
+// ended is the error of a wait that the client ended. The last error before may be nil.
+func ended(ctx, ending context.Context, keys []string, last error) error {
 	err := ctx.Err()
 	switch cause := context.Cause(ctx); {
 	case err == nil && ending.Err() != nil:
 		return ErrClosed
 	case err == nil:
-		return ErrTimedOut
+		return &timeout{keys: keys, cause: last}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &failure{kind: ErrTimedOut, cause: err}
+		return &timeout{keys: keys, cause: join(err, last)}
 	case !errors.Is(cause, err):
 		return errors.Join(err, cause)
 	}
 	return err
+}
+
+// join joins two errors, of which one may be nil.
+func join(err, other error) error {
+	switch {
+	case err == nil:
+		return other
+	case other == nil:
+		return err
+	}
+	return errors.Join(err, other)
 }
 
 // attempts asks again and again, with the same token, as long as that makes sense.
@@ -132,6 +162,7 @@ func (a *acquisition) attempts() (grant, error) {
 				return g, nil
 			}
 		}
+		a.note(err)
 		switch {
 		case errors.Is(err, errRefused) && !a.once && a.locks.settings.waiting == byPolling:
 			err = a.poll(polls)
@@ -142,6 +173,16 @@ func (a *acquisition) attempts() (grant, error) {
 		if err != nil {
 			return grant{}, err
 		}
+	}
+}
+
+// note keeps an error after which the request is asked again, until the server gives another answer.
+func (a *acquisition) note(err error) {
+	switch {
+	case isTemporary(err):
+		a.last = err
+	case errors.Is(err, errRefused):
+		a.last = nil
 	}
 }
 
@@ -203,9 +244,9 @@ func (a *acquisition) poll(polls int) error {
 	pause, more := a.locks.settings.strategy.pause(polls)
 	switch {
 	case !more:
-		return ErrTimedOut
+		return &timeout{keys: a.owner.keys}
 	case !a.deadline.IsZero() && time.Until(a.deadline) < pause:
-		return a.over(nil)
+		return a.over()
 	}
 	return a.sleep(pause)
 }
@@ -220,23 +261,19 @@ func (a *acquisition) pause(err error) error {
 	switch {
 	case end.IsZero() || time.Until(end) >= pause:
 		return a.sleep(pause)
-	case errors.Is(err, errAskAgain):
-		return a.over(nil)
-	case a.once:
+	case a.once && !errors.Is(err, errAskAgain):
 		return err
 	}
-	return a.over(err)
+	return a.over()
 }
 
-// over is the error when the wait is over; the last error before may be known.
-func (a *acquisition) over(last error) error {
+// over is the error when the wait is over, with the last error before.
+func (a *acquisition) over() error {
+	cause := a.last
 	if a.byCaller {
-		last = errors.Join(context.DeadlineExceeded, last)
+		cause = join(context.DeadlineExceeded, a.last)
 	}
-	if last == nil {
-		return ErrTimedOut
-	}
-	return &failure{kind: ErrTimedOut, cause: last}
+	return &timeout{keys: a.owner.keys, cause: cause}
 }
 
 func (a *acquisition) sleep(pause time.Duration) error {
@@ -259,7 +296,7 @@ func (a *acquisition) waitArgs() ([]any, error) {
 	}
 	left := time.Until(a.deadline)
 	if left <= 0 {
-		return nil, a.over(nil)
+		return nil, a.over()
 	}
 	return []any{"WAIT", milliseconds(min(left, longestWait))}, nil
 }

@@ -74,7 +74,7 @@ func (o owner) lock(ctx context.Context, mode Mode, s *requestSettings, rest ...
 	if s.metadata != "" {
 		args = append(args, "META", s.metadata)
 	}
-	if s.limit > 0 {
+	if s.hasLimit {
 		args = append(args, "LIMIT", s.limit)
 	}
 	return newCommand(ctx, position, append(args, rest...)...)

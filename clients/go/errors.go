@@ -21,7 +21,8 @@ type Error interface {
 // The kinds of errors. Use them with errors.Is.
 var (
 	// ErrTimedOut means that the wait was over before the lock was granted. When a context's deadline ended
-	// the wait, errors.Is(err, context.DeadlineExceeded) is true too.
+	// the wait, errors.Is(err, context.DeadlineExceeded) is true too. When the server could not be reached or
+	// answered errors, errors.Is and errors.As find the last error.
 	ErrTimedOut error = &kind{"TimedOut", "the wait for the lock is over"}
 	// ErrLost means that the hold ended and nobody released it through this package. A *LostError has the
 	// reason.
@@ -34,8 +35,9 @@ var (
 	ErrDeadlock error = &kind{"Deadlock", "the wait would be a deadlock"}
 	// ErrQueueFull means that the server lets no more requests wait.
 	ErrQueueFull error = &kind{"QueueFull", "too many requests wait on the server"}
-	// ErrQuorumMissed means that a majority of the nodes did not grant. A *QuorumError has their answers.
-	ErrQuorumMissed error = &kind{"QuorumMissed", "a majority of the nodes did not grant the lock"}
+	// ErrQuorumMissed means that too few nodes of a Quorum answered. A *QuorumError has their answers. When
+	// others have the lock, it is ErrTimedOut instead.
+	ErrQuorumMissed error = &kind{"QuorumMissed", "too few nodes answered"}
 	// ErrTooFewReplicas means that the lock was granted, but too few replicas confirmed it. It has been
 	// released.
 	ErrTooFewReplicas error = &kind{"TooFewReplicas", "too few replicas have the lock"}
@@ -66,10 +68,7 @@ func (f *failure) Error() string {
 	if f.text != "" {
 		text += ": " + f.text
 	}
-	if f.cause != nil {
-		text += ": " + strings.ReplaceAll(f.cause.Error(), "\n", "; ") // of joined errors
-	}
-	return text
+	return withCause(text, f.cause)
 }
 
 func (*failure) SlockError() {}
@@ -79,6 +78,34 @@ func (f *failure) Unwrap() []error {
 		return []error{f.kind}
 	}
 	return []error{f.kind, f.cause}
+}
+
+// timeout is an ErrTimedOut with the keys that were not granted, and what ended the wait, if it is known.
+type timeout struct {
+	keys  []string
+	cause error
+}
+
+func (t *timeout) Error() string { return withCause(timedOutText(t.keys), t.cause) }
+
+func timedOutText(keys []string) string {
+	return "slock: the wait for the lock of " + strings.Join(keys, ", ") + " is over"
+}
+
+func (*timeout) SlockError() {}
+
+func (t *timeout) Unwrap() []error {
+	if t.cause == nil {
+		return []error{ErrTimedOut}
+	}
+	return []error{ErrTimedOut, t.cause}
+}
+
+func withCause(text string, cause error) string {
+	if cause == nil {
+		return text
+	}
+	return text + ": " + strings.ReplaceAll(cause.Error(), "\n", "; ") // of joined errors
 }
 
 func invalid(format string, args ...any) error {
@@ -103,11 +130,18 @@ type LostError struct {
 	Keys []string
 	// Reason says why it was lost.
 	Reason Reason
+	// Cause is the error of the last renewal of a hold that expired. It is nil when that one succeeded, or when
+	// there was none.
+	Cause error
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("slock: the hold of %s is lost: %s", strings.Join(e.Keys, ", "), e.Reason)
+	text := fmt.Sprintf("slock: the hold of %s is lost: %s", strings.Join(e.Keys, ", "), e.Reason)
+	return withCause(text, e.Cause)
 }
+
+// Unwrap gives the Cause.
+func (e *LostError) Unwrap() error { return e.Cause }
 
 // SlockError marks it as an Error.
 func (*LostError) SlockError() {}
@@ -117,12 +151,12 @@ func (*LostError) Is(target error) bool { return target == ErrLost }
 
 // errorName is the name under which hooks hear of an error.
 func errorName(err error) string {
+	if errors.Is(err, ErrLost) {
+		return "Lost"
+	}
 	var k *kind
 	if errors.As(err, &k) {
 		return k.name
-	}
-	if errors.Is(err, ErrLost) {
-		return "Lost"
 	}
 	if errors.Is(err, ErrQuorumMissed) {
 		return "QuorumMissed"

@@ -75,8 +75,8 @@ func (h *Hold) Check() error { return h.lease.check() }
 // the hold is over. After another error the hold counts as valid for the lesser of the two ttls. If ctx ends
 // meanwhile, the extension goes on in the background.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
-	if ttl <= 0 {
-		return invalid("the ttl must be positive, not %s", ttl)
+	if ttl < leastTTL {
+		return tooShort(ttl)
 	}
 	if err := h.lease.begin(ctx); err != nil {
 		return err

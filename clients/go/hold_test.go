@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"slock.example/go"
 )
 
@@ -185,6 +187,16 @@ func TestAdopt(t *testing.T) {
 	w.nothingLeft("job")
 }
 
+// The server waits for the replicas for longer than the request waits for the lock.
+func TestReplicasHaveATimeoutOfTheirOwn(t *testing.T) {
+	w := newWorld(t)
+	request := w.locks.Write("job").With(slock.Wait(50*time.Millisecond), slock.MinReplicas(1, 500*time.Millisecond))
+	if _, err := request.Lock(t.Context()); !errors.Is(err, slock.ErrTooFewReplicas) {
+		t.Fatal(err)
+	}
+	w.nothingLeft("job")
+}
+
 func TestErrorsOfTheServer(t *testing.T) {
 	w := newWorld(t)
 	request := w.locks.Write("job").With(slock.Token("owner"))
@@ -239,14 +251,50 @@ func TestInvalidRequestsSendNothing(t *testing.T) {
 	for _, request := range []slock.Request{
 		w.locks.Write(),
 		w.locks.Write("job").With(slock.TTL(0)),
+		w.locks.Write("job").With(slock.TTL(time.Microsecond)),
+		w.locks.Write("job").With(slock.TTL(2*time.Millisecond - 1)),
 		w.locks.Write("job").With(slock.Wait(-1)),
 		w.locks.Write("job").With(slock.Limit(2)),
 		w.locks.Read("job").With(slock.Limit(-1)),
+		w.locks.Read("job").With(slock.Limit(0)),
+		w.locks.Write("job").With(slock.Limit(0)),
 		w.locks.Write("job").With(slock.LongestLease(-1)),
 		w.locks.Write("job").With(slock.MinReplicas(1, 0)),
 	} {
 		if _, err := request.Lock(t.Context()); !errors.Is(err, slock.ErrInvalid) {
 			t.Errorf("%v", err)
 		}
+		if _, ok, err := request.TryLock(t.Context()); ok || !errors.Is(err, slock.ErrInvalid) {
+			t.Errorf("%v, %v", ok, err)
+		}
+	}
+	if n := w.calls("slock.lock") + w.calls("slock.rlock"); n != 0 {
+		t.Errorf("%d commands were sent", n)
+	}
+}
+
+// A hold counts as valid for 1 ms less than its ttl, and one of a quorum for less.
+func TestShortestTTL(t *testing.T) {
+	w := newWorld(t)
+	hold := must(w.locks.Write("job").Lock(t.Context()))
+	if err := hold.Extend(t.Context(), 2*time.Millisecond-1); !errors.Is(err, slock.ErrInvalid) {
+		t.Fatal(err)
+	}
+	_, err := w.locks.Write("job").With(slock.TTL(1)).Adopt(t.Context(), hold.Token())
+	if !errors.Is(err, slock.ErrInvalid) {
+		t.Fatal(err)
+	}
+	if err := hold.Check(); err != nil {
+		t.Fatal(err)
+	}
+	quorum := slock.NewQuorum([]redis.UniversalClient{w.client(t)})
+	defer quorum.Close()
+	_, err = quorum.Write("q").With(slock.TTL(2 * time.Millisecond)).Lock(t.Context())
+	if !errors.Is(err, slock.ErrInvalid) {
+		t.Fatal(err)
+	}
+	other := must(quorum.Write("q").Lock(t.Context()))
+	if err := other.Extend(t.Context(), 2*time.Millisecond); !errors.Is(err, slock.ErrInvalid) {
+		t.Fatal(err)
 	}
 }

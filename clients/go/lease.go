@@ -28,10 +28,12 @@ type lease struct {
 	mu       sync.Mutex
 	state    leaseState
 	reason   Reason
+	cause    error // of a loss
 	ttl      time.Duration
 	until    time.Time     // valid until then
 	renewAt  time.Time     // when the next renewal is due
 	renewals int           // that are on their way
+	failed   error         // what the last renewal said, unless one has succeeded since
 	extends  bool          // an Extend is on its way: its ttl may be another, so no renewal may pass it
 	quiet    chan struct{} // closed when no renewal is on its way any more; nil while nobody waits for that
 	notices  []func()      // to be called when the lock is free again
@@ -151,6 +153,9 @@ func (l *lease) lose(reason Reason) {
 // loseLocked ends the hold for good. The caller has locked it.
 func (l *lease) loseLocked(reason Reason) {
 	l.state, l.reason = lost, reason
+	if reason == Expired {
+		l.cause = l.renewalErrorLocked()
+	}
 	l.watchdog.forget(l)
 	l.awakenLocked()
 	if l.cancel != nil {
@@ -163,6 +168,14 @@ func (l *lease) loseLocked(reason Reason) {
 	})
 }
 
+// renewalErrorLocked is what the last renewal said, if it was no success.
+func (l *lease) renewalErrorLocked() error {
+	if l.failed == nil && l.renewals > 0 {
+		return errNoAnswer
+	}
+	return l.failed
+}
+
 // awakenLocked lets an Extend go on that waits for renewals.
 func (l *lease) awakenLocked() {
 	if l.quiet != nil {
@@ -172,7 +185,7 @@ func (l *lease) awakenLocked() {
 }
 
 func (l *lease) lostErrorLocked() *LostError {
-	return &LostError{Keys: slices.Clone(l.owner.keys), Reason: l.reason}
+	return &LostError{Keys: slices.Clone(l.owner.keys), Reason: l.reason, Cause: l.cause}
 }
 
 // lostError is nil unless the hold is lost.
@@ -295,7 +308,7 @@ func (l *lease) extended(sent time.Time, ttl time.Duration) error {
 	if l.state != live {
 		return l.endedErrorLocked()
 	}
-	l.ttl = ttl
+	l.ttl, l.failed = ttl, nil
 	l.renewAt = sent.Add(ttl / 3)
 	l.setUntil(sent.Add(l.counts(ttl)))
 	return nil
@@ -316,6 +329,7 @@ func (l *lease) refreshed(sent time.Time, ttl time.Duration) error {
 }
 
 func (l *lease) refreshLocked(sent time.Time, ttl time.Duration) {
+	l.failed = nil
 	if until := sent.Add(l.counts(ttl)); until.After(l.until) {
 		l.renewAt = sent.Add(ttl / 3)
 		l.setUntil(until)
@@ -401,6 +415,9 @@ func (l *lease) finishRenewal(sent time.Time, ttl time.Duration, held bool, err 
 	defer l.unlock()
 	if l.renewals--; l.renewals == 0 {
 		l.awakenLocked()
+	}
+	if err != nil {
+		l.failed = named(err)
 	}
 	if l.state == live {
 		l.loseIfOver(time.Now())

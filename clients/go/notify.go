@@ -77,6 +77,7 @@ func (a *acquisition) waitOn(channel *channel) (int64, error) {
 // queued notes that the request stands in the queue of the server.
 func (a *acquisition) queued() {
 	a.unknown = true
+	a.last = nil
 	a.pauses.reset()
 }
 

@@ -35,6 +35,7 @@ type requestSettings struct {
 	wait           time.Duration
 	hasWait        bool
 	limit          int
+	hasLimit       bool
 	metadata       string
 	noRenewal      bool
 	longestLease   time.Duration
@@ -77,8 +78,11 @@ func newSettings(options []Option) settings {
 	return s
 }
 
-// TTL sets how long a hold lives without a renewal. The server counts in milliseconds; a fraction counts as a
-// whole one. The default is 10 seconds.
+// leastTTL is the shortest ttl. A hold counts as valid for 1 ms less.
+const leastTTL = 2 * time.Millisecond
+
+// TTL sets how long a hold lives without a renewal: 2 ms or more. The server counts in milliseconds; a
+// fraction counts as a whole one. The default is 10 seconds.
 func TTL(ttl time.Duration) RequestOption {
 	return func(s *requestSettings) { s.ttl = ttl }
 }
@@ -89,10 +93,10 @@ func Wait(wait time.Duration) RequestOption {
 	return func(s *requestSettings) { s.wait, s.hasWait = wait, true }
 }
 
-// Limit lets at most n readers hold the lock at once: a semaphore of n permits. It is for reading only. Give
-// all requests for a key the same limit.
+// Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading
+// only. Give all requests for a key the same limit.
 func Limit(n int) RequestOption {
-	return func(s *requestSettings) { s.limit = n }
+	return func(s *requestSettings) { s.limit, s.hasLimit = n, true }
 }
 
 // Metadata sets a text of at most 1024 bytes that SLOCK.INFO key FULL shows with the hold and while it waits.
@@ -162,13 +166,13 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 	switch {
 	case len(keys) == 0 || len(keys) > 1024:
 		return invalid("a request needs 1 to 1024 keys, not %d", len(keys))
-	case s.ttl <= 0:
-		return invalid("the ttl must be positive, not %s", s.ttl)
+	case s.ttl < leastTTL:
+		return tooShort(s.ttl)
 	case s.hasWait && s.wait < 0:
 		return invalid("the wait must not be negative, not %s", s.wait)
-	case s.limit < 0 || s.limit > math.MaxInt32:
+	case s.hasLimit && (s.limit < 1 || s.limit > math.MaxInt32):
 		return invalid("the limit must be 1 to %d, not %d", math.MaxInt32, s.limit)
-	case s.limit > 0 && mode != Read:
+	case s.hasLimit && mode != Read:
 		return invalid("a limit is for reading only")
 	case len(s.metadata) > 1024:
 		return invalid("the metadata must have at most 1024 bytes, not %d", len(s.metadata))
@@ -182,6 +186,10 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("the timeout for replicas must be positive, not %s", s.replicaTimeout)
 	}
 	return nil
+}
+
+func tooShort(ttl time.Duration) error {
+	return invalid("the ttl must be %s or more, not %s", leastTTL, ttl)
 }
 
 func (s *requestSettings) labelOr(key string) string {

@@ -92,8 +92,9 @@ func (q *Quorum) Read(keys ...string) QuorumRequest {
 	return QuorumRequest{quorum: q, keys: slices.Clone(keys), mode: Read, settings: q.settings.request}
 }
 
-// Close stops the watchdog. It lets requests that were given up get off the servers first, for at most the
-// time of RetryFor. It releases nothing.
+// Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
+// servers first, for at most the time of RetryFor. It releases nothing: holds that are still there are no
+// longer renewed.
 func (q *Quorum) Close() error {
 	q.end()
 	q.background.wait(q.settings.retryFor)
@@ -128,6 +129,14 @@ func (q *Quorum) check() error {
 	}
 	if f := q.settings.quorum.driftFactor; f < 0 || f >= 1 {
 		return invalid("the drift factor must be 0 or more and less than 1, not %g", f)
+	}
+	return nil
+}
+
+// checkTTL refuses a ttl of which nothing counts: no attempt would ever succeed.
+func (q *Quorum) checkTTL(ttl time.Duration) error {
+	if q.counts(ttl) <= 0 {
+		return invalid("the ttl must be more than 2 ms and the drift, not %s", ttl)
 	}
 	return nil
 }

@@ -5,13 +5,18 @@ import (
 	"strings"
 )
 
-// QuorumError says what each node answered. errors.Is(err, ErrQuorumMissed) is true for it, and errors.Is and
-// errors.As find the errors of the nodes too.
+// QuorumError says what each node answered. Of these two one is true: errors.Is(err, ErrTimedOut) when others
+// had the lock until the wait was over, and errors.Is(err, ErrQuorumMissed) when too few nodes answered.
+// errors.Is and errors.As find the errors of the nodes too, and errors.Is finds context.DeadlineExceeded when a
+// context's deadline ended the wait.
 type QuorumError struct {
 	// Needed is how many nodes are a majority.
 	Needed int
 	// Answers has one answer for each node, in the order of the clients.
 	Answers []NodeAnswer
+
+	heldKeys []string // the keys that others had until the wait was over; nil: too few nodes answered
+	ended    error    // what ended the wait, if it was the context
 }
 
 // NodeAnswer is what one node answered.
@@ -44,23 +49,58 @@ func (e *QuorumError) Error() string {
 			granted++
 		}
 	}
+	problem := ErrQuorumMissed.Error()
+	if e.heldKeys != nil {
+		problem = timedOutText(e.heldKeys)
+	}
 	return fmt.Sprintf("%s: %d of %d granted it, %d are needed (%s)",
-		ErrQuorumMissed, granted, len(e.Answers), e.Needed, strings.Join(texts, "; "))
+		withCause(problem, e.ended), granted, len(e.Answers), e.Needed, strings.Join(texts, "; "))
 }
 
 // SlockError marks it as an Error.
 func (*QuorumError) SlockError() {}
 
-// Is makes errors.Is(err, ErrQuorumMissed) true.
-func (*QuorumError) Is(target error) bool { return target == ErrQuorumMissed }
+// Is makes errors.Is true for ErrTimedOut or for ErrQuorumMissed.
+func (e *QuorumError) Is(target error) bool {
+	if e.heldKeys != nil {
+		return target == ErrTimedOut
+	}
+	return target == ErrQuorumMissed
+}
 
-// Unwrap gives the errors of the nodes.
+// Unwrap gives what ended the wait, and the errors of the nodes.
 func (e *QuorumError) Unwrap() []error {
 	var errs []error
+	if e.ended != nil {
+		errs = append(errs, e.ended)
+	}
 	for _, a := range e.Answers {
 		if a.Err != nil {
 			errs = append(errs, a.Err)
 		}
 	}
 	return errs
+}
+
+// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
+// last.
+func (e *QuorumError) mayHelp() bool {
+	lasting := 0
+	for _, a := range e.Answers {
+		if a.Err != nil && !isTemporary(a.Err) {
+			lasting++
+		}
+	}
+	return lasting < e.Needed
+}
+
+// isRefusal tells whether a majority of nodes answered, so that others have the lock.
+func (e *QuorumError) isRefusal() bool {
+	answered := 0
+	for _, a := range e.Answers {
+		if a.Err == nil {
+			answered++
+		}
+	}
+	return answered >= e.Needed
 }

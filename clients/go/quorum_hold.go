@@ -14,12 +14,13 @@ type QuorumHold struct {
 	seats    seats
 	attempt  int // the one that succeeded
 	mode     Mode
+	adopted  bool // the nodes were not asked for the mode
 	settings requestSettings
 }
 
 func (q *Quorum) newHold(ctx context.Context, p *poll, sent time.Time) *QuorumHold {
 	h := &QuorumHold{quorum: q, seats: p.seats, attempt: p.attempts}
-	h.mode, h.settings = p.request.mode, p.request.settings
+	h.mode, h.settings, h.adopted = p.request.mode, p.request.settings, p.adopts
 	until := sent.Add(q.counts(h.settings.ttl))
 	h.lease = newLease(ctx, p.owner, h, h.settings, q.settings.observer, q.watchdog, q.counts, until)
 	h.lease.start()
@@ -65,8 +66,8 @@ func (h *QuorumHold) Check() error { return h.lease.check() }
 // gone, and with a *QuorumError when too few nodes answered: then the hold counts as valid for the lesser of
 // the two ttls.
 func (h *QuorumHold) Extend(ctx context.Context, ttl time.Duration) error {
-	if ttl <= 0 {
-		return invalid("the ttl must be positive, not %s", ttl)
+	if err := h.quorum.checkTTL(ttl); err != nil {
+		return err
 	}
 	if err := h.lease.begin(ctx); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (h *QuorumHold) Extend(ctx context.Context, ttl time.Duration) error {
 	case count(answers) >= h.quorum.majority():
 		h.regain(ctx, answers, ttl)
 		return nil
-	case h.isGone(answers):
+	case h.quorum.isGone(answers):
 		h.lease.lose(Gone)
 	}
 	if err := h.lease.check(); err != nil {
@@ -99,13 +100,7 @@ func (h *QuorumHold) Extend(ctx context.Context, ttl time.Duration) error {
 
 // extendAll gives the answers of all nodes. It calls extended as soon as a majority has said yes.
 func (h *QuorumHold) extendAll(ctx context.Context, ttl time.Duration, extended func()) []answer {
-	nodeCtx, cancel := context.WithTimeout(ctx, h.quorum.nodeTimeout(ttl))
-	defer cancel()
-	return h.seats.each(func(s *seat) (int64, error) {
-		return s.ask(nodeCtx, h.attempt, func(ctx context.Context) command {
-			return h.lease.owner.extend(ctx, ttl)
-		}, nil)
-	}, func(got []answer) bool {
+	return h.quorum.extendAll(ctx, h.seats, h.attempt, h.lease.owner, ttl, func(got []answer) bool {
 		if extended != nil && count(got) >= h.quorum.majority() {
 			extended()
 			extended = nil
@@ -114,17 +109,28 @@ func (h *QuorumHold) extendAll(ctx context.Context, ttl time.Duration, extended 
 	})
 }
 
+func (q *Quorum) extendAll(
+	ctx context.Context, s seats, attempt int, o owner, ttl time.Duration, enough func([]answer) bool,
+) []answer {
+	nodeCtx, cancel := context.WithTimeout(ctx, q.nodeTimeout(ttl))
+	defer cancel()
+	return s.each(func(seat *seat) (int64, error) {
+		return seat.ask(nodeCtx, attempt, func(ctx context.Context) command { return o.extend(ctx, ttl) }, nil)
+	}, enough)
+}
+
 // lostThere tells that the node says that it does not have the hold.
 func lostThere(a answer) bool { return a.err == nil && a.reply == 0 || hasCode(a.err, "WRONGTYPE") }
 
-func (h *QuorumHold) isGone(answers []answer) bool {
+// isGone tells that so many nodes do not have the hold that there is no majority that has it.
+func (q *Quorum) isGone(answers []answer) bool {
 	gone := 0
 	for _, a := range answers {
 		if lostThere(a) {
 			gone++
 		}
 	}
-	return gone > len(h.seats)-h.quorum.majority()
+	return gone > len(q.nodes)-q.majority()
 }
 
 // regain asks the nodes that have lost the hold to grant it anew, with the same token.
@@ -165,7 +171,7 @@ func (h *QuorumHold) renew(ttl time.Duration) {
 		if h.lease.check() == nil {
 			h.regain(ctx, answers, ttl)
 		}
-	case h.isGone(answers):
+	case h.quorum.isGone(answers):
 		h.lease.finishRenewal(sent, ttl, false, nil)
 	default:
 		h.lease.finishRenewal(sent, ttl, false, h.quorum.missed(answers))
@@ -181,47 +187,46 @@ func (h *QuorumHold) Release(ctx context.Context) (bool, error) {
 	if !wasLive && !h.lease.leavesRest() {
 		return false, nil
 	}
-	ttl := h.lease.currentTTL()
-	timeout := time.NewTimer(h.quorum.nodeTimeout(ttl))
-	defer timeout.Stop()
-	answers := make(chan []answer, 1)
-	late := make(chan struct{})
-	h.quorum.background.run(func() { answers <- h.releaseAll(ttl, late) })
-	select {
-	case <-timeout.C:
-	case <-ctx.Done():
-	case got := <-answers:
-		return h.judgeRelease(wasLive, got)
+	q := h.quorum
+	mode := h.mode
+	if h.adopted {
+		mode = ""
 	}
-	close(late)
-	return h.judgeRelease(wasLive, <-answers)
+	build := func(ctx context.Context) command { return h.lease.owner.release(ctx, mode) }
+	answers := q.releaseAll(ctx, h.seats, h.attempt, build, h.lease.currentTTL(), func(got []answer) bool {
+		return count(got) >= q.majority() || q.isGone(got)
+	})
+	return h.judgeRelease(wasLive, answers)
 }
 
-// releaseAll releases on all nodes, and gives the answers that came before they were enough, or before it was
-// late.
-func (h *QuorumHold) releaseAll(ttl time.Duration, late <-chan struct{}) []answer {
-	return h.seats.each(func(s *seat) (int64, error) {
+// releaseAll releases on all nodes. It gives the answers that came until they were enough, the context was
+// over, or the timeout for nodes. What has no answer by then is sent on in the background.
+func (q *Quorum) releaseAll(
+	ctx context.Context, s seats, attempt int, build func(context.Context) command, ttl time.Duration,
+	enough func([]answer) bool,
+) []answer {
+	waitCtx, cancel := context.WithTimeout(ctx, q.nodeTimeout(ttl))
+	defer cancel()
+	return s.each(func(seat *seat) (int64, error) {
 		done := make(chan answer, 1)
-		h.quorum.background.run(func() {
-			reply, err := s.release(h.attempt, func(ctx context.Context) command {
-				return h.lease.owner.release(ctx, h.mode)
-			}, ttl)
+		q.background.run(func() {
+			reply, err := seat.release(attempt, build, ttl)
 			done <- answer{reply: reply, err: err}
 		})
 		select {
 		case a := <-done:
 			return a.reply, a.err
-		case <-late:
+		case <-waitCtx.Done():
 			return 0, errNoAnswer
 		}
-	}, func(got []answer) bool { return count(got) >= h.quorum.majority() || h.isGone(got) })
+	}, enough)
 }
 
 func (h *QuorumHold) judgeRelease(wasLive bool, answers []answer) (bool, error) {
 	if !wasLive {
 		return false, nil
 	}
-	if h.isGone(answers) {
+	if h.quorum.isGone(answers) {
 		h.lease.finishRelease(false)
 		return false, nil
 	}

@@ -25,13 +25,10 @@ func (r QuorumRequest) With(options ...RequestOption) QuorumRequest {
 
 // Lock asks again and again until a majority has granted the lock, and gives the hold. It ends as that of
 // Request does, or when the strategy of polling has ended: with ErrTimedOut if a majority answered and others
-// have the lock, and with a *QuorumError if too few nodes answered. errors.As finds the *QuorumError in both.
+// have the lock, and with ErrQuorumMissed if too few nodes answered. Both are a *QuorumError, which says what
+// each node answered.
 func (r QuorumRequest) Lock(ctx context.Context) (*QuorumHold, error) {
-	hold, err := r.acquire(ctx, true)
-	if errors.Is(err, errRefused) {
-		return nil, ErrTimedOut
-	}
-	return hold, err
+	return r.acquire(ctx, true)
 }
 
 // TryLock asks once, and gives the hold, or false when others have the lock. A *QuorumError means that too
@@ -57,7 +54,7 @@ func (r QuorumRequest) Do(ctx context.Context, work func(ctx context.Context) er
 }
 
 func (r QuorumRequest) acquire(ctx context.Context, wait bool) (*QuorumHold, error) {
-	if err := errors.Join(r.quorum.check(), r.settings.check(r.keys, r.mode)); err != nil {
+	if err := r.check(); err != nil {
 		return nil, err
 	}
 	r.quorum.background.enter()
@@ -71,13 +68,14 @@ func (r QuorumRequest) acquire(ctx context.Context, wait bool) (*QuorumHold, err
 		owner:   owner{keys: r.keys, token: token},
 		seats:   r.quorum.newSeats(),
 		began:   time.Now(),
+		tries:   !wait,
 		once:    !wait || (r.settings.hasWait && r.settings.wait == 0),
 	}
 	if wait && r.settings.hasWait {
 		p.deadline = p.began.Add(r.settings.wait)
 	}
 	if end, ok := ctx.Deadline(); ok && (p.deadline.IsZero() || end.Before(p.deadline)) {
-		p.deadline = end
+		p.deadline, p.byCaller = end, true
 	}
 	sent, err := p.run(ctx)
 	r.quorum.settings.observer.Waited(r.settings.labelOr(r.keys[0]), time.Since(p.began), outcome(err))
@@ -87,51 +85,88 @@ func (r QuorumRequest) acquire(ctx context.Context, wait bool) (*QuorumHold, err
 	return r.quorum.newHold(ctx, p, sent), nil
 }
 
+func (r QuorumRequest) check() error {
+	if err := errors.Join(r.quorum.check(), r.settings.check(r.keys, r.mode)); err != nil {
+		return err
+	}
+	return r.quorum.checkTTL(r.settings.ttl)
+}
+
 // poll is one use of a request.
 type poll struct {
 	request  QuorumRequest
 	owner    owner
 	seats    seats
 	began    time.Time
+	adopts   bool // an Adopt: the hold is there already
+	tries    bool // a TryLock: it may be refused
 	once     bool
 	deadline time.Time // zero: none
+	byCaller bool      // whether that is the deadline of the caller's context
 	attempts int       // so far
 }
 
 // run asks until a majority has granted, and gives the time before the first request of that attempt.
 func (p *poll) run(ctx context.Context) (time.Time, error) {
 	q := p.request.quorum
-	for {
-		if ctx.Err() != nil || q.ending.Err() != nil {
-			return time.Time{}, ended(ctx, q.ending)
-		}
-		sent, released, err := p.attempt(ctx)
-		if err == nil {
+	var last *QuorumError
+	for ctx.Err() == nil && q.ending.Err() == nil {
+		sent, released, missed := p.attempt(ctx)
+		if missed == nil {
 			return sent, nil
 		}
 		if ctx.Err() != nil || q.ending.Err() != nil {
-			return time.Time{}, ended(ctx, q.ending)
+			// It was cut short, so the attempt before may tell more.
+			if last == nil || missed.isRefusal() {
+				last = missed
+			}
+			break
 		}
-		if p.once || !mayHelp(err, q.majority()) {
-			return time.Time{}, p.refusedOr(err)
+		last = missed
+		if p.once || !missed.mayHelp() {
+			return time.Time{}, p.refusedOr(missed)
 		}
 		pause, more := q.settings.strategy.pause(p.attempts - 1)
-		if !more || (!p.deadline.IsZero() && time.Until(p.deadline) < pause) {
-			if isRefusal(err) {
-				err = &failure{kind: ErrTimedOut, cause: err}
-			}
-			return time.Time{}, err
+		switch {
+		case !more:
+			return time.Time{}, p.over(missed, nil)
+		case !p.deadline.IsZero() && time.Until(p.deadline) < pause:
+			return time.Time{}, p.over(missed, p.deadlineError())
 		}
-		if err := p.rest(ctx, pause, released); err != nil {
-			return time.Time{}, err
-		}
+		p.rest(ctx, pause, released)
 	}
+	return time.Time{}, p.ended(ctx, last)
+}
+
+// deadlineError is the error of the caller's context at the deadline, if it is that of the context.
+func (p *poll) deadlineError() error {
+	if p.byCaller {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// ended is the error when the context is over or the Quorum is closed. The last attempt may be nil.
+func (p *poll) ended(ctx context.Context, last *QuorumError) error {
+	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return p.over(last, ctx.Err())
+	}
+	return ended(ctx, p.request.quorum.ending, p.owner.keys, nil)
+}
+
+// over is the error when the wait is over, with what ended it, if that was the context.
+func (p *poll) over(last *QuorumError, cause error) error {
+	last.ended = cause
+	if last.isRefusal() {
+		last.heldKeys = p.owner.keys
+	}
+	return last
 }
 
 // attempt asks all nodes once. It ends when a majority has granted. When the majority is out of reach it
 // releases, so that others may have it, and waits for the other answers only to tell them; with FailFast it
 // does not. Released is closed when all nodes have answered the releases.
-func (p *poll) attempt(ctx context.Context) (sent time.Time, released <-chan struct{}, err error) {
+func (p *poll) attempt(ctx context.Context) (sent time.Time, released <-chan struct{}, missed *QuorumError) {
 	p.attempts++
 	number := p.attempts
 	q, s := p.request.quorum, &p.request.settings
@@ -199,46 +234,17 @@ func (p *poll) takeAway() <-chan struct{} {
 	return done
 }
 
-// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
-// last.
-func mayHelp(err error, majority int) bool {
-	var missed *QuorumError
-	lasting := 0
-	if errors.As(err, &missed) {
-		for _, a := range missed.Answers {
-			if a.Err != nil && !isTemporary(a.Err) {
-				lasting++
-			}
-		}
-	}
-	return lasting < majority
-}
-
-// refusedOr is errRefused when it is asked once, the nodes have answered, and others have the lock.
-func (p *poll) refusedOr(err error) error {
-	if p.once && isRefusal(err) {
+// refusedOr is errRefused for a TryLock when the nodes have answered, and others have the lock.
+func (p *poll) refusedOr(missed *QuorumError) error {
+	if p.tries && missed.isRefusal() {
 		return errRefused
 	}
-	return err
+	return p.over(missed, nil)
 }
 
-// isRefusal tells whether a majority of nodes answered, so that others have the lock.
-func isRefusal(err error) bool {
-	var missed *QuorumError
-	if !errors.As(err, &missed) {
-		return false
-	}
-	answered := 0
-	for _, a := range missed.Answers {
-		if a.Err == nil {
-			answered++
-		}
-	}
-	return answered >= missed.Needed
-}
-
-// rest waits for the releases of an attempt, for no longer than for a node, and then for the pause.
-func (p *poll) rest(ctx context.Context, pause time.Duration, released <-chan struct{}) error {
+// rest waits for the releases of an attempt, for no longer than for a node, and then for the pause. It ends
+// early with the context and with the Quorum.
+func (p *poll) rest(ctx context.Context, pause time.Duration, released <-chan struct{}) {
 	q := p.request.quorum
 	resting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -250,8 +256,5 @@ func (p *poll) rest(ctx context.Context, pause time.Duration, released <-chan st
 	case <-timer.C:
 	case <-resting.Done():
 	}
-	if sleep(resting, pause) != nil {
-		return ended(ctx, q.ending)
-	}
-	return nil
+	_ = sleep(resting, pause)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -64,7 +65,7 @@ func TestQuorumRefusesWithAMajorityDown(t *testing.T) {
 	}
 	_, err := q.quorum.Write("job").Lock(t.Context())
 	var missed *slock.QuorumError
-	if !errors.Is(err, slock.ErrQuorumMissed) || !errors.As(err, &missed) {
+	if !errors.Is(err, slock.ErrQuorumMissed) || errors.Is(err, slock.ErrTimedOut) || !errors.As(err, &missed) {
 		t.Fatal(err)
 	}
 	for i, answer := range missed.Answers {
@@ -79,12 +80,48 @@ func TestQuorumRefusesWithAMajorityDown(t *testing.T) {
 func TestQuorumThatOthersHoldTimesOut(t *testing.T) {
 	q := newNodes(t, 3, slock.WaitByPolling(slock.NoPolling()))
 	hold := must(q.quorum.Write("job").Lock(t.Context()))
-	_, err := q.quorum.Write("job").Lock(t.Context())
-	var missed *slock.QuorumError
-	if !errors.Is(err, slock.ErrTimedOut) || !errors.As(err, &missed) || len(missed.Answers) != 3 {
-		t.Fatal(err)
+	for _, request := range []slock.QuorumRequest{
+		q.quorum.Write("job"), q.quorum.Write("job").With(slock.Wait(0)),
+	} {
+		_, err := request.Lock(t.Context())
+		var missed *slock.QuorumError
+		if !isTimedOutQuorum(err) || !errors.As(err, &missed) || len(missed.Answers) != 3 {
+			t.Fatal(err)
+		}
 	}
 	if err := hold.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// isTimedOutQuorum tells whether others had the lock until the wait was over.
+func isTimedOutQuorum(err error) bool {
+	return errors.Is(err, slock.ErrTimedOut) && !errors.Is(err, slock.ErrQuorumMissed) &&
+		strings.Contains(err.Error(), "job")
+}
+
+func TestDeadlineOfAQuorumTellsWhetherOthersHaveTheLock(t *testing.T) {
+	q := newNodes(t, 3)
+	hold := must(q.quorum.Write("job").With(slock.TTL(time.Hour)).Lock(t.Context()))
+	lock := func() (missed *slock.QuorumError, err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = q.quorum.Write("job").Lock(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &missed) || len(missed.Answers) != 3 {
+			t.Fatal(err)
+		}
+		return missed, err
+	}
+	if _, err := lock(); !isTimedOutQuorum(err) {
+		t.Fatal(err)
+	}
+	must(hold.Release(t.Context()))
+	q.worlds[0].pause()
+	q.worlds[1].pause()
+	_, err := lock()
+	q.worlds[0].resume()
+	q.worlds[1].resume()
+	if errors.Is(err, slock.ErrTimedOut) || !errors.Is(err, slock.ErrQuorumMissed) {
 		t.Fatal(err)
 	}
 }

@@ -15,9 +15,16 @@ func (a *acquisition) onReplicas(g grant, least int, timeout time.Duration) (gra
 	if err != nil {
 		return grant{}, err
 	}
+	// The timeout for replicas begins with the grant, which may be at the end of the wait.
+	ctx := a.callers
+	if !a.deadline.IsZero() && !a.byCaller {
+		limited, cancel := context.WithTimeout(ctx, timeout+onlyAnswer)
+		defer cancel()
+		ctx = limited
+	}
 	sent := time.Now()
-	count := newCommand(a.ctx, 0, "WAIT", least, milliseconds(timeout))
-	pending, answered := call(a.ctx, count, func(ctx context.Context, cmd redis.Cmder) error {
+	count := newCommand(context.WithoutCancel(ctx), 0, "WAIT", least, milliseconds(timeout))
+	pending, answered := call(ctx, count, func(ctx context.Context, cmd redis.Cmder) error {
 		connection := node.WithTimeout(timeout + 3*time.Second).Conn()
 		defer connection.Close()
 		extend := a.owner.extend(ctx, a.ttl)

@@ -22,8 +22,9 @@ func (r Request) With(options ...RequestOption) Request {
 }
 
 // Lock waits until the lock is granted, and gives the hold. The wait ends with ErrTimedOut at the end of Wait
-// or at the deadline of ctx, and with the error of ctx when ctx is cancelled. A Lock that failed leaves
-// neither a hold nor a place in the queue: what has to be sent for that is sent in the background.
+// or at the deadline of ctx, also when the server is silent, and with the error of ctx when ctx is cancelled. A
+// Lock that failed leaves neither a hold nor a place in the queue: what has to be sent for that is sent in the
+// background.
 //
 // The hold outlives ctx. It has to be released.
 func (r Request) Lock(ctx context.Context) (*Hold, error) {

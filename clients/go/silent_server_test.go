@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,6 +53,29 @@ func TestDoThatIsCancelledEndsAtASilentServer(t *testing.T) {
 	}
 	w.resume()
 	w.nothingLeft("job") // the release goes on
+}
+
+func TestWaitEndsAtASilentServer(t *testing.T) {
+	for name, option := range waitings() {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, option)
+			w.pause()
+			began := time.Now()
+			// Only a release ends a hold with this ttl.
+			request := w.locks.Write("job").With(slock.Wait(300*time.Millisecond), slock.TTL(time.Hour))
+			_, err := request.Lock(t.Context())
+			took := time.Since(began)
+			w.resume()
+			if !errors.Is(err, slock.ErrTimedOut) || !strings.Contains(err.Error(), "no answer") ||
+				took > 2*time.Second {
+				t.Fatal(err, took)
+			}
+			if err := w.locks.Close(); err != nil {
+				t.Fatal(err)
+			}
+			w.nothingLeft("job") // the giving up went on
+		})
+	}
 }
 
 // The server falls silent while the listening connection is made anew.

@@ -54,7 +54,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		return err
 	}
 	if errors.Is(err, errRefused) {
-		err = ErrTimedOut
+		err = &timeout{keys: h.lease.owner.keys}
 	}
 	return h.lossOr(err)
 }

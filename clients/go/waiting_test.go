@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,17 +54,71 @@ func TestWaitRunsOut(t *testing.T) {
 			w := newWorld(t, option)
 			w.do("SLOCK.LOCK", "job", another, 60000)
 			_, err := w.locks.Write("job").With(slock.Wait(30 * time.Millisecond)).Lock(t.Context())
-			if !errors.Is(err, slock.ErrTimedOut) || errors.Is(err, context.DeadlineExceeded) {
+			if !errors.Is(err, slock.ErrTimedOut) || errors.Is(err, context.DeadlineExceeded) ||
+				!strings.Contains(err.Error(), "job") {
 				t.Fatalf("the wait ended with %v", err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 			defer cancel()
 			_, err = w.locks.Write("job").Lock(ctx)
-			if !errors.Is(err, slock.ErrTimedOut) || !errors.Is(err, context.DeadlineExceeded) {
+			if !errors.Is(err, slock.ErrTimedOut) || !errors.Is(err, context.DeadlineExceeded) ||
+				!strings.Contains(err.Error(), "job") {
 				t.Fatalf("the deadline ended with %v", err)
+			}
+			_, err = w.locks.Write("job", "other").With(slock.Wait(0)).Lock(t.Context())
+			if !errors.Is(err, slock.ErrTimedOut) || !strings.Contains(err.Error(), "job, other") {
+				t.Fatalf("the wait of zero ended with %v", err)
 			}
 			w.waiters("job", 0)
 		})
+	}
+}
+
+// The server is a replica that nobody writes to, and then it is silent.
+func TestDeadlineHasTheLastErrorAsItsCause(t *testing.T) {
+	for name, option := range waitings() {
+		for _, deadline := range []string{"of the context", "of the wait"} {
+			t.Run(name+", "+deadline, func(t *testing.T) {
+				w := newWorld(t, option)
+				w.do("REPLICAOF", "127.0.0.1", 1)
+				request, ctx := w.locks.Write("job"), t.Context()
+				if deadline == "of the wait" {
+					request = request.With(slock.Wait(time.Second))
+				} else {
+					limited, cancel := context.WithTimeout(ctx, time.Second)
+					defer cancel()
+					ctx = limited
+				}
+				waiting := lockBeside(ctx, request)
+				eventually(t, func() bool {
+					return w.rdb.InfoMap(t.Context(), "errorstats").Item("Errorstats", "errorstat_READONLY") != ""
+				})
+				w.pause()
+				r := <-waiting
+				w.resume()
+				w.do("REPLICAOF", "NO", "ONE")
+				var reply redis.Error
+				if !errors.Is(r.err, slock.ErrTimedOut) || !errors.As(r.err, &reply) {
+					t.Fatal(r.err)
+				}
+				if errors.Is(r.err, context.DeadlineExceeded) != (deadline == "of the context") {
+					t.Fatal(r.err)
+				}
+			})
+		}
+	}
+}
+
+func TestDeadlineAtASilentServerHasACause(t *testing.T) {
+	w := newWorld(t)
+	must(must(w.locks.Write("job").Lock(t.Context())).Release(t.Context()))
+	w.pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := w.locks.Write("job").Lock(ctx)
+	w.resume()
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer") {
+		t.Fatal(err)
 	}
 }
 

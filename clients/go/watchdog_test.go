@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"slock.example/go"
 )
@@ -32,7 +35,8 @@ func TestHoldWithoutRenewalEnds(t *testing.T) {
 	hold := must(w.locks.Write("job").With(slock.TTL(100*time.Millisecond), slock.NoRenewal()).Lock(t.Context()))
 	<-hold.Context().Done()
 	var lost *slock.LostError
-	if !errors.As(context.Cause(hold.Context()), &lost) || lost.Reason != slock.Expired {
+	if !errors.As(context.Cause(hold.Context()), &lost) || lost.Reason != slock.Expired ||
+		lost.Cause != nil {
 		t.Fatal(context.Cause(hold.Context()))
 	}
 	if time.Now().Before(hold.ValidUntil()) {
@@ -70,7 +74,69 @@ func TestServerIsAwayPastTheTTL(t *testing.T) {
 	if time.Now().Before(until) {
 		t.Fatal("it ended too early")
 	}
-	if lost := (*slock.LostError)(nil); !errors.As(hold.Check(), &lost) || lost.Reason != slock.Expired {
+	if lost := (*slock.LostError)(nil); !errors.As(hold.Check(), &lost) || lost.Reason != slock.Expired ||
+		lost.Cause == nil {
+		t.Fatal(hold.Check())
+	}
+}
+
+// limitedClient is the client of a user who may lock and release, but not extend.
+func limitedClient(t *testing.T, w *world) *redis.Client {
+	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+ping", "+hello", "+client")
+	rdb := redis.NewClient(&redis.Options{Addr: w.addr, Username: "limited", Password: "pw"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+func isForbidden(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM")
+}
+
+func TestLossHasTheErrorOfTheRenewalsAsItsCause(t *testing.T) {
+	w := newWorld(t)
+	locks := slock.New(limitedClient(t, w))
+	defer locks.Close()
+	request := locks.Write("job").With(slock.TTL(300 * time.Millisecond))
+	hold := must(request.Lock(t.Context()))
+	<-hold.Context().Done()
+	var lost *slock.LostError
+	cause := context.Cause(hold.Context())
+	if !errors.As(cause, &lost) || lost.Reason != slock.Expired || !isForbidden(lost.Cause) {
+		t.Fatal(cause)
+	}
+	if !isForbidden(cause) || !isForbidden(hold.Check()) || !strings.Contains(cause.Error(), "NOPERM") {
+		t.Fatal(cause, hold.Check())
+	}
+	err := request.Do(t.Context(), func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	if !errors.Is(err, slock.ErrLost) || !isForbidden(err) {
+		t.Fatal(err)
+	}
+}
+
+func TestLossOfAQuorumHoldHasTheAnswersOfTheNodes(t *testing.T) {
+	w := newWorld(t)
+	quorum := slock.NewQuorum([]redis.UniversalClient{limitedClient(t, w)})
+	defer quorum.Close()
+	hold := must(quorum.Write("job").With(slock.TTL(300 * time.Millisecond)).Lock(t.Context()))
+	<-hold.Context().Done()
+	var missed *slock.QuorumError
+	if cause := context.Cause(hold.Context()); !errors.As(cause, &missed) || !isForbidden(cause) {
+		t.Fatal(cause)
+	}
+}
+
+func TestLossAtASilentServerHasACause(t *testing.T) {
+	w := newWorld(t)
+	hold := must(w.locks.Write("job").With(slock.TTL(300 * time.Millisecond)).Lock(t.Context()))
+	w.pause()
+	<-hold.Context().Done()
+	w.resume()
+	var lost *slock.LostError
+	if !errors.As(hold.Check(), &lost) || lost.Reason != slock.Expired || lost.Cause == nil {
 		t.Fatal(hold.Check())
 	}
 }

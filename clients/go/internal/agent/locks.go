@@ -120,10 +120,10 @@ func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 		}
 		return a.keep(r, h, err)
 	case "adopt":
-		h, err := o.request(r).Adopt(ctx, r.Token)
+		h, err := o.adopt(ctx, r)
 		return a.keep(r, h, err)
 	case "release_token":
-		n, err := o.locks.Release(ctx, r.Token, r.Keys...)
+		n, err := o.releaseToken(ctx, r)
 		return map[string]any{"released": n}, err
 	case "block":
 		return none{}, o.do(ctx, r, func(ctx context.Context) error {
@@ -174,6 +174,20 @@ func (o *opened) tryLock(ctx context.Context, r request) (hold, bool, error) {
 		return o.quorumRequest(r).TryLock(ctx)
 	}
 	return o.request(r).TryLock(ctx)
+}
+
+func (o *opened) adopt(ctx context.Context, r request) (hold, error) {
+	if o.quorum != nil {
+		return o.quorumRequest(r).Adopt(ctx, r.Token)
+	}
+	return o.request(r).Adopt(ctx, r.Token)
+}
+
+func (o *opened) releaseToken(ctx context.Context, r request) (int, error) {
+	if o.quorum != nil {
+		return o.quorum.Release(ctx, r.Token, r.Keys...)
+	}
+	return o.locks.Release(ctx, r.Token, r.Keys...)
 }
 
 func (o *opened) do(ctx context.Context, r request, work func(context.Context) error) error {
