@@ -28,6 +28,9 @@ _CODES: list[tuple[type[Exception], str]] = [
     (base.NoPermissionError, "NOPERM"),
 ]
 
+# An attribute of errors of redis-py.
+_UNSENT = "slock_unsent"
+
 _NAMED: dict[str, type[Exception]] = {
     "DEADLOCK": Deadlock,
     "QUEUEFULL": QueueFull,
@@ -49,6 +52,16 @@ def is_lost_connection(error: object) -> bool:
     if isinstance(error, (base.AuthenticationError, base.AuthorizationError)):
         return False  # redis-py counts them among the connection errors
     return isinstance(error, (base.ConnectionError, base.TimeoutError, OSError))
+
+
+def note_unsent(error: BaseException) -> None:
+    """Notes that there was no connection, so that nothing was sent."""
+    error.__dict__[_UNSENT] = True
+
+
+def may_be_executed(error: BaseException) -> bool:
+    """Whether the command whose attempt ended with `error` may have been executed all the same."""
+    return is_lost_connection(error) and _UNSENT not in error.__dict__
 
 
 def is_wrong_server(error: object) -> bool:

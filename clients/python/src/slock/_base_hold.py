@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from datetime import timedelta
 
 from slock import _validity
+from slock._answers import is_temporary
 from slock._commands import Key
 from slock._options import Wanted
 from slock._schedule import RENEW_AFTER, TRY_AGAIN_AFTER
-from slock._time import positive, whole_ms
+from slock._time import ttl_ms
 from slock.errors import Lost, NotHeld
 from slock.hooks import Hooks
+
+_log = logging.getLogger("slock")
 
 
 class BaseHold:
@@ -42,6 +46,8 @@ class BaseHold:
         self._renew_at = math.inf
         self._releasing = False
         self._reason: str | None = None
+        self._problem: BaseException | None = None
+        self._warned = False
         self._changing = threading.RLock()
 
     # --- what the watchdog asks
@@ -98,9 +104,14 @@ class BaseHold:
         return self._reason if self.lost else None
 
     def check(self) -> None:
-        """Raises `Lost` when the hold is lost. Asks the clock, not the server: call it before each step."""
+        """Raises `Lost` when the hold is lost, and `NotHeld` when it has been released.
+
+        Asks the clock, not the server: call it before each step.
+        """
         if self.lost:
             raise self._lost_error()
+        if self._releasing:
+            raise NotHeld(f"the hold of {self.label} has been released")
 
     def __repr__(self) -> str:
         state = "released" if self._releasing else self._reason or "held"
@@ -122,18 +133,12 @@ class BaseHold:
         """Until when the hold is valid when a request sent at `sent` set its deadline."""
         return _validity.valid_until(sent, self._ttl_ms)
 
-    def _check_unreleased(self) -> None:
-        """Raises `Lost` when the hold is lost, and `NotHeld` when it has been released."""
-        self.check()
-        if self._releasing:
-            raise NotHeld(f"the hold of {self.label} has been released")
-
     def _begin_extension(self, ttl: timedelta | None, now: float) -> None:
         """From now on the ttl is `ttl`. A shorter one counts at once: the server may have it already."""
-        self._check_unreleased()
+        self.check()
         with self._changing:
             if ttl is not None:
-                self._ttl_ms = whole_ms(positive("ttl", ttl))
+                self._ttl_ms = ttl_ms(ttl)
             self._server_until = min(self._server_until, self._end_of(now))
 
     def _renewed(self, sent: float, ttl_ms: int, answer: object) -> None:
@@ -143,10 +148,19 @@ class BaseHold:
                 return  # the answer came too late: a hold that is lost stays lost
             if answer == 0:
                 self._lose(_validity.GONE)
-            elif answer != 1:
-                self._renew_at = time.monotonic() + self.ttl_seconds * TRY_AGAIN_AFTER
+            elif isinstance(answer, BaseException):
+                self._renewal_failed(answer, is_refused=not is_temporary(answer))
             elif ttl_ms == self._ttl_ms:  # else an extension with another ttl is under way
+                self._problem = None
                 self._count_from(sent)
+
+    def _renewal_failed(self, problem: BaseException, *, is_refused: bool) -> None:
+        """It is tried again. When the hold is lost because of it, `problem` is the cause."""
+        self._problem = problem
+        self._renew_at = time.monotonic() + self.ttl_seconds * TRY_AGAIN_AFTER
+        if is_refused and not self._warned:
+            self._warned = True
+            _log.warning("the server refuses to renew the hold of %s: %s", self.label, problem)
 
     def _lose(self, reason: str) -> None:
         with self._changing:
@@ -179,4 +193,6 @@ class BaseHold:
 
     def _lost_error(self) -> Lost:
         assert self._reason is not None
-        return Lost(self.label, self._reason)
+        error = Lost(self.label, self._reason)
+        error.__cause__ = self._problem if self._reason == _validity.EXPIRED else None
+        return error

@@ -12,6 +12,11 @@ WRITE = "write"
 READ = "read"
 
 
+def text_of(key: Key) -> str:
+    """A key for people to read."""
+    return key if isinstance(key, str) else bytes(key).decode(errors="backslashreplace")
+
+
 class Channel(NamedTuple):
     """Where the end of a wait is told, and how it is marked there."""
 

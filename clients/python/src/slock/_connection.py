@@ -32,20 +32,25 @@ class Connection:
         self.unanswered = 0
         """How many answers have not been received yet."""
 
-    def ask(self, *commands: Command) -> list[Answer]:
-        """The answers, errors of the server among them. A lost connection is raised."""
-        self.send(*commands)
+    def ask(self, *commands: Command, end: float | None = None) -> list[Answer]:
+        """The answers, errors of the server among them. A lost connection is raised.
+
+        `TimeoutError` of redis-py when an answer takes longer than the recipe says, or does not come until
+        `end`, on the monotonic clock. It can still be received then.
+        """
+        self.send(*commands, end=end)
         answers = []
         while self.unanswered:
-            answers.append(self._receive())
+            latest = time.monotonic() + self._recipe.timeout
+            answers.append(self.receive(latest if end is None else min(latest, end)))
         return answers
 
-    def send(self, *commands: Command) -> None:
-        """Sends commands. A lost connection is raised."""
+    def send(self, *commands: Command, end: float | None = None) -> None:
+        """Sends commands. A lost connection is raised. A new one is opened until about `end`."""
         try:
             connection = self._connection
             if connection is None:
-                connection = self._connection = connected(self._recipe)
+                connection = self._connection = connected(self._recipe, end)
             if len(commands) == 1:
                 packed = connection.pack_command(*commands[0])
             else:
@@ -90,6 +95,8 @@ class Connection:
     def _receive(self) -> Answer:
         if self._connection is None:
             raise base.ConnectionError("the connection has been closed")
+        # Before it is read: when Ctrl-C comes meanwhile, it has been answered all the same.
+        self.unanswered -= 1
         try:
             answer = self._connection.read_response(disconnect_on_error=False)
         except base.ResponseError as error:
@@ -97,7 +104,6 @@ class Connection:
         except (base.RedisError, OSError):
             self.close()
             raise
-        self.unanswered -= 1
         if self._recipe.sentinels and is_replica(answer):
             self.close()  # the Sentinels have to be asked again
         return answer

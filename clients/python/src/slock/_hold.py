@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from slock import _commands
 from slock._answers import error_of, is_lost_connection, is_temporary
-from slock._asking import Asking
+from slock._asking import ANSWER_OVERDUE, Asking
 from slock._block_hold import BlockHold
 from slock._commands import READ, WRITE, Command
 from slock._connection import Connection
-from slock._giving_up import give_up, release_late
+from slock._giving_up import release_late
 from slock._options import Wanted
 from slock._pauses import retry_pauses
 from slock._time import not_negative
@@ -61,7 +61,8 @@ class Hold(BlockHold):
         except Exception:
             raise
         except BaseException:
-            give_up(self._locks._route, self.keys, self.token, self._locks._retry_for)
+            locks = self._locks
+            locks._giving_up.withdraw(locks._route, self.keys, self.token, seconds=locks._retry_for)
             raise
 
     def extend(self, ttl: timedelta | None = None) -> None:
@@ -77,7 +78,8 @@ class Hold(BlockHold):
             for pause in retry_pauses():
                 self.check()
                 sent = time.monotonic()
-                answer = self._ask(_commands.extend(self.keys, self.token, self._ttl_ms))
+                extend = _commands.extend(self.keys, self.token, self._ttl_ms)
+                answer = self._ask(extend, self.valid_until)
                 if not isinstance(answer, BaseException):
                     self._renewed(sent, self._ttl_ms, answer)
                     self.check()
@@ -93,21 +95,21 @@ class Hold(BlockHold):
         """The reader becomes the writer, with a new fence. Waits for other readers to go, at most `wait`.
 
         `TimedOut` when they have not: the hold still reads. `Deadlock` when another reader waits for the
-        same. `NotHeld` or `Lost` when the hold is gone. Only for a hold of one key.
+        same. `Lost` when the hold is lost, `NotHeld` when it has been released. Only for a hold of one key.
         """
         self._change(WRITE, wait)
 
     def downgrade(self) -> None:
         """The writer becomes a reader, with a new fence, and no other writer comes in between.
 
-        `NotHeld` or `Lost` when the hold is gone. Only for a hold of one key.
+        `Lost` when the hold is lost, `NotHeld` when it has been released. Only for a hold of one key.
         """
         self._change(READ, None)
 
-    def _ask(self, command: Command) -> object:
+    def _ask(self, command: Command, end: float) -> object:
         """The answer or the error; a lost connection is an error like any other here."""
         try:
-            [answer] = self._locks._route.ask(self.keys[0], command)
+            [answer] = self._locks._route.ask(self.keys[0], command, end=end + ANSWER_OVERDUE)
         except Exception as error:
             self._locks._route.suspect()
             return error
@@ -117,7 +119,7 @@ class Hold(BlockHold):
         end = min(time.monotonic() + self._locks._retry_for, self.valid_until)
         executed_unanswered = False
         for pause in retry_pauses():
-            answer = self._ask(_commands.release(self.keys, self.token))
+            answer = self._ask(_commands.release(self.keys, self.token), end)
             if not isinstance(answer, BaseException):
                 if answer == len(self.keys) or executed_unanswered:
                     return True
@@ -130,7 +132,7 @@ class Hold(BlockHold):
         raise AssertionError("unreachable")
 
     def _change(self, mode: str, wait: timedelta | None) -> None:
-        self._check_unreleased()
+        self.check()
         if len(self.keys) > 1:
             raise ValueError("only a hold of one key can be upgraded or downgraded")
         key, end = self.keys[0], None
@@ -144,7 +146,7 @@ class Hold(BlockHold):
                 return _commands.downgrade(key, self.token, self._ttl_ms)
             return _commands.upgrade(key, self.token, self._ttl_ms, wait_ms=wait_ms, channel=channel)
 
-        asking: Asking[Connection] = Asking(key, build, None if once else end, once)
+        asking: Asking[Connection] = Asking(self.keys, build, None if once else end, once)
         if once:
             asking.errors_end = self.valid_until
         self._locks._change_mode(self, mode, asking)

@@ -13,10 +13,10 @@ import redis
 from slock import _commands, _validity
 from slock._acquisitions import Acquisitions
 from slock._answers import error_of, is_temporary, is_wrong_server
-from slock._asking import Asking, Granted
+from slock._asking import ANSWER_OVERDUE, Asking, Granted
 from slock._commands import READ, WRITE, Command, Key
 from slock._connection import Connection
-from slock._giving_up import give_up
+from slock._giving_up import CALLER_WAITS, GivingUp
 from slock._hold import Hold
 from slock._holders import find_holder
 from slock._options import (
@@ -38,7 +38,7 @@ from slock._requests import Requests
 from slock._route import Route, route_of
 from slock._time import positive, whole_ms
 from slock._watchdog import Watchdog
-from slock.errors import NotHeld, SlockError, TimedOut, TooFewReplicas, WrongMode
+from slock.errors import NotHeld, SlockError, TooFewReplicas, WrongMode
 from slock.hooks import Hooks
 from slock.polling import Strategy
 
@@ -98,6 +98,7 @@ class Locks:
         self._acquisitions = Acquisitions()
         strategy = waiting if isinstance(waiting, Strategy) else None
         self._requests = Requests(self._route, strategy, self._acquisitions)
+        self._giving_up = GivingUp()
         self._renewals = Renewals(self._route)
         self._watchdog: Watchdog[Hold] = Watchdog(self._renewals.send)
 
@@ -149,6 +150,7 @@ class Locks:
         self._acquisitions.close()
         self._requests.end_waits()
         self._acquisitions.wait_ended()
+        self._giving_up.close()
         self._renewals.close()
         self._route.close()
 
@@ -167,7 +169,7 @@ class Locks:
         for pause in retry_pauses():
             sent = time.monotonic()
             try:
-                answers = self._route.ask(key, *commands)
+                answers = self._route.ask(key, *commands, end=end + ANSWER_OVERDUE)
             except Exception as error:
                 self._route.suspect()
                 answers = [error]
@@ -195,7 +197,7 @@ class Locks:
                 wait_ms=wait_ms,
             )
 
-        asking: Asking[Connection] = Asking(wanted.keys[0], build, end, once_only)
+        asking: Asking[Connection] = Asking(wanted.keys, build, end, once_only)
         if once_only:
             asking.errors_end = began + self._retry_for
         hold: Hold | None = None
@@ -203,7 +205,7 @@ class Locks:
             self._acquisitions.begin(asking)
             hold = self._granted(wanted, token, asking)
             if hold is None and not once:
-                raise TimedOut("the lock is not free")
+                raise asking.timed_out("the lock is not free")
             self._acquisitions.end(asking)
             self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(hold, None))
             return hold
@@ -219,16 +221,18 @@ class Locks:
             raise
 
     def _give_up(
-        self, keys: Sequence[Key], token: str, asking: Asking[Connection], error: BaseException
+        self,
+        keys: Sequence[Key],
+        token: str,
+        asking: Asking[Connection],
+        error: BaseException,
+        *,
+        release: bool = True,
     ) -> None:
-        pending, retry_for = asking.pending, self._retry_for
-        if isinstance(error, TimedOut):
-            # The server is late already. The caller does not wait long for it.
-            retry_for = 0.0
-            if pending is not None:
-                pending.close()
-                pending = None
-        give_up(self._route, keys, token, retry_for, pending)
+        seconds = asking.time_to_give_up(CALLER_WAITS)
+        if not isinstance(error, Exception):
+            seconds = self._retry_for  # the program may end with it, and the thread too
+        self._giving_up.withdraw(self._route, keys, token, asking.pending, release=release, seconds=seconds)
 
     def _granted(self, wanted: Wanted, token: str, asking: Asking[Connection]) -> Hold | None:
         """Asks until a grant counts, or until there is none to be had."""
@@ -241,7 +245,7 @@ class Locks:
             if sent is not None:
                 return Hold(self, wanted, token, granted.fence, sent)
             if asking.once or asking.is_over:
-                raise TimedOut("the hold was over before the answer came")
+                raise asking.timed_out("the hold was over before the answer came")
 
     def _counts_from(
         self, wanted: Wanted, token: str, granted: Granted, asking: Asking[Connection]
@@ -255,9 +259,10 @@ class Locks:
             sent = time.monotonic()
             try:
                 if wanted.options.min_replicas:
-                    extended = self._replicated(wanted, token)
+                    extended = self._replicated(wanted, token, asking)
                 else:
-                    [extended] = self._route.ask(asking.key, _commands.extend(wanted.keys, token, ttl_ms))
+                    extend = _commands.extend(wanted.keys, token, ttl_ms)
+                    [extended] = self._route.ask(asking.key, extend, end=asking.answer_end)
                 if isinstance(extended, BaseException):
                     raise extended
             except SlockError:
@@ -274,16 +279,18 @@ class Locks:
             if time.monotonic() < _validity.valid_until(sent, ttl_ms):
                 return sent
 
-    def _replicated(self, wanted: Wanted, token: str) -> int:
+    def _replicated(self, wanted: Wanted, token: str, asking: Asking[Connection]) -> int:
         """Extends the hold: the replicas have it when they have what this connection wrote. 0: it is over."""
         options = wanted.options
         timeout_ms = whole_ms(options.replica_timeout)
-        recipe = self._route.pool_of(wanted.keys[0]).recipe
+        end = asking.answer_end
+        recipe = self._route.pool_of(wanted.keys[0], end).recipe
         connection = Connection(recipe._replace(timeout=recipe.timeout + timeout_ms / 1000))
         try:
             answers = connection.ask(
                 _commands.extend(wanted.keys, token, options.ttl_ms),
                 _commands.wait_for_replicas(options.min_replicas, timeout_ms),
+                end=None if end is None else end + timeout_ms / 1000,
             )
         finally:
             connection.close()
@@ -302,16 +309,17 @@ class Locks:
             granted = self._requests.ask(asking)
         except NotHeld:
             hold._lose(_validity.GONE)
+            hold.check()
             raise
         except BaseException as error:
             if not isinstance(error, Exception) or asking.uncertain:
                 # The hold stays, in whichever mode it is by then. Its release does not depend on the mode.
-                give_up(self._route, hold.keys, hold.token, self._retry_for, asking.pending, release=False)
+                self._give_up(hold.keys, hold.token, asking, error, release=False)
             raise
         finally:
             self._acquisitions.end(asking)
         if granted is None:
-            raise TimedOut(f"other readers hold {hold.label}")
+            raise asking.timed_out("other readers hold it")
         hold.fence, hold.mode = granted.fence, mode
         hold.check()
         if _validity.is_prompt(granted.sent, granted.received, hold._ttl_ms):

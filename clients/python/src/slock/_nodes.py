@@ -144,16 +144,16 @@ class Nodes:
         """What the nodes answer within `timeout` seconds."""
         return self.collect(self.begin(command, timeout), fail_fast=fail_fast)
 
-    def release(self, command: Command, timeout: float) -> Tally:
+    def release(self, command: Command, timeout: float, *, all_nodes: bool = False) -> Tally:
         """Releases on all nodes.
 
-        It returns when the majority has released, or cannot have, or after `timeout` seconds. What has no
-        answer then goes on without the caller.
+        It returns when the majority has released, or cannot have, or after `timeout` seconds. With
+        `all_nodes` it waits for every node. What has no answer then goes on without the caller.
         """
         answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
         end = time.monotonic() + timeout
         question = Question(command, end, answers, lambda: True, RELEASE_ATTEMPTS, is_release=True)
-        return self.collect(self._begin(question, self._nodes))
+        return self.collect(self._begin(question, self._nodes), all_nodes=all_nodes)
 
     def begin(
         self,
@@ -167,11 +167,12 @@ class Nodes:
         nodes = [node for node in self._nodes if only is None or node.name in only]
         return self._begin(Question(command, time.monotonic() + timeout, queue.SimpleQueue(), wanted), nodes)
 
-    def collect(self, asked: Asked, *, fail_fast: bool = False) -> Tally:
+    def collect(self, asked: Asked, *, fail_fast: bool = False, all_nodes: bool = False) -> Tally:
         """The answers that come in time."""
         tally, question, waiting = Tally(self.names), asked.question, set(asked.names)
         while waiting and not (fail_fast and tally.is_hopeless):
-            if question.is_release and (tally.has_majority or tally.is_hopeless):
+            is_known = tally.has_majority or tally.is_hopeless
+            if question.is_release and is_known and not all_nodes:
                 break
             try:
                 name, answer = question.answers.get(timeout=max(0.0, question.end - time.monotonic()))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypedDict
 
-from slock._commands import READ, WRITE, Key
-from slock._time import not_negative, positive, whole_ms
+from slock._commands import READ, WRITE, Key, text_of
+from slock._time import not_negative, positive, ttl_ms
 
 DEFAULT_TTL = timedelta(seconds=10)
 DEFAULT_REPLICA_TIMEOUT = timedelta(seconds=1)
@@ -18,40 +19,55 @@ DEFAULT_RETRY_FOR = timedelta(seconds=3)
 
 
 class HoldOptions(TypedDict, total=False):
-    """The options of a hold. Those that are absent are as `Locks` has them."""
+    """The options of a hold. Those that are absent are as `Locks` has them.
+
+    - `ttl`: how long the hold lives without a renewal, at least 2 ms. By default 10 s.
+    - `renew`: whether the hold is renewed, after a third of its ttl each time. By default it is.
+    - `longest_lease`: the hold is renewed no longer than this after the grant, and is lost then. By default
+      it is renewed until it is released, or the process ends.
+    - `label`: the name under which hooks and errors report the hold. By default the first key.
+    - `on_lost`: a function that is called with the hold when it is lost. It must not block. It is an ordinary
+      function, also in asyncio.
+    """
 
     ttl: timedelta
-    """How long the hold lives without a renewal."""
     renew: bool
-    """Whether the hold is renewed."""
     longest_lease: timedelta
-    """The hold is renewed no longer than this after the grant, and is lost then."""
     label: str
-    """The name under which hooks and errors report the hold. Without one it is the first key."""
     on_lost: Callable[[Any], object]
-    """Called with the hold when it is lost. It must not block."""
 
 
 class RequestOptions(HoldOptions, total=False):
-    """The options of a request."""
+    """The options of a request. Those that are absent are as `Locks` has them. Durations are `timedelta`.
+
+    - `ttl`: how long the hold lives without a renewal, at least 2 ms. By default 10 s.
+    - `renew`: whether the hold is renewed, after a third of its ttl each time. By default it is.
+    - `longest_lease`: the hold is renewed no longer than this after the grant, and is lost then. By default
+      it is renewed until it is released, or the process ends.
+    - `label`: the name under which hooks and errors report the hold. By default the first key.
+    - `on_lost`: a function that is called with the hold when it is lost. It must not block. It is an ordinary
+      function, also in asyncio.
+    - `wait`: how long `acquire` waits at most; None: until the lock is granted; zero: it asks once.
+    - `metadata`: text that `SLOCK.INFO key FULL` shows beside the hold and the request.
+    - `token`: the owner's identity. By default each use of the request takes 128 random bits.
+    - `min_replicas`: the hold counts only when so many replicas have it. By default 0. Not for a quorum.
+    - `replica_timeout`: how long they have time for that. By default 1 s.
+    """
 
     wait: timedelta | None
-    """How long `acquire` waits at most; None: until the lock is granted; zero: it asks once."""
     metadata: str
-    """Text that `SLOCK.INFO key FULL` shows beside the hold and the request."""
     token: str
-    """The owner's identity. Without one each use of the request takes 128 random bits."""
     min_replicas: int
-    """The hold counts only when so many replicas have it."""
     replica_timeout: timedelta
-    """How long they have time for that."""
 
 
 class ReadOptions(RequestOptions, total=False):
-    """The options of a request to read."""
+    """The options of a request to read: those of `RequestOptions`, and:
+
+    - `limit`: at most so many readers at once. By default any number.
+    """
 
     limit: int
-    """At most so many readers at once."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ class Options:
     on_lost: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
-        positive("ttl", self.ttl)
+        ttl_ms(self.ttl)
         if self.wait is not None:
             not_negative("wait", self.wait)
         if self.longest_lease is not None:
@@ -81,10 +97,14 @@ class Options:
             raise ValueError("limit must be above zero")
         if self.min_replicas < 0:
             raise ValueError("min_replicas must not be negative")
+        if self.on_lost is not None and not callable(self.on_lost):
+            raise TypeError("on_lost must be a function")
+        if is_async(self.on_lost):
+            raise TypeError("on_lost must be an ordinary function, not a coroutine function")
 
     @cached_property
     def ttl_ms(self) -> int:
-        return whole_ms(self.ttl)
+        return ttl_ms(self.ttl)
 
     def changed(self, **options: Any) -> Options:
         """These options with others in their place. An unknown name is a `TypeError`."""
@@ -102,14 +122,31 @@ class Wanted:
     def __post_init__(self) -> None:
         if not self.keys:
             raise ValueError("a request needs a key")
-        if not all(isinstance(key, (str, bytes)) for key in self.keys):
-            raise TypeError("a key must be text or bytes")
+        for key in self.keys:
+            if isinstance(key, (list, tuple, set, frozenset)):
+                raise TypeError("a key must be text or bytes: give each key as an argument of its own")
+            if not isinstance(key, (str, bytes)):
+                raise TypeError(f"a key must be text or bytes, not {type(key).__name__}")
         if len(set(self.keys)) != len(self.keys):
             raise ValueError("a key is named twice")
         if self.mode not in (WRITE, READ):
             raise ValueError("mode must be 'write' or 'read'")
         if self.options.limit is not None and self.mode == WRITE:
             raise ValueError("limit is for reading")
+
+    def __str__(self) -> str:
+        """The mode, the keys, and the options that are not as they are by default. The token is left out."""
+        shown = [
+            f"{one.name}={_shown(getattr(self.options, one.name))}"
+            for one in fields(Options)
+            if one.name != "token" and getattr(self.options, one.name) != one.default
+        ]
+        return " ".join([self.mode, ", ".join(map(repr, self.keys)), *shown])
+
+    @property
+    def names(self) -> str:
+        """The keys, for people to read."""
+        return ", ".join(map(text_of, self.keys))
 
     @cached_property
     def label(self) -> str:
@@ -122,9 +159,20 @@ class Wanted:
         return self.options.token if self.options.token is not None else secrets.token_hex(16)
 
 
+def _shown(value: object) -> str:
+    return f"{value.total_seconds():g}s" if isinstance(value, timedelta) else repr(value)
+
+
+def is_async(function: object) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    )
+
+
 def label_of(keys: tuple[Key, ...]) -> str:
     """The first key as text."""
-    return keys[0] if isinstance(keys[0], str) else keys[0].decode(errors="backslashreplace")
+    return text_of(keys[0])
 
 
 def names_of(keys: Key | Sequence[Key]) -> tuple[Key, ...]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
+from slock._options import Options
 from slock._time import positive
 from slock._validity import SERVER_ROUNDING
 from slock.polling import Exponential
 
 DEFAULT_DRIFT_FACTOR = 0.01
 DEFAULT_POLL = Exponential(timedelta(milliseconds=20), timedelta(milliseconds=250))
+
+_NOT_FOR_QUORUM = ("min_replicas", "replica_timeout")
 
 # What a clock may drift whatever the ttl, in seconds.
 LEAST_DRIFT = 0.002
@@ -40,6 +44,19 @@ def node_timeout(chosen: timedelta | None, ttl: timedelta) -> float:
     else:
         timeout = max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT)
     return min(timeout, ttl / MOST_OF_TTL).total_seconds()
+
+
+def changed(options: Options, others: Mapping[str, Any], **more: Any) -> Options:
+    """The options of a request to a quorum. Those that do not apply are a `TypeError`."""
+    refuse(name for name in others if name in _NOT_FOR_QUORUM)
+    return options.changed(**others, **more)
+
+
+def refuse(names: Iterable[str]) -> None:
+    """Raises `TypeError` for options that a quorum does not have."""
+    for name in names:
+        polls = ": it polls, as `poll` says" if name == "waiting" else ""
+        raise TypeError(f"a quorum has no option `{name}`{polls}")
 
 
 class Tally:

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from slock import _commands, _quorum, _validity
+from slock._answers import is_temporary
 from slock._block_hold import BlockHold
 from slock._nodes import Asked
 from slock._options import Wanted
 from slock._quorum import Tally
-from slock._schedule import TRY_AGAIN_AFTER
 from slock.errors import QuorumMissed
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class QuorumHold(BlockHold):
             tally = self._finish_extension(*self._ask_to_extend())
             self.check()
             if not tally.has_majority:
-                told = tally.told("extended", "not held")
-                raise QuorumMissed(f"the extension of {self.label} has no majority", told)
+                raise self._missed(tally)
         finally:
             if self._wanted.options.renew and not self.ended:
                 self._quorum._watchdog.add(self)
@@ -95,13 +94,15 @@ class QuorumHold(BlockHold):
         if self.ended or self.lost:
             return tally
         if tally.has_majority:
+            self._problem = None
             self._count_from(sent)
             if tally.refused:
                 self._grant_anew(tally)
         elif tally.is_refused:
             self._lose(_validity.GONE)
         else:
-            self._renew_at = time.monotonic() + self.ttl_seconds * TRY_AGAIN_AFTER
+            refused = any(not is_temporary(error) for error in tally.errors())
+            self._renewal_failed(self._missed(tally), is_refused=refused)
         return tally
 
     def _grant_anew(self, tally: Tally) -> None:
@@ -114,6 +115,10 @@ class QuorumHold(BlockHold):
         asked = nodes.begin(acquire, timeout, only=tally.refused, wanted=lambda: not self.ended)
         granted = nodes.collect(asked)
         self.fences = {**self.fences, **granted.given}
+
+    def _missed(self, tally: Tally) -> QuorumMissed:
+        told = tally.told("extended", "not held")
+        return QuorumMissed(f"the extension of {self.label} has no majority", told)
 
     def _end_of(self, sent: float) -> float:
         return _quorum.valid_until(sent, self._ttl_ms, self._quorum._drift_factor)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import redis
 
@@ -55,7 +55,9 @@ class Quorum:
         wait: timedelta | None = None,
         renew: bool = True,
         longest_lease: timedelta | None = None,
+        **others: NoReturn,
     ) -> None:
+        _quorum.refuse(others)
         self._options = Options(ttl=ttl, wait=wait, renew=renew, longest_lease=longest_lease)
         self._chosen_timeout = node_timeout
         self._drift_factor = drift_factor
@@ -68,11 +70,11 @@ class Quorum:
 
     def write(self, *keys: Key, **options: Unpack[RequestOptions]) -> Request[QuorumHold]:
         """A request to be the only one that holds all of `keys`. Options as those of `Locks.write`."""
-        return Request(self, Wanted(keys, WRITE, self._options.changed(**options)))
+        return Request(self, Wanted(keys, WRITE, _quorum.changed(self._options, options)))
 
     def read(self, *keys: Key, **options: Unpack[ReadOptions]) -> Request[QuorumHold]:
         """A request to hold `keys` together with other readers. Options as those of `Locks.read`."""
-        return Request(self, Wanted(keys, READ, self._options.changed(**options)))
+        return Request(self, Wanted(keys, READ, _quorum.changed(self._options, options)))
 
     def adopt(
         self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]
@@ -82,7 +84,7 @@ class Quorum:
         Its `fences` are empty. `NotHeld` when the majority says that the token holds nothing,
         `QuorumMissed` when too many nodes did not answer.
         """
-        wanted = Wanted(names_of(keys), mode, self._options.changed(**options, token=token))
+        wanted = Wanted(names_of(keys), mode, _quorum.changed(self._options, options, token=token))
         extend = _commands.extend(wanted.keys, token, wanted.options.ttl_ms)
         self._acquisitions.check_open()
         sent = time.monotonic()
@@ -94,11 +96,15 @@ class Quorum:
         raise self._missed(wanted, tally)
 
     def release(self, keys: Key | Sequence[Key], token: str) -> int:
-        """Releases what `token` holds on all nodes, in whichever mode: how many nodes released something."""
+        """Releases what `token` holds on all nodes, in whichever mode: how many nodes released something.
+
+        It waits for all nodes, for each at most the `node_timeout`. One that does not answer in time is not
+        counted.
+        """
         self._acquisitions.check_open()
         names = names_of(keys)
         timeout = self._node_timeout(self._options.ttl)
-        return len((self._nodes.release(_commands.release(names, token), timeout)).given)
+        return len((self._nodes.release(_commands.release(names, token), timeout, all_nodes=True)).given)
 
     def close(self) -> None:
         """Stops renewing and closes the connections. Acquisitions that wait end with `Closed`.
@@ -142,7 +148,7 @@ class Quorum:
                 raise self._missed(wanted, tally)
             if once:
                 return None
-            raise TimedOut(f"{wanted.label} is held by another") from self._missed(wanted, tally)
+            raise TimedOut(f"{wanted.names}: the lock is not free") from self._missed(wanted, tally)
         except BaseException as error:
             problem = error
             raise

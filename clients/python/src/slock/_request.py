@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from slock._block_hold import BlockHold
-from slock._options import Wanted
+from slock._options import Wanted, is_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +40,9 @@ class Request(Generic[H]):
         self._locks = locks
         self._wanted = wanted
         self._entered = _Entered()
+
+    def __repr__(self) -> str:
+        return f"<Request {self._wanted}>"
 
     def acquire(self) -> H:
         """Waits until the lock is granted, at most for `wait`.
@@ -72,6 +75,8 @@ class Request(Generic[H]):
 
     def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
         """A function that does `work` under the lock."""
+        if is_async(work):
+            raise TypeError("the decorator is for ordinary functions: use slock.asyncio for async def")
 
         @functools.wraps(work)
         def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:

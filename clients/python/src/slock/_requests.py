@@ -15,7 +15,7 @@ from slock._connection import Connection
 from slock._fork import track
 from slock._pauses import retry_pauses
 from slock._route import Route
-from slock.errors import Closed, SlockError, TimedOut
+from slock.errors import Closed, SlockError
 from slock.polling import Strategy
 
 
@@ -47,9 +47,14 @@ class Requests:
                     self._route.suspect()
                 if not is_temporary(error):
                     raise error_of(error) from None
-                asking.uncertain = True
-                self._acquisitions.pause(asking.pause_after_error(error, next(pauses)))
+                asking.note_problem(error)
+                pause = asking.pause_after_error(error, next(pauses))
+                if asking.pending is not None:
+                    asking.pending.close()
+                    asking.pending = None
+                self._acquisitions.pause(pause)
                 continue
+            asking.problem = None
             if result is not None or asking.once:
                 return result
             self._acquisitions.pause(asking.pause_to_poll())
@@ -69,11 +74,8 @@ class Requests:
             self._acquisitions.check_open()
             self._waiting.add(connection)
         try:
-            connection.send(asking.build(asking.wait_ms(), None))
+            connection.send(asking.build(asking.wait_ms(), None), end=asking.answer_end)
             return connection.receive(asking.answer_end)
-        except base.TimeoutError:
-            asking.uncertain = True
-            raise TimedOut("the wait is over, and the server has not said so") from None
         except Closed:
             asking.uncertain = True
             raise
@@ -83,13 +85,13 @@ class Requests:
 
     def _attempt(self, asking: Asking[Connection]) -> Granted | None:
         if asking.is_over:
-            raise TimedOut("the wait is over")
+            raise asking.timed_out()
         waits = self._strategy is None and not asking.once
-        pool = self._route.pool_of(asking.key)
+        pool = self._route.pool_of(asking.key, asking.answer_end)
         connection = asking.pending = pool.take()
         sent = time.monotonic()
         if not waits:
-            [answer] = connection.ask(asking.build(None, None))
+            [answer] = connection.ask(asking.build(None, None), end=asking.answer_end)
         else:
             answer = self._wait(asking, connection)
         asking.pending = None
@@ -98,5 +100,6 @@ class Requests:
             raise base.ConnectionError("the slot is served by another node")
         result = granted(answer, sent)
         if result is None and waits:
-            raise TimedOut("the wait is over")
+            asking.problem = None
+            raise asking.timed_out()
         return result

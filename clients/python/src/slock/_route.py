@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -46,11 +47,11 @@ class Pool:
         else:
             self._spare.append(connection)
 
-    def ask(self, *commands: Command) -> list[Answer]:
+    def ask(self, *commands: Command, end: float | None = None) -> list[Answer]:
         """The answers of the server. After an error all connections are closed: others are no better."""
         connection = self.take()
         try:
-            answers = connection.ask(*commands)
+            answers = connection.ask(*commands, end=end)
         except BaseException:
             connection.close()
             self.close()
@@ -68,10 +69,13 @@ class Pool:
 class Route(Protocol):
     """The servers behind one client."""
 
-    def ask(self, key: Key, *commands: Command) -> list[Answer]:
-        """The answers of the server that serves `key`, errors among them. A lost connection is raised."""
+    def ask(self, key: Key, *commands: Command, end: float | None = None) -> list[Answer]:
+        """The answers of the server that serves `key`, errors among them. A lost connection is raised.
 
-    def pool_of(self, key: Key) -> Pool:
+        `TimeoutError` of redis-py when they do not come until `end`, on the monotonic clock.
+        """
+
+    def pool_of(self, key: Key, end: float | None = None) -> Pool:
         """The connections to the server that serves `key` now."""
 
     def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
@@ -93,10 +97,10 @@ class SingleRoute:
     def __init__(self, client: redis.Redis) -> None:
         self._pool = Pool(recipe_of(client.connection_pool, redis.Connection, redis.SSLConnection))
 
-    def ask(self, key: Key, *commands: Command) -> list[Answer]:
-        return self._pool.ask(*commands)
+    def ask(self, key: Key, *commands: Command, end: float | None = None) -> list[Answer]:
+        return self._pool.ask(*commands, end=end)
 
-    def pool_of(self, key: Key) -> Pool:
+    def pool_of(self, key: Key, end: float | None = None) -> Pool:
         return self._pool
 
     def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
@@ -128,16 +132,16 @@ class ClusterRoute:
         """Another thread of the parent may have been loading."""
         self._loading = threading.Lock()
 
-    def ask(self, key: Key, *commands: Command) -> list[Answer]:
-        address = self._owner(key)
+    def ask(self, key: Key, *commands: Command, end: float | None = None) -> list[Answer]:
+        address = self._owner(key, end)
         asking = False
         for _ in range(MOST_REDIRECTIONS):
             try:
                 if asking:
                     pairs = [part for command in commands for part in (("ASKING",), command)]
-                    answers = self._pool(address).ask(*pairs)[1::2]
+                    answers = self._pool(address).ask(*pairs, end=end)[1::2]
                 else:
-                    answers = self._pool(address).ask(*commands)
+                    answers = self._pool(address).ask(*commands, end=end)
             except (base.ConnectionError, base.TimeoutError, OSError):
                 self.suspect()
                 raise
@@ -149,8 +153,8 @@ class ClusterRoute:
                 self._slots.moved(target.slot, address)
         raise base.ClusterError(f"too many redirections for {key!r}")
 
-    def pool_of(self, key: Key) -> Pool:
-        return self._pool(self._owner(key))
+    def pool_of(self, key: Key, end: float | None = None) -> Pool:
+        return self._pool(self._owner(key, end))
 
     def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
         groups: dict[Address, list[int]] = {}
@@ -175,19 +179,24 @@ class ClusterRoute:
         for pool in list(self._pools.values()):
             pool.close()
 
-    def _owner(self, key: Key) -> Address:
+    def _owner(self, key: Key, end: float | None = None) -> Address:
         slot = slot_of(key)
         if self._suspected:
-            with self._loading:
+            left = -1 if end is None else max(0.0, end - time.monotonic())
+            if not self._loading.acquire(timeout=left):
+                raise base.TimeoutError("the nodes of the cluster are not known yet")
+            try:
                 if self._suspected:
-                    self._load()
+                    self._load(end)
+            finally:
+                self._loading.release()
         address = self._slots.owner(slot)
         if address is None:
             self.suspect()
             raise base.ClusterDownError(f"no node serves slot {slot}")
         return address
 
-    def _load(self) -> None:
+    def _load(self, end: float | None) -> None:
         nodes: list[Any] = self._client.get_nodes()  # type: ignore[no-untyped-call]
         if self._recipe is None:
             pool = self._client.get_redis_connection(nodes[0]).connection_pool
@@ -196,7 +205,7 @@ class ClusterRoute:
         problem: BaseException = base.ConnectionError("no node of the cluster is known")
         for address in self._slots.addresses() | known:
             try:
-                [reply] = self._pool(address).ask(("CLUSTER", "SLOTS"))
+                [reply] = self._pool(address).ask(("CLUSTER", "SLOTS"), end=end)
             except (base.ConnectionError, base.TimeoutError, OSError) as error:
                 problem = error
                 continue

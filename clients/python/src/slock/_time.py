@@ -6,6 +6,8 @@ from datetime import timedelta
 
 _MS = timedelta(milliseconds=1)
 
+LEAST_TTL_MS = 2
+
 
 def whole_ms(duration: timedelta) -> int:
     """The milliseconds in a duration, a part of one counted as a whole one."""
@@ -24,6 +26,14 @@ def positive(name: str, duration: timedelta) -> timedelta:
     if duration <= timedelta(0):
         raise ValueError(f"{name} must be above zero")
     return duration
+
+
+def ttl_ms(duration: timedelta) -> int:
+    """A ttl in milliseconds. A hold is valid for its ttl less 1 ms, so a ttl below 2 ms is a `ValueError`."""
+    ms = whole_ms(positive("ttl", duration))
+    if ms < LEAST_TTL_MS:
+        raise ValueError(f"ttl must be at least {LEAST_TTL_MS} ms")
+    return ms
 
 
 def not_negative(name: str, duration: timedelta) -> timedelta:

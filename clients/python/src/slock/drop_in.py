@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -18,11 +19,11 @@ import redis.exceptions as base
 import redis.lock
 
 from slock._acquisitions import Acquisitions
-from slock._answers import error_of, is_lost_connection, is_temporary
-from slock._asking import Asking, Granted
+from slock._answers import error_of, is_lost_connection, is_temporary, may_be_executed
+from slock._asking import ANSWER_OVERDUE, Asking, Granted
 from slock._commands import Channel, Command, Key
 from slock._connection import Answer, Connection
-from slock._giving_up import give_up
+from slock._giving_up import CALLER_WAITS, GivingUp
 from slock._options import DEFAULT_RETRY_FOR, DEFAULT_TTL
 from slock._pauses import retry_pauses
 from slock._recipe import Recipe, recipe
@@ -36,6 +37,8 @@ from slock._watchdog import Watchdog
 from slock.errors import TimedOut
 
 __all__ = ["Lock"]
+
+_log = logging.getLogger("slock")
 
 Name = Any  # text, bytes or memoryview, as redis-py takes it
 
@@ -130,7 +133,7 @@ class Lock(redis.lock.Lock):
             if attempt.may_hold(error):
                 if self.local.token == owner:
                     self._disown()
-                attempt.give_up(0 if isinstance(error, Exception) else RETRY_FOR)
+                attempt.give_up(error)
             raise
         finally:
             attempt.close()
@@ -170,7 +173,8 @@ class Lock(redis.lock.Lock):
         except Exception:
             raise
         except BaseException:
-            give_up(_ClientRoute(self.redis), [self.name], expected_token, RETRY_FOR)
+            giving_up = _giving_up_of(self.redis)
+            giving_up.withdraw(_ClientRoute(self.redis), [self.name], expected_token, seconds=RETRY_FOR)
             raise
         # A release whose answer was lost is done when the hold was there before it.
         if is_lost(renewal) or not (released or (in_doubt and valid)):
@@ -280,6 +284,7 @@ class Renewal:
         """Whether the last renewal had no answer, because a connection was lost."""
         self._over = False
         self._lost = False
+        self._warned = False
         self.valid_until = valid_until(sent, ttl_ms)
         self.renew_at = sent + self.ttl_seconds * RENEW_AFTER
 
@@ -319,6 +324,9 @@ class Renewal:
             self._lost = True
         else:
             self.renew_at = time.monotonic() + self.ttl_seconds * TRY_AGAIN_AFTER
+            if isinstance(answer, BaseException) and not is_temporary(answer) and not self._warned:
+                self._warned = True
+                _log.warning("the server refuses to renew the lock %s: %s", text(self.name), answer)
 
 
 def is_lost(renewal: Renewal | None) -> bool:
@@ -334,6 +342,11 @@ def end_of_wait(blocking: bool, blocking_timeout: float | None, now: float) -> f
     if not blocking:
         return now
     return math.inf if blocking_timeout is None else now + max(blocking_timeout, 0)
+
+
+def end_of_retries(end: float, now: float) -> float:
+    """How long a command is sent again before a wait that ends at `end`."""
+    return min(end, now + RETRY_FOR) if end > now else now + RETRY_FOR
 
 
 def check_extensible(lock: Any, verb: str) -> None:
@@ -383,10 +396,11 @@ def text(name: Name) -> str:
 
 
 class _ClientRoute:
-    """A `slock._route.Route` that sends commands over the pool of the client, each of them once.
+    """A `slock._route.Route` with connections like those of the client. It sends each command once.
 
-    redis-py's own retries would hide that a release was done. They are left to it only in a cluster, for an
-    attempt after which it does not matter any more. A new one is made for each call.
+    redis-py's own retries would hide that a release was done, and would exceed the time. They are left to it
+    only in a cluster, for an attempt after which it does not matter any more. A new one is made for each
+    call.
     """
 
     def __init__(self, client: Any) -> None:
@@ -394,35 +408,38 @@ class _ClientRoute:
         self._cluster = isinstance(client, redis.RedisCluster)
         self._suspected = False
         self._waiting: Pool | None = None
+        self.in_doubt = False
+        """Whether an attempt that was not answered may have been executed."""
 
-    def call(self, *command: Any) -> tuple[Any, bool]:
+    def call(self, *command: Any, end: float | None = None) -> tuple[Any, bool]:
         """The answer to a command, and whether an earlier attempt may have been executed before it.
 
-        It is sent again after a connection error, and after an answer that may be different next time.
+        It is sent again after a connection error, and after an answer that may be different next time, until
+        `end`, by default for `RETRY_FOR`.
         """
-        end = time.monotonic() + RETRY_FOR
+        if end is None:
+            end = time.monotonic() + RETRY_FOR
         pauses = retry_pauses()
-        in_doubt = False
         while True:
             try:
-                [answer] = self.ask(command[1], command)
+                [answer] = self.ask(command[1], command, end=end + ANSWER_OVERDUE)
                 if not isinstance(answer, BaseException):
-                    return answer, in_doubt
+                    return answer, self.in_doubt
             except (base.RedisError, OSError) as error:
                 answer = error
                 self.suspect()
-            in_doubt = in_doubt or is_lost_connection(answer)
+            self.in_doubt = self.in_doubt or may_be_executed(answer)
             pause = next(pauses)
             if not is_temporary(answer) or time.monotonic() + pause > end:
                 raise error_of(answer) from answer
             time.sleep(pause)
 
-    def ask(self, key: Key, *commands: Command) -> list[Answer]:
+    def ask(self, key: Key, *commands: Command, end: float | None = None) -> list[Answer]:
         if self._cluster:
-            return [self._ask_cluster(key, command) for command in commands]
-        return _ask_pool(self._client.connection_pool, commands)
+            return [self._ask_cluster(key, command, end) for command in commands]
+        return _ask_pool(_pool_of(self._client.connection_pool), commands, end)
 
-    def pool_of(self, key: Key) -> Pool:
+    def pool_of(self, key: Key, end: float | None = None) -> Pool:
         """Connections for waiting, apart from those of the client."""
         if self._waiting is None:
             self._waiting = Pool(_recipe_for(self._client, key, self._suspected))
@@ -448,11 +465,11 @@ class _ClientRoute:
         if waiting is not None:
             waiting.close()
 
-    def _ask_cluster(self, key: Key, command: Command) -> Answer:
+    def _ask_cluster(self, key: Key, command: Command, end: float | None) -> Answer:
         try:
             if not self._suspected:
                 with contextlib.suppress(base.SlotNotCoveredError):
-                    [answer] = _ask_pool(_node_pool(self._client, key), [command])
+                    [answer] = _ask_pool(_pool_of(_node_pool(self._client, key)), [command], end)
                     if not isinstance(answer, Exception) or not is_redirection(answer):
                         return answer
             return self._client.execute_command(*command)  # which finds the node and remembers it
@@ -460,29 +477,33 @@ class _ClientRoute:
             return error
 
 
-def _ask_pool(pool: Any, commands: Sequence[Command]) -> list[Answer]:
-    connection = pool.get_connection()
-    sent = False
+def _ask_pool(pool: Pool, commands: Sequence[Command], end: float | None) -> list[Answer]:
+    connection = pool.take()
     try:
-        connection.send_packed_command(connection.pack_commands(commands))
-        sent = True
-        return [_read(connection) for _ in commands]
+        answers = connection.ask(*commands, end=end)
     except BaseException as error:
         # An interrupted command gets its answer, so that what is sent next is not executed before it.
         with contextlib.suppress(Exception):
-            if sent and not isinstance(error, Exception):
-                connection.can_read(timeout=INTERRUPTED_TIME)
-        connection.disconnect()
+            if connection.unanswered and not isinstance(error, Exception):
+                connection.receive(time.monotonic() + INTERRUPTED_TIME)
+        connection.close()
+        pool.close()
         raise
-    finally:
-        pool.release(connection)
+    pool.give_back(connection)
+    return answers
 
 
-def _read(connection: Any) -> Answer:
-    try:
-        return connection.read_response(disable_decoding=True, disconnect_on_error=False)
-    except base.ResponseError as error:
-        return error
+_pools: weakref.WeakKeyDictionary[Any, Pool] = weakref.WeakKeyDictionary()
+_pools_change = threading.Lock()
+
+
+def _pool_of(pool: Any) -> Pool:
+    """Connections like those of a pool of redis-py, without its retries."""
+    with _pools_change:
+        found = _pools.get(pool)
+        if found is None:
+            found = _pools[pool] = Pool(recipe(pool.connection_class, pool.connection_kwargs))
+        return found
 
 
 def _node_pool(client: Any, name: Name) -> Any:
@@ -505,6 +526,14 @@ def _recipe_for(client: Any, name: Name, refresh: bool = False) -> Recipe:
 
 # --- acquiring
 
+_givings_up: weakref.WeakKeyDictionary[Any, GivingUp] = weakref.WeakKeyDictionary()
+
+
+def _giving_up_of(client: Any) -> GivingUp:
+    """What withdraws the requests of all locks of a client."""
+    with _pools_change:
+        return _givings_up.setdefault(client, GivingUp())
+
 
 class _Acquisition:
     """One call of `acquire`."""
@@ -513,19 +542,20 @@ class _Acquisition:
         self.token, self.ttl_ms = token, ttl_ms
         self.renewed = renewed
         """Whether a watchdog is to renew the hold."""
-        self._name = name
+        self._client, self._name = client, name
         self._route = _ClientRoute(client)
-        self._asking: Asking[Connection] = Asking(name, self._command, None, once=False)
+        self._asking: Asking[Connection] = Asking([name], self._command, None, once=False)
 
     def run(self, end: float) -> float | None:
         """When the request was sent from which the hold counts; None when there is no hold."""
         asking = self._asking
         sent = time.monotonic()
-        fence, in_doubt = self._route.call(*self._command(None, None))
+        asking.errors_end = end_of_retries(end, sent)
+        fence, in_doubt = self._route.call(*self._command(None, None), end=asking.errors_end)
         asking.uncertain = bool(fence) or in_doubt  # until there is a hold that somebody releases
         if fence:
             return sent
-        asking.end = None if end == math.inf else end
+        asking.end, asking.errors_end = None if end == math.inf else end, math.inf
         try:
             while not asking.is_over:
                 granted = Requests(self._route, None, Acquisitions()).ask(asking)
@@ -534,20 +564,25 @@ class _Acquisition:
                 counts_from = self._counts_from(granted)
                 if counts_from is not None:
                     return counts_from
-        except TimedOut:
-            pass
-        if asking.uncertain:
-            self.give_up(RETRY_FOR)
+        except TimedOut as error:
+            if asking.uncertain:
+                self.give_up(error)
+            return None
+        self.give_up(None)
         return None
 
     def may_hold(self, error: BaseException) -> bool:
         """Whether something may be left on the server when the acquisition ends with `error`."""
-        return self._asking.uncertain or is_lost_connection(error) or not isinstance(error, Exception)
+        return self._asking.uncertain or self._route.in_doubt or not isinstance(error, Exception)
 
-    def give_up(self, timeout_s: float) -> None:
-        """Leaves neither a request nor a hold, if the server can be reached within `timeout_s` seconds."""
+    def give_up(self, error: BaseException | None) -> None:
+        """Leaves neither a request nor a hold. While the server does not answer, it goes on in a thread."""
         token: Any = self.token
-        give_up(self._route, [self._name], token, timeout_s, self._asking.pending)
+        seconds = self._asking.time_to_give_up(CALLER_WAITS)
+        if error is not None and not isinstance(error, Exception):
+            seconds = RETRY_FOR  # the program may end with it, and the thread too
+        route, pending = _ClientRoute(self._client), self._asking.pending
+        _giving_up_of(self._client).withdraw(route, [self._name], token, pending, seconds=seconds)
 
     def close(self) -> None:
         """Closes the connection on which it waited."""
@@ -562,7 +597,8 @@ class _Acquisition:
             return granted.sent
         # It is not known when the grant was made.
         sent = time.monotonic()
-        extended, _ = self._route.call(*extension(self._name, self.token, self.ttl_ms))
+        end = end_of_retries(self._asking.end or math.inf, sent)
+        extended, _ = self._route.call(*extension(self._name, self.token, self.ttl_ms), end=end)
         return sent if extended else None
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from slock._base_hold import BaseHold
 from slock._options import Wanted
 from slock.asyncio._guard import Guard
+from slock.errors import Lost
 from slock.hooks import Hooks
 
 _log = logging.getLogger("slock")
@@ -63,7 +64,7 @@ class GuardedHold(BaseHold):
         self._guards.remove(guard)
         ended_by_loss = await guard.leave(problem)
         if self.lost and ended_by_loss:
-            raise self._lost_error() from problem
+            raise self._lost_by(problem)
         if problem is not None:
             raise problem
         return result  # type: ignore[return-value]
@@ -85,7 +86,13 @@ class GuardedHold(BaseHold):
             # The work was done under the hold. The ttl ends what is left of it.
             _log.warning("the hold of %s could not be released: %s", self.label, problem)
         if self._reason is not None and ended_by_loss:
-            raise self._lost_error() from error
+            raise self._lost_by(error)
+
+    def _lost_by(self, cancellation: BaseException | None) -> Lost:
+        lost = self._lost_error()
+        if lost.__cause__ is None:
+            lost.__cause__ = cancellation
+        return lost
 
     def _guard(self) -> Guard:
         guard = Guard(self, renewed=self._wanted.options.renew)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slock import _commands
 from slock._answers import error_of, is_lost_connection, is_temporary
-from slock._asking import Asking
+from slock._asking import ANSWER_OVERDUE, Asking
 from slock._commands import READ, WRITE, Command
 from slock._options import Wanted
 from slock._pauses import retry_pauses
@@ -17,6 +17,7 @@ from slock._time import not_negative
 from slock.asyncio._giving_up import CALLER_WAITS
 from slock.asyncio._guarded_hold import GuardedHold
 from slock.asyncio._requests import Pending
+from slock.asyncio._until import until
 
 if TYPE_CHECKING:
     from slock.asyncio._locks import Locks
@@ -78,7 +79,8 @@ class Hold(GuardedHold):
             for pause in retry_pauses():
                 self.check()
                 sent = time.monotonic()
-                answer = await self._ask(_commands.extend(self.keys, self.token, self._ttl_ms))
+                extend = _commands.extend(self.keys, self.token, self._ttl_ms)
+                answer = await self._ask(extend, self.valid_until)
                 if not isinstance(answer, BaseException):
                     self._renewed(sent, self._ttl_ms, answer)
                     self.check()
@@ -94,21 +96,21 @@ class Hold(GuardedHold):
         """The reader becomes the writer, with a new fence. Waits for other readers to go, at most `wait`.
 
         `TimedOut` when they have not: the hold still reads. `Deadlock` when another reader waits for the
-        same. `NotHeld` or `Lost` when the hold is gone. Only for a hold of one key.
+        same. `Lost` when the hold is lost, `NotHeld` when it has been released. Only for a hold of one key.
         """
         await self._change(WRITE, wait)
 
     async def downgrade(self) -> None:
         """The writer becomes a reader, with a new fence, and no other writer comes in between.
 
-        `NotHeld` or `Lost` when the hold is gone. Only for a hold of one key.
+        `Lost` when the hold is lost, `NotHeld` when it has been released. Only for a hold of one key.
         """
         await self._change(READ, None)
 
-    async def _ask(self, command: Command) -> object:
+    async def _ask(self, command: Command, end: float) -> object:
         """The answer or the error; a lost connection is an error like any other here."""
         try:
-            [answer] = await self._locks._route.ask(self.keys[0], command)
+            [answer] = await until(end + ANSWER_OVERDUE, self._locks._route.ask(self.keys[0], command))
         except Exception as error:
             self._locks._route.suspect()
             return error
@@ -118,7 +120,7 @@ class Hold(GuardedHold):
         end = min(time.monotonic() + self._locks._retry_for, self.valid_until)
         executed_unanswered = False
         for pause in retry_pauses():
-            answer = await self._ask(_commands.release(self.keys, self.token))
+            answer = await self._ask(_commands.release(self.keys, self.token), end)
             if not isinstance(answer, BaseException):
                 if answer == len(self.keys) or executed_unanswered:
                     return True
@@ -131,7 +133,7 @@ class Hold(GuardedHold):
         raise AssertionError("unreachable")
 
     async def _change(self, mode: str, wait: timedelta | None) -> None:
-        self._check_unreleased()
+        self.check()
         if len(self.keys) > 1:
             raise ValueError("only a hold of one key can be upgraded or downgraded")
         key, end = self.keys[0], None
@@ -145,7 +147,7 @@ class Hold(GuardedHold):
                 return _commands.downgrade(key, self.token, self._ttl_ms)
             return _commands.upgrade(key, self.token, self._ttl_ms, wait_ms=wait_ms, channel=channel)
 
-        asking: Asking[Pending] = Asking(key, build, None if once else end, once)
+        asking: Asking[Pending] = Asking(self.keys, build, None if once else end, once)
         if once:
             asking.errors_end = self.valid_until
         await self._locks._change_mode(self, mode, asking)

@@ -13,7 +13,7 @@ import redis.asyncio
 
 from slock import _commands, _validity
 from slock._answers import error_of, is_lost_connection, is_temporary, is_wrong_server
-from slock._asking import Asking, Granted
+from slock._asking import ANSWER_OVERDUE, Asking, Granted
 from slock._commands import READ, WRITE, Command, Key
 from slock._holders import find_holder
 from slock._options import (
@@ -38,8 +38,9 @@ from slock.asyncio._listener import Listening
 from slock.asyncio._request import Request
 from slock.asyncio._requests import Pending, Requests
 from slock.asyncio._route import Route, route_of
+from slock.asyncio._until import until
 from slock.asyncio._watchdog import Watchdog
-from slock.errors import NotHeld, SlockError, TimedOut, TooFewReplicas, WrongMode
+from slock.errors import NotHeld, SlockError, TooFewReplicas, WrongMode
 from slock.hooks import Hooks
 from slock.polling import Strategy
 
@@ -107,7 +108,7 @@ class Locks:
         self._listening = Listening(self._route)
         self._acquisitions = Acquisitions()
         self._requests = Requests(self._route, self._listening, waiting, self._acquisitions)
-        self._giving_up = GivingUp(self._route, self._retry_for)
+        self._giving_up = GivingUp(self._route)
         self._watchdog: Watchdog[Hold] = Watchdog(self._renew)
 
     def write(self, *keys: Key, **options: Unpack[RequestOptions]) -> Request[Hold]:
@@ -179,7 +180,7 @@ class Locks:
         for pause in retry_pauses():
             sent = time.monotonic()
             try:
-                answers = await self._route.ask(key, *commands)
+                answers = await until(end + ANSWER_OVERDUE, self._route.ask(key, *commands))
             except Exception as error:
                 self._route.suspect()
                 answers = [error]
@@ -208,7 +209,7 @@ class Locks:
                 channel=channel,
             )
 
-        asking: Asking[Pending] = Asking(wanted.keys[0], build, end, once_only)
+        asking: Asking[Pending] = Asking(wanted.keys, build, end, once_only)
         if once_only:
             asking.errors_end = began + self._retry_for
         hold: Hold | None = None
@@ -217,7 +218,7 @@ class Locks:
             with self._acquisitions.one():
                 hold = await self._acquired(wanted, token, asking)
             if hold is None and not once:
-                raise TimedOut("the lock is not free")
+                raise asking.timed_out("the lock is not free")
             return hold
         except BaseException as error:
             problem = error
@@ -245,7 +246,7 @@ class Locks:
             if sent is not None:
                 return Hold(self, wanted, token, granted.fence, sent)
             if asking.once or asking.is_over:
-                raise TimedOut("the hold was over before the answer came")
+                raise asking.timed_out("the hold was over before the answer came")
 
     async def _counts_from(
         self, wanted: Wanted, token: str, granted: Granted, asking: Asking[Pending]
@@ -259,11 +260,10 @@ class Locks:
             sent = time.monotonic()
             try:
                 if wanted.options.min_replicas:
-                    extended = await self._replicated(wanted, token)
+                    extended = await self._replicated(wanted, token, asking)
                 else:
-                    [extended] = await self._route.ask(
-                        asking.key, _commands.extend(wanted.keys, token, ttl_ms)
-                    )
+                    extend = _commands.extend(wanted.keys, token, ttl_ms)
+                    [extended] = await until(asking.answer_end, self._route.ask(asking.key, extend))
                 if isinstance(extended, BaseException):
                     raise extended
             except SlockError:
@@ -280,20 +280,12 @@ class Locks:
             if time.monotonic() < _validity.valid_until(sent, ttl_ms):
                 return sent
 
-    async def _replicated(self, wanted: Wanted, token: str) -> int:
+    async def _replicated(self, wanted: Wanted, token: str, asking: Asking[Pending]) -> int:
         """Extends the hold: the replicas have it when they have what this connection wrote. 0: it is over."""
-        options, key = wanted.options, wanted.keys[0]
-        timeout_ms = whole_ms(options.replica_timeout)
-        _, recipe = await self._route.server_of(key)
-        recipe = recipe._replace(timeout=recipe.timeout + timeout_ms / 1000)
-        connection = Connection(recipe)  # WAIT blocks it
-        try:
-            extended, confirmed = await connection.ask(
-                _commands.extend(wanted.keys, token, options.ttl_ms),
-                _commands.wait_for_replicas(options.min_replicas, timeout_ms),
-            )
-        finally:
-            await connection.close()
+        end, options = asking.answer_end, wanted.options
+        if end is not None:
+            end += options.replica_timeout.total_seconds()
+        extended, confirmed = await until(end, self._ask_replicas(wanted, token))
         for answer in (extended, confirmed):
             if isinstance(answer, BaseException):
                 raise answer
@@ -301,12 +293,32 @@ class Locks:
             raise TooFewReplicas(f"{confirmed} of {options.min_replicas} replicas have {wanted.label}")
         return int(extended)
 
+    async def _ask_replicas(self, wanted: Wanted, token: str) -> list[Any]:
+        options, key = wanted.options, wanted.keys[0]
+        timeout_ms = whole_ms(options.replica_timeout)
+        _, recipe = await self._route.server_of(key)
+        recipe = recipe._replace(timeout=recipe.timeout + timeout_ms / 1000)
+        connection = Connection(recipe)  # WAIT blocks it
+        try:
+            return await connection.ask(
+                _commands.extend(wanted.keys, token, options.ttl_ms),
+                _commands.wait_for_replicas(options.min_replicas, timeout_ms),
+            )
+        finally:
+            await connection.close()
+
     async def _give_up(
-        self, keys: Sequence[Key], token: str, asking: Asking[Pending], error: BaseException
+        self,
+        keys: Sequence[Key],
+        token: str,
+        asking: Asking[Pending],
+        error: BaseException,
+        *,
+        release: bool = True,
     ) -> None:
-        task = self._giving_up.start(keys, token, asking.pending)
+        task = self._giving_up.start(keys, token, asking.pending, release=release)
         if isinstance(error, (Exception, asyncio.CancelledError)):
-            await asyncio.wait([task], timeout=CALLER_WAITS)
+            await asyncio.wait([task], timeout=asking.time_to_give_up(CALLER_WAITS))
 
     async def _change_mode(self, hold: Hold, mode: str, asking: Asking[Pending]) -> None:
         """Upgrades or downgrades."""
@@ -315,25 +327,21 @@ class Locks:
                 granted = await self._requests.ask(asking)
             except NotHeld:
                 hold._lose(_validity.GONE)
+                hold.check()
                 raise
             except BaseException as error:
                 if not isinstance(error, Exception) or asking.uncertain:
-                    await self._give_up_change(hold, asking, error)
+                    # The hold stays, in whichever mode it is. Its release does not depend on the mode.
+                    await self._give_up(hold.keys, hold.token, asking, error, release=False)
                 raise
         if granted is None:
-            raise TimedOut(f"other readers hold {hold.label}")
+            raise asking.timed_out("other readers hold it")
         hold.fence, hold.mode = granted.fence, mode
         hold.check()
         if _validity.is_prompt(granted.sent, granted.received, hold._ttl_ms):
             hold._count_from(granted.sent)
         else:
             await hold.extend()
-
-    async def _give_up_change(self, hold: Hold, asking: Asking[Pending], error: BaseException) -> None:
-        # The hold stays, in whichever mode it is by then. Its release does not depend on the mode.
-        task = self._giving_up.start(hold.keys, hold.token, asking.pending, release=False)
-        if isinstance(error, (Exception, asyncio.CancelledError)):
-            await asyncio.wait([task], timeout=CALLER_WAITS)
 
     async def _renew(self, holds: Sequence[Hold], end: float) -> None:
         for first in range(0, len(holds), RENEWALS_AT_ONCE):

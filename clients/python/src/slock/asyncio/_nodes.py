@@ -87,11 +87,11 @@ class Nodes:
                 task.cancel()
         return tally
 
-    async def release(self, command: Command, timeout: float) -> Tally:
+    async def release(self, command: Command, timeout: float, *, all_nodes: bool = False) -> Tally:
         """Releases on all nodes.
 
-        It returns when the majority has released, or cannot have, or after `timeout` seconds. What has no
-        answer then goes on without the caller.
+        It returns when the majority has released, or cannot have, or after `timeout` seconds. With
+        `all_nodes` it waits for every node. What has no answer then goes on without the caller.
 
         The release stands behind the request on the same connection, so it cannot come before it.
         """
@@ -101,7 +101,7 @@ class Nodes:
         for task in tasks:
             task.add_done_callback(self._releases.discard)
         end, waiting = time.monotonic() + timeout, set(tasks)
-        while waiting and not (tally.has_majority or tally.is_hopeless):
+        while waiting and (all_nodes or not (tally.has_majority or tally.is_hopeless)):
             left = max(0.0, end - time.monotonic())
             done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not done:

@@ -8,11 +8,20 @@ from typing import Any
 
 import redis.exceptions as base
 
+from slock._answers import note_unsent
 from slock._recipe import Recipe
 
 
 async def connected(recipe: Recipe) -> Any:
     """A new connection of redis-py that is ready for commands. Its errors are those of redis-py."""
+    try:
+        return await _opened(recipe)
+    except Exception as error:
+        note_unsent(error)
+        raise
+
+
+async def _opened(recipe: Recipe) -> Any:
     if recipe.sentinels:
         host, port = await _primary(recipe)
         connection = recipe.open(host=host, port=port, socket_timeout=None)

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from slock import _commands, _quorum, _validity
+from slock._answers import is_temporary
 from slock._options import Wanted
 from slock._quorum import Tally
-from slock._schedule import TRY_AGAIN_AFTER
 from slock.asyncio._guarded_hold import GuardedHold
 from slock.errors import QuorumMissed
 
@@ -75,8 +75,7 @@ class QuorumHold(GuardedHold):
             tally = await self._extend_everywhere()
             self.check()
             if not tally.has_majority:
-                told = tally.told("extended", "not held")
-                raise QuorumMissed(f"the extension of {self.label} has no majority", told)
+                raise self._missed(tally)
         finally:
             if self._wanted.options.renew and not self.ended:
                 self._quorum._watchdog.add(self)
@@ -90,13 +89,15 @@ class QuorumHold(GuardedHold):
         if self.ended or self.lost:
             return tally
         if tally.has_majority:
+            self._problem = None
             self._count_from(sent)
             if tally.refused:
                 await self._grant_anew(tally, timeout)
         elif tally.is_refused:
             self._lose(_validity.GONE)
         else:
-            self._renew_at = time.monotonic() + self.ttl_seconds * TRY_AGAIN_AFTER
+            refused = any(not is_temporary(error) for error in tally.errors())
+            self._renewal_failed(self._missed(tally), is_refused=refused)
         return tally
 
     async def _grant_anew(self, tally: Tally, timeout: float) -> None:
@@ -109,6 +110,10 @@ class QuorumHold(GuardedHold):
             acquire, timeout, only=tally.refused, wanted=lambda: not self.ended
         )
         self.fences = {**self.fences, **granted.given}
+
+    def _missed(self, tally: Tally) -> QuorumMissed:
+        told = tally.told("extended", "not held")
+        return QuorumMissed(f"the extension of {self.label} has no majority", told)
 
     def _end_of(self, sent: float) -> float:
         return _quorum.valid_until(sent, self._ttl_ms, self._quorum._drift_factor)

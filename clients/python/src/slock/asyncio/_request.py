@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from slock._options import Wanted
+from slock._options import Wanted, is_async
 from slock.asyncio._guarded_hold import GuardedHold
 
 P = ParamSpec("P")
@@ -35,6 +35,9 @@ class Request(Generic[H]):
         self._locks = locks
         self._wanted = wanted
         self._entered: dict[asyncio.Task[object] | None, list[H]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Request {self._wanted}>"
 
     async def acquire(self) -> H:
         """Waits until the lock is granted, at most for `wait`.
@@ -70,7 +73,9 @@ class Request(Generic[H]):
         await hold.__aexit__(kind, error, traceback)
 
     def __call__(self, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """A coroutine function that does `work` under the lock."""
+        """A coroutine function that does `work` under the lock. `work` must be one too: `async def`."""
+        if not is_async(work):
+            raise TypeError("the decorator is for coroutine functions: async def")
 
         @functools.wraps(work)
         async def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:

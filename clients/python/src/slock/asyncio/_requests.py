@@ -25,6 +25,7 @@ from slock.asyncio._acquisitions import Acquisitions
 from slock.asyncio._connection import Answer, Connection
 from slock.asyncio._listener import Listening, SubscriptionLost
 from slock.asyncio._route import Route
+from slock.asyncio._until import until
 from slock.errors import Closed, SlockError, TimedOut
 from slock.polling import Strategy
 
@@ -59,7 +60,7 @@ class Requests:
         while True:
             self._acquisitions.check_open()
             try:
-                granted = await self._attempt(asking)
+                granted = await until(asking.answer_end, self._attempt(asking))
             except SlockError:
                 raise
             except _Again:
@@ -72,9 +73,12 @@ class Requests:
                     self._route.suspect()
                 if not is_temporary(error) and code_of(error) != "NOSUBSCRIBER":
                     raise error_of(error) from None
-                asking.uncertain = True
-                await self._acquisitions.pause(asking.pause_after_error(error, next(pauses)))
+                asking.note_problem(error)
+                pause = asking.pause_after_error(error, next(pauses))
+                asking.pending = None
+                await self._acquisitions.pause(pause)
                 continue
+            asking.problem = None
             if granted is not None or asking.once:
                 return granted
             await self._acquisitions.pause(asking.pause_to_poll())
@@ -96,7 +100,7 @@ class Requests:
         if asking.once or isinstance(self._waiting, Strategy):
             return await self._ask_now(asking)
         if asking.is_over:
-            raise TimedOut("the wait is over")
+            raise asking.timed_out()
         if self._waiting == "block":
             return await self._block(asking)
         subscription = self._listening.present(asking.key)
@@ -137,21 +141,12 @@ class Requests:
             if answer is not None:
                 granted = granted_by(answer, sent)
                 if granted is None:
-                    raise TimedOut("the wait is over")
+                    raise _timed_out(asking)
                 return granted
-            return _told(await self._message(message, asking), sent)
+            return _told(await message, sent, asking)
         finally:
             subscription.forget(tag)
             self._listening.done(asking.key, subscription)
-
-    async def _message(self, message: asyncio.Future[Any], asking: Asking[Pending]) -> Any:
-        if asking.end is None:
-            return await message
-        await asyncio.wait([message], timeout=_left(asking))
-        if not message.done():
-            asking.uncertain = True
-            raise TimedOut("the wait is over, and the server has not said so")
-        return message.result()
 
     async def _block(self, asking: Asking[Pending]) -> Granted | None:
         server, recipe = await self._route.server_of(asking.key)
@@ -164,14 +159,12 @@ class Requests:
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closings.add(closed)
         try:
-            await asyncio.wait([future, closed], timeout=_left(asking), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([future, closed], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._closings.discard(closed)
         if not future.done():
             asking.uncertain = True
-            if closed.done():
-                raise Closed
-            raise TimedOut("the wait is over, and the server has not said so")
+            raise Closed
         asking.pending = None
         answer = future.result()
         if is_lost_connection(answer) or len(spare) >= SPARE_CONNECTIONS:
@@ -182,21 +175,22 @@ class Requests:
             raise base.ConnectionError("the slot is served by another node")
         granted = granted_by(answer, sent)
         if granted is None:
-            raise TimedOut("the wait is over")
+            raise _timed_out(asking)
         return granted
 
 
-def _left(asking: Asking[Pending]) -> float | None:
-    end = asking.answer_end
-    return None if end is None else end - time.monotonic()
+def _timed_out(asking: Asking[Pending]) -> TimedOut:
+    """The server says that the wait is over."""
+    asking.problem = None
+    return asking.timed_out()
 
 
-def _told(message: Any, sent: float) -> Granted:
+def _told(message: Any, sent: float, asking: Asking[Pending]) -> Granted:
     if isinstance(message, SubscriptionLost):
         raise message
     text = message.decode()
     if text.startswith("-"):
         raise error_of_message(text[1:])
     if int(text) == 0:
-        raise TimedOut("the wait is over")
+        raise _timed_out(asking)
     return Granted(int(text), sent, time.monotonic())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 import redis.asyncio
@@ -19,7 +19,7 @@ from slock.asyncio._connection import Answer, Connection
 class Route(Protocol):
     """The servers behind one client."""
 
-    async def ask(self, key: Key, *commands: Command) -> list[Answer]:
+    def ask(self, key: Key, *commands: Command) -> Coroutine[Any, Any, list[Answer]]:
         """The answers of the server that serves `key`, errors among them. A lost connection is raised."""
 
     async def ask_each(self, commands: Sequence[tuple[Key, Command]]) -> list[Answer]:

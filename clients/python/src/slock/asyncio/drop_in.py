@@ -16,7 +16,7 @@ import redis.asyncio.lock
 import redis.exceptions as base
 
 from slock._answers import error_of, is_lost_connection, is_temporary
-from slock._asking import Asking, Granted
+from slock._asking import ANSWER_OVERDUE, Asking, Granted
 from slock._commands import Channel, Command, Key
 from slock._options import DEFAULT_TTL
 from slock._pauses import retry_pauses
@@ -28,6 +28,7 @@ from slock.asyncio._giving_up import CALLER_WAITS, GivingUp
 from slock.asyncio._listener import Listening
 from slock.asyncio._requests import Pending, Requests
 from slock.asyncio._tasks import start
+from slock.asyncio._until import until
 from slock.asyncio._watchdog import Watchdog
 from slock.drop_in import (
     LEAST_TIME,
@@ -38,6 +39,7 @@ from slock.drop_in import (
     ThreadOwner,
     by_server,
     check_extensible,
+    end_of_retries,
     end_of_wait,
     extension,
     is_held,
@@ -145,7 +147,7 @@ class Lock(redis.asyncio.lock.Lock):
             if attempt.may_hold(error):
                 if self.local.token == owner:
                     self._disown()
-                await attempt.give_up(0 if isinstance(error, Exception) else RETRY_FOR)
+                await attempt.give_up()
             raise
         finally:
             await attempt.close()
@@ -190,7 +192,7 @@ class Lock(redis.asyncio.lock.Lock):
         except Exception:
             raise
         except BaseException:
-            _start(GivingUp(_ClientRoute(self.redis), RETRY_FOR), self.name, expected_token)
+            _start(GivingUp(_ClientRoute(self.redis)), self.name, expected_token)
             raise
         if local.token == expected_token:
             self._disown()
@@ -272,24 +274,29 @@ class _ClientRoute:
         self._cluster = isinstance(client, redis.asyncio.RedisCluster)
         self._suspected = False
         self._draining: asyncio.Task[None] | None = None
+        self._sent = False
+        self.in_doubt = False
+        """Whether an attempt that was not answered may have been executed."""
 
-    async def call(self, *command: Any) -> tuple[Any, bool]:
+    async def call(self, *command: Any, end: float | None = None) -> tuple[Any, bool]:
         """The answer to a command, and whether an earlier attempt may have been executed before it.
 
-        It is sent again after a connection error, and after an answer that may be different next time.
+        It is sent again after a connection error, and after an answer that may be different next time, until
+        `end`, by default for `RETRY_FOR`.
         """
-        end = time.monotonic() + RETRY_FOR
+        if end is None:
+            end = time.monotonic() + RETRY_FOR
         pauses = retry_pauses()
-        in_doubt = False
         while True:
+            self._sent = False
             try:
-                [answer] = await self.ask(command[1], command)
+                [answer] = await until(end + ANSWER_OVERDUE, self.ask(command[1], command))
                 if not isinstance(answer, BaseException):
-                    return answer, in_doubt
+                    return answer, self.in_doubt
             except (base.RedisError, OSError) as error:
                 answer = error
                 self.suspect()
-            in_doubt = in_doubt or is_lost_connection(answer)
+            self.in_doubt = self.in_doubt or (self._sent and is_lost_connection(answer))
             pause = next(pauses)
             if not is_temporary(answer) or time.monotonic() + pause > end:
                 raise error_of(answer) from answer
@@ -331,6 +338,7 @@ class _ClientRoute:
     async def _ask_cluster(self, key: Key, command: Command) -> Answer:
         try:
             await self._client.initialize()
+            self._sent = True
             if not self._suspected:
                 try:
                     return await self._client.get_node_from_key(key).execute_command(*command)
@@ -346,6 +354,7 @@ class _ClientRoute:
         connection = await pool.get_connection()
         sent = False
         try:
+            self._sent = True
             await connection.send_packed_command(connection.pack_commands(commands))
             sent = True
             answers = [await _read(connection) for _ in commands]
@@ -434,17 +443,18 @@ class _Acquisition:
         self._name = name
         self._route = _ClientRoute(client)
         self._requests = Requests(self._route, Listening(self._route), "block", Acquisitions())
-        self._asking: Asking[Pending] = Asking(name, self._command, None, once=False)
+        self._asking: Asking[Pending] = Asking([name], self._command, None, once=False)
 
     async def run(self, end: float) -> float | None:
         """When the request was sent from which the hold counts; None when there is no hold."""
         asking = self._asking
         sent = time.monotonic()
-        fence, in_doubt = await self._route.call(*self._command(None, None))
+        asking.errors_end = end_of_retries(end, sent)
+        fence, in_doubt = await self._route.call(*self._command(None, None), end=asking.errors_end)
         asking.uncertain = bool(fence) or in_doubt  # until there is a hold that somebody releases
         if fence:
             return sent
-        asking.end = None if end == math.inf else end
+        asking.end, asking.errors_end = None if end == math.inf else end, math.inf
         try:
             while not asking.is_over:
                 granted = await self._requests.ask(asking)
@@ -456,18 +466,17 @@ class _Acquisition:
         except TimedOut:
             pass
         if asking.uncertain:
-            await self.give_up(RETRY_FOR)
+            await self.give_up()
         return None
 
     def may_hold(self, error: BaseException) -> bool:
         """Whether something may be left on the server when the acquisition ends with `error`."""
-        return self._asking.uncertain or is_lost_connection(error) or not isinstance(error, Exception)
+        return self._asking.uncertain or self._route.in_doubt or not isinstance(error, Exception)
 
-    async def give_up(self, timeout_s: float) -> None:
-        """As in `slock.drop_in`. It goes on when the task is cancelled."""
-        giving_up = GivingUp(self._route, timeout_s)
-        task = _start(giving_up, self._name, self.token, self._asking.pending)
-        await asyncio.wait([task], timeout=CALLER_WAITS)
+    async def give_up(self) -> None:
+        """As in `slock.drop_in`. It goes on in a task."""
+        task = _start(GivingUp(self._route), self._name, self.token, self._asking.pending)
+        await asyncio.wait([task], timeout=self._asking.time_to_give_up(CALLER_WAITS))
 
     async def close(self) -> None:
         """Ends the connection on which it waited."""
@@ -482,7 +491,8 @@ class _Acquisition:
             return granted.sent
         # It is not known when the grant was made.
         sent = time.monotonic()
-        extended, _ = await self._route.call(*extension(self._name, self.token, self.ttl_ms))
+        end = end_of_retries(self._asking.end or math.inf, sent)
+        extended, _ = await self._route.call(*extension(self._name, self.token, self.ttl_ms), end=end)
         return sent if extended else None
 
 

@@ -1,0 +1,316 @@
+"""A server that is down or silent: calls end with their time, and nothing is left when it answers again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.exceptions
+
+import slock
+import slock.asyncio
+from harness import MakeServer, Server, wait_until
+from harness.settings import free_port
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+POLL = slock.polling.Constant(SECOND / 50)
+
+# A call may end so long after its time, in seconds. It is about half a second; this machine may be busy.
+LATE = 1.5
+
+
+@contextlib.contextmanager
+def ends_within(seconds: float) -> Iterator[None]:
+    """The block ends so many seconds after it began, at most a little later."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        assert time.monotonic() - began < seconds + LATE
+
+
+def is_free(server: Server) -> bool:
+    """Whether nobody holds `job` and nobody waits for it."""
+    return server.client().execute_command("SLOCK.INFO", "job") is None
+
+
+def answered(server: Server) -> bool:
+    """Whether a request for `job` has been withdrawn and released."""
+    stats = server.client().info("commandstats")
+    return "cmdstat_slock.cancel" in stats and bool(
+        {"cmdstat_slock.munlock", "cmdstat_slock.unlock"} & set(stats)
+    )
+
+
+def wait_until_withdrawn(server: Server) -> None:
+    """Returns when nothing is left, after the server has got what was sent while it was silent."""
+    wait_until(lambda: answered(server) and is_free(server), 30, "the request to be withdrawn")
+
+
+def run_asyncio(port: int, work: Callable[[slock.asyncio.Locks], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=port)
+        locks = slock.asyncio.Locks(client, ttl=MINUTE, **options)
+        await work(locks)
+        await locks.close()
+        await client.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("waiting", ["block", POLL], ids=["block", "poll"])
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
+def test_a_silent_server_does_not_make_a_wait_longer(
+    make_server: MakeServer, waiting: Any, connected: bool
+) -> None:
+    server = make_server()
+    with slock.Locks(redis.Redis(port=server.port), waiting=waiting, ttl=MINUTE) as locks:
+        if connected:
+            assert locks.write("other").acquire().release()
+            server.client().config_resetstat()
+        server.pause()
+        with pytest.raises(slock.TimedOut, match="job") as caught, ends_within(1):
+            locks.write("job", wait=SECOND).acquire()
+        assert isinstance(caught.value.__cause__, redis.exceptions.TimeoutError)
+        server.resume()
+        if connected:
+            wait_until_withdrawn(server)
+        assert is_free(server)
+
+
+@pytest.mark.parametrize("waiting", ["notify", "block", POLL], ids=["notify", "block", "poll"])
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
+def test_a_silent_server_does_not_make_an_asyncio_wait_longer(
+    make_server: MakeServer, waiting: Any, connected: bool
+) -> None:
+    server = make_server()
+
+    async def work(locks: slock.asyncio.Locks) -> None:
+        if connected:
+            assert await (await locks.write("other").acquire()).release()
+            server.client().config_resetstat()
+        server.pause()
+        with pytest.raises(slock.TimedOut, match="job") as caught, ends_within(1):
+            await locks.write("job", wait=SECOND).acquire()
+        assert isinstance(caught.value.__cause__, redis.exceptions.TimeoutError)
+        server.resume()
+        while not (answered(server) and is_free(server)):
+            await asyncio.sleep(0.01)
+
+    run_asyncio(server.port, work, waiting=waiting)
+
+
+@pytest.mark.parametrize("waiting", ["notify", "block"])
+def test_a_server_that_falls_silent_during_an_asyncio_wait(make_server: MakeServer, waiting: str) -> None:
+    server = make_server()
+    server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
+
+    async def work(locks: slock.asyncio.Locks) -> None:
+        task = asyncio.create_task(locks.write("job", wait=2 * SECOND).acquire())
+        while not server.client().execute_command("SLOCK.QUEUES"):
+            await asyncio.sleep(0.01)
+        server.pause()
+        with pytest.raises(slock.TimedOut), ends_within(2):
+            await task
+        server.resume()
+        server.client().execute_command("SLOCK.UNLOCK", "job", "other")
+        while not (answered(server) and is_free(server)):
+            await asyncio.sleep(0.01)
+
+    run_asyncio(server.port, work, waiting=waiting)
+
+
+def test_a_server_that_falls_silent_during_a_wait(make_server: MakeServer) -> None:
+    server = make_server()
+    server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
+    with slock.Locks(redis.Redis(port=server.port), ttl=MINUTE) as locks:
+        pause = threading.Thread(
+            target=lambda: (
+                wait_until(lambda: server.client().execute_command("SLOCK.QUEUES")),
+                server.pause(),
+            )
+        )
+        pause.start()
+        with pytest.raises(slock.TimedOut), ends_within(2):
+            locks.write("job", wait=2 * SECOND).acquire()
+        pause.join()
+        server.resume()
+        server.client().execute_command("SLOCK.UNLOCK", "job", "other")
+        wait_until_withdrawn(server)
+
+
+def test_a_cancelled_task_does_not_wait_for_a_silent_server(make_server: MakeServer) -> None:
+    server = make_server()
+
+    async def work(locks: slock.asyncio.Locks) -> None:
+        assert await (await locks.write("other").acquire()).release()
+        server.client().config_resetstat()
+        server.pause()
+        with pytest.raises(asyncio.TimeoutError), ends_within(0.3):
+            await asyncio.wait_for(locks.write("job").acquire(), 0.3)
+        server.resume()
+        while not (answered(server) and is_free(server)):
+            await asyncio.sleep(0.01)
+
+    run_asyncio(server.port, work)
+
+
+@pytest.mark.parametrize("state", ["silent", "down", "refusing"])
+def test_an_attempt_ends_with_retry_for(make_server: MakeServer, state: str) -> None:
+    server = make_server(min_replicas_to_write=1 if state == "refusing" else 0)
+    server.client().ping()
+    if state == "silent":
+        server.pause()
+    elif state == "down":
+        server.kill9()
+    with slock.Locks(redis.Redis(port=server.port), retry_for=SECOND) as locks:
+        with pytest.raises(redis.RedisError), ends_within(1):
+            locks.write("job").try_acquire()
+        with pytest.raises(redis.RedisError), ends_within(1):
+            locks.release("job", "token")
+
+    async def work(asyncio_locks: slock.asyncio.Locks) -> None:
+        with pytest.raises(redis.RedisError), ends_within(1):
+            await asyncio_locks.write("job").try_acquire()
+        with pytest.raises(redis.RedisError), ends_within(1):
+            await asyncio_locks.release("job", "token")
+
+    run_asyncio(server.port, work, retry_for=SECOND)
+    server.resume()
+
+
+def test_the_cause_of_a_time_out_is_the_last_error(make_server: MakeServer) -> None:
+    refusing = make_server(min_replicas_to_write=1)
+    closed = free_port()
+
+    async def work(locks: slock.asyncio.Locks) -> None:
+        with pytest.raises(slock.TimedOut, match="job") as caught:
+            await locks.write("job", wait=SECOND / 2).acquire()
+        causes.append(caught.value.__cause__)
+
+    for port, text in ((refusing.port, "NOREPLICAS"), (closed, "111")):
+        causes: list[BaseException | None] = []
+        with slock.Locks(redis.Redis(port=port)) as locks:
+            with pytest.raises(slock.TimedOut, match="job") as caught, ends_within(0.5):
+                locks.write("job", wait=SECOND / 2).acquire()
+            causes.append(caught.value.__cause__)
+        run_asyncio(port, work)
+        for cause in causes:
+            assert isinstance(cause, redis.RedisError) and text in str(cause)
+
+
+def test_a_time_out_that_the_server_told_has_no_cause(server: Server, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
+
+    async def work(locks: slock.asyncio.Locks) -> None:
+        with pytest.raises(slock.TimedOut, match="job") as caught:
+            await locks.write("job", wait=SECOND / 10).acquire()
+        assert caught.value.__cause__ is None
+
+    with slock.Locks(redis.Redis(port=server.port)) as locks:
+        for wait in (SECOND / 10, timedelta(0)):
+            with pytest.raises(slock.TimedOut, match="job") as caught:
+                locks.write("job", wait=wait).acquire()
+            assert caught.value.__cause__ is None
+    run_asyncio(server.port, work)
+
+
+def test_a_server_that_does_not_accept_at_first_is_waited_for(make_server: MakeServer) -> None:
+    """The time to connect is not the wait: the client tries again."""
+    server = make_server()
+    server.pause()
+    client = redis.Redis(port=server.port, socket_timeout=0.2)
+    with slock.Locks(client, ttl=MINUTE) as locks:
+        resuming = threading.Timer(1.0, server.resume)  # longer than one attempt to connect takes
+        resuming.start()
+        hold = locks.write("job", wait=MINUTE).acquire()
+        resuming.join()
+        assert hold.release()
+
+
+def test_an_extension_and_a_release_end_with_the_validity(make_server: MakeServer) -> None:
+    server = make_server()
+
+    async def work(locks: slock.asyncio.Locks) -> None:
+        server.resume()
+        hold = await locks.write("other", ttl=SECOND, renew=False).acquire()
+        server.pause()
+        with pytest.raises(slock.Lost), ends_within(1):
+            await hold.extend()
+
+    with slock.Locks(redis.Redis(port=server.port), ttl=SECOND, renew=False) as locks:
+        first, second = locks.write("job").acquire(), locks.write("other").acquire()
+        server.pause()
+        with pytest.raises(redis.RedisError), ends_within(1):
+            first.release()
+        with pytest.raises(slock.Lost), ends_within(1):
+            second.extend()
+        server.resume()
+        wait_until(lambda: is_free(server), 30)
+    run_asyncio(server.port, work)
+    server.resume()
+
+
+# --- the drop-in
+
+
+@pytest.mark.parametrize("state", ["silent", "down"])
+@pytest.mark.parametrize(("options", "seconds"), [({"blocking": False}, 3), ({"blocking_timeout": 1}, 1)])
+def test_the_drop_in_ends_in_time(
+    make_server: MakeServer, state: str, options: dict[str, Any], seconds: float
+) -> None:
+    server = make_server()
+    if state == "silent":
+        server.pause()
+    else:
+        server.kill9()
+    client = redis.Redis(port=server.port)
+    with pytest.raises(redis.RedisError), ends_within(seconds):
+        client.lock("job", lock_class=slock.Lock).acquire(**options)
+    client.close()
+
+    async def main() -> None:
+        async with redis.asyncio.Redis(port=server.port) as asyncio_client:
+            with pytest.raises(redis.RedisError), ends_within(seconds):
+                await asyncio_client.lock("job", lock_class=slock.asyncio.Lock).acquire(**options)
+
+    asyncio.run(main())
+    server.resume()
+
+
+def test_the_drop_in_leaves_nothing_at_a_server_that_was_silent(make_server: MakeServer) -> None:
+    server = make_server()
+    with redis.Redis(port=server.port) as client:
+        lock = client.lock("job", lock_class=slock.Lock, timeout=60)
+        with lock:
+            pass
+        server.client().config_resetstat()
+        server.pause()
+        with pytest.raises(redis.RedisError), ends_within(1):
+            lock.acquire(blocking_timeout=1)
+        server.resume()
+        wait_until_withdrawn(server)
+
+    async def main() -> None:
+        async with redis.asyncio.Redis(port=server.port) as asyncio_client:
+            asyncio_lock = asyncio_client.lock("job", lock_class=slock.asyncio.Lock, timeout=60)
+            async with asyncio_lock:
+                pass
+            server.client().config_resetstat()
+            server.pause()
+            with pytest.raises(redis.RedisError), ends_within(1):
+                await asyncio_lock.acquire(blocking_timeout=1)
+            server.resume()
+            while not (answered(server) and is_free(server)):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
