@@ -18,7 +18,7 @@ use crate::lease::counted;
 use crate::locks::{Inner, Waiting};
 use crate::node::Link;
 use crate::route::{Route, time_left};
-use crate::{Error, Outcome, replicas};
+use crate::{Error, Outcome, given_tokens, replicas};
 
 /// An answer or a message that is late by this much after the wait does not come any more.
 const LATE: Duration = Duration::from_secs(2);
@@ -75,6 +75,8 @@ pub(crate) struct Granted {
     pub(crate) sent: Instant,
     /// Connections on which an earlier attempt got no answer, and may still be executed.
     pub(crate) unanswered: Vec<Link>,
+    /// A command that sets the deadline got no answer.
+    pub(crate) late: bool,
 }
 
 enum Asked {
@@ -97,6 +99,8 @@ pub(crate) struct Attempt<'a> {
     doubtful: bool,
     last: Option<Link>,
     unanswered: Vec<Link>,
+    /// A command that sets the deadline got no answer.
+    late: bool,
     blocked: Option<Blocked>,
     /// The error of the last question; nothing when it was answered.
     last_error: Option<Error>,
@@ -116,6 +120,7 @@ impl<'a> Attempt<'a> {
             doubtful: false,
             last: None,
             unanswered: Vec::new(),
+            late: false,
             blocked: None,
             last_error: None,
             finished: false,
@@ -136,7 +141,7 @@ impl<'a> Attempt<'a> {
         if let (Some(observer), Purpose::Acquire(_)) = (&self.inner.observer, &self.purpose) {
             let outcome = match &result {
                 Ok(Some(_)) => Outcome::Granted,
-                Ok(None) => Outcome::TimedOut,
+                Ok(None) => Outcome::Refused,
                 Err(error) => Outcome::from(error),
             };
             observer.waited(&self.label, self.started.elapsed(), outcome);
@@ -155,6 +160,14 @@ impl<'a> Attempt<'a> {
             End::At(deadline) => (false, deadline),
         };
         let last_retry = if once { Some(self.started + self.inner.retry_for) } else { deadline };
+        if !self.token_is_free(last_retry).await {
+            let error = given_tokens::still_running().into();
+            if once {
+                return Err(error);
+            }
+            self.last_error = Some(error);
+            return Err(self.timed_out());
+        }
         let mut backoff = Backoff::new();
         let mut polls = 0;
         loop {
@@ -201,6 +214,13 @@ impl<'a> Attempt<'a> {
                 tokio::time::sleep(pause).await;
             }
         }
+    }
+
+    /// Waits until no release of this token can end the new hold. An upgrade has no new hold.
+    async fn token_is_free(&self, deadline: Option<Instant>) -> bool {
+        let Purpose::Acquire(request) = &self.purpose else { return true };
+        let ended = self.inner.given_tokens.ended(&request.owner);
+        given_tokens::within(deadline, ended).await
     }
 
     fn timed_out(&self) -> Error {
@@ -258,12 +278,21 @@ impl<'a> Attempt<'a> {
         match &answer {
             Err(Failure::Connection(_)) => {
                 self.doubtful = true;
+                self.note_late();
                 self.unanswered.push(link);
             }
             Err(_) | Ok(Some(0)) => self.nothing_stands(),
             Ok(_) => {}
         }
         answer
+    }
+
+    /// A command that sets the deadline got no answer.
+    fn note_late(&mut self) {
+        self.late = true;
+        if let Purpose::Upgrade { hold, ttl, .. } = &self.purpose {
+            hold.lease.may_come_late(counted(*ttl));
+        }
     }
 
     /// The request has ended without a hold. What was asked before may be another matter.
@@ -380,7 +409,10 @@ impl<'a> Attempt<'a> {
             self.blocked = None;
             let number = answer::number(reply);
             match &number {
-                Err(Failure::Connection(_)) => self.doubtful = true,
+                Err(Failure::Connection(_)) => {
+                    self.doubtful = true;
+                    self.note_late();
+                }
                 Err(_) | Ok(Some(0)) => self.nothing_stands(),
                 Ok(_) => {}
             }
@@ -404,7 +436,11 @@ impl<'a> Attempt<'a> {
             loop {
                 let (link, asking) = route.link().await?;
                 let extended_from = Instant::now();
-                match link.ask(&extend, asking).await {
+                let answer = link.ask(&extend, asking).await;
+                if let Err(Failure::Connection(_)) = answer {
+                    self.note_late();
+                }
+                match answer {
                     Ok(Some(1)) => {
                         sent = extended_from;
                         break;
@@ -418,7 +454,11 @@ impl<'a> Attempt<'a> {
         if let Purpose::Acquire(request) = self.purpose.clone()
             && let Some(wanted) = request.replicas
         {
-            match replicas::confirm(self.inner, &request.owner, ttl, wanted).await? {
+            let confirmed = replicas::confirm(self.inner, &request.owner, ttl, wanted).await;
+            if let Err(Failure::Connection(_)) = confirmed {
+                self.note_late();
+            }
+            match confirmed? {
                 Some(confirmed_from) => sent = confirmed_from,
                 None => return Ok(None),
             }
@@ -426,7 +466,8 @@ impl<'a> Attempt<'a> {
         if sent.elapsed() >= counted(ttl) {
             return Ok(None);
         }
-        Ok(Some(Granted { fence, sent, unanswered: std::mem::take(&mut self.unanswered) }))
+        let unanswered = std::mem::take(&mut self.unanswered);
+        Ok(Some(Granted { fence, sent, unanswered, late: self.late }))
     }
 }
 
@@ -446,7 +487,12 @@ impl Drop for Attempt<'_> {
                 blocked: self.blocked.take(),
                 until: Instant::now() + self.purpose.ttl().max(self.inner.retry_for),
             };
-            self.inner.in_background(&self.runtime, give_up::clear(self.inner.clone(), remains));
+            let ending = self.inner.given_tokens.ending(self.purpose.owner());
+            let clears = give_up::clear(self.inner.clone(), remains);
+            self.inner.in_background(&self.runtime, async move {
+                clears.await;
+                drop(ending);
+            });
         }
     }
 }

@@ -5,21 +5,25 @@ use std::time::Duration;
 
 use redis::{Cmd, cmd};
 
-use crate::{Error, Mode};
+use crate::{Error, Mode, random};
 
 /// The keys of one request, and the token that asks for them.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) keys: Arc<[String]>,
     pub(crate) token: String,
+    /// The caller gave the token, so it may be used again.
+    pub(crate) given: bool,
 }
 
 impl Owner {
-    pub(crate) fn new(keys: Arc<[String]>, token: String) -> Result<Self, Error> {
+    /// With the token that the caller gave, or one that is drawn.
+    pub(crate) fn new(keys: Arc<[String]>, token: Option<String>) -> Result<Self, Error> {
         if keys.is_empty() {
             return Err(Error::InvalidArgument("at least one key is needed".into()));
         }
-        Ok(Self { keys, token })
+        let given = token.is_some();
+        Ok(Self { keys, token: token.unwrap_or_else(random::name), given })
     }
 
     /// The key that routes the commands in a cluster.
@@ -153,7 +157,7 @@ mod tests {
     }
 
     fn owner(keys: &[&str]) -> Owner {
-        Owner { keys: keys.iter().map(|key| key.to_string()).collect(), token: "t".into() }
+        Owner { keys: keys.iter().map(|key| key.to_string()).collect(), token: "t".into(), given: true }
     }
 
     #[test]

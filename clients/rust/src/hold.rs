@@ -7,11 +7,15 @@ use tokio::runtime::Handle;
 
 use crate::attempt::{Attempt, End, Granted, Purpose};
 use crate::command::{self, Owner};
+use crate::given_tokens::Ending;
 use crate::lease::{Grant, Lease, counted};
 use crate::locks::Inner;
 use crate::node::Link;
 use crate::options::{LONGEST, Options, check_ttl};
 use crate::{Error, Mode, Reason, route};
+
+const LATE_DOWNGRADE: &str = "a downgrade of this hold got no answer and may still be carried out; release \
+                              the hold and acquire it anew";
 
 /// What all views of one hold share.
 pub(crate) struct Core {
@@ -35,6 +39,8 @@ struct FenceAndMode {
     mode: Mode,
     /// An upgrade was sent, so the server may be ahead.
     mode_is_certain: bool,
+    /// A downgrade got no answer, so it may be executed at any later time.
+    late_downgrade: bool,
 }
 
 impl Core {
@@ -45,6 +51,24 @@ impl Core {
     pub(crate) fn changed(&self, fence: i64, mode: Mode) {
         let mut granted = self.granted();
         (granted.fence, granted.mode) = (fence, mode);
+    }
+
+    /// A command that sets the deadline got no answer.
+    pub(crate) fn late_extension(&self, ttl: Duration) {
+        self.lease.may_come_late(counted(ttl));
+    }
+
+    /// A downgrade got no answer.
+    pub(crate) fn late_downgrade(&self, ttl: Duration) {
+        self.late_extension(ttl);
+        self.granted().late_downgrade = true;
+    }
+
+    fn may_upgrade(&self) -> Result<(), Error> {
+        if self.granted().late_downgrade {
+            return Err(Error::WrongMode(LATE_DOWNGRADE.into()));
+        }
+        Ok(())
     }
 }
 
@@ -60,6 +84,8 @@ pub struct Hold {
     /// Connections on which an earlier attempt got no answer.
     unanswered: Vec<Link>,
     released: bool,
+    /// The release runs.
+    ending: Option<Ending>,
 }
 
 /// All that can be seen and done with a hold but to release it. It can be cloned and given to tasks, and
@@ -87,13 +113,21 @@ impl Hold {
             label: label.clone(),
             observer: inner.observer.clone(),
         });
+        if granted.late {
+            lease.may_come_late(counted(options.ttl));
+        }
         let core = Arc::new(Core {
             inner: inner.clone(),
             owner,
             lease,
             renewing: Arc::default(),
             changing: Arc::default(),
-            granted: Mutex::new(FenceAndMode { fence: granted.fence, mode, mode_is_certain: true }),
+            granted: Mutex::new(FenceAndMode {
+                fence: granted.fence,
+                mode,
+                mode_is_certain: true,
+                late_downgrade: false,
+            }),
             label,
             metadata: options.metadata.clone(),
             wait: options.wait,
@@ -103,7 +137,13 @@ impl Hold {
             core.watched.get_or_init(|| inner.watchdog.add(&core));
         }
         let runtime = Handle::current();
-        Self { view: HoldView { core }, runtime, unanswered: granted.unanswered, released: false }
+        Self {
+            view: HoldView { core },
+            runtime,
+            unanswered: granted.unanswered,
+            released: false,
+            ending: None,
+        }
     }
 
     /// A view of this hold for another task.
@@ -114,7 +154,8 @@ impl Hold {
     /// Releases the hold. Gives whether it was still there and valid until now; what was lost stays lost,
     /// also when the server still has it.
     ///
-    /// When the future is dropped, the release goes on in the background.
+    /// When the future is dropped, the release goes on in the background. A lost hold whose token was given is
+    /// not released: the token may have a later hold, which that would end.
     ///
     /// # Errors
     ///
@@ -123,6 +164,9 @@ impl Hold {
     pub async fn release(mut self) -> Result<bool, Error> {
         let until = self.core.lease.valid_until().min(Instant::now() + self.core.inner.retry_for);
         let valid = self.begin_release();
+        if self.must_stay() {
+            return Ok(false);
+        }
         let called = route::call(&self.core.inner, &self.core.owner, &self.release_command(), until).await;
         self.core.inner.close_what_was_opened_later();
         let called = match called {
@@ -142,7 +186,15 @@ impl Hold {
         if let Some(number) = self.core.watched.get() {
             self.core.inner.watchdog.remove(*number);
         }
+        if self.ending.is_none() {
+            self.ending = self.core.inner.given_tokens.ending(&self.core.owner);
+        }
         self.core.lease.begin_release()
+    }
+
+    /// A release of a lost hold could end a later one of the same token.
+    fn must_stay(&self) -> bool {
+        self.core.owner.given && self.core.lease.reason().is_some()
     }
 
     fn release_command(&self) -> redis::Cmd {
@@ -167,12 +219,17 @@ impl fmt::Debug for Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let until = self.core.lease.valid_until().max(Instant::now() + self.core.inner.retry_for);
+        let valid_until = self.core.lease.valid_until();
         self.begin_release();
-        let unanswered = std::mem::take(&mut self.unanswered);
-        if self.released && unanswered.is_empty() {
+        let given = self.core.owner.given;
+        // A given token may have a later hold by the time these connections deliver anything.
+        let unanswered = if given { Vec::new() } else { std::mem::take(&mut self.unanswered) };
+        if self.must_stay() || (self.released && unanswered.is_empty()) {
             return;
         }
+        let longest = valid_until.max(Instant::now() + self.core.inner.retry_for);
+        let until = if given { valid_until } else { longest };
+        let ending = self.ending.take();
         let release = self.release_command();
         let core = self.core.clone();
         let released = self.released;
@@ -184,6 +241,7 @@ impl Drop for Hold {
             if !released {
                 let _ = route::call(&core.inner, &core.owner, &release, until).await;
             }
+            drop(ending);
         };
         self.core.inner.in_background(&self.runtime, work);
     }
@@ -258,6 +316,9 @@ impl HoldView {
     /// Sets a new ttl from now on. It may be shorter than before. The watchdog goes on with it. Until the
     /// answer has come, and when the future is dropped, the validity that is shorter counts.
     ///
+    /// An extension that got no answer, or whose future was dropped, may be carried out at any later time. So
+    /// from then on no extension of this hold counts for longer than that one.
+    ///
     /// # Errors
     ///
     /// [`Error::Lost`] when the hold is gone, or when no answer came as long as it was valid.
@@ -274,13 +335,15 @@ impl HoldView {
         // The server may take it although its answer is lost.
         core.lease.may_end_at(Instant::now() + counted(ttl));
         let command = command::extend(&core.owner, ttl);
-        let called = route::call(&core.inner, &core.owner, &command, core.lease.valid_until()).await;
+        let until = core.lease.valid_until();
+        let late = || core.late_extension(ttl);
+        let called = route::call_noting(&core.inner, &core.owner, &command, until, &late).await;
         let called = self.unless_lost(called)?;
         if called.number != Some(1) {
             core.lease.lose(Reason::Gone);
             return self.check();
         }
-        core.lease.extended(ttl, called.sent + counted(ttl))
+        core.lease.extended(ttl, called.sent, counted(ttl))
     }
 
     /// The reader becomes the writer in one step, without a release. It waits until the other readers have
@@ -293,12 +356,14 @@ impl HoldView {
     ///
     /// [`Error::TimedOut`] when other readers remain: the hold reads on. [`Error::Deadlock`] when another
     /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
+    /// [`Error::WrongMode`] when a downgrade of this hold got no answer: it may still be carried out.
     pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
         let core = &self.core;
         self.one_key()?;
         self.check()?;
         let changing = core.changing.clone().lock_owned().await;
         self.check()?;
+        core.may_upgrade()?;
         core.granted().mode_is_certain = false;
         let wait = wait.into().or(core.wait).map(|wait| wait.min(LONGEST));
         let purpose =
@@ -318,7 +383,7 @@ impl HoldView {
         attempt.hand_over();
         core.changed(granted.fence, Mode::Write);
         let ttl = core.lease.ttl();
-        core.lease.extended(ttl, core.lease.valid_until().max(granted.sent + counted(ttl)))?;
+        core.lease.upgraded(granted.sent, ttl)?;
         Ok(granted.fence)
     }
 
@@ -343,14 +408,16 @@ impl HoldView {
         }
         let ttl = core.lease.ttl();
         let command = command::downgrade(&core.owner, ttl);
-        let called = route::call(&core.inner, &core.owner, &command, core.lease.valid_until()).await;
+        let until = core.lease.valid_until();
+        let late = || core.late_downgrade(ttl);
+        let called = route::call_noting(&core.inner, &core.owner, &command, until, &late).await;
         if let Err(Error::NotHeld) = called {
             core.lease.lose(Reason::Gone);
         }
         let called = self.unless_lost(called)?;
         let fence = called.number.unwrap_or_default();
         core.changed(fence, Mode::Read);
-        core.lease.extended(ttl, called.sent + counted(ttl))?;
+        core.lease.extended(ttl, called.sent, counted(ttl))?;
         Ok(fence)
     }
 

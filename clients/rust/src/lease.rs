@@ -25,6 +25,15 @@ struct State {
     error: Option<Error>,
     ttl: Duration,
     valid_until: Instant,
+    /// The least validity that a command without an answer gives, which may still be executed.
+    late: Option<Duration>,
+}
+
+impl State {
+    /// As much of this as no late command can take away.
+    fn sure(&self, validity: Duration) -> Duration {
+        self.late.map_or(validity, |late| late.min(validity))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -60,6 +69,7 @@ impl Lease {
                 error: None,
                 ttl: grant.ttl,
                 valid_until: grant.valid_until,
+                late: None,
             }),
             changed: Notify::new(),
             granted: grant.sent,
@@ -114,17 +124,22 @@ impl Lease {
         self.update(|state| state.ttl)
     }
 
+    /// The ttl, or less when a command may still be executed that sets a shorter one.
+    pub(crate) fn sure_ttl(&self) -> Duration {
+        self.update(|state| state.sure(state.ttl))
+    }
+
     /// The moment at which the hold is lost unless it is renewed before, or at the latest.
     pub(crate) fn valid_until(&self) -> Instant {
         self.update(|state| self.end(state))
     }
 
-    /// When to renew: a third of the ttl from now, and when half of the validity is left at the latest.
+    /// When to renew: a third of the sure ttl from now, and when half of the validity is left at the latest.
     pub(crate) fn next_renewal(&self) -> Instant {
         self.update(|state| {
             let now = Instant::now();
             let left = state.valid_until.saturating_duration_since(now);
-            self.end(state).min(now + (state.ttl / 3).min(left / 2))
+            self.end(state).min(now + (state.sure(state.ttl) / 3).min(left / 2))
         })
     }
 
@@ -174,13 +189,28 @@ impl Lease {
         self.changed.notify_waiters();
     }
 
-    /// The server took a new deadline. An answer that comes after the old validity changes nothing: by then
-    /// the hold counted as lost.
-    pub(crate) fn extended(&self, ttl: Duration, valid_until: Instant) -> Result<(), Error> {
+    /// A command that gives this validity got no answer. It may be executed at any later time. So no later
+    /// command gives more: the server's deadline must not come before the end of the validity.
+    pub(crate) fn may_come_late(&self, validity: Duration) {
+        self.update(|state| state.late = Some(state.sure(validity)));
+    }
+
+    /// The server took a new deadline, which gives this validity from the moment at which the command was
+    /// sent. An answer that comes after the old validity changes nothing: by then the hold counted as lost.
+    pub(crate) fn extended(&self, ttl: Duration, sent: Instant, validity: Duration) -> Result<(), Error> {
+        self.set(ttl, |state| sent + state.sure(validity))
+    }
+
+    /// As [`Lease::extended`], but renewals went on meanwhile with the same ttl.
+    pub(crate) fn upgraded(&self, sent: Instant, ttl: Duration) -> Result<(), Error> {
+        self.set(ttl, |state| state.valid_until.max(sent + state.sure(counted(ttl))))
+    }
+
+    fn set(&self, ttl: Duration, valid_until: impl FnOnce(&State) -> Instant) -> Result<(), Error> {
         self.update(|state| {
             if state.phase == Phase::Held {
                 state.ttl = ttl;
-                state.valid_until = valid_until;
+                state.valid_until = valid_until(state);
                 state.error = None;
             }
         });
@@ -251,7 +281,7 @@ mod tests {
     #[test]
     fn a_renewal_that_is_answered_too_late_does_not_revive() {
         let lease = lease(Duration::ZERO, None);
-        assert!(lease.extended(LONG, Instant::now() + LONG).is_err());
+        assert!(lease.extended(LONG, Instant::now(), LONG).is_err());
         assert!(matches!(lease.check(), Err(Error::Lost { reason: Reason::Expired, .. })));
     }
 
@@ -259,7 +289,7 @@ mod tests {
     fn lost_is_final() {
         let lease = lease(LONG, None);
         lease.lose(Reason::Gone);
-        assert!(lease.extended(LONG, Instant::now() + LONG).is_err());
+        assert!(lease.extended(LONG, Instant::now(), LONG).is_err());
         assert_eq!(lease.reason(), Some(Reason::Gone));
         assert!(!lease.begin_release());
     }
@@ -270,7 +300,7 @@ mod tests {
         assert!(lease.begin_release());
         lease.lose(Reason::Gone);
         assert_eq!(lease.reason(), None);
-        assert!(lease.extended(LONG, Instant::now() + LONG).is_err());
+        assert!(lease.extended(LONG, Instant::now(), LONG).is_err());
     }
 
     fn source(lease: &Lease) -> Option<Box<Error>> {
@@ -289,13 +319,27 @@ mod tests {
 
         let extended = lease(LONG, None);
         extended.not_extended(Error::Closed);
-        extended.extended(LONG, Instant::now() + LONG).unwrap();
+        extended.extended(LONG, Instant::now(), LONG).unwrap();
         extended.lose(Reason::Gone);
         assert!(source(&extended).is_none());
 
         let ended = lease(LONG, Some(Duration::ZERO));
         ended.not_extended(Error::Closed);
         assert!(source(&ended).is_none());
+    }
+
+    #[test]
+    fn a_command_that_may_come_late_limits_the_validity() {
+        let lease = lease(LONG, None);
+        lease.may_come_late(LONG / 2);
+        lease.may_come_late(LONG);
+        let sent = Instant::now();
+        lease.extended(LONG, sent, LONG).unwrap();
+        assert_eq!(lease.valid_until(), sent + LONG / 2);
+        assert_eq!(lease.sure_ttl(), LONG / 2);
+        assert_eq!(lease.ttl(), LONG);
+        lease.extended(LONG / 4, sent, LONG / 4).unwrap();
+        assert_eq!(lease.valid_until(), sent + LONG / 4);
     }
 
     #[test]

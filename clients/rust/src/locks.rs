@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use crate::background::Background;
 use crate::closing::Closing;
 use crate::command::{self, Owner};
+use crate::given_tokens::GivenTokens;
 use crate::hold::Hold;
 use crate::options::{self, Options, replica_options, shared_options};
 use crate::renewal::LocksRenewal;
@@ -72,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) watchdog: Watchdog<LocksRenewal>,
     must_block: AtomicBool,
     pub(crate) closing: Closing,
+    pub(crate) given_tokens: Arc<GivenTokens>,
     tags: AtomicU64,
 }
 
@@ -165,7 +167,8 @@ impl Locks {
     /// An error of the server, or of the connection when it lasted longer than `retry_for`.
     pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
         self.inner.closing.unless_closed()?;
-        let owner = Owner::new(keys.into_keys().into(), token.into())?;
+        let owner = Owner::new(keys.into_keys().into(), Some(token.into()))?;
+        let _ending = self.inner.given_tokens.ending(&owner);
         let until = Instant::now() + self.inner.retry_for;
         let called = route::call(&self.inner, &owner, &command::release(&owner, None), until).await?;
         Ok(called.number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0))
@@ -219,6 +222,7 @@ impl LocksBuilder {
                 watchdog: Watchdog::default(),
                 must_block,
                 closing: Closing::default(),
+                given_tokens: Arc::default(),
                 tags: AtomicU64::new(1),
             }),
             defaults: Arc::new(self.defaults),

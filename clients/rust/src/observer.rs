@@ -7,7 +7,9 @@ use crate::{Error, Reason};
 pub enum Outcome<'a> {
     /// The hold was handed out.
     Granted,
-    /// The wait ran out, or `try_acquire` was refused.
+    /// `try_acquire` was refused.
+    Refused,
+    /// The wait ran out.
     TimedOut,
     /// The caller dropped the future.
     Cancelled,
@@ -19,6 +21,7 @@ impl fmt::Display for Outcome<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Outcome::Granted => "granted",
+            Outcome::Refused => "refused",
             Outcome::TimedOut => "timed out",
             Outcome::Cancelled => "cancelled",
             Outcome::Failed(error) => error.name(),

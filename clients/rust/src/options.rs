@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::{Acquire, Owner};
-use crate::{Error, Mode, random, replicas};
+use crate::{Error, Mode, replicas};
 
 /// Longer durations mean the same, and sums with them stay within the range of the clock. No server takes a
 /// ttl of more than a year.
@@ -56,7 +56,7 @@ impl Options {
     pub(crate) fn acquire(&self, keys: &Arc<[String]>, mode: Mode) -> Result<Acquire, Error> {
         check_ttl(self.ttl)?;
         Ok(Acquire {
-            owner: Owner::new(keys.clone(), self.token.clone().unwrap_or_else(random::name))?,
+            owner: Owner::new(keys.clone(), self.token.clone())?,
             mode,
             ttl: self.ttl,
             limit: self.limit,
@@ -122,7 +122,9 @@ macro_rules! request_options {
         /// The owner's identity. Without it each use of the request takes 128 random bits.
         ///
         /// Two holds of one token on one key are one hold: who releases or drops the first ends the second
-        /// too.
+        /// too. A release or a withdrawal that goes on in the background could end a later hold of this
+        /// token: the next acquisition with it waits until that has ended. A hold that was lost is not
+        /// released.
         pub fn token(mut self, token: impl Into<String>) -> Self {
             self.$field.token = Some(token.into());
             self

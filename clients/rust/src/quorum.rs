@@ -8,13 +8,14 @@ mod renewal;
 mod request;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Client;
 
 use crate::background::Background;
 use crate::closing::Closing;
 use crate::command::{self, Owner};
+use crate::given_tokens::GivenTokens;
 use crate::node::Node;
 use crate::options::{self, Options, shared_options};
 use crate::watchdog::{Renewed, Watchdog};
@@ -74,6 +75,7 @@ struct Inner {
     background: Background,
     watchdog: Watchdog<QuorumRenewal>,
     closing: Closing,
+    given_tokens: Arc<GivenTokens>,
 }
 
 impl Inner {
@@ -87,9 +89,9 @@ impl Inner {
         self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
     }
 
-    /// The end of the validity that a request gives.
-    fn valid_until(&self, sent: Instant, ttl: Duration) -> Instant {
-        sent + ttl.saturating_sub(self.drift(ttl))
+    /// How long a hold is valid after a request for it was sent.
+    fn validity(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(self.drift(ttl))
     }
 
     /// The part of the ttl that is left for clocks that run at different speeds.
@@ -186,10 +188,11 @@ impl Quorum {
     /// [`Error::InvalidArgument`] without a key, [`Error::Closed`] after [`Quorum::close`].
     pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
         self.inner.closing.unless_closed()?;
-        let owner = Owner::new(keys.into_keys().into(), token.into())?;
+        let owner = Owner::new(keys.into_keys().into(), Some(token.into()))?;
+        let _ending = self.inner.given_tokens.ending(&owner);
         let release = command::release(&owner, None);
         let limit = self.inner.node_timeout(self.defaults.ttl);
-        let answers = members::ask_all(&self.inner.nodes, &release, limit).await;
+        let answers = members::ask_all(&self.inner.nodes, &release, limit, &|| {}).await;
         Ok(answers.iter().filter(|answer| matches!(answer, Ok(Some(1..)))).count())
     }
 
@@ -254,6 +257,7 @@ impl QuorumBuilder {
                 background: Background::default(),
                 watchdog: Watchdog::default(),
                 closing: Closing::default(),
+                given_tokens: Arc::default(),
             }),
             defaults: Arc::new(self.defaults),
         }

@@ -14,6 +14,7 @@ use crate::hold::Core;
 use crate::lease::{Lease, counted};
 use crate::locks::Inner;
 use crate::node::{Node, REPLY_TIMEOUT};
+use crate::on_its_way::OnItsWay;
 use crate::route::Route;
 use crate::watchdog::{Renewal, Renewed};
 
@@ -36,7 +37,7 @@ impl Renewal for LocksRenewal {
         let mut renewed = vec![None; held.len()];
         let Some(inner) = held.first().map(|held| held.inner.clone()) else { return renewed };
         // A node that does not answer must not keep those from their next renewal that are on another.
-        let shortest = held.iter().map(|held| held.lease.ttl()).min().unwrap_or_default();
+        let shortest = held.iter().map(|held| held.lease.sure_ttl()).min().unwrap_or_default();
         let mut batches: HashMap<String, (Arc<Node>, Batch)> = HashMap::new();
         for (place, held) in held.into_iter().enumerate() {
             // An extension is under way: it sets the deadline.
@@ -66,18 +67,22 @@ impl Renewal for LocksRenewal {
 async fn renew_on(inner: &Inner, node: Arc<Node>, batch: Batch, limit: Duration) -> Vec<(usize, Renewed)> {
     let link = match within(limit, &node, node.link()).await {
         Ok(link) => link,
-        Err(error) => return not_renewed(inner, &batch, error),
+        Err(error) => return not_renewed(inner, &batch, Failure::Connection(error)),
     };
     let mut commands = redis::pipe();
     for (_, held, _) in &batch.held {
         commands.add_command(command::extend(&held.owner, held.lease.ttl()));
     }
+    let on_its_way = OnItsWay::new(|| batch.held.iter().for_each(|(_, held, _)| may_come_late(held)));
     let sent = Instant::now();
-    let replies = match within(limit, &node, link.send_all(&commands)).await {
+    let replies = within(limit, &node, link.send_all(&commands)).await;
+    let replies = replies.map_err(Failure::Connection);
+    on_its_way.ended(&replies);
+    let replies = match replies {
         Ok(replies) => replies,
-        Err(error) => {
+        Err(failure) => {
             link.discard();
-            return not_renewed(inner, &batch, error);
+            return not_renewed(inner, &batch, failure);
         }
     };
     let mut renewed = Vec::new();
@@ -101,17 +106,22 @@ async fn within<T>(
     answered.unwrap_or_else(|_| Err(answer::no_answer(node.address())))
 }
 
-fn not_renewed(inner: &Inner, batch: &Batch, error: RedisError) -> Vec<(usize, Renewed)> {
+fn not_renewed(inner: &Inner, batch: &Batch, failure: Failure) -> Vec<(usize, Renewed)> {
     inner.servers.doubt();
-    let failed = Renewed::Failed(error.into());
+    let failed = Renewed::Failed(failure.into_error());
     batch.held.iter().map(|(place, ..)| (*place, failed.clone())).collect()
 }
 
 fn extended(held: &Core, sent: Instant) -> Renewed {
     let ttl = held.lease.ttl();
     // An answer that came too late is noticed at the next look at the lease.
-    let _ = held.lease.extended(ttl, sent + counted(ttl));
+    let _ = held.lease.extended(ttl, sent, counted(ttl));
     Renewed::Extended
+}
+
+/// An extension of this hold got no answer.
+fn may_come_late(held: &Core) {
+    held.lease.may_come_late(counted(held.lease.ttl()));
 }
 
 /// Follows a redirection at once, since the validity goes on to run.
@@ -127,8 +137,11 @@ async fn after(inner: &Inner, held: &Core, asked: &Arc<Node>, failure: Failure) 
                 break;
             }
         };
+        let on_its_way = OnItsWay::new(|| may_come_late(held));
         let sent = Instant::now();
-        match link.ask(&extend, asking).await {
+        let answer = link.ask(&extend, asking).await;
+        on_its_way.ended(&answer);
+        match answer {
             Ok(Some(1)) => return extended(held, sent),
             Ok(_) => return Renewed::Gone,
             Err(next) => (failure, asked) = (next, link.node.clone()),

@@ -5,7 +5,7 @@ use crate::attempt::{Attempt, End, Granted, Purpose};
 use crate::hold::{Hold, HoldView};
 use crate::locks::Inner;
 use crate::options::{Options, replica_options, request_options, shared_options};
-use crate::{Error, Mode, command, route};
+use crate::{Error, Mode, command, given_tokens, route};
 
 /// What [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times. Each
 /// use takes a token of its own, unless the request was given one.
@@ -118,15 +118,20 @@ impl Request {
         let acquire = self.options.acquire(&self.keys, self.mode)?;
         let until = Instant::now() + self.inner.retry_for;
         let owner = &acquire.owner;
+        if !given_tokens::within(Some(until), self.inner.given_tokens.ended(owner)).await {
+            return Err(given_tokens::still_running().into());
+        }
         let extend = command::extend(owner, acquire.ttl);
-        if route::call(&self.inner, owner, &extend, until).await?.number != Some(1) {
+        let extended = route::call(&self.inner, owner, &extend, until).await?;
+        if extended.number != Some(1) {
             return Err(Error::NotHeld);
         }
         // The owner that asks again gets the fence of its hold.
         let again = command::acquire(&acquire, &command::Wait::No);
         let called = route::call(&self.inner, owner, &again, until).await?;
         let fence = called.number.filter(|fence| *fence != 0).ok_or(Error::NotHeld)?;
-        let granted = Granted { fence, sent: called.sent, unanswered: Vec::new() };
+        let late = extended.repeated || called.repeated;
+        let granted = Granted { fence, sent: called.sent, unanswered: Vec::new(), late };
         Ok(Hold::new(&self.inner, acquire.owner, self.mode, &self.options, granted))
     }
 }

@@ -10,6 +10,7 @@ use crate::answer::{self, Failure};
 use crate::backoff::Backoff;
 use crate::locks::Inner;
 use crate::node::{Link, Node};
+use crate::on_its_way::OnItsWay;
 use crate::servers::Servers;
 use crate::{Error, command::Owner};
 
@@ -81,10 +82,43 @@ pub(crate) fn call<'a>(
     command: &'a Cmd,
     until: Instant,
 ) -> BoxFuture<'a, Result<Called, Error>> {
-    Box::pin(repeat(inner, owner, command, until))
+    Box::pin(repeat(inner, owner, command, until, &|| {}))
 }
 
-async fn repeat(inner: &Inner, owner: &Owner, command: &Cmd, until: Instant) -> Result<Called, Error> {
+/// What is called for each attempt that got no answer.
+pub(crate) type Note<'a> = &'a (dyn Fn() + Send + Sync);
+
+/// As [`call`]. Notes each attempt that got no answer, also when the future is dropped.
+pub(crate) fn call_noting<'a>(
+    inner: &'a Inner,
+    owner: &'a Owner,
+    command: &'a Cmd,
+    until: Instant,
+    note: Note<'a>,
+) -> BoxFuture<'a, Result<Called, Error>> {
+    Box::pin(repeat(inner, owner, command, until, note))
+}
+
+/// Sends a command once, and notes when it got no answer.
+pub(crate) async fn ask(
+    link: &Link,
+    asking: bool,
+    command: &Cmd,
+    note: Note<'_>,
+) -> Result<Option<i64>, Failure> {
+    let on_its_way = OnItsWay::new(note);
+    let answer = link.ask(command, asking).await;
+    on_its_way.ended(&answer);
+    answer
+}
+
+async fn repeat(
+    inner: &Inner,
+    owner: &Owner,
+    command: &Cmd,
+    until: Instant,
+    note: Note<'_>,
+) -> Result<Called, Error> {
     let mut backoff = Backoff::new();
     let mut route = Route::new(&inner.servers, owner);
     let mut repeated = false;
@@ -92,7 +126,7 @@ async fn repeat(inner: &Inner, owner: &Owner, command: &Cmd, until: Instant) -> 
         let sent = Instant::now();
         let failure = match route.link().await {
             Err(failure) => failure,
-            Ok((link, asking)) => match link.ask(command, asking).await {
+            Ok((link, asking)) => match ask(&link, asking, command, note).await {
                 Ok(number) => return Ok(Called { number, sent, repeated }),
                 Err(failure) if route.follow(&failure, &link.node) => continue,
                 Err(failure) => {

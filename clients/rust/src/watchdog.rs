@@ -168,10 +168,10 @@ impl<R: Renewal> Drop for Rescheduled<'_, R> {
     }
 }
 
-/// A tenth of the ttl from now, and not after the end of the validity.
+/// A tenth of the sure ttl from now, and not after the end of the validity.
 fn next_try(lease: &Lease) -> Instant {
     let end = lease.valid_until();
-    end.min(Instant::now() + lease.ttl() / 10)
+    end.min(Instant::now() + lease.sure_ttl() / 10)
 }
 
 impl<R: Renewal> Shared<R> {

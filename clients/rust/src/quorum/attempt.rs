@@ -1,6 +1,7 @@
 //! One use of a request to a quorum.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -13,7 +14,7 @@ use super::Inner;
 use super::members::Members;
 use crate::command::{self, Acquire, Wait};
 use crate::error::Answer;
-use crate::{Error, Outcome, random};
+use crate::{Error, Outcome, given_tokens, random};
 
 /// Asks until a majority granted. When it is dropped before, it releases on all servers.
 pub(super) struct Attempt {
@@ -26,13 +27,16 @@ pub(super) struct Attempt {
     started: Instant,
     runtime: Handle,
     may_stand: bool,
+    /// A command of this token that sets the deadline got no answer.
+    late: bool,
     finished: bool,
 }
 
 pub(super) struct Granted {
-    pub(super) valid_until: Instant,
     pub(super) sent: Instant,
     pub(super) fences: Vec<Option<i64>>,
+    /// A command that sets the deadline got no answer from one of the servers.
+    pub(super) late: bool,
 }
 
 impl Attempt {
@@ -46,6 +50,7 @@ impl Attempt {
             started: Instant::now(),
             runtime: Handle::current(),
             may_stand: false,
+            late: false,
             finished: false,
         }
     }
@@ -67,7 +72,7 @@ impl Attempt {
         if let Some(observer) = &self.inner.observer {
             let outcome = match &result {
                 Ok(Some(_)) => Outcome::Granted,
-                Ok(None) => Outcome::TimedOut,
+                Ok(None) => Outcome::Refused,
                 Err(error) => Outcome::from(error),
             };
             observer.waited(&self.label, self.started.elapsed(), outcome);
@@ -81,6 +86,16 @@ impl Attempt {
     }
 
     async fn ask_until(&mut self, once: bool, deadline: Option<Instant>) -> Result<Option<Granted>, Error> {
+        let end_of_releases = if once { Some(self.started + self.acquire.ttl) } else { deadline };
+        let ended = self.inner.given_tokens.ended(&self.acquire.owner);
+        if !given_tokens::within(end_of_releases, ended).await {
+            let error = given_tokens::still_running().into();
+            if once {
+                return Err(error);
+            }
+            let keys = self.acquire.owner.keys.clone();
+            return Err(Error::TimedOut { keys, source: Some(Box::new(error)) });
+        }
         for number in 0.. {
             self.inner.closing.unless_closed()?;
             let answers = match self.ask_all().await {
@@ -107,6 +122,7 @@ impl Attempt {
                 let mut acquire = (*self.acquire).clone();
                 acquire.owner.token = random::name();
                 self.acquire = Arc::new(acquire);
+                self.late = false;
                 self.members = Arc::new(Members::new(&self.inner.nodes));
             }
         }
@@ -133,12 +149,14 @@ impl Attempt {
         let mut fences = vec![None; count];
         let (mut granted, mut failed) = (0, 0);
         self.may_stand = true;
+        let late = AtomicBool::new(false);
+        let note = || late.store(true, Ordering::Relaxed);
         let sent = Instant::now();
         let mut asked: FuturesUnordered<_> = order
             .into_iter()
             .map(|number| {
-                let (members, command) = (&self.members, &command);
-                async move { (number, members.grant(number, command, limit).await) }
+                let (members, command, note) = (&self.members, &command, &note);
+                async move { (number, members.grant(number, command, limit, note).await) }
             })
             .collect();
         while let Some((number, (answer, fence))) = asked.next().await {
@@ -153,9 +171,9 @@ impl Attempt {
             }
         }
         drop(asked);
-        let valid_until = self.inner.valid_until(sent, ttl);
-        if granted >= self.inner.majority() && Instant::now() < valid_until {
-            Ok(Granted { valid_until, sent, fences })
+        self.late |= late.into_inner();
+        if granted >= self.inner.majority() && sent.elapsed() < self.inner.validity(ttl) {
+            Ok(Granted { sent, fences, late: self.late })
         } else {
             Err(answers)
         }
@@ -166,7 +184,8 @@ impl Attempt {
         self.may_stand = false;
         let release = command::release(&self.acquire.owner, Some(self.acquire.mode));
         let until = Instant::now() + self.acquire.ttl.max(Duration::from_secs(1));
-        self.members.release(&self.inner, &self.runtime, &release, until);
+        let ending = self.inner.given_tokens.ending(&self.acquire.owner).map(Arc::new);
+        self.members.release(&self.inner, &self.runtime, &release, until, ending);
     }
 }
 

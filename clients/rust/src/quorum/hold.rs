@@ -10,6 +10,7 @@ use super::attempt::Granted;
 use super::members::{Members, Released};
 use super::{Inner, renewal};
 use crate::command::{self, Acquire};
+use crate::given_tokens::Ending;
 use crate::lease::{Grant, Lease};
 use crate::options::{LONGEST, Options};
 use crate::watchdog::Renewed;
@@ -32,6 +33,11 @@ impl Core {
         self.fences.lock().expect("no panic while the fences are locked")
     }
 
+    /// A command with this ttl got no answer from one of the servers.
+    pub(super) fn may_come_late(&self, ttl: Duration) {
+        self.lease.may_come_late(self.inner.validity(ttl));
+    }
+
     pub(super) fn granted_anew(&self, number: usize, fence: i64) {
         self.fences()[number] = Some(fence);
     }
@@ -46,6 +52,8 @@ pub struct QuorumHold {
     view: QuorumHoldView,
     runtime: Handle,
     released: bool,
+    /// The release runs.
+    ending: Option<Arc<Ending>>,
 }
 
 /// All that can be seen and done with a hold of a quorum but to release it. It can be cloned and given to
@@ -66,12 +74,15 @@ impl QuorumHold {
         let lease = Lease::new(Grant {
             sent: granted.sent,
             ttl: acquire.ttl,
-            valid_until: granted.valid_until,
+            valid_until: granted.sent + inner.validity(acquire.ttl),
             longest_lease: options.longest_lease,
             keys: acquire.owner.keys.clone(),
             label: options.label(&acquire.owner.keys),
             observer: inner.observer.clone(),
         });
+        if granted.late {
+            lease.may_come_late(inner.validity(acquire.ttl));
+        }
         let core = Arc::new(Core {
             inner: inner.clone(),
             acquire,
@@ -84,7 +95,7 @@ impl QuorumHold {
         if options.renew {
             core.watched.get_or_init(|| inner.watchdog.add(&core));
         }
-        Self { view: QuorumHoldView { core }, runtime: Handle::current(), released: false }
+        Self { view: QuorumHoldView { core }, runtime: Handle::current(), released: false, ending: None }
     }
 
     /// A view of this hold for another task.
@@ -97,12 +108,15 @@ impl QuorumHold {
     pub async fn release(mut self) -> bool {
         let limit = self.core.inner.node_timeout(self.core.lease.ttl());
         let valid = self.begin_release();
+        if self.must_stay() {
+            return false;
+        }
         {
             let renewing = self.core.renewing.clone();
             let _renewing = renewing.lock().await;
             self.released = true;
         }
-        let answers = release_everywhere(&self.core, &self.runtime);
+        let answers = release_everywhere(&self.core, &self.runtime, self.ending.clone());
         let answers = answers.into_iter().map(|answer| tokio::time::timeout(limit, answer));
         let answers = join_all(answers).await;
         let there = answers.iter().filter(|answer| matches!(answer, Ok(Ok(Released::Yes))));
@@ -113,14 +127,26 @@ impl QuorumHold {
         if let Some(number) = self.core.watched.get() {
             self.core.inner.watchdog.remove(*number);
         }
+        if self.ending.is_none() {
+            self.ending = self.core.inner.given_tokens.ending(&self.core.acquire.owner).map(Arc::new);
+        }
         self.core.lease.begin_release()
+    }
+
+    /// A release of a lost hold could end a later one of the same token.
+    fn must_stay(&self) -> bool {
+        self.core.acquire.owner.given && self.core.lease.reason().is_some()
     }
 }
 
-fn release_everywhere(core: &Core, runtime: &Handle) -> Vec<tokio::sync::oneshot::Receiver<Released>> {
+fn release_everywhere(
+    core: &Core,
+    runtime: &Handle,
+    ending: Option<Arc<Ending>>,
+) -> Vec<tokio::sync::oneshot::Receiver<Released>> {
     let release = command::release(&core.acquire.owner, Some(core.acquire.mode));
     let until = Instant::now() + core.lease.ttl().max(Duration::from_secs(1));
-    core.members.release(&core.inner, runtime, &release, until)
+    core.members.release(&core.inner, runtime, &release, until, ending)
 }
 
 impl Deref for QuorumHold {
@@ -140,13 +166,14 @@ impl fmt::Debug for QuorumHold {
 impl Drop for QuorumHold {
     fn drop(&mut self) {
         self.begin_release();
-        if self.released {
+        if self.released || self.must_stay() {
             return;
         }
+        let ending = self.ending.take();
         let (core, runtime) = (self.core.clone(), self.runtime.clone());
         let work = async move {
             let _renewing = core.renewing.lock().await;
-            release_everywhere(&core, &runtime);
+            release_everywhere(&core, &runtime, ending);
         };
         self.core.inner.background.spawn(&self.runtime, work);
     }
@@ -215,7 +242,8 @@ impl QuorumHoldView {
 
     /// Sets a new ttl on all servers. One that has lost the hold is asked to grant it anew, as long as a
     /// majority has it. Until a majority has answered, and when the future is dropped, the validity that is
-    /// shorter counts.
+    /// shorter counts. As with [`HoldView::extend`](crate::HoldView::extend), no extension counts for longer
+    /// than one that got no answer from one of the servers.
     ///
     /// # Errors
     ///
@@ -231,7 +259,7 @@ impl QuorumHoldView {
         self.check()?;
         self.core.inner.closing.unless_closed()?;
         let ttl = ttl.min(LONGEST);
-        self.core.lease.may_end_at(self.core.inner.valid_until(Instant::now(), ttl));
+        self.core.lease.may_end_at(Instant::now() + self.core.inner.validity(ttl));
         let due = vec![renewal::Due { core: self.core.clone(), ttl, _renewing: guard }];
         match renewal::extend(&self.core.inner, due).await.pop().expect("one for one hold") {
             Renewed::Extended => self.check(),

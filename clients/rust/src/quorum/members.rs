@@ -11,7 +11,9 @@ use super::Inner;
 use crate::answer::{self, Failure};
 use crate::backoff::Backoff;
 use crate::error::Answer;
+use crate::given_tokens::Ending;
 use crate::node::{Link, Node};
+use crate::route::{self, Note};
 
 /// What was sent to each server for one token, so that a release never passes a request.
 pub(super) struct Members {
@@ -48,14 +50,20 @@ impl Members {
 
     /// Asks one server for a hold. While an earlier release may be on its way there, nothing is asked: it
     /// could be executed after the grant.
-    pub(super) async fn grant(&self, number: usize, command: &Cmd, limit: Duration) -> (Answer, Option<i64>) {
+    pub(super) async fn grant(
+        &self,
+        number: usize,
+        command: &Cmd,
+        limit: Duration,
+        note: Note<'_>,
+    ) -> (Answer, Option<i64>) {
         let member = &self.members[number];
         if !*member.released().borrow() {
             return (Answer::NoAnswer, None);
         }
         let ask = on_a_connection_that_lives(&member.node, |link| async move {
             *member.sent_on() = Some(link.clone());
-            link.ask(command, false).await
+            route::ask(&link, false, command, note).await
         });
         match tokio::time::timeout(limit, ask).await {
             Err(_) => {
@@ -79,13 +87,14 @@ impl Members {
         runtime: &tokio::runtime::Handle,
         command: &Cmd,
         until: Instant,
+        ending: Option<Arc<Ending>>,
     ) -> Vec<tokio::sync::oneshot::Receiver<Released>> {
         let release = |member: &Member| {
             let (sender, receiver) = tokio::sync::oneshot::channel();
             let (done, released) = watch::channel(false);
             *member.released() = released;
             let (node, link, command) = (member.node.clone(), member.sent_on().take(), command.clone());
-            let releasing = inner.clone();
+            let (releasing, ending) = (inner.clone(), ending.clone());
             inner.background.spawn(runtime, async move {
                 let (answer, settled) = release_on(&releasing, &node, link, command, until).await;
                 // It may have begun when the connections were closed already, and opened one.
@@ -97,6 +106,7 @@ impl Members {
                 if settled {
                     let _ = done.send(true);
                 }
+                drop(ending);
             });
             receiver
         };
@@ -178,18 +188,23 @@ pub(super) fn failed(failure: Failure) -> Answer {
     Answer::Failed(failure.into_error().to_string())
 }
 
-/// Sends one command to all servers at once. Gives the answers in the order of the servers.
+/// Sends one command to all servers at once, and notes when one got no answer. Gives the answers in the order
+/// of the servers.
 pub(super) async fn ask_all(
     nodes: &[Arc<Node>],
     command: &Cmd,
     limit: Duration,
+    note: Note<'_>,
 ) -> Vec<Result<Option<i64>, Answer>> {
-    let ask = |node: Arc<Node>| async move {
-        let ask = on_a_connection_that_lives(&node, |link| async move { link.ask(command, false).await });
-        match tokio::time::timeout(limit, ask).await {
-            Err(_) => Err(Answer::NoAnswer),
-            Ok(result) => result.map_err(failed),
-        }
-    };
+    let ask =
+        |node: Arc<Node>| async move {
+            let ask = on_a_connection_that_lives(&node, |link| async move {
+                route::ask(&link, false, command, note).await
+            });
+            match tokio::time::timeout(limit, ask).await {
+                Err(_) => Err(Answer::NoAnswer),
+                Ok(result) => result.map_err(failed),
+            }
+        };
     join_all(nodes.iter().cloned().map(ask)).await
 }

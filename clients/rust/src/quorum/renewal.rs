@@ -14,6 +14,7 @@ use crate::command::{self, Wait};
 use crate::error::Answer;
 use crate::lease::Lease;
 use crate::node::Node;
+use crate::on_its_way::OnItsWay;
 use crate::watchdog::{Renewal, Renewed};
 
 pub(super) struct QuorumRenewal;
@@ -62,7 +63,7 @@ async fn extend_all(inner: &Inner, due: Vec<Due>) -> Vec<Renewed> {
     if due.is_empty() {
         return Vec::new();
     }
-    let shortest = due.iter().map(|due| due.ttl).min().unwrap_or_default();
+    let shortest = due.iter().map(|due| due.core.lease.sure_ttl().min(due.ttl)).min().unwrap_or_default();
     let limit = inner.node_timeout(shortest);
     let sent = Instant::now();
     let by_node = join_all(inner.nodes.iter().map(|node| extend_on(node, &due, limit))).await;
@@ -78,7 +79,7 @@ async fn extend_all(inner: &Inner, due: Vec<Due>) -> Vec<Renewed> {
                 }
             }
             // An answer that came too late is noticed at the next look at the lease.
-            let _ = due.core.lease.extended(due.ttl, inner.valid_until(sent, due.ttl));
+            let _ = due.core.lease.extended(due.ttl, sent, inner.validity(due.ttl));
         }
         results.push(renewed);
     }
@@ -95,7 +96,10 @@ async fn extend_on(node: &Arc<Node>, due: &[Due], limit: Duration) -> Vec<Answer
     let (last, commands) = (&used, &commands);
     let ask = on_a_connection_that_lives(node, |link| async move {
         *last.lock().expect("nobody panics here") = Some(link.clone());
-        link.send_all(commands).await.map_err(answer::failure)
+        let on_its_way = OnItsWay::new(|| due.iter().for_each(|due| due.core.may_come_late(due.ttl)));
+        let answers = link.send_all(commands).await.map_err(answer::failure);
+        on_its_way.ended(&answers);
+        answers
     });
     let answers = tokio::time::timeout(limit, ask).await;
     match answers {
@@ -125,7 +129,9 @@ pub(super) fn extended(reply: Result<Option<i64>, Answer>) -> Answer {
 async fn grant_anew(due: &Due, node: usize, limit: Duration) {
     let mut acquire = (*due.core.acquire).clone();
     acquire.ttl = due.ttl;
-    let (_, fence) = due.core.members.grant(node, &command::acquire(&acquire, &Wait::No), limit).await;
+    let again = command::acquire(&acquire, &Wait::No);
+    let note = || due.core.may_come_late(due.ttl);
+    let (_, fence) = due.core.members.grant(node, &again, limit, &note).await;
     if let Some(fence) = fence {
         due.core.granted_anew(node, fence);
     }

@@ -7,7 +7,7 @@ use super::members::Members;
 use super::{Inner, adoption};
 use crate::command::Acquire;
 use crate::options::{Options, request_options, shared_options};
-use crate::{Error, Mode};
+use crate::{Error, Mode, given_tokens};
 
 /// What a [`Quorum`](crate::Quorum) is asked for. Making one sends nothing, and one may be used many times.
 #[derive(Clone)]
@@ -95,6 +95,11 @@ impl QuorumRequest {
         }
         self.inner.closing.unless_closed()?;
         let acquire = self.one_use()?;
+        let until = Instant::now() + acquire.ttl;
+        let ended = self.inner.given_tokens.ended(&acquire.owner);
+        if !given_tokens::within(Some(until), ended).await {
+            return Err(given_tokens::still_running().into());
+        }
         let members = Arc::new(Members::new(&self.inner.nodes));
         let granted = adoption::adopt(&self.inner, &acquire, &members).await?;
         Ok(QuorumHold::new(self.inner.clone(), acquire, members, &self.options, granted))

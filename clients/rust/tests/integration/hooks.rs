@@ -40,13 +40,20 @@ async fn they_hear_of_waits_holds_and_losses() {
 
     let hold = locks.write("k").label("import").acquire().await.unwrap();
     assert!(locks.write("k").wait(Duration::from_millis(1)).acquire().await.is_err());
+    assert!(locks.write("k").try_acquire().await.unwrap().is_none());
     let request = locks.write("k");
     let task = tokio::spawn(async move { request.acquire().await.map(drop) });
     until(async || server.info("k", "waiters").await == 1).await;
     task.abort();
     let _ = task.await;
     hold.release().await.unwrap();
-    let wanted = ["import waited: granted", "k waited: timed out", "k waited: cancelled", "import held"];
+    let wanted = [
+        "import waited: granted",
+        "k waited: timed out",
+        "k waited: refused",
+        "k waited: cancelled",
+        "import held",
+    ];
     assert_eq!(heard.take(), wanted);
 
     let hold = locks.write("k").ttl(Duration::from_millis(300)).acquire().await.unwrap();

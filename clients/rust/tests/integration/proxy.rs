@@ -1,6 +1,6 @@
-//! A proxy that holds back replies, and cuts connections.
+//! A proxy that holds back replies or one connection's commands, and cuts connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +19,26 @@ pub struct Proxy {
     pub port: u16,
     replies: watch::Sender<Replies>,
     cuts: Arc<watch::Sender<u64>>,
+    keeping: Arc<Keeping>,
     task: JoinHandle<()>,
+}
+
+/// Commands that stay in the proxy: those of one connection from one with this word on.
+struct Keeping {
+    word: Mutex<Option<&'static str>>,
+    delivered: watch::Sender<bool>,
+}
+
+impl Keeping {
+    /// Whether these bytes are the first to be kept.
+    fn begins_with(&self, bytes: &[u8]) -> bool {
+        let mut word = self.word.lock().unwrap();
+        let begins = word.is_some_and(|word| bytes.windows(word.len()).any(|part| part == word.as_bytes()));
+        if begins {
+            *word = None;
+        }
+        begins
+    }
 }
 
 impl Proxy {
@@ -28,13 +47,16 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (replies, _) = watch::channel(Replies::Pass);
         let cuts = Arc::new(watch::channel(0).0);
-        let (to, replies_of, cuts_of) = (server.port, replies.clone(), cuts.clone());
+        let keeping = Arc::new(Keeping { word: Mutex::default(), delivered: watch::channel(false).0 });
+        let (to, replies_of, cuts_of, keeping_of) =
+            (server.port, replies.clone(), cuts.clone(), keeping.clone());
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(join(client, to, replies_of.subscribe(), cuts_of.subscribe()));
+                let keeping = keeping_of.clone();
+                tokio::spawn(join(client, to, replies_of.subscribe(), cuts_of.subscribe(), keeping));
             }
         });
-        Self { port, replies, cuts, task }
+        Self { port, replies, cuts, keeping, task }
     }
 
     pub fn client(&self) -> redis::Client {
@@ -48,6 +70,22 @@ impl Proxy {
 
     pub fn pass_replies(&self) {
         self.replies.send_replace(Replies::Pass);
+    }
+
+    /// Keeps the next command with this word, and all that follows on its connection.
+    pub fn keep_from(&self, word: &'static str) {
+        self.keeping.delivered.send_replace(false);
+        *self.keeping.word.lock().unwrap() = Some(word);
+    }
+
+    /// Whether a command is kept since [`Proxy::keep_from`].
+    pub fn has_kept(&self) -> bool {
+        self.keeping.word.lock().unwrap().is_none()
+    }
+
+    /// Sends the server what was kept, also when the client has closed the connection.
+    pub fn deliver(&self) {
+        self.keeping.delivered.send_replace(true);
     }
 
     /// Closes all connections, with the replies that are held back. New ones pass.
@@ -69,11 +107,24 @@ async fn join(
     to: u16,
     mut replies: watch::Receiver<Replies>,
     mut cuts: watch::Receiver<u64>,
+    keeping: Arc<Keeping>,
 ) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else { return };
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let commands = async { tokio::io::copy(&mut from_client, &mut to_server).await.map(drop) };
+    let commands = async {
+        let mut buffer = vec![0; 65536];
+        loop {
+            let length = from_client.read(&mut buffer).await?;
+            if length == 0 {
+                return std::io::Result::Ok(());
+            }
+            if keeping.begins_with(&buffer[..length]) {
+                let _ = keeping.delivered.subscribe().wait_for(|delivered| *delivered).await;
+            }
+            to_server.write_all(&buffer[..length]).await?;
+        }
+    };
     let answers = async {
         let mut buffer = vec![0; 65536];
         loop {
