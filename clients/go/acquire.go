@@ -14,10 +14,12 @@ func (r Request) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	began := time.Now()
 	o := r.owner()
 	a := &acquisition{
-		locks: r.locks,
-		owner: o,
-		ttl:   r.settings.ttl,
-		once:  !wait,
+		locks:      r.locks,
+		owner:      o,
+		ttl:        r.settings.ttl,
+		once:       !wait,
+		fresh:      true,
+		unanswered: &unanswered{},
 		ask: func(ctx context.Context, rest ...any) command {
 			return o.lock(ctx, r.mode, &r.settings, rest...)
 		},
@@ -43,7 +45,7 @@ func (r Request) acquire(ctx context.Context, wait bool) (*Hold, error) {
 	case err != nil:
 		return nil, err
 	}
-	return r.locks.newHold(ctx, r, o, g), nil
+	return r.locks.newHold(ctx, r, o, a.unanswered, g), nil
 }
 
 func outcome(err error) string {

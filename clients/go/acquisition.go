@@ -35,13 +35,17 @@ type acquisition struct {
 	owner owner
 	ttl   time.Duration
 	once  bool // ask once, without a wait
+	fresh bool // it asks for a new hold
+
+	unanswered *unanswered // of the hold that is asked for or changed
 
 	// ask makes the command, with further arguments, such as those of the wait.
 	ask func(ctx context.Context, rest ...any) command
 	// withdraw makes the command that takes away what SLOCK.CANCEL leaves, if there is one.
 	withdraw func(ctx context.Context) (command, bool)
-	// withdrawn sees the answer of withdraw, when a request was given up. It may be nil.
-	withdrawn func(redis.Cmder)
+	// withdrawn sees the answer of withdraw, when a request was given up, and the error of one of these commands
+	// that got no answer, or nil. It may be nil.
+	withdrawn func(reply redis.Cmder, lost error)
 	// confirm looks at a grant before it is given to the caller. It may be nil.
 	confirm func(grant) (grant, error)
 
@@ -55,6 +59,7 @@ type acquisition struct {
 	sent    time.Time       // before the command was sent that was answered last, or that waits
 	unknown bool            // whether something may be left on the server
 	pending <-chan struct{} // closed when the answer comes of a command that was left alone
+	left    redis.Cmder     // that command
 	blocked bool            // whether that command waits on a connection of its own
 	channel *channel        // where the message of its last NOTIFY comes; nil: none
 	pauses  backoff
@@ -88,7 +93,11 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 		defer cancel()
 		a.ctx = limited
 	}
-	g, err := a.attempts()
+	var g grant
+	err := a.awaitToken()
+	if err == nil {
+		g, err = a.attempts()
+	}
 	if err == nil {
 		return g, nil
 	}
@@ -104,6 +113,19 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 		err = a.over()
 	}
 	return grant{}, named(err)
+}
+
+// awaitToken waits until nothing runs any more that could take away what the token is granted.
+func (a *acquisition) awaitToken() error {
+	var end time.Time // that of the context
+	if a.once {
+		end = a.began.Add(onlyAnswer)
+	}
+	if !a.fresh || a.locks.tokenTasks.wait(a.ctx, a.locks.ending, end, a.owner.token) {
+		return nil
+	}
+	a.last = errStillRuns
+	return errLeft
 }
 
 func (a *acquisition) begin(ctx context.Context) error {
@@ -205,10 +227,11 @@ func (a *acquisition) send(
 	cmd := build(context.WithoutCancel(a.ctx), rest...)
 	pending, answered := call(a.ctx, cmd, send)
 	if !answered {
-		a.pending, a.unknown = pending, a.unknown || pending != nil
+		a.pending, a.left, a.unknown = pending, cmd, a.unknown || pending != nil
 		return 0, errLeft
 	}
 	reply, err := cmd.Int64()
+	a.unanswered.note(a.ttl, err)
 	switch {
 	case isConnectionError(err):
 		a.unknown = true

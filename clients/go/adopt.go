@@ -23,9 +23,12 @@ func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	r.settings.token = token
+	if !r.locks.tokenTasks.wait(ctx, r.locks.ending, retryEnd(r.locks.settings.retryFor), token) {
+		return nil, ended(ctx, r.locks.ending, r.keys, errStillRuns)
+	}
 	o := r.owner()
 	var sent time.Time
-	held, _, err := r.locks.repeat(ctx, retryEnd(r.locks.settings.retryFor), func(ctx context.Context) command {
+	held, lost, err := r.locks.repeat(ctx, retryEnd(r.locks.settings.retryFor), func(ctx context.Context) command {
 		sent = time.Now()
 		return o.extend(ctx, r.settings.ttl)
 	})
@@ -44,7 +47,9 @@ func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if mode != r.mode {
 		return nil, &failure{kind: ErrWrongMode, text: fmt.Sprintf("it is held for %s", mode)}
 	}
-	return r.locks.newHold(ctx, r, o, grant{fence: fence, until: sent.Add(counted(r.settings.ttl))}), nil
+	u := &unanswered{}
+	u.note(r.settings.ttl, lost)
+	return r.locks.newHold(ctx, r, o, u, grant{fence: fence, until: sent.Add(counted(r.settings.ttl))}), nil
 }
 
 // lookUp gives the mode and the fence of what the token holds.

@@ -3,6 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"time"
 
@@ -111,6 +112,15 @@ func isConnectionError(err error) bool {
 	var reply redis.Error
 	var own Error
 	return !errors.As(err, &reply) && !errors.As(err, &own)
+}
+
+// mayRunLater tells that a command was sent and got no answer, so that the server may run it at any time later.
+func mayRunLater(err error) bool { return isConnectionError(err) && !isDialError(err) }
+
+// isDialError tells that nothing was sent.
+func isDialError(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial"
 }
 
 func hasCode(err error, code string) bool {

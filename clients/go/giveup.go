@@ -13,7 +13,7 @@ func (a *acquisition) giveUp() {
 	ctx := context.WithoutCancel(a.ctx)
 	pending, blocked := a.pending, a.blocked
 	a.givenUp = true
-	a.locks.background.run(func() {
+	a.locks.tokenTasks.run(&a.locks.background, a.owner.token, func() {
 		answered := pending == nil
 		if blocked {
 			a.unblock(ctx, pending)
@@ -21,10 +21,15 @@ func (a *acquisition) giveUp() {
 		} else if !answered {
 			answered = isClosedWithin(pending, a.locks.settings.retryFor)
 		}
-		answer, err := a.takeAway(ctx)
+		answer, lost, err := a.takeAway(ctx)
 		if !answered {
 			<-pending
-			answer, err = a.takeAway(ctx)
+			var again error
+			answer, again, err = a.takeAway(ctx)
+			lost = join(lost, again)
+		}
+		if pending != nil {
+			a.unanswered.note(a.ttl, a.left.Err())
 		}
 		if err != nil && a.channel != nil {
 			// The request may still wait. The server forgets it when nobody listens to its channel.
@@ -32,7 +37,7 @@ func (a *acquisition) giveUp() {
 			a.channel.drop()
 		}
 		if a.withdrawn != nil {
-			a.withdrawn(answer)
+			a.withdrawn(answer, lost)
 		}
 	})
 }
@@ -61,9 +66,9 @@ func isClosedWithin(done <-chan struct{}, most time.Duration) bool {
 }
 
 // takeAway withdraws the request and then takes back what was granted, in this order on one connection. After
-// the ttl nothing is left of a grant anyway. It gives the last command, and an error if the server may not
-// have got them.
-func (a *acquisition) takeAway(ctx context.Context) (redis.Cmder, error) {
+// the ttl nothing is left of a grant anyway. It gives the last command, the error of one of these that got no
+// answer, and an error if the server may not have got them.
+func (a *acquisition) takeAway(ctx context.Context) (last redis.Cmder, lost, err error) {
 	end := time.Now().Add(a.ttl + a.locks.settings.retryFor)
 	var pauses backoff
 	for {
@@ -72,9 +77,13 @@ func (a *acquisition) takeAway(ctx context.Context) (redis.Cmder, error) {
 			commands = append(commands, cmd)
 		}
 		err := a.locks.server.sendAll(ctx, commands)
+		last := commands[len(commands)-1]
+		if mayRunLater(last.Err()) {
+			lost = last.Err()
+		}
 		pause := pauses.next()
 		if err == nil || time.Until(end) < pause {
-			return commands[len(commands)-1], err
+			return last, lost, err
 		}
 		time.Sleep(pause)
 	}

@@ -17,16 +17,18 @@ type Hold struct {
 	// Whether an upgrade or a downgrade was not answered, so that the mode on the server is not known.
 	// Guarded by the operation of the lease.
 	modeUnknown bool
+	// Whether a downgrade got no answer, so that the server may still carry it out. Guarded likewise.
+	downgradeLost bool
 
 	mu    sync.Mutex
 	mode  Mode
 	fence int64
 }
 
-func (l *Locks) newHold(ctx context.Context, r Request, o owner, g grant) *Hold {
+func (l *Locks) newHold(ctx context.Context, r Request, o owner, u *unanswered, g grant) *Hold {
 	h := &Hold{
 		locks:    l,
-		lease:    newLease(ctx, o, nil, r.settings, l.settings.observer, l.watchdog, counted, g.until),
+		lease:    newLease(ctx, o, nil, r.settings, l.settings.observer, l.watchdog, counted, u, g.until),
 		metadata: r.settings.metadata,
 		mode:     r.mode,
 		fence:    g.fence,
@@ -72,8 +74,11 @@ func (h *Hold) Context() context.Context { return h.lease.context() }
 func (h *Hold) Check() error { return h.lease.check() }
 
 // Extend sets a new ttl, counted from now on. The watchdog goes on with it. It fails with a *LostError when
-// the hold is over. After another error the hold counts as valid for the lesser of the two ttls. If ctx ends
+// the hold is over. After another error each renewal counts for the lesser of the two ttls. If ctx ends
 // meanwhile, the extension goes on in the background.
+//
+// After a command of this hold that got no answer, the hold counts as valid for no longer than the ttl of that
+// command, whatever ttl is set later: the server may carry it out late.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < leastTTL {
 		return tooShort(ttl)
@@ -82,22 +87,27 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	if err := h.lease.startExtend(ctx, ttl); err != nil {
-		h.lease.finishExtend()
+		h.lease.finishExtend(err)
 		h.lease.end()
 		return err
 	}
 	return h.finish(ctx, func(ctx context.Context) error {
-		defer h.lease.finishExtend()
-		return h.extend(ctx, ttl)
+		err := h.extend(ctx, ttl)
+		if err != nil {
+			h.lease.unanswered.remember(ttl)
+		}
+		h.lease.finishExtend(err)
+		return err
 	})
 }
 
 func (h *Hold) extend(ctx context.Context, ttl time.Duration) error {
 	var sent time.Time
-	held, _, err := h.locks.repeat(ctx, h.lease.validUntil(), func(ctx context.Context) command {
+	held, lost, err := h.locks.repeat(ctx, h.lease.validUntil(), func(ctx context.Context) command {
 		sent = time.Now()
 		return h.lease.owner.extend(ctx, ttl)
 	})
+	h.lease.unanswered.note(ttl, lost)
 	switch {
 	case err != nil:
 		return h.lossOr(err)
@@ -120,7 +130,7 @@ func (h *Hold) finish(ctx context.Context, operation func(context.Context) error
 	if ctx.Done() == nil {
 		run()
 	} else {
-		h.locks.background.run(run)
+		h.locks.tokenTasks.run(&h.locks.background, h.lease.owner.token, run)
 	}
 	select {
 	case err := <-done:
@@ -164,7 +174,7 @@ func (h *Hold) Release(ctx context.Context) (bool, error) {
 	if ctx.Done() == nil {
 		release()
 	} else {
-		h.locks.background.run(release)
+		h.locks.tokenTasks.run(&h.locks.background, h.lease.owner.token, release)
 	}
 	select {
 	case r := <-done:
@@ -178,10 +188,13 @@ func (h *Hold) sendRelease(ctx context.Context, until time.Time) (bool, error) {
 	// An upgrade that was given up may still be withdrawn. The release comes after that.
 	_ = h.lease.begin(ctx)
 	defer h.lease.end()
-	reply, repeated, err := h.locks.repeat(ctx, until, h.release)
+	if h.lease.expireRelease(until) {
+		return false, nil
+	}
+	reply, lost, err := h.locks.repeat(ctx, until, h.release)
 	// The first of several attempts may have released the hold, which was valid then, and its answer was
 	// lost.
-	wasThere := err != nil || repeated || reply == int64(len(h.lease.owner.keys))
+	wasThere := err != nil || lost != nil || reply == int64(len(h.lease.owner.keys))
 	h.lease.finishRelease(wasThere)
 	return wasThere && err == nil, err
 }

@@ -22,6 +22,8 @@ type lease struct {
 	leaseEnd time.Time // zero: none
 	renews   bool
 
+	unanswered *unanswered // commands that may still set another deadline
+
 	// operation is held by Extend, Upgrade, Downgrade and Release: they run one after another.
 	operation chan struct{}
 
@@ -60,25 +62,26 @@ func counted(ttl time.Duration) time.Duration { return ttl - time.Millisecond }
 
 func newLease(
 	ctx context.Context, o owner, quorum *QuorumHold, s requestSettings, observer Observer, w *watchdog,
-	counts func(time.Duration) time.Duration, until time.Time,
+	counts func(time.Duration) time.Duration, u *unanswered, until time.Time,
 ) *lease {
 	now := time.Now()
 	l := &lease{
-		counts:    counts,
-		owner:     o,
-		quorum:    quorum,
-		label:     s.labelOr(o.keys[0]),
-		observer:  observer,
-		watchdog:  w,
-		given:     s.token != "",
-		values:    context.WithoutCancel(ctx),
-		began:     now,
-		renews:    !s.noRenewal,
-		operation: make(chan struct{}, 1),
-		ttl:       s.ttl,
-		until:     until,
-		renewAt:   until.Add(s.ttl/3 - counts(s.ttl)),
-		place:     -1,
+		counts:     counts,
+		unanswered: u,
+		owner:      o,
+		quorum:     quorum,
+		label:      s.labelOr(o.keys[0]),
+		observer:   observer,
+		watchdog:   w,
+		given:      s.token != "",
+		values:     context.WithoutCancel(ctx),
+		began:      now,
+		renews:     !s.noRenewal,
+		operation:  make(chan struct{}, 1),
+		ttl:        s.ttl,
+		until:      until,
+		renewAt:    until.Add(s.ttl/3 - counts(s.ttl)),
+		place:      -1,
 	}
 	if s.longestLease > 0 && l.renews {
 		l.leaseEnd = now.Add(s.longestLease)
@@ -245,6 +248,18 @@ func (l *lease) startRelease() (time.Time, bool) {
 	return l.until, true
 }
 
+// expireRelease ends a hold with a token that the caller chose, if its time is over before its release could be
+// sent: the token may have a later hold by now.
+func (l *lease) expireRelease(until time.Time) bool {
+	l.mu.Lock()
+	defer l.unlock()
+	if !l.given || time.Now().Before(until) {
+		return false
+	}
+	l.loseLocked(Expired)
+	return true
+}
+
 // finishRelease ends a hold whose release was answered, or will not be.
 func (l *lease) finishRelease(wasThere bool) {
 	l.mu.Lock()
@@ -292,13 +307,20 @@ func (l *lease) startExtend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-func (l *lease) finishExtend() {
+// finishExtend lets renewals begin again. After an error the hold may be valid for less long than before, so
+// it is renewed at once.
+func (l *lease) finishExtend(err error) {
 	l.mu.Lock()
 	defer l.unlock()
 	l.extends = false
+	if err != nil && l.state == live {
+		l.renewAt = time.Now()
+		l.watchdog.moved(l)
+	}
 }
 
-// extended notes an answer: the hold is valid for the ttl, counted from before the command was sent.
+// extended notes an answer: the hold is valid for what is certain of the ttl, counted from before the command
+// was sent.
 func (l *lease) extended(sent time.Time, ttl time.Duration) error {
 	l.mu.Lock()
 	defer l.unlock()
@@ -308,9 +330,10 @@ func (l *lease) extended(sent time.Time, ttl time.Duration) error {
 	if l.state != live {
 		return l.endedErrorLocked()
 	}
+	certain := l.unanswered.certain(ttl)
 	l.ttl, l.failed = ttl, nil
-	l.renewAt = sent.Add(ttl / 3)
-	l.setUntil(sent.Add(l.counts(ttl)))
+	l.renewAt = sent.Add(certain / 3)
+	l.setUntil(sent.Add(l.counts(certain)))
 	return nil
 }
 
@@ -330,8 +353,9 @@ func (l *lease) refreshed(sent time.Time, ttl time.Duration) error {
 
 func (l *lease) refreshLocked(sent time.Time, ttl time.Duration) {
 	l.failed = nil
-	if until := sent.Add(l.counts(ttl)); until.After(l.until) {
-		l.renewAt = sent.Add(ttl / 3)
+	certain := l.unanswered.certain(ttl)
+	if until := sent.Add(l.counts(certain)); until.After(l.until) {
+		l.renewAt = sent.Add(certain / 3)
 		l.setUntil(until)
 	}
 }
@@ -398,10 +422,10 @@ func (l *lease) look(now time.Time) (ttl time.Duration, renewal bool) {
 	if l.renews && !now.Before(l.renewAt) {
 		if renewal = !l.extends; renewal {
 			// If no answer comes for a third of the ttl, another renewal is sent, over another connection.
-			l.renewAt = now.Add(l.ttl / 3)
+			l.renewAt = now.Add(l.unanswered.certain(l.ttl) / 3)
 			l.renewals++
 		} else {
-			l.renewAt = now.Add(l.ttl / 10)
+			l.renewAt = l.until // the end of the Extend moves it
 		}
 	}
 	l.watchdog.watch(l)
@@ -419,6 +443,7 @@ func (l *lease) finishRenewal(sent time.Time, ttl time.Duration, held bool, err 
 	if err != nil {
 		l.failed = named(err)
 	}
+	l.unanswered.note(ttl, err)
 	if l.state == live {
 		l.loseIfOver(time.Now())
 	}
@@ -429,7 +454,7 @@ func (l *lease) finishRenewal(sent time.Time, ttl time.Duration, held bool, err 
 	case err == nil || hasCode(err, "WRONGTYPE"):
 		l.loseLocked(Gone)
 	default:
-		l.renewAt = time.Now().Add(ttl / 10)
+		l.renewAt = time.Now().Add(l.unanswered.certain(ttl) / 10)
 		l.watchdog.moved(l)
 	}
 }

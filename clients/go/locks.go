@@ -19,6 +19,7 @@ type Locks struct {
 	ending     context.Context // done after Close
 	end        context.CancelFunc
 	background tasks
+	tokenTasks tokenTasks
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -45,16 +46,34 @@ func (l *Locks) Read(keys ...string) Request {
 }
 
 // Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for
-// a token that another process took; a Hold has a Release of its own.
+// a token that another process took; a Hold has a Release of its own. If ctx ends meanwhile, the release goes
+// on in the background.
 func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int, error) {
 	if token == "" || len(keys) == 0 {
 		return 0, invalid("a release needs a token and keys")
 	}
-	o := owner{keys: keys, token: token}
-	reply, _, err := l.repeat(ctx, retryEnd(l.settings.retryFor), func(ctx context.Context) command {
-		return o.release(ctx, "")
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	o := owner{keys: slices.Clone(keys), token: token}
+	type result struct {
+		released int64
+		err      error
+	}
+	done := make(chan result, 1)
+	l.tokenTasks.run(&l.background, token, func() {
+		end := retryEnd(l.settings.retryFor)
+		released, _, err := l.repeat(context.WithoutCancel(ctx), end, func(ctx context.Context) command {
+			return o.release(ctx, "")
+		})
+		done <- result{released, err}
 	})
-	return int(reply), err
+	select {
+	case r := <-done:
+		return int(r.released), r.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }
 
 // Close stops the watchdog and closes the connections on which waits end. Requests that wait end with

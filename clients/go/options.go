@@ -118,6 +118,9 @@ func LongestLease(lease time.Duration) RequestOption {
 // Token sets the owner's identity, of 1 to 255 bytes. Without it each use of a request takes 128 random bits.
 // The same token that asks again gets the same hold, so use it only where one owner asks at a time. What a
 // lost hold with such a token may have left on the server stays until its ttl.
+//
+// A request waits until earlier releases with its token have ended, within its own wait, or for at most 2 s if
+// it asks once. A command that got no answer may still be carried out on a later hold of the token.
 func Token(token string) RequestOption {
 	return func(s *requestSettings) { s.token = token }
 }

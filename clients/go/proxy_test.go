@@ -8,7 +8,7 @@ import (
 )
 
 // proxy stands before a server. It can cut the connection of a command when the server has executed it,
-// before the client reads the reply.
+// before the client reads the reply. It can also keep a command, and deliver it later.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -16,6 +16,15 @@ type proxy struct {
 	mu      sync.Mutex
 	cut     [][]byte // commands whose replies are to be lost, each once
 	refused []byte   // a command that never reaches the server
+	keeps   []byte   // the next command of this name is kept
+	kept    []*kept
+}
+
+// kept is what a client has sent on one connection, from a command on that is to arrive late.
+type kept struct {
+	server    net.Conn
+	requests  []byte
+	delivered bool
 }
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -54,6 +63,55 @@ func (p *proxy) refuse(command string) {
 	p.refused = []byte(command)
 }
 
+// keep keeps the next command of this name, and what follows on its connection, until deliver.
+func (p *proxy) keep(command string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keeps = append([]byte(command), '\r')
+}
+
+// keeping is how many commands are kept.
+func (p *proxy) keeping() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.kept)
+}
+
+// deliver sends the server what was kept, also where the client has closed its connection.
+func (p *proxy) deliver(t *testing.T) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.kept) == 0 {
+		t.Fatal("nothing was kept")
+	}
+	for _, k := range p.kept {
+		if _, err := k.server.Write(k.requests); err != nil {
+			t.Fatal(err)
+		}
+		k.delivered = true
+	}
+	p.kept = nil
+}
+
+// take keeps requests if they belong to a kept command, or begin one.
+func (p *proxy) take(k *kept, server net.Conn, requests []byte) *kept {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if k != nil && k.delivered {
+		return nil
+	}
+	if k == nil && p.keeps != nil && bytes.Contains(requests, p.keeps) {
+		p.keeps = nil
+		k = &kept{server: server}
+		p.kept = append(p.kept, k)
+	}
+	if k != nil {
+		k.requests = append(k.requests, requests...)
+	}
+	return k
+}
+
 func (p *proxy) isRefused(request []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +143,12 @@ func (p *proxy) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	defer server.Close()
+	var k *kept
+	defer func() {
+		if k == nil {
+			_ = server.Close()
+		}
+	}()
 	var mu sync.Mutex
 	lost := false
 	go func() {
@@ -113,6 +176,9 @@ func (p *proxy) serve(client net.Conn) {
 		}
 		if p.isRefused(requests[:n]) {
 			return
+		}
+		if k = p.take(k, server, requests[:n]); k != nil {
+			continue
 		}
 		if p.isCut(requests[:n]) {
 			mu.Lock()

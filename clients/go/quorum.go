@@ -19,6 +19,7 @@ type Quorum struct {
 	ending     context.Context // done after Close
 	end        context.CancelFunc
 	background tasks
+	tokenTasks tokenTasks
 }
 
 // node is one of the independent servers.

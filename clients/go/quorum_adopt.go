@@ -25,6 +25,9 @@ func (r QuorumRequest) Adopt(ctx context.Context, token string) (*QuorumHold, er
 	}
 	r.settings.token = token
 	o := owner{keys: r.keys, token: token}
+	if !q.tokenTasks.wait(ctx, q.ending, time.Now().Add(onlyAnswer), token) {
+		return nil, ended(ctx, q.ending, r.keys, errStillRuns)
+	}
 	p := &poll{request: r, owner: o, seats: q.takenSeats(), attempts: 1, adopts: true}
 	sent := time.Now()
 	answers := q.extendAll(ctx, p.seats, p.attempts, p.owner, r.settings.ttl, whole)
@@ -52,7 +55,7 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 	}
 	o := owner{keys: keys, token: token}
 	build := func(ctx context.Context) command { return o.release(ctx, "") }
-	answers := q.releaseAll(ctx, q.takenSeats(), 1, build, q.settings.request.ttl, whole)
+	answers := q.releaseAll(ctx, q.takenSeats(), 1, token, build, q.settings.request.ttl, whole)
 	return count(answers), ctx.Err()
 }
 

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// QuorumError says what each node answered. Of these two one is true: errors.Is(err, ErrTimedOut) when others
-// had the lock until the wait was over, and errors.Is(err, ErrQuorumMissed) when too few nodes answered.
+// QuorumError says what each node answered. Of these two one is true: errors.Is(err, ErrTimedOut) when a
+// majority of nodes refused until the wait was over, because others have the lock, and errors.Is(err,
+// ErrQuorumMissed) when that is not so: too few nodes answered to know.
 // errors.Is and errors.As find the errors of the nodes too, and errors.Is finds context.DeadlineExceeded when a
 // context's deadline ended the wait.
 type QuorumError struct {
@@ -15,7 +16,7 @@ type QuorumError struct {
 	// Answers has one answer for each node, in the order of the clients.
 	Answers []NodeAnswer
 
-	heldKeys []string // the keys that others had until the wait was over; nil: too few nodes answered
+	heldKeys []string // the keys that others had until the wait was over; nil: no majority refused
 	ended    error    // what ended the wait, if it was the context
 }
 
@@ -94,13 +95,14 @@ func (e *QuorumError) mayHelp() bool {
 	return lasting < e.Needed
 }
 
-// isRefusal tells whether a majority of nodes answered, so that others have the lock.
+// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
+// other nodes say.
 func (e *QuorumError) isRefusal() bool {
-	answered := 0
+	refused := 0
 	for _, a := range e.Answers {
-		if a.Err == nil {
-			answered++
+		if a.Err == nil && !a.Granted {
+			refused++
 		}
 	}
-	return answered >= e.Needed
+	return refused > len(e.Answers)-e.Needed
 }

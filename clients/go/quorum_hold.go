@@ -22,7 +22,9 @@ func (q *Quorum) newHold(ctx context.Context, p *poll, sent time.Time) *QuorumHo
 	h := &QuorumHold{quorum: q, seats: p.seats, attempt: p.attempts}
 	h.mode, h.settings, h.adopted = p.request.mode, p.request.settings, p.adopts
 	until := sent.Add(q.counts(h.settings.ttl))
-	h.lease = newLease(ctx, p.owner, h, h.settings, q.settings.observer, q.watchdog, q.counts, until)
+	h.lease = newLease(
+		ctx, p.owner, h, h.settings, q.settings.observer, q.watchdog, q.counts, h.seats[0].unanswered, until,
+	)
 	h.lease.start()
 	return h
 }
@@ -63,8 +65,8 @@ func (h *QuorumHold) Check() error { return h.lease.check() }
 
 // Extend sets a new ttl on all nodes, counted from now on. Nodes that have lost the hold are asked to grant
 // it anew, as long as a majority still has it. It fails with a *LostError when the majority says that it is
-// gone, and with a *QuorumError when too few nodes answered: then the hold counts as valid for the lesser of
-// the two ttls.
+// gone, and with a *QuorumError when too few nodes answered: then each renewal counts for the lesser of the two
+// ttls. What is said of Hold.Extend about commands without an answer holds for those to any node.
 func (h *QuorumHold) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := h.quorum.checkTTL(ttl); err != nil {
 		return err
@@ -73,10 +75,17 @@ func (h *QuorumHold) Extend(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	defer h.lease.end()
-	defer h.lease.finishExtend()
-	if err := h.lease.startExtend(ctx, ttl); err != nil {
-		return err
+	err := h.lease.startExtend(ctx, ttl)
+	if err == nil {
+		if err = h.extend(ctx, ttl); err != nil {
+			h.lease.unanswered.remember(ttl)
+		}
 	}
+	h.lease.finishExtend(err)
+	return err
+}
+
+func (h *QuorumHold) extend(ctx context.Context, ttl time.Duration) error {
 	sent := time.Now()
 	var err error
 	answers := h.extendAll(ctx, ttl, func() { err = h.lease.extended(sent, ttl) })
@@ -115,7 +124,7 @@ func (q *Quorum) extendAll(
 	nodeCtx, cancel := context.WithTimeout(ctx, q.nodeTimeout(ttl))
 	defer cancel()
 	return s.each(func(seat *seat) (int64, error) {
-		return seat.ask(nodeCtx, attempt, func(ctx context.Context) command { return o.extend(ctx, ttl) }, nil)
+		return seat.extend(nodeCtx, attempt, o, ttl)
 	}, enough)
 }
 
@@ -149,7 +158,7 @@ func (h *QuorumHold) regain(ctx context.Context, answers []answer, ttl time.Dura
 	settings := h.settings
 	settings.ttl = ttl
 	missing.each(func(s *seat) (int64, error) {
-		return s.lock(nodeCtx, h.attempt, func(ctx context.Context) command {
+		return s.lock(nodeCtx, h.attempt, ttl, func(ctx context.Context) command {
 			return h.lease.owner.lock(ctx, h.mode, &settings)
 		})
 	}, whole)
@@ -193,7 +202,8 @@ func (h *QuorumHold) Release(ctx context.Context) (bool, error) {
 		mode = ""
 	}
 	build := func(ctx context.Context) command { return h.lease.owner.release(ctx, mode) }
-	answers := q.releaseAll(ctx, h.seats, h.attempt, build, h.lease.currentTTL(), func(got []answer) bool {
+	token, ttl := h.lease.owner.token, h.lease.currentTTL()
+	answers := q.releaseAll(ctx, h.seats, h.attempt, token, build, ttl, func(got []answer) bool {
 		return count(got) >= q.majority() || q.isGone(got)
 	})
 	return h.judgeRelease(wasLive, answers)
@@ -202,14 +212,14 @@ func (h *QuorumHold) Release(ctx context.Context) (bool, error) {
 // releaseAll releases on all nodes. It gives the answers that came until they were enough, the context was
 // over, or the timeout for nodes. What has no answer by then is sent on in the background.
 func (q *Quorum) releaseAll(
-	ctx context.Context, s seats, attempt int, build func(context.Context) command, ttl time.Duration,
-	enough func([]answer) bool,
+	ctx context.Context, s seats, attempt int, token string, build func(context.Context) command,
+	ttl time.Duration, enough func([]answer) bool,
 ) []answer {
 	waitCtx, cancel := context.WithTimeout(ctx, q.nodeTimeout(ttl))
 	defer cancel()
 	return s.each(func(seat *seat) (int64, error) {
 		done := make(chan answer, 1)
-		q.background.run(func() {
+		q.tokenTasks.run(&q.background, token, func() {
 			reply, err := seat.release(attempt, build, ttl)
 			done <- answer{reply: reply, err: err}
 		})

@@ -24,15 +24,14 @@ func (r QuorumRequest) With(options ...RequestOption) QuorumRequest {
 }
 
 // Lock asks again and again until a majority has granted the lock, and gives the hold. It ends as that of
-// Request does, or when the strategy of polling has ended: with ErrTimedOut if a majority answered and others
-// have the lock, and with ErrQuorumMissed if too few nodes answered. Both are a *QuorumError, which says what
-// each node answered.
+// Request does, or when the strategy of polling has ended: with ErrTimedOut if a majority of nodes refused, and
+// else with ErrQuorumMissed. Both are a *QuorumError, which says what each node answered.
 func (r QuorumRequest) Lock(ctx context.Context) (*QuorumHold, error) {
 	return r.acquire(ctx, true)
 }
 
-// TryLock asks once, and gives the hold, or false when others have the lock. A *QuorumError means that too
-// few nodes answered.
+// TryLock asks once, and gives the hold, or false when a majority of nodes refused, because others have the
+// lock. A *QuorumError means that too few nodes answered to know.
 func (r QuorumRequest) TryLock(ctx context.Context) (*QuorumHold, bool, error) {
 	hold, err := r.acquire(ctx, false)
 	if errors.Is(err, errRefused) {
@@ -109,6 +108,9 @@ type poll struct {
 // run asks until a majority has granted, and gives the time before the first request of that attempt.
 func (p *poll) run(ctx context.Context) (time.Time, error) {
 	q := p.request.quorum
+	if !p.awaitToken(ctx) {
+		return time.Time{}, ended(ctx, q.ending, p.owner.keys, errStillRuns)
+	}
 	var last *QuorumError
 	for ctx.Err() == nil && q.ending.Err() == nil {
 		sent, released, missed := p.attempt(ctx)
@@ -136,6 +138,19 @@ func (p *poll) run(ctx context.Context) (time.Time, error) {
 		p.rest(ctx, pause, released)
 	}
 	return time.Time{}, p.ended(ctx, last)
+}
+
+// awaitToken waits until nothing runs any more that could take away what the token is granted.
+func (p *poll) awaitToken(ctx context.Context) bool {
+	q := p.request.quorum
+	var end time.Time // that of the context
+	switch {
+	case p.once:
+		end = p.began.Add(onlyAnswer)
+	case !p.byCaller:
+		end = p.deadline
+	}
+	return q.tokenTasks.wait(ctx, q.ending, end, p.owner.token)
 }
 
 // deadlineError is the error of the caller's context at the deadline, if it is that of the context.
@@ -179,7 +194,7 @@ func (p *poll) attempt(ctx context.Context) (sent time.Time, released <-chan str
 	timer := time.AfterFunc(q.nodeTimeout(s.ttl), end)
 	sent = time.Now()
 	answers := p.seats.each(func(seat *seat) (int64, error) {
-		return seat.lock(nodeCtx, number, func(ctx context.Context) command {
+		return seat.lock(nodeCtx, number, s.ttl, func(ctx context.Context) command {
 			return p.owner.lock(ctx, p.request.mode, s)
 		})
 	}, func(got []answer) bool {
@@ -223,7 +238,7 @@ func (p *poll) takeAway() <-chan struct{} {
 	q := p.request.quorum
 	done := make(chan struct{})
 	attempt := p.attempts
-	q.background.run(func() {
+	q.tokenTasks.run(&q.background, p.owner.token, func() {
 		defer close(done)
 		p.seats.each(func(seat *seat) (int64, error) {
 			return seat.release(attempt, func(ctx context.Context) command {
@@ -234,7 +249,7 @@ func (p *poll) takeAway() <-chan struct{} {
 	return done
 }
 
-// refusedOr is errRefused for a TryLock when the nodes have answered, and others have the lock.
+// refusedOr is errRefused for a TryLock when a majority of nodes refused.
 func (p *poll) refusedOr(missed *QuorumError) error {
 	if p.tries && missed.isRefusal() {
 		return errRefused

@@ -94,6 +94,32 @@ func TestQuorumThatOthersHoldTimesOut(t *testing.T) {
 	}
 }
 
+// One node grants, one refuses, one is down: nobody knows whether others have the lock.
+func TestQuorumOfWhichNoMajorityRefusedIsMissed(t *testing.T) {
+	q := newNodes(t, 3, slock.WaitByPolling(slock.NoPolling()))
+	q.worlds[1].do("SLOCK.LOCK", "job", another, 60000)
+	q.worlds[2].kill()
+	if _, err := q.quorum.Write("job").Lock(t.Context()); !isMissed(err) {
+		t.Fatal(err)
+	}
+	q.worlds[0].nothingLeft("job")
+	if _, _, err := q.quorum.Write("job").TryLock(t.Context()); !isMissed(err) {
+		t.Fatal(err)
+	}
+	q.worlds[0].nothingLeft("job")
+	q.worlds[0].do("SLOCK.LOCK", "job", another, 60000) // a majority
+	if _, err := q.quorum.Write("job").Lock(t.Context()); !isTimedOutQuorum(err) {
+		t.Fatal(err)
+	}
+	if _, ok, err := q.quorum.Write("job").TryLock(t.Context()); ok || err != nil {
+		t.Fatal(ok, err)
+	}
+}
+
+func isMissed(err error) bool {
+	return errors.Is(err, slock.ErrQuorumMissed) && !errors.Is(err, slock.ErrTimedOut)
+}
+
 // isTimedOutQuorum tells whether others had the lock until the wait was over.
 func isTimedOutQuorum(err error) bool {
 	return errors.Is(err, slock.ErrTimedOut) && !errors.Is(err, slock.ErrQuorumMissed) &&

@@ -35,28 +35,30 @@ func call(
 	}
 }
 
-// repeat runs a command that may be repeated, until an answer comes or the end is reached. It tells whether a
-// command was sent before the one that was answered.
+// repeat runs a command that may be repeated, until an answer comes or the end is reached. Lost is the error of
+// one of the commands that were sent and got no answer; nil: there was none.
 func (l *Locks) repeat(
 	ctx context.Context, end time.Time, build func(context.Context) command,
-) (reply int64, repeated bool, err error) {
+) (reply int64, lost, err error) {
 	var pauses backoff
 	for {
 		cmd := build(context.WithoutCancel(ctx))
 		if _, answered := call(ctx, cmd, l.server.send); !answered {
-			return 0, repeated, ctx.Err()
+			return 0, lost, ctx.Err()
 		}
 		reply, err = cmd.Int64()
 		if err == nil || !isTemporary(err) {
-			return reply, repeated, named(err)
+			return reply, lost, named(err)
 		}
-		repeated = repeated || isConnectionError(err)
+		if mayRunLater(err) {
+			lost = err
+		}
 		pause := pauses.next()
 		if time.Until(end) < pause {
-			return 0, repeated, err
+			return 0, lost, err
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return 0, repeated, err
+			return 0, lost, err
 		}
 	}
 }

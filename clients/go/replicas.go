@@ -40,10 +40,11 @@ func (a *acquisition) onReplicas(g grant, least int, timeout time.Duration) (gra
 		return connection.Process(ctx, cmd)
 	})
 	if !answered {
-		a.pending = pending
+		a.pending, a.left = pending, count
 		return grant{}, errLeft
 	}
 	replicas, err := count.Int64()
+	a.unanswered.note(a.ttl, err)
 	switch {
 	case err != nil:
 		return grant{}, err

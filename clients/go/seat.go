@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"net"
 	"sync"
 	"time"
 )
@@ -12,8 +11,9 @@ import (
 // seat is what one owner has or asks for at one node. Commands of the owner run one after another there: a
 // lock whose answer is late must not pass the release that takes it away.
 type seat struct {
-	node node
-	turn chan struct{}
+	node       node
+	turn       chan struct{}
+	unanswered *unanswered // of all seats of the owner
 
 	mu        sync.Mutex
 	releasing int   // releases that are not done yet: nothing else is sent
@@ -28,8 +28,9 @@ type seats []*seat
 
 func (q *Quorum) newSeats() seats {
 	s := make(seats, len(q.nodes))
+	all := &unanswered{}
 	for i, n := range q.nodes {
-		s[i] = &seat{node: n, turn: make(chan struct{}, 1)}
+		s[i] = &seat{node: n, turn: make(chan struct{}, 1), unanswered: all}
 	}
 	return s
 }
@@ -43,30 +44,39 @@ type answer struct {
 func (a answer) granted() bool { return a.err == nil && a.reply > 0 }
 
 // lock asks the node for the lock, and waits for the answer until the context is over.
-func (s *seat) lock(ctx context.Context, attempt int, build func(context.Context) command) (int64, error) {
+func (s *seat) lock(
+	ctx context.Context, attempt int, ttl time.Duration, build func(context.Context) command,
+) (int64, error) {
 	return s.ask(ctx, attempt, build, func(cmd command) {
 		reply, err := cmd.Int64()
+		s.unanswered.note(ttl, err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.touched = s.touched || !isDialError(err)
 		switch {
 		case err == nil && reply > 0:
 			s.mayHold, s.fence = true, reply
-		case isConnectionError(err) && !isDialError(err):
+		case mayRunLater(err):
 			s.mayHold = true
 		}
 	})
 }
 
+// extend sets the ttl at the node, and waits for the answer until the context is over.
+func (s *seat) extend(ctx context.Context, attempt int, o owner, ttl time.Duration) (int64, error) {
+	build := func(ctx context.Context) command { return o.extend(ctx, ttl) }
+	return s.ask(ctx, attempt, build, func(cmd command) { s.unanswered.note(ttl, cmd.Err()) })
+}
+
 // ask sends a command, and waits for the answer until the context is over. Noted sees the command when it was
-// answered, however late; it may be nil.
+// answered or failed, however late, and before the next one is sent.
 func (s *seat) ask(
 	ctx context.Context, attempt int, build func(context.Context) command, noted func(command),
 ) (int64, error) {
 	for again := false; ; again = true {
 		reply, err := s.askOnce(ctx, attempt, build, noted)
 		// The connection may have been lost long before.
-		if again || !isConnectionError(err) || isDialError(err) || ctx.Err() != nil {
+		if again || !mayRunLater(err) || ctx.Err() != nil {
 			return reply, err
 		}
 	}
@@ -91,9 +101,7 @@ func (s *seat) askOnce(
 	done := make(chan struct{})
 	go func() {
 		_ = s.node.send(context.WithoutCancel(ctx), cmd)
-		if noted != nil {
-			noted(cmd)
-		}
+		noted(cmd)
 		close(done)
 		<-s.turn
 	}()
@@ -104,12 +112,6 @@ func (s *seat) askOnce(
 	}
 	reply, err := cmd.Int64()
 	return reply, named(err)
-}
-
-// isDialError tells that nothing was sent.
-func isDialError(err error) bool {
-	var failed *net.OpError
-	return errors.As(err, &failed) && failed.Op == "dial"
 }
 
 var errNoAnswer = errors.New("no answer in time")

@@ -12,6 +12,9 @@ import (
 // gone, as Lock waits; of the options only Wait counts. It fails with ErrDeadlock when another reader of the
 // key waits for its own upgrade already. After any error but the loss the hold is a reader's, as before. It
 // works for one key.
+//
+// It fails with ErrWrongMode, and sends nothing, when a downgrade of this hold got no answer: the server might
+// carry that out after the upgrade.
 func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if len(h.lease.owner.keys) > 1 {
 		return invalid("an upgrade works for one key, not %d", len(h.lease.owner.keys))
@@ -29,6 +32,10 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if err := h.lease.check(); err != nil {
 		h.lease.end()
 		return err
+	}
+	if h.downgradeLost {
+		h.lease.end()
+		return &failure{kind: ErrWrongMode, text: lateDowngrade}
 	}
 	a := h.upgrade()
 	if s.hasWait {
@@ -59,12 +66,15 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	return h.lossOr(err)
 }
 
+const lateDowngrade = "a downgrade of this hold got no answer and may still be carried out; release it and acquire anew"
+
 func (h *Hold) upgrade() *acquisition {
 	o, ttl := h.lease.owner, h.lease.currentTTL()
 	return &acquisition{
-		locks: h.locks,
-		owner: o,
-		ttl:   ttl,
+		locks:      h.locks,
+		owner:      o,
+		ttl:        ttl,
+		unanswered: h.lease.unanswered,
 		ask: func(ctx context.Context, rest ...any) command {
 			args := []any{"SLOCK.UPGRADE", o.keys[0], o.token, milliseconds(ttl)}
 			return newCommand(ctx, 1, append(args, rest...)...)
@@ -77,7 +87,8 @@ func (h *Hold) upgrade() *acquisition {
 			}
 			return o.release(ctx, ""), h.lease.leavesRest()
 		},
-		withdrawn: func(reply redis.Cmder) {
+		withdrawn: func(reply redis.Cmder, lost error) {
+			h.noteDowngrade(ttl, lost)
 			if fence, err := reply.(command).Int64(); err == nil && h.lease.check() == nil {
 				h.set(Read, fence)
 			} else {
@@ -89,7 +100,8 @@ func (h *Hold) upgrade() *acquisition {
 }
 
 // Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for
-// one key. If ctx ends meanwhile, it goes on in the background.
+// one key. If ctx ends meanwhile, it goes on in the background. After an error the hold counts as a reader's
+// when the server may have carried out the downgrade, or may do so later.
 func (h *Hold) Downgrade(ctx context.Context) error {
 	if len(h.lease.owner.keys) > 1 {
 		return invalid("a downgrade works for one key, not %d", len(h.lease.owner.keys))
@@ -106,12 +118,16 @@ func (h *Hold) downgrade(ctx context.Context) error {
 	}
 	ttl := h.lease.currentTTL()
 	var sent time.Time
-	fence, _, err := h.locks.repeat(ctx, h.lease.validUntil(), func(ctx context.Context) command {
+	fence, lost, err := h.locks.repeat(ctx, h.lease.validUntil(), func(ctx context.Context) command {
 		sent = time.Now()
 		return h.downgradeCommand(ctx, ttl)
 	})
+	h.noteDowngrade(ttl, lost)
 	if err != nil {
 		h.modeUnknown = true
+		if h.downgradeLost {
+			h.set(Read, h.Fence())
+		}
 		if hasCode(err, "NOTHELD") {
 			h.lease.lose(Gone)
 		}
@@ -119,6 +135,12 @@ func (h *Hold) downgrade(ctx context.Context) error {
 	}
 	h.set(Read, fence)
 	return h.lease.refreshed(sent, ttl)
+}
+
+// noteDowngrade notes the error of a downgrade that got no answer, or nil.
+func (h *Hold) noteDowngrade(ttl time.Duration, lost error) {
+	h.lease.unanswered.note(ttl, lost)
+	h.downgradeLost = h.downgradeLost || lost != nil
 }
 
 func (h *Hold) downgradeCommand(ctx context.Context, ttl time.Duration) command {

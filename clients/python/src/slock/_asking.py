@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from slock._answers import may_be_executed
 from slock._commands import Channel, Command, Key, text_of
@@ -35,6 +35,16 @@ class Granted(NamedTuple):
     received: float
 
 
+class Answered(NamedTuple):
+    """Answers of the server, and how they came."""
+
+    sent: float
+    """When the commands were sent, in seconds on the monotonic clock."""
+    answers: list[Any]
+    after_unanswered: bool
+    """Whether an attempt before got no answer, so that the server may carry it out at any later time."""
+
+
 @dataclass
 class Asking(Generic[P]):
     """The state of an acquisition, an upgrade or a downgrade over all its attempts."""
@@ -49,6 +59,8 @@ class Asking(Generic[P]):
     errors_end: float = math.inf
     """Without an end: when temporary errors are no longer followed by another attempt."""
     poll_pauses: Iterator[float] | None = None
+    unanswered: bool = False
+    """Whether an attempt got no answer, so that the server may carry it out at any later time."""
     uncertain: bool = False
     """Whether the server may hold or queue something that the client does not know of."""
     pending: P | None = None
@@ -84,7 +96,8 @@ class Asking(Generic[P]):
     def note_problem(self, error: BaseException) -> None:
         """An attempt ended with an error that may pass."""
         self.problem = error
-        self.uncertain = self.uncertain or may_be_executed(error)
+        self.unanswered = self.unanswered or may_be_executed(error)
+        self.uncertain = self.uncertain or self.unanswered
 
     def timed_out(self, text: str = "the wait is over") -> TimedOut:
         """The error of a wait that is over. Its cause is the error of the last attempt."""

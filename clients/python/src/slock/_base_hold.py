@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from datetime import timedelta
 
 from slock import _validity
-from slock._answers import is_temporary
-from slock._commands import Key
+from slock._answers import is_temporary, may_be_executed
+from slock._commands import READ, Key
 from slock._options import Wanted
 from slock._schedule import RENEW_AFTER, TRY_AGAIN_AFTER
-from slock._time import ttl_ms
-from slock.errors import Lost, NotHeld
+from slock.errors import Lost, NotHeld, TimedOut, WrongMode
 from slock.hooks import Hooks
 
 _log = logging.getLogger("slock")
@@ -37,6 +37,8 @@ class BaseHold:
         self._wanted = wanted
         self._hooks = hooks
         self._ttl_ms = wanted.options.ttl_ms
+        self._unanswered_ms = math.inf
+        self._downgrade_unanswered = False
         self._granted_at = time.monotonic()
         self._lease_end = math.inf
         if wanted.options.longest_lease is not None:
@@ -44,21 +46,23 @@ class BaseHold:
         self._sent = -math.inf
         self._server_until = math.inf
         self._renew_at = math.inf
+        self._held_back = False
         self._releasing = False
         self._reason: str | None = None
         self._problem: BaseException | None = None
         self._warned = False
         self._changing = threading.RLock()
+        self._process = os.getpid()
 
     # --- what the watchdog asks
 
     @property
     def ttl_seconds(self) -> float:
-        return self._ttl_ms / 1000
+        return self._certain_ms(self._ttl_ms) / 1000
 
     @property
     def renew_at(self) -> float:
-        return self._renew_at
+        return math.inf if self._held_back else self._renew_at
 
     @property
     def ended(self) -> bool:
@@ -66,11 +70,9 @@ class BaseHold:
 
     def expire(self) -> None:
         """Notes that the hold is over when its time has passed."""
-        now = time.monotonic()
-        if now >= self._lease_end:
-            self._lose(_validity.LEASE_ENDED)
-        elif now >= self._server_until:
-            self._lose(_validity.EXPIRED)
+        with self._changing:
+            lost = self._note_lost(self._reason_to_end())
+        self._tell_if(lost)
 
     # --- what a program asks
 
@@ -118,41 +120,91 @@ class BaseHold:
         return f"<{type(self).__name__} {self.label!r} {self.mode} {state}>"
 
     # --- changes
+    #
+    # Hooks run when `_changing` is free again: they may call the hold, and others may wait for the lock.
 
-    def _count_from(self, sent: float) -> None:
-        """The deadline was set by a request sent at `sent`, which has been answered."""
+    def _count_from(self, sent: float, ttl_ms: int) -> None:
+        """The deadline was set by a request sent at `sent` with `ttl_ms`, which has been answered."""
         with self._changing:
             if sent < self._sent:
                 return
-            self._sent = sent
-            self._server_until = self._end_of(sent)
+            certain = self._certain_ms(ttl_ms)
+            self._sent, self._ttl_ms = sent, ttl_ms
+            self._set_until(self._end_of(sent, certain))
             if self._wanted.options.renew:
-                self._renew_at = sent + self.ttl_seconds * RENEW_AFTER
+                self._renew_at = sent + certain / 1000 * RENEW_AFTER
 
-    def _end_of(self, sent: float) -> float:
+    def _end_of(self, sent: float, ttl_ms: float) -> float:
         """Until when the hold is valid when a request sent at `sent` set its deadline."""
-        return _validity.valid_until(sent, self._ttl_ms)
+        return _validity.valid_until(sent, ttl_ms)
 
-    def _begin_extension(self, ttl: timedelta | None, now: float) -> None:
-        """From now on the ttl is `ttl`. A shorter one counts at once: the server may have it already."""
-        self.check()
+    def _certain_ms(self, ttl_ms: int) -> float:
+        """How much of a ttl counts: a command without an answer may still set a shorter one."""
+        return min(ttl_ms, self._unanswered_ms)
+
+    def _set_until(self, until: float) -> None:
+        is_earlier, self._server_until = until < self._server_until, until
+        if is_earlier:
+            self._wake()
+
+    def _end_by(self, until: float) -> None:
+        """The hold may end at `until`. It is renewed at once if that is earlier than before."""
+        if until < self._server_until:
+            self._set_until(until)
+            if self._wanted.options.renew:
+                self._renew_at = min(self._renew_at, time.monotonic())
+
+    def _note_error(self, error: BaseException, sent: float, ttl_ms: int) -> None:
+        """A command that sets the deadline, sent at `sent` or later, ended with an error."""
+        if not isinstance(error, Exception) or may_be_executed(error):
+            self._note_unanswered(sent, ttl_ms)
+
+    def _note_unanswered(self, sent: float, ttl_ms: int) -> None:
         with self._changing:
-            if ttl is not None:
-                self._ttl_ms = ttl_ms(ttl)
-            self._server_until = min(self._server_until, self._end_of(now))
+            self._unanswered_ms = self._certain_ms(ttl_ms)
+            # What is carried out before the last answer does not count. What comes after it sets this ttl.
+            self._end_by(self._end_of(max(sent, self._sent), ttl_ms))
+
+    def _note_change_unanswered(self, mode: str, sent: float, ttl_ms: int) -> None:
+        """An upgrade or a downgrade to `mode` got no answer, so it may be carried out at any later time."""
+        self._note_unanswered(sent, ttl_ms)
+        if mode == READ:
+            self._downgrade_unanswered = True
+            self.mode = READ
+
+    def _check_upgrade(self) -> None:
+        if self._downgrade_unanswered:
+            raise WrongMode(
+                "a downgrade of this hold got no answer and may still be carried out; "
+                "release it and acquire anew"
+            )
+
+    def _begin_extension(self, ttl_ms: int) -> None:
+        """A ttl is about to be sent. A shorter one counts at once: the server may have it already."""
+        with self._changing:
+            self._end_by(self._end_of(time.monotonic(), self._certain_ms(ttl_ms)))
+
+    def _extension_refused(self) -> None:
+        """The server did not take the ttl. What it had confirmed before counts again."""
+        with self._changing:
+            until = self._end_of(self._sent, self._certain_ms(self._ttl_ms))
+            self._server_until = max(self._server_until, until)
 
     def _renewed(self, sent: float, ttl_ms: int, answer: object) -> None:
         """What the server answered to a renewal: 1, 0, or an error."""
         with self._changing:
-            if self.ended or self.lost:
-                return  # the answer came too late: a hold that is lost stays lost
-            if answer == 0:
-                self._lose(_validity.GONE)
-            elif isinstance(answer, BaseException):
+            if isinstance(answer, BaseException):
+                self._note_error(answer, sent, ttl_ms)
+            reason = self._reason_to_end()  # a hold that is lost stays lost, whatever the answer is
+            if reason is None and answer == 0:
+                reason = _validity.GONE
+            lost = self._note_lost(reason)
+            if not self.ended and isinstance(answer, BaseException):
                 self._renewal_failed(answer, is_refused=not is_temporary(answer))
-            elif ttl_ms == self._ttl_ms:  # else an extension with another ttl is under way
+            elif not self.ended:
                 self._problem = None
-                self._count_from(sent)
+                self._count_from(sent, ttl_ms)
+        self._tell_if(lost)
 
     def _renewal_failed(self, problem: BaseException, *, is_refused: bool) -> None:
         """It is tried again. When the hold is lost because of it, `problem` is the cause."""
@@ -164,32 +216,73 @@ class BaseHold:
 
     def _lose(self, reason: str) -> None:
         with self._changing:
-            if self.ended:
-                return
-            self._reason = reason
-        self._hooks.tell_lost(self.label, reason)
-        self._hooks.tell_held(self.label, time.monotonic() - self._granted_at)
-        self._tell_lost()
+            lost = self._note_lost(reason)
+        self._tell_if(lost)
+
+    def _reason_to_end(self) -> str | None:
+        """Why the hold is over by the clock."""
+        now = time.monotonic()
+        if now >= self._lease_end:
+            return _validity.LEASE_ENDED
+        return _validity.EXPIRED if now >= self._server_until else None
+
+    def _note_lost(self, reason: str | None) -> bool:
+        """Whether the hold is lost by this. Then `_tell_if` must follow, when `_changing` is free."""
+        if reason is None or self.ended:
+            return False
+        self._reason = reason
+        return True
+
+    def _tell_if(self, lost: bool) -> None:
+        if lost and self._reason is not None:
+            self._hooks.tell_lost(self.label, self._reason)
+            self._hooks.tell_held(self.label, time.monotonic() - self._granted_at)
+            self._tell_lost()
 
     def _tell_lost(self) -> None:
         """Tells those who work under the hold. Called once."""
         raise NotImplementedError
 
+    def _wake(self) -> None:
+        """The hold may end earlier than those think who wait for its end."""
+        raise NotImplementedError
+
+    @property
+    def _is_of_another_process(self) -> bool:
+        """Whether the process was forked after the grant. The hold is its parent's."""
+        return os.getpid() != self._process
+
+    def _check_change(self) -> None:
+        """Raises an error when the hold cannot be changed."""
+        if self._is_of_another_process:
+            raise NotHeld(f"the hold of {self.label} is that of the process that this one was forked from")
+        self.check()
+
+    def _check_turn(self, end: float) -> None:
+        if time.monotonic() >= end:
+            raise TimedOut(f"{self._wanted.names}: another change of the hold is under way")
+
     def _begin_release(self) -> bool:
         """No renewal begins after this. Whether the hold was there as far as this process knows."""
         with self._changing:
-            if self.lost:
-                self._releasing = True
-                return False
+            lost = self._note_lost(self._reason_to_end())
+            held = self._reason is None
             self._releasing = True
-        self._hooks.tell_held(self.label, time.monotonic() - self._granted_at)
-        return True
+        self._tell_if(lost)
+        if held:
+            self._hooks.tell_held(self.label, time.monotonic() - self._granted_at)
+        return held
 
     def _note_gone(self) -> None:
         """The release found nothing: the hold had ended before."""
         with self._changing:
             self._reason = _validity.GONE
         self._hooks.tell_lost(self.label, _validity.GONE)
+
+    @property
+    def _has_given_token(self) -> bool:
+        """Whether the program chose the token. It may have a later hold by then."""
+        return self._wanted.options.token is not None
 
     def _lost_error(self) -> Lost:
         assert self._reason is not None

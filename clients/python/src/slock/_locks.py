@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import redis
 
 from slock import _commands, _validity
 from slock._acquisitions import Acquisitions
-from slock._answers import error_of, is_temporary, is_wrong_server
-from slock._asking import ANSWER_OVERDUE, Asking, Granted
+from slock._answers import error_of, is_temporary, is_wrong_server, may_be_executed
+from slock._asking import ANSWER_OVERDUE, Answered, Asking, Granted
 from slock._commands import READ, WRITE, Command, Key
 from slock._connection import Connection
 from slock._giving_up import CALLER_WAITS, GivingUp
@@ -121,13 +121,14 @@ class Locks:
         """
         wanted = Wanted(names_of(keys), mode, self._options.changed(**options, token=token))
         extend = _commands.extend(wanted.keys, token, wanted.options.ttl_ms)
-        sent, (extended, info) = self._ask(wanted.keys[0], extend, _commands.holders(wanted.keys[0]))
+        answered = self._ask(wanted.keys[0], extend, _commands.holders(wanted.keys[0]))
+        extended, info = answered.answers
         holder = find_holder(info, token)
         if not extended or holder is None:
             raise NotHeld(f"the token does not hold {wanted.label}")
         if holder.mode != mode:
             raise WrongMode(f"the token holds {wanted.label} for {holder.mode}")
-        hold = Hold(self, wanted, token, holder.fence, sent)
+        hold = Hold(self, wanted, token, holder.fence, answered.sent, unanswered=answered.after_unanswered)
         hold.metadata = holder.metadata
         return hold
 
@@ -138,7 +139,7 @@ class Locks:
         did it.
         """
         names = names_of(keys)
-        _, [released] = self._ask(names[0], _commands.release(names, token))
+        [released] = self._ask(names[0], _commands.release(names, token)).answers
         return int(released)
 
     def close(self) -> None:
@@ -162,10 +163,10 @@ class Locks:
     ) -> None:
         self.close()
 
-    def _ask(self, key: Key, *commands: Command) -> tuple[float, list[Any]]:
-        """When the commands were sent, and their answers. Temporary errors are repeated, for `retry_for`."""
+    def _ask(self, key: Key, *commands: Command) -> Answered:
+        """The answers. Temporary errors are repeated, for `retry_for`."""
         self._acquisitions.check_open()
-        end = time.monotonic() + self._retry_for
+        end, unanswered = time.monotonic() + self._retry_for, False
         for pause in retry_pauses():
             sent = time.monotonic()
             try:
@@ -175,7 +176,8 @@ class Locks:
                 answers = [error]
             problem = next((one for one in answers if isinstance(one, BaseException)), None)
             if problem is None:
-                return sent, answers
+                return Answered(sent, answers, unanswered)
+            unanswered = unanswered or may_be_executed(problem)
             if not is_temporary(problem) or time.monotonic() + pause >= end:
                 raise error_of(problem)
             time.sleep(pause)
@@ -210,14 +212,19 @@ class Locks:
             self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(hold, None))
             return hold
         except BaseException as error:
-            # Ctrl-C can come after the grant too. Nobody would have the hold then.
-            if hold is not None:
-                hold._begin_release()
-                self._watchdog.remove(hold)
-            if not isinstance(error, Exception) or (asking.uncertain and not isinstance(error, WrongMode)):
-                self._give_up(wanted.keys, token, asking, error)
-            self._acquisitions.end(asking)
-            self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(None, error))
+            try:
+                # Ctrl-C can come after the grant too. Nobody would have the hold then.
+                if hold is not None:
+                    hold._begin_release()
+                    self._watchdog.remove(hold)
+                if not isinstance(error, Exception) or (
+                    asking.uncertain and not isinstance(error, WrongMode)
+                ):
+                    self._give_up(wanted.keys, token, asking, error)
+            finally:
+                # Ctrl-C can come once more. `close` waits until this has ended.
+                self._acquisitions.end(asking)
+                self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(None, error))
             raise
 
     def _give_up(
@@ -243,7 +250,7 @@ class Locks:
             asking.uncertain = True  # until there is a hold that somebody releases
             sent = self._counts_from(wanted, token, granted, asking)
             if sent is not None:
-                return Hold(self, wanted, token, granted.fence, sent)
+                return Hold(self, wanted, token, granted.fence, sent, unanswered=asking.unanswered)
             if asking.once or asking.is_over:
                 raise asking.timed_out("the hold was over before the answer came")
 
@@ -272,6 +279,7 @@ class Locks:
                     self._route.suspect()
                 if not is_temporary(error):
                     raise error_of(error) from None
+                asking.note_problem(error)
                 time.sleep(asking.pause_after_error(error, next(pauses)))
                 continue
             if not extended:
@@ -302,8 +310,9 @@ class Locks:
             raise TooFewReplicas(f"{confirmed} of {options.min_replicas} replicas have {wanted.label}")
         return int(extended)
 
-    def _change_mode(self, hold: Hold, mode: str, asking: Asking[Connection]) -> None:
-        """Upgrades or downgrades."""
+    def _change_mode(self, hold: Hold, mode: str, asking: Asking[Connection], ttl_ms: int) -> None:
+        """Upgrades or downgrades. `ttl_ms` is in the commands."""
+        began = time.monotonic()
         try:
             self._acquisitions.begin(asking)
             granted = self._requests.ask(asking)
@@ -314,15 +323,18 @@ class Locks:
         except BaseException as error:
             if not isinstance(error, Exception) or asking.uncertain:
                 # The hold stays, in whichever mode it is by then. Its release does not depend on the mode.
+                asking.unanswered = True
                 self._give_up(hold.keys, hold.token, asking, error, release=False)
             raise
         finally:
             self._acquisitions.end(asking)
+            if asking.unanswered:
+                hold._note_change_unanswered(mode, began, ttl_ms)
         if granted is None:
             raise asking.timed_out("other readers hold it")
         hold.fence, hold.mode = granted.fence, mode
         hold.check()
-        if _validity.is_prompt(granted.sent, granted.received, hold._ttl_ms):
-            hold._count_from(granted.sent)
+        if _validity.is_prompt(granted.sent, granted.received, ttl_ms):
+            hold._count_from(granted.sent, ttl_ms)
         else:
-            hold.extend()
+            hold._extend(ttl_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import random
@@ -18,13 +19,19 @@ from slock._answers import is_lost_connection
 from slock._commands import Command
 from slock._connection import Answer, Connection
 from slock._fork import track
-from slock._quorum import Tally
-from slock._recipe import address_of, recipe_of
+from slock._quorum import Tally, node_names
+from slock._recipe import Recipe, address_of, recipe_of
 
 _log = logging.getLogger("slock")
 
 # A node that has not answered for so long, in seconds, gets a new connection.
 SILENCE = 5.0
+
+# So many questions go in one pipeline at most.
+QUESTIONS_AT_ONCE = 500
+
+# An attempt has at least so long, in seconds.
+LEAST_TIME = 0.05
 
 # A release that found no connection is tried so often.
 RELEASE_ATTEMPTS = 3
@@ -49,8 +56,9 @@ class Question:
 class Node:
     """One server, with one connection and one thread.
 
-    The thread sends commands in the order in which they came. When one is not answered in time, its answer is
-    skipped later on: the connection stays, so that a release cannot overtake the request before it.
+    The thread sends commands in the order in which they came, those that wait for it in one pipeline. When
+    one is not answered in time, its answer is skipped later on: the connection stays, so that a release
+    cannot overtake the request before it.
     """
 
     client: redis.Redis
@@ -85,42 +93,113 @@ class Node:
             thread.join()
 
     def _run(self) -> None:
-        questions = self._questions
-        connection: Connection | None = None
-        while (question := questions.get()) is not None:
-            answer: Answer = base.TimeoutError("no answer within the time")
-            for _ in range(question.attempts):
-                left = question.end - time.monotonic()
-                if not question.is_release and (left <= 0 or not question.wanted()):
-                    break
-                # A release that is late is sent all the same, and its answer is skipped later on.
-                limit = max(left, 0.05)
-                if connection is None:
-                    connection = Connection(self._recipe._replace(timeout=limit, connect_timeout=limit))
-                    silent_since = time.monotonic()
-                try:
-                    connection.send(question.command)
-                    while connection.unanswered > 1:
-                        connection.receive(question.end)
-                        silent_since = time.monotonic()
-                    answer = connection.receive(question.end)
-                    silent_since = time.monotonic()
-                    break
-                except base.TimeoutError as error:
-                    answer = error
-                    if not connection.unanswered or time.monotonic() - silent_since > SILENCE:
-                        connection.close()
-                        connection = None
-                    break
-                except Exception as error:
-                    answer = error
-                    connection.close()
-                    connection = None
-                    if not is_lost_connection(error):
-                        break
-            question.answers.put((self.name, answer))
+        questions, line = self._questions, _Line(self.name, self._recipe)
+        is_open = True
+        while is_open:
+            taken, is_open = _take(questions)
+            line.ask(taken)
+        line.close()
+
+
+def _take(questions: queue.SimpleQueue[Question | None]) -> tuple[list[Question], bool]:
+    """What is in the queue; it waits for the first. And whether more will come."""
+    taken: list[Question] = []
+    with contextlib.suppress(queue.Empty):
+        while len(taken) < QUESTIONS_AT_ONCE:
+            question = questions.get(block=not taken)
+            if question is None:
+                return taken, False
+            taken.append(question)
+    return taken, True
+
+
+class _Line:
+    """The connection of one node. Used by its thread."""
+
+    def __init__(self, name: str, recipe: Recipe) -> None:
+        self._name = name
+        self._recipe = recipe
+        self._connection: Connection | None = None
+        self._silent_since = 0.0
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Sends the questions in one pipeline and answers each. After a lost connection it sends again."""
+        attempts = 0
+        while questions:
+            attempts += 1
+            questions = self._attempt([one for one in questions if self._may_be_sent(one)], attempts)
+
+    def close(self) -> None:
+        """Closes the connection. The next question opens a new one."""
+        connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _may_be_sent(self, question: Question) -> bool:
+        # A release that is late is sent all the same, and its answer is skipped later on.
+        if question.is_release or (time.monotonic() < question.end and question.wanted()):
+            return True
+        self._answer(question, base.TimeoutError("no answer within the time"))
+        return False
+
+    def _answer(self, question: Question, answer: Answer) -> None:
+        question.answers.put((self._name, answer))
+
+    def _failed(self, questions: Sequence[Question], attempts: int, error: Exception) -> list[Question]:
+        """The questions that are to be sent again. The error is the answer to the others."""
+        again: list[Question] = []
+        is_lost = is_lost_connection(error) and not isinstance(error, base.TimeoutError)
+        for question in questions:
+            if is_lost and attempts < question.attempts:
+                again.append(question)
+            else:
+                self._answer(question, error)
+        return again
+
+    def _attempt(self, questions: Sequence[Question], attempts: int) -> Sequence[Question]:
+        """Answers the questions, except those that it returns: they are to be sent again."""
+        if not questions:
+            return []
+        try:
+            connection = self._opened(max(one.end for one in questions) - time.monotonic())
+            connection.send(*(one.command for one in questions))
+        except UnicodeError as error:  # text that cannot be encoded: the others can be sent without it
+            self.close()
+            if len(questions) == 1:
+                return self._failed(questions, attempts, error)
+            return [again for one in questions for again in self._attempt([one], attempts)]
+        except Exception as error:
+            self.close()
+            return self._failed(questions, attempts, error)
+        for number, question in enumerate(questions):
+            behind = questions[number + 1 :]
+            try:
+                self._answer(question, self._receive(connection, len(behind), question.end))
+            except base.TimeoutError as error:
+                self._answer(question, error)
+                if not connection.unanswered or time.monotonic() - self._silent_since > SILENCE:
+                    self.close()
+                    return self._failed(behind, attempts, error)
+            except Exception as error:
+                self.close()
+                return self._failed([question, *behind], attempts, error)
+        return []
+
+    def _opened(self, seconds: float) -> Connection:
+        if self._connection is None:
+            limit = max(seconds, LEAST_TIME)
+            self._connection = Connection(self._recipe._replace(timeout=limit, connect_timeout=limit))
+            self._silent_since = time.monotonic()
+        return self._connection
+
+    def _receive(self, connection: Connection, behind: int, end: float) -> Answer:
+        """The answer that so many others are behind. Those before it came too late, and are skipped."""
+        while True:
+            is_wanted = connection.unanswered <= behind + 1
+            answer = connection.receive(end)
+            self._silent_since = time.monotonic()
+            if is_wanted:
+                return answer
 
 
 class Asked(NamedTuple):
@@ -135,6 +214,8 @@ class Nodes:
 
     def __init__(self, clients: Sequence[redis.Redis]) -> None:
         self._nodes = [Node(client) for client in clients]
+        for node, name in zip(self._nodes, node_names(self.names), strict=True):
+            node.name = name
 
     @property
     def names(self) -> list[str]:

@@ -6,10 +6,12 @@ from slock.errors import TimedOut
 
 
 def outcome_of(hold: object | None, problem: BaseException | None) -> str:
-    """`granted`, `timed out`, `cancelled`, or the name of the error."""
+    """`granted`, `refused`, `timed out`, `cancelled`, or the name of the error."""
     if hold is not None:
         return "granted"
-    if problem is None or isinstance(problem, TimedOut):
+    if problem is None:
+        return "refused"
+    if isinstance(problem, TimedOut):
         return "timed out"
     if not isinstance(problem, Exception):
         return "cancelled"

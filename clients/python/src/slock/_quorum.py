@@ -31,7 +31,7 @@ def majority(nodes: int) -> int:
     return nodes // 2 + 1
 
 
-def valid_until(sent: float, ttl_ms: int, drift_factor: float) -> float:
+def valid_until(sent: float, ttl_ms: float, drift_factor: float) -> float:
     """The end of a hold whose deadlines were set by requests of which the first was sent at `sent`."""
     ttl = ttl_ms / 1000
     return sent + ttl - max(ttl * drift_factor + LEAST_DRIFT, SERVER_ROUNDING)
@@ -59,10 +59,19 @@ def refuse(names: Iterable[str]) -> None:
         raise TypeError(f"a quorum has no option `{name}`{polls}")
 
 
+def node_names(addresses: Sequence[str]) -> list[str]:
+    """A name for each node that no other has. Sentinels of several servers often say the same name."""
+    return [
+        f"{address} ({number})" if addresses.count(address) > 1 else address
+        for number, address in enumerate(addresses, 1)
+    ]
+
+
 class Tally:
     """What the nodes have answered to one question: a number above zero, 0, or an error."""
 
     def __init__(self, nodes: Sequence[str]) -> None:
+        """`nodes`: their names, each another one."""
         self._answers: dict[str, object] = dict.fromkeys(nodes)
         self._majority = majority(len(nodes))
 

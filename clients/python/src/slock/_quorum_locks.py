@@ -131,53 +131,64 @@ class Quorum:
         began, wait = time.monotonic(), wanted.options.wait
         end = None if wait is None else began + wait.total_seconds()
         pauses = iter(()) if once else self._poll.pauses()
+        token: str | None = None
         hold: QuorumHold | None = None
-        problem: BaseException | None = None
         try:
             self._acquisitions.begin(pauses)
             while True:
                 token = wanted.new_token()
                 tally, hold = self._attempt(wanted, token)
                 if hold is not None:
-                    return hold
+                    break
                 pause = next(pauses, None)
                 if pause is None or (end is not None and time.monotonic() + pause >= end):
                     break
                 self._acquisitions.pause(pause)
-            if tally.errors() and not tally.is_refused:
+            if hold is None and tally.errors() and not tally.is_refused:
                 raise self._missed(wanted, tally)
-            if once:
-                return None
-            raise TimedOut(f"{wanted.names}: the lock is not free") from self._missed(wanted, tally)
-        except BaseException as error:
-            problem = error
-            raise
-        finally:
+            if hold is None and not once:
+                raise TimedOut(f"{wanted.names}: the lock is not free") from self._missed(wanted, tally)
             self._acquisitions.end(pauses)
-            self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(hold, problem))
+            self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(hold, None))
+            return hold
+        except BaseException as error:
+            try:
+                # Ctrl-C can come after the grant too. Nobody would have the hold then.
+                if hold is not None:
+                    hold._begin_release()
+                    self._watchdog.remove(hold)
+                if token is not None and not isinstance(error, Exception):
+                    self._release(wanted, token)
+            finally:
+                # Ctrl-C can come once more. `close` waits until this has ended.
+                self._acquisitions.end(pauses)
+                self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(None, error))
+            raise
 
     def _attempt(self, wanted: Wanted, token: str) -> tuple[Tally, QuorumHold | None]:
         options = wanted.options
         acquire = _commands.acquire(
             wanted.keys, wanted.mode, token, options.ttl_ms, metadata=options.metadata, limit=options.limit
         )
-        timeout = self._node_timeout(options.ttl)
-        release = _commands.release(wanted.keys, token)
         sent = time.monotonic()
         try:
-            tally = self._nodes.ask(acquire, timeout, fail_fast=self._fail_fast)
-        except BaseException:
-            self._nodes.release(release, timeout)
+            tally = self._nodes.ask(acquire, self._node_timeout(options.ttl), fail_fast=self._fail_fast)
+        except Exception:
+            self._release(wanted, token)
             raise
         until = _quorum.valid_until(sent, options.ttl_ms, self._drift_factor)
         if tally.has_majority and time.monotonic() < until:
             return tally, QuorumHold(self, wanted, token, tally.given, sent)
         for error in tally.errors():
             if not is_temporary(error) and tally.is_hopeless and error_of(error) is not error:
-                self._nodes.release(release, timeout)
+                self._release(wanted, token)
                 raise error_of(error)
-        self._nodes.release(release, timeout)
+        self._release(wanted, token)
         return tally, None
+
+    def _release(self, wanted: Wanted, token: str) -> None:
+        release = _commands.release(wanted.keys, token)
+        self._nodes.release(release, self._node_timeout(wanted.options.ttl))
 
     def _missed(self, wanted: Wanted, tally: Tally) -> QuorumMissed:
         return QuorumMissed(f"no majority for {wanted.label}", tally.told("granted", "refused"))

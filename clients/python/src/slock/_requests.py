@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import redis.exceptions as base
 
 from slock._acquisitions import Acquisitions
 from slock._answers import error_of, is_temporary, is_wrong_server
 from slock._asking import Asking, Granted, granted
-from slock._connection import Connection
+from slock._commands import Command
+from slock._connection import Answer, Connection
 from slock._fork import track
 from slock._pauses import retry_pauses
-from slock._route import Route
+from slock._route import Pool, Route
 from slock.errors import Closed, SlockError
 from slock.polling import Strategy
 
@@ -69,12 +69,46 @@ class Requests:
             for connection in self._waiting:
                 connection.interrupt(Closed())
 
-    def _wait(self, asking: Asking[Connection], connection: Connection) -> Any:
+    def _attempt(self, asking: Asking[Connection]) -> Granted | None:
+        if asking.is_over:
+            raise asking.timed_out()
+        sent = time.monotonic()
+        answer = self._send(asking, self._route.pool_of(asking.key, asking.answer_end))
+        importer = self._route.importer(answer)
+        if importer is not None:
+            # The slot is being moved, and the key is not at its old node.
+            sent = time.monotonic()
+            answer = self._send(asking, importer, ("ASKING",))
+        if self._route.redirected(asking.key, answer):
+            raise base.ConnectionError("the slot is served by another node")
+        result = granted(answer, sent)
+        if result is None and self._waits(asking):
+            asking.problem = None
+            raise asking.timed_out()
+        return result
+
+    def _waits(self, asking: Asking[Connection]) -> bool:
+        return self._strategy is None and not asking.once
+
+    def _send(self, asking: Asking[Connection], pool: Pool, *before: Command) -> Answer:
+        """The answer to the request. The commands `before` it go first on the same connection."""
+        connection = asking.pending = pool.take()
+        if self._waits(asking):
+            answer = self._wait(asking, connection, *before)
+        else:
+            *_, answer = connection.ask(*before, asking.build(None, None), end=asking.answer_end)
+        asking.pending = None
+        pool.give_back(connection)
+        return answer
+
+    def _wait(self, asking: Asking[Connection], connection: Connection, *before: Command) -> Answer:
         with self._changing:
             self._acquisitions.check_open()
             self._waiting.add(connection)
         try:
-            connection.send(asking.build(asking.wait_ms(), None), end=asking.answer_end)
+            connection.send(*before, asking.build(asking.wait_ms(), None), end=asking.answer_end)
+            for _ in before:
+                connection.receive(asking.answer_end)
             return connection.receive(asking.answer_end)
         except Closed:
             asking.uncertain = True
@@ -82,24 +116,3 @@ class Requests:
         finally:
             with self._changing:
                 self._waiting.discard(connection)
-
-    def _attempt(self, asking: Asking[Connection]) -> Granted | None:
-        if asking.is_over:
-            raise asking.timed_out()
-        waits = self._strategy is None and not asking.once
-        pool = self._route.pool_of(asking.key, asking.answer_end)
-        connection = asking.pending = pool.take()
-        sent = time.monotonic()
-        if not waits:
-            [answer] = connection.ask(asking.build(None, None), end=asking.answer_end)
-        else:
-            answer = self._wait(asking, connection)
-        asking.pending = None
-        pool.give_back(connection)
-        if self._route.redirected(asking.key, answer):
-            raise base.ConnectionError("the slot is served by another node")
-        result = granted(answer, sent)
-        if result is None and waits:
-            asking.problem = None
-            raise asking.timed_out()
-        return result

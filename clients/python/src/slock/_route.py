@@ -78,11 +78,17 @@ class Route(Protocol):
     def pool_of(self, key: Key, end: float | None = None) -> Pool:
         """The connections to the server that serves `key` now."""
 
-    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
-        """The servers of many keys, each with the positions of its keys. Some keys may have no server."""
+    def groups(self, keys: Sequence[Key], end: float) -> list[tuple[Recipe, list[int]]]:
+        """The servers of many keys, each with the positions of its keys. Some keys may have no server.
+
+        It returns before `end`, on the monotonic clock.
+        """
 
     def redirected(self, key: Key, answer: object) -> bool:
         """Whether an answer that came by another way sends the caller to another node, which is noted."""
+
+    def importer(self, answer: object) -> Pool | None:
+        """The connections to the node that an answer ASK names. ASKING must come before the command there."""
 
     def suspect(self) -> None:
         """A connection was lost: perhaps other servers serve by now."""
@@ -103,11 +109,14 @@ class SingleRoute:
     def pool_of(self, key: Key, end: float | None = None) -> Pool:
         return self._pool
 
-    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
+    def groups(self, keys: Sequence[Key], end: float) -> list[tuple[Recipe, list[int]]]:
         return [(self._pool.recipe, list(range(len(keys))))]
 
     def redirected(self, key: Key, answer: object) -> bool:
         return False
+
+    def importer(self, answer: object) -> Pool | None:
+        return None
 
     def suspect(self) -> None:
         self._pool.close()
@@ -124,13 +133,16 @@ class ClusterRoute:
         self._slots = SlotTable()
         self._pools: dict[Address, Pool] = {}
         self._recipe: Recipe | None = None
-        self._loading = threading.Lock()
+        self._loading = threading.Condition()
+        self._asked: set[Address] = set()
+        """The nodes that are asked for the slots now."""
+        self._problem: BaseException = base.ConnectionError("no node of the cluster is known")
         self._suspected = True
         track(self)
 
     def after_fork(self) -> None:
-        """Another thread of the parent may have been loading."""
-        self._loading = threading.Lock()
+        """What is being asked is the parent's."""
+        self._loading, self._asked = threading.Condition(), set()
 
     def ask(self, key: Key, *commands: Command, end: float | None = None) -> list[Answer]:
         address = self._owner(key, end)
@@ -156,11 +168,17 @@ class ClusterRoute:
     def pool_of(self, key: Key, end: float | None = None) -> Pool:
         return self._pool(self._owner(key, end))
 
-    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
+    def groups(self, keys: Sequence[Key], end: float) -> list[tuple[Recipe, list[int]]]:
+        with contextlib.suppress(base.RedisError, OSError):
+            now = time.monotonic()
+            self._look_up(now + (end - now) / 2)  # else those known until now
         groups: dict[Address, list[int]] = {}
         for position, key in enumerate(keys):
-            with contextlib.suppress(base.RedisError, OSError):
-                groups.setdefault(self._owner(key), []).append(position)
+            address = self._slots.owner(slot_of(key))
+            if address is None:
+                self.suspect()
+            else:
+                groups.setdefault(address, []).append(position)
         return [(self._recipe_of(address), positions) for address, positions in groups.items()]
 
     def redirected(self, key: Key, answer: object) -> bool:
@@ -172,6 +190,12 @@ class ClusterRoute:
             self._slots.moved(target.slot, self._remap(host, target.port))
         return True
 
+    def importer(self, answer: object) -> Pool | None:
+        target = redirection(answer, ("", 0))
+        if target is None or target.kind != "ASK" or not target.host:
+            return None
+        return self._pool(self._remap(target.host, target.port))
+
     def suspect(self) -> None:
         self._suspected = True
 
@@ -180,42 +204,52 @@ class ClusterRoute:
             pool.close()
 
     def _owner(self, key: Key, end: float | None = None) -> Address:
+        self._look_up(end)
         slot = slot_of(key)
-        if self._suspected:
-            left = -1 if end is None else max(0.0, end - time.monotonic())
-            if not self._loading.acquire(timeout=left):
-                raise base.TimeoutError("the nodes of the cluster are not known yet")
-            try:
-                if self._suspected:
-                    self._load(end)
-            finally:
-                self._loading.release()
         address = self._slots.owner(slot)
         if address is None:
             self.suspect()
             raise base.ClusterDownError(f"no node serves slot {slot}")
         return address
 
-    def _load(self, end: float | None) -> None:
+    def _look_up(self, end: float | None) -> None:
+        """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
+        if not self._suspected:
+            return
+        with self._loading:
+            for address in self._addresses() - self._asked:
+                threading.Thread(
+                    target=self._ask_slots, args=(address,), name="slock cluster", daemon=True
+                ).start()
+                self._asked.add(address)
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not self._loading.wait_for(lambda: not self._suspected or not self._asked, left):
+                raise base.TimeoutError("the nodes of the cluster are not known yet")
+            if self._suspected:
+                raise self._problem
+
+    def _addresses(self) -> set[Address]:
         nodes: list[Any] = self._client.get_nodes()  # type: ignore[no-untyped-call]
         if self._recipe is None:
             pool = self._client.get_redis_connection(nodes[0]).connection_pool
             self._recipe = recipe(pool.connection_class, pool.connection_kwargs)
-        known = {(str(node.host), int(node.port)) for node in nodes}
-        problem: BaseException = base.ConnectionError("no node of the cluster is known")
-        for address in self._slots.addresses() | known:
-            try:
-                [reply] = self._pool(address).ask(("CLUSTER", "SLOTS"), end=end)
-            except (base.ConnectionError, base.TimeoutError, OSError) as error:
-                problem = error
-                continue
+        return self._slots.addresses() | {(str(node.host), int(node.port)) for node in nodes}
+
+    def _ask_slots(self, address: Address) -> None:
+        connection = Connection(self._recipe_of(address))
+        try:
+            [reply] = connection.ask(("CLUSTER", "SLOTS"))
+        except Exception as error:
+            reply = error
+        connection.close()
+        with self._loading:
+            self._asked.discard(address)
             if isinstance(reply, BaseException):
-                problem = reply
-                continue
-            self._slots.load(reply, address)
-            self._suspected = False
-            return
-        raise problem
+                self._problem = reply
+            elif self._suspected:  # else another node was faster
+                self._slots.load(reply, address)
+                self._suspected = False
+            self._loading.notify_all()
 
     def _pool(self, address: Address) -> Pool:
         if address not in self._pools:

@@ -13,7 +13,7 @@ EXPIRED = "expired"
 LEASE_ENDED = "lease ended"
 
 
-def valid_until(sent: float, ttl_ms: int) -> float:
+def valid_until(sent: float, ttl_ms: float) -> float:
     """The end of a hold whose deadline was set by a request sent at `sent`."""
     return sent + ttl_ms / 1000 - SERVER_ROUNDING
 

@@ -60,11 +60,16 @@ class Watchdog(Generic[H]):
         Nothing happens when the hold is not there.
         """
         with self._changed:
-            self._schedule.remove(hold)
-            if threading.current_thread() is not self._thread:
-                self._changed.wait_for(lambda: id(hold) not in self._under_way)
             # The thread is not woken: when no other hold comes, it ends at the time at which it would have
             # renewed this one.
+            self._schedule.remove(hold)
+            self.wait_answered(hold)
+
+    def wait_answered(self, hold: H) -> None:
+        """Returns when no renewal of `hold` is under way."""
+        with self._changed:
+            if threading.current_thread() is not self._thread:
+                self._changed.wait_for(lambda: id(hold) not in self._under_way)
 
     def close(self) -> None:
         """Forgets all holds for good, and returns when the thread has ended."""

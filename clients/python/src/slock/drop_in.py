@@ -445,7 +445,7 @@ class _ClientRoute:
             self._waiting = Pool(_recipe_for(self._client, key, self._suspected))
         return self._waiting
 
-    def groups(self, keys: Sequence[Key]) -> list[tuple[Recipe, list[int]]]:
+    def groups(self, keys: Sequence[Key], end: float) -> list[tuple[Recipe, list[int]]]:
         return [(self.pool_of(key).recipe, [position]) for position, key in enumerate(keys)]
 
     def redirected(self, key: Key, answer: object) -> bool:
@@ -455,6 +455,9 @@ class _ClientRoute:
         self._client.execute_command("SLOCK.INFO", key)
         self.close()
         return True
+
+    def importer(self, answer: object) -> Pool | None:
+        return None
 
     def suspect(self) -> None:
         self._suspected = True
@@ -606,6 +609,16 @@ class _Acquisition:
 
 _watchdogs: weakref.WeakKeyDictionary[Any, Watchdog[Renewal]] = weakref.WeakKeyDictionary()
 _watchdogs_change = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Other threads of the parent may have had the locks."""
+    global _pools_change, _watchdogs_change
+    _pools_change, _watchdogs_change = threading.Lock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _watchdog_of(client: Any) -> Watchdog[Renewal]:

@@ -20,8 +20,8 @@ class Hooks:
     """
 
     waited: Callable[[str, timedelta, str], None] | None = None
-    """`waited(label, duration, outcome)` when an acquisition has ended: `granted`, `timed out` (also for a
-    `try_acquire` that was refused), `cancelled`, or the name of the error."""
+    """`waited(label, duration, outcome)` when an acquisition has ended: `granted`, `refused` (a `try_acquire`
+    that got nothing), `timed out`, `cancelled`, or the name of the error."""
 
     held: Callable[[str, timedelta], None] | None = None
     """`held(label, duration)` when a hold has ended, released or lost."""

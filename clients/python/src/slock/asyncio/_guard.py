@@ -31,6 +31,12 @@ class Guard:
             self._interrupted = True
             self._task.cancel()
 
+    def look_again(self) -> None:
+        """Called when the hold may end earlier than before."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._look_at_time()
+
     async def leave(self, error: BaseException | None) -> bool:
         """The work has ended with `error`. Whether it ended by itself or by this guard alone."""
         self._left = True

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slock._base_hold import BaseHold
 from slock._options import Wanted
 from slock.asyncio._guard import Guard
+from slock.asyncio._watchdog import Watchdog
 from slock.errors import Lost
 from slock.hooks import Hooks
 
@@ -25,9 +27,11 @@ H = TypeVar("H", bound="GuardedHold")
 class GuardedHold(BaseHold):
     """A hold that cancels the tasks that work under it."""
 
-    def __init__(self, wanted: Wanted, token: str, hooks: Hooks) -> None:
+    def __init__(self, wanted: Wanted, token: str, hooks: Hooks, watchdog: Watchdog[Any]) -> None:
         super().__init__(wanted, token, hooks)
-        self._lost_event: asyncio.Event | None = None
+        self._watchdog = watchdog
+        self._change_ended: asyncio.Future[None] | None = None
+        self._end_changed: asyncio.Future[None] | None = None
         self._guards: list[Guard] = []
 
     async def release(self) -> bool:
@@ -39,13 +43,12 @@ class GuardedHold(BaseHold):
 
         It waits for ever when the hold is released.
         """
-        if self._lost_event is None:
-            self._lost_event = asyncio.Event()
         while not self.lost:
+            if self._end_changed is None:
+                self._end_changed = asyncio.get_running_loop().create_future()
             # A renewal moves the end.
             timeout = None if self.ended else max(0.0, self.valid_until - time.monotonic())
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._lost_event.wait(), timeout)
+            await asyncio.wait([self._end_changed], timeout=timeout)
         assert self._reason is not None
         return self._reason
 
@@ -99,9 +102,54 @@ class GuardedHold(BaseHold):
         self._guards.append(guard)
         return guard
 
+    @contextlib.asynccontextmanager
+    async def _alone(self, end: float = math.inf) -> AsyncIterator[None]:
+        """Changes of the hold come one after another: the server would see them in any order otherwise.
+
+        `Lost` or `NotHeld` when the hold ends before its turn, `TimedOut` when there is none until `end`.
+        """
+        self._check_change()
+        while self._change_ended is not None:
+            left = max(0.0, min(end, self.valid_until) - time.monotonic())
+            await asyncio.wait([self._change_ended], timeout=left)
+            self.check()
+            if self._change_ended is not None:
+                self._check_turn(end)
+        ended = self._change_ended = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self._change_ended = None
+            ended.set_result(None)
+
+    @contextlib.asynccontextmanager
+    async def _extending(self, ttl_ms: int) -> AsyncIterator[None]:
+        """No renewal is under way in the block: it would set another ttl, before or after the extension."""
+        renews = self._wanted.options.renew
+        self._held_back = True
+        try:
+            if renews:
+                await self._watchdog.wait_answered(self)
+            self._begin_extension(ttl_ms)
+            if renews:
+                self._watchdog.add(self)  # it may end earlier by now
+            yield
+        finally:
+            self._held_back = False
+            if renews and not self.ended:
+                self._watchdog.add(self)
+
+    def _wake(self) -> None:
+        if self._end_changed is not None:
+            self._end_changed.set_result(None)
+            self._end_changed = None
+        for guard in self._guards:
+            guard.look_again()
+
     def _tell_lost(self) -> None:
-        if self._lost_event is not None:
-            self._lost_event.set()
+        if self._end_changed is not None:
+            self._end_changed.set_result(None)
+            self._end_changed = None
         for guard in self._guards:
             guard.interrupt()
         on_lost = self._wanted.options.on_lost

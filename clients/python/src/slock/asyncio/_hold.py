@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from slock import _commands
 from slock._answers import error_of, is_lost_connection, is_temporary
-from slock._asking import ANSWER_OVERDUE, Asking
+from slock._asking import ANSWER_OVERDUE, Asking, Build
 from slock._commands import READ, WRITE, Command
 from slock._options import Wanted
 from slock._pauses import retry_pauses
-from slock._time import not_negative
+from slock._time import not_negative, ttl_ms
 from slock.asyncio._giving_up import CALLER_WAITS
 from slock.asyncio._guarded_hold import GuardedHold
 from slock.asyncio._requests import Pending
@@ -33,29 +34,37 @@ class Hold(GuardedHold):
     fence: int
     """Greater than the fence of every hold before it: what the lock protects refuses lesser ones."""
 
-    def __init__(self, locks: Locks, wanted: Wanted, token: str, fence: int, sent: float) -> None:
-        super().__init__(wanted, token, locks._hooks)
+    def __init__(
+        self, locks: Locks, wanted: Wanted, token: str, fence: int, sent: float, *, unanswered: bool
+    ) -> None:
+        """`unanswered`: a command with the ttl got no answer before."""
+        super().__init__(wanted, token, locks._hooks, locks._watchdog)
         self.fence = fence
         self._locks = locks
-        self._count_from(sent)
+        if unanswered:
+            self._unanswered_ms = self._ttl_ms
+        self._count_from(sent, self._ttl_ms)
         if wanted.options.renew:
             locks._watchdog.add(self)
 
     async def release(self) -> bool:
         """Releases the hold, and tells whether it was still there.
 
-        False for a hold that is lost: it is released all the same, in case the server still has it. A
-        second call changes nothing and gives False. It is sent again after a connection error, for
-        `retry_for` and at most until `valid_until`; then the error of redis-py is raised, and the ttl ends
-        the hold.
+        False for a hold that is lost: it is released all the same, in case the server still has it, but not
+        where `token` was given, because that may have a later hold. A second call changes nothing and gives
+        False, and so does a call in a process that was forked after the grant. It is sent again after a
+        connection error, for `retry_for` and at most until `valid_until`; then the error of redis-py is
+        raised, and the ttl ends the hold.
         """
-        if self._releasing:
+        if self._releasing or self._is_of_another_process:
             return False
         self._locks._acquisitions.check_open()
         held = self._begin_release()
         if self._wanted.options.renew:
             self._locks._watchdog.remove(self)
         if not held:
+            if self._has_given_token:
+                return False
             # The server may be away. Nothing depends on the answer.
             task = self._locks._giving_up.start(self.keys, self.token)
             await asyncio.wait([task], timeout=CALLER_WAITS)
@@ -70,42 +79,51 @@ class Hold(GuardedHold):
         """Sets the ttl, from now on, also for renewals. Without an argument the present ttl begins anew.
 
         `Lost` when the hold is lost, `NotHeld` when it has been released. It is sent again after a
-        connection error, until `valid_until`.
+        connection error, until `valid_until`. It waits for an upgrade of the hold to end. After a command
+        without an answer the hold counts no answer for longer than the ttl of that command.
         """
         self._locks._acquisitions.check_open()
-        self._begin_extension(ttl, time.monotonic())
-        self._locks._watchdog.remove(self)
-        try:
-            for pause in retry_pauses():
-                self.check()
-                sent = time.monotonic()
-                extend = _commands.extend(self.keys, self.token, self._ttl_ms)
-                answer = await self._ask(extend, self.valid_until)
-                if not isinstance(answer, BaseException):
-                    self._renewed(sent, self._ttl_ms, answer)
-                    self.check()
-                    return
-                if not is_temporary(answer):
-                    raise error_of(answer)
-                await asyncio.sleep(min(pause, max(0.0, self.valid_until - time.monotonic())))
-        finally:
-            if self._wanted.options.renew and not self.ended:
-                self._locks._watchdog.add(self)
+        async with self._alone():
+            await self._extend(self._ttl_ms if ttl is None else ttl_ms(ttl))
 
     async def upgrade(self, wait: timedelta | None = None) -> None:
         """The reader becomes the writer, with a new fence. Waits for other readers to go, at most `wait`.
 
         `TimedOut` when they have not: the hold still reads. `Deadlock` when another reader waits for the
-        same. `Lost` when the hold is lost, `NotHeld` when it has been released. Only for a hold of one key.
+        same. `Lost` when the hold is lost, `NotHeld` when it has been released. `WrongMode` when a downgrade
+        of this hold got no answer. Only for a hold of one key.
         """
         await self._change(WRITE, wait)
 
     async def downgrade(self) -> None:
         """The writer becomes a reader, with a new fence, and no other writer comes in between.
 
+        Without an answer the hold counts as a reader's: the server may carry it out at any later time.
         `Lost` when the hold is lost, `NotHeld` when it has been released. Only for a hold of one key.
         """
         await self._change(READ, None)
+
+    async def _extend(self, ttl_ms: int) -> None:
+        async with self._extending(ttl_ms):
+            for pause in retry_pauses():
+                self.check()
+                sent = time.monotonic()
+                try:
+                    answer = await self._ask(
+                        _commands.extend(self.keys, self.token, ttl_ms), self.valid_until
+                    )
+                except BaseException as error:  # it was cancelled
+                    self._note_error(error, sent, ttl_ms)
+                    raise
+                if not isinstance(answer, BaseException):
+                    self._renewed(sent, ttl_ms, answer)
+                    self.check()
+                    return
+                self._note_error(answer, sent, ttl_ms)
+                if not is_temporary(answer):
+                    self._extension_refused()
+                    raise error_of(answer)
+                await asyncio.sleep(min(pause, max(0.0, self.valid_until - time.monotonic())))
 
     async def _ask(self, command: Command, end: float) -> object:
         """The answer or the error; a lost connection is an error like any other here."""
@@ -133,21 +151,29 @@ class Hold(GuardedHold):
         raise AssertionError("unreachable")
 
     async def _change(self, mode: str, wait: timedelta | None) -> None:
-        self.check()
+        self._check_change()
         if len(self.keys) > 1:
             raise ValueError("only a hold of one key can be upgraded or downgraded")
-        key, end = self.keys[0], None
+        end = math.inf
         if wait is not None:
             end = time.monotonic() + not_negative("wait", wait).total_seconds()
         once = mode == READ or wait == timedelta(0)
+        async with self._alone(end):
+            if mode == WRITE:
+                self._check_upgrade()
+            wait_end = None if once or wait is None else end
+            asking: Asking[Pending] = Asking(self.keys, self._build_change(mode), wait_end, once)
+            if once:
+                asking.errors_end = self.valid_until
+            await self._locks._change_mode(self, mode, asking, self._ttl_ms)
+
+    def _build_change(self, mode: str) -> Build:
+        key, ttl_ms = self.keys[0], self._ttl_ms
 
         def build(wait_ms: int | None, channel: _commands.Channel | None) -> Command:
             self.check()  # before each attempt
             if mode == READ:
-                return _commands.downgrade(key, self.token, self._ttl_ms)
-            return _commands.upgrade(key, self.token, self._ttl_ms, wait_ms=wait_ms, channel=channel)
+                return _commands.downgrade(key, self.token, ttl_ms)
+            return _commands.upgrade(key, self.token, ttl_ms, wait_ms=wait_ms, channel=channel)
 
-        asking: Asking[Pending] = Asking(self.keys, build, None if once else end, once)
-        if once:
-            asking.errors_end = self.valid_until
-        await self._locks._change_mode(self, mode, asking)
+        return build

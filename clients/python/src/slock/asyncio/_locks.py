@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import redis.asyncio
 
 from slock import _commands, _validity
-from slock._answers import error_of, is_lost_connection, is_temporary, is_wrong_server
-from slock._asking import ANSWER_OVERDUE, Asking, Granted
+from slock._answers import error_of, is_lost_connection, is_temporary, is_wrong_server, may_be_executed
+from slock._asking import ANSWER_OVERDUE, Answered, Asking, Granted
 from slock._commands import READ, WRITE, Command, Key
 from slock._holders import find_holder
 from slock._options import (
@@ -29,6 +29,7 @@ from slock._options import (
 )
 from slock._outcome import outcome_of
 from slock._pauses import retry_pauses
+from slock._schedule import LEAST_BATCH_TIME
 from slock._time import positive, whole_ms
 from slock.asyncio._acquisitions import Acquisitions
 from slock.asyncio._connection import Connection
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
 
 # So many renewals are sent at once. Their answers count before the next are sent.
 RENEWALS_AT_ONCE = 500
-
-# A connection that has not answered a renewal for so long, in seconds, is given up.
-SILENCE = 1.0
 
 
 class Locks:
@@ -132,13 +130,14 @@ class Locks:
         """
         wanted = Wanted(names_of(keys), mode, self._options.changed(**options, token=token))
         extend = _commands.extend(wanted.keys, token, wanted.options.ttl_ms)
-        sent, (extended, info) = await self._ask(wanted.keys[0], extend, _commands.holders(wanted.keys[0]))
+        answered = await self._ask(wanted.keys[0], extend, _commands.holders(wanted.keys[0]))
+        extended, info = answered.answers
         holder = find_holder(info, token)
         if not extended or holder is None:
             raise NotHeld(f"the token does not hold {wanted.label}")
         if holder.mode != mode:
             raise WrongMode(f"the token holds {wanted.label} for {holder.mode}")
-        hold = Hold(self, wanted, token, holder.fence, sent)
+        hold = Hold(self, wanted, token, holder.fence, answered.sent, unanswered=answered.after_unanswered)
         hold.metadata = holder.metadata
         return hold
 
@@ -149,7 +148,7 @@ class Locks:
         attempt did it.
         """
         names = names_of(keys)
-        _, [released] = await self._ask(names[0], _commands.release(names, token))
+        [released] = (await self._ask(names[0], _commands.release(names, token))).answers
         return int(released)
 
     async def close(self) -> None:
@@ -173,10 +172,10 @@ class Locks:
     ) -> None:
         await self.close()
 
-    async def _ask(self, key: Key, *commands: Command) -> tuple[float, list[Any]]:
-        """When the commands were sent, and their answers. Temporary errors are repeated, for `retry_for`."""
+    async def _ask(self, key: Key, *commands: Command) -> Answered:
+        """The answers. Temporary errors are repeated, for `retry_for`."""
         self._acquisitions.check_open()
-        end = time.monotonic() + self._retry_for
+        end, unanswered = time.monotonic() + self._retry_for, False
         for pause in retry_pauses():
             sent = time.monotonic()
             try:
@@ -186,7 +185,8 @@ class Locks:
                 answers = [error]
             problem = next((one for one in answers if isinstance(one, BaseException)), None)
             if problem is None:
-                return sent, answers
+                return Answered(sent, answers, unanswered)
+            unanswered = unanswered or may_be_executed(problem)
             if not is_temporary(problem) or time.monotonic() + pause >= end:
                 raise error_of(problem)
             await asyncio.sleep(pause)
@@ -244,7 +244,7 @@ class Locks:
             asking.uncertain = True  # until there is a hold that somebody releases
             sent = await self._counts_from(wanted, token, granted, asking)
             if sent is not None:
-                return Hold(self, wanted, token, granted.fence, sent)
+                return Hold(self, wanted, token, granted.fence, sent, unanswered=asking.unanswered)
             if asking.once or asking.is_over:
                 raise asking.timed_out("the hold was over before the answer came")
 
@@ -273,6 +273,7 @@ class Locks:
                     self._route.suspect()
                 if not is_temporary(error):
                     raise error_of(error) from None
+                asking.note_problem(error)
                 await asyncio.sleep(asking.pause_after_error(error, next(pauses)))
                 continue
             if not extended:
@@ -320,8 +321,9 @@ class Locks:
         if isinstance(error, (Exception, asyncio.CancelledError)):
             await asyncio.wait([task], timeout=asking.time_to_give_up(CALLER_WAITS))
 
-    async def _change_mode(self, hold: Hold, mode: str, asking: Asking[Pending]) -> None:
-        """Upgrades or downgrades."""
+    async def _change_mode(self, hold: Hold, mode: str, asking: Asking[Pending], ttl_ms: int) -> None:
+        """Upgrades or downgrades. `ttl_ms` is in the commands."""
+        began = time.monotonic()
         with self._acquisitions.one():
             try:
                 granted = await self._requests.ask(asking)
@@ -332,16 +334,20 @@ class Locks:
             except BaseException as error:
                 if not isinstance(error, Exception) or asking.uncertain:
                     # The hold stays, in whichever mode it is. Its release does not depend on the mode.
+                    asking.unanswered = True
                     await self._give_up(hold.keys, hold.token, asking, error, release=False)
                 raise
+            finally:
+                if asking.unanswered:
+                    hold._note_change_unanswered(mode, began, ttl_ms)
         if granted is None:
             raise asking.timed_out("other readers hold it")
         hold.fence, hold.mode = granted.fence, mode
         hold.check()
-        if _validity.is_prompt(granted.sent, granted.received, hold._ttl_ms):
-            hold._count_from(granted.sent)
+        if _validity.is_prompt(granted.sent, granted.received, ttl_ms):
+            hold._count_from(granted.sent, ttl_ms)
         else:
-            await hold.extend()
+            await hold._extend(ttl_ms)
 
     async def _renew(self, holds: Sequence[Hold], end: float) -> None:
         for first in range(0, len(holds), RENEWALS_AT_ONCE):
@@ -351,13 +357,7 @@ class Locks:
             ]
             ttls = [hold._ttl_ms for hold in batch]
             sent = time.monotonic()
-            answers: Sequence[object]
-            try:
-                answers = await asyncio.wait_for(self._route.ask_each(commands), max(0.0, end - sent))
-            except asyncio.TimeoutError as error:
-                answers = [error] * len(batch)
-                if time.monotonic() - sent >= SILENCE:
-                    self._route.reset()
+            answers = await self._route.ask_each(commands, max(end, sent + LEAST_BATCH_TIME))
             for hold, ttl_ms, answer in zip(batch, ttls, answers, strict=True):
                 hold._renewed(sent, ttl_ms, answer)
                 if is_lost_connection(answer):

@@ -14,7 +14,7 @@ import redis.exceptions as base
 from slock._answers import is_lost_connection, is_temporary
 from slock._commands import Command
 from slock._pauses import retry_pauses
-from slock._quorum import Tally
+from slock._quorum import Tally, node_names
 from slock._recipe import address_of, recipe_of
 from slock.asyncio._connection import Answer, Connection
 from slock.asyncio._tasks import start
@@ -54,6 +54,8 @@ class Nodes:
 
     def __init__(self, clients: Sequence[redis.asyncio.Redis], retry_for: float) -> None:
         self._nodes = [Node(client) for client in clients]
+        for node, name in zip(self._nodes, node_names(self.names), strict=True):
+            node.name = name
         self._retry_for = retry_for
         self._releases: set[asyncio.Task[Answer]] = set()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +16,10 @@ from slock._commands import Command, Key
 from slock._recipe import Recipe, recipe, recipe_of
 from slock._slots import MOST_REDIRECTIONS, Address, SlotTable, hash_tag, redirection, slot_of
 from slock.asyncio._connection import Answer, Connection
+from slock.asyncio._until import until
+
+# A server that has not answered renewals for so long, in seconds, gets a new connection.
+SILENCE = 1.0
 
 
 class Route(Protocol):
@@ -22,11 +28,12 @@ class Route(Protocol):
     def ask(self, key: Key, *commands: Command) -> Coroutine[Any, Any, list[Answer]]:
         """The answers of the server that serves `key`, errors among them. A lost connection is raised."""
 
-    async def ask_each(self, commands: Sequence[tuple[Key, Command]]) -> list[Answer]:
-        """The answer to each command, for keys of any servers. A lost connection is an answer here."""
+    async def ask_each(self, commands: Sequence[tuple[Key, Command]], end: float) -> list[Answer]:
+        """The answer to each command, for keys of any servers. A lost connection is an answer here.
 
-    def reset(self) -> None:
-        """Opens new connections for what is asked from now on. What has no answer gets an error."""
+        What has no answer at `end`, on the monotonic clock, gets `TimeoutError` of redis-py. A server that
+        was silent for long gets a new connection.
+        """
 
     async def server_of(self, key: Key) -> tuple[object, Recipe]:
         """The server that serves `key` now: something that identifies it, and how to connect to it."""
@@ -56,11 +63,8 @@ class SingleRoute:
     async def ask(self, key: Key, *commands: Command) -> list[Answer]:
         return await self._connection.ask(*commands)
 
-    async def ask_each(self, commands: Sequence[tuple[Key, Command]]) -> list[Answer]:
-        return [await future for future in self._connection.hand_over(*(command for _, command in commands))]
-
-    def reset(self) -> None:
-        self._connection.fail(base.TimeoutError("no answer within the time"))
+    async def ask_each(self, commands: Sequence[tuple[Key, Command]], end: float) -> list[Answer]:
+        return await _ask_until(end, self._connection, [command for _, command in commands])
 
     async def server_of(self, key: Key) -> tuple[object, Recipe]:
         return None, self._recipe
@@ -111,32 +115,45 @@ class ClusterRoute:
                 self._slots.moved(target.slot, address)
         raise base.ClusterError(f"too many redirections for {key!r}")
 
-    async def ask_each(self, commands: Sequence[tuple[Key, Command]]) -> list[Answer]:
+    async def ask_each(self, commands: Sequence[tuple[Key, Command]], end: float) -> list[Answer]:
         answers: list[Answer] = [None] * len(commands)
-        sent: list[tuple[int, Address, asyncio.Future[Answer]]] = []
-        for number, (key, command) in enumerate(commands):
-            try:
-                address = await self._owner(key)
-            except (base.RedisError, OSError) as error:
-                answers[number] = error
-            else:
-                sent.append((number, address, self._connection(address).hand_over(command)[0]))
-        for number, address, future in sent:
-            answers[number] = await future
-            if is_lost_connection(answers[number]):
+        with contextlib.suppress(base.RedisError, OSError):
+            now = time.monotonic()
+            await until(now + (end - now) / 2, self._look_up())  # else those known until now
+        nodes: dict[Address, list[int]] = {}
+        for number, (key, _) in enumerate(commands):
+            address = self._slots.owner(slot_of(key))
+            if address is None:
+                answers[number] = base.ClusterDownError(f"no node serves slot {slot_of(key)}")
                 self.suspect()
-            elif redirection(answers[number], address) is not None:
-                key, command = commands[number]
-                try:
-                    [answers[number]] = await self.ask(key, command)
-                except (base.RedisError, OSError) as error:
-                    answers[number] = error
+            else:
+                nodes.setdefault(address, []).append(number)
+        await asyncio.gather(
+            *(self._ask_node(address, commands, numbers, answers, end) for address, numbers in nodes.items())
+        )
+        if any(is_lost_connection(answer) for answer in answers):
+            self.suspect()
         return answers
 
-    def reset(self) -> None:
-        self.suspect()
-        for connection in self._connections.values():
-            connection.fail(base.TimeoutError("no answer within the time"))
+    async def _ask_node(
+        self,
+        address: Address,
+        commands: Sequence[tuple[Key, Command]],
+        numbers: Sequence[int],
+        answers: list[Answer],
+        end: float,
+    ) -> None:
+        """Puts the answers to the commands with these numbers in their places."""
+        asked = [commands[number][1] for number in numbers]
+        found = await _ask_until(end, self._connection(address), asked)
+        for number, answer in zip(numbers, found, strict=True):
+            answers[number] = answer
+            if redirection(answer, address) is not None:
+                key, command = commands[number]
+                try:
+                    [answers[number]] = await until(end, self.ask(key, command))
+                except (base.RedisError, OSError) as error:
+                    answers[number] = error
 
     async def server_of(self, key: Key) -> tuple[object, Recipe]:
         address = await self._owner(key)
@@ -161,36 +178,43 @@ class ClusterRoute:
             await connection.close()
 
     async def _owner(self, key: Key) -> Address:
+        await self._look_up()
         slot = slot_of(key)
-        if self._suspected:
-            async with self._loading:
-                if self._suspected:
-                    await self._load()
         address = self._slots.owner(slot)
         if address is None:
             self.suspect()
             raise base.ClusterDownError(f"no node serves slot {slot}")
         return address
 
+    async def _look_up(self) -> None:
+        if self._suspected:
+            async with self._loading:
+                if self._suspected:
+                    await self._load()
+
     async def _load(self) -> None:
+        """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
         if self._recipe is None:
             await self._client.initialize()
             node = self._client.get_nodes()[0]
             self._recipe = recipe(node.connection_class, node.connection_kwargs)
         known = {(str(node.host), int(node.port)) for node in self._client.get_nodes()}
+        asked = {
+            self._connection(address).hand_over(("CLUSTER", "SLOTS"))[0]: address
+            for address in self._slots.addresses() | known
+        }
         problem: BaseException = base.ConnectionError("no node of the cluster is known")
-        for address in self._slots.addresses() | known:
-            try:
-                [reply] = await self._connection(address).ask(("CLUSTER", "SLOTS"))
-            except (base.ConnectionError, base.TimeoutError, OSError) as error:
-                problem = error
-                continue
-            if isinstance(reply, BaseException):
-                problem = reply
-                continue
-            self._slots.load(reply, address)
-            self._suspected = False
-            return
+        waiting = set(asked)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for future in done:
+                reply = future.result()
+                if isinstance(reply, BaseException):
+                    problem = reply
+                    continue
+                self._slots.load(reply, asked[future])
+                self._suspected = False
+                return
         raise problem
 
     def _connection(self, address: Address) -> Connection:
@@ -208,6 +232,20 @@ class ClusterRoute:
         if remap is not None:
             host, port = remap(host, port)
         return host, int(port)
+
+
+async def _ask_until(end: float, connection: Connection, commands: Sequence[Command]) -> list[Answer]:
+    """The answers that come until `end`, and errors. A silent connection is ended."""
+    if not commands:
+        return []
+    began = time.monotonic()
+    futures = connection.hand_over(*commands)
+    done, _ = await asyncio.wait(futures, timeout=max(0.0, end - began))
+    late = base.TimeoutError("no answer within the time")
+    answers = [future.result() if future in done else late for future in futures]
+    if not done and time.monotonic() - began >= SILENCE:
+        connection.fail(late)
+    return answers
 
 
 def route_of(client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> Route:

@@ -34,6 +34,8 @@ class Watchdog(Generic[H]):
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._wakes_at: float | None = None
+        self._under_way: set[int] = set()
+        self._answered: asyncio.Future[None] | None = None
         self._closed = False
 
     def add(self, hold: H) -> None:
@@ -59,6 +61,11 @@ class Watchdog(Generic[H]):
         # this one.
         self._schedule.remove(hold)
 
+    async def wait_answered(self, hold: H) -> None:
+        """Returns when no renewal of `hold` is under way. None of them is sent again after that."""
+        while self._answered is not None and id(hold) in self._under_way:
+            await asyncio.wait([self._answered])
+
     async def close(self) -> None:
         """Renews no more, and returns when the task has ended. The holds are lost when their time is over."""
         self._closed = True
@@ -76,11 +83,7 @@ class Watchdog(Generic[H]):
             for hold in over:
                 hold.expire()
             if due:
-                try:
-                    await self._renew(due, self._schedule.batch_end(due, now))
-                except Exception:
-                    # The task must go on: other holds depend on it.
-                    _log.exception("a renewal failed")
+                await self._renew_due(due, now)
                 for hold in due:
                     if hold in self._schedule and not hold.ended:
                         self._schedule.put(hold)
@@ -88,6 +91,18 @@ class Watchdog(Generic[H]):
                         self._schedule.remove(hold)
             elif not over:
                 await self._sleep(now)
+
+    async def _renew_due(self, due: Sequence[H], now: float) -> None:
+        self._under_way.update(map(id, due))
+        answered = self._answered = asyncio.get_running_loop().create_future()
+        try:
+            await self._renew(due, self._schedule.batch_end(due, now))
+        except Exception:
+            # The task must go on: other holds depend on it.
+            _log.exception("a renewal failed")
+        finally:
+            self._under_way.clear()
+            answered.set_result(None)
 
     async def _sleep(self, now: float) -> None:
         self._changed.clear()

@@ -309,11 +309,8 @@ class _ClientRoute:
             return [await self._ask_cluster(key, command) for command in commands]
         return await self._ask_pool(commands)
 
-    async def ask_each(self, commands: Sequence[tuple[Key, Command]]) -> list[Answer]:
-        return [answer for key, command in commands for answer in await self.ask(key, command)]
-
-    def reset(self) -> None:
-        pass
+    async def ask_each(self, commands: Sequence[tuple[Key, Command]], end: float) -> list[Answer]:
+        return [answer for key, command in commands for answer in await until(end, self.ask(key, command))]
 
     async def server_of(self, key: Key) -> tuple[object, Recipe]:
         server = await _recipe_for(self._client, key, self._suspected)
