@@ -12,6 +12,9 @@ import (
 // the wait up. Then it is given up.
 const lateAnswer = 100 * time.Millisecond
 
+// earlyAnswer is how long before the end of a wait the server may end it, because it counts in milliseconds.
+const earlyAnswer = 2 * time.Millisecond
+
 // onlyAnswer is how long a request whose wait is zero takes the answer to its one command.
 const onlyAnswer = 2 * time.Second
 
@@ -109,7 +112,7 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 		err = a.ended(ctx)
 	case errors.Is(err, errRefused) && !a.once:
 		// Somebody may also have withdrawn the request before the end of its wait.
-		a.byCaller = a.byCaller && !time.Now().Before(a.deadline)
+		a.byCaller = a.byCaller && time.Until(a.deadline) < earlyAnswer
 		err = a.over()
 	}
 	return grant{}, named(err)

@@ -35,8 +35,8 @@ var (
 	ErrDeadlock error = &kind{"Deadlock", "the wait would be a deadlock"}
 	// ErrQueueFull means that the server lets no more requests wait.
 	ErrQueueFull error = &kind{"QueueFull", "too many requests wait on the server"}
-	// ErrQuorumMissed means that too few nodes of a Quorum granted it, and too few refused. A *QuorumError has their answers. When
-	// others have the lock, it is ErrTimedOut instead.
+	// ErrQuorumMissed means that too few nodes of a Quorum granted, and too few refused. A *QuorumError has
+	// their answers. When a majority refused because others have the lock, it is ErrTimedOut instead.
 	ErrQuorumMissed error = &kind{"QuorumMissed", "no majority of the nodes granted or refused"}
 	// ErrTooFewReplicas means that the lock was granted, but too few replicas confirmed it. It has been
 	// released.
