@@ -7,12 +7,16 @@ use std::rc::Rc;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
 use super::request::{Answer, WaitResult};
-use super::serve_queues::RETRY_ENDED_MS;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::queue::{QueueId, Waiter, Waitlist};
 use crate::time::Timestamp;
+
+/// After holds of closed connections could not be ended because this node does not serve their keys, they
+/// are tried again so much later; each time after twice as long, up to a limit, as long as none can be ended.
+pub(super) const RETRY_ENDED_MS: u64 = 500;
+pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
 /// What a manager had to forget; to drop it may take more than a moment.
 #[derive(Debug)]

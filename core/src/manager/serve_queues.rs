@@ -5,7 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, Asker, same_hold};
-use super::lock_manager::{LockManager, Scan};
+use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS, Scan};
 use super::lookup::hold_at;
 use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
 use crate::clients::{Clients, NotGranted};
@@ -21,11 +21,6 @@ use crate::time::Timestamp;
 /// the next.
 pub trait TimeSlice: FnMut() -> Option<Timestamp> {}
 impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
-
-/// After holds of closed connections could not be ended because this node does not serve their keys, they
-/// are tried again so much later; each time after twice as long, up to a limit, as long as none can be ended.
-pub(super) const RETRY_ENDED_MS: u64 = 500;
-const RETRY_ENDED_MOST_MS: u64 = 8000;
 
 /// What is put off while queues have to be looked at has its turn after so many steps all the same.
 const AT_LEAST_EVERY: usize = 64;

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 
 from slock import _validity
@@ -158,6 +159,10 @@ class BaseHold:
         """A command that sets the deadline, sent at `sent` or later, ended with an error."""
         if not isinstance(error, Exception) or may_be_executed(error):
             self._note_unanswered(sent, ttl_ms)
+
+    def _note_errors(self, errors: Iterable[BaseException], sent: float, ttl_ms: int) -> None:
+        for error in errors:
+            self._note_error(error, sent, ttl_ms)
 
     def _note_unanswered(self, sent: float, ttl_ms: int) -> None:
         with self._changing:

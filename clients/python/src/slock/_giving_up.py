@@ -7,8 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import redis.exceptions as base
@@ -112,6 +112,7 @@ class GivingUp:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[Withdrawal] = deque()
+        self._running: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._closed = False
         track(self)
@@ -134,6 +135,7 @@ class GivingUp:
         end = now + seconds
         one = Withdrawal(route, keys, token, pending, release, now + GOES_ON_FOR)
         done = False
+        self._begin(token)
         try:
             for pause in retry_pauses():
                 done = one.is_done(end)
@@ -141,12 +143,27 @@ class GivingUp:
                     break
                 time.sleep(pause)
         finally:
-            if not done:
-                self._go_on(one)
+            if done or not self._goes_on(one):
+                self._end(token)
+
+    @contextlib.contextmanager
+    def releasing(self, token: str) -> Iterator[None]:
+        """A release with the token runs in the block."""
+        self._begin(token)
+        try:
+            yield
+        finally:
+            self._end(token)
+
+    def wait_ended(self, token: str, seconds: float) -> bool:
+        """Waits until no release and no withdrawal with the token runs. False: one does after so long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running[token], seconds)
 
     def after_fork(self) -> None:
         """What is withdrawn is the parent's."""
         self._changed, self._waiting, self._thread = threading.Condition(), deque(), None
+        self._running = Counter()
 
     def close(self) -> None:
         """Waits some time for the thread. What it has not done then is left to the ttl."""
@@ -158,7 +175,19 @@ class GivingUp:
         if thread is not None:
             thread.join(CLOSE_WAITS)
 
-    def _go_on(self, one: Withdrawal) -> None:
+    def _begin(self, token: str) -> None:
+        with self._changed:
+            self._running[token] += 1
+
+    def _end(self, token: str) -> None:
+        with self._changed:
+            self._running[token] -= 1
+            if self._running[token] <= 0:
+                del self._running[token]
+            self._changed.notify_all()
+
+    def _goes_on(self, one: Withdrawal) -> bool:
+        """Whether the thread has it from now on. If not, it is left to the ttl."""
         with self._changed:
             if not self._closed and len(self._waiting) < MOST_WAITING:
                 self._waiting.append(one)
@@ -166,10 +195,11 @@ class GivingUp:
                     thread = threading.Thread(target=self._run, name="slock giving up", daemon=True)
                     thread.start()
                     self._thread = thread
-                return
+                return True
         if one.pending is not None:
             one.pending.close()
         _log.warning("a request for %r could not be withdrawn: the server does not answer", one.keys[0])
+        return False
 
     def _next(self) -> Withdrawal | None:
         with self._changed:
@@ -187,6 +217,7 @@ class GivingUp:
         while (one := self._next()) is not None:
             if one.is_done(min(one.end, time.monotonic() + ATTEMPT_TIME)):
                 pauses = retry_pauses()
+                self._end(one.token)
                 continue
             with self._changed:
                 self._waiting.append(one)

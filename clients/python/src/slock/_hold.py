@@ -65,12 +65,14 @@ class Hold(BlockHold):
                 if not self._has_given_token:
                     release_late(self._locks._route, self.keys, self.token)
                 return False
-            return self._send_release()
+            with self._locks._giving_up.releasing(self.token):
+                return self._send_release()
         except Exception:
             raise
         except BaseException:
             locks = self._locks
-            locks._giving_up.withdraw(locks._route, self.keys, self.token, seconds=locks._retry_for)
+            if self._reason is None or not self._has_given_token:
+                locks._giving_up.withdraw(locks._route, self.keys, self.token, seconds=locks._retry_for)
             raise
 
     def extend(self, ttl: timedelta | None = None) -> None:

@@ -15,7 +15,7 @@ from slock._acquisitions import Acquisitions
 from slock._answers import error_of, is_temporary, is_wrong_server, may_be_executed
 from slock._asking import ANSWER_OVERDUE, Answered, Asking, Granted
 from slock._commands import READ, WRITE, Command, Key
-from slock._connection import Connection
+from slock._connection import LOOK_UP_AFTER, Connection
 from slock._giving_up import CALLER_WAITS, GivingUp
 from slock._hold import Hold
 from slock._holders import find_holder
@@ -205,6 +205,7 @@ class Locks:
         hold: Hold | None = None
         try:
             self._acquisitions.begin(asking)
+            self._wait_for_last_use(wanted, asking)
             hold = self._granted(wanted, token, asking)
             if hold is None and not once:
                 raise asking.timed_out("the lock is not free")
@@ -226,6 +227,14 @@ class Locks:
                 self._acquisitions.end(asking)
                 self._hooks.tell_waited(wanted.label, time.monotonic() - began, outcome_of(None, error))
             raise
+
+    def _wait_for_last_use(self, wanted: Wanted, asking: Asking[Connection]) -> None:
+        """What still releases or withdraws a token that the program chose would end its next hold too."""
+        token, end = wanted.options.token, asking.errors_end if asking.end is None else asking.end
+        while token is not None and not self._giving_up.wait_ended(token, LOOK_UP_AFTER):
+            self._acquisitions.check_open()
+            if time.monotonic() >= end:
+                raise asking.timed_out("the last use of its token is still being released")
 
     def _give_up(
         self,

@@ -40,6 +40,9 @@ class Quorum:
     which part of the ttl the clocks may drift. `fail_fast`: an attempt ends as soon as the majority cannot
     be reached. `poll`: how it asks again when it is refused. `ttl`, `wait`, `renew` and `longest_lease` are
     the defaults of requests, as those of `Locks`.
+
+    A node is named by its address; behind Sentinels by the name of the service. Nodes of one name also have
+    their number in `clients`: `main (2)`.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Quorum:
         sent = time.monotonic()
         tally = self._nodes.ask(extend, self._node_timeout(wanted.options.ttl))
         if tally.has_majority:
-            return QuorumHold(self, wanted, token, {}, sent)
+            hold = QuorumHold(self, wanted, token, {}, sent)
+            hold._note_errors(tally.errors(), sent, wanted.options.ttl_ms)
+            return hold
         if tally.is_refused:
             raise NotHeld(f"the token does not hold {wanted.label}")
         raise self._missed(wanted, tally)
@@ -178,7 +183,9 @@ class Quorum:
             raise
         until = _quorum.valid_until(sent, options.ttl_ms, self._drift_factor)
         if tally.has_majority and time.monotonic() < until:
-            return tally, QuorumHold(self, wanted, token, tally.given, sent)
+            hold = QuorumHold(self, wanted, token, tally.given, sent)
+            hold._note_errors(tally.errors(), sent, options.ttl_ms)
+            return tally, hold
         for error in tally.errors():
             if not is_temporary(error) and tally.is_hopeless and error_of(error) is not error:
                 self._release(wanted, token)

@@ -72,8 +72,9 @@ class Requests:
     def _attempt(self, asking: Asking[Connection]) -> Granted | None:
         if asking.is_over:
             raise asking.timed_out()
+        pool = self._route.pool_of(asking.key, asking.answer_end)
         sent = time.monotonic()
-        answer = self._send(asking, self._route.pool_of(asking.key, asking.answer_end))
+        answer = self._send(asking, pool)
         importer = self._route.importer(answer)
         if importer is not None:
             # The slot is being moved, and the key is not at its old node.

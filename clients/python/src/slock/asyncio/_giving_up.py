@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class GivingUp:
     def __init__(self, route: Route) -> None:
         self._route = route
         self._withdrawals: dict[asyncio.Task[None], Withdrawal] = {}
+        self._releases: dict[asyncio.Future[None], str] = {}
 
     def start(
         self,
@@ -52,6 +53,28 @@ class GivingUp:
         self._withdrawals[task] = one
         task.add_done_callback(self._withdrawals.pop)
         return task
+
+    @contextlib.contextmanager
+    def releasing(self, token: str) -> Iterator[None]:
+        """A release with the token runs in the block."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._releases[ended] = token
+        try:
+            yield
+        finally:
+            del self._releases[ended]
+            ended.set_result(None)
+
+    async def wait_ended(self, token: str, seconds: float) -> bool:
+        """Waits until no release and no withdrawal with the token runs. False: one does after so long."""
+        running: list[asyncio.Future[None]] = [
+            *(task for task, one in self._withdrawals.items() if one.token == token),
+            *(release for release, released in self._releases.items() if released == token),
+        ]
+        if running:
+            _, running_still = await asyncio.wait(running, timeout=seconds)
+            return not running_still
+        return True
 
     async def close(self) -> None:
         """Waits some time for the tasks. What they have not done then is left to the ttl."""

@@ -70,7 +70,8 @@ class Hold(GuardedHold):
             await asyncio.wait([task], timeout=CALLER_WAITS)
             return False
         try:
-            return await self._send_release()
+            with self._locks._giving_up.releasing(self.token):
+                return await self._send_release()
         except asyncio.CancelledError:
             self._locks._giving_up.start(self.keys, self.token)
             raise

@@ -15,6 +15,7 @@ from slock import _commands, _validity
 from slock._answers import error_of, is_lost_connection, is_temporary, is_wrong_server, may_be_executed
 from slock._asking import ANSWER_OVERDUE, Answered, Asking, Granted
 from slock._commands import READ, WRITE, Command, Key
+from slock._connection import LOOK_UP_AFTER
 from slock._holders import find_holder
 from slock._options import (
     DEFAULT_REPLICA_TIMEOUT,
@@ -216,6 +217,7 @@ class Locks:
         problem: BaseException | None = None
         try:
             with self._acquisitions.one():
+                await self._wait_for_last_use(wanted, asking)
                 hold = await self._acquired(wanted, token, asking)
             if hold is None and not once:
                 raise asking.timed_out("the lock is not free")
@@ -307,6 +309,14 @@ class Locks:
             )
         finally:
             await connection.close()
+
+    async def _wait_for_last_use(self, wanted: Wanted, asking: Asking[Pending]) -> None:
+        """What still releases or withdraws a token that the program chose would end its next hold too."""
+        token, end = wanted.options.token, asking.errors_end if asking.end is None else asking.end
+        while token is not None and not await self._giving_up.wait_ended(token, LOOK_UP_AFTER):
+            self._acquisitions.check_open()
+            if time.monotonic() >= end:
+                raise asking.timed_out("the last use of its token is still being released")
 
     async def _give_up(
         self,

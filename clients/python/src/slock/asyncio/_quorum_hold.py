@@ -11,6 +11,7 @@ from slock import _commands, _quorum, _validity
 from slock._answers import is_temporary
 from slock._options import Wanted
 from slock._quorum import Tally
+from slock._time import ttl_ms
 from slock.asyncio._guarded_hold import GuardedHold
 from slock.errors import QuorumMissed
 
@@ -30,10 +31,10 @@ class QuorumHold(GuardedHold):
     def __init__(
         self, quorum: Quorum, wanted: Wanted, token: str, fences: Mapping[str, int], sent: float
     ) -> None:
-        super().__init__(wanted, token, quorum._hooks)
+        super().__init__(wanted, token, quorum._hooks, quorum._watchdog)
         self.fences = dict(fences)
         self._quorum = quorum
-        self._count_from(sent)
+        self._count_from(sent, self._ttl_ms)
         if wanted.options.renew:
             quorum._watchdog.add(self)
 
@@ -41,14 +42,17 @@ class QuorumHold(GuardedHold):
         """Releases the hold on all nodes, and tells whether the majority still had it.
 
         `QuorumMissed` when too many nodes did not answer to know. A second call changes nothing and gives
-        False.
+        False, and so does a call in a process that was forked after the grant. For a hold that is lost
+        nothing is sent where `token` was given, because that may have a later hold.
         """
-        if self._releasing:
+        if self._releasing or self._is_of_another_process:
             return False
         self._quorum._acquisitions.check_open()
         held = self._begin_release()
         if self._wanted.options.renew:
             self._quorum._watchdog.remove(self)
+        if not held and self._has_given_token:
+            return False
         release = _commands.release(self.keys, self.token)
         tally = await self._quorum._nodes.release(release, self._quorum._node_timeout(self.ttl))
         if tally.has_majority:
@@ -65,34 +69,37 @@ class QuorumHold(GuardedHold):
 
         A node that has lost the hold is asked to grant it anew, as long as the majority has it. `Lost` when
         the majority has lost it, `NotHeld` when it has been released, `QuorumMissed` when too many nodes did
-        not answer.
+        not answer. After a command that a node did not answer the hold counts no answer for longer than the
+        ttl of that command.
         """
         self._quorum._acquisitions.check_open()
-        self._begin_extension(ttl, time.monotonic())
-        if self._wanted.options.renew:
-            self._quorum._watchdog.remove(self)
-        try:
-            tally = await self._extend_everywhere()
+        async with self._alone():
+            new_ms = self._ttl_ms if ttl is None else ttl_ms(ttl)
+            async with self._extending(new_ms):
+                tally = await self._extend_everywhere(new_ms)
             self.check()
             if not tally.has_majority:
                 raise self._missed(tally)
-        finally:
-            if self._wanted.options.renew and not self.ended:
-                self._quorum._watchdog.add(self)
 
-    async def _extend_everywhere(self) -> Tally:
-        nodes, ttl_ms = self._quorum._nodes, self._ttl_ms
-        timeout = self._quorum._node_timeout(self.ttl)
+    async def _extend_everywhere(self, ttl_ms: int | None = None) -> Tally:
+        """For the present ttl, if none is given."""
+        nodes, ttl_ms = self._quorum._nodes, self._ttl_ms if ttl_ms is None else ttl_ms
+        timeout = self._quorum._node_timeout(timedelta(milliseconds=ttl_ms))
         sent = time.monotonic()
         extend = _commands.extend(self.keys, self.token, ttl_ms)
-        tally = await nodes.ask(extend, timeout, wanted=lambda: not self.ended)
+        try:
+            tally = await nodes.ask(extend, timeout, wanted=lambda: not self.ended)
+        except BaseException as error:  # it was cancelled
+            self._note_error(error, sent, ttl_ms)
+            raise
+        self._note_errors(tally.errors(), sent, ttl_ms)
         if self.ended or self.lost:
             return tally
         if tally.has_majority:
             self._problem = None
-            self._count_from(sent)
+            self._count_from(sent, ttl_ms)
             if tally.refused:
-                await self._grant_anew(tally, timeout)
+                await self._grant_anew(tally, timeout, ttl_ms)
         elif tally.is_refused:
             self._lose(_validity.GONE)
         else:
@@ -100,20 +107,21 @@ class QuorumHold(GuardedHold):
             self._renewal_failed(self._missed(tally), is_refused=refused)
         return tally
 
-    async def _grant_anew(self, tally: Tally, timeout: float) -> None:
-        options = self._wanted.options
+    async def _grant_anew(self, tally: Tally, timeout: float, ttl_ms: int) -> None:
+        options, sent = self._wanted.options, time.monotonic()
         acquire = _commands.acquire(
-            self.keys, self.mode, self.token, self._ttl_ms, metadata=options.metadata, limit=options.limit
+            self.keys, self.mode, self.token, ttl_ms, metadata=options.metadata, limit=options.limit
         )
         # After a release began it is not sent any more: the release would not end it.
         granted = await self._quorum._nodes.ask(
             acquire, timeout, only=tally.refused, wanted=lambda: not self.ended
         )
+        self._note_errors(granted.errors(), sent, ttl_ms)
         self.fences = {**self.fences, **granted.given}
 
     def _missed(self, tally: Tally) -> QuorumMissed:
         told = tally.told("extended", "not held")
         return QuorumMissed(f"the extension of {self.label} has no majority", told)
 
-    def _end_of(self, sent: float) -> float:
-        return _quorum.valid_until(sent, self._ttl_ms, self._quorum._drift_factor)
+    def _end_of(self, sent: float, ttl_ms: float) -> float:
+        return _quorum.valid_until(sent, ttl_ms, self._quorum._drift_factor)

@@ -19,8 +19,9 @@ from slock._answers import (
 )
 from slock._asking import Asking, Granted
 from slock._asking import granted as granted_by
-from slock._commands import Channel
+from slock._commands import Channel, Command
 from slock._pauses import retry_pauses
+from slock._recipe import Recipe
 from slock.asyncio._acquisitions import Acquisitions
 from slock.asyncio._connection import Answer, Connection
 from slock.asyncio._listener import Listening, SubscriptionLost
@@ -150,11 +151,28 @@ class Requests:
 
     async def _block(self, asking: Asking[Pending]) -> Granted | None:
         server, recipe = await self._route.server_of(asking.key)
+        sent = time.monotonic()
+        answer = await self._wait(asking, server, recipe)
+        importer = self._route.importer(answer)
+        if importer is not None:
+            # The slot is being moved, and the key is not at its old node.
+            sent = time.monotonic()
+            answer = await self._wait(asking, *importer, ("ASKING",))
+        if await self._route.redirected(asking.key, answer):
+            raise base.ConnectionError("the slot is served by another node")
+        granted = granted_by(answer, sent)
+        if granted is None:
+            raise _timed_out(asking)
+        return granted
+
+    async def _wait(
+        self, asking: Asking[Pending], server: object, recipe: Recipe, *before: Command
+    ) -> Answer:
+        """The answer of a server. The commands `before` the request go first on the same connection."""
         self._acquisitions.check_open()
         spare = self._spare.setdefault(server, [])
         connection = spare.pop() if spare else Connection(recipe, limited=False)
-        sent = time.monotonic()
-        [future] = connection.hand_over(asking.build(asking.wait_ms(), None))
+        *_, future = connection.hand_over(*before, asking.build(asking.wait_ms(), None))
         asking.pending = connection, future
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._closings.add(closed)
@@ -171,12 +189,7 @@ class Requests:
             await connection.close()
         else:
             spare.append(connection)
-        if await self._route.redirected(asking.key, answer):
-            raise base.ConnectionError("the slot is served by another node")
-        granted = granted_by(answer, sent)
-        if granted is None:
-            raise _timed_out(asking)
-        return granted
+        return answer
 
 
 def _timed_out(asking: Asking[Pending]) -> TimedOut:

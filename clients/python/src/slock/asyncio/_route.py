@@ -44,6 +44,9 @@ class Route(Protocol):
     async def redirected(self, key: Key, answer: object) -> bool:
         """Whether an answer that came by another way sends the caller to another node, which is noted."""
 
+    def importer(self, answer: object) -> tuple[object, Recipe] | None:
+        """The node that an answer ASK names, as `server_of`. ASKING must come before the command there."""
+
     def suspect(self) -> None:
         """A connection was lost: perhaps other servers serve by now."""
 
@@ -74,6 +77,9 @@ class SingleRoute:
 
     async def redirected(self, key: Key, answer: object) -> bool:
         return False
+
+    def importer(self, answer: object) -> tuple[object, Recipe] | None:
+        return None
 
     def suspect(self) -> None:
         pass  # a connection to a server that is no longer the primary ends by itself
@@ -169,6 +175,13 @@ class ClusterRoute:
         if target.kind == "MOVED":
             self._slots.moved(target.slot, self._remap(target.host, target.port))
         return True
+
+    def importer(self, answer: object) -> tuple[object, Recipe] | None:
+        target = redirection(answer, ("", 0))
+        if target is None or target.kind != "ASK" or not target.host:
+            return None
+        address = self._remap(target.host, target.port)
+        return address, self._recipe_of(address)
 
     def suspect(self) -> None:
         self._suspected = True

@@ -326,6 +326,9 @@ class _ClientRoute:
         await self._client.execute_command("SLOCK.INFO", key)
         return True
 
+    def importer(self, answer: object) -> tuple[object, Recipe] | None:
+        return None
+
     def suspect(self) -> None:
         self._suspected = True
 
