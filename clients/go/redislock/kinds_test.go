@@ -21,7 +21,7 @@ func TestServer_withoutTheModule(t *testing.T) {
 	}
 }
 
-// A server that has just started asks for patience, and the retry strategy has it.
+// A server that has just started answers errors for a while, and the retry strategy asks again.
 func TestServer_thatHasJustStarted(t *testing.T) {
 	rdb := ownServer(t, "--loadmodule", module, "slock.restart-grace-ms", "3600000")
 	key := newKey()
