@@ -26,5 +26,7 @@ async def until(end: float | None, work: Coroutine[Any, Any, T]) -> T:
     try:
         async with timeout(max(0.0, end - time.monotonic())):
             return await work
-    except asyncio.TimeoutError:
+    except asyncio.TimeoutError as error:
+        if type(error) is not asyncio.TimeoutError:
+            raise  # such as our own TimedOut, by which the work ended
         raise base.TimeoutError("no answer within the time") from None
