@@ -272,6 +272,7 @@ impl LockManager {
     ) -> bool {
         if self.grace_until_ms.is_some() && self.grace_left_ms(now).is_none() {
             self.set_grace(None);
+            return true;
         }
         if let Some(queue) = self.waitlist.pop_wake(now.unix_ms()) {
             self.mark(queue);
