@@ -20,6 +20,9 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"expirations", metrics.expirations());
     section.field(c"wait_timeouts", counters.wait_timeouts);
     section.field(c"wait_cancels", counters.cancels);
+    section.field(c"cancelled", counters.cancelled);
+    section.field(c"refused_tokens", manager.refused_tokens().len() as u64);
+    section.field(c"refused_tokens_dropped", counters.refused_tokens_dropped);
     section.field(c"unheard", counters.unheard);
     section.field(c"deadlocks", counters.deadlocks);
     section.field(c"evicted_locks", metrics.evictions());

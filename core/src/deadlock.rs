@@ -251,7 +251,7 @@ impl<'w> Search<'w> {
             waiter.want == Want::Upgrade
         } else {
             let admission =
-                lock.map(|lock| lock.admission(&waiter.token, waiter.want, None, self.now_unix_ms));
+                lock.map(|lock| lock.admission(waiter.hold(), waiter.want, None, self.now_unix_ms));
             matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
         };
         if is_answered {

@@ -11,6 +11,7 @@ use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::queue::{QueueId, Waiter, Waitlist};
+use crate::refused_tokens::RefusedTokens;
 use crate::time::Timestamp;
 
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
@@ -37,6 +38,7 @@ pub struct LockManager {
     pub(super) grace_until_ms: Option<u64>,
     pub(super) waitlist: Waitlist,
     pub(super) ephemeral: EphemeralHolds,
+    pub(super) refused_tokens: RefusedTokens,
     /// Holds of closed connections up to here could not be ended; they are skipped until the next try.
     pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
@@ -78,6 +80,7 @@ impl Default for LockManager {
             grace_until_ms: None,
             waitlist: Waitlist::default(),
             ephemeral: EphemeralHolds::default(),
+            refused_tokens: RefusedTokens::default(),
             not_served_up_to: None,
             retry_ended_ms: None,
             ended_pause_ms: RETRY_ENDED_MS,

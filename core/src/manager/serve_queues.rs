@@ -11,7 +11,7 @@ use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
 use crate::clients::{Clients, NotGranted};
 use crate::deadlock;
 use crate::error::LockError;
-use crate::ids::{LockIdRef, RequestId};
+use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::queue::{QueueId, Waiter};
 use crate::store::{LockStore, Lookup};
@@ -216,10 +216,10 @@ impl LockManager {
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         store.open(db, &names);
         for (at, name) in names.iter().enumerate() {
-            match hold_at(store, at, &token, now) {
+            match hold_at(store, at, HoldRef::of(&token), now) {
                 Ok(Some(own)) if own.fence == fence => {
                     // It is there, as was just seen.
-                    let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, &token, None);
+                    let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, HoldRef::of(&token), None);
                     self.ended_pause_ms = RETRY_ENDED_MS;
                 }
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
@@ -395,31 +395,21 @@ impl LockManager {
             self.revisit_siblings(request);
         }
         let Some(waiter) = self.waitlist.remove(request) else { return };
-        let deadline_ms = now.unix_ms().saturating_add(waiter.ttl_ms);
-        let is_unchanged = waiter.meta.is_none()
-            && (0..names.len()).all(|at| {
-                let own = hold_at(store, at, &waiter.token, now).ok().flatten();
-                own.is_some_and(|own| own.deadline_ms == deadline_ms)
-            });
-        let granted = match same_hold.filter(|_| is_unchanged) {
-            Some(fence) => Ok(fence),
-            None => {
-                let asked = AcquireRequest {
-                    db: waiter.db,
-                    names,
-                    token: &waiter.token,
-                    want: waiter.want,
-                    ttl_ms: waiter.ttl_ms,
-                    meta: waiter.meta.as_deref(),
-                    wait: WaitPolicy::NoWait,
-                    limit: waiter.limit,
-                    client: waiter.client,
-                    is_ephemeral: waiter.is_ephemeral,
-                    reply_to: ReplyTo::Client,
-                };
-                self.grant(store, now, &asked, admissions)
-            }
+        let asked = AcquireRequest {
+            db: waiter.db,
+            names,
+            token: &waiter.token,
+            want: waiter.want,
+            fence: waiter.fence,
+            ttl_ms: waiter.ttl_ms,
+            meta: waiter.meta.as_deref(),
+            wait: WaitPolicy::NoWait,
+            limit: waiter.limit,
+            client: waiter.client,
+            is_ephemeral: waiter.is_ephemeral,
+            reply_to: ReplyTo::Client,
         };
+        let granted = self.grant(store, now, &asked, admissions);
         // A refresh is the answer to a request of a token that holds by now; only a new hold counts.
         if granted.is_ok() && same_hold.is_none() {
             let waited_ms = now.monotonic_ms().saturating_sub(waiter.arrived_ms);
@@ -508,7 +498,7 @@ impl LockManager {
         let mut held = SmallVec::<[QueueId; 4]>::new();
         let mut first_ends_ms = None;
         for (at, queue) in waiter.queues.iter().enumerate() {
-            if let Ok(Some(own)) = hold_at(store, at, &waiter.token, now) {
+            if let Ok(Some(own)) = hold_at(store, at, HoldRef::of(&waiter.token), now) {
                 held.push(*queue);
                 first_ends_ms =
                     Some(first_ends_ms.map_or(own.deadline_ms, |ms: u64| ms.min(own.deadline_ms)));
