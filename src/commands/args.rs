@@ -5,8 +5,8 @@
 
 use std::num::NonZeroU32;
 
-use slock_core::{Extension, WaitPolicy};
 use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
+use slock_core::{Extension, WaitPolicy};
 
 use crate::server::{Reply, Str};
 use crate::state::{self, TTL_MAX_MS};

@@ -36,8 +36,7 @@ fn release(ctx: Ctx<'_>, args: &[Str<'_>], mode: Mode) -> Result<Reply, Reply> {
     on_primary()?;
     let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
     let store = Keyspace::of_command(ctx, key);
-    let released =
-        operate(store, |manager, store, now| manager.release(store, now, lock, hold, Some(mode)))?;
+    let released = operate(store, |manager, store, now| manager.release(store, now, lock, hold, Some(mode)))?;
     Ok(Reply::Int(released.into()))
 }
 
@@ -53,12 +52,7 @@ pub fn mextend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     extend_all(ctx, keys, &names(keys), args)
 }
 
-fn extend_all(
-    ctx: Ctx<'_>,
-    keys: &[Str<'_>],
-    names: &[&[u8]],
-    mut args: Args<'_>,
-) -> Result<Reply, Reply> {
+fn extend_all(ctx: Ctx<'_>, keys: &[Str<'_>], names: &[&[u8]], mut args: Args<'_>) -> Result<Reply, Reply> {
     let token = args.token()?;
     let (extension, fence) = args.extension()?;
     on_primary()?;

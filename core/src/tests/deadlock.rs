@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::heap::peak_of;
 use super::history::{Asked, Reply, token_number};
-use super::naive_server::{NaiveServer, Request};
+use super::naive_server::{NaiveServer, Request, is_other};
 use super::scene::{READ, Scene, UPGRADE, WRITE, request};
 use crate::error::{DeadlockStep, LockError};
 use crate::ids::RequestId;
@@ -268,7 +268,9 @@ impl WaitsFor {
         // What it has or can never have it does not wait for.
         match (server.own_hold(name, own.token, now_ms), own.want) {
             (Some(_), Want::Hold(_)) | (None, Want::Upgrade) => return Vec::new(),
-            (Some(hold), Want::Upgrade) if hold.mode == Mode::Write => return Vec::new(),
+            (Some(hold), Want::Upgrade) if hold.mode == Mode::Write || is_other(hold, own.fence) => {
+                return Vec::new();
+            }
             _ => {}
         }
         let queue = server.queue_at(name);
