@@ -121,10 +121,19 @@ impl LockManager {
     }
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
-        let waiter = self.waitlist.remove(request)?;
+        let waiter = self.take_out(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
         self.search_again.extend(self.waitlist.siblings_in(&waiter.queues, &waiter.token).first());
+        Some(waiter)
+    }
+
+    /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
+    pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
+        let waiter = self.waitlist.remove(request)?;
+        if self.search_again.remove(&request) {
+            self.search_again.extend(self.waitlist.of_token(&waiter.token).next());
+        }
         Some(waiter)
     }
 

@@ -394,7 +394,7 @@ impl LockManager {
         if same_hold.is_none() {
             self.revisit_siblings(request);
         }
-        let Some(waiter) = self.waitlist.remove(request) else { return };
+        let Some(waiter) = self.take_out(request) else { return };
         let asked = AcquireRequest {
             db: waiter.db,
             names,

@@ -242,6 +242,20 @@ fn an_older_request_of_the_same_owner_goes() {
     assert!(scene.news().concat().starts_with("W Deadlock"), "A waits behind W now");
 }
 
+/// M stands for its owner in the search that O's going asks for, and goes before it.
+#[test]
+fn the_request_that_stands_for_its_owner_goes_before_the_search() {
+    let mut scene = Scene::new();
+    scene.takes("p q r s", "H", WRITE);
+    scene.waits("r s", "S", WRITE);
+    let (o, m) = (scene.waits("p q", "S", WRITE), scene.waits("p", "S", WRITE));
+    scene.waits("q r", "F", WRITE);
+    scene.waits("q", "S", WRITE);
+    assert!(scene.news().is_empty());
+    scene.in_one_turn(|scene| assert!(scene.cancels(o) && scene.cancels(m)));
+    assert!(scene.news().concat().starts_with("S Deadlock"));
+}
+
 /// Who waits for whom, all of it.
 pub(super) struct WaitsFor {
     /// By whose request, and for whom.
