@@ -30,7 +30,11 @@ OPTIONS: dict[str, tuple[Words, list[object], str]] = {
     "LIMIT": ((3,), [*NOT_A_NUMBER, 0, -1, MAX_LIMIT + 1], f"an integer from 1 to {MAX_LIMIT}"),
     "COUNT": ((1,), [*NOT_A_NUMBER, -1], f"an integer from 0 to {2**63 - 1}"),
     "FENCE": ((7,), [*NOT_A_NUMBER, 0, -1, MAX_FENCE + 1], f"an integer from 1 to {MAX_FENCE}"),
-    "REFUSE": ((5,), [*NOT_A_NUMBER, 0, -1, MAX_REFUSE + 1], f"an integer from 1 to {MAX_REFUSE} milliseconds"),
+    "REFUSE": (
+        (5,),
+        [*NOT_A_NUMBER, 0, -1, MAX_REFUSE + 1],
+        f"an integer from 1 to {MAX_REFUSE} milliseconds",
+    ),
     "EPHEMERAL": ((), [], ""),
     "GT": ((), [], ""),
     "XX": ((), [], ""),

@@ -69,7 +69,9 @@ def test_a_release_that_comes_late_leaves_the_next_hold_of_the_token(raw: RawCon
     assert raw.ok("SLOCK.CHECK", KEY, second) == 1
 
 
-@pytest.mark.parametrize(("take", "change", "back"), [("LOCK", "DOWNGRADE", "UPGRADE"), ("RLOCK", "UPGRADE", "DOWNGRADE")])
+@pytest.mark.parametrize(
+    ("take", "change", "back"), [("LOCK", "DOWNGRADE", "UPGRADE"), ("RLOCK", "UPGRADE", "DOWNGRADE")]
+)
 def test_a_change_of_mode_can_be_repeated_and_comes_late_to_no_other_hold(
     raw: RawConnection, take: str, change: str, back: str
 ) -> None:
@@ -96,21 +98,21 @@ def test_of_several_keys_those_whose_hold_has_the_fence(raw: RawConnection) -> N
 @pytest.mark.parametrize("how", ["blocked", "notify"])
 def test_a_waiting_upgrade_looks_at_its_fence_again_at_the_grant(server: Server, how: str) -> None:
     line, locks = Line(server), Locks(server.client())
-    fence, other = locks.rlock(KEY, "a", HOUR), locks.rlock(KEY, "b", HOUR)
-    request = ("SLOCK.UPGRADE", KEY, "a", HOUR)
+    fence = locks.rlock(KEY, "a", HOUR)
+    assert locks.rlock(KEY, "b", HOUR) and locks.lock("other", "b", HOUR)
+    request, listener = ("SLOCK.UPGRADE", KEY, "a", HOUR, "FENCE", fence), Listener(server)
     if how == "blocked":
-        waiting = line.ask("a", *request, "FENCE", fence, "WAIT", 0)
+        waiting = line.ask("a", *request, "WAIT", 0)
     else:
-        listener = Listener(server)
-        assert listener.ask(*request, "FENCE", fence) is None
-    # In one turn, its hold becomes another one and the others go.
-    raw = server.raw()
-    release, again = ("SLOCK.RUNLOCK", KEY, "a"), ("SLOCK.RLOCK", KEY, "a", HOUR)
-    replies = raw.pipeline([("MULTI",), ("DEL", KEY), ("SLOCK.INFO", KEY), ("EXEC",)])
-    assert replies[-1][0] == 1 and other
-    told = waiting.error().split()[0] if how == "blocked" else listener.message()[0].removeprefix("-")
-    assert told == "NOTHELD" and release and again
-    assert locks.rlock(KEY, "a", HOUR) > fence
+        assert listener.ask(*request) is None
+    # By another request of its own the hold gets another fence.
+    both = line.ask("a", *many("MRLOCK", f"{KEY} other", "a", HOUR, "WAIT", 0))
+    assert locks.unlock("other", "b") == 1 and both.fence() > fence
+    if how == "blocked":
+        assert waiting.error().startswith("NOTHELD ")
+    else:
+        assert listener.message() == ("-NOTHELD", b"tag")
+    assert line.holders() == ["a", "b"] and line.queued() == []
 
 
 # --- only EXTEND and MEXTEND without GT lower a deadline
@@ -235,7 +237,11 @@ def test_who_has_given_up_gets_nothing_anew(own: Server) -> None:
     line, raw = Line(own, KEY), own.raw()
     listener = Listener(own)
     line.locks.lock(KEY, "holder", HOUR)
-    waiting = [line.write("a"), line.read("a"), line.ask("a", *many("MLOCK", f"{KEY} x", "a", HOUR, "WAIT", 0))]
+    waiting = [
+        line.write("a"),
+        line.read("a"),
+        line.ask("a", *many("MLOCK", f"{KEY} x", "a", HOUR, "WAIT", 0)),
+    ]
     assert listener.ask("SLOCK.LOCK", KEY, "a", HOUR) is None
     stream = ReplicationStream(own)
     assert raw.ok("SLOCK.CANCEL", KEY, "a", "refuse", 3_600_000) == 4
@@ -298,7 +304,9 @@ def test_a_refusal_ends_by_itself_and_not_earlier(own: Server) -> None:
     raw.ok("DEL", KEY)
     assert raw.error("SLOCK.LOCK", KEY, "a", HOUR).startswith("CANCELLED "), "a later one ends no earlier one"
     client = own.client()
-    wait_until(lambda: client.info("slock")["slock_refused_tokens"] == 1, what="what has ended to be forgotten")
+    wait_until(
+        lambda: client.info("slock")["slock_refused_tokens"] == 1, what="what has ended to be forgotten"
+    )
 
 
 def test_it_goes_by_database_and_name_whatever_befalls_the_data(own: Server) -> None:
@@ -331,7 +339,11 @@ def test_the_oldest_of_too_many_goes_first(own: Server) -> None:
 
 def test_a_pipeline_ends_an_acquisition_whatever_comes_after_it(own: Server) -> None:
     line, raw = Line(own, KEY), own.raw()
-    end = [("SLOCK.CANCEL", KEY, "a", "REFUSE", 120_000), ("SLOCK.UNLOCK", KEY, "a"), ("SLOCK.RUNLOCK", KEY, "a")]
+    end = [
+        ("SLOCK.CANCEL", KEY, "a", "REFUSE", 120_000),
+        ("SLOCK.UNLOCK", KEY, "a"),
+        ("SLOCK.RUNLOCK", KEY, "a"),
+    ]
     line.locks.lock(KEY, "holder", HOUR)
     waiting, behind = line.write("a"), line.write("behind")
     # In one turn: the lock comes free, the owner gives up, its request comes once more.
@@ -344,14 +356,16 @@ def test_a_pipeline_ends_an_acquisition_whatever_comes_after_it(own: Server) -> 
 def test_in_a_transaction_and_in_a_script(own: Server) -> None:
     raw = own.raw()
     fence = raw.ok("SLOCK.LOCK", KEY, "a", HOUR)
-    replies = raw.pipeline([
-        ("MULTI",),
-        ("SLOCK.CANCEL", KEY, "a", "REFUSE", 60_000),
-        ("SLOCK.UNLOCK", KEY, "a", "FENCE", fence + 1),
-        ("SLOCK.UNLOCK", KEY, "a", "FENCE", fence),
-        ("SLOCK.LOCK", KEY, "a", HOUR),
-        ("EXEC",),
-    ])[-1]
+    replies = raw.pipeline(
+        [
+            ("MULTI",),
+            ("SLOCK.CANCEL", KEY, "a", "REFUSE", 60_000),
+            ("SLOCK.UNLOCK", KEY, "a", "FENCE", fence + 1),
+            ("SLOCK.UNLOCK", KEY, "a", "FENCE", fence),
+            ("SLOCK.LOCK", KEY, "a", HOUR),
+            ("EXEC",),
+        ]
+    )[-1]
     assert replies[:3] == [0, 0, 1] and replies[3].prefix == "CANCELLED"
     script = """
         redis.call('SLOCK.CANCEL', KEYS[1], 'b', 'REFUSE', 60000)

@@ -32,8 +32,8 @@ TIMES = [
     *(f"{name}.{part}" for name in ("wait_ms", "hold_ms") for part in PARTS),
 ]
 COUNTED = (
-    "grants refusals handoffs releases expirations wait_timeouts wait_cancels cancelled refused_tokens_dropped"
-    " unheard deadlocks evicted_locks"
+    "grants refusals handoffs releases expirations wait_timeouts wait_cancels cancelled"
+    " refused_tokens_dropped unheard deadlocks evicted_locks"
 )
 FIELDS = ["locks", "waiters", "waiters_max", "refused_tokens", *COUNTED.split(), *TIMES, "last_fence"]
 
