@@ -19,7 +19,7 @@ from typing import Any
 from harness import MakeServer, RawConnection, RespError, Server, rounds
 from harness.late_server import NEW_FENCE, Command, NaiveServer, Request
 from harness.locks import Locks
-from harness.notify import Listener
+from harness.notify import Listener, Message
 
 MINUTE = 60_000
 TTLS = [10 * MINUTE, 20 * MINUTE, 60 * MINUTE]
@@ -117,8 +117,8 @@ class Network:
     def _settle(self, now: tuple[float, float]) -> None:
         """Waits have ended by this command: exactly those of the model."""
         if self.model.queue or self.model.withdrawn:
-            for told, tag in self.listener.messages():
-                self.told[tag.decode()] = told.removeprefix("-") if isinstance(told, str) else told
+            for message in self.listener.messages():
+                self._note(message)
             for wire in self.wires:
                 if wire.blocked and wire.blocked.has_reply():
                     self._read(wire)
@@ -138,8 +138,13 @@ class Network:
     def _end_of_wait(self, request: Request) -> int | str:
         if request.tag not in self.told and not request.is_notified:
             self._read(next(w for w in self.wires if w.blocked and w.waiting.command.tag == request.tag))
-        assert request.tag in self.told, f"{request} was never answered"
+        while request.tag not in self.told:
+            self._note(self.listener.message())
         return self._pass_on(request.tag)
+
+    def _note(self, message: Message) -> None:
+        told, tag = message
+        self.told[tag.decode()] = told.removeprefix("-") if isinstance(told, str) else told
 
     def _pass_on(self, tag: str) -> int | str:
         told = self.told.pop(tag)
