@@ -14,6 +14,7 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"waiters", manager.waitlist().len() as u64);
     section.field(c"waiting_callers", manager.waitlist().callers_len() as u64);
     section.field(c"waiters_max", counters.waiters_max);
+    section.field(c"refused_tokens", manager.refused_tokens().len() as u64);
     section.field(c"grants", counters.grants);
     section.field(c"refusals", counters.refusals);
     section.field(c"handoffs", counters.handoffs);
@@ -21,6 +22,8 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"expirations", metrics.expirations());
     section.field(c"wait_timeouts", counters.wait_timeouts);
     section.field(c"wait_cancels", counters.cancels);
+    section.field(c"cancelled", counters.cancelled);
+    section.field(c"refused_tokens_dropped", counters.refused_tokens_dropped);
     section.field(c"unheard", counters.unheard);
     section.field(c"deadlocks", counters.deadlocks);
     section.field(c"evicted_locks", metrics.evictions());

@@ -19,7 +19,7 @@ Words = tuple[object, ...]
 NOT_A_NUMBER = ["", "soon", "1.5", "1e3", "0x10", " 5", "5s", b"5\x00", b"\xff\xfe", 2**63, 2**64 + 1]
 NOT_A_NUMBER += ["9" * 400]
 NOT_A_TTL = [*NOT_A_NUMBER, 0, -1, MAX_TTL + 1, 2**63 - 1, -(2**63)]
-MAX_FENCE, MAX_WAIT, MAX_LIMIT = 2**53 - 1, 365 * 86_400_000, 2**31 - 1
+MAX_FENCE, MAX_WAIT, MAX_LIMIT, MAX_REFUSE = 2**53 - 1, 365 * 86_400_000, 2**31 - 1, 3_600_000
 
 ARITY = "wrong number of arguments"
 
@@ -29,7 +29,15 @@ OPTIONS: dict[str, tuple[Words, list[object], str]] = {
     "WAIT": ((5,), [*NOT_A_NUMBER, -1, MAX_WAIT + 1], f"an integer from 0 to {MAX_WAIT} milliseconds"),
     "LIMIT": ((3,), [*NOT_A_NUMBER, 0, -1, MAX_LIMIT + 1], f"an integer from 1 to {MAX_LIMIT}"),
     "COUNT": ((1,), [*NOT_A_NUMBER, -1], f"an integer from 0 to {2**63 - 1}"),
+    "FENCE": ((7,), [*NOT_A_NUMBER, 0, -1, MAX_FENCE + 1], f"an integer from 1 to {MAX_FENCE}"),
+    "REFUSE": (
+        (5,),
+        [*NOT_A_NUMBER, 0, -1, MAX_REFUSE + 1],
+        f"an integer from 1 to {MAX_REFUSE} milliseconds",
+    ),
     "EPHEMERAL": ((), [], ""),
+    "GT": ((), [], ""),
+    "XX": ((), [], ""),
     "NOTIFY": (("c", "t"), [], ""),
 }
 MAX_CHANNEL, MAX_TAG = 255, 64
@@ -60,6 +68,11 @@ def bad_options(command: Command) -> Iterator[tuple[Words, str]]:
         yield ("NOTIFY", "c", "t"), "option NOTIFY needs WAIT"
         for told, all_bad in BAD_NOTIFY.items():
             yield from ((("WAIT", 5, "NOTIFY", *bad), told) for bad in all_bad)
+    if "XX" in known:
+        yield ("XX", "WAIT", 5), "option XX does not go with WAIT"
+        yield ("WAIT", 0, "NOTIFY", "c", "t", "XX"), "option XX does not go with WAIT"
+        yield ("EPHEMERAL", "XX"), "option XX does not go with EPHEMERAL"
+        yield ("XX", "NOTIFY", "c", "t"), "option NOTIFY needs WAIT"
     if of_info:
         yield ("COUNT", 1), "option COUNT needs FULL"
         yield ("FULL", "full"), "option FULL is given twice"

@@ -48,7 +48,9 @@ def _of(events: Events, raw: RawConnection, command: str) -> list[str]:
 
 HISTORY = {
     "LOCK k a 9999": ["lock k"],
-    "LOCK k a 9998": ["extend k"],
+    "LOCK k a 99999": ["extend k"],
+    "LOCK k a 9998": [],
+    "EXTEND k a 9998 GT": [],
     "EXTEND k a 9999": ["extend k"],
     "DOWNGRADE k a 9999": ["downgrade k"],
     "RLOCK k b 9999": ["rlock k"],
@@ -56,7 +58,9 @@ HISTORY = {
     "UPGRADE k a 9999": ["upgrade k"],
     "UNLOCK k a": ["unlock k"],
     "MLOCK 2 k j a 9999": ["lock k", "lock j"],
-    "MLOCK 2 k j a 9998": ["extend k", "extend j"],
+    "MLOCK 2 k j a 99999": ["extend k", "extend j"],
+    "MLOCK 2 k j a 9998": [],
+    "MEXTEND 2 k j a 9998 GT": [],
     "MEXTEND 2 j k a 9999": ["extend j", "extend k"],
     "MUNLOCK 3 k l j a": ["unlock k", "unlock j"],
     "MRLOCK 2 k j a 9999": ["rlock k", "rlock j"],

@@ -113,7 +113,8 @@ def test_the_same_token_refreshes_its_hold(client: redis.Redis, locks: Locks, co
     wait_until(lambda: locks.full("k").holders[0].held_ms >= 5, what="some time to pass")
     for words, least, most, meta in (
         ((command, 10 * LONG), 9 * LONG, 10 * LONG, b"first"),
-        ((command, LONG // 2, "META", "second"), 0, LONG // 2, b"second"),
+        ((command, LONG // 2, "META", "second"), 9 * LONG, 10 * LONG, b"second"),
+        ((command, LONG // 2), 9 * LONG, 10 * LONG, b"second"),
         (("EXTEND", 10 * LONG), 9 * LONG, 10 * LONG, b"second"),
         (("EXTEND", 5000), 0, 5000, b"second"),
         ((command, LONG, "META", ""), LONG // 2, LONG, b""),

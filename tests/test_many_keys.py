@@ -142,7 +142,7 @@ def test_an_extension_reaches_all_keys_or_none_and_the_least_time_left_is_told(
 
 STORY = [
     many("MLOCK", "a b c", "me", HOUR, "META", "m"),
-    many("MLOCK", "a b c", "me", HOUR),
+    many("MLOCK", "a b c", "me", 2 * HOUR),
     many("MEXTEND", "c b a", "me", HOUR),
     many("MUNLOCK", "a b c", "me"),
     many("MRLOCK", "a b c", "me", HOUR),

@@ -32,9 +32,13 @@ TIMES = [
     *(f"{name}.{part}" for name in ("wait_ms", "hold_ms") for part in PARTS),
 ]
 COUNTED = (
-    "grants refusals handoffs releases expirations wait_timeouts wait_cancels unheard deadlocks evicted_locks"
+    "grants refusals handoffs releases expirations wait_timeouts wait_cancels cancelled"
+    " refused_tokens_dropped unheard deadlocks evicted_locks"
 )
-FIELDS = ["locks", "waiters", "waiters_max", *COUNTED.split(), *TIMES, "last_fence"]
+FIELDS = ["locks", "waiters", "waiters_max", "refused_tokens", *COUNTED.split(), *TIMES, "last_fence"]
+
+# More than are kept.
+REFUSE_MANY = "for n = 1, 100001 do redis.call('SLOCK.CANCEL', KEYS[1], n, 'REFUSE', 3600000) end"
 
 
 class Meter:
@@ -272,12 +276,15 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         listener.connection.close()
         wait_until(lambda: meter.read()["unheard"] == 1, what="it to leave")
         assert raw.error("SLOCK.LOCK", "j", "a", HOUR, "WAIT", 0).startswith("DEADLOCK ")
+        raw.ok("EVAL", REFUSE_MANY, 1, "refused")
+        assert raw.error("SLOCK.LOCK", "refused", 100_001, HOUR).startswith("CANCELLED ")
         wait_until(lambda line=line: line.info().queue[0].waiting_ms >= 5, what="it to have waited")
         assert raw.ok("SLOCK.UNLOCK", "k", "a") == 1 and waiting.fence()
         line.write("stays")
         before = meter.read()
         assert all(before.values())
         now = {"locks": 2, "waiters": 1, "waiters_max": 1, "last_fence": before["last_fence"]}
+        now["refused_tokens"] = 100_000
         for _ in range(2):
             raw.ok("CONFIG", "RESETSTAT")
             assert {name: value for name, value in meter.read().items() if value} == now

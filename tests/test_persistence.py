@@ -142,9 +142,11 @@ def take_brief_locks(server: Server) -> int:
     locks.rlock("readers", "brief too", BRIEF)
     locks.rlock("mixed", "brief", BRIEF, meta="m")
     locks.rlock("mixed", "lasting", LONG, meta="m")
-    locks.lock("refreshed", "brief", LONG)
+    locks.lock("refreshed", "brief", BRIEF // 2)
     locks.lock("refreshed", "brief", BRIEF)
-    locks.rlock("upgraded", "brief", LONG)
+    locks.lock("shortened", "brief", LONG)
+    locks.extend("shortened", "brief", BRIEF)
+    locks.rlock("upgraded", "brief", BRIEF // 2)
     locks.upgrade("upgraded", "brief", BRIEF)
     locks.lock("persisted", "brief", BRIEF)
     client.persist("persisted")
@@ -154,12 +156,12 @@ def take_brief_locks(server: Server) -> int:
 def assert_only_the_lasting_live(server: Server) -> None:
     client = server.client()
     locks = Locks(client)
-    dead = ("writer", "readers", "refreshed", "upgraded", "persisted")
+    dead = ("writer", "readers", "refreshed", "shortened", "upgraded", "persisted")
     for key in dead:
         assert locks.full(key) is None, f"{key} was revived"
         assert locks.pttl(key, "brief") == -2
         assert locks.unlock(key, "brief") == locks.runlock(key, "brief") == 0
-    assert client.exists("writer", "readers", "refreshed", "upgraded") == 0
+    assert client.exists("writer", "readers", "refreshed", "shortened", "upgraded") == 0
     info = locks.full("mixed")
     assert (info.readers, [h.token for h in info.holders]) == (1, [b"lasting"])
     assert locks.runlock("mixed", "brief") == 0

@@ -20,7 +20,7 @@ StartLoad = Callable[[Server], Load]
 CHANGES = [
     ("SLOCK.LOCK", "k", "a", HOUR),
     ("SLOCK.EXTEND", "k", "a", 2 * HOUR),
-    ("SLOCK.LOCK", "k", "a", HOUR),
+    ("SLOCK.LOCK", "k", "a", 3 * HOUR),
     ("SLOCK.DOWNGRADE", "k", "a", HOUR),
     ("SLOCK.RLOCK", "k", "b", HOUR),
     ("SLOCK.RUNLOCK", "k", "a"),

@@ -63,7 +63,7 @@ def test_the_ttl_starts_at_the_grant(server: Server, locks: Locks, command: str)
     line = Line(server)
     locks.rlock(KEY, HOLDER, HOUR)
     if command == "SLOCK.UPGRADE":
-        locks.rlock(KEY, "a", HOUR)
+        locks.rlock(KEY, "a", 50_000)
     waiting = line.join(command, "a", ttl=60_000)
     wait_until(lambda: line.info().queue[0].waiting_ms > 250, what="it to have waited for a while")
     released_ms = now_ms(line.client)

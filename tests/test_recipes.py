@@ -89,15 +89,19 @@ def test_who_gave_up_neither_waits_nor_holds(
 ) -> None:
     """Its connection stays open, as some libraries leave it."""
     client.execute_command("SLOCK.LOCK", "k2", "another", 60_000)
+    token = f"me-{mode}-{is_granted}"
     with server.raw() as waiter:
-        waiter.send(f"SLOCK.M{mode}", 2, "k1", "k2", "me", 60_000, "WAIT", 0)
+        request = (f"SLOCK.M{mode}", 2, "k1", "k2", token, 60_000, "WAIT", 0)
+        waiter.send(*request)
         wait_until(lambda: _blocked(client))
         if is_granted:
             client.execute_command("SLOCK.UNLOCK", "k2", "another")
             assert waiter.read() > 0
-        recipes.give_up("me", "k1", "k2")
+        recipes.give_up(token, "k1", "k2")
         if not is_granted:
             assert waiter.read() == 0
+        assert waiter.error(*request).startswith("CANCELLED "), "what comes later is refused"
+        if not is_granted:
             client.execute_command("SLOCK.UNLOCK", "k2", "another")
         assert client.execute_command("SLOCK.MLOCK", 2, "k1", "k2", "next", 60_000) > 0
 

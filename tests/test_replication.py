@@ -20,8 +20,8 @@ EFFECTS = {"SLOCK.APPLY", "DEL", "UNLINK", "PEXPIREAT", "MULTI", "EXEC"}
 
 # --- the stream
 
-EFFECTIVE = """LOCK a META m | LOCK a | DOWNGRADE a | RLOCK b | RLOCK b META m | RUNLOCK b | UPGRADE a |
-    EXTEND a | UNLOCK a | RLOCK a | RUNLOCK a"""
+EFFECTIVE = """LOCK a META m | LOCK a META n | DOWNGRADE a | RLOCK b | RLOCK b META m | RUNLOCK b |
+    UPGRADE a | EXTEND a | UNLOCK a | RLOCK a | RUNLOCK a"""
 
 
 def test_what_is_replicated_is_the_effect(server: Server) -> None:

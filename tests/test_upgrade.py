@@ -30,8 +30,9 @@ def test_the_mode_changes_in_one_step_with_a_new_fence(
     assert (info.mode, info.readers, info.fence) == (*expected, fence)
     assert [(h.token, h.fence, h.meta) for h in info.holders] == [(b"a", fence, b"m")]
     assert line.locks.pttl(KEY, "a") > HOUR
-    assert raw.ok(f"SLOCK.{change}", KEY, "a", 5000) == fence, "in the mode that it has: a refresh"
-    assert line.locks.pttl(KEY, "a") <= 5000 and line.info().holders[0].meta == b"m"
+    assert raw.ok(f"SLOCK.{change}", KEY, "a", 3 * HOUR) == fence, "in the mode that it has: a refresh"
+    assert raw.ok(f"SLOCK.{change}", KEY, "a", 5000, "FENCE", old) == fence, "and it ends no earlier for it"
+    assert line.locks.pttl(KEY, "a") > 2 * HOUR and line.info().holders[0].meta == b"m"
 
 
 def test_an_upgrade_waits_for_the_other_readers_in_front_of_the_queue(line: Line, raw: RawConnection) -> None:

@@ -49,6 +49,30 @@ impl Equivalent<LockId> for LockIdRef<'_> {
     }
 }
 
+/// Which hold of a lock is meant: the token's. With a fence only the one that has it: a command that comes late
+/// then finds nothing where the token holds again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldRef<'a> {
+    /// Who holds.
+    pub token: &'a [u8],
+    /// The fence of the hold; `None` for any.
+    pub fence: Option<u64>,
+}
+
+impl<'a> HoldRef<'a> {
+    /// Whichever hold the token has.
+    #[must_use]
+    pub const fn of(token: &'a [u8]) -> Self {
+        Self { token, fence: None }
+    }
+
+    /// Whether the hold with this fence is meant.
+    #[must_use]
+    pub fn means(&self, fence: u64) -> bool {
+        self.fence.is_none_or(|own| own == fence)
+    }
+}
+
 /// The number of a waiting request in order of arrival, unique while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(crate) u64);

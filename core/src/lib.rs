@@ -13,6 +13,7 @@
 //! | `effect` | the changes a lock can undergo, in absolute time |
 //! | `fence` | the server-wide fencing counter |
 //! | `queue` | the requests that wait, in order, over any number of names |
+//! | `refused_tokens` | who may not have a lock anew for a while |
 //! | [`manager`] | every operation from request to answer; who is granted next |
 //! | `deadlock` | the search for owners that would wait for each other |
 //! | `store`, `clients` | what the core asks for that it does not keep: locks, and those who wait |
@@ -36,6 +37,7 @@ mod lock;
 pub mod manager;
 mod mode;
 mod queue;
+mod refused_tokens;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -46,13 +48,14 @@ pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
-pub use ids::{ConnectionId, LockId, LockIdRef, RequestId};
+pub use ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
-    AcquireOutcome, AcquireRequest, Answer, Counters, Destination, LockManager, ProbePosition, ReplyTo,
-    TimeSlice, WaitPolicy, WaitResult, WhoAsks,
+    AcquireOutcome, AcquireRequest, Answer, Counters, Destination, Extension, LockManager, ProbePosition,
+    ReplyTo, TimeSlice, WaitPolicy, WaitResult, WhoAsks,
 };
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};
+pub use refused_tokens::{REFUSED_TOKENS_MAX, RefusedTokens};
 pub use store::{LockStore, Lookup};
 pub use time::Timestamp;

@@ -1,11 +1,11 @@
 //! Whatever may have to wait: `LOCK`, `RLOCK`, `UPGRADE`, `MLOCK`, `MRLOCK`.
 //!
 //! ```text
-//! SLOCK.LOCK    key token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [EPHEMERAL]
-//! SLOCK.RLOCK   key token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [LIMIT n] [EPHEMERAL]
-//! SLOCK.UPGRADE key token ttl-ms [WAIT ms [NOTIFY channel tag]]
-//! SLOCK.MLOCK   numkeys key [key ...] token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [EPHEMERAL]
-//! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [LIMIT n] [EPHEMERAL]
+//! SLOCK.LOCK    key token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [EPHEMERAL] [XX]
+//! SLOCK.RLOCK   key token ttl-ms [WAIT ms [NOTIFY channel tag]] [META data] [LIMIT n] [EPHEMERAL] [XX]
+//! SLOCK.UPGRADE key token ttl-ms [WAIT ms [NOTIFY channel tag]] [FENCE n]
+//! SLOCK.MLOCK   numkeys key [key ...] token ttl-ms, and the options of LOCK
+//! SLOCK.MRLOCK  numkeys key [key ...] token ttl-ms, and the options of RLOCK
 //! ```
 //!
 //! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets null at
@@ -61,7 +61,7 @@ fn acquire<'a>(
     mut args: Args<'a>,
 ) -> Result<Reply, Reply> {
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
-    let Options { wait, notify, meta, limit, is_ephemeral } = args.options(match want {
+    let Options { wait, notify, meta, limit, is_ephemeral, fence } = args.options(match want {
         Want::Hold(Mode::Write) => OptionSet::Write,
         Want::Hold(Mode::Read) => OptionSet::Read,
         Want::Upgrade => OptionSet::Upgrade,
@@ -76,8 +76,12 @@ fn acquire<'a>(
         check_channel(ctx, channel, keys)?;
     }
     // Where nothing may block, `WAIT` is as good as absent, as it is for `BLPOP`.
-    let may_wait = wait == WaitPolicy::NoWait || notify.is_some() || ctx.may_block();
-    let wait = if may_wait { wait } else { WaitPolicy::NoWait };
+    let wait = match wait {
+        WaitPolicy::Timeout(_) | WaitPolicy::Forever if notify.is_none() && !ctx.may_block() => {
+            WaitPolicy::NoWait
+        }
+        wait => wait,
+    };
     let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
     let reply_to =
         notify.map_or(ReplyTo::Client, |(channel, tag)| ReplyTo::Channel { channel: channel.bytes(), tag });
@@ -87,6 +91,7 @@ fn acquire<'a>(
         names,
         token,
         want,
+        fence,
         ttl_ms,
         meta,
         wait,

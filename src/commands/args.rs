@@ -5,8 +5,8 @@
 
 use std::num::NonZeroU32;
 
-use slock_core::WaitPolicy;
 use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
+use slock_core::{Extension, WaitPolicy};
 
 use crate::server::{Reply, Str};
 use crate::state::{self, TTL_MAX_MS};
@@ -17,6 +17,9 @@ const TAG_MAX_BYTES: usize = 64;
 
 /// The longest wait, in milliseconds: a year. 0 is a wait without limit.
 const WAIT_MAX_MS: i64 = TTL_MAX_MS;
+
+/// The longest refusal of `REFUSE`, in milliseconds: an hour.
+const REFUSE_MAX_MS: i64 = 3_600_000;
 
 /// An error that ends a command.
 pub fn error<T>(text: impl Into<String>) -> Result<T, Reply> {
@@ -38,9 +41,9 @@ pub struct Args<'a> {
 /// Which options a command that may have to wait takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OptionSet {
-    /// `WAIT`, `NOTIFY`.
+    /// `WAIT`, `NOTIFY`, `FENCE`.
     Upgrade,
-    /// `WAIT`, `NOTIFY`, `META`, `EPHEMERAL`.
+    /// `WAIT`, `NOTIFY`, `META`, `EPHEMERAL`, `XX`.
     Write,
     /// The same and `LIMIT`.
     Read,
@@ -48,7 +51,7 @@ pub enum OptionSet {
 
 /// The options of a command that may have to wait.
 pub struct Options<'a> {
-    /// `WAIT ms`.
+    /// `WAIT ms`, `XX`.
     pub wait: WaitPolicy,
     /// `NOTIFY channel tag`.
     pub notify: Option<(Str<'a>, &'a [u8])>,
@@ -58,6 +61,8 @@ pub struct Options<'a> {
     pub limit: Option<NonZeroU32>,
     /// `EPHEMERAL`.
     pub is_ephemeral: bool,
+    /// `FENCE n`.
+    pub fence: Option<u64>,
 }
 
 impl<'a> Args<'a> {
@@ -125,15 +130,13 @@ impl<'a> Args<'a> {
 
     /// A fence.
     pub fn fence(&mut self) -> Result<u64, Reply> {
-        match self.required()?.integer() {
-            Some(fence) if is_fence(fence.unsigned_abs()) && fence > 0 => Ok(fence.unsigned_abs()),
-            _ => error(format!("ERR fence must be an integer from 1 to {NUMBER_MAX}")),
-        }
+        fence("fence", self.required()?)
     }
 
     /// The options that are left, in any order, each at most once, and nothing else.
     pub fn options(&mut self, set: OptionSet) -> Result<Options<'a>, Reply> {
-        let (mut wait, mut notify, mut meta, mut limit, mut is_ephemeral) = (None, None, None, None, false);
+        let (mut wait, mut notify, mut meta, mut limit, mut fence) = (None, None, None, None, None);
+        let (mut is_ephemeral, mut is_refresh) = (false, false);
         while let Some(word) = self.next() {
             let word = word.bytes();
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -152,6 +155,12 @@ impl<'a> Args<'a> {
             } else if is("EPHEMERAL") && set != OptionSet::Upgrade {
                 once("EPHEMERAL", is_ephemeral)?;
                 is_ephemeral = true;
+            } else if is("XX") && set != OptionSet::Upgrade {
+                once("XX", is_refresh)?;
+                is_refresh = true;
+            } else if is("FENCE") && set == OptionSet::Upgrade {
+                once("FENCE", fence.is_some())?;
+                fence = Some(self.fence_value()?);
             } else {
                 return unknown_option(word);
             }
@@ -159,7 +168,65 @@ impl<'a> Args<'a> {
         if notify.is_some() && wait.is_none() {
             return error("ERR option NOTIFY needs WAIT");
         }
-        Ok(Options { notify, wait: wait.unwrap_or(WaitPolicy::NoWait), meta, limit, is_ephemeral })
+        // What only refreshes neither waits nor takes a hold that could be bound.
+        let wait = match wait {
+            Some(_) if is_refresh => return error("ERR option XX does not go with WAIT"),
+            _ if is_refresh && is_ephemeral => return error("ERR option XX does not go with EPHEMERAL"),
+            None if is_refresh => WaitPolicy::OnlyRefresh,
+            wait => wait.unwrap_or(WaitPolicy::NoWait),
+        };
+        Ok(Options { wait, notify, meta, limit, is_ephemeral, fence })
+    }
+
+    /// `[FENCE n]`, and nothing else.
+    pub fn fence_option(&mut self) -> Result<Option<u64>, Reply> {
+        let mut fence = None;
+        while let Some(word) = self.next() {
+            if !word.bytes().eq_ignore_ascii_case(b"FENCE") {
+                return unknown_option(word.bytes());
+            }
+            once("FENCE", fence.is_some())?;
+            fence = Some(self.fence_value()?);
+        }
+        Ok(fence)
+    }
+
+    /// `ttl-ms [GT] [FENCE n]`, and nothing else: how deadlines move, and of which hold.
+    pub fn extension(&mut self) -> Result<(Extension, Option<u64>), Reply> {
+        let (ttl_ms, mut is_at_least, mut fence) = (self.ttl_ms()?, false, None);
+        while let Some(word) = self.next() {
+            let word = word.bytes();
+            if word.eq_ignore_ascii_case(b"GT") {
+                once("GT", is_at_least)?;
+                is_at_least = true;
+            } else if word.eq_ignore_ascii_case(b"FENCE") {
+                once("FENCE", fence.is_some())?;
+                fence = Some(self.fence_value()?);
+            } else {
+                return unknown_option(word);
+            }
+        }
+        Ok((if is_at_least { Extension::AtLeastTo(ttl_ms) } else { Extension::To(ttl_ms) }, fence))
+    }
+
+    /// `[REFUSE ms]`, and nothing else.
+    pub fn refuse_option(&mut self) -> Result<Option<u64>, Reply> {
+        let mut refuse = None;
+        while let Some(word) = self.next() {
+            if !word.bytes().eq_ignore_ascii_case(b"REFUSE") {
+                return unknown_option(word.bytes());
+            }
+            once("REFUSE", refuse.is_some())?;
+            refuse = Some(match self.value("REFUSE")?.integer() {
+                Some(ms) if (1..=REFUSE_MAX_MS).contains(&ms) => ms.unsigned_abs(),
+                _ => {
+                    return error(format!(
+                        "ERR REFUSE must be an integer from 1 to {REFUSE_MAX_MS} milliseconds"
+                    ));
+                }
+            });
+        }
+        Ok(refuse)
     }
 
     /// Nothing may be left.
@@ -173,6 +240,10 @@ impl<'a> Args<'a> {
     /// The value of an option.
     fn value(&mut self, option: &str) -> Result<Str<'a>, Reply> {
         self.next().ok_or_else(|| Reply::Error(format!("ERR option {option} needs a value")))
+    }
+
+    fn fence_value(&mut self) -> Result<u64, Reply> {
+        fence("FENCE", self.value("FENCE")?)
     }
 
     fn wait(&mut self) -> Result<WaitPolicy, Reply> {
@@ -254,6 +325,13 @@ impl<'a> Args<'a> {
             (false, None) => Ok(None),
             (true, count) => Ok(Some(count.unwrap_or(default))),
         }
+    }
+}
+
+fn fence(name: &str, value: Str<'_>) -> Result<u64, Reply> {
+    match value.integer().and_then(|fence| u64::try_from(fence).ok()).filter(|fence| is_fence(*fence)) {
+        Some(fence) => Ok(fence),
+        None => error(format!("ERR {name} must be an integer from 1 to {NUMBER_MAX}")),
     }
 }
 

@@ -43,7 +43,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes a lock for write, or waits for it.",
         complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        args: &[KEY, TOKEN, TTL_MS, WAIT, META, EPHEMERAL, XX],
         run: acquire::lock,
     },
     Command {
@@ -53,7 +53,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes a lock for read, beside other readers, or waits for it.",
         complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL],
+        args: &[KEY, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL, XX],
         run: acquire::rlock,
     },
     Command {
@@ -63,7 +63,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Turns a reader into the writer in one step, or waits until the other readers have gone.",
         complexity: COMPLEXITY_WAIT,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN, TTL_MS, WAIT],
+        args: &[KEY, TOKEN, TTL_MS, WAIT, FENCE],
         run: acquire::upgrade,
     },
     Command {
@@ -73,7 +73,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes several locks for write, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY_WAIT,
         keys: Keys::CountedWritten,
-        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL],
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, EPHEMERAL, XX],
         run: acquire::mlock,
     },
     Command {
@@ -83,37 +83,37 @@ const COMMANDS: &[Command] = &[
         summary: c"Takes several locks for read, all or none, or waits for them.",
         complexity: COMPLEXITY_MANY_WAIT,
         keys: Keys::CountedWritten,
-        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL],
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, WAIT, META, LIMIT, EPHEMERAL, XX],
         run: acquire::mrlock,
     },
     Command {
         name: c"slock.unlock",
         flags: c"write fast",
-        arity: 3,
+        arity: -3,
         summary: c"Releases a lock held for write.",
         complexity: COMPLEXITY,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN],
+        args: &[KEY, TOKEN, FENCE],
         run: hold::unlock,
     },
     Command {
         name: c"slock.runlock",
         flags: c"write fast",
-        arity: 3,
+        arity: -3,
         summary: c"Releases a lock held for read.",
         complexity: COMPLEXITY,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN],
+        args: &[KEY, TOKEN, FENCE],
         run: hold::runlock,
     },
     Command {
         name: c"slock.extend",
         flags: c"write fast",
-        arity: 4,
+        arity: -4,
         summary: c"Sets the deadline of a hold to now + ttl.",
         complexity: COMPLEXITY,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN, TTL_MS],
+        args: &[KEY, TOKEN, TTL_MS, GT, FENCE],
         run: hold::extend,
     },
     Command {
@@ -123,17 +123,17 @@ const COMMANDS: &[Command] = &[
         summary: c"Sets the deadlines of several holds to now + ttl, of all or of none.",
         complexity: COMPLEXITY_MANY,
         keys: Keys::CountedWritten,
-        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS],
+        args: &[NUMKEYS, KEYS, TOKEN, TTL_MS, GT, FENCE],
         run: hold::mextend,
     },
     Command {
         name: c"slock.downgrade",
         flags: c"write fast",
-        arity: 4,
+        arity: -4,
         summary: c"Turns the writer into a reader in one step, with no writer in between.",
         complexity: COMPLEXITY,
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN, TTL_MS],
+        args: &[KEY, TOKEN, TTL_MS, FENCE],
         run: hold::downgrade,
     },
     Command {
@@ -143,7 +143,7 @@ const COMMANDS: &[Command] = &[
         summary: c"Releases several locks, in whichever mode the token holds them.",
         complexity: COMPLEXITY_MANY,
         keys: Keys::CountedWritten,
-        args: &[NUMKEYS, KEYS, TOKEN],
+        args: &[NUMKEYS, KEYS, TOKEN, FENCE],
         run: hold::munlock,
     },
     Command {
@@ -199,11 +199,11 @@ const COMMANDS: &[Command] = &[
     Command {
         name: c"slock.cancel",
         flags: c"fast",
-        arity: 3,
+        arity: -3,
         summary: c"Withdraws the waiting requests of a token for a lock, from any connection.",
         complexity: c"O(K*log(N)), K being the number of keys of these requests, N that of waiting requests",
         keys: Keys::OneWritten,
-        args: &[KEY, TOKEN],
+        args: &[KEY, TOKEN, REFUSE],
         run: queue::cancel,
     },
     Command {
@@ -262,6 +262,10 @@ const WAIT: Arg = Arg {
 const META: Arg = option(c"META", c"data", ArgKind::String);
 const LIMIT: Arg = option(c"LIMIT", c"n", ArgKind::Integer);
 const EPHEMERAL: Arg = option(c"EPHEMERAL", c"ephemeral", ArgKind::Word);
+const XX: Arg = option(c"XX", c"xx", ArgKind::Word);
+const GT: Arg = option(c"GT", c"gt", ArgKind::Word);
+const FENCE: Arg = option(c"FENCE", c"fence", ArgKind::Integer);
+const REFUSE: Arg = option(c"REFUSE", c"refuse-ms", ArgKind::Integer);
 
 const COUNT: Arg = option(c"COUNT", c"count", ArgKind::Integer);
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! SLOCK.QUEUES [COUNT n]       where somebody waits, the longest wait first: an array of maps
-//! SLOCK.CANCEL key token       how many waiting requests of the token were withdrawn
+//! SLOCK.CANCEL key token [REFUSE ms]
+//!                              how many waiting requests of the token were withdrawn
 //! ```
 
 use slock_core::{LockIdRef, LockStore};
@@ -85,11 +86,15 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 
 pub fn cancel(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (key, token) = (args.key()?, args.token()?);
+    let (key, token, refuse_ms) = (args.key()?, args.token()?, args.refuse_option()?);
     on_primary()?;
     let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
-    let withdrawn =
-        runtime::operate(Keyspace::of_command(ctx, key), |manager, _, _| manager.withdraw(lock, token));
+    let withdrawn = runtime::operate(Keyspace::of_command(ctx, key), |manager, _, now| {
+        if let Some(ms) = refuse_ms {
+            manager.refuse(now, lock, token, ms);
+        }
+        manager.withdraw(lock, token)
+    });
     let withdrawn = withdrawn.ok_or_else(in_use)?;
     Ok(Reply::Int(i64::try_from(withdrawn).unwrap_or(i64::MAX)))
 }

@@ -75,6 +75,9 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             if runtime.reset_watch.is_due() {
                 runtime.follow_reset(own_ctx().as_ctx());
             }
+            if !runtime.manager.refused_tokens().is_empty() {
+                runtime.manager.forget_ended_refusals(server::now());
+            }
             runtime.schedule.as_mut().map(Schedule::watch_clock)
         });
     },

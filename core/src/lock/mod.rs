@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 
 use crate::alloc_size::allocated;
 use crate::effect::{Change, Effect};
+use crate::ids::HoldRef;
 use crate::mode::{Mode, Want};
 pub use holder::Holder;
 use holders::Holders;
@@ -254,10 +255,17 @@ impl Lock {
     }
 
     /// Whether a request of `token` can be granted on this lock at `now_ms`; as a reader beside fewer than
-    /// `limit` others, if there is one.
+    /// `limit` others, if there is one. What is to be upgraded is the hold that is meant; who writes already has
+    /// what an upgrade gives, whatever the fence.
     #[must_use]
-    pub fn admission(&self, token: &[u8], want: Want, limit: Option<NonZeroU32>, now_ms: u64) -> Admission {
-        let own = self.holder(token, now_ms);
+    pub fn admission(
+        &self,
+        hold: HoldRef<'_>,
+        want: Want,
+        limit: Option<NonZeroU32>,
+        now_ms: u64,
+    ) -> Admission {
+        let own = self.holder(hold.token, now_ms);
         match (want, own) {
             (Want::Hold(mode), Some(own)) if mode == self.mode => Admission::Held { fence: own.fence },
             (Want::Hold(_), Some(_)) => Admission::WrongMode(self.mode),
@@ -275,6 +283,7 @@ impl Lock {
             }
             (Want::Upgrade, None) => Admission::NotHeld,
             (Want::Upgrade, Some(own)) if self.mode == Mode::Write => Admission::Held { fence: own.fence },
+            (Want::Upgrade, Some(own)) if !hold.means(own.fence) => Admission::NotHeld,
             (Want::Upgrade, Some(own)) => {
                 let others_ms = self.holders.last_deadline_ms(Some(own));
                 if others_ms <= now_ms {

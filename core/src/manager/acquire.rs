@@ -11,8 +11,8 @@ use super::request::{AcquireOutcome, AcquireRequest, ReplyTo, WaitPolicy, WaitRe
 use crate::deadlock::{self, View};
 use crate::effect::{Change, Event};
 use crate::error::LockError;
-use crate::ids::{LockIdRef, RequestId};
-use crate::lock::Admission;
+use crate::ids::{HoldRef, LockIdRef, RequestId};
+use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{NewWaiter, QueueId, Waiter};
 use crate::store::LockStore;
@@ -21,20 +21,22 @@ use crate::time::Timestamp;
 /// What decides whether a request can be granted on a lock.
 #[derive(Clone, Copy)]
 pub(super) struct Asker<'a> {
-    token: &'a [u8],
+    /// Of an upgrade, the hold that is to be upgraded.
+    hold: HoldRef<'a>,
     want: Want,
     limit: Option<NonZeroU32>,
 }
 
 impl<'a> From<&AcquireRequest<'a>> for Asker<'a> {
     fn from(request: &AcquireRequest<'a>) -> Self {
-        Self { token: request.token, want: request.want, limit: request.limit }
+        let hold = HoldRef { token: request.token, fence: request.fence };
+        Self { hold, want: request.want, limit: request.limit }
     }
 }
 
 impl<'a> From<&'a Waiter> for Asker<'a> {
     fn from(waiter: &'a Waiter) -> Self {
-        Self { token: &waiter.token, want: waiter.want, limit: waiter.limit }
+        Self { hold: waiter.hold(), want: waiter.want, limit: waiter.limit }
     }
 }
 
@@ -54,6 +56,9 @@ impl LockManager {
     ) -> Result<AcquireOutcome, LockError> {
         let (db, names) = (request.db, request.names);
         self.open(store, now, db, names, request.token);
+        if request.wait == WaitPolicy::OnlyRefresh {
+            return self.refresh(store, now, request);
+        }
         let mut admissions = Admissions::with_capacity(names.len());
         for (at, name) in names.iter().enumerate() {
             // An upgrade does not queue behind others: they cannot be served before it anyway.
@@ -62,13 +67,16 @@ impl LockManager {
                 || self.waitlist.queue_at(LockIdRef { db, name }).is_none();
             admissions.push(self.admission(store, at, now, Asker::from(request), is_next)?);
         }
+        if same_hold(&admissions).is_none() {
+            self.check_not_refused(now, request)?;
+        }
         if !admissions.iter().any(Admission::is_blocked) {
             let fence = self.grant(store, now, request, &admissions)?;
             self.mark_all(db, names);
             return Ok(AcquireOutcome::Granted(fence));
         }
         let gives_up_ms = match request.wait {
-            WaitPolicy::NoWait => {
+            WaitPolicy::OnlyRefresh | WaitPolicy::NoWait => {
                 if let Some(left_ms) = self.grace_left_ms(now) {
                     return Err(LockError::Grace(left_ms));
                 }
@@ -79,6 +87,25 @@ impl LockManager {
             WaitPolicy::Forever => None,
         };
         self.enqueue(store, now, request, gives_up_ms).map(AcquireOutcome::Waiting)
+    }
+
+    /// Refreshes the one hold that the token has on all these names in this mode, if that is what it has.
+    fn refresh(
+        &mut self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        request: &AcquireRequest<'_>,
+    ) -> Result<AcquireOutcome, LockError> {
+        let mut admissions = Admissions::with_capacity(request.names.len());
+        for at in 0..request.names.len() {
+            admissions.push(of_lock(lock_at(store, at)?, now, Asker::from(request)));
+        }
+        if same_hold(&admissions).is_none() {
+            return Ok(AcquireOutcome::Refused);
+        }
+        let fence = self.grant(store, now, request, &admissions)?;
+        self.mark_all(request.db, request.names);
+        Ok(AcquireOutcome::Granted(fence))
     }
 
     /// Withdraws a waiting request: its client has gone, or cannot wait. False if it does not wait. Touches
@@ -162,20 +189,14 @@ impl LockManager {
         asker: Asker<'_>,
         is_next: bool,
     ) -> Result<Admission, LockError> {
-        let Asker { token, want, limit } = asker;
         let lock = lock_at(store, at)?;
-        let admission = match lock {
-            Some(lock) => lock.admission(token, want, limit, now.unix_ms()),
-            None if want == Want::Upgrade => Admission::NotHeld,
-            None => Admission::Free,
-        };
-        match admission {
+        match of_lock(lock, now, asker) {
             Admission::WrongMode(mode) => Err(LockError::WrongMode(mode)),
             Admission::NotHeld => Err(LockError::NotHeld),
             Admission::Free if !is_next => Ok(Admission::Blocked { until_ms: u64::MAX }),
             Admission::Free if self.grace_left_ms(now).is_some() => {
                 // Before then, only the end of the token's own hold changes something: an upgrade's.
-                let own = lock.and_then(|lock| lock.holder(token, now.unix_ms()));
+                let own = lock.and_then(|lock| lock.holder(asker.hold.token, now.unix_ms()));
                 Ok(Admission::Blocked { until_ms: own.map_or(u64::MAX, |own| own.deadline_ms) })
             }
             other => Ok(other),
@@ -206,18 +227,18 @@ impl LockManager {
         for (at, (name, admission)) in request.names.iter().zip(admissions).enumerate() {
             let lock = LockIdRef { db: request.db, name };
             if same_hold.is_some() && request.meta.is_none() {
-                let change = Change::Extend { token, deadline_ms };
-                self.commit(store, at, now, lock, change, Event::Extend);
+                self.prolong(store, at, now, lock, token, deadline_ms);
                 continue;
             }
             let holds_already = matches!(admission, Admission::Held { .. }) || request.want == Want::Upgrade;
-            let own = hold_at(store, at, token, now).ok().flatten();
+            let own = hold_at(store, at, HoldRef::of(token), now).ok().flatten();
             let kept = own.filter(|_| holds_already).cloned();
             let since_ms = match &kept {
                 Some(own) if same_hold.is_some() => own.since_ms,
                 _ => now.unix_ms(),
             };
             let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| &own.meta));
+            let deadline_ms = kept.as_ref().map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
             let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
             let event = if same_hold.is_some() { Event::Extend } else { event };
             self.commit(store, at, now, lock, change, event);
@@ -250,6 +271,7 @@ impl LockManager {
             names: request.names,
             token: request.token,
             want: request.want,
+            fence: request.fence,
             ttl_ms: request.ttl_ms,
             meta: request.meta,
             limit: request.limit,
@@ -324,6 +346,15 @@ impl LockManager {
             has_ended,
             is_unsure: !self.changed_databases.is_empty(),
         }
+    }
+}
+
+/// How a request stands at one name as far as the lock goes.
+fn of_lock(lock: Option<&Lock>, now: Timestamp, asker: Asker<'_>) -> Admission {
+    match lock {
+        Some(lock) => lock.admission(asker.hold, asker.want, asker.limit, now.unix_ms()),
+        None if asker.want == Want::Upgrade => Admission::NotHeld,
+        None => Admission::Free,
     }
 }
 

@@ -17,6 +17,10 @@ pub struct Counters {
     pub wait_timeouts: u64,
     /// Requests that were withdrawn while they waited; see [`LockManager::withdraw`](super::LockManager::withdraw).
     pub cancels: u64,
+    /// Requests refused because their owners had given up; see [`LockManager::refuse`](super::LockManager::refuse).
+    pub cancelled: u64,
+    /// Tokens that were refused no more before their time, because there were too many.
+    pub refused_tokens_dropped: u64,
     /// Requests that left because nobody listened to their channel.
     pub unheard: u64,
     /// Requests refused because owners would wait for each other in a cycle.

@@ -14,6 +14,7 @@ use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::limits::REQUESTS_OF_TOKEN_MAX;
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter, Waitlist};
+use crate::refused_tokens::RefusedTokens;
 use crate::time::Timestamp;
 
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
@@ -47,6 +48,7 @@ pub struct LockManager {
     pub(super) grace_until_ms: Option<u64>,
     pub(super) waitlist: Waitlist,
     pub(super) ephemeral: EphemeralHolds,
+    pub(super) refused_tokens: RefusedTokens,
     /// Holds of closed connections up to here could not be ended; they are skipped until the next try.
     pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
@@ -127,6 +129,7 @@ impl Default for LockManager {
             grace_until_ms: None,
             waitlist: Waitlist::default(),
             ephemeral: EphemeralHolds::default(),
+            refused_tokens: RefusedTokens::default(),
             not_served_up_to: None,
             retry_ended_ms: None,
             ended_pause_ms: RETRY_ENDED_MS,

@@ -1,6 +1,7 @@
 //! What an operation sees of the locks that it has opened.
 
 use crate::error::LockError;
+use crate::ids::HoldRef;
 use crate::lock::{Holder, Lock};
 use crate::store::{LockStore, Lookup};
 use crate::time::Timestamp;
@@ -14,12 +15,13 @@ pub(super) fn lock_at(store: &impl LockStore, at: usize) -> Result<Option<&Lock>
     }
 }
 
-/// The hold that the token has in force at this position.
+/// The hold that is meant, if it is in force at this position.
 pub(super) fn hold_at<'s>(
     store: &'s impl LockStore,
     at: usize,
-    token: &[u8],
+    hold: HoldRef<'_>,
     now: Timestamp,
 ) -> Result<Option<&'s Holder>, LockError> {
-    Ok(lock_at(store, at)?.and_then(|lock| lock.holder(token, now.unix_ms())))
+    let own = lock_at(store, at)?.and_then(|lock| lock.holder(hold.token, now.unix_ms()));
+    Ok(own.filter(|own| hold.means(own.fence)))
 }

@@ -18,6 +18,8 @@
 //! * A request is granted on all its names in one operation or on none.
 //! * Nobody overtakes: a new hold is given to a request at the front of each of its queues, or to a
 //!   newcomer where nobody waits. What a token holds already it may refresh at any time.
+//! * Only [`LockManager::extend`] makes a hold end earlier, where it is told to. So a command that comes late
+//!   ends no hold before its time, if it names the hold that it means.
 
 mod acquire;
 mod changed_databases;
@@ -26,12 +28,13 @@ mod ephemeral;
 mod hold;
 mod lock_manager;
 mod lookup;
+mod refuse;
 mod request;
 mod serve_queues;
 
 pub use counters::Counters;
 pub use lock_manager::LockManager;
 pub use request::{
-    AcquireOutcome, AcquireRequest, Answer, Destination, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
+    AcquireOutcome, AcquireRequest, Answer, Destination, Extension, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
 };
 pub use serve_queues::{ProbePosition, TimeSlice};

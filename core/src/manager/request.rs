@@ -20,7 +20,9 @@ pub struct AcquireRequest<'a> {
     pub token: &'a [u8],
     /// What for. An upgrade names one key.
     pub want: Want,
-    /// How long the hold shall last, from the grant on.
+    /// The fence of the hold that is to be upgraded; `None` for any.
+    pub fence: Option<u64>,
+    /// How long the hold shall last, from the grant on. A hold that it has already does not end earlier for it.
     pub ttl_ms: u64,
     /// The metadata of the hold. `None` keeps what a refreshed or upgraded hold has.
     pub meta: Option<&'a [u8]>,
@@ -63,9 +65,20 @@ pub enum ReplyTo<'a> {
     },
 }
 
+/// How an extension moves deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// To so many milliseconds from now, later or earlier.
+    To(u64),
+    /// The same, where that is later; else they stay.
+    AtLeastTo(u64),
+}
+
 /// How long a request is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
+    /// Not at all, and it wants no new hold either: only a refresh of what the token holds already.
+    OnlyRefresh,
     /// Not at all.
     NoWait,
     /// For this many milliseconds.

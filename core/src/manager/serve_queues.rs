@@ -13,7 +13,7 @@ use crate::clients::{Caller, Clients, NotGranted};
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
 use crate::error::LockError;
-use crate::ids::{LockIdRef, RequestId};
+use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter};
 use crate::store::{LockStore, Lookup};
@@ -119,6 +119,9 @@ impl LockManager {
             let Some(now) = now else { break };
             kinds_left -= 1;
             idle = if self.work_at(store, clients, now) { 0 } else { idle + 1 };
+        }
+        if idle == KINDS {
+            self.kind = KINDS - 1;
         }
         store.close();
     }
@@ -250,10 +253,10 @@ impl LockManager {
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         store.open(db, &names);
         for (at, name) in names.iter().enumerate() {
-            match hold_at(store, at, &token, now) {
+            match hold_at(store, at, HoldRef::of(&token), now) {
                 Ok(Some(own)) if own.fence == fence => {
                     // It is there, as was just seen.
-                    let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, &token, None);
+                    let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, HoldRef::of(&token), None);
                     self.ended_pause_ms = RETRY_ENDED_MS;
                 }
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
@@ -461,32 +464,22 @@ impl LockManager {
     ) {
         let same_hold = same_hold(admissions);
         let Some(waiter) = self.take_out(request) else { return };
-        let deadline_ms = now.unix_ms().saturating_add(waiter.ttl_ms);
-        let is_unchanged = waiter.meta.is_none()
-            && (0..names.len()).all(|at| {
-                let own = hold_at(store, at, &waiter.token, now).ok().flatten();
-                own.is_some_and(|own| own.deadline_ms == deadline_ms)
-            });
-        let granted = match same_hold.filter(|_| is_unchanged) {
-            Some(fence) => Ok(fence),
-            None => {
-                let asked = AcquireRequest {
-                    db: waiter.db,
-                    names,
-                    token: &waiter.token,
-                    want: waiter.want,
-                    ttl_ms: waiter.ttl_ms,
-                    meta: waiter.meta.as_deref(),
-                    wait: WaitPolicy::NoWait,
-                    limit: waiter.limit,
-                    client: waiter.client,
-                    is_ephemeral: waiter.is_ephemeral,
-                    reply_to: ReplyTo::Client,
-                    caller: WhoAsks(&Caller::default),
-                };
-                self.grant(store, now, &asked, admissions)
-            }
+        let asked = AcquireRequest {
+            db: waiter.db,
+            names,
+            token: &waiter.token,
+            want: waiter.want,
+            fence: waiter.fence,
+            ttl_ms: waiter.ttl_ms,
+            meta: waiter.meta.as_deref(),
+            wait: WaitPolicy::NoWait,
+            limit: waiter.limit,
+            client: waiter.client,
+            is_ephemeral: waiter.is_ephemeral,
+            reply_to: ReplyTo::Client,
+            caller: WhoAsks(&Caller::default),
         };
+        let granted = self.grant(store, now, &asked, admissions);
         if same_hold.is_none() {
             self.look_at_siblings(&waiter);
         }
@@ -624,7 +617,7 @@ impl LockManager {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
         for (at, queue) in queues.iter().enumerate() {
-            let own = hold_at(store, at, &token, now).ok().flatten();
+            let own = hold_at(store, at, HoldRef::of(&token), now).ok().flatten();
             self.waitlist.set_own_hold(*queue, TokenId::of(&token), own.map(|own| own.deadline_ms));
         }
     }

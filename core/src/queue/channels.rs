@@ -83,6 +83,7 @@ impl Waitlist {
             self.give_ups.remove(&(at_ms, request));
         }
         self.give_ups.extend(new.gives_up_ms.map(|at_ms| (at_ms, request)));
+        waiter.fence = new.fence;
         waiter.ttl_ms = new.ttl_ms;
         waiter.meta = new.meta.map(Into::into);
         waiter.limit = new.limit;

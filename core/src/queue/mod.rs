@@ -33,7 +33,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use crate::clients::{Caller, UserName};
-use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
+use crate::ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
 use crate::mode::{Mode, Want};
 
 use callers::Count;
@@ -52,6 +52,8 @@ pub struct Waiter {
     pub token: Rc<[u8]>,
     /// What for.
     pub want: Want,
+    /// The fence of the hold that is to be upgraded, if only that one is.
+    pub fence: Option<u64>,
     /// How long the hold shall last, from the grant on.
     pub ttl_ms: u64,
     /// The metadata of the hold, if the request brought any.
@@ -83,6 +85,11 @@ impl Waiter {
         TokenId::of(&self.token)
     }
 
+    /// The hold that is to be upgraded.
+    pub(crate) fn hold(&self) -> HoldRef<'_> {
+        HoldRef { token: &self.token, fence: self.fence }
+    }
+
     /// Whether readers can be served beside it: it asks for one lock, for read.
     pub(crate) fn is_lone_reader(&self) -> bool {
         self.want == Want::Hold(Mode::Read) && self.queues.len() == 1
@@ -105,6 +112,7 @@ pub(crate) struct NewWaiter<'a> {
     pub(crate) names: &'a [&'a [u8]],
     pub(crate) token: &'a [u8],
     pub(crate) want: Want,
+    pub(crate) fence: Option<u64>,
     pub(crate) ttl_ms: u64,
     pub(crate) meta: Option<&'a [u8]>,
     pub(crate) limit: Option<NonZeroU32>,
@@ -286,6 +294,7 @@ impl Waitlist {
             db: new.db,
             token,
             want: new.want,
+            fence: new.fence,
             ttl_ms: new.ttl_ms,
             meta: new.meta.map(Into::into),
             limit: new.limit,

@@ -2,6 +2,7 @@
 
 use super::memory_store::id;
 use super::scene::{Scene, TTL_MS, WRITE, channel};
+use crate::ids::HoldRef;
 use crate::manager::{Answer, WaitPolicy, WaitResult};
 
 /// A holds `a`; B waits on channel 1, C's client waits, D waits on channel 2.
@@ -104,7 +105,10 @@ fn a_channel_with_many_requests_leaves_in_slices() {
     }
     scene.manager.channel_closed(&channel(1));
     let (now, lock) = (scene.now(), id("a"));
-    assert_eq!(scene.manager.release(&mut scene.store, now, lock.as_ref(), b"A", None), Ok(true));
+    assert_eq!(
+        scene.manager.release(&mut scene.store, now, lock.as_ref(), HoldRef::of(b"A"), None),
+        Ok(true)
+    );
     let mut slices = 0;
     while scene.manager.has_work() {
         let (now, mut left) = (scene.now(), 50);

@@ -3,8 +3,9 @@
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
 use super::scene::{bound, ms, request};
+use crate::ids::HoldRef;
 use crate::lock::{Holder, Lock};
-use crate::manager::LockManager;
+use crate::manager::{Extension, LockManager};
 use crate::mode::{Mode, Want};
 
 /// An effect may drop so many at once, if not all of them end at the same millisecond.
@@ -60,11 +61,17 @@ fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
             |number: usize| if number == 0 { 60_000 } else { 2_000 + (number / same_ms) as u64 };
         store.replace(&key, crowd(COUNT, deadline_ms));
         let (now, names) = (ms(10_000), [&*key.name]);
-        assert_eq!(manager.extend(&mut store, now, 0, &names, b"5", 900), Ok(false));
-        assert_eq!(manager.release(&mut store, now, key.as_ref(), b"5", None), Ok(false));
+        assert_eq!(
+            manager.extend(&mut store, now, 0, &names, HoldRef::of(b"5"), Extension::To(900)),
+            Ok(false)
+        );
+        assert_eq!(manager.release(&mut store, now, key.as_ref(), HoldRef::of(b"5"), None), Ok(false));
         let mut len = COUNT;
         while len > 1 {
-            assert_eq!(manager.extend(&mut store, now, 0, &names, b"0", 60_000), Ok(true));
+            assert_eq!(
+                manager.extend(&mut store, now, 0, &names, HoldRef::of(b"0"), Extension::To(60_000)),
+                Ok(true)
+            );
             let lock = store.lock(&key).unwrap();
             assert!(lock.len() < len && lock.len() + AT_ONCE.max(same_ms) >= len, "{} of {len}", lock.len());
             assert_eq!((lock.live_len(10_000), lock.holder(b"3999", 10_000)), (1, None));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::heap::peak_of;
 use super::history::{Asked, Reply, token_number};
-use super::naive_server::{NaiveServer, Request};
+use super::naive_server::{NaiveServer, Request, is_other};
 use super::scene::{READ, Scene, UPGRADE, WRITE, request};
 use crate::error::{DeadlockStep, LockError};
 use crate::ids::RequestId;
@@ -242,6 +242,20 @@ fn an_older_request_of_the_same_owner_goes() {
     assert!(scene.news().concat().starts_with("W Deadlock"), "A waits behind W now");
 }
 
+/// M stands for its owner in the search that O's going asks for, and goes before it.
+#[test]
+fn the_request_that_stands_for_its_owner_goes_before_the_search() {
+    let mut scene = Scene::new();
+    scene.takes("p q r s", "H", WRITE);
+    scene.waits("r s", "S", WRITE);
+    let (o, m) = (scene.waits("p q", "S", WRITE), scene.waits("p", "S", WRITE));
+    scene.waits("q r", "F", WRITE);
+    scene.waits("q", "S", WRITE);
+    assert!(scene.news().is_empty());
+    scene.in_one_turn(|scene| assert!(scene.cancels(o) && scene.cancels(m)));
+    assert!(scene.news().concat().starts_with("S Deadlock"));
+}
+
 /// Who waits for whom, all of it.
 pub(super) struct WaitsFor {
     /// By whose request, and for whom.
@@ -268,7 +282,9 @@ impl WaitsFor {
         // What it has or can never have it does not wait for.
         match (server.own_hold(name, own.token, now_ms), own.want) {
             (Some(_), Want::Hold(_)) | (None, Want::Upgrade) => return Vec::new(),
-            (Some(hold), Want::Upgrade) if hold.mode == Mode::Write => return Vec::new(),
+            (Some(hold), Want::Upgrade) if hold.mode == Mode::Write || is_other(hold, own.fence) => {
+                return Vec::new();
+            }
             _ => {}
         }
         let queue = server.queue_at(name);

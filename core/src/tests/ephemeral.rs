@@ -3,8 +3,8 @@
 use super::memory_store::{MemoryStore, id};
 use super::scene::{READ, Scene, UPGRADE, WRITE, bound, request};
 use crate::error::LockError;
-use crate::ids::LockId;
-use crate::manager::AcquireOutcome;
+use crate::ids::{HoldRef, LockId};
+use crate::manager::{AcquireOutcome, Extension};
 
 const WORDS: [&str; 2] = ["a", "b"];
 
@@ -99,7 +99,8 @@ fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
         |scene| scene.tries("a", "A", READ) == Some(1),
         |scene| {
             let now = scene.now();
-            let fence = scene.manager.downgrade(&mut scene.store, now, id("a").as_ref(), b"A", 9);
+            let fence =
+                scene.manager.downgrade(&mut scene.store, now, id("a").as_ref(), HoldRef::of(b"A"), 9);
             fence != Err(LockError::NotHeld)
         },
     ];
@@ -176,7 +177,10 @@ fn a_copy_in_another_database_does_not_end_with_the_connection() {
     scene.in_one_turn(|scene| {
         scene.closes(7);
         let now = scene.now();
-        assert_eq!(scene.manager.extend(&mut scene.store, now, 1, &[b"a"], b"A", 900), Ok(true));
+        assert_eq!(
+            scene.manager.extend(&mut scene.store, now, 1, &[b"a"], HoldRef::of(b"A"), Extension::To(900)),
+            Ok(true)
+        );
     });
     assert!(scene.store.lock(&in_other).is_some() && scene.hold("a", "A").is_none());
 }

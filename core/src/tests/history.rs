@@ -9,10 +9,10 @@ use super::random::Random;
 use super::scene::{TestClients, channel};
 use crate::clients::Caller;
 use crate::error::LockError;
-use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
+use crate::ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::{Holder, Lock};
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, ReplyTo, WaitPolicy, WhoAsks};
+use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, ReplyTo, WaitPolicy, WhoAsks};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -85,12 +85,17 @@ pub(super) struct Asked {
     /// On which it is answered, if its client is not.
     pub(super) channel: Option<u32>,
     pub(super) tag: Vec<u8>,
+    /// Of an upgrade, the hold that is meant.
+    pub(super) fence: Option<u64>,
     /// Who asks.
     pub(super) user: usize,
 }
 
 /// The users of a history.
 pub(super) const USERS: [&str; 3] = ["ann", "bob", "eve"];
+
+/// A hold somewhere, as far as an owner knows it: its name, token and fence.
+pub(super) type KnownHold = (usize, usize, u64);
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -99,26 +104,32 @@ pub(super) enum Op {
         name: usize,
         token: usize,
         mode: Option<Mode>,
+        fence: Option<u64>,
     },
     ReleaseAll {
         names: Vec<usize>,
         token: usize,
+        fence: Option<u64>,
     },
     Extend {
         names: Vec<usize>,
         token: usize,
-        ttl_ms: u64,
+        extension: Extension,
+        fence: Option<u64>,
     },
     Downgrade {
         name: usize,
         token: usize,
         ttl_ms: u64,
+        fence: Option<u64>,
     },
     Cancel(RequestId),
     TimeOut(RequestId),
     Withdraw {
         name: usize,
         token: usize,
+        /// For how long it is refused from then on.
+        refuse_ms: Option<u64>,
     },
     /// The user of this token loses the permission to go on, or has it back.
     Deny(usize),
@@ -212,6 +223,7 @@ impl World {
         let operations = self.store.operations;
         let (now, manager, store) = (self.now(), &mut self.manager, &mut self.store);
         let bytes = |token: &usize| TOKENS[*token].as_bytes();
+        let hold = |token: &usize, fence: &Option<u64>| HoldRef { token: bytes(token), fence: *fence };
         let db_of = |names: &[usize]| id_of(names[0]).db;
         let mut opens = 1;
         let result = match op {
@@ -225,6 +237,7 @@ impl World {
                     names: &names,
                     token: bytes(&asked.token),
                     want: asked.want,
+                    fence: asked.fence,
                     ttl_ms: asked.ttl_ms,
                     meta: asked.meta.as_deref(),
                     wait: asked.wait,
@@ -242,21 +255,23 @@ impl World {
                     AcquireOutcome::Waiting(request) => Reply::Waiting(request),
                 })
             }
-            Op::Release { name, token, mode } => {
-                let released = manager.release(store, now, id_of(*name), bytes(token), *mode);
+            Op::Release { name, token, mode, fence } => {
+                let released = manager.release(store, now, id_of(*name), hold(token, fence), *mode);
                 released.map(|done| Reply::Count(usize::from(done)))
             }
-            Op::ReleaseAll { names, token } => manager
-                .release_all(store, now, db_of(names), &words_of(names), bytes(token))
+            Op::ReleaseAll { names, token, fence } => manager
+                .release_all(store, now, db_of(names), &words_of(names), hold(token, fence))
                 .map(Reply::Count),
-            Op::Extend { names, token, ttl_ms } => manager
-                .extend(store, now, db_of(names), &words_of(names), bytes(token), *ttl_ms)
+            Op::Extend { names, token, extension, fence } => manager
+                .extend(store, now, db_of(names), &words_of(names), hold(token, fence), *extension)
                 .map(|done| Reply::Count(usize::from(done))),
-            Op::Downgrade { name, token, ttl_ms } => {
-                manager.downgrade(store, now, id_of(*name), bytes(token), *ttl_ms).map(Reply::Granted)
+            Op::Downgrade { name, token, ttl_ms, fence } => {
+                let hold = hold(token, fence);
+                manager.downgrade(store, now, id_of(*name), hold, *ttl_ms).map(Reply::Granted)
             }
-            Op::Withdraw { name, token } => {
+            Op::Withdraw { name, token, refuse_ms } => {
                 opens = 0;
+                refuse_ms.inspect(|ms| manager.refuse(now, id_of(*name), bytes(token), *ms));
                 Ok(Reply::Count(manager.withdraw(id_of(*name), bytes(token))))
             }
             _ => {
@@ -369,7 +384,13 @@ impl Habits {
         words.into_iter().map(|word| first + word).collect()
     }
 
-    fn asked(&self, random: &mut Random, connections: &[ConnectionId], channels: &[u32]) -> Asked {
+    fn asked(
+        &self,
+        random: &mut Random,
+        connections: &[ConnectionId],
+        channels: &[u32],
+        holds: &[KnownHold],
+    ) -> Asked {
         let upgrades = random.chance(12);
         let names = if upgrades { vec![self.name(random)] } else { self.names(random) };
         let mode = if random.chance(self.percent_readers) { Mode::Read } else { Mode::Write };
@@ -380,10 +401,14 @@ impl Habits {
         } else {
             WaitPolicy::Forever
         };
-        let is_ephemeral = !upgrades && random.chance(self.percent_ephemeral);
+        let wait = if !upgrades && random.chance(5) { WaitPolicy::OnlyRefresh } else { wait };
+        let only_refreshes = wait == WaitPolicy::OnlyRefresh;
+        let is_ephemeral = !upgrades && !only_refreshes && random.chance(self.percent_ephemeral);
+        let token = random.below(self.tokens);
+        let fence = fence(random, holds, names[0], token).filter(|_| upgrades);
         Asked {
             names,
-            token: random.below(self.tokens),
+            token,
             want: if upgrades { Want::Upgrade } else { Want::Hold(mode) },
             ttl_ms: self.ttl_ms(random),
             meta: (!upgrades && random.chance(20)).then(|| vec![b'm'; random.below(3)]),
@@ -392,8 +417,9 @@ impl Habits {
                 .then(|| random.pick(&[1, 1, 2, 3]))
                 .and_then(NonZeroU32::new),
             connection: is_ephemeral.then(|| random.pick(connections)),
-            channel: random.chance(self.percent_channels).then(|| random.pick(channels)),
+            channel: (!only_refreshes && random.chance(self.percent_channels)).then(|| random.pick(channels)),
             tag: vec![b't', random.below(256) as u8],
+            fence,
             user: if random.chance(80) { 0 } else { random.below(USERS.len()) },
         }
     }
@@ -408,14 +434,15 @@ impl Habits {
         }
     }
 
-    /// The next thing to happen, given the requests that wait (with their connections) and the connections
-    /// that are open.
+    /// The next thing to happen, given the requests that wait (with their connections), the connections that are
+    /// open, and the holds.
     pub(super) fn op(
         &self,
         random: &mut Random,
         waiting: &[(RequestId, Option<ConnectionId>)],
         connections: &[ConnectionId],
         channels: &[u32],
+        holds: &[KnownHold],
     ) -> Op {
         let name = self.name(random);
         if random.chance(self.percent_strange) {
@@ -445,15 +472,38 @@ impl Habits {
         let (token, ttl_ms) = (random.below(self.tokens), self.ttl_ms(random));
         match random.below(20) {
             0..=2 => {
-                Op::Release { name, token, mode: random.pick(&[None, Some(Mode::Read), Some(Mode::Write)]) }
+                let mode = random.pick(&[None, Some(Mode::Read), Some(Mode::Write)]);
+                Op::Release { name, token, mode, fence: fence(random, holds, name, token) }
             }
-            3 | 4 => Op::ReleaseAll { names: self.names(random), token },
-            5 => Op::Extend { names: self.names(random), token, ttl_ms },
-            6 => Op::Downgrade { name, token, ttl_ms },
-            7 if random.chance(30) => Op::Withdraw { name, token },
+            3 | 4 => {
+                let names = self.names(random);
+                let fence = fence(random, holds, names[0], token);
+                Op::ReleaseAll { names, token, fence }
+            }
+            5 => {
+                let names = self.names(random);
+                let fence = fence(random, holds, names[0], token);
+                let extension = random.pick(&[Extension::To(ttl_ms), Extension::AtLeastTo(ttl_ms)]);
+                Op::Extend { names, token, extension, fence }
+            }
+            6 => Op::Downgrade { name, token, ttl_ms, fence: fence(random, holds, name, token) },
+            7 if random.chance(30) => {
+                let refuse_ms = random.chance(50).then(|| random.within(1, self.longest_ttl_ms));
+                Op::Withdraw { name, token, refuse_ms }
+            }
             7 if !waiting.is_empty() => Op::Cancel(random.pick(waiting).0),
             8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),
-            _ => Op::Ask(self.asked(random, connections, channels)),
+            _ => Op::Ask(self.asked(random, connections, channels, holds)),
         }
+    }
+}
+
+/// What an owner may name: nothing, its own fence, somebody's, or nobody's.
+fn fence(random: &mut Random, holds: &[KnownHold], name: usize, token: usize) -> Option<u64> {
+    match random.below(10) {
+        0..=4 => None,
+        5..=7 => holds.iter().find(|hold| (hold.0, hold.1) == (name, token)).map(|hold| hold.2),
+        8 if !holds.is_empty() => Some(random.pick(holds).2),
+        _ => Some(1),
     }
 }

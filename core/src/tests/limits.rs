@@ -5,8 +5,9 @@ use super::scene::{TestClients, request, whole_turn};
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::format::{decode, encode};
+use crate::ids::HoldRef;
 use crate::limits::NUMBER_MAX;
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitResult};
+use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, WaitResult};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -50,9 +51,15 @@ fn no_operation_goes_beyond_the_greatest_deadline_or_fence() {
         (READ, true, |m, s, now, ttl_ms| acquire(m, s, now, &[b"a"], b"B", READ, ttl_ms)),
         (READ, true, |m, s, now, ttl_ms| acquire(m, s, now, &[b"a"], b"A", Want::Upgrade, ttl_ms)),
         (WRITE, false, |m, s, now, ttl_ms| acquire(m, s, now, &[b"a"], b"A", WRITE, ttl_ms)),
-        (WRITE, false, |m, s, now, ttl_ms| m.extend(s, now, 0, &[b"a"], b"A", ttl_ms)),
-        (READ, false, |m, s, now, ttl_ms| m.downgrade(s, now, id("a").as_ref(), b"A", ttl_ms).map(|_| true)),
-        (WRITE, true, |m, s, now, ttl_ms| m.downgrade(s, now, id("a").as_ref(), b"A", ttl_ms).map(|_| true)),
+        (WRITE, false, |m, s, now, ttl_ms| {
+            m.extend(s, now, 0, &[b"a"], HoldRef::of(b"A"), Extension::To(ttl_ms))
+        }),
+        (READ, false, |m, s, now, ttl_ms| {
+            m.downgrade(s, now, id("a").as_ref(), HoldRef::of(b"A"), ttl_ms).map(|_| true)
+        }),
+        (WRITE, true, |m, s, now, ttl_ms| {
+            m.downgrade(s, now, id("a").as_ref(), HoldRef::of(b"A"), ttl_ms).map(|_| true)
+        }),
     ];
     let start_ms = 1_000_000;
     let now = Timestamp::new(start_ms * 1000, 7);

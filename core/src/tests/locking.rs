@@ -8,7 +8,8 @@ use super::scene::{ms, request};
 use crate::effect::Event;
 use crate::error::LockError;
 use crate::fence::Fences;
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
+use crate::ids::HoldRef;
+use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, WaitPolicy};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -17,14 +18,22 @@ use crate::time::Timestamp;
 enum Do {
     Lock(&'static str, u64),
     LockMeta(&'static str, u64, &'static str),
+    LockXx(&'static str, u64),
     Rlock(&'static str, u64),
     RlockMeta(&'static str, u64, &'static str),
+    RlockXx(&'static str, u64),
     Unlock(&'static str),
+    UnlockFence(&'static str, u64),
     Runlock(&'static str),
+    RunlockFence(&'static str, u64),
     ReleaseAny(&'static str),
     Extend(&'static str, u64),
+    ExtendGt(&'static str, u64),
+    ExtendFence(&'static str, u64, u64),
     Upgrade(&'static str, u64),
+    UpgradeFence(&'static str, u64, u64),
     Downgrade(&'static str, u64),
+    DowngradeFence(&'static str, u64, u64),
     Pttl(&'static str),
     Meta(&'static str),
     Since(&'static str),
@@ -45,6 +54,7 @@ enum Gets {
 }
 
 use Do::*;
+use Extension::{AtLeastTo, To};
 use Gets::*;
 
 type Row = (u32, u64, Do, Gets);
@@ -54,6 +64,7 @@ fn run(story: &[Row]) {
     for (at, &(number, now_ms, what, expected)) in story.iter().enumerate() {
         assert_eq!(number as usize, at + 1, "rows are numbered");
         let records = store.records.len();
+        let before = store.lock(&id("key")).cloned();
         let got = act(&mut manager, &mut store, now_ms, what);
         let got = match (got, expected) {
             // Metadata is compared as text.
@@ -63,51 +74,62 @@ fn run(story: &[Row]) {
             (Err(other), _) => panic!("row {number}: {other:?}"),
         };
         assert_eq!(got, expected, "row {number} at {now_ms} ms: {what:?}");
-        let changes = matches!(
-            (what, got),
-            (Pttl(_) | Meta(_) | Since(_) | Check(_) | Keys, _) | (_, No | WrongMode(_) | NotHeld)
-        );
-        assert_eq!(
-            store.records.len() == records,
-            changes,
-            "row {number}: an effect if and only if it did something"
-        );
+        let has_changed = store.lock(&id("key")) != before.as_ref();
+        let has_effect = store.records.len() > records;
+        assert_eq!(has_effect, has_changed, "row {number}: an effect if and only if it did something");
     }
     store.assert_rebuilt_by_records();
 }
 
 fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do) -> Result<Gets, LockError> {
     let (now, key) = (ms(now_ms), id("key"));
-    let mut hold = |token: &str, want, ttl_ms, meta: Option<&str>| {
-        let (names, meta) = ([&*key.name], meta.map(str::as_bytes));
+    let names = [&*key.name];
+    let asked = |token: &'static str, want, ttl_ms, meta: Option<&'static str>| {
         let asked = request(&names, token.as_bytes(), want);
-        let asked = AcquireRequest { ttl_ms, meta, wait: WaitPolicy::NoWait, ..asked };
+        AcquireRequest { ttl_ms, meta: meta.map(str::as_bytes), wait: WaitPolicy::NoWait, ..asked }
+    };
+    let only_refresh = |asked| AcquireRequest { wait: WaitPolicy::OnlyRefresh, ..asked };
+    let mut acquire = |asked: AcquireRequest<'_>| {
         manager.acquire(store, now, &asked).map(|outcome| match outcome {
             AcquireOutcome::Granted(fence) => Fence(fence),
             AcquireOutcome::Refused => No,
             AcquireOutcome::Waiting(_) => panic!("waits though it would not"),
         })
     };
+    let any = |token: &'static str| HoldRef::of(token.as_bytes());
+    let with = |token: &'static str, fence| HoldRef { token: token.as_bytes(), fence: Some(fence) };
     let yes = |done| if done { Yes } else { No };
     let (write, read) = (Want::Hold(Mode::Write), Want::Hold(Mode::Read));
     Ok(match what {
-        Lock(token, ttl_ms) => hold(token, write, ttl_ms, None)?,
-        LockMeta(token, ttl_ms, meta) => hold(token, write, ttl_ms, Some(meta))?,
-        Rlock(token, ttl_ms) => hold(token, read, ttl_ms, None)?,
-        RlockMeta(token, ttl_ms, meta) => hold(token, read, ttl_ms, Some(meta))?,
-        Upgrade(token, ttl_ms) => hold(token, Want::Upgrade, ttl_ms, None)?,
-        Downgrade(token, ttl_ms) => {
-            Fence(manager.downgrade(store, now, key.as_ref(), token.as_bytes(), ttl_ms)?)
+        Lock(token, ttl_ms) => acquire(asked(token, write, ttl_ms, None))?,
+        LockMeta(token, ttl_ms, meta) => acquire(asked(token, write, ttl_ms, Some(meta)))?,
+        LockXx(token, ttl_ms) => acquire(only_refresh(asked(token, write, ttl_ms, None)))?,
+        Rlock(token, ttl_ms) => acquire(asked(token, read, ttl_ms, None))?,
+        RlockMeta(token, ttl_ms, meta) => acquire(asked(token, read, ttl_ms, Some(meta)))?,
+        RlockXx(token, ttl_ms) => acquire(only_refresh(asked(token, read, ttl_ms, None)))?,
+        Upgrade(token, ttl_ms) => acquire(asked(token, Want::Upgrade, ttl_ms, None))?,
+        UpgradeFence(token, ttl_ms, fence) => {
+            acquire(AcquireRequest { fence: Some(fence), ..asked(token, Want::Upgrade, ttl_ms, None) })?
         }
-        Unlock(token) => {
-            yes(manager.release(store, now, key.as_ref(), token.as_bytes(), Some(Mode::Write))?)
+        Downgrade(token, ttl_ms) => Fence(manager.downgrade(store, now, key.as_ref(), any(token), ttl_ms)?),
+        DowngradeFence(token, ttl_ms, fence) => {
+            Fence(manager.downgrade(store, now, key.as_ref(), with(token, fence), ttl_ms)?)
         }
-        Runlock(token) => {
-            yes(manager.release(store, now, key.as_ref(), token.as_bytes(), Some(Mode::Read))?)
+        Unlock(token) => yes(manager.release(store, now, key.as_ref(), any(token), Some(Mode::Write))?),
+        UnlockFence(token, fence) => {
+            yes(manager.release(store, now, key.as_ref(), with(token, fence), Some(Mode::Write))?)
         }
-        ReleaseAny(token) => yes(manager.release(store, now, key.as_ref(), token.as_bytes(), None)?),
-        Extend(token, ttl_ms) => {
-            yes(manager.extend(store, now, 0, &[&key.name], token.as_bytes(), ttl_ms)?)
+        Runlock(token) => yes(manager.release(store, now, key.as_ref(), any(token), Some(Mode::Read))?),
+        RunlockFence(token, fence) => {
+            yes(manager.release(store, now, key.as_ref(), with(token, fence), Some(Mode::Read))?)
+        }
+        ReleaseAny(token) => yes(manager.release(store, now, key.as_ref(), any(token), None)?),
+        Extend(token, ttl_ms) => yes(manager.extend(store, now, 0, &names, any(token), To(ttl_ms))?),
+        ExtendGt(token, ttl_ms) => {
+            yes(manager.extend(store, now, 0, &names, any(token), AtLeastTo(ttl_ms))?)
+        }
+        ExtendFence(token, ttl_ms, fence) => {
+            yes(manager.extend(store, now, 0, &names, with(token, fence), To(ttl_ms))?)
         }
         Keys => Number(store.lock(&key).map_or(0, |lock| lock.len() as u64)),
         Check(fence) => {
@@ -154,7 +176,7 @@ fn the_same_token_again_refreshes_and_keeps_its_fence() {
         (3, 1_050, Pttl("A"), Number(100)),
         (4, 1_050, Since("A"), Number(1_000)),
         (5, 1_060, Lock("A", 10), Fence(1_000_000)),
-        (6, 1_060, Pttl("A"), Number(10)),
+        (6, 1_060, Pttl("A"), Number(90)),
         (7, 1_065, Unlock("A"), Yes),
         (8, 1_065, Keys, Number(0)),
         (9, 1_070, Rlock("A", 100), Fence(1_070_000)),
@@ -243,7 +265,7 @@ fn upgrade_makes_the_only_reader_the_writer_with_a_new_fence() {
         (12, 1_050, Check(1_000_000), No),
         (13, 1_050, Rlock("B", 50), No),
         (14, 1_060, Upgrade("A", 100), Fence(1_050_000)),
-        (15, 1_060, Pttl("A"), Number(100)),
+        (15, 1_060, Pttl("A"), Number(190)),
         (16, 1_070, Runlock("A"), No),
         (17, 1_070, Unlock("A"), Yes),
     ]);
@@ -262,7 +284,7 @@ fn downgrade_makes_the_writer_a_reader_with_a_new_fence() {
         (8, 1_010, Lock("B", 100), No),
         (9, 1_010, Rlock("B", 100), Fence(1_010_001)),
         (10, 1_020, Downgrade("A", 100), Fence(1_010_000)),
-        (11, 1_020, Pttl("A"), Number(100)),
+        (11, 1_020, Pttl("A"), Number(290)),
         (12, 1_020, Pttl("B"), Number(90)),
         (13, 1_030, Unlock("A"), No),
         (14, 1_030, Runlock("A"), Yes),
@@ -285,14 +307,86 @@ fn metadata_is_replaced_if_given_and_else_kept() {
         (11, 1_005, LockMeta("A", 100, ""), Fence(1_000_000)),
         (12, 1_005, Meta("A"), Text("")),
         (13, 1_006, LockMeta("A", 4, "old"), Fence(1_000_000)),
-        (14, 1_010, Lock("A", 100), Fence(1_010_000)),
-        (15, 1_010, Meta("A"), Text("")),
-        (16, 1_011, Unlock("A"), Yes),
-        (17, 1_012, RlockMeta("A", 100, "read"), Fence(1_012_000)),
-        (18, 1_012, Rlock("B", 100), Fence(1_012_001)),
-        (19, 1_013, RlockMeta("A", 100, "again"), Fence(1_012_000)),
-        (20, 1_013, Meta("A"), Text("again")),
-        (21, 1_013, Meta("B"), Text("")),
+        (14, 1_006, Meta("A"), Text("old")),
+        (15, 1_006, Pttl("A"), Number(99)),
+        (16, 1_006, Extend("A", 4), Yes),
+        (17, 1_010, Lock("A", 100), Fence(1_010_000)),
+        (18, 1_010, Meta("A"), Text("")),
+        (19, 1_011, Unlock("A"), Yes),
+        (20, 1_012, RlockMeta("A", 100, "read"), Fence(1_012_000)),
+        (21, 1_012, Rlock("B", 100), Fence(1_012_001)),
+        (22, 1_013, RlockMeta("A", 100, "again"), Fence(1_012_000)),
+        (23, 1_013, Meta("A"), Text("again")),
+        (24, 1_013, Meta("B"), Text("")),
+    ]);
+}
+
+#[test]
+fn a_fence_means_one_hold_and_no_other() {
+    run(&[
+        (1, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (2, 1_001, UnlockFence("A", 1), No),
+        (3, 1_001, ExtendFence("A", 200, 1), No),
+        (4, 1_001, ExtendFence("A", 200, 1_000_000), Yes),
+        (5, 1_001, RunlockFence("A", 1_000_000), No),
+        (6, 1_001, UnlockFence("A", 1_000_000), Yes),
+        (7, 1_002, Lock("A", 100), Fence(1_002_000)),
+        (8, 1_003, UnlockFence("A", 1_000_000), No),
+        (9, 1_003, ExtendFence("A", 5, 1_000_000), No),
+        (10, 1_003, DowngradeFence("A", 100, 1_000_000), NotHeld),
+        (11, 1_004, DowngradeFence("A", 100, 1_002_000), Fence(1_004_000)),
+        (12, 1_005, DowngradeFence("A", 100, 1_002_000), Fence(1_004_000)),
+        (13, 1_006, RunlockFence("A", 1_002_000), No),
+        (14, 1_006, UpgradeFence("A", 100, 1_002_000), NotHeld),
+        (15, 1_007, UpgradeFence("A", 100, 1_004_000), Fence(1_007_000)),
+        (16, 1_008, UpgradeFence("A", 100, 1_004_000), Fence(1_007_000)),
+        (17, 1_009, UnlockFence("A", 1_004_000), No),
+        (18, 1_009, UnlockFence("A", 1_007_000), Yes),
+        (19, 1_009, UnlockFence("A", 1_007_000), No),
+        (20, 1_010, Rlock("A", 100), Fence(1_010_000)),
+        (21, 1_011, RunlockFence("A", 1_007_000), No),
+        (22, 1_011, RunlockFence("A", 1_010_000), Yes),
+    ]);
+}
+
+#[test]
+fn nothing_but_a_plain_extension_ends_a_hold_earlier() {
+    run(&[
+        (1, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (2, 1_010, Lock("A", 90), Fence(1_000_000)),
+        (3, 1_010, Lock("A", 89), Fence(1_000_000)),
+        (4, 1_010, ExtendGt("A", 50), Yes),
+        (5, 1_010, Pttl("A"), Number(90)),
+        (6, 1_010, ExtendGt("A", 91), Yes),
+        (7, 1_010, Pttl("A"), Number(91)),
+        (8, 1_010, Downgrade("A", 5), Fence(1_010_000)),
+        (9, 1_010, Pttl("A"), Number(91)),
+        (10, 1_010, Downgrade("A", 5), Fence(1_010_000)),
+        (11, 1_010, Rlock("A", 5), Fence(1_010_000)),
+        (12, 1_010, Pttl("A"), Number(91)),
+        (13, 1_010, Upgrade("A", 5), Fence(1_010_001)),
+        (14, 1_010, Upgrade("A", 5), Fence(1_010_001)),
+        (15, 1_010, Pttl("A"), Number(91)),
+        (16, 1_010, Extend("A", 5), Yes),
+        (17, 1_010, Pttl("A"), Number(5)),
+        (18, 1_010, ExtendGt("B", 5), No),
+    ]);
+}
+
+#[test]
+fn a_refresh_alone_gives_nothing_new() {
+    run(&[
+        (1, 1_000, LockXx("A", 100), No),
+        (2, 1_000, RlockXx("A", 100), No),
+        (3, 1_000, Lock("A", 100), Fence(1_000_000)),
+        (4, 1_001, RlockXx("A", 200), No),
+        (5, 1_001, LockXx("B", 200), No),
+        (6, 1_001, LockXx("A", 200), Fence(1_000_000)),
+        (7, 1_001, Pttl("A"), Number(200)),
+        (8, 1_002, Downgrade("A", 5), Fence(1_002_000)),
+        (9, 1_002, LockXx("A", 200), No),
+        (10, 1_002, RlockXx("A", 300), Fence(1_002_000)),
+        (11, 1_302, RlockXx("A", 300), No),
     ]);
 }
 
@@ -301,17 +395,19 @@ fn each_effect_is_announced_for_what_it_is() {
     let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
     for what in [
         LockMeta("A", 100, "one"),
-        Lock("A", 100),
-        LockMeta("A", 100, "two"),
+        Lock("A", 110),
+        Lock("A", 110),
+        LockMeta("A", 110, "two"),
         Extend("A", 100),
+        ExtendGt("A", 100),
         Lock("B", 100),
         Downgrade("A", 100),
-        Downgrade("A", 100),
+        Downgrade("A", 110),
         Rlock("B", 100),
         RlockMeta("B", 100, "three"),
         Runlock("B"),
         Upgrade("A", 100),
-        Upgrade("A", 100),
+        Upgrade("A", 120),
         ReleaseAny("A"),
     ] {
         act(&mut manager, &mut store, 1_000, what).expect("no error");

@@ -7,6 +7,7 @@
 //! | [`effects`] | effects on locks they were not decided for |
 //! | [`crowds`] | locks with thousands of readers, most of them expired |
 //! | [`limit`] | readers beside at most so many others |
+//! | [`late`] | commands that come late: fences, deadlines that only move on, owners who have given up |
 //! | [`limits`] | nothing is given that a stored lock could not carry |
 //! | [`format`] | golden bytes; whatever is not canonical is refused |
 //! | [`queue`] | what the queue promises, a scenario for each promise: order, twins, limits |
@@ -35,6 +36,7 @@ mod ephemeral;
 mod format;
 mod heap;
 mod history;
+mod late;
 mod limit;
 mod limits;
 mod locking;

@@ -7,7 +7,7 @@
 //!
 //! [`LockManager::serve_queues`]: crate::manager::LockManager::serve_queues
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::deadlock::WaitsFor;
 use super::history::{Asked, NAMES, World, token_number, twin_of};
@@ -16,7 +16,7 @@ use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::Holder;
-use crate::manager::{Answer, WaitPolicy, WaitResult};
+use crate::manager::{Answer, Extension, WaitPolicy, WaitResult};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -107,6 +107,8 @@ pub(super) struct NaiveServer {
     pub(super) denied: BTreeSet<usize>,
     /// How many requests of one token a user may have waiting.
     pub(super) requests_of_token: usize,
+    /// Until when, on the monotonic clock, which token is refused at which name.
+    refused: BTreeMap<(usize, usize), u64>,
 }
 
 impl NaiveServer {
@@ -153,7 +155,11 @@ impl NaiveServer {
                     return Look::Impossible(LockError::WrongMode(own.mode), number);
                 }
                 (Want::Upgrade, None) => return Look::Impossible(LockError::NotHeld, number),
-                (Want::Upgrade, Some(own)) => own.mode == Mode::Write,
+                (Want::Upgrade, Some(own)) if own.mode == Mode::Write => true,
+                (Want::Upgrade, Some(own)) if is_other(own, asked.fence) => {
+                    return Look::Impossible(LockError::NotHeld, number);
+                }
+                (Want::Upgrade, Some(_)) => false,
                 (Want::Hold(_), own) => own.is_some(),
             };
             if has_it {
@@ -186,8 +192,16 @@ impl NaiveServer {
     /// A request comes.
     pub(super) fn ask(&mut self, now: Timestamp, asked: &Asked) -> Verdict {
         self.end_closed(&asked.names, asked.token, now);
-        match self.look(asked, None, now) {
+        if asked.wait == WaitPolicy::OnlyRefresh {
+            return self.refresh(now, asked);
+        }
+        let look = self.look(asked, None, now);
+        let refused_ms = self.refused_ms(asked, now);
+        match look {
             Look::Impossible(error, _) => Verdict::Error(error),
+            Look::Blocked | Look::Clear(None) if refused_ms > 0 => {
+                Verdict::Error(LockError::Cancelled(refused_ms))
+            }
             Look::Blocked if asked.wait != WaitPolicy::NoWait => match self.requests_of_token {
                 most if self.waiting_of(asked) >= most && !self.is_renewed_by_its_user(asked) => {
                     Verdict::Error(LockError::TokenQueueFull(most))
@@ -215,6 +229,34 @@ impl NaiveServer {
         same.is_some_and(|same| same.asked.user == asked.user)
     }
 
+    fn refresh(&mut self, now: Timestamp, asked: &Asked) -> Verdict {
+        if let Err(error) = self.check(&asked.names) {
+            return Verdict::Error(error);
+        }
+        let own = |name: &usize| {
+            let own = self.own_hold(*name, asked.token, now.unix_ms());
+            own.filter(|own| Want::Hold(own.mode) == asked.want).map(|own| own.fence)
+        };
+        let fences: BTreeSet<Option<u64>> = asked.names.iter().map(own).collect();
+        match fences.first() {
+            Some(Some(fence)) if fences.len() == 1 => {
+                self.give(now, asked, Some(*fence)).map_or_else(Verdict::Error, Verdict::Granted)
+            }
+            _ => Verdict::Refused,
+        }
+    }
+
+    /// For how long yet the request is refused.
+    fn refused_ms(&self, asked: &Asked, now: Timestamp) -> u64 {
+        let until_ms = asked.names.iter().filter_map(|name| self.refused.get(&(*name, asked.token))).max();
+        until_ms.map_or(0, |until_ms| until_ms.saturating_sub(now.monotonic_ms()))
+    }
+
+    pub(super) fn refuse(&mut self, name: usize, token: usize, ms: u64, now: Timestamp) {
+        let until_ms = self.refused.entry((name, token)).or_default();
+        *until_ms = (now.monotonic_ms() + ms).max(*until_ms);
+    }
+
     fn give(&mut self, now: Timestamp, asked: &Asked, same: Option<u64>) -> Result<u64, LockError> {
         let now_ms = now.unix_ms();
         let deadline_ms = deadline_ms(now, asked.ttl_ms)?;
@@ -228,6 +270,7 @@ impl NaiveServer {
                 Some(own) if same.is_some() || asked.want == Want::Upgrade => own.connection,
                 _ => asked.connection,
             };
+            let deadline_ms = own.as_ref().map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
             let meta = asked.meta.clone().unwrap_or(own.map_or(Vec::new(), |own| own.meta));
             let hold = Hold { token: asked.token, mode, fence, since_ms, deadline_ms, meta, connection };
             self.put(name, now_ms, hold);
@@ -272,13 +315,14 @@ impl NaiveServer {
         names: &[usize],
         token: usize,
         mode: Option<Mode>,
+        fence: Option<u64>,
         now: Timestamp,
     ) -> Result<usize, LockError> {
         self.end_closed(names, token, now);
         self.check(names)?;
         let fits = |name: &&usize| {
             let own = self.own_hold(**name, token, now.unix_ms());
-            own.is_some_and(|own| mode.is_none_or(|mode| mode == own.mode))
+            own.is_some_and(|own| mode.is_none_or(|mode| mode == own.mode) && !is_other(own, fence))
         };
         let held: Vec<usize> = names.iter().filter(fits).copied().collect();
         held.iter().for_each(|name| self.drop_hold(*name, token, now.unix_ms()));
@@ -289,15 +333,24 @@ impl NaiveServer {
         &mut self,
         names: &[usize],
         token: usize,
-        ttl_ms: u64,
+        extension: Extension,
+        fence: Option<u64>,
         now: Timestamp,
     ) -> Result<usize, LockError> {
         self.end_closed(names, token, now);
         self.check(names)?;
-        let own = |name: &usize| self.own_hold(*name, token, now.unix_ms()).cloned();
+        let own = |name: &usize| {
+            let own = self.own_hold(*name, token, now.unix_ms());
+            own.filter(|own| !is_other(own, fence)).cloned()
+        };
         let Some(held) = names.iter().map(own).collect::<Option<Vec<Hold>>>() else { return Ok(0) };
-        let deadline_ms = deadline_ms(now, ttl_ms)?;
+        let (ttl_ms, may_shorten) = match extension {
+            Extension::To(ttl_ms) => (ttl_ms, true),
+            Extension::AtLeastTo(ttl_ms) => (ttl_ms, false),
+        };
+        let new_ms = deadline_ms(now, ttl_ms)?;
         for (name, own) in names.iter().zip(held) {
+            let deadline_ms = if may_shorten { new_ms } else { new_ms.max(own.deadline_ms) };
             self.put(*name, now.unix_ms(), Hold { deadline_ms, ..own });
         }
         Ok(1)
@@ -308,13 +361,17 @@ impl NaiveServer {
         name: usize,
         token: usize,
         ttl_ms: u64,
+        fence: Option<u64>,
         now: Timestamp,
     ) -> Result<u64, LockError> {
         self.end_closed(&[name], token, now);
         self.check(&[name])?;
         let now_ms = now.unix_ms();
         let own = self.own_hold(name, token, now_ms).ok_or(LockError::NotHeld)?.clone();
-        let deadline_ms = deadline_ms(now, ttl_ms)?;
+        if own.mode == Mode::Write && is_other(&own, fence) {
+            return Err(LockError::NotHeld);
+        }
+        let deadline_ms = deadline_ms(now, ttl_ms)?.max(own.deadline_ms);
         let hold = if own.mode == Mode::Read {
             Hold { deadline_ms, ..own }
         } else {
@@ -442,6 +499,11 @@ impl NaiveServer {
         };
         self.names[name].holds = holds_of(world, name).into_iter().map(with_connection).collect();
     }
+}
+
+/// Whether the hold is not the one that is meant.
+pub(super) fn is_other(own: &Hold, fence: Option<u64>) -> bool {
+    fence.is_some_and(|fence| fence != own.fence)
 }
 
 fn gives_up_ms(asked: &Asked, now: Timestamp) -> Option<u64> {

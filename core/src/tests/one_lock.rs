@@ -10,8 +10,9 @@ use super::random::Random;
 use super::scene::request;
 use crate::error::LockError;
 use crate::format::{decode, encode};
+use crate::ids::HoldRef;
 use crate::lock::{Admission, Lock};
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy};
+use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, WaitPolicy};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -46,35 +47,52 @@ enum Reply {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire { token: Vec<u8>, want: Want, ttl_ms: u64, meta: Option<Vec<u8>>, limit: Option<NonZeroU32> },
-    Release { token: Vec<u8>, mode: Option<Mode> },
-    Extend { token: Vec<u8>, ttl_ms: u64 },
-    Downgrade { token: Vec<u8>, ttl_ms: u64 },
+    Acquire(Acquire),
+    Release { token: Vec<u8>, mode: Option<Mode>, fence: Option<u64> },
+    Extend { token: Vec<u8>, ttl_ms: u64, may_shorten: bool, fence: Option<u64> },
+    Downgrade { token: Vec<u8>, ttl_ms: u64, fence: Option<u64> },
+}
+
+#[derive(Clone, Debug)]
+struct Acquire {
+    token: Vec<u8>,
+    want: Want,
+    ttl_ms: u64,
+    meta: Option<Vec<u8>>,
+    limit: Option<NonZeroU32>,
+    only_refreshes: bool,
+    fence: Option<u64>,
 }
 
 impl Naive {
     fn step(&mut self, now: Timestamp, step: &Step) -> Reply {
         let now_ms = now.unix_ms();
         let live = |hold: &&Hold| hold.deadline_ms > now_ms;
-        let (token, ttl_ms) = match step {
-            Step::Acquire { token, ttl_ms, .. }
-            | Step::Extend { token, ttl_ms }
-            | Step::Downgrade { token, ttl_ms } => (token, *ttl_ms),
-            Step::Release { token, .. } => (token, 0),
+        let (token, ttl_ms, fence) = match step {
+            Step::Acquire(Acquire { token, ttl_ms, fence, .. })
+            | Step::Extend { token, ttl_ms, fence, .. }
+            | Step::Downgrade { token, ttl_ms, fence } => (token, *ttl_ms, *fence),
+            Step::Release { token, fence, .. } => (token, 0, *fence),
         };
+        let is_meant = |own: &Hold| fence.is_none_or(|fence| fence == own.fence);
         let own = self.holds.iter().filter(live).find(|hold| hold.token == *token).cloned();
         let mut others = self.holds.iter().filter(live).filter(|hold| hold.token != *token);
         match step {
-            Step::Acquire { want, meta, limit, .. } => {
+            Step::Acquire(Acquire { want, meta, limit, only_refreshes, .. }) => {
                 let mode = match want {
                     Want::Hold(mode) => *mode,
                     Want::Upgrade => Mode::Write,
                 };
                 match own {
-                    Some(own) if own.mode == mode => {
-                        let meta = meta.clone().unwrap_or(own.meta.clone());
-                        self.put(now_ms, Hold { deadline_ms: now_ms + ttl_ms, meta, ..own })
-                    }
+                    Some(own) if own.mode == mode => match meta.clone() {
+                        None => self.prolong(now_ms, own, ttl_ms),
+                        Some(meta) => {
+                            let deadline_ms = own.deadline_ms.max(now_ms + ttl_ms);
+                            self.put(now_ms, Hold { deadline_ms, meta, ..own })
+                        }
+                    },
+                    _ if *only_refreshes => Reply::Refused,
+                    Some(own) if *want == Want::Upgrade && !is_meant(&own) => Reply::NotHeld,
                     Some(_) if *want != Want::Upgrade => Reply::WrongMode,
                     None if *want == Want::Upgrade => Reply::NotHeld,
                     own => {
@@ -83,23 +101,32 @@ impl Naive {
                         if is_full || others.any(|other| mode == Mode::Write || other.mode == Mode::Write) {
                             return Reply::Refused;
                         }
-                        let kept = own.map_or(Vec::new(), |own| own.meta);
-                        self.give(now, token, mode, ttl_ms, meta.clone().unwrap_or(kept))
+                        let (kept, before_ms) =
+                            own.map_or_else(Default::default, |own| (own.meta, own.deadline_ms));
+                        let deadline_ms = before_ms.max(now_ms + ttl_ms);
+                        self.give(now, token, mode, deadline_ms, meta.clone().unwrap_or(kept))
                     }
                 }
             }
             Step::Downgrade { .. } => match own {
                 None => Reply::NotHeld,
-                Some(own) if own.mode == Mode::Read => {
-                    self.put(now_ms, Hold { deadline_ms: now_ms + ttl_ms, ..own })
+                Some(own) if own.mode == Mode::Read => self.prolong(now_ms, own, ttl_ms),
+                Some(own) if !is_meant(&own) => Reply::NotHeld,
+                Some(own) => {
+                    let deadline_ms = own.deadline_ms.max(now_ms + ttl_ms);
+                    self.give(now, token, Mode::Read, deadline_ms, own.meta)
                 }
-                Some(own) => self.give(now, token, Mode::Read, ttl_ms, own.meta),
             },
-            Step::Extend { .. } => Reply::Done(own.is_some_and(|own| {
-                self.put(now_ms, Hold { deadline_ms: now_ms + ttl_ms, ..own });
+            Step::Extend { may_shorten, .. } => Reply::Done(own.filter(is_meant).is_some_and(|own| {
+                if *may_shorten {
+                    self.put(now_ms, Hold { deadline_ms: now_ms + ttl_ms, ..own });
+                } else {
+                    self.prolong(now_ms, own, ttl_ms);
+                }
                 true
             })),
             Step::Release { mode, .. } => {
+                let own = own.filter(is_meant);
                 let released = own.is_some_and(|own| mode.is_none_or(|mode| mode == own.mode));
                 if released {
                     self.holds.retain(|hold| hold.deadline_ms > now_ms && hold.token != *token);
@@ -109,11 +136,19 @@ impl Naive {
         }
     }
 
-    fn give(&mut self, now: Timestamp, token: &[u8], mode: Mode, ttl_ms: u64, meta: Vec<u8>) -> Reply {
+    fn give(&mut self, now: Timestamp, token: &[u8], mode: Mode, deadline_ms: u64, meta: Vec<u8>) -> Reply {
         self.last_fence = now.unix_us().max(self.last_fence + 1);
-        let (since_ms, deadline_ms) = (now.unix_ms(), now.unix_ms() + ttl_ms);
+        let since_ms = now.unix_ms();
         let hold = Hold { token: token.to_vec(), mode, fence: self.last_fence, since_ms, deadline_ms, meta };
         self.put(now.unix_ms(), hold)
+    }
+
+    /// The hold ends later, or nothing happens at all.
+    fn prolong(&mut self, now_ms: u64, own: Hold, ttl_ms: u64) -> Reply {
+        if own.deadline_ms >= now_ms + ttl_ms {
+            return Reply::Fence(own.fence);
+        }
+        self.put(now_ms, Hold { deadline_ms: now_ms + ttl_ms, ..own })
     }
 
     fn put(&mut self, now_ms: u64, hold: Hold) -> Reply {
@@ -135,24 +170,29 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
     let key = id("key");
     let names = [&*key.name];
     let result = match step {
-        Step::Acquire { token, want, ttl_ms, meta, limit } => {
-            let (ttl_ms, meta, limit) = (*ttl_ms, meta.as_deref(), *limit);
+        Step::Acquire(Acquire { token, want, ttl_ms, meta, limit, only_refreshes, fence }) => {
+            let (ttl_ms, meta, limit, fence) = (*ttl_ms, meta.as_deref(), *limit, *fence);
+            let wait = if *only_refreshes { WaitPolicy::OnlyRefresh } else { WaitPolicy::NoWait };
             let asked = request(&names, token, *want);
-            let asked = AcquireRequest { ttl_ms, meta, limit, wait: WaitPolicy::NoWait, ..asked };
+            let asked = AcquireRequest { ttl_ms, meta, limit, fence, wait, ..asked };
             manager.acquire(store, now, &asked).map(|outcome| match outcome {
                 AcquireOutcome::Granted(fence) => Reply::Fence(fence),
                 AcquireOutcome::Refused => Reply::Refused,
                 AcquireOutcome::Waiting(_) => panic!("waits though it would not"),
             })
         }
-        Step::Release { token, mode } => {
-            manager.release(store, now, key.as_ref(), token, *mode).map(Reply::Done)
+        Step::Release { token, mode, fence } => {
+            let hold = HoldRef { token, fence: *fence };
+            manager.release(store, now, key.as_ref(), hold, *mode).map(Reply::Done)
         }
-        Step::Extend { token, ttl_ms } => {
-            manager.extend(store, now, 0, &names, token, *ttl_ms).map(Reply::Done)
+        Step::Extend { token, ttl_ms, may_shorten, fence } => {
+            let hold = HoldRef { token, fence: *fence };
+            let to = if *may_shorten { Extension::To(*ttl_ms) } else { Extension::AtLeastTo(*ttl_ms) };
+            manager.extend(store, now, 0, &names, hold, to).map(Reply::Done)
         }
-        Step::Downgrade { token, ttl_ms } => {
-            manager.downgrade(store, now, key.as_ref(), token, *ttl_ms).map(Reply::Fence)
+        Step::Downgrade { token, ttl_ms, fence } => {
+            let hold = HoldRef { token, fence: *fence };
+            manager.downgrade(store, now, key.as_ref(), hold, *ttl_ms).map(Reply::Fence)
         }
     };
     match result {
@@ -206,25 +246,38 @@ impl Habits {
         }
     }
 
-    fn step(&self, random: &mut Random) -> Step {
+    fn step(&self, random: &mut Random, model: &Naive) -> Step {
         let mut token = format!("owner-{}", random.below(self.owners)).into_bytes();
         token.push(0xff);
         let ttl_ms = random.within(1, self.longest_ttl_ms);
+        // The token's own, or somebody's, or nobody's.
+        let own = model.holds.iter().find(|hold| hold.token == token).map(|hold| hold.fence);
+        let others = model.holds.get(random.below(self.owners)).map(|hold| hold.fence);
+        let fence = random.pick(&[None, None, own, others, Some(1)]);
         if random.chance(self.percent_leaving) {
             let mode = random.pick(&[None, Some(Mode::Read), Some(Mode::Write)]);
-            return Step::Release { token, mode };
+            return Step::Release { token, mode, fence };
         }
         match random.below(10) {
-            0 => Step::Extend { token, ttl_ms },
-            1 => Step::Downgrade { token, ttl_ms },
-            2 => Step::Acquire { token, want: Want::Upgrade, ttl_ms, meta: None, limit: None },
+            0 => Step::Extend { token, ttl_ms, may_shorten: random.chance(50), fence },
+            1 => Step::Downgrade { token, ttl_ms, fence },
+            2 => Step::Acquire(Acquire {
+                token,
+                want: Want::Upgrade,
+                ttl_ms,
+                meta: None,
+                limit: None,
+                only_refreshes: false,
+                fence,
+            }),
             _ => {
                 let reads = random.chance(self.percent_readers);
                 let want = Want::Hold(if reads { Mode::Read } else { Mode::Write });
                 let meta = random.chance(25).then(|| vec![random.next() as u8; random.below(4)]);
                 let limit = 1 + random.below(self.owners) as u32;
                 let limit = NonZeroU32::new(limit).filter(|_| reads && random.chance(30));
-                Step::Acquire { token, want, ttl_ms, meta, limit }
+                let only_refreshes = random.chance(10);
+                Step::Acquire(Acquire { token, want, ttl_ms, meta, limit, only_refreshes, fence: None })
             }
         }
     }
@@ -295,7 +348,7 @@ fn assert_index_is_right(lock: &Lock, now_ms: u64) {
             } else {
                 Admission::Blocked { until_ms: others_ms.min(holder.deadline_ms) }
             };
-            assert_eq!(lock.admission(&holder.token, Want::Upgrade, None, now_ms), expected);
+            assert_eq!(lock.admission(HoldRef::of(&holder.token), Want::Upgrade, None, now_ms), expected);
         }
     }
     assert_eq!(lock.holder(b"nobody", 0), None);
@@ -319,7 +372,7 @@ fn play(seed: u64, tally: &mut Tally) {
     for number in 0..habits.steps {
         now_us = advance(&mut random, &habits, now_us, &model);
         let now = Timestamp::new(now_us, 5);
-        let step = habits.step(&mut random);
+        let step = habits.step(&mut random, &model);
         let reply = step_core(&mut manager, &mut store, now, &step);
         let expected = model.step(now, &step);
         assert_eq!(reply, expected, "seed {seed}, step {number} at {now:?}: {step:?}");

@@ -3,6 +3,8 @@
 use super::memory_store::{MemoryStore, id};
 use super::scene::{READ, Scene, TTL_MS, WRITE};
 use crate::error::LockError;
+use crate::ids::HoldRef;
+use crate::manager::Extension;
 
 #[test]
 fn all_names_are_granted_with_one_fence() {
@@ -83,8 +85,14 @@ fn a_name_of_another_type_is_an_error_for_all() {
     assert_eq!(scene.is_refused("a b c", "B", WRITE), LockError::WrongType);
     let names: [&[u8]; 2] = [b"a", b"c"];
     let now = scene.now();
-    assert_eq!(scene.manager.release_all(&mut scene.store, now, 0, &names, b"A"), Err(LockError::WrongType));
-    assert_eq!(scene.manager.extend(&mut scene.store, now, 0, &names, b"A", 9), Err(LockError::WrongType));
+    assert_eq!(
+        scene.manager.release_all(&mut scene.store, now, 0, &names, HoldRef::of(b"A")),
+        Err(LockError::WrongType)
+    );
+    assert_eq!(
+        scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), Extension::To(9)),
+        Err(LockError::WrongType)
+    );
     assert_eq!(scene.held("a"), ["A writes"]);
     assert_eq!(scene.hold("a", "A").unwrap().deadline_ms, scene.now_ms + TTL_MS);
 }
@@ -108,13 +116,19 @@ fn extending_several_is_all_or_none() {
     let names: [&[u8]; 3] = [b"a", b"b", b"c"];
     scene.now_ms += 49;
     let now = scene.now();
-    assert_eq!(scene.manager.extend(&mut scene.store, now, 0, &names, b"A", 80), Ok(true));
+    assert_eq!(
+        scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), Extension::To(80)),
+        Ok(true)
+    );
     for name in ["a", "b", "c"] {
         assert_eq!(scene.hold(name, "A").unwrap().deadline_ms, scene.now_ms + 80);
     }
     scene.releases("b", "A");
     let records = scene.store.records.len();
-    assert_eq!(scene.manager.extend(&mut scene.store, now, 0, &names, b"A", 900), Ok(false));
+    assert_eq!(
+        scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), Extension::To(900)),
+        Ok(false)
+    );
     assert_eq!(scene.store.records.len(), records);
 }
 

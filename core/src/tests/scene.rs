@@ -10,10 +10,10 @@ use std::num::NonZeroU32;
 use super::memory_store::{MemoryStore, id};
 use crate::clients::{Caller, Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{LockId, RequestId};
+use crate::ids::{HoldRef, LockId, RequestId};
 use crate::lock::Holder;
 use crate::manager::{
-    AcquireOutcome, AcquireRequest, Answer, LockManager, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
+    AcquireOutcome, AcquireRequest, Answer, Extension, LockManager, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
 };
 use crate::mode::{Mode, Want};
 use crate::queue::Waiter;
@@ -79,6 +79,7 @@ pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) ->
         names,
         token,
         want,
+        fence: None,
         ttl_ms,
         meta: None,
         wait,
@@ -106,6 +107,8 @@ pub(super) struct Scene {
     pub(super) limit: Option<u32>,
     /// The user who asks from here on.
     pub(super) user: &'static str,
+    /// The fence that everybody names from here on, if any.
+    pub(super) fence: Option<u64>,
     pub(super) clients: TestClients,
     is_in_turn: bool,
     who: BTreeMap<RequestId, String>,
@@ -123,6 +126,7 @@ impl Scene {
             channel: None,
             limit: None,
             user: "default",
+            fence: None,
             clients: TestClients::default(),
             is_in_turn: false,
             who: BTreeMap::new(),
@@ -188,11 +192,21 @@ impl Scene {
         let channel = self.channel.map(channel);
         let on_channel = |channel| ReplyTo::Channel { channel, tag: token.as_bytes() };
         let reply_to = channel.as_deref().map_or(ReplyTo::Client, on_channel);
-        let user = self.user.as_bytes();
+        let (fence, user) = (self.fence, self.user.as_bytes());
         let caller = || Caller { user: Some(user.into()), ..Caller::default() };
         let caller = WhoAsks(&caller);
-        let asked =
-            AcquireRequest { ttl_ms, wait, meta, limit, client, is_ephemeral, reply_to, caller, ..asked };
+        let asked = AcquireRequest {
+            fence,
+            ttl_ms,
+            wait,
+            meta,
+            limit,
+            client,
+            is_ephemeral,
+            reply_to,
+            caller,
+            ..asked
+        };
         let now = self.now();
         let outcome = self.manager.acquire(&mut self.store, now, &asked);
         if let Ok(AcquireOutcome::Waiting(request)) = outcome {
@@ -252,30 +266,30 @@ impl Scene {
     }
 
     pub(super) fn releases(&mut self, name: &str, token: &str) {
-        let (now, id) = (self.now(), id(name));
-        let released = self.manager.release(&mut self.store, now, id.as_ref(), token.as_bytes(), None);
+        let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
+        let released = self.manager.release(&mut self.store, now, id.as_ref(), hold, None);
         assert_eq!(released, Ok(true), "{token} releases {name}");
         self.ends_step();
     }
 
     pub(super) fn releases_all(&mut self, names: &str, token: &str) -> usize {
         let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
-        let now = self.now();
-        let count = self.manager.release_all(&mut self.store, now, 0, &names, token.as_bytes()).unwrap();
+        let (now, hold) = (self.now(), self.hold_ref(token));
+        let count = self.manager.release_all(&mut self.store, now, 0, &names, hold).unwrap();
         self.ends_step();
         count
     }
 
     pub(super) fn extends(&mut self, name: &str, token: &str, ttl_ms: u64) -> bool {
-        let (now, names) = (self.now(), [name.as_bytes()]);
-        let extended = self.manager.extend(&mut self.store, now, 0, &names, token.as_bytes(), ttl_ms);
+        let (now, names, hold) = (self.now(), [name.as_bytes()], self.hold_ref(token));
+        let extended = self.manager.extend(&mut self.store, now, 0, &names, hold, Extension::To(ttl_ms));
         self.ends_step();
         extended.unwrap()
     }
 
     pub(super) fn downgrades(&mut self, name: &str, token: &str) -> u64 {
-        let (now, id) = (self.now(), id(name));
-        let fence = self.manager.downgrade(&mut self.store, now, id.as_ref(), token.as_bytes(), TTL_MS);
+        let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
+        let fence = self.manager.downgrade(&mut self.store, now, id.as_ref(), hold, TTL_MS);
         self.ends_step();
         fence.unwrap()
     }
@@ -294,6 +308,16 @@ impl Scene {
         let count = self.manager.withdraw(id(name).as_ref(), token.as_bytes());
         self.ends_step();
         count
+    }
+
+    /// The token gives the name up: it withdraws what it waits for there, and is refused from then on.
+    pub(super) fn gives_up(&mut self, name: &str, token: &str, refuse_ms: u64) -> usize {
+        self.manager.refuse(self.now(), id(name).as_ref(), token.as_bytes(), refuse_ms);
+        self.withdraws(name, token)
+    }
+
+    fn hold_ref<'t>(&self, token: &'t str) -> HoldRef<'t> {
+        HoldRef { token: token.as_bytes(), fence: self.fence }
     }
 
     pub(super) fn closes(&mut self, connection: u64) {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
 use super::scene::{READ, Scene, TestClients, UPGRADE, WRITE, ms, request};
-use crate::ids::RequestId;
+use crate::ids::{HoldRef, RequestId};
 use crate::manager::{LockManager, ProbePosition, WaitResult};
 use crate::mode::Want;
 
@@ -33,7 +33,8 @@ impl Bench {
     }
 
     fn releases(&mut self, token: &str, names: &[&[u8]]) {
-        let released = self.manager.release_all(&mut self.store, ms(1), 0, names, token.as_bytes());
+        let released =
+            self.manager.release_all(&mut self.store, ms(1), 0, names, HoldRef::of(token.as_bytes()));
         assert_eq!(released, Ok(names.len()));
     }
 
