@@ -1,0 +1,57 @@
+"""No crowd slows the server: whatever grows with one is in the table of docs/design.md with its bound."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from harness import Server
+from harness.commands import as_text
+from harness.crowd import CROWDS
+from harness.growth import LIBRARY, find, table, unexplained
+from harness.operations import COMMANDS, EVENTS, OPERATIONS
+from harness.settings import REPOSITORY
+
+# The small one of two crowds; the large one is eight times as large.
+SHORT, FULL = 250, 2000
+# In the short form, what needs the crowd anew is done with every so many operations of a crowd only.
+EVERY = 4
+
+ROWS = table((REPOSITORY / "docs/design.md").read_text())
+IS_FULL = bool(os.environ.get("SLOCK_GROWTH"))
+
+
+def test_each_command_is_measured(server: Server) -> None:
+    """A new command needs cases in harness/operations.py."""
+    with server.raw() as raw:
+        listed = {name.upper() for name in as_text(raw.ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock"))}
+    assert listed == {f"SLOCK.{name}" for name in COMMANDS}
+
+
+def test_the_table_names_what_is_measured() -> None:
+    """Each row of the table is about commands or events that there are, and each of these has a row."""
+    measured = {operation.name for operation in OPERATIONS}
+    named = {name for row in ROWS for name in row.operations}
+    assert named == measured
+    said = {crowd for row in ROWS for crowd in row.crowds}
+    assert said <= CROWDS.keys(), "the table tells of crowds that are not measured"
+
+
+@pytest.mark.growth
+@pytest.mark.skipif(not LIBRARY.exists(), reason="tests/turn-meter is not built")
+@pytest.mark.parametrize("name", CROWDS)
+def test_what_grows_with_a_crowd_is_in_the_table(name: str) -> None:
+    number = list(CROWDS).index(name)
+    operations = [
+        operation
+        for place, operation in enumerate(OPERATIONS)
+        if IS_FULL or operation.undo or (place + number) % EVERY == 0
+    ]
+    found = unexplained(find(name, operations, FULL if IS_FULL else SHORT), ROWS)
+    assert not found, "it grows, and docs/design.md does not say why:\n" + "\n".join(map(str, found))
+
+
+def test_every_event_has_a_name_of_its_own() -> None:
+    names = [str(operation) for operation in OPERATIONS]
+    assert len(names) == len({*names}) and EVENTS
