@@ -9,16 +9,15 @@ import pytest
 from harness import Server
 from harness.commands import as_text
 from harness.crowd import CROWDS
-from harness.growth import LIBRARY, find, table, unexplained
+from harness.growth import LIBRARY, find, rows, unexplained
 from harness.operations import COMMANDS, EVENTS, OPERATIONS
-from harness.settings import REPOSITORY
 
 # The small one of two crowds; the large one is eight times as large.
 SHORT, FULL = 250, 2000
 # In the short form, what needs the crowd anew is done with every so many operations of a crowd only.
 EVERY = 4
 
-ROWS = table((REPOSITORY / "docs/design.md").read_text())
+ROWS = rows()
 IS_FULL = bool(os.environ.get("SLOCK_GROWTH"))
 
 

@@ -1,9 +1,9 @@
 """What grows with a crowd: each operation is done beside a crowd and beside one eight times as large.
 
 Measured is the CPU time of the server's thread, turn by turn, by the module of tests/turn-meter: all of it
-until the server is quiet again, and the longest turn. What grows to more than twice is a finding. The least of
-several measurements counts; one that seems to grow is repeated until it does not, or has been measured often
-enough. What is done in slices may grow in all while no turn does.
+until the server is quiet again, and the longest turn. What grows to more than twice is a finding. The least
+of several measurements counts; one that seems to grow is repeated until it does not, or has been measured
+often enough. What is done in slices may grow in all while no turn does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.crowd import CROWDS, EIGHT, Crowd, Place, clear, occupy
+from harness.docs import DOCS, sections, table
 from harness.operations import Operation
 from harness.server import Server
 from harness.settings import REPOSITORY
@@ -25,7 +26,7 @@ GROWTH_LIMIT = 2.0
 # A turn in which a slice of work is done, which the module ends after 1.5 ms, with what the server does then.
 SLICE_NS = 2_500_000
 # Below it, a difference is one of chance, or of memory that is near or far.
-NOISE_NS = 15_000
+NOISE_NS = 50_000
 # What eight times as many may cost: eight times as much, and what memory that is farther away costs more.
 FARTHER = 2.0
 MOST_TRIES = 6
@@ -33,8 +34,7 @@ QUIET_NS = 150_000
 QUIET_LIMIT_S = 30.0
 
 LIBRARY = Path(os.environ.get("SLOCK_TURN_METER") or REPOSITORY / "target/release/libturn_meter.so")
-TABLE_HEADING = "## What each command and event costs"
-COLUMNS = ["command or event", "cost", "in what", "what bounds it"]
+HEADING = "What each command and event costs"
 
 
 @dataclass(frozen=True)
@@ -132,21 +132,15 @@ class Ground:
         return Cost(max(0.0, all_ns - turns * self.idle_ns), max(0.0, longest_ns - self.idle_ns))
 
     def _wait_for_quiet(self) -> tuple[int, int, int]:
-        """Until two looks, one after the other, have found next to nothing done. What was seen at first."""
+        """Until two looks, one after the other, have found next to nothing done. What the first saw."""
         end = time.monotonic() + QUIET_LIMIT_S
-        seen = self._read()
-        first = seen
-        calm = 0
-        while calm < 2:
+        looks = [self._read()]
+        while True:
             assert time.monotonic() < end, f"{self.server} is not quiet after {QUIET_LIMIT_S} s"
             time.sleep(0.002)
-            now = self._read()
-            if now[1] - seen[1] < QUIET_NS:
-                calm += 1
-            else:
-                calm, first = 0, now
-            seen = now
-        return first
+            looks = [*looks[-2:], self._read()]
+            if len(looks) == 3 and looks[2][1] - looks[0][1] < QUIET_NS:
+                return looks[1]
 
     def end(self) -> None:
         self.server.kill9()
@@ -192,6 +186,8 @@ def compare(name: str, operation: Operation, small: Ground, large: Ground) -> Fi
 
 @dataclass(frozen=True)
 class Row:
+    """A row of the table in docs/design.md."""
+
     names: str
     cost: str
     where: str
@@ -212,19 +208,14 @@ class Row:
         return is_about and not (finding.is_one_turn and self.bound.startswith("slices"))
 
 
-def table(text: str) -> list[Row]:
-    section = text[text.index(TABLE_HEADING) + len(TABLE_HEADING) :].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert rows and rows[0] == COLUMNS, f"the columns are {COLUMNS}"
-    assert all(len(row) == len(COLUMNS) for row in rows), "each row has four cells"
-    return [Row(*row) for row in rows[2:]]
+def rows() -> list[Row]:
+    return [Row(*cells) for cells in table(sections(DOCS / "design.md")[HEADING])]
 
 
-def unexplained(findings: Iterable[Finding], rows: list[Row]) -> list[Finding]:
+def unexplained(findings: Iterable[Finding], known: list[Row]) -> list[Finding]:
     """What is not in the table, and what grows more than in proportion: that no row explains."""
     return [
         found
         for found in findings
-        if found.growth > FARTHER * CROWDS[found.crowd].times or not any(row.explains(found) for row in rows)
+        if found.growth > FARTHER * CROWDS[found.crowd].times or not any(row.explains(found) for row in known)
     ]
