@@ -20,6 +20,10 @@ pub fn error_reply(error: &LockError) -> Reply {
         LockError::QueueFull(limit) => {
             format!("QUEUEFULL As many requests wait as slock.max-waiters allows, which is {limit}")
         }
+        LockError::TokenQueueFull(limit) => format!(
+            "QUEUEFULL This user has {limit} requests of this token waiting, which is the most; a token is for one \
+             owner"
+        ),
         LockError::Grace(left_ms) => format!(
             "GRACE No new hold for another {left_ms} ms: the server has just started (slock.restart-grace-ms)"
         ),

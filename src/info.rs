@@ -12,6 +12,7 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     let counters = &manager.counters;
     section.field(c"locks", u64::try_from(server::stored_locks()).unwrap_or(0));
     section.field(c"waiters", manager.waitlist().len() as u64);
+    section.field(c"waiting_callers", manager.waitlist().callers_len() as u64);
     section.field(c"waiters_max", counters.waiters_max);
     section.field(c"grants", counters.grants);
     section.field(c"refusals", counters.refusals);

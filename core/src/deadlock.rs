@@ -17,89 +17,106 @@
 //!
 //! Owners are tokens. A request that would close a cycle is refused when it comes ([`closed_by`]). An owner
 //! may also come to wait in a cycle that no request closed: it loses a name that it waits for among others,
-//! or a lock comes under another name. Then the cycle is looked for around that owner ([`around`]).
+//! or a lock comes under another name. Then the cycle is looked for around that owner ([`Search::around`]).
 //!
-//! Only requests that lead out of a queue are looked at ("multi-edge" ones): where nobody asks for
-//! several locks, no token waits twice and the lock has a writer, the ten-thousandth request costs what
-//! the first did. Else it costs what the multi-edge requests that can be reached are: each is reached
-//! once, and each queue gone through once, because whoever waits behind a request waits behind all before
-//! it. Of a lock's readers those who wait themselves are looked for, by going through the readers or
-//! through the tokens that wait, whichever are fewer.
+//! Nobody waits for an owner that holds nothing that is waited for and waits nowhere else: that is looked at first,
+//! and mostly ends the matter (`queue/holders.rs`). Then only requests that lead out of a queue are looked at
+//! ("multi-edge" ones). Each is reached once, and each queue gone through once, because whoever waits behind a request
+//! waits behind all before it. Of a lock's readers those who wait themselves are looked for, by going through the
+//! readers or through the tokens that wait, whichever are fewer.
+//!
+//! All the same the crowd that can be reached may be large, so a search goes on in slices ([`Search::run`]). The
+//! request waits meanwhile, and a cycle in a crowd is found late. Between two slices others come and go. Who comes
+//! is searched for by a search of his own. What has gone can only break a cycle: so of a cycle that was found in
+//! several slices each step is looked at once more.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use hashbrown::HashMap;
 
 use crate::error::DeadlockStep;
-use crate::ids::{LockIdRef, RequestId};
+use crate::ids::{LockId, LockIdRef, RequestId};
 use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
-use crate::queue::{Queue, QueueId, TokenId, Waiter, Waitlist};
+use crate::queue::{HoldersSeen, Queue, QueueId, TokenId, Waiter, Waitlist};
 use crate::store::LockStore;
+
+/// What a search looks at.
+pub(crate) struct View<'v> {
+    pub(crate) waitlist: &'v Waitlist,
+    pub(crate) now_unix_ms: u64,
+    /// Holds for which this is true keep nobody waiting.
+    pub(crate) has_ended: &'v dyn Fn(u64, LockIdRef<'_>) -> bool,
+    /// Whether something may have happened to any lock that was not looked at yet.
+    pub(crate) is_unsure: bool,
+}
 
 /// Owners that wait for each other.
 #[derive(Debug)]
 pub(crate) struct Cycle {
-    /// Who waits where for the next one.
+    /// Who waits where for the next one. The first step is that of the owner the search began with.
     pub(crate) steps: Vec<DeadlockStep>,
     /// The request of the cycle that came last.
     pub(crate) youngest: RequestId,
     youngest_at: usize,
 }
 
-/// A shortest cycle that this request closes, or `None`. It must already stand in its queues, and be
-/// the last that came. Holds for which `has_ended` is true keep nobody waiting.
-pub(crate) fn closed_by(
-    request: RequestId,
-    waitlist: &Waitlist,
-    store: &mut impl LockStore,
-    now_unix_ms: u64,
-    has_ended: &dyn Fn(u64, LockIdRef<'_>) -> bool,
-) -> Option<Cycle> {
-    let waiter = waitlist.get(request)?;
-    if leads_nowhere(waiter, waitlist, store, now_unix_ms) {
-        return None;
+impl Cycle {
+    /// The steps, that of the youngest request first.
+    pub(crate) fn into_steps(mut self) -> Vec<DeadlockStep> {
+        self.steps.rotate_left(self.youngest_at);
+        self.steps
+    }
+}
+
+/// How far a search has come.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Cycle(Cycle),
+    NoCycle,
+    /// There is more to look at.
+    NotYet,
+}
+
+/// A search so long ends for now.
+pub(crate) const STEPS: usize = 4000;
+
+/// Looks for a shortest cycle that this request closes. It must already stand in its queues, and be the last that
+/// came.
+pub(crate) fn closed_by(request: RequestId, view: &View<'_>, store: &mut impl LockStore) -> Outcome {
+    let Some(waiter) = view.waitlist.get(request) else { return Outcome::NoCycle };
+    if leads_nowhere(waiter, view, store) || !is_waited_for(request, waiter, view, store) {
+        return Outcome::NoCycle;
     }
     // What else the token waits for closes no cycle now, unless others have just come to wait for
     // this request: an upgrade goes before those who are there.
     let is_upgrade = waiter.want == Want::Upgrade;
     let through = if is_upgrade { Through::AnyRequest } else { Through::NewRequest };
-    let search = Search::new(request, waiter, through, waitlist, now_unix_ms, has_ended);
-    // Where few other locks are waited for, to look first costs no more than to enqueue the request did.
-    let is_cheap = waitlist.queues_len() <= 4 * waiter.queues.len();
-    if waiter.is_for_many() && is_cheap && !search.is_start_waited_for(store) {
-        return None;
-    }
-    search.run(store)
+    Search::new(request, waiter, through).run(view, store, STEPS)
 }
 
 /// Whether all whom this request waits for wait for nobody else: it stands in one queue, which nobody leads out of, for a
 /// lock whose writer does not wait. So it is for most, and a search would find no more, at a price.
-fn leads_nowhere(waiter: &Waiter, waitlist: &Waitlist, store: &mut impl LockStore, now_unix_ms: u64) -> bool {
+fn leads_nowhere(waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -> bool {
     let [id] = *waiter.queues else { return false };
-    let Some(queue) = waitlist.queue(id).filter(|queue| !queue.has_multi_edge()) else { return false };
+    let Some(queue) = view.waitlist.queue(id).filter(|queue| !queue.has_multi_edge()) else { return false };
     let Some(lock) = store.peek(queue.lock.as_ref()) else { return false };
-    lock.mode() == Mode::Write && waitlist.tokens_holding(lock, now_unix_ms).next().is_none()
+    lock.mode() == Mode::Write && lock.len() == 1 && !view.waitlist.has_waiting_holder(lock, view.now_unix_ms)
 }
 
-/// A shortest cycle through the owner of this request, by whichever of its requests. Its steps begin with the
-/// youngest request.
-pub(crate) fn around(
-    request: RequestId,
-    waitlist: &Waitlist,
-    store: &mut impl LockStore,
-    now_unix_ms: u64,
-    has_ended: &dyn Fn(u64, LockIdRef<'_>) -> bool,
-) -> Option<Cycle> {
-    let waiter = waitlist.get(request)?;
-    let search = Search::new(request, waiter, Through::AnyRequest, waitlist, now_unix_ms, has_ended);
-    let mut cycle = search.run(store)?;
-    cycle.steps.rotate_left(cycle.youngest_at);
-    Some(cycle)
+/// Whether anybody can wait for the owner of this request: it has another request, or holds a lock that is waited for.
+fn is_waited_for(request: RequestId, waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -> bool {
+    view.is_unsure
+        || view.waitlist.siblings(request).nth(1).is_some()
+        || view.waitlist.may_hold_what_is_waited_for(&waiter.token, |lock| {
+            let own = store.peek(lock.as_ref()).and_then(|held| held.holder(&waiter.token, view.now_unix_ms));
+            own.is_some_and(|own| !(view.has_ended)(own.fence, lock.as_ref()))
+        })
 }
 
 /// By which requests of its owner a cycle is looked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// The one that has just come: nobody waits for it yet.
     NewRequest,
@@ -107,33 +124,51 @@ enum Through {
     AnyRequest,
 }
 
-/// A search that has followed so many owners looks first whether anybody can wait for the start at all.
-const LARGE: usize = 16;
-
 /// Who waits, and where.
-#[derive(Clone, Copy)]
+#[derive(Clone, Debug)]
 struct Edge {
-    token: TokenId,
+    /// Kept, so that no other token comes to stand where its bytes are.
+    token: Rc<[u8]>,
     request: RequestId,
     queue: QueueId,
 }
 
-struct Search<'w> {
+/// A piece of a search that is under way.
+#[derive(Debug)]
+enum Work {
+    /// An owner: its requests after that one.
+    Owner { token: Rc<[u8]>, after: Option<RequestId> },
+    /// A request: its queues from that one on.
+    Request { request: RequestId, at: usize },
+    /// Who holds the lock of the edge's queue.
+    Holders { edge: Edge, seen: HoldersSeen },
+    /// Who came to the edge's queue in this time, the last first; lone readers only if so.
+    Arrivals { edge: Edge, from: RequestId, to: RequestId, with_lone_readers: bool },
+}
+
+/// So much of a crowd at one place is looked at in a step.
+const AT_ONCE: usize = 32;
+
+/// A search that may be under way.
+#[derive(Debug)]
+pub(crate) struct Search {
     /// The request that the search begins with, and its token.
     first: RequestId,
-    start: TokenId,
+    start: Rc<[u8]>,
     through: Through,
-    waitlist: &'w Waitlist,
-    now_unix_ms: u64,
-    has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
-    /// For each owner reached, who waits for it and where: the way back to the start.
-    reached: HashMap<TokenId, Edge>,
-    /// Owners reached, each by a request of its.
-    frontier: VecDeque<RequestId>,
+    /// For each owner reached, who waits for it and where: the way back to the start; and its token, which is kept.
+    reached: HashMap<TokenId, (Edge, Rc<[u8]>)>,
+    /// Owners reached.
+    frontier: VecDeque<Rc<[u8]>>,
+    /// What is under way, the innermost last.
+    work: Vec<Work>,
     seen: HashMap<QueueId, Seen>,
+    /// Whether it was interrupted.
+    is_resumed: bool,
 }
 
 /// What the search has done at one lock.
+#[derive(Debug)]
 struct Seen {
     /// Whether the lock is held for write.
     is_written: bool,
@@ -176,110 +211,179 @@ fn barrier(request: RequestId, waiter: &Waiter, queue: &Queue) -> RequestId {
     }
 }
 
-impl<'w> Search<'w> {
-    fn new(
-        first: RequestId,
-        waiter: &Waiter,
-        through: Through,
-        waitlist: &'w Waitlist,
-        now_unix_ms: u64,
-        has_ended: &'w dyn Fn(u64, LockIdRef<'_>) -> bool,
-    ) -> Self {
-        let start = waiter.token_id();
-        let (reached, seen, frontier) = (HashMap::new(), HashMap::new(), VecDeque::from([first]));
-        Self { first, start, through, waitlist, now_unix_ms, has_ended, reached, frontier, seen }
+impl Search {
+    fn new(first: RequestId, waiter: &Waiter, through: Through) -> Self {
+        Self {
+            first,
+            start: waiter.token.clone(),
+            through,
+            reached: HashMap::new(),
+            frontier: VecDeque::from([waiter.token.clone()]),
+            work: Vec::new(),
+            seen: HashMap::new(),
+            is_resumed: false,
+        }
     }
 
-    fn run(mut self, store: &mut impl LockStore) -> Option<Cycle> {
-        let is_new = self.through == Through::NewRequest;
-        let mut followed = 0;
-        while let Some(waiting) = self.frontier.pop_front() {
-            followed += 1;
-            if followed == LARGE && is_new && !self.is_start_waited_for(store) {
-                return None;
+    /// A search for a shortest cycle through the owner of this request, by whichever of its requests. `None` if it
+    /// does not wait.
+    pub(crate) fn around(request: RequestId, waitlist: &Waitlist) -> Option<Self> {
+        let waiter = waitlist.get(request)?;
+        Some(Self::new(request, waiter, Through::AnyRequest))
+    }
+
+    /// The request that the search began with.
+    pub(crate) fn first(&self) -> RequestId {
+        self.first
+    }
+
+    /// Goes on with the search for so many steps at most, or a few more.
+    pub(crate) fn run(&mut self, view: &View<'_>, store: &mut impl LockStore, steps: usize) -> Outcome {
+        let mut left = steps;
+        loop {
+            let work = match self.work.pop() {
+                Some(work) => work,
+                None => match self.frontier.pop_front() {
+                    Some(token) => Work::Owner { token, after: None },
+                    None => return Outcome::NoCycle,
+                },
+            };
+            if let Some(last) = self.step(work, view, store, &mut left) {
+                return match self.way_back(&last, view) {
+                    Some(cycle) if !self.is_resumed || self.still_holds(&last, view, store) => {
+                        Outcome::Cycle(cycle)
+                    }
+                    // Somebody of it has gone meanwhile. There may be another, which a new search finds.
+                    _ => {
+                        let Some(again) = Self::around(self.first, view.waitlist) else {
+                            return Outcome::NoCycle;
+                        };
+                        *self = again;
+                        Outcome::NotYet
+                    }
+                };
             }
-            let is_only = waiting == self.first && is_new;
-            let first = self.first;
-            for own in self.waitlist.siblings(waiting).filter(|own| !is_only || *own == first) {
-                if let Some(last) = self.follow(own, store) {
-                    return self.way_back(last);
+            if left == 0 {
+                self.is_resumed = true;
+                return Outcome::NotYet;
+            }
+            left = left.saturating_sub(1);
+        }
+    }
+
+    /// Does a piece of the work, and notes what is left of it. The last edge of the cycle, if it came to the start.
+    fn step(
+        &mut self,
+        work: Work,
+        view: &View<'_>,
+        store: &mut impl LockStore,
+        left: &mut usize,
+    ) -> Option<Edge> {
+        match work {
+            Work::Owner { token, after } => {
+                let is_only = token == self.start && self.through == Through::NewRequest;
+                let own = if is_only {
+                    Some(self.first).filter(|_| after.is_none())
+                } else {
+                    view.waitlist.next_of_token(&token, after)
+                };
+                let own = own?;
+                self.work.push(Work::Owner { token, after: Some(own) });
+                if !view.waitlist.is_withdrawn(own) {
+                    self.work.push(Work::Request { request: own, at: 0 });
                 }
+                None
+            }
+            Work::Request { request, at } => {
+                let waiter = view.waitlist.get(request)?;
+                let queue = *waiter.queues.get(at)?;
+                self.work.push(Work::Request { request, at: at + 1 });
+                self.follow_at(request, waiter, queue, view, store, left)
+            }
+            Work::Holders { edge, mut seen } => {
+                let queue = view.waitlist.queue(edge.queue)?;
+                let lock = store.peek(queue.lock.as_ref())?;
+                let id = queue.lock.as_ref();
+                let mut found = Vec::new();
+                view.waitlist.tokens_holding(lock, view.now_unix_ms, &mut seen, AT_ONCE, |request, fence| {
+                    if !(view.has_ended)(fence, id) {
+                        found.push(request);
+                    }
+                });
+                *left = left.saturating_sub(AT_ONCE.min(lock.len()));
+                found.into_iter().for_each(|request| self.reach(request, &edge, view));
+                if !matches!(seen, HoldersSeen::All) {
+                    self.work.push(Work::Holders { edge, seen });
+                }
+                None
+            }
+            Work::Arrivals { edge, from, to, with_lone_readers } => {
+                let queue = view.waitlist.queue(edge.queue)?;
+                let mut last = None;
+                for request in queue.multi_edge_arrivals(from, to).take(AT_ONCE) {
+                    last = Some(request);
+                    *left = left.saturating_sub(1);
+                    let waiter = view.waitlist.get(request);
+                    if waiter.is_some_and(|waiter| with_lone_readers || !waiter.is_lone_reader()) {
+                        self.reach(request, &edge, view);
+                    }
+                }
+                if let Some(to) = last {
+                    self.work.push(Work::Arrivals { edge, from, to, with_lone_readers });
+                }
+                None
             }
         }
-        None
     }
 
-    /// Whether anybody can wait for the start: it has another request, or holds a lock that is waited for.
-    /// Where so many locks are waited for that looking is no cheaper than the search, it may be.
-    fn is_start_waited_for(&self, store: &mut impl LockStore) -> bool {
-        const MANY: usize = 2000;
-        let Some(token) = self.waitlist.get(self.first).map(|waiter| &waiter.token) else { return false };
-        let has_other = self.waitlist.siblings(self.first).nth(1).is_some();
-        has_other
-            || self.waitlist.queues_len() > MANY
-            || self.waitlist.locks().any(|lock| {
-                let own = store.peek(lock.as_ref()).and_then(|held| held.holder(token, self.now_unix_ms));
-                own.is_some_and(|own| !(self.has_ended)(own.fence, lock.as_ref()))
-            })
-    }
-
-    /// Goes on to all whom this request waits for, as far as a cycle can lead through them: owners that
-    /// wait themselves. The last edge of the cycle, if one of them is the start.
-    fn follow(&mut self, request: RequestId, store: &mut impl LockStore) -> Option<Edge> {
-        let waiter = self.waitlist.get(request)?;
-        waiter.queues.iter().find_map(|queue| self.follow_at(request, waiter, *queue, store))
-    }
-
+    /// Goes on to all whom this request waits for at this queue, as far as a cycle can lead through them: owners
+    /// that wait themselves. The last edge of the cycle, if one of them is the start.
     fn follow_at(
         &mut self,
         request: RequestId,
         waiter: &Waiter,
         id: QueueId,
+        view: &View<'_>,
         store: &mut impl LockStore,
+        left: &mut usize,
     ) -> Option<Edge> {
-        let queue = self.waitlist.queue(id)?;
-        if self.seen.get(&id).is_some_and(|seen| seen.is_done(request, waiter, queue)) {
-            return None;
-        }
-        let mut own = queue.multi_edge_of(waiter.token_id());
-        if own.any(|own| own != request && queue.is_ahead(own, request)) {
+        let queue = view.waitlist.queue(id)?;
+        if self.seen.get(&id).is_some_and(|seen| seen.is_done(request, waiter, queue))
+            || queue.has_own_ahead(waiter.token_id(), request)
+        {
             return None;
         }
         let lock = store.peek(queue.lock.as_ref());
-        let own = lock.and_then(|lock| lock.holder(&waiter.token, self.now_unix_ms));
-        let is_answered = if own.is_some_and(|own| (self.has_ended)(own.fence, queue.lock.as_ref())) {
-            waiter.want == Want::Upgrade
-        } else {
-            let admission =
-                lock.map(|lock| lock.admission(&waiter.token, waiter.want, None, self.now_unix_ms));
-            matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
-        };
-        if is_answered {
+        if is_answered(waiter, queue, lock, view) {
             return None;
         }
-        let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock));
-        let edge = Edge { token: waiter.token_id(), request, queue: id };
-        let found = self.holders(request, waiter, edge, queue, lock, &mut seen);
-        let found = found.or_else(|| self.ahead(request, waiter, edge, queue, &mut seen));
+        let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock, view));
+        *left = left.saturating_sub(seen.start_requests.len());
+        let edge = Edge { token: waiter.token.clone(), request, queue: id };
+        let is_closed = self.waits_for_start(request, waiter, queue, &seen, view);
+        if !is_closed {
+            self.go_on(request, waiter, edge.clone(), queue, &mut seen, view);
+        }
         self.seen.insert(id, seen);
-        found
+        is_closed.then_some(edge)
     }
 
-    fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>) -> Seen {
-        let mut start_requests: Vec<RequestId> = queue.multi_edge_of(self.start).collect();
+    fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>, view: &View<'_>) -> Seen {
+        let start_id = view.waitlist.token_id(&self.start);
+        let own = start_id.into_iter().flat_map(|start| queue.multi_edge_of(start));
+        let mut start_requests: Vec<RequestId> = own.collect();
         if start_requests.is_empty() {
-            start_requests.extend(
-                self.waitlist.get(self.first).filter(|own| own.queues.contains(&id)).map(|_| self.first),
-            );
+            let first = view.waitlist.get(self.first).filter(|own| own.queues.contains(&id));
+            start_requests.extend(first.map(|_| self.first));
         }
         if self.through == Through::NewRequest {
             start_requests.retain(|own| *own != self.first);
         }
-        let start = self.waitlist.get(self.first).map(|waiter| &waiter.token);
-        let own = lock.zip(start).and_then(|(lock, token)| lock.holder(token, self.now_unix_ms));
+        start_requests.retain(|own| !view.waitlist.is_withdrawn(*own));
+        let own = lock.and_then(|lock| lock.holder(&self.start, view.now_unix_ms));
         Seen {
             is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
-            start_holds: own.is_some_and(|own| !(self.has_ended)(own.fence, queue.lock.as_ref())),
+            start_holds: own.is_some_and(|own| !(view.has_ended)(own.fence, queue.lock.as_ref())),
             start_requests,
             has_holders: false,
             has_upgrades: false,
@@ -288,105 +392,149 @@ impl<'w> Search<'w> {
         }
     }
 
-    /// Reaches the holders, if the request waits for them.
-    fn holders(
-        &mut self,
+    /// Whether the request waits at this queue for the start, as a holder or as one who stands ahead.
+    fn waits_for_start(
+        &self,
         request: RequestId,
         waiter: &Waiter,
-        edge: Edge,
         queue: &Queue,
-        lock: Option<&Lock>,
-        seen: &mut Seen,
-    ) -> Option<Edge> {
-        let (waitlist, now_ms) = (self.waitlist, self.now_unix_ms);
-        if !seen.waits_for_holders(request, waiter, queue) {
-            return None;
+        seen: &Seen,
+        view: &View<'_>,
+    ) -> bool {
+        if *waiter.token == *self.start {
+            return false;
         }
-        if seen.start_holds && waiter.token_id() != self.start {
-            return Some(edge);
-        }
-        if seen.has_holders {
-            return None;
-        }
-        seen.has_holders = true;
-        let lock = lock?;
-        let has_ended = self.has_ended;
-        let live = waitlist.tokens_holding(lock, now_ms);
-        live.filter(|(_, _, fence)| !has_ended(*fence, queue.lock.as_ref()))
-            .for_each(|(request, token, _)| self.reach(request, token, edge));
-        None
+        let mut ahead = seen.start_requests.iter().filter(|own| queue.is_ahead(**own, request));
+        (seen.start_holds && seen.waits_for_holders(request, waiter, queue))
+            || ahead.any(|own| !are_let_in_together(queue, *own, request, view.waitlist))
     }
 
-    /// Reaches those ahead of the request in the queue, if it waits for them.
-    fn ahead(
+    /// Notes whom else the request waits for here: those who hold the lock, and those ahead of it.
+    fn go_on(
         &mut self,
         request: RequestId,
         waiter: &Waiter,
         edge: Edge,
         queue: &Queue,
         seen: &mut Seen,
-    ) -> Option<Edge> {
-        if waiter.token_id() != self.start {
-            let mut ahead = seen.start_requests.iter().filter(|own| queue.is_ahead(**own, request));
-            if ahead.any(|own| !self.are_let_in_together(queue, *own, request)) {
-                return Some(edge);
+        view: &View<'_>,
+    ) {
+        // What is noted last is done first.
+        if waiter.want != Want::Upgrade {
+            let barrier = barrier(request, waiter, queue);
+            let from = seen.all_before.max(barrier).max(seen.others_before);
+            if request > from {
+                seen.others_before = request;
+                self.work.push(Work::Arrivals {
+                    edge: edge.clone(),
+                    from,
+                    to: request,
+                    with_lone_readers: false,
+                });
+            }
+            // The last first: where it stands behind the others elsewhere too, they are all reached from it.
+            if barrier > seen.all_before {
+                let from = std::mem::replace(&mut seen.all_before, barrier);
+                let with_lone_readers = true;
+                self.work.push(Work::Arrivals { edge: edge.clone(), from, to: barrier, with_lone_readers });
+            }
+            if !std::mem::replace(&mut seen.has_upgrades, true)
+                && let Some(upgrade) = queue.multi_edge_upgrade()
+            {
+                self.reach(upgrade, &edge, view);
             }
         }
-        if waiter.want == Want::Upgrade {
-            return None; // Only its own token's stand before it.
+        if seen.waits_for_holders(request, waiter, queue) && !std::mem::replace(&mut seen.has_holders, true) {
+            self.work.push(Work::Holders { edge, seen: HoldersSeen::None });
         }
-        if !seen.has_upgrades {
-            seen.has_upgrades = true;
-            queue.multi_edge_upgrades().for_each(|(request, token)| self.reach(request, token, edge));
-        }
-        let barrier = barrier(request, waiter, queue);
-        // The last first: where it stands behind the others elsewhere too, they are all reached from it.
-        if barrier > seen.all_before {
-            let between = queue.multi_edge_arrivals(seen.all_before, barrier);
-            between.for_each(|(request, token)| self.reach(request, token, edge));
-            seen.all_before = barrier;
-        }
-        let from = seen.all_before.max(seen.others_before);
-        if request > from {
-            let waitlist = self.waitlist;
-            let others = queue
-                .multi_edge_arrivals(from, request)
-                .filter(|(other, _)| waitlist.get(*other).is_some_and(|other| !other.is_lone_reader()));
-            others.for_each(|(request, token)| self.reach(request, token, edge));
-            seen.others_before = request;
-        }
-        None
-    }
-
-    fn are_let_in_together(&self, queue: &Queue, ahead: RequestId, behind: RequestId) -> bool {
-        let (Some(first), Some(second)) = (self.waitlist.get(ahead), self.waitlist.get(behind)) else {
-            return false;
-        };
-        first.is_lone_reader() && second.want == first.want && !queue.has_writer_between(ahead, behind)
     }
 
     /// The start is not reached in this way: whether somebody waits for it is asked of each by itself.
-    fn reach(&mut self, request: RequestId, blocker: TokenId, edge: Edge) {
-        if blocker != edge.token && blocker != self.start && !self.reached.contains_key(&blocker) {
-            self.reached.insert(blocker, edge);
-            self.frontier.push_back(request);
+    fn reach(&mut self, request: RequestId, edge: &Edge, view: &View<'_>) {
+        let Some(waiter) = view.waitlist.get(request) else { return };
+        let is_new = *waiter.token != *edge.token && *waiter.token != *self.start;
+        if is_new && !self.reached.contains_key(&waiter.token_id()) {
+            self.reached.insert(waiter.token_id(), (edge.clone(), waiter.token.clone()));
+            self.frontier.push_back(waiter.token.clone());
         }
     }
 
-    fn way_back(&self, last: Edge) -> Option<Cycle> {
+    /// The edges of the cycle, from the start on.
+    fn edges<'e>(&'e self, last: &'e Edge) -> Option<Vec<&'e Edge>> {
         let mut edges = vec![last];
         while let Some(edge) = edges.last()
             && edge.token != self.start
         {
-            edges.push(self.reached[&edge.token]);
+            edges.push(&self.reached.get(&TokenId::of(&edge.token))?.0);
         }
-        let step = |edge: &Edge| {
-            let token = self.waitlist.get(edge.request)?.token.clone();
-            Some(DeadlockStep { token, lock: self.waitlist.lock_of(edge.queue)?.clone() })
-        };
         edges.reverse();
+        Some(edges)
+    }
+
+    fn way_back(&self, last: &Edge, view: &View<'_>) -> Option<Cycle> {
+        let edges = self.edges(last)?;
+        let step = |edge: &&Edge| {
+            let lock: &LockId = view.waitlist.lock_of(edge.queue)?;
+            Some(DeadlockStep { token: edge.token.clone(), lock: lock.clone() })
+        };
         let youngest = edges.iter().map(|edge| edge.request).max()?;
         let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
-        Some(Cycle { steps: edges.iter().filter_map(step).collect(), youngest, youngest_at })
+        Some(Cycle { steps: edges.iter().map(step).collect::<Option<_>>()?, youngest, youngest_at })
     }
+
+    /// Whether each owner of the cycle waits for the next one now.
+    fn still_holds(&self, last: &Edge, view: &View<'_>, store: &mut impl LockStore) -> bool {
+        let Some(edges) = self.edges(last) else { return false };
+        let next = edges.iter().skip(1).chain(edges.first());
+        edges.iter().zip(next).all(|(edge, next)| waits_for(edge, &next.token, view, store))
+    }
+}
+
+/// Whether a request is answered before anybody acts, so that it waits for nobody at this queue: its token holds
+/// already what it wants, or can never have it.
+fn is_answered(waiter: &Waiter, queue: &Queue, lock: Option<&Lock>, view: &View<'_>) -> bool {
+    let own = lock.and_then(|lock| lock.holder(&waiter.token, view.now_unix_ms));
+    if own.is_some_and(|own| (view.has_ended)(own.fence, queue.lock.as_ref())) {
+        return waiter.want == Want::Upgrade;
+    }
+    let admission = lock.map(|lock| lock.admission(&waiter.token, waiter.want, None, view.now_unix_ms));
+    matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
+}
+
+fn are_let_in_together(queue: &Queue, ahead: RequestId, behind: RequestId, waitlist: &Waitlist) -> bool {
+    let (Some(first), Some(second)) = (waitlist.get(ahead), waitlist.get(behind)) else {
+        return false;
+    };
+    first.is_lone_reader() && second.want == first.want && !queue.has_writer_between(ahead, behind)
+}
+
+/// Whether the request of this edge waits there for this token: asked of one edge by itself, when time has passed since
+/// it was found.
+fn waits_for(edge: &Edge, token: &[u8], view: &View<'_>, store: &mut impl LockStore) -> bool {
+    let Some(waiter) = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_withdrawn(edge.request))
+    else {
+        return false;
+    };
+    let Some(queue) = view.waitlist.queue(edge.queue) else { return false };
+    let lock = store.peek(queue.lock.as_ref());
+    if queue.has_own_ahead(waiter.token_id(), edge.request) || is_answered(waiter, queue, lock, view) {
+        return false;
+    }
+    let holds = lock.and_then(|lock| lock.holder(token, view.now_unix_ms));
+    let is_written = lock.is_some_and(|lock| lock.mode() == Mode::Write);
+    let waits_for_holders = waiter.wants_write() || is_written || queue.has_writer_ahead(edge.request);
+    if waits_for_holders && holds.is_some_and(|own| !(view.has_ended)(own.fence, queue.lock.as_ref())) {
+        return true;
+    }
+    let mut after = None;
+    while let Some(own) = view.waitlist.next_of_token_at(edge.queue, token, after) {
+        if !view.waitlist.is_withdrawn(own)
+            && queue.is_ahead(own, edge.request)
+            && !are_let_in_together(queue, own, edge.request, view.waitlist)
+        {
+            return true;
+        }
+        after = Some(own);
+    }
+    false
 }

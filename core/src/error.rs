@@ -20,6 +20,8 @@ pub enum LockError {
     Deadlock(Vec<DeadlockStep>),
     /// So many requests wait already.
     QueueFull(usize),
+    /// The user has so many requests of this token waiting already.
+    TokenQueueFull(usize),
     /// No new hold is given before this many milliseconds have passed.
     Grace(u64),
     /// The fence or the deadline would be greater than a stored lock can carry.

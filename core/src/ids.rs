@@ -65,8 +65,5 @@ impl RequestId {
     }
 }
 
-/// What the caller knows a request's user and command by; only kept here.
-pub type CallerId = u32;
-
 /// The server's number of a client's connection.
 pub type ConnectionId = u64;

@@ -41,16 +41,16 @@ mod store;
 mod tests;
 mod time;
 
-pub use clients::{Clients, NotGranted};
+pub use clients::{Caller, Clients, NotGranted};
 pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
-pub use ids::{CallerId, ConnectionId, LockId, LockIdRef, RequestId};
+pub use ids::{ConnectionId, LockId, LockIdRef, RequestId};
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
     AcquireOutcome, AcquireRequest, Answer, Counters, Destination, LockManager, ProbePosition, ReplyTo,
-    TimeSlice, WaitPolicy, WaitResult,
+    TimeSlice, WaitPolicy, WaitResult, WhoAsks,
 };
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};

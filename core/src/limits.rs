@@ -14,6 +14,10 @@ pub const NUMBER_MAX: u64 = (1 << 53) - 1;
 /// The most names that one request may ask for.
 pub const NAMES_MAX: usize = 1024;
 
+/// The most requests of one token that one user may have waiting on a server. An owner who waits for more is a
+/// mistake, and so is a token that many share.
+pub const REQUESTS_OF_TOKEN_MAX: usize = 1024;
+
 /// Whether these bytes can be a token.
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {

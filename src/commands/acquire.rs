@@ -11,7 +11,7 @@
 //! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets null at
 //! once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
 
-use slock_core::{AcquireRequest, Mode, ReplyTo, WaitPolicy, Want};
+use slock_core::{AcquireRequest, Mode, ReplyTo, WaitPolicy, Want, WhoAsks};
 
 use super::args::{Args, OptionSet, Options, error};
 use super::call::{names, on_primary};
@@ -81,10 +81,23 @@ fn acquire<'a>(
     let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
     let reply_to =
         notify.map_or(ReplyTo::Client, |(channel, tag)| ReplyTo::Channel { channel: channel.bytes(), tag });
-    let request =
-        AcquireRequest { db, names, token, want, ttl_ms, meta, wait, limit, client, is_ephemeral, reply_to };
+    let caller = || command.caller(ctx);
+    let request = AcquireRequest {
+        db,
+        names,
+        token,
+        want,
+        ttl_ms,
+        meta,
+        wait,
+        limit,
+        client,
+        is_ephemeral,
+        reply_to,
+        caller: WhoAsks(&caller),
+    };
     let store = Keyspace::of_command(ctx, keys);
-    match runtime::acquire(ctx, store, &request, command) {
+    match runtime::acquire(ctx, store, &request) {
         Some(Ok(Acquired::Granted(fence))) => Ok(Reply::Int(fence.cast_signed())),
         Some(Ok(Acquired::Refused)) => Ok(Reply::Int(0)),
         Some(Ok(Acquired::Blocked)) => Ok(Reply::Sent),

@@ -97,7 +97,6 @@ impl Runtime {
         }
         self.clients.end_turn();
         if self.manager.waitlist().is_empty() {
-            self.clients.callers.clear();
             state::with(|state| state.sleep_watch.note_idle());
         }
         let now = now();

@@ -4,7 +4,7 @@ use slock_core::{AcquireOutcome, AcquireRequest, LockError, LockManager, ReplyTo
 
 use crate::keyspace::Keyspace;
 use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, now};
-use crate::state::{self, Notice, Runtime, WaitingCommand, notice, try_with_runtime};
+use crate::state::{self, Notice, Runtime, notice, try_with_runtime};
 
 /// Looks at the manager, and at any keys. `None` if an operation is under way.
 pub fn consult_with_keys<R>(look: impl FnOnce(&LockManager, &mut Keyspace<'_>) -> R) -> Option<R> {
@@ -46,7 +46,6 @@ pub fn acquire<'c>(
     ctx: Ctx<'c>,
     mut store: Keyspace<'c>,
     request: &AcquireRequest<'_>,
-    command: WaitingCommand<'_>,
 ) -> Option<Result<Acquired, LockError>> {
     let outcome = try_with_runtime(|runtime| {
         let now = now();
@@ -54,7 +53,7 @@ pub fn acquire<'c>(
         let acquired = outcome.map(|outcome| match outcome {
             AcquireOutcome::Granted(fence) => Acquired::Granted(fence),
             AcquireOutcome::Refused => Acquired::Refused,
-            AcquireOutcome::Waiting(id) => wait(runtime, ctx, id, request.reply_to, command),
+            AcquireOutcome::Waiting(id) => wait(runtime, ctx, id, request.reply_to),
         });
         runtime.reschedule(now);
         acquired
@@ -64,13 +63,7 @@ pub fn acquire<'c>(
 }
 
 /// Leaves this request waiting.
-fn wait(
-    runtime: &mut Runtime,
-    ctx: Ctx<'_>,
-    request: RequestId,
-    reply_to: ReplyTo<'_>,
-    command: WaitingCommand<'_>,
-) -> Acquired {
+fn wait(runtime: &mut Runtime, ctx: Ctx<'_>, request: RequestId, reply_to: ReplyTo<'_>) -> Acquired {
     if !std::mem::replace(&mut runtime.has_waited, true) {
         server::subscribe_to_keys();
     }
@@ -82,8 +75,6 @@ fn wait(
         };
         runtime.clients.blocked.insert(request, handle);
     }
-    let caller = runtime.clients.callers.number_of(ctx, command);
-    runtime.manager.set_caller(request, caller);
     if reply_to == ReplyTo::Client { Acquired::Blocked } else { Acquired::Waiting }
 }
 

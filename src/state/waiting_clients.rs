@@ -5,7 +5,7 @@ use slock_core::{Answer, Clients, LockError, NotGranted, WaitResult, Waiter};
 use std::rc::Rc;
 
 use super::blocked_clients::BlockedClients;
-use super::callers::Callers;
+use super::callers::may_run;
 use crate::server::{OwnedString, Reply, Str, own_ctx};
 
 /// See the module.
@@ -13,8 +13,6 @@ use crate::server::{OwnedString, Reply, Str, own_ctx};
 pub struct WaitingClients {
     /// Clients that are blocked.
     pub blocked: BlockedClients,
-    /// Who asked.
-    pub callers: Callers,
     /// The channel that somebody was seen to listen to in this call of the timer. No client runs a command
     /// meanwhile.
     heard: Option<(Rc<[u8]>, OwnedString)>,
@@ -67,11 +65,7 @@ impl Clients for WaitingClients {
         if waiter.channel.as_ref().is_some_and(|channel| !self.is_heard(channel)) {
             return Err(NotGranted::Unheard);
         }
-        if self.callers.may_run(waiter.caller, names) {
-            Ok(())
-        } else {
-            Err(NotGranted::Failed(LockError::NoPermission))
-        }
+        if may_run(&waiter.caller, names) { Ok(()) } else { Err(NotGranted::Failed(LockError::NoPermission)) }
     }
 }
 

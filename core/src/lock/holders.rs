@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::mem::{self, size_of};
+use std::ops::Bound;
 
 use hashbrown::DefaultHashBuilder;
 use smallvec::{SmallVec, smallvec};
@@ -83,6 +84,23 @@ impl Holders {
             }
             Self::Many(trees) => Box::new(trees.by_fence.values().map(|holder| &**holder)),
         }
+    }
+
+    /// Those with a fence above this one, oldest hold first.
+    pub(crate) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
+        let (few, many) = match self {
+            Self::Few(few) => {
+                let mut later: SmallVec<[&Holder; INDEX_ABOVE]> =
+                    few.iter().filter(|holder| holder.fence > fence).collect();
+                later.sort_unstable_by_key(|holder| holder.fence);
+                (later, None)
+            }
+            Self::Many(trees) => {
+                let later = trees.by_fence.range((Bound::Excluded(fence), Bound::Unbounded));
+                (SmallVec::new(), Some(later))
+            }
+        };
+        few.into_iter().chain(many.into_iter().flatten().map(|(_, holder)| &**holder))
     }
 
     pub(crate) fn get(&self, token: &[u8]) -> Option<&Holder> {

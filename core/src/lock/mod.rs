@@ -222,6 +222,11 @@ impl Lock {
         self.holders.live(now_ms, most)
     }
 
+    /// The holders with a fence above this one, live or not, the lowest fence first.
+    pub(crate) fn holders_after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
+        self.holders.after(fence)
+    }
+
     /// The holders in no particular order, live or not, at no cost.
     pub fn holders_unordered(&self) -> impl Iterator<Item = &Holder> {
         self.holders.iter()

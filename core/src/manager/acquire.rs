@@ -1,6 +1,5 @@
 //! Asking for a hold: granted at once, refused, or enqueued.
 
-use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
@@ -9,13 +8,13 @@ use super::hold::deadline_ms;
 use super::lock_manager::LockManager;
 use super::lookup::{hold_at, lock_at};
 use super::request::{AcquireOutcome, AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
-use crate::deadlock;
+use crate::deadlock::{self, View};
 use crate::effect::{Change, Event};
 use crate::error::LockError;
-use crate::ids::{CallerId, LockIdRef, RequestId};
+use crate::ids::{LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::mode::{Mode, Want};
-use crate::queue::{NewWaiter, Waiter};
+use crate::queue::{NewWaiter, QueueId, Waiter};
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -82,11 +81,6 @@ impl LockManager {
         self.enqueue(store, now, request, gives_up_ms).map(AcquireOutcome::Waiting)
     }
 
-    /// Keeps this number with a waiting request, for whoever is asked whether it may be granted.
-    pub fn set_caller(&mut self, request: RequestId, caller: CallerId) {
-        self.waitlist.set_caller(request, caller);
-    }
-
     /// Withdraws a waiting request: its client has gone, or cannot wait. False if it does not wait. Touches
     /// no lock, so that it can be called wherever the server says so.
     pub fn cancel(&mut self, request: RequestId) -> bool {
@@ -97,7 +91,13 @@ impl LockManager {
         let waiter = self.waitlist.remove(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
-        self.search_again.extend(self.waitlist.siblings_in(&waiter.queues, &waiter.token).first());
+        let sibling = if self.waitlist.has_several(&waiter.token) {
+            let mut queues = waiter.queues.iter();
+            queues.find_map(|queue| self.waitlist.next_of_token_at(*queue, &waiter.token, None))
+        } else {
+            self.waitlist.next_of_token(&waiter.token, None)
+        };
+        self.search_again.extend(sibling);
         Some(waiter)
     }
 
@@ -108,18 +108,32 @@ impl LockManager {
         self.answer(request, waiter, result);
     }
 
-    /// Ends the wait of each request of `token` for this lock, alone or among others, as if its time had run out.
-    /// How many there were.
+    /// Withdraws each request of `token` for this lock, alone or among others: from now on it is not granted, and its
+    /// wait ends as if its time had run out. How many there were. They leave their queues at once where they stand in
+    /// few, else in slices.
     pub fn withdraw(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
-        let queue = self.waitlist.queue_at(lock);
-        let requests = queue.map_or_else(BTreeSet::new, |queue| self.waitlist.siblings_in(&[queue], token));
-        for request in &requests {
-            if let Some(waiter) = self.leave(*request) {
-                self.answer(*request, waiter, WaitResult::TimedOut);
-            }
+        let Some(queue) = self.waitlist.queue_at(lock) else { return 0 };
+        let (mut count, mut last) = (0, None);
+        while let Some(request) = self.waitlist.next_of_token_at(queue, token, last) {
+            count += usize::from(self.waitlist.withdraw(request));
+            last = Some(request);
         }
-        self.counters.cancels += requests.len() as u64;
-        requests.len()
+        self.counters.cancels += count as u64;
+        let mut places = 0;
+        while places < self.left_at_once
+            && let Some(request) = self.waitlist.first_withdrawn()
+        {
+            places += self.waitlist.get(request).map_or(1, |waiter| waiter.queues.len());
+            self.finish_withdrawn(request);
+        }
+        count
+    }
+
+    /// Takes a request that was withdrawn out of its queues, and answers it.
+    pub(super) fn finish_withdrawn(&mut self, request: RequestId) {
+        if let Some(waiter) = self.leave(request) {
+            self.answer(request, waiter, WaitResult::TimedOut);
+        }
     }
 
     /// Ends the wait of a request as if its time had run out. False if it does not wait.
@@ -235,10 +249,17 @@ impl LockManager {
             tag,
             arrived_ms: now.monotonic_ms(),
             gives_up_ms,
+            caller: (request.caller.0)(),
         };
-        if channel.is_some()
-            && let Some(same) = self.waitlist.same_on_channel(&new)
+        let same = channel.and_then(|_| self.waitlist.same_on_channel(&new));
+        let is_theirs = same
+            .and_then(|same| self.waitlist.get(same))
+            .is_some_and(|waiter| waiter.caller.user == new.caller.user);
+        if !is_theirs && self.waitlist.len_of_user(new.token, &new.caller.user) >= self.max_requests_of_token
         {
+            return Err(LockError::TokenQueueFull(self.max_requests_of_token));
+        }
+        if let Some(same) = same {
             self.waitlist.renew(same, &new);
             // With another limit it may be let in.
             new.names.iter().for_each(|name| self.mark_name(LockIdRef { db: new.db, name }));
@@ -248,17 +269,51 @@ impl LockManager {
             return Err(LockError::QueueFull(self.max_waiters));
         }
         let id = self.waitlist.push(&new);
+        self.note_holders_of_new_queues(store, id);
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        if let Some(cycle) = deadlock::closed_by(id, &self.waitlist, store, now.unix_ms(), &has_ended) {
-            self.waitlist.remove(id);
-            self.counters.deadlocks += 1;
-            return Err(LockError::Deadlock(cycle.steps));
+        match deadlock::closed_by(id, &self.view(now, &has_ended), store) {
+            deadlock::Outcome::NoCycle => {}
+            // Those who were withdrawn and have not left yet keep nobody waiting for long: it is looked at then.
+            deadlock::Outcome::Cycle(_) if self.waitlist.first_withdrawn().is_some() => {
+                self.search_again.insert(id);
+            }
+            deadlock::Outcome::NotYet => self.search_again.extend([id]),
+            deadlock::Outcome::Cycle(cycle) => {
+                self.waitlist.remove(id);
+                self.counters.deadlocks += 1;
+                return Err(LockError::Deadlock(cycle.steps));
+            }
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.
         self.look_again_when_due(store, now, id);
         self.note_own_holds(store, now, id);
         Ok(id)
+    }
+
+    /// For a request that has just been enqueued and whose names are open.
+    fn note_holders_of_new_queues(&mut self, store: &impl LockStore, request: RequestId) {
+        let Some(waiter) = self.waitlist.get(request) else { return };
+        let queues: SmallVec<[QueueId; 1]> = waiter.queues.iter().copied().collect();
+        for (at, queue) in queues.into_iter().enumerate() {
+            if self.waitlist.queue(queue).is_some_and(|queue| queue.len() == 1) {
+                self.waitlist.note_holders(queue, lock_at(store, at).ok().flatten());
+            }
+        }
+    }
+
+    /// What a search for a deadlock looks at.
+    pub(super) fn view<'v>(
+        &'v self,
+        now: Timestamp,
+        has_ended: &'v dyn Fn(u64, LockIdRef<'_>) -> bool,
+    ) -> View<'v> {
+        View {
+            waitlist: &self.waitlist,
+            now_unix_ms: now.unix_ms(),
+            has_ended,
+            is_unsure: !self.changed_databases.is_empty(),
+        }
     }
 }
 

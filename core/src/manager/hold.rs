@@ -186,9 +186,13 @@ impl LockManager {
                 lock.ended(at_ms).for_each(|gone| self.ephemeral.end(gone.fence, id));
             }
         }
-        let (Change::Hold { token, .. } | Change::Extend { token, .. } | Change::Release { token }) = change;
-        self.hold_changed(id, token);
+        self.hold_changes(id, &change);
         store.commit(at, &Effect { at_ms, change }, event);
+        if !self.waitlist.is_empty()
+            && let Some(queue) = self.waitlist.queue_at(id)
+        {
+            self.waitlist.note_holders(queue, lock_at(store, at).ok().flatten());
+        }
     }
 }
 

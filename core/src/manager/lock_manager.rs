@@ -1,22 +1,28 @@
 //! What the manager keeps between operations, and what it is told.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::rc::Rc;
 
+use super::changed_databases::ChangedDatabases;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
 use super::request::{Answer, WaitResult};
+use crate::deadlock::Search;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
-use crate::queue::{QueueId, Waiter, Waitlist};
+use crate::limits::REQUESTS_OF_TOKEN_MAX;
+use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter, Waitlist};
 use crate::time::Timestamp;
 
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
 /// are tried again so much later; each time after twice as long, up to a limit, as long as none can be ended.
 pub(super) const RETRY_ENDED_MS: u64 = 500;
 pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
+
+/// See [`LockManager::withdraw`].
+const LEFT_AT_ONCE: usize = 256;
 
 /// What a manager had to forget; to drop it may take more than a moment.
 #[derive(Debug)]
@@ -33,6 +39,10 @@ pub struct LockManager {
     pub counters: Counters,
     /// How many requests may wait at a time.
     pub max_waiters: usize,
+    /// How many requests of one token one user may have waiting.
+    pub max_requests_of_token: usize,
+    /// About so many places in queues are left at once when requests are withdrawn.
+    pub(crate) left_at_once: usize,
     /// No new hold is given before this moment of the monotonic clock, in milliseconds.
     pub(super) grace_until_ms: Option<u64>,
     pub(super) waitlist: Waitlist,
@@ -46,11 +56,18 @@ pub struct LockManager {
     /// Queues to look at, the first that changed first. Each stands here once.
     pub(super) dirty: VecDeque<QueueId>,
     /// Databases all of whose queues have to be looked at.
-    pub(super) dirty_databases: VecDeque<(i32, Scan)>,
-    /// Requests to look at wherever they stand: for several names, or of a token that was just granted.
+    pub(super) changed_databases: ChangedDatabases,
+    /// Requests for several names to look at, wherever they stand.
     pub(super) revisit: BTreeSet<RequestId>,
-    /// Requests of tokens that may wait in a cycle by now that no request closed.
+    /// Tokens that were granted a lock while they have several requests there, all of which are to be looked at; how far
+    /// that has come.
+    pub(super) granted_again: BTreeMap<(QueueId, Rc<[u8]>), SiblingScan>,
+    /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
     pub(super) search_again: BTreeSet<RequestId>,
+    /// The search for such a cycle that is under way.
+    pub(super) search: Option<Search>,
+    /// Locks that have come into other hands outside of the manager: whose holders are to be looked at.
+    pub(super) holder_scans: VecDeque<HolderScan>,
     /// Requests up to this one are sent away with this error.
     pub(super) resigned: Option<(RequestId, LockError)>,
     /// Steps of [`LockManager::serve_queues`] so far.
@@ -60,13 +77,23 @@ pub struct LockManager {
     pub(super) answers: Vec<Answer>,
 }
 
-/// How far a look at all queues of a database has come.
+/// How far a look at all requests of a token in one queue has come.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
-    /// The last name that was looked at.
-    pub(super) done: Option<Rc<[u8]>>,
-    /// The database has changed again since the look began.
+pub(super) struct SiblingScan {
+    /// The last request that was looked at.
+    pub(super) done: Option<RequestId>,
+    /// The token was granted something there again since the look began.
     pub(super) again: bool,
+}
+
+/// How far a look at the holders of a lock who wait themselves has come.
+#[derive(Debug)]
+pub(super) struct HolderScan {
+    pub(super) queue: QueueId,
+    /// The last of the tokens that held it before.
+    pub(super) held_before: Option<TokenId>,
+    /// Those who hold it now, which come after these.
+    pub(super) hold_now: HoldersSeen,
 }
 
 impl Default for LockManager {
@@ -75,6 +102,8 @@ impl Default for LockManager {
             fences: Fences::default(),
             counters: Counters::default(),
             max_waiters: usize::MAX,
+            max_requests_of_token: REQUESTS_OF_TOKEN_MAX,
+            left_at_once: LEFT_AT_ONCE,
             grace_until_ms: None,
             waitlist: Waitlist::default(),
             ephemeral: EphemeralHolds::default(),
@@ -82,9 +111,12 @@ impl Default for LockManager {
             retry_ended_ms: None,
             ended_pause_ms: RETRY_ENDED_MS,
             dirty: VecDeque::new(),
-            dirty_databases: VecDeque::new(),
+            changed_databases: ChangedDatabases::default(),
             revisit: BTreeSet::new(),
+            granted_again: BTreeMap::new(),
             search_again: BTreeSet::new(),
+            search: None,
+            holder_scans: VecDeque::new(),
             resigned: None,
             steps: 0,
             closed_askers: BTreeSet::new(),
@@ -126,12 +158,10 @@ impl LockManager {
 
     /// Something happened to all keys of this database, or of every one, outside of the manager.
     pub fn database_changed(&mut self, db: Option<i32>) {
-        let changed = self.waitlist.databases().filter(|of| db.is_none_or(|db| db == *of));
-        for db in changed {
-            match self.dirty_databases.iter_mut().find(|(of, _)| *of == db) {
-                Some((_, scan)) => scan.again = scan.done.is_some(),
-                None => self.dirty_databases.push_back((db, Scan::default())),
-            }
+        match db {
+            _ if self.waitlist.is_empty() => {}
+            Some(db) if self.waitlist.next_queue(db, None).is_none() => {}
+            changed => self.changed_databases.note(changed),
         }
     }
 
@@ -162,18 +192,19 @@ impl LockManager {
         self.resigned = self.waitlist.last_request().map(|last| (last, error));
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
-        self.forget_work();
         Forgotten { _holds: self.ephemeral.clear() }
     }
 
-    /// What had to be looked at to grant somebody.
+    /// Nobody waits any more: there is nobody to look at.
     pub(super) fn forget_work(&mut self) {
-        for queue in self.dirty.drain(..) {
-            self.waitlist.set_dirty(queue, false);
-        }
-        self.dirty_databases.clear();
+        debug_assert!(self.waitlist.is_empty());
+        self.dirty.clear();
+        self.changed_databases = ChangedDatabases::default();
         self.revisit.clear();
+        self.granted_again.clear();
         self.search_again.clear();
+        self.search = None;
+        self.holder_scans.clear();
     }
 
     /// Whether somebody is still to be sent away; see [`LockManager::resign`].

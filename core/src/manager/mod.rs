@@ -20,6 +20,7 @@
 //!   newcomer where nobody waits. What a token holds already it may refresh at any time.
 
 mod acquire;
+mod changed_databases;
 mod counters;
 mod ephemeral;
 mod hold;
@@ -30,5 +31,7 @@ mod serve_queues;
 
 pub use counters::Counters;
 pub use lock_manager::LockManager;
-pub use request::{AcquireOutcome, AcquireRequest, Answer, Destination, ReplyTo, WaitPolicy, WaitResult};
+pub use request::{
+    AcquireOutcome, AcquireRequest, Answer, Destination, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
+};
 pub use serve_queues::{ProbePosition, TimeSlice};

@@ -1,8 +1,10 @@
 //! What is asked of the manager, and what it answers.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
+use crate::clients::Caller;
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
 use crate::mode::Want;
@@ -32,6 +34,18 @@ pub struct AcquireRequest<'a> {
     pub is_ephemeral: bool,
     /// Where it is answered if it has to wait.
     pub reply_to: ReplyTo<'a>,
+    /// Who asks.
+    pub caller: WhoAsks<'a>,
+}
+
+/// Says who asks, when that is wanted: of those only who have to wait.
+#[derive(Clone, Copy)]
+pub struct WhoAsks<'a>(pub &'a dyn Fn() -> Caller);
+
+impl fmt::Debug for WhoAsks<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("WhoAsks")
+    }
 }
 
 /// Where a request is answered that has to wait.

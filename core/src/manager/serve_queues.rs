@@ -5,15 +5,16 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, Asker, same_hold};
-use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS, Scan};
+use super::lock_manager::{HolderScan, LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::lookup::hold_at;
-use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
-use crate::clients::{Clients, NotGranted};
-use crate::deadlock;
+use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult, WhoAsks};
+use crate::clients::{Caller, Clients, NotGranted};
+use crate::deadlock::{self, Search};
+use crate::effect::Change;
 use crate::error::LockError;
 use crate::ids::{LockIdRef, RequestId};
 use crate::lock::Admission;
-use crate::queue::{QueueId, Waiter};
+use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter};
 use crate::store::{LockStore, Lookup};
 use crate::time::Timestamp;
 
@@ -24,6 +25,9 @@ impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
 
 /// What is put off while queues have to be looked at has its turn after so many steps all the same.
 const AT_LEAST_EVERY: usize = 64;
+
+/// A search for a cycle goes so many steps at a time.
+const SEARCH_STEPS: usize = 100;
 
 /// How far [`LockManager::probe`] has come.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +51,13 @@ impl LockManager {
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.dirty.is_empty()
-            || !self.dirty_databases.is_empty()
+            || !self.changed_databases.is_empty()
             || !self.revisit.is_empty()
+            || !self.granted_again.is_empty()
             || !self.search_again.is_empty()
+            || self.search.is_some()
+            || !self.holder_scans.is_empty()
+            || self.waitlist.first_withdrawn().is_some()
             || self.resigned.is_some()
             || self.waitlist.has_unheard()
             || !self.closed_askers.is_empty()
@@ -102,7 +110,9 @@ impl LockManager {
                 self.check_next_ephemeral(store, now),
                 self.serve_next_queue(store, clients, now),
                 self.serve_next_revisit(store, clients, now),
+                self.serve_next_granted_again(store, clients, now),
                 self.scan_next_database(),
+                self.look_at_next_holders(store, now),
                 self.search_next_cycle(store, now),
             ];
             if !worked.contains(&true) {
@@ -152,6 +162,10 @@ impl LockManager {
     }
 
     fn end_next_wait(&mut self, now: Timestamp) -> bool {
+        if let Some(request) = self.waitlist.first_withdrawn() {
+            self.finish_withdrawn(request);
+            return true;
+        }
         if let Some((last, error)) = &self.resigned {
             if let Some(request) = self.waitlist.first_request().filter(|request| request <= last) {
                 let result = WaitResult::Failed(error.clone());
@@ -159,7 +173,6 @@ impl LockManager {
                 return true;
             }
             self.resigned = None;
-            self.forget_work();
         }
         let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
         self.finish(request, WaitResult::TimedOut);
@@ -245,7 +258,7 @@ impl LockManager {
         let Some(queue) = self.dirty.pop_front() else { return false };
         self.waitlist.set_dirty(queue, false);
         if self.waitlist.set_changed_outside(queue, false) {
-            self.holders_changed(store, now, queue);
+            self.holders_changed(store, queue);
         }
         if let Some(front) = self.waitlist.front(queue) {
             if self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
@@ -273,15 +286,38 @@ impl LockManager {
         true
     }
 
-    /// Marks the next queue of a database that has changed as a whole; the databases take turns.
+    /// Looks at the next request of a token that was granted a lock for which it waits elsewhere too: it may be
+    /// answered by that hold, or can never be.
+    fn serve_next_granted_again(
+        &mut self,
+        store: &mut impl LockStore,
+        clients: &mut impl Clients,
+        now: Timestamp,
+    ) -> bool {
+        if !self.dirty.is_empty() && !self.steps.is_multiple_of(AT_LEAST_EVERY) {
+            return !self.granted_again.is_empty();
+        }
+        let Some(mut first) = self.granted_again.first_entry() else { return false };
+        let (queue, token) = first.key().clone();
+        let scan = first.get_mut();
+        if let Some(request) = self.waitlist.next_of_token_at(queue, &token, scan.done) {
+            scan.done = Some(request);
+            self.attempt(store, clients, now, request);
+        } else if std::mem::take(&mut scan.again) {
+            scan.done = None;
+        } else {
+            first.remove();
+        }
+        true
+    }
+
+    /// Marks the next queue of a database that has changed as a whole.
     fn scan_next_database(&mut self) -> bool {
-        let Some((db, mut scan)) = self.dirty_databases.pop_front() else { return false };
-        if let Some((name, queue)) = self.waitlist.next_queue(db, scan.done.as_deref()) {
-            scan.done = Some(name);
-            self.dirty_databases.push_back((db, scan));
+        if self.changed_databases.is_empty() {
+            return false;
+        }
+        for queue in self.changed_databases.next(&self.waitlist).into_iter().flatten() {
             self.mark_changed_outside(queue);
-        } else if scan.again {
-            self.dirty_databases.push_back((db, Scan::default()));
         }
         true
     }
@@ -296,7 +332,8 @@ impl LockManager {
         request: RequestId,
     ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
-        if self.resigned.as_ref().is_some_and(|(last, _)| request <= *last) {
+        let is_sent_away = self.resigned.as_ref().is_some_and(|(last, _)| request <= *last);
+        if is_sent_away || self.waitlist.is_withdrawn(request) {
             return;
         }
         if !self.waitlist.is_heard(waiter) {
@@ -391,9 +428,6 @@ impl LockManager {
         admissions: &[Admission],
     ) {
         let same_hold = same_hold(admissions);
-        if same_hold.is_none() {
-            self.revisit_siblings(request);
-        }
         let Some(waiter) = self.waitlist.remove(request) else { return };
         let deadline_ms = now.unix_ms().saturating_add(waiter.ttl_ms);
         let is_unchanged = waiter.meta.is_none()
@@ -416,10 +450,14 @@ impl LockManager {
                     client: waiter.client,
                     is_ephemeral: waiter.is_ephemeral,
                     reply_to: ReplyTo::Client,
+                    caller: WhoAsks(&Caller::default),
                 };
                 self.grant(store, now, &asked, admissions)
             }
         };
+        if same_hold.is_none() {
+            self.look_at_siblings(&waiter);
+        }
         // A refresh is the answer to a request of a token that holds by now; only a new hold counts.
         if granted.is_ok() && same_hold.is_none() {
             let waited_ms = now.monotonic_ms().saturating_sub(waiter.arrived_ms);
@@ -448,14 +486,19 @@ impl LockManager {
         }
     }
 
-    /// Other requests of this token for the same names will hold what they wait for, or can never have it.
-    fn revisit_siblings(&mut self, request: RequestId) {
-        if self.waitlist.siblings(request).nth(1).is_none() {
+    /// Other requests of the token of this one for the same names hold what they wait for by now, or can never have
+    /// it.
+    fn look_at_siblings(&mut self, granted: &Waiter) {
+        if !self.waitlist.has_several(&granted.token) {
+            self.revisit.extend(self.waitlist.next_of_token(&granted.token, None));
             return;
         }
-        let Some(waiter) = self.waitlist.get(request) else { return };
-        let siblings = self.waitlist.siblings_in(&waiter.queues, &waiter.token);
-        self.revisit.extend(siblings.into_iter().filter(|sibling| *sibling != request));
+        for queue in &granted.queues {
+            if self.waitlist.next_of_token_at(*queue, &granted.token, None).is_some() {
+                let scan = self.granted_again.entry((*queue, granted.token.clone())).or_default();
+                scan.again = scan.done.is_some();
+            }
+        }
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
@@ -472,73 +515,121 @@ impl LockManager {
         true
     }
 
-    /// A hold of this token on this lock begins, ends, or has another deadline or mode. If the token waits itself,
+    /// A hold of a token on this lock begins, ends, or has another deadline or mode. If the token waits itself,
     /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
     /// have to wait for it where they could have read beside it.
-    pub(super) fn hold_changed(&mut self, lock: LockIdRef<'_>, token: &[u8]) {
+    pub(super) fn hold_changes(&mut self, lock: LockIdRef<'_>, change: &Change<'_>) {
         if self.waitlist.is_empty() {
             return;
         }
         let Some(queue) = self.waitlist.queue_at(lock) else { return };
-        // One request stands for its owner; of those for several names it is noted again what the owner holds.
-        let there = self.waitlist.siblings_in(&[queue], token);
-        let for_many =
-            there.into_iter().filter(|request| self.waitlist.get(*request).is_some_and(Waiter::is_for_many));
-        self.search_again.extend(for_many.chain(self.waitlist.of_token(token).next()));
+        let (token, ends_ms) = match change {
+            Change::Hold { token, deadline_ms, .. } | Change::Extend { token, deadline_ms } => {
+                (token, Some(*deadline_ms))
+            }
+            Change::Release { token } => (token, None),
+        };
+        let Some(id) = self.waitlist.token_id(token) else { return };
+        self.waitlist.set_own_hold(queue, id, ends_ms);
+        // One request stands for its owner.
+        self.search_again.extend(self.waitlist.next_of_token(token, None));
     }
 
-    /// Whether something may be granted that a search for cycles takes for waiting.
+    /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
     fn has_queues_to_look_at(&self) -> bool {
-        (!self.dirty.is_empty() || !self.revisit.is_empty()) && !self.steps.is_multiple_of(AT_LEAST_EVERY)
+        let has_some = !self.dirty.is_empty() || !self.revisit.is_empty() || !self.granted_again.is_empty();
+        has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)
     }
 
     /// Others than before hold this lock, and it was not the manager who gave it to them.
-    fn holders_changed(&mut self, store: &mut impl LockStore, now: Timestamp, queue: QueueId) {
-        let Some(queue) = self.waitlist.queue(queue) else { return };
-        self.search_again.extend(queue.own_holds());
-        let Some(lock) = store.peek(queue.lock.as_ref()) else { return };
-        let waiting = self.waitlist.tokens_holding(lock, now.unix_ms());
-        self.search_again.extend(waiting.map(|(request, ..)| request));
+    fn holders_changed(&mut self, store: &mut impl LockStore, queue: QueueId) {
+        let Some(lock) = self.waitlist.lock_of(queue) else { return };
+        self.waitlist.note_holders(queue, store.peek(lock.clone().as_ref()));
+        self.holder_scans.push_back(HolderScan { queue, held_before: None, hold_now: HoldersSeen::None });
+    }
+
+    /// Goes on with the look at who held and who holds a lock that has come into other hands: those of them who wait
+    /// may now wait in a cycle.
+    fn look_at_next_holders(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+        let Some(scan) = self.holder_scans.front_mut() else { return false };
+        let Some(queue) = self.waitlist.queue(scan.queue) else {
+            self.holder_scans.pop_front();
+            return true;
+        };
+        for _ in 0..AT_LEAST_EVERY {
+            let Some(token) = queue.next_own_hold(scan.held_before) else { break };
+            scan.held_before = Some(token);
+            self.search_again.extend(queue.multi_edge_of(token).next());
+        }
+        let found = &mut self.search_again;
+        match store.peek(queue.lock.as_ref()) {
+            _ if queue.next_own_hold(scan.held_before).is_some() => return true,
+            Some(lock) => self.waitlist.tokens_holding(
+                lock,
+                now.unix_ms(),
+                &mut scan.hold_now,
+                AT_LEAST_EVERY,
+                |request, _| found.extend([request]),
+            ),
+            None => scan.hold_now = HoldersSeen::All,
+        }
+        if matches!(scan.hold_now, HoldersSeen::All) {
+            self.holder_scans.pop_front();
+        }
+        true
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
     /// waits for nobody there until that hold ends.
     pub(super) fn note_own_holds(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
-        let mut held = SmallVec::<[QueueId; 4]>::new();
-        let mut first_ends_ms = None;
-        for (at, queue) in waiter.queues.iter().enumerate() {
-            if let Ok(Some(own)) = hold_at(store, at, &waiter.token, now) {
-                held.push(*queue);
-                first_ends_ms =
-                    Some(first_ends_ms.map_or(own.deadline_ms, |ms: u64| ms.min(own.deadline_ms)));
-            }
+        let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
+        for (at, queue) in queues.iter().enumerate() {
+            let own = hold_at(store, at, &token, now).ok().flatten();
+            self.waitlist.set_own_hold(*queue, TokenId::of(&token), own.map(|own| own.deadline_ms));
         }
-        self.waitlist.set_own_holds(request, &held, first_ends_ms);
     }
 
     /// Looks whether the owner of a request waits by now in a cycle that no request closed: it has lost a lock
     /// that it waits for among others, or an older request of its own, behind which it waited for nobody, has
-    /// gone. The youngest request of such a cycle is refused.
+    /// gone. Or whether its request has closed one that was not found at once. The youngest request of such a cycle
+    /// is refused.
     fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
         if self.has_queues_to_look_at() {
-            return !self.search_again.is_empty();
+            return self.search.is_some() || !self.search_again.is_empty();
         }
-        let Some(request) = self.search_again.pop_first() else { return false };
-        let Some(waiter) = self.waitlist.get(request) else { return true };
+        let mut search = match self.search.take() {
+            Some(search) => search,
+            None => {
+                let Some(request) = self.search_again.pop_first() else { return false };
+                let Some(search) = Search::around(request, &self.waitlist) else { return true };
+                self.note_own_holds_of(store, now, request);
+                search
+            }
+        };
+        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
+        match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
+            deadlock::Outcome::NoCycle => {}
+            deadlock::Outcome::NotYet => self.search = Some(search),
+            deadlock::Outcome::Cycle(cycle) => {
+                self.counters.deadlocks += 1;
+                let youngest = cycle.youngest;
+                let error = LockError::Deadlock(cycle.into_steps());
+                self.finish(youngest, WaitResult::Failed(error));
+                // There may be another.
+                self.search_again.insert(search.first());
+            }
+        }
+        true
+    }
+
+    fn note_own_holds_of(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
+        let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let db = waiter.db;
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         store.open(db, &names);
         self.note_own_holds(store, now, request);
-        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        if let Some(cycle) = deadlock::around(request, &self.waitlist, store, now.unix_ms(), &has_ended) {
-            self.counters.deadlocks += 1;
-            self.finish(cycle.youngest, WaitResult::Failed(LockError::Deadlock(cycle.steps)));
-            // There may be another.
-            self.search_again.insert(request);
-        }
-        true
     }
 }

@@ -8,6 +8,17 @@ use super::request_set::RequestSet;
 use super::{NewWaiter, QueueId, Waiter, Waitlist};
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
 
+/// Names a channel while requests are answered there: where its bytes are, which they share. Who asks again on a
+/// channel of the same name after it was closed asks on another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ChannelId(usize);
+
+impl ChannelId {
+    pub(super) fn of(channel: &Rc<[u8]>) -> Self {
+        Self(Rc::as_ptr(channel).addr())
+    }
+}
+
 impl Waitlist {
     /// The name of a channel, as the others that are answered there share it.
     pub(super) fn channel(&self, name: &[u8]) -> Rc<[u8]> {
@@ -25,16 +36,16 @@ impl Waitlist {
     pub(super) fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
         self.bound.remove(&(waiter.client, request));
-        if let Some(requests) = self.channels.get_mut(channel)
-            && requests.remove(&request)
-        {
+        if let Some(requests) = self.unheard.get_mut(&ChannelId::of(channel)) {
+            requests.remove(&request);
+            if requests.is_empty() {
+                self.unheard.remove(&ChannelId::of(channel));
+            }
+        } else if let Some(requests) = self.channels.get_mut(channel) {
+            requests.remove(&request);
             if requests.is_empty() {
                 self.channels.remove(channel);
             }
-            return;
-        }
-        for requests in &mut self.unheard {
-            requests.remove(&request);
         }
     }
 
@@ -47,6 +58,7 @@ impl Waitlist {
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
+                && !self.is_withdrawn(*request)
                 && waiter.want == new.want
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
@@ -63,6 +75,7 @@ impl Waitlist {
 
     /// Gives a request that is answered on a channel what is new of it; its place it keeps.
     pub(crate) fn renew(&mut self, request: RequestId, new: &NewWaiter<'_>) {
+        self.set_caller(request, &new.caller);
         let Some(mut waiter) = self.waiters.remove(&request) else { return };
         self.unindex_channel(request, &waiter);
         if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, new.gives_up_ms) {
@@ -88,7 +101,9 @@ impl Waitlist {
 
     /// Nobody listens to this channel any more.
     pub(crate) fn close_channel(&mut self, channel: &[u8]) {
-        self.unheard.extend(self.channels.remove(channel));
+        if let Some((channel, requests)) = self.channels.remove_entry(channel) {
+            self.unheard.insert(ChannelId::of(&channel), requests);
+        }
     }
 
     /// Whether there are requests of channels that nobody listens to.
@@ -97,21 +112,14 @@ impl Waitlist {
     }
 
     /// The first request of a channel that nobody listens to.
-    pub(crate) fn first_unheard(&mut self) -> Option<RequestId> {
-        while let Some(requests) = self.unheard.front() {
-            if let Some(first) = requests.first() {
-                return Some(*first);
-            }
-            self.unheard.pop_front();
-        }
-        None
+    pub(crate) fn first_unheard(&self) -> Option<RequestId> {
+        self.unheard.values().next()?.first().copied()
     }
 
     /// Whether somebody listens to the channel of this request, as far as is known.
     pub(crate) fn is_heard(&self, waiter: &Waiter) -> bool {
-        waiter.channel.as_ref().is_none_or(|channel| {
-            self.channels.get_key_value(channel).is_some_and(|(present, _)| Rc::ptr_eq(present, channel))
-        })
+        let channel = waiter.channel.as_ref();
+        channel.is_none_or(|channel| !self.unheard.contains_key(&ChannelId::of(channel)))
     }
 
     /// The first request that ends with this connection and is answered on a channel.

@@ -35,9 +35,24 @@ impl Waitlist {
             self.queues.iter().map(|(id, queue)| (queue.lock.db, (queue.iter().min().unwrap(), *id)));
         assert_eq!(longest, oldest.collect());
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
-        let ends = self.own_hold_end_of.iter().map(|(id, at_ms)| (*at_ms, *id));
-        assert_eq!(self.own_hold_ends, ends.collect());
-        assert!(self.own_hold_end_of.keys().all(|request| self.waiters.contains_key(request)));
+        for (ends_ms, id, token) in &self.own_hold_ends {
+            let queue = &self.queues[id];
+            assert!(queue.has_multi_edge_of(*token) && queue.own_hold(*token) == Some(*ends_ms));
+        }
+        assert_eq!(self.own_hold_ends.len(), self.queues.values().map(|queue| queue.own_holds_len()).sum());
+        self.holders.check(self.queues.iter().map(|(id, queue)| (*id, &queue.noted_holders)));
+        let changed = self.queues.values().filter(|queue| queue.is_changed_outside).count();
+        assert_eq!(changed, self.changed_outside);
+        assert!(self.withdrawn.iter().all(|request| self.waiters.contains_key(request)));
+        let callers: BTreeSet<_> = self.waiters.values().map(|waiter| waiter.caller.clone()).collect();
+        assert_eq!(callers, self.callers);
+        let mut by_user = BTreeMap::new();
+        for (request, waiter) in &self.waiters {
+            if self.tokens[&waiter.token].len() > 1 && !self.withdrawn.contains(request) {
+                *by_user.entry((waiter.token_id(), waiter.caller.user.clone())).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(by_user, self.by_user);
         let heard = |waiter: &Waiter| waiter.channel.is_some() && self.is_heard(waiter);
         let on_channels: BTreeSet<_> =
             self.waiters.iter().filter(|(_, waiter)| heard(waiter)).map(|(id, _)| *id).collect();
@@ -45,7 +60,8 @@ impl Waitlist {
         assert!(self.channels.values().all(|requests| !requests.is_empty()));
         let unheard: BTreeSet<_> =
             self.waiters.iter().filter(|(_, waiter)| !self.is_heard(waiter)).map(|(id, _)| *id).collect();
-        assert_eq!(unheard, self.unheard.iter().flatten().copied().collect());
+        assert_eq!(unheard, self.unheard.values().flatten().copied().collect());
+        assert!(self.unheard.values().all(|requests| !requests.is_empty()));
         let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
         let bound = self.waiters.iter().filter(|(_, waiter)| is_bound(waiter));
         assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.client, *id)).collect());

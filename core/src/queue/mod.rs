@@ -17,23 +17,30 @@
 //! which grow by a node at a time: no request pays for the growth of a table. It decides nothing; `manager`
 //! does.
 
+mod callers;
 mod channels;
+mod holders;
 mod one_queue;
+mod own_holds;
 mod request_set;
 
 #[cfg(test)]
 mod invariants;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use crate::ids::{CallerId, ConnectionId, LockId, LockIdRef, RequestId};
-use crate::lock::Lock;
+use crate::clients::{Caller, UserName};
+use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
 use crate::mode::{Mode, Want};
 
+use callers::Count;
+use channels::ChannelId;
+use holders::HolderIndex;
 pub(crate) use one_queue::{Queue, QueueId, TokenId};
+pub(crate) use own_holds::HoldersSeen;
 use request_set::RequestSet;
 
 /// A request that waits.
@@ -55,8 +62,8 @@ pub struct Waiter {
     pub client: ConnectionId,
     /// Whether the hold shall end with that connection.
     pub is_ephemeral: bool,
-    /// What the caller knows its user and command by; see [`LockManager::set_caller`](crate::LockManager::set_caller).
-    pub caller: CallerId,
+    /// Who asked. All requests of a user by a command share it.
+    pub caller: Rc<Caller>,
     /// The channel on which it is answered, if not its client is.
     pub channel: Option<Rc<[u8]>>,
     /// What it is known by on the channel.
@@ -105,6 +112,7 @@ pub(crate) struct NewWaiter<'a> {
     pub(crate) tag: &'a [u8],
     pub(crate) arrived_ms: u64,
     pub(crate) gives_up_ms: Option<u64>,
+    pub(crate) caller: Caller,
 }
 
 /// Who waits for one lock, in short.
@@ -135,18 +143,27 @@ pub struct Waitlist {
     give_ups: BTreeSet<(u64, RequestId)>,
     /// On the wall clock.
     wakes: BTreeSet<(u64, QueueId)>,
-    /// When the first of the holds ends that the token of a request has on locks asked for, on the wall clock; of
-    /// those that were there when the request was looked at last.
-    own_hold_ends: BTreeSet<(u64, RequestId)>,
-    own_hold_end_of: BTreeMap<RequestId, u64>,
+    /// When the holds end that tokens have on locks for which they wait among others, on the wall clock; of those
+    /// that were there when a request was looked at last.
+    own_hold_ends: BTreeSet<(u64, QueueId, TokenId)>,
+    /// Who holds what is waited for.
+    holders: HolderIndex,
+    /// At how many queues something has happened outside of the manager that was not looked at yet.
+    changed_outside: usize,
     /// Each queue with the request that has waited there longest, by database.
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
     channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
     /// Those of channels that nobody listens to any more. Who asks again on a channel of that name is not among them.
-    unheard: VecDeque<BTreeSet<RequestId>>,
+    unheard: BTreeMap<ChannelId, BTreeSet<RequestId>>,
     /// Of all that are answered on channels, those that end with the connection that asked.
     bound: BTreeSet<(ConnectionId, RequestId)>,
+    /// Requests that were withdrawn and still stand in their queues.
+    withdrawn: BTreeSet<RequestId>,
+    /// Each user with each command, while any of its requests waits.
+    callers: BTreeSet<Rc<Caller>>,
+    /// Of tokens with several requests: how many of them each user has that were not withdrawn.
+    by_user: BTreeMap<(TokenId, UserName), usize>,
     drawn: u64,
 }
 
@@ -204,23 +221,8 @@ impl Waitlist {
         self.queues.get(&queue).map(|queue| &queue.lock)
     }
 
-    /// How many locks are waited for.
-    pub(crate) fn queues_len(&self) -> usize {
-        self.queues.len()
-    }
-
-    /// The locks that are waited for.
-    pub(crate) fn locks(&self) -> impl Iterator<Item = &LockId> {
-        self.queues.values().map(|queue| &queue.lock)
-    }
-
     pub(crate) fn front(&self, queue: QueueId) -> Option<RequestId> {
         self.queues.get(&queue).and_then(|queue| queue.front())
-    }
-
-    /// The databases where anybody waits.
-    pub(crate) fn databases(&self) -> impl Iterator<Item = i32> {
-        self.queue_ids.keys().copied()
     }
 
     /// The first queue of a database after this name, in the order of names.
@@ -228,6 +230,21 @@ impl Waitlist {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = self.queue_ids.get(&db)?.range::<[u8], _>((from, Bound::Unbounded));
         rest.next().map(|(name, queue)| (name.clone(), *queue))
+    }
+
+    /// The first queue of all after this name of this database.
+    pub(crate) fn next_queue_of_all(
+        &self,
+        after: Option<&(i32, Rc<[u8]>)>,
+    ) -> Option<(i32, Rc<[u8]>, QueueId)> {
+        if let Some((db, name)) = after
+            && let Some((name, queue)) = self.next_queue(*db, Some(name))
+        {
+            return Some((*db, name, queue));
+        }
+        let from = after.map_or(Bound::Unbounded, |(db, _)| Bound::Excluded(*db));
+        let db = *self.queue_ids.range((from, Bound::Unbounded)).next()?.0;
+        self.next_queue(db, None).map(|(name, queue)| (db, name, queue))
     }
 
     /// The first queue after this one, in the order in which they came into being.
@@ -272,7 +289,7 @@ impl Waitlist {
             limit: new.limit,
             client: new.client,
             is_ephemeral: new.is_ephemeral,
-            caller: 0,
+            caller: self.caller(&new.caller),
             channel: new.channel.map(|name| self.channel(name)),
             tag: new.tag.into(),
             arrived_ms: new.arrived_ms,
@@ -284,12 +301,18 @@ impl Waitlist {
         self.set_multi_edge(request, siblings_len > 1);
         if let (Some(first), 2) = (first, siblings_len) {
             self.set_multi_edge(first, true);
+            self.count_of_user(first, Count::Up);
+        }
+        if siblings_len > 1 {
+            self.count_of_user(request, Count::Up);
         }
         request
     }
 
     /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
+        self.withdraw(request);
+        self.withdrawn.remove(&request);
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
@@ -302,12 +325,11 @@ impl Waitlist {
                     self.longest.remove(&waiter.db);
                 }
             }
-            if queue.is_empty() {
+            let is_empty = queue.is_empty();
+            self.forget_own_hold(*id, waiter.token_id());
+            if is_empty {
                 self.remove_queue(*id);
             }
-        }
-        if let Some(at_ms) = self.own_hold_end_of.remove(&request) {
-            self.own_hold_ends.remove(&(at_ms, request));
         }
         self.unindex_channel(request, &waiter);
         if let Some(at_ms) = waiter.gives_up_ms {
@@ -317,16 +339,12 @@ impl Waitlist {
             if !siblings.remove(request) {
                 self.tokens.remove(&*waiter.token);
             } else if let (1, Some(last)) = (siblings.len(), siblings.first()) {
+                self.count_of_user(last, Count::Down);
                 self.set_multi_edge(last, false);
             }
         }
+        self.forget_caller(&waiter.caller);
         Some(waiter)
-    }
-
-    pub(crate) fn set_caller(&mut self, request: RequestId, caller: CallerId) {
-        if let Some(waiter) = self.waiters.get_mut(&request) {
-            waiter.caller = caller;
-        }
     }
 
     fn draw(&mut self) -> u64 {
@@ -346,6 +364,8 @@ impl Waitlist {
 
     fn remove_queue(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else { return };
+        self.holders.remove(id, &queue.noted_holders);
+        self.changed_outside -= usize::from(queue.is_changed_outside);
         if let Some(at_ms) = queue.wake_ms {
             self.wakes.remove(&(at_ms, id));
         }
@@ -381,8 +401,10 @@ impl Waitlist {
     /// Notes that something has happened to the key of this queue outside of the manager, or that it was looked
     /// at. Whether it was noted before.
     pub(crate) fn set_changed_outside(&mut self, id: QueueId, is_changed: bool) -> bool {
-        let queue = self.queues.get_mut(&id);
-        queue.is_some_and(|queue| std::mem::replace(&mut queue.is_changed_outside, is_changed))
+        let Some(queue) = self.queues.get_mut(&id) else { return false };
+        let was_changed = std::mem::replace(&mut queue.is_changed_outside, is_changed);
+        self.changed_outside = self.changed_outside + usize::from(is_changed) - usize::from(was_changed);
+        was_changed
     }
 
     /// When the passing of time may next let somebody in, in Unix milliseconds.
@@ -411,40 +433,6 @@ impl Waitlist {
         self.give_ups.first().filter(|(at_ms, _)| *at_ms <= now_monotonic_ms).map(|(_, request)| *request)
     }
 
-    /// Says on which of the locks asked for the token of this request has a hold, and when the first of these
-    /// ends, in Unix milliseconds.
-    pub(crate) fn set_own_holds(&mut self, request: RequestId, held: &[QueueId], first_ends_ms: Option<u64>) {
-        let Some(waiter) = self.waiters.get(&request) else { return };
-        if let Some(old_ms) = self.own_hold_end_of.remove(&request) {
-            self.own_hold_ends.remove(&(old_ms, request));
-        }
-        if let Some(new_ms) = first_ends_ms {
-            self.own_hold_ends.insert((new_ms, request));
-            self.own_hold_end_of.insert(request, new_ms);
-        }
-        for id in &waiter.queues {
-            if let Some(queue) = self.queues.get_mut(id) {
-                queue.set_own_hold(request, held.contains(id));
-            }
-        }
-    }
-
-    /// When the next of these holds ends, in Unix milliseconds.
-    pub(crate) fn next_own_hold_end_ms(&self) -> Option<u64> {
-        self.own_hold_ends.first().map(|(at_ms, _)| *at_ms)
-    }
-
-    /// A request for which such a hold has ended.
-    pub(crate) fn pop_own_hold_end(&mut self, now_unix_ms: u64) -> Option<RequestId> {
-        let (at_ms, request) = *self.own_hold_ends.first()?;
-        if at_ms > now_unix_ms {
-            return None;
-        }
-        self.own_hold_ends.pop_first();
-        self.own_hold_end_of.remove(&request);
-        Some(request)
-    }
-
     /// The queues of this database, the one with the longest wait first.
     pub fn queues_by_longest_wait(&self, db: i32) -> impl Iterator<Item = QueueSummary<'_>> {
         let of_db = self.longest.get(&db).into_iter().flatten();
@@ -460,19 +448,34 @@ impl Waitlist {
         })
     }
 
-    /// The requests of a token that stand in one of these queues at least.
-    pub(crate) fn siblings_in(&self, queues: &[QueueId], token: &[u8]) -> BTreeSet<RequestId> {
-        let stands_there =
-            |request: &RequestId| self.waiters[request].queues.iter().any(|queue| queues.contains(queue));
-        match self.tokens.get_key_value(token) {
-            None => BTreeSet::new(),
-            Some((_, RequestSet::One(only))) => Some(*only).filter(stands_there).into_iter().collect(),
+    /// The first request of this token after `after` that stands in this queue.
+    pub(crate) fn next_of_token_at(
+        &self,
+        id: QueueId,
+        token: &[u8],
+        after: Option<RequestId>,
+    ) -> Option<RequestId> {
+        let (token, requests) = self.tokens.get_key_value(token)?;
+        match requests {
+            RequestSet::One(only) => Some(*only)
+                .filter(|only| after.is_none_or(|after| after < *only))
+                .filter(|only| self.waiters[only].queues.contains(&id)),
             // Where a token has several requests, each is found in each of its queues.
-            Some((token, RequestSet::Many(_))) => {
-                let queues = queues.iter().filter_map(|queue| self.queues.get(queue));
-                queues.flat_map(|queue| queue.multi_edge_of(TokenId::of(token))).collect()
+            RequestSet::Many(_) => {
+                let queue = self.queues.get(&id)?;
+                queue.multi_edge_after(TokenId::of(token), after)
             }
         }
+    }
+
+    /// The first request of this token after `after`, wherever it stands.
+    pub(crate) fn next_of_token(&self, token: &[u8], after: Option<RequestId>) -> Option<RequestId> {
+        self.tokens.get(token)?.next(after)
+    }
+
+    /// Whether this token has several requests.
+    pub(crate) fn has_several(&self, token: &[u8]) -> bool {
+        matches!(self.tokens.get(token), Some(RequestSet::Many(_)))
     }
 
     /// The requests of a token, the oldest first.
@@ -489,28 +492,6 @@ impl Waitlist {
         self.tokens.get_key_value(token).map(|(token, _)| TokenId::of(token))
     }
 
-    // What the search for deadlocks asks.
-
-    /// The tokens that wait, for whatever, and have a hold on this lock, each with a request of its and the fence
-    /// of its hold. Goes through the holders or the tokens, whichever are fewer.
-    pub(crate) fn tokens_holding<'a>(
-        &'a self,
-        lock: &'a Lock,
-        now_unix_ms: u64,
-    ) -> impl Iterator<Item = (RequestId, TokenId, u64)> + 'a {
-        let go_by_holders = lock.len() <= self.tokens.len();
-        let holders = go_by_holders.then(|| lock.holders_unordered()).into_iter().flatten();
-        let tokens = (!go_by_holders).then_some(&self.tokens).into_iter().flatten();
-        let by_holder = holders.filter(move |holder| holder.is_live(now_unix_ms)).filter_map(|holder| {
-            let (token, requests) = self.tokens.get_key_value(&*holder.token)?;
-            Some((requests.first()?, TokenId::of(token), holder.fence))
-        });
-        let by_token = tokens.filter_map(move |(token, requests)| {
-            Some((requests.first()?, TokenId::of(token), lock.holder(token, now_unix_ms)?.fence))
-        });
-        by_holder.chain(by_token)
-    }
-
     pub(crate) fn queue(&self, queue: QueueId) -> Option<&Queue> {
         self.queues.get(&queue).map(|queue| &**queue)
     }
@@ -518,11 +499,14 @@ impl Waitlist {
     /// Marks a request, in each of its queues, as leading out of them or not.
     fn set_multi_edge(&mut self, request: RequestId, has_siblings: bool) {
         let Some(waiter) = self.waiters.get(&request) else { return };
-        let is_multi_edge = has_siblings || waiter.is_for_many();
+        let (is_multi_edge, token) = (has_siblings || waiter.is_for_many(), waiter.token_id());
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
-                queue.set_multi_edge(request, waiter.token_id(), is_multi_edge);
+                queue.set_multi_edge(request, token, is_multi_edge);
             }
+        }
+        if let ([only], false) = (&*waiter.queues, is_multi_edge) {
+            self.forget_own_hold(*only, token);
         }
     }
 }

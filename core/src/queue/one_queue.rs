@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
+use std::ops::Bound;
 use std::rc::Rc;
 
+use super::holders::NotedHolders;
 use crate::ids::{LockId, RequestId};
 use crate::mode::{Mode, Want};
 
@@ -11,12 +13,19 @@ use crate::mode::{Mode, Want};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct QueueId(pub(super) u64);
 
+impl QueueId {
+    /// Before every number that is given.
+    pub(super) const FIRST: Self = Self(0);
+    /// After every number that is given.
+    pub(super) const LAST: Self = Self(u64::MAX);
+}
+
 /// Names a token while it waits: where its bytes are, which all its requests share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TokenId(usize);
 
 impl TokenId {
-    pub(super) fn of(token: &Rc<[u8]>) -> Self {
+    pub(crate) fn of(token: &Rc<[u8]>) -> Self {
         Self(Rc::as_ptr(token).addr())
     }
 }
@@ -36,8 +45,11 @@ pub(crate) struct Queue {
     multi_edge: BTreeMap<RequestId, TokenId>,
     /// The same by token.
     multi_edge_by_token: BTreeSet<(TokenId, RequestId)>,
-    /// Those whose token has a hold on this lock; for requests for several locks only.
-    own_holds: BTreeSet<RequestId>,
+    /// The multi-edge tokens that have a hold on this lock, as far as was seen, and when it ends, in Unix
+    /// milliseconds.
+    own_holds: BTreeMap<TokenId, u64>,
+    /// The hashes of the tokens that hold this lock, where they are few; see `holders`.
+    pub(super) noted_holders: NotedHolders,
     /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
     pub(super) wake_ms: Option<u64>,
     /// Whether something has changed since the first in the queue was looked at.
@@ -55,7 +67,8 @@ impl Queue {
             readers: BTreeSet::new(),
             multi_edge: BTreeMap::new(),
             multi_edge_by_token: BTreeSet::new(),
-            own_holds: BTreeSet::new(),
+            own_holds: BTreeMap::new(),
+            noted_holders: NotedHolders::default(),
             wake_ms: None,
             is_dirty: false,
             is_changed_outside: false,
@@ -84,7 +97,7 @@ impl Queue {
         self.writers.first().into_iter().chain(self.readers.first()).min().copied()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.upgrades.len() + self.writers.len() + self.readers.len()
     }
 
@@ -100,7 +113,6 @@ impl Queue {
         self.upgrades.remove(&request);
         self.writers.remove(&request);
         self.readers.remove(&request);
-        self.own_holds.remove(&request);
         self.set_multi_edge(request, token, false);
     }
 
@@ -122,17 +134,18 @@ impl Queue {
         self.upgrades.first().copied().into_iter().chain(self.first_arrival()).min()
     }
 
-    pub(super) fn set_own_hold(&mut self, request: RequestId, has_hold: bool) {
-        if has_hold {
-            self.own_holds.insert(request);
-        } else {
-            self.own_holds.remove(&request);
+    /// Notes until when this token has a hold on the lock, or that it has none. What was noted before.
+    pub(super) fn set_own_hold(&mut self, token: TokenId, ends_ms: Option<u64>) -> Option<u64> {
+        match ends_ms {
+            Some(ends_ms) => self.own_holds.insert(token, ends_ms),
+            None => self.own_holds.remove(&token),
         }
     }
 
-    /// The requests whose token had a hold on this lock when they were looked at last.
-    pub(crate) fn own_holds(&self) -> impl Iterator<Item = RequestId> {
-        self.own_holds.iter().copied()
+    /// The first token after this one that was seen to have a hold on this lock while it waits here.
+    pub(crate) fn next_own_hold(&self, after: Option<TokenId>) -> Option<TokenId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.own_holds.range((from, Bound::Unbounded)).next().map(|(token, _)| *token)
     }
 
     /// Whether anybody leads out of this queue.
@@ -144,6 +157,27 @@ impl Queue {
     pub(crate) fn multi_edge_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
         let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
         self.multi_edge_by_token.range(all).map(|(_, request)| *request)
+    }
+
+    /// The first multi-edge request of this token after that one.
+    pub(crate) fn multi_edge_after(&self, token: TokenId, after: Option<RequestId>) -> Option<RequestId> {
+        let from = after.map_or(RequestId::FIRST, RequestId::next);
+        let mut rest = self.multi_edge_by_token.range((token, from)..=(token, RequestId::LAST));
+        rest.next().map(|(_, request)| *request)
+    }
+
+    pub(crate) fn has_multi_edge_of(&self, token: TokenId) -> bool {
+        self.multi_edge_after(token, None).is_some()
+    }
+
+    /// Whether another multi-edge request of this token is served before this one of its.
+    pub(crate) fn has_own_ahead(&self, token: TokenId, request: RequestId) -> bool {
+        let upgrade = self.upgrades.first().filter(|first| self.multi_edge.get(first) == Some(&token));
+        if self.upgrades.contains(&request) {
+            upgrade.is_some_and(|first| *first < request)
+        } else {
+            upgrade.is_some() || self.multi_edge_of(token).next().is_some_and(|first| first < request)
+        }
     }
 
     /// Whether `first`, which stands here, is served before `second`, which stands here too.
@@ -173,9 +207,9 @@ impl Queue {
         self.writers.range(..request).next_back().copied()
     }
 
-    /// The multi-edge ones among the upgrades.
-    pub(crate) fn multi_edge_upgrades(&self) -> impl Iterator<Item = (RequestId, TokenId)> {
-        self.upgrades.iter().filter_map(|request| Some((*request, *self.multi_edge.get(request)?)))
+    /// A multi-edge one among the upgrades, which stands for all: they are of one token.
+    pub(crate) fn multi_edge_upgrade(&self) -> Option<RequestId> {
+        self.upgrades.first().filter(|request| self.multi_edge.contains_key(request)).copied()
     }
 
     /// The multi-edge requests, other than upgrades, that came from `from` to before `to`; the last first.
@@ -183,8 +217,18 @@ impl Queue {
         &self,
         from: RequestId,
         to: RequestId,
-    ) -> impl Iterator<Item = (RequestId, TokenId)> {
+    ) -> impl Iterator<Item = RequestId> {
         let between = self.multi_edge.range(from..to).rev();
-        between.filter(|(request, _)| !self.upgrades.contains(request)).map(|(id, token)| (*id, *token))
+        between.map(|(request, _)| *request).filter(|request| !self.upgrades.contains(request))
+    }
+
+    #[cfg(test)]
+    pub(super) fn own_hold(&self, token: TokenId) -> Option<u64> {
+        self.own_holds.get(&token).copied()
+    }
+
+    #[cfg(test)]
+    pub(super) fn own_holds_len(&self) -> usize {
+        self.own_holds.len()
     }
 }

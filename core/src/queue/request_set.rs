@@ -25,6 +25,15 @@ impl RequestSet {
         self.iter().next()
     }
 
+    /// The first one after `after`.
+    pub(super) fn next(&self, after: Option<RequestId>) -> Option<RequestId> {
+        let from = after.map_or(RequestId::FIRST, RequestId::next);
+        match self {
+            Self::One(one) => Some(*one).filter(|one| *one >= from),
+            Self::Many(many) => many.range(from..).next().copied(),
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn contains(&self, request: RequestId) -> bool {
         match self {

@@ -7,11 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::memory_store::MemoryStore;
 use super::random::Random;
 use super::scene::{TestClients, channel};
+use crate::clients::Caller;
 use crate::error::LockError;
 use crate::ids::{ConnectionId, LockId, LockIdRef, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::{Holder, Lock};
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, ReplyTo, WaitPolicy};
+use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, ReplyTo, WaitPolicy, WhoAsks};
 use crate::mode::{Mode, Want};
 use crate::time::Timestamp;
 
@@ -84,7 +85,12 @@ pub(super) struct Asked {
     /// On which it is answered, if its client is not.
     pub(super) channel: Option<u32>,
     pub(super) tag: Vec<u8>,
+    /// Who asks.
+    pub(super) user: usize,
 }
+
+/// The users of a history.
+pub(super) const USERS: [&str; 3] = ["ann", "bob", "eve"];
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -212,6 +218,8 @@ impl World {
             Op::Ask(asked) => {
                 let names = words_of(&asked.names);
                 let channel = asked.channel.map(channel);
+                let user = USERS[asked.user].as_bytes();
+                let caller = || Caller { user: Some(user.into()), ..Caller::default() };
                 let asked = AcquireRequest {
                     db: db_of(&asked.names),
                     names: &names,
@@ -226,6 +234,7 @@ impl World {
                     reply_to: channel
                         .as_deref()
                         .map_or(ReplyTo::Client, |channel| ReplyTo::Channel { channel, tag: &asked.tag }),
+                    caller: WhoAsks(&caller),
                 };
                 manager.acquire(store, now, &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
@@ -385,6 +394,7 @@ impl Habits {
             connection: is_ephemeral.then(|| random.pick(connections)),
             channel: random.chance(self.percent_channels).then(|| random.pick(channels)),
             tag: vec![b't', random.below(256) as u8],
+            user: if random.chance(80) { 0 } else { random.below(USERS.len()) },
         }
     }
 

@@ -53,12 +53,23 @@ pub(super) struct Request {
     pub(super) id: RequestId,
     pub(super) asked: Asked,
     gives_up_ms: Option<u64>,
-    is_withdrawn: bool,
+    pub(super) is_withdrawn: bool,
 }
 
 impl Request {
     fn is_over(&self, now: Timestamp) -> bool {
         self.is_withdrawn || self.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms())
+    }
+}
+
+impl Request {
+    /// Whether this is the same one again.
+    fn is_renewed_by(&self, asked: &Asked) -> bool {
+        let (own, names) =
+            (&self.asked, |asked: &Asked| asked.names.iter().copied().collect::<BTreeSet<usize>>());
+        let are_on_channels = own.channel.is_some() && asked.channel.is_some();
+        let is_same = own.token == asked.token && own.want == asked.want && names(own) == names(asked);
+        is_same && are_on_channels && !self.is_withdrawn
     }
 }
 
@@ -94,6 +105,8 @@ pub(super) struct NaiveServer {
     pub(super) deaf: BTreeSet<u32>,
     /// Tokens whose users have no permission.
     pub(super) denied: BTreeSet<usize>,
+    /// How many requests of one token a user may have waiting.
+    pub(super) requests_of_token: usize,
 }
 
 impl NaiveServer {
@@ -175,13 +188,31 @@ impl NaiveServer {
         self.end_closed(&asked.names, asked.token, now);
         match self.look(asked, None, now) {
             Look::Impossible(error, _) => Verdict::Error(error),
-            Look::Blocked if asked.wait != WaitPolicy::NoWait => Verdict::Waits,
+            Look::Blocked if asked.wait != WaitPolicy::NoWait => match self.requests_of_token {
+                most if self.waiting_of(asked) >= most && !self.is_renewed_by_its_user(asked) => {
+                    Verdict::Error(LockError::TokenQueueFull(most))
+                }
+                _ => Verdict::Waits,
+            },
             Look::Blocked if now.monotonic_ms() < self.grace_until_ms => {
                 Verdict::Error(LockError::Grace(self.grace_until_ms - now.monotonic_ms()))
             }
             Look::Blocked => Verdict::Refused,
             Look::Clear(same) => self.give(now, asked, same).map_or_else(Verdict::Error, Verdict::Granted),
         }
+    }
+
+    /// How many requests the user who asks has waiting with this token.
+    fn waiting_of(&self, asked: &Asked) -> usize {
+        let waiting = self.waiting.iter().filter(|request| !request.is_withdrawn);
+        waiting
+            .filter(|request| (request.asked.token, request.asked.user) == (asked.token, asked.user))
+            .count()
+    }
+
+    fn is_renewed_by_its_user(&self, asked: &Asked) -> bool {
+        let same = self.waiting.iter().find(|request| request.is_renewed_by(asked));
+        same.is_some_and(|same| same.asked.user == asked.user)
     }
 
     fn give(&mut self, now: Timestamp, asked: &Asked, same: Option<u64>) -> Result<u64, LockError> {
@@ -297,13 +328,7 @@ impl NaiveServer {
 
     /// The same request as one that waits and is answered on a channel: which one. It has what is new.
     pub(super) fn renew(&mut self, asked: &Asked, now: Timestamp) -> Option<RequestId> {
-        asked.channel?;
-        let names = |asked: &Asked| asked.names.iter().copied().collect::<BTreeSet<usize>>();
-        let same = self.waiting.iter_mut().find(|request| {
-            let own = &request.asked;
-            let is_same = own.token == asked.token && own.want == asked.want && names(own) == names(asked);
-            is_same && own.channel.is_some()
-        })?;
+        let same = self.waiting.iter_mut().find(|request| request.is_renewed_by(asked))?;
         // It stands in the order of names in which it was asked for first.
         same.asked = Asked { names: same.asked.names.clone(), ..asked.clone() };
         same.gives_up_ms = gives_up_ms(asked, now);
@@ -328,8 +353,9 @@ impl NaiveServer {
     }
 
     pub(super) fn withdraw(&mut self, name: usize, token: usize) -> usize {
-        let fits =
-            |request: &&mut Request| request.asked.token == token && request.asked.names.contains(&name);
+        let fits = |request: &&mut Request| {
+            request.asked.token == token && request.asked.names.contains(&name) && !request.is_withdrawn
+        };
         let withdrawn = self.waiting.iter_mut().filter(fits);
         withdrawn.map(|request| request.is_withdrawn = true).count()
     }

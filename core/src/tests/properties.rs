@@ -106,7 +106,12 @@ impl SideBySide<'_> {
                         let id = if let Reply::Waiting(id) = reply { id } else { RequestId::LAST };
                         model.enqueue(id, asked, now);
                         self.tally.waits += 1;
-                        let steps = WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply);
+                        // While some that were withdrawn have not left, a cycle is looked for later.
+                        let is_late = model.waiting.iter().any(|request| request.is_withdrawn);
+                        let steps = match reply {
+                            Reply::Waiting(_) if is_late => 0,
+                            _ => WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply),
+                        };
                         if steps > 0 {
                             model.forget(id);
                             self.tally.deadlocks += 1;
@@ -304,7 +309,10 @@ fn play(seed: u64, telling: Telling, tally: &mut Tally, all_wait: bool) {
         let names = 2 + random.below(5);
         habits = Habits { names, databases: 1, percent_waiting: 100, percent_strange, ..habits };
     }
-    let (world, model) = (World::new(), NaiveServer::new());
+    let (mut world, mut model) = (World::new(), NaiveServer::new());
+    model.requests_of_token = random.pick(&[2, 3, usize::MAX]);
+    world.manager.max_requests_of_token = model.requests_of_token;
+    world.manager.left_at_once = random.pick(&[0, 1, 256]);
     let connections = [1, 2, 3, 4];
     let channels = [1, 2, 3];
     let mut both =
@@ -357,7 +365,7 @@ fn no_cycle_stands_where_all_wait() {
     let mut tally = Tally::default();
     with_seeds(0..1_500, |seed, telling| play(seed, telling, &mut tally, true));
     let Tally { waits, deadlocks, late_deadlocks, longest_cycle, .. } = tally;
-    assert!(late_deadlocks > 30, "{late_deadlocks} late");
+    assert!(late_deadlocks > 15, "{late_deadlocks} late");
     assert!(waits > 5_000 && deadlocks > 300, "{deadlocks} of {waits}");
     assert!(longest_cycle >= 3, "the longest cycle had {longest_cycle} steps");
 }

@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use super::memory_store::{MemoryStore, id};
-use crate::clients::{Clients, NotGranted};
+use crate::clients::{Caller, Clients, NotGranted};
 use crate::error::LockError;
 use crate::ids::{LockId, RequestId};
 use crate::lock::Holder;
-use crate::manager::{AcquireOutcome, AcquireRequest, Answer, LockManager, ReplyTo, WaitPolicy, WaitResult};
+use crate::manager::{
+    AcquireOutcome, AcquireRequest, Answer, LockManager, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
+};
 use crate::mode::{Mode, Want};
 use crate::queue::Waiter;
 use crate::time::Timestamp;
@@ -25,6 +27,9 @@ const MONOTONIC_AHEAD_MS: u64 = 10_000_000;
 pub(super) const WRITE: Want = Want::Hold(Mode::Write);
 pub(super) const READ: Want = Want::Hold(Mode::Read);
 pub(super) const UPGRADE: Want = Want::Upgrade;
+
+/// A caller of no name.
+pub(super) const NOBODY: WhoAsks<'static> = WhoAsks(&Caller::default);
 
 /// A moment that is so many milliseconds after the start of both clocks.
 pub(super) fn ms(ms: u64) -> Timestamp {
@@ -81,6 +86,7 @@ pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) ->
         client: 0,
         is_ephemeral: false,
         reply_to: ReplyTo::Client,
+        caller: NOBODY,
     }
 }
 

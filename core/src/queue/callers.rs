@@ -1,0 +1,108 @@
+//! Who asks, and how many requests of one token each user has.
+
+use std::rc::Rc;
+
+use super::request_set::RequestSet;
+use super::{TokenId, Waitlist};
+use crate::clients::{Caller, UserName};
+use crate::ids::RequestId;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    Up,
+    Down,
+}
+
+impl Waitlist {
+    /// A user with a command, as the other requests share it.
+    pub(super) fn caller(&mut self, caller: &Caller) -> Rc<Caller> {
+        match self.callers.get(caller) {
+            Some(known) => known.clone(),
+            None => {
+                let new = Rc::new(caller.clone());
+                self.callers.insert(new.clone());
+                new
+            }
+        }
+    }
+
+    /// Another caller has asked for the same again.
+    pub(super) fn set_caller(&mut self, request: RequestId, caller: &Caller) {
+        let caller = self.caller(caller);
+        let Some(token) = self.waiters.get(&request).map(|waiter| waiter.token.clone()) else { return };
+        let has_several = self.has_several(&token);
+        if has_several {
+            self.count_of_user(request, Count::Down);
+        }
+        if let Some(waiter) = self.waiters.get_mut(&request) {
+            let earlier = std::mem::replace(&mut waiter.caller, caller);
+            self.forget_caller(&earlier);
+        }
+        if has_several {
+            self.count_of_user(request, Count::Up);
+        }
+    }
+
+    /// A request of this caller has gone, or has another one now.
+    pub(super) fn forget_caller(&mut self, caller: &Rc<Caller>) {
+        // One for the table, and one for whoever calls this.
+        if Rc::strong_count(caller) <= 2 {
+            self.callers.remove(caller);
+        }
+    }
+
+    /// How many users, each with each command, have requests.
+    #[must_use]
+    pub fn callers_len(&self) -> usize {
+        self.callers.len()
+    }
+
+    /// How many requests of this token wait that this user has asked for and that were not withdrawn.
+    pub(crate) fn len_of_user(&self, token: &[u8], user: &UserName) -> usize {
+        match self.tokens.get_key_value(token) {
+            None => 0,
+            Some((_, RequestSet::One(only))) => {
+                let is_theirs = self.waiters[only].caller.user == *user && !self.is_withdrawn(*only);
+                usize::from(is_theirs)
+            }
+            Some((token, RequestSet::Many(_))) => {
+                self.by_user.get(&(TokenId::of(token), user.clone())).copied().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Counts a request of a token that has several, if it was not withdrawn.
+    pub(super) fn count_of_user(&mut self, request: RequestId, count: Count) {
+        let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_withdrawn(request)) else { return };
+        let key = (waiter.token_id(), waiter.caller.user.clone());
+        let number = self.by_user.entry(key.clone()).or_default();
+        match count {
+            Count::Up => *number += 1,
+            Count::Down => *number -= 1,
+        }
+        if *number == 0 {
+            self.by_user.remove(&key);
+        }
+    }
+
+    /// From now on this request is as good as gone: it is not granted, nobody waits for it, and it is not counted. It
+    /// stands in its queues until it is removed. False if it does not wait or was withdrawn before.
+    pub(crate) fn withdraw(&mut self, request: RequestId) -> bool {
+        let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_withdrawn(request)) else {
+            return false;
+        };
+        if self.has_several(&waiter.token) {
+            self.count_of_user(request, Count::Down);
+        }
+        self.withdrawn.insert(request)
+    }
+
+    pub(crate) fn is_withdrawn(&self, request: RequestId) -> bool {
+        self.withdrawn.contains(&request)
+    }
+
+    /// The first request that was withdrawn and still stands in its queues.
+    pub(crate) fn first_withdrawn(&self) -> Option<RequestId> {
+        self.withdrawn.first().copied()
+    }
+}

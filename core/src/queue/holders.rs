@@ -1,0 +1,121 @@
+//! Which tokens hold a lock that somebody waits for.
+//!
+//! It is asked before any search for a deadlock: nobody waits for an owner that holds no such lock and does
+//! not wait elsewhere itself, so its request closes no cycle, however large the crowd.
+//!
+//! Tokens are noted by their hashes, for locks with few holders. Locks with more are looked at one by one, as
+//! long as they are few. So the answer may be yes where it is no (two tokens with one hash, a hold that has
+//! ended): then a search is made for nothing. It is never no where it is yes, but while something has happened
+//! to a key outside of the manager that was not looked at yet, and then it is yes for everybody.
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+
+use hashbrown::DefaultHashBuilder;
+use smallvec::SmallVec;
+
+use super::{QueueId, Waitlist};
+use crate::ids::LockId;
+use crate::lock::Lock;
+
+/// Of a lock with more holders none is noted.
+const FEW_HOLDERS: usize = 16;
+
+/// So many locks with more holders are looked at, at most.
+const LOOKED_AT: usize = 16;
+
+/// What is noted of one lock's holders.
+#[derive(Debug)]
+pub(super) enum NotedHolders {
+    /// The hashes of their tokens.
+    Few(SmallVec<[u64; 1]>),
+    /// There are more than a few.
+    Many,
+}
+
+impl Default for NotedHolders {
+    fn default() -> Self {
+        Self::Few(SmallVec::new())
+    }
+}
+
+/// The same by token, for all locks that are waited for.
+#[derive(Debug, Default)]
+pub(super) struct HolderIndex {
+    by_hash: BTreeSet<(u64, QueueId)>,
+    crowded: BTreeSet<QueueId>,
+    hasher: DefaultHashBuilder,
+}
+
+impl HolderIndex {
+    fn add(&mut self, queue: QueueId, noted: &NotedHolders) {
+        match noted {
+            NotedHolders::Few(hashes) => self.by_hash.extend(hashes.iter().map(|hash| (*hash, queue))),
+            NotedHolders::Many => self.crowded.extend([queue]),
+        }
+    }
+
+    pub(super) fn remove(&mut self, queue: QueueId, noted: &NotedHolders) {
+        match noted {
+            NotedHolders::Few(hashes) => {
+                for hash in hashes {
+                    self.by_hash.remove(&(*hash, queue));
+                }
+            }
+            NotedHolders::Many => {
+                self.crowded.remove(&queue);
+            }
+        }
+    }
+
+    /// Checks that it is what is noted at the queues.
+    #[cfg(test)]
+    pub(super) fn check<'q>(&self, noted: impl Iterator<Item = (QueueId, &'q NotedHolders)>) {
+        let mut again = Self::default();
+        noted.for_each(|(queue, noted)| again.add(queue, noted));
+        assert_eq!((&again.by_hash, &again.crowded), (&self.by_hash, &self.crowded));
+    }
+}
+
+impl Waitlist {
+    /// Notes who holds the lock of this queue now.
+    pub(crate) fn note_holders(&mut self, id: QueueId, lock: Option<&Lock>) {
+        let Some(queue) = self.queues.get_mut(&id) else { return };
+        let is_as_noted = match (&queue.noted_holders, lock) {
+            (NotedHolders::Many, Some(lock)) => lock.len() > FEW_HOLDERS,
+            (NotedHolders::Few(noted), None) => noted.is_empty(),
+            _ => false,
+        };
+        if is_as_noted {
+            return;
+        }
+        let noted = match lock {
+            Some(lock) if lock.len() > FEW_HOLDERS => NotedHolders::Many,
+            lock => {
+                let holders = lock.into_iter().flat_map(Lock::holders_unordered);
+                NotedHolders::Few(
+                    holders.map(|holder| self.holders.hasher.hash_one(&*holder.token)).collect(),
+                )
+            }
+        };
+        self.holders.remove(id, &queue.noted_holders);
+        self.holders.add(id, &noted);
+        queue.noted_holders = noted;
+    }
+
+    /// Whether this token may hold a lock that is waited for. `holds` is asked for some locks with many
+    /// holders.
+    pub(crate) fn may_hold_what_is_waited_for(
+        &self,
+        token: &[u8],
+        mut holds: impl FnMut(&LockId) -> bool,
+    ) -> bool {
+        let hash = self.holders.hasher.hash_one(token);
+        let mut noted = self.holders.by_hash.range((hash, QueueId::FIRST)..=(hash, QueueId::LAST));
+        let crowded = &self.holders.crowded;
+        self.changed_outside > 0
+            || noted.next().is_some()
+            || crowded.len() > LOOKED_AT
+            || crowded.iter().any(|queue| self.lock_of(*queue).is_some_and(&mut holds))
+    }
+}

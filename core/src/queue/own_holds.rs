@@ -1,0 +1,118 @@
+//! Holds of those who wait: what a token holds of that for which it waits among others, and which tokens that
+//! wait hold a lock. The search for deadlocks asks.
+
+use std::ops::Bound;
+use std::rc::Rc;
+
+use super::{QueueId, TokenId, Waitlist};
+use crate::ids::RequestId;
+use crate::lock::Lock;
+
+/// How far a look at the tokens that wait and hold a lock has come.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum HoldersSeen {
+    #[default]
+    None,
+    /// It goes through the holders; those up to this fence were looked at.
+    UpToFence(u64),
+    /// It goes through the tokens that wait; those up to this one were looked at.
+    UpToToken(Rc<[u8]>),
+    All,
+}
+
+impl Waitlist {
+    /// Notes until when this token, which waits at this queue among others, has a hold on its lock, in Unix
+    /// milliseconds. Then it waits for nobody there until that hold ends.
+    pub(crate) fn set_own_hold(&mut self, id: QueueId, token: TokenId, ends_ms: Option<u64>) {
+        let Some(queue) = self.queues.get_mut(&id).filter(|queue| queue.has_multi_edge_of(token)) else {
+            return;
+        };
+        let noted_ms = queue.set_own_hold(token, ends_ms);
+        if noted_ms != ends_ms {
+            if let Some(noted_ms) = noted_ms {
+                self.own_hold_ends.remove(&(noted_ms, id, token));
+            }
+            self.own_hold_ends.extend(ends_ms.map(|ends_ms| (ends_ms, id, token)));
+        }
+    }
+
+    /// Forgets the hold of a token that has no multi-edge request at this queue any more.
+    pub(super) fn forget_own_hold(&mut self, id: QueueId, token: TokenId) {
+        if let Some(queue) = self.queues.get_mut(&id)
+            && !queue.has_multi_edge_of(token)
+            && let Some(noted_ms) = queue.set_own_hold(token, None)
+        {
+            self.own_hold_ends.remove(&(noted_ms, id, token));
+        }
+    }
+
+    /// When the next of these holds ends, in Unix milliseconds.
+    pub(crate) fn next_own_hold_end_ms(&self) -> Option<u64> {
+        self.own_hold_ends.first().map(|(ends_ms, ..)| *ends_ms)
+    }
+
+    /// A request of a token for which such a hold has ended.
+    pub(crate) fn pop_own_hold_end(&mut self, now_unix_ms: u64) -> Option<RequestId> {
+        let (ends_ms, id, token) = *self.own_hold_ends.first()?;
+        if ends_ms > now_unix_ms {
+            return None;
+        }
+        self.own_hold_ends.pop_first();
+        let queue = self.queues.get_mut(&id)?;
+        queue.set_own_hold(token, None);
+        queue.multi_edge_of(token).next()
+    }
+
+    /// Goes on with a look at the tokens that wait, for whatever, and have a hold on this lock: through the holders
+    /// or through the tokens, whichever are fewer, and through `most` of them at most. `found` is given a request of
+    /// the token, and the fence of its hold.
+    pub(crate) fn tokens_holding(
+        &self,
+        lock: &Lock,
+        now_unix_ms: u64,
+        seen: &mut HoldersSeen,
+        most: usize,
+        mut found: impl FnMut(RequestId, u64),
+    ) {
+        if matches!(seen, HoldersSeen::None) {
+            *seen = if lock.len() <= self.tokens.len() {
+                HoldersSeen::UpToFence(0)
+            } else {
+                HoldersSeen::UpToToken(Rc::new([]))
+            };
+        }
+        let mut last = None;
+        let looked_at = match seen {
+            HoldersSeen::None | HoldersSeen::All => 0,
+            HoldersSeen::UpToFence(fence) => {
+                let holders = lock.holders_after(*fence).take(most);
+                let each = holders.map(|holder| {
+                    last = Some(HoldersSeen::UpToFence(holder.fence));
+                    let requests = self.tokens.get(&*holder.token).filter(|_| holder.is_live(now_unix_ms));
+                    requests.and_then(|requests| requests.first()).into_iter().for_each(|request| {
+                        found(request, holder.fence);
+                    });
+                });
+                each.count()
+            }
+            HoldersSeen::UpToToken(token) => {
+                let from = (Bound::Excluded(&**token), Bound::Unbounded);
+                let tokens = self.tokens.range::<[u8], _>(from).take(most);
+                let each = tokens.map(|(token, requests)| {
+                    last = Some(HoldersSeen::UpToToken(token.clone()));
+                    if let (Some(own), Some(request)) = (lock.holder(token, now_unix_ms), requests.first()) {
+                        found(request, own.fence);
+                    }
+                });
+                each.count()
+            }
+        };
+        *seen = last.filter(|_| looked_at == most).unwrap_or(HoldersSeen::All);
+    }
+
+    /// Whether any live holder of this lock, which has few, waits for whatever.
+    pub(crate) fn has_waiting_holder(&self, lock: &Lock, now_unix_ms: u64) -> bool {
+        let mut live = lock.holders_unordered().filter(|holder| holder.is_live(now_unix_ms));
+        live.any(|holder| self.tokens.contains_key(&*holder.token))
+    }
+}
