@@ -28,7 +28,7 @@ def main() -> int:
     for name in options.only:
         print(f"{name}:", flush=True)
         news = 0
-        for found in find(name, OPERATIONS, options.size):
+        for found in find(name, OPERATIONS, options.size, known):
             is_new = bool(unexplained([found], known))
             news += is_new
             print(f"  {'NOT IN THE TABLE: ' if is_new else ''}{found}", flush=True)

@@ -17,7 +17,7 @@ SOON_MS = 60
 # Within half a second it is noticed that nobody listens to a channel any more.
 NOTICED_S = 0.6
 
-numbers = count()
+numbers = count(1)
 
 
 @dataclass(frozen=True)
