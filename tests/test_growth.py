@@ -15,7 +15,7 @@ from harness.operations import COMMANDS, EVENTS, OPERATIONS
 # The small one of two crowds; the large one is eight times as large.
 SHORT, FULL = 200, 2000
 # In the short form, each crowd has every so many operations only, and so each operation every so many crowds.
-EVERY = 4
+EVERY = 6
 
 ROWS = rows()
 IS_FULL = bool(os.environ.get("SLOCK_GROWTH"))

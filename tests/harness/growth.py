@@ -29,7 +29,7 @@ SLICE_NS = 3_000_000
 NOISE_NS = 50_000
 # What eight times as many may cost: eight times as much, and what memory that is farther away costs more.
 FARTHER = 2.0
-MOST_TRIES = 6
+MOST_TRIES = 5
 QUIET_NS = 150_000
 QUIET_LIMIT_S = 30.0
 

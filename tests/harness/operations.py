@@ -194,6 +194,11 @@ def swap(place: Place) -> None:
     place.control.ok("SWAPDB", 0, 1)
 
 
+def swap_there_and_back(place: Place) -> None:
+    """In one turn: all locks are as before, which nobody knows who has not looked at each."""
+    place.ask([("MULTI",), ("SWAPDB", 0, 1), ("SWAPDB", 0, 1), ("EXEC",)])
+
+
 def event(name: str, case: str, *words: object, keeps: bool = False) -> Operation:
     return Operation(name, case, send(*words), undo=nothing if keeps else None)
 
@@ -229,6 +234,7 @@ EVENTS: list[Operation] = [
     event("FLUSHDB", "", "FLUSHDB"),
     event("FLUSHALL", "", "FLUSHALL"),
     Operation("SWAPDB", "", swap, undo=swap),
+    Operation("SWAPDB", "there and back", swap_there_and_back, undo=nothing),
     Operation("role change", "to a replica", role_change),
     Operation("role change", "to a primary", again_primary, role_change),
 ]  # fmt: skip
