@@ -190,11 +190,11 @@ impl<'c> Keyspace<'c> {
 
     /// To open a key can expire it, and then a subscriber of another module may run commands and remove keys
     /// that are open. Then none of them is touched again, not even to close it, and the operation finds all
-    /// its names not served.
-    fn forget_if_stale(&mut self) {
+    /// its names not served. The one that was opened just now is not meant.
+    fn forget_if_stale(&mut self, opened: LockIdRef<'_>) {
         let (db, open) = (self.db, &self.open);
         let is_open = |lock: LockIdRef<'_>| {
-            lock.db == db && open.iter().any(|open| open.name.text().bytes() == lock.name)
+            lock != opened && lock.db == db && open.iter().any(|open| open.name.text().bytes() == lock.name)
         };
         if state::with(|state| state.take_removals(is_open)) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
@@ -227,7 +227,7 @@ impl LockStore for Keyspace<'_> {
         self.db = db;
         for (at, name) in names.iter().enumerate() {
             let key = self.open_key(at, name);
-            self.forget_if_stale();
+            self.forget_if_stale(LockIdRef { db, name });
             self.open.push(key);
         }
     }
@@ -279,7 +279,7 @@ impl LockStore for Keyspace<'_> {
         ctx.select_db(lock.db);
         // Not to read: that would count as a hit or a miss of the keyspace.
         self.peeked = Some(LockKey::open(ctx.as_ctx(), name.as_str()));
-        self.forget_if_stale();
+        self.forget_if_stale(lock);
         match self.peeked.as_ref()?.get() {
             Opened::Lock(lock) => Some(lock),
             Opened::Empty | Opened::OtherType => None,

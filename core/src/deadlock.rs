@@ -255,11 +255,12 @@ impl Search {
                     }
                     // Somebody of it has gone meanwhile. There may be another, which a new search finds.
                     _ => {
-                        let Some(again) = Self::around(self.first, view.waitlist) else {
-                            return Outcome::NoCycle;
-                        };
-                        *self = again;
-                        Outcome::NotYet
+                        let first = view.waitlist.next_of_token(&self.start, None);
+                        let again = first.and_then(|first| Self::around(first, view.waitlist));
+                        again.map_or(Outcome::NoCycle, |again| {
+                            *self = again;
+                            Outcome::NotYet
+                        })
                     }
                 };
             }

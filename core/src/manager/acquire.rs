@@ -88,7 +88,7 @@ impl LockManager {
     }
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
-        let waiter = self.waitlist.remove(request)?;
+        let waiter = self.take_out(request)?;
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
         let sibling = if self.waitlist.has_several(&waiter.token) {
@@ -98,6 +98,15 @@ impl LockManager {
             self.waitlist.next_of_token(&waiter.token, None)
         };
         self.search_again.extend(sibling);
+        Some(waiter)
+    }
+
+    /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
+    pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
+        let waiter = self.waitlist.remove(request)?;
+        if self.search_again.remove(&request) {
+            self.search_again.extend(self.waitlist.next_of_token(&waiter.token, None));
+        }
         Some(waiter)
     }
 

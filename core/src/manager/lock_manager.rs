@@ -61,7 +61,7 @@ pub struct LockManager {
     pub(super) revisit: BTreeSet<RequestId>,
     /// Tokens that were granted a lock while they have several requests there, all of which are to be looked at; how far
     /// that has come.
-    pub(super) granted_again: BTreeMap<(QueueId, Rc<[u8]>), SiblingScan>,
+    pub(super) granted_again: BTreeMap<Rc<[u8]>, SiblingScan>,
     /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
     pub(super) search_again: BTreeSet<RequestId>,
     /// The search for such a cycle that is under way.
@@ -77,13 +77,29 @@ pub struct LockManager {
     pub(super) answers: Vec<Answer>,
 }
 
-/// How far a look at all requests of a token in one queue has come.
+/// How far a look at all requests of a token has come that stand where it was granted something.
 #[derive(Debug, Default)]
 pub(super) struct SiblingScan {
+    /// Where it was granted something,
+    pub(super) queues: BTreeSet<QueueId>,
+    /// and where since the look began.
+    again: BTreeSet<QueueId>,
     /// The last request that was looked at.
     pub(super) done: Option<RequestId>,
-    /// The token was granted something there again since the look began.
-    pub(super) again: bool,
+}
+
+impl SiblingScan {
+    /// Before the look has begun, what is new belongs to it.
+    pub(super) fn note(&mut self, granted: &[QueueId]) {
+        let noted = if self.done.is_none() { &mut self.queues } else { &mut self.again };
+        noted.extend(granted);
+    }
+
+    /// The look is over; the next one is at what is new. False if that is nothing.
+    pub(super) fn begin_next(&mut self) -> bool {
+        (self.queues, self.done) = (mem::take(&mut self.again), None);
+        !self.queues.is_empty()
+    }
 }
 
 /// How far a look at the holders of a lock who wait themselves has come.

@@ -298,15 +298,21 @@ impl LockManager {
             return !self.granted_again.is_empty();
         }
         let Some(mut first) = self.granted_again.first_entry() else { return false };
-        let (queue, token) = first.key().clone();
-        let scan = first.get_mut();
-        if let Some(request) = self.waitlist.next_of_token_at(queue, &token, scan.done) {
-            scan.done = Some(request);
+        let (token, scan) = (first.key().clone(), first.get_mut());
+        let next = match scan.queues.first() {
+            Some(only) if scan.queues.len() == 1 => self.waitlist.next_of_token_at(*only, &token, scan.done),
+            _ => self.waitlist.next_of_token(&token, scan.done),
+        };
+        let Some(request) = next else {
+            if !scan.begin_next() {
+                first.remove();
+            }
+            return true;
+        };
+        scan.done = Some(request);
+        let waiter = self.waitlist.get(request);
+        if waiter.is_some_and(|waiter| waiter.queues.iter().any(|queue| scan.queues.contains(queue))) {
             self.attempt(store, clients, now, request);
-        } else if std::mem::take(&mut scan.again) {
-            scan.done = None;
-        } else {
-            first.remove();
         }
         true
     }
@@ -428,7 +434,7 @@ impl LockManager {
         admissions: &[Admission],
     ) {
         let same_hold = same_hold(admissions);
-        let Some(waiter) = self.waitlist.remove(request) else { return };
+        let Some(waiter) = self.take_out(request) else { return };
         let deadline_ms = now.unix_ms().saturating_add(waiter.ttl_ms);
         let is_unchanged = waiter.meta.is_none()
             && (0..names.len()).all(|at| {
@@ -493,12 +499,7 @@ impl LockManager {
             self.revisit.extend(self.waitlist.next_of_token(&granted.token, None));
             return;
         }
-        for queue in &granted.queues {
-            if self.waitlist.next_of_token_at(*queue, &granted.token, None).is_some() {
-                let scan = self.granted_again.entry((*queue, granted.token.clone())).or_default();
-                scan.again = scan.done.is_some();
-            }
-        }
+        self.granted_again.entry(granted.token.clone()).or_default().note(&granted.queues);
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
@@ -537,8 +538,11 @@ impl LockManager {
 
     /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
     fn has_queues_to_look_at(&self) -> bool {
-        let has_some = !self.dirty.is_empty() || !self.revisit.is_empty() || !self.granted_again.is_empty();
-        has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)
+        let has_some = !self.dirty.is_empty()
+            || !self.revisit.is_empty()
+            || !self.granted_again.is_empty()
+            || !self.holder_scans.is_empty();
+        (has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)) || self.waitlist.first_withdrawn().is_some()
     }
 
     /// Others than before hold this lock, and it was not the manager who gave it to them.

@@ -55,11 +55,12 @@ impl Waitlist {
         let queues: Option<BTreeSet<QueueId>> =
             new.names.iter().map(|name| self.queue_at(LockIdRef { db: new.db, name })).collect();
         let queues = queues?;
+        let places = QueueId::sum_of(queues.iter().copied());
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
                 && !self.is_withdrawn(*request)
-                && waiter.want == new.want
+                && (waiter.want, waiter.places) == (new.want, places)
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };

@@ -74,6 +74,8 @@ pub struct Waiter {
     pub gives_up_ms: Option<u64>,
     /// The queues of the locks asked for, in the order of the request; all or none is granted.
     pub(crate) queues: Box<[QueueId]>,
+    /// The same for requests that stand in the same queues, in whichever order.
+    places: u64,
 }
 
 impl Waiter {
@@ -294,6 +296,7 @@ impl Waitlist {
             tag: new.tag.into(),
             arrived_ms: new.arrived_ms,
             gives_up_ms: new.gives_up_ms,
+            places: QueueId::sum_of(queues.iter().copied()),
             queues,
         };
         self.index_channel(request, &waiter);
