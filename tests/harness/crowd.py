@@ -40,6 +40,8 @@ class Place:
     stranger: RawConnection
     # What commands for several keys name.
     keys: list[str] = field(default_factory=lambda: ["k", "free"])
+    # All connections but the one that stays.
+    guests: list[RawConnection] = field(default_factory=list)
     # The ids of connections, as the server knows them.
     ids: dict[str, str] = field(default_factory=dict)
 
@@ -67,6 +69,14 @@ class Place:
     def wait(self, commands: Iterable[Words], connection: RawConnection | None = None) -> None:
         """Requests of which each has to wait."""
         assert not any(self.ask(commands, connection)), "all of them have to wait"
+
+    def connect(self) -> RawConnection:
+        self.guests.append(self.server.raw())
+        return self.guests[-1]
+
+    def leave(self) -> None:
+        for guest in self.guests:
+            guest.close()
 
     def take(self, commands: Iterable[Words], connection: RawConnection | None = None) -> None:
         """Requests of which each is granted at once."""
@@ -196,7 +206,7 @@ def channels(place: Place, size: int) -> None:
 
 def subscribers(place: Place, size: int) -> None:
     for _ in range(size):
-        assert place.server.raw().ok("SSUBSCRIBE", CHANNEL)
+        assert place.connect().ok("SSUBSCRIBE", CHANNEL)
 
 
 def ephemeral_holds(place: Place, size: int) -> None:
@@ -235,7 +245,7 @@ def swapped_databases(place: Place, size: int) -> None:
 
 
 def blocked_clients(place: Place, size: int) -> None:
-    clients = [place.server.raw() for _ in range(size)]
+    clients = [place.connect() for _ in range(size)]
     for n, client in enumerate(clients):
         client.send(*lock("k", f"t{n}", "WAIT", 0))
     wait_until(lambda: place.waiters() >= size, 60, "all to wait")
@@ -280,7 +290,8 @@ def clear(place: Place) -> None:
 
 def occupy(server: Server, control: RawConnection, crowd: Crowd, size: int) -> Place:
     """The crowd, on a server where nobody holds or waits."""
-    place = Place(server, size, control, *(server.raw() for _ in range(4)))
+    guests = [server.raw() for _ in range(4)]
+    place = Place(server, size, control, *guests, guests=guests)
     place.subscriber.ok("SSUBSCRIBE", CHANNEL)
     place.stranger.ok("AUTH", "stranger", "any")
     place.take([lock("k", "holder", name="RLOCK" if crowd.reads else "LOCK")])

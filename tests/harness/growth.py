@@ -117,6 +117,7 @@ class Ground:
             operation.undo(place)
             self._wait_for_quiet()
         else:
+            place.leave()
             self.place = None
         return cost
 
