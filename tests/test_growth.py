@@ -1,8 +1,9 @@
-"""No crowd slows the server: whatever grows with one is in the table of docs/design.md with its bound."""
+"""No crowd slows the server: whatever grows with one is in the table of docs/design.md with its bound.
+
+The long form is bench/growth.py.
+"""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -10,15 +11,14 @@ from harness import Server
 from harness.commands import as_text
 from harness.crowd import CROWDS
 from harness.growth import LIBRARY, find, rows, unexplained
-from harness.operations import COMMANDS, EVENTS, OPERATIONS
+from harness.operations import COMMANDS, OPERATIONS
 
-# The small one of two crowds; the large one is eight times as large.
-SHORT, FULL = 200, 2000
-# In the short form, each crowd has every so many operations only, and so each operation every so many crowds.
+# Of the smaller crowd, where it has no size of its own.
+SIZE = 200
+# Each crowd has every so many operations only, and so each operation every so many crowds.
 EVERY = 6
 
 ROWS = rows()
-IS_FULL = bool(os.environ.get("SLOCK_GROWTH"))
 
 
 def test_each_command_is_measured(server: Server) -> None:
@@ -26,6 +26,8 @@ def test_each_command_is_measured(server: Server) -> None:
     with server.raw() as raw:
         listed = {name.upper() for name in as_text(raw.ok("COMMAND", "LIST", "FILTERBY", "MODULE", "slock"))}
     assert listed == {f"SLOCK.{name}" for name in COMMANDS}
+    names = [str(operation) for operation in OPERATIONS]
+    assert len(names) == len({*names}), "no two are told alike"
 
 
 def test_the_table_names_what_is_measured() -> None:
@@ -42,13 +44,6 @@ def test_the_table_names_what_is_measured() -> None:
 @pytest.mark.parametrize("name", CROWDS)
 def test_what_grows_with_a_crowd_is_in_the_table(name: str) -> None:
     number = list(CROWDS).index(name)
-    operations = [
-        operation for place, operation in enumerate(OPERATIONS) if IS_FULL or (place + number) % EVERY == 0
-    ]
-    found = unexplained(find(name, operations, FULL if IS_FULL else SHORT, ROWS), ROWS)
+    operations = [operation for place, operation in enumerate(OPERATIONS) if (place + number) % EVERY == 0]
+    found = unexplained(find(name, operations, SIZE, ROWS), ROWS)
     assert not found, "it grows, and docs/design.md does not say why:\n" + "\n".join(map(str, found))
-
-
-def test_every_event_has_a_name_of_its_own() -> None:
-    names = [str(operation) for operation in OPERATIONS]
-    assert len(names) == len({*names}) and EVENTS
