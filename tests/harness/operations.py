@@ -233,7 +233,7 @@ EVENTS: list[Operation] = [
     event("DEBUG DIGEST-VALUE", "", "DEBUG", "DIGEST-VALUE", "k", keeps=True),
     event("FLUSHDB", "", "FLUSHDB"),
     event("FLUSHALL", "", "FLUSHALL"),
-    Operation("SWAPDB", "", swap, undo=swap),
+    Operation("SWAPDB", "", swap),
     Operation("SWAPDB", "there and back", swap_there_and_back, undo=nothing),
     Operation("role change", "to a replica", role_change),
     Operation("role change", "to a primary", again_primary, role_change),
