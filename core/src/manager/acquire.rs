@@ -89,6 +89,7 @@ impl LockManager {
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.take_out(request)?;
+        self.places_looked_at += waiter.queues.len();
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
         let sibling = if self.waitlist.has_several(&waiter.token) {

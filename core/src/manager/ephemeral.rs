@@ -187,6 +187,7 @@ fn check_after_ms(now_unix_ms: u64, deadline_ms: u64) -> u64 {
 #[derive(Debug, Default)]
 struct Databases {
     number_of: BTreeMap<i32, i32>,
+    index_of: BTreeMap<i32, i32>,
 }
 
 impl Databases {
@@ -195,13 +196,14 @@ impl Databases {
     }
 
     fn index_of(&self, number: i32) -> i32 {
-        let found = self.number_of.iter().find(|(_, own)| **own == number);
-        found.map_or(number, |(index, _)| *index)
+        self.index_of.get(&number).copied().unwrap_or(number)
     }
 
     fn swap(&mut self, first: i32, second: i32) {
         let (first_number, second_number) = (self.number_of(first), self.number_of(second));
-        self.number_of.insert(first, second_number);
-        self.number_of.insert(second, first_number);
+        for (index, number) in [(first, second_number), (second, first_number)] {
+            self.number_of.insert(index, number);
+            self.index_of.insert(number, index);
+        }
     }
 }

@@ -72,6 +72,10 @@ pub struct LockManager {
     pub(super) resigned: Option<(RequestId, LockError)>,
     /// Steps of [`LockManager::serve_queues`] so far.
     pub(super) steps: usize,
+    /// The kind of work whose turn was last there.
+    pub(super) kind: usize,
+    /// How many places in queues it has had to do with since it looked at the clock.
+    pub(super) places_looked_at: usize,
     /// Connections that have closed and with which requests end that are answered on channels.
     pub(super) closed_askers: BTreeSet<ConnectionId>,
     pub(super) answers: Vec<Answer>,
@@ -135,6 +139,8 @@ impl Default for LockManager {
             holder_scans: VecDeque::new(),
             resigned: None,
             steps: 0,
+            kind: 0,
+            places_looked_at: 0,
             closed_askers: BTreeSet::new(),
             answers: Vec::new(),
         }
@@ -150,8 +156,13 @@ impl LockManager {
 
     /// From now on no new hold is given before this moment of the monotonic clock, in milliseconds.
     pub fn set_grace(&mut self, until_ms: Option<u64>) {
+        // That it begins lets nobody in.
+        let is_sooner =
+            self.grace_until_ms.is_some_and(|old_ms| until_ms.is_none_or(|new_ms| new_ms < old_ms));
         self.grace_until_ms = until_ms;
-        self.database_changed(None);
+        if is_sooner && !self.waitlist.is_empty() {
+            self.changed_databases.note_grace();
+        }
     }
 
     /// Something happened to this key that did not go through the manager.

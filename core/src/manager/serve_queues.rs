@@ -5,6 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, Asker, same_hold};
+use super::changed_databases::Changed;
 use super::lock_manager::{HolderScan, LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::lookup::hold_at;
 use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult, WhoAsks};
@@ -25,6 +26,13 @@ impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
 
 /// What is put off while queues have to be looked at has its turn after so many steps all the same.
 const AT_LEAST_EVERY: usize = 64;
+
+/// How many kinds of work there are.
+const KINDS: usize = 10;
+
+/// The clock is looked at when each kind of work has had its turn, and sooner after a step that had so many places in
+/// queues to do with.
+const PLACES_AT_ONCE: usize = 64;
 
 /// A search for a cycle goes so many steps at a time.
 const SEARCH_STEPS: usize = 100;
@@ -101,25 +109,38 @@ impl LockManager {
         clients: &mut impl Clients,
         slice: &mut impl TimeSlice,
     ) {
-        while let Some(now) = slice() {
-            self.steps = self.steps.wrapping_add(1);
-            let worked = [
-                self.end_next_wait(now),
-                self.drop_next_without_listener(),
-                self.end_next_hold_of_closed(store, now),
-                self.check_next_ephemeral(store, now),
-                self.serve_next_queue(store, clients, now),
-                self.serve_next_revisit(store, clients, now),
-                self.serve_next_granted_again(store, clients, now),
-                self.scan_next_database(),
-                self.look_at_next_holders(store, now),
-                self.search_next_cycle(store, now),
-            ];
-            if !worked.contains(&true) {
-                break;
+        let (mut kinds_left, mut idle) = (0, 0);
+        let mut now = None;
+        while idle < KINDS {
+            if kinds_left == 0 || self.places_looked_at >= PLACES_AT_ONCE {
+                (kinds_left, self.places_looked_at) = (KINDS, 0);
+                now = slice();
             }
+            let Some(now) = now else { break };
+            kinds_left -= 1;
+            idle = if self.work_at(store, clients, now) { 0 } else { idle + 1 };
         }
         store.close();
+    }
+
+    /// Does a step of the kind of work whose turn it is. Whether there was one to do.
+    fn work_at(&mut self, store: &mut impl LockStore, clients: &mut impl Clients, now: Timestamp) -> bool {
+        self.kind = (self.kind + 1) % KINDS;
+        match self.kind {
+            0 => {
+                self.steps = self.steps.wrapping_add(1);
+                self.end_next_wait(now)
+            }
+            1 => self.drop_next_without_listener(),
+            2 => self.end_next_hold_of_closed(store, now),
+            3 => self.check_next_ephemeral(store, now),
+            4 => self.serve_next_queue(store, clients, now),
+            5 => self.serve_next_revisit(store, clients, now),
+            6 => self.serve_next_granted_again(store, clients, now),
+            7 => self.scan_next_database(),
+            8 => self.look_at_next_holders(store, now),
+            _ => self.search_next_cycle(store, now),
+        }
     }
 
     /// Answers the requests that have waited long enough, and leaves those behind them to
@@ -278,8 +299,8 @@ impl LockManager {
         clients: &mut impl Clients,
         now: Timestamp,
     ) -> bool {
-        if !self.dirty.is_empty() && !self.steps.is_multiple_of(AT_LEAST_EVERY) {
-            return true;
+        if self.has_names_to_look_at() {
+            return !self.revisit.is_empty();
         }
         let Some(request) = self.revisit.pop_first() else { return false };
         self.attempt(store, clients, now, request);
@@ -294,7 +315,7 @@ impl LockManager {
         clients: &mut impl Clients,
         now: Timestamp,
     ) -> bool {
-        if !self.dirty.is_empty() && !self.steps.is_multiple_of(AT_LEAST_EVERY) {
+        if self.has_names_to_look_at() {
             return !self.granted_again.is_empty();
         }
         let Some(mut first) = self.granted_again.first_entry() else { return false };
@@ -322,8 +343,11 @@ impl LockManager {
         if self.changed_databases.is_empty() {
             return false;
         }
-        for queue in self.changed_databases.next(&self.waitlist).into_iter().flatten() {
-            self.mark_changed_outside(queue);
+        for (queue, what) in self.changed_databases.next(&self.waitlist).into_iter().flatten() {
+            match what {
+                Changed::Holders => self.mark_changed_outside(queue),
+                Changed::Grace => self.mark(queue),
+            }
         }
         true
     }
@@ -354,6 +378,7 @@ impl LockManager {
         let (db, token) = (waiter.db, waiter.token.clone());
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
+        self.places_looked_at += names.len();
         self.open(store, now, db, &names, &token);
         match self.assess(store, now, request) {
             Assessment::Blocked => {
@@ -516,7 +541,7 @@ impl LockManager {
         true
     }
 
-    /// A hold of a token on this lock begins, ends, or has another deadline or mode. If the token waits itself,
+    /// A hold of a token on this lock begins, ends, or has another mode or deadline. If the token waits itself,
     /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
     /// have to wait for it where they could have read beside it.
     pub(super) fn hold_changes(&mut self, lock: LockIdRef<'_>, change: &Change<'_>) {
@@ -532,13 +557,22 @@ impl LockManager {
         };
         let Some(id) = self.waitlist.token_id(token) else { return };
         self.waitlist.set_own_hold(queue, id, ends_ms);
-        // One request stands for its owner.
-        self.search_again.extend(self.waitlist.next_of_token(token, None));
+        // Who waits for whom is not changed by another deadline. One request stands for its owner.
+        if !matches!(change, Change::Extend { .. }) {
+            self.search_again.extend(self.waitlist.next_of_token(token, None));
+        }
+    }
+
+    /// Whether names have to be looked at first: a request for many of them is looked at once, after all.
+    fn has_names_to_look_at(&self) -> bool {
+        let has_some = !self.dirty.is_empty() || !self.changed_databases.is_empty();
+        has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)
     }
 
     /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
     fn has_queues_to_look_at(&self) -> bool {
         let has_some = !self.dirty.is_empty()
+            || !self.changed_databases.is_empty()
             || !self.revisit.is_empty()
             || !self.granted_again.is_empty()
             || !self.holder_scans.is_empty();

@@ -87,6 +87,8 @@ pub(super) struct MemoryStore {
     /// How many operations were begun, and how many names they opened.
     pub(super) operations: usize,
     pub(super) opened: usize,
+    /// How many locks were looked at beside them.
+    pub(super) peeked: usize,
     pub(super) records: Vec<Record>,
 }
 
@@ -231,6 +233,7 @@ impl LockStore for MemoryStore {
     }
 
     fn peek(&mut self, id: LockIdRef<'_>) -> Option<&Lock> {
+        self.peeked += 1;
         self.locks.get(&id)
     }
 }

@@ -17,6 +17,7 @@
 //! | [`channels`] | requests that are answered on a channel |
 //! | [`queue_cancel`] | clients that go, before and after their grant |
 //! | [`ephemeral`] | which connection a hold ends with |
+//! | [`bounds`] | that what one token, one request or one search costs has a bound |
 //! | [`work`] | what a turn costs, in names looked at |
 //! | [`properties`] | the whole equals a naive model; what always holds, always holds |
 //! | [`deadlock`] | refused exactly when a brute-force search finds a cycle |
@@ -25,6 +26,7 @@
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
+mod bounds;
 mod channels;
 mod crowds;
 mod deadlock;

@@ -1,0 +1,192 @@
+//! That what one token, one request or one search for a deadlock costs has a bound, and what is left is done in
+//! slices.
+
+use super::memory_store::{MemoryStore, id};
+use super::scene::{READ, Scene, WRITE};
+use crate::error::LockError;
+use crate::limits::REQUESTS_OF_TOKEN_MAX;
+
+fn token(number: usize) -> String {
+    format!("t{number}")
+}
+
+fn name(number: usize) -> String {
+    format!("n{number}")
+}
+
+/// One look at the clock at a time, until nothing is left to do. How many looks.
+fn serves_in_slices(scene: &mut Scene, looks: usize) -> usize {
+    let now = scene.now();
+    let mut slices = 0;
+    while scene.manager.has_work() {
+        let mut left = looks + 1;
+        scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
+            left -= 1;
+            (left > 0).then_some(now)
+        });
+        slices += 1;
+        assert!(slices < 1_000_000, "it goes on for ever");
+    }
+    slices
+}
+
+#[test]
+fn a_user_may_have_so_many_requests_of_a_token_waiting() {
+    assert_eq!(Scene::new().manager.max_requests_of_token, REQUESTS_OF_TOKEN_MAX);
+    let mut scene = Scene::new();
+    scene.manager.max_requests_of_token = 2;
+    scene.takes("a b", "H", WRITE);
+    let first = scene.waits("a", "A", WRITE);
+    scene.waits("b", "A", WRITE);
+    assert_eq!(scene.is_refused("a b", "A", WRITE), LockError::TokenQueueFull(2));
+    assert!(scene.tries("c", "A", WRITE).is_some(), "who need not wait is not counted");
+    scene.waits("a", "B", WRITE);
+    scene.user = "eve";
+    scene.waits("a", "A", READ);
+    scene.waits("b", "A", READ);
+    assert_eq!(scene.is_refused("a", "A", READ), LockError::TokenQueueFull(2));
+    scene.user = "default";
+    assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(2), "as before");
+    scene.cancels(first);
+    scene.waits("a", "A", WRITE);
+    assert_eq!(scene.withdraws("b", "A"), 2);
+    scene.waits("b", "A", WRITE);
+    assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(2));
+    assert_eq!(scene.manager.waitlist().callers_len(), 2);
+}
+
+#[test]
+fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over_to_who_asks() {
+    let mut scene = Scene::new();
+    (scene.manager.max_requests_of_token, scene.channel) = (1, Some(1));
+    scene.takes("a b", "H", WRITE);
+    let waiting = scene.waits("a", "A", WRITE);
+    assert_eq!(scene.waits("a", "A", WRITE), waiting);
+    scene.user = "eve";
+    assert_eq!(scene.waits("a", "A", WRITE), waiting);
+    assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(1));
+    scene.user = "default";
+    scene.waits("b", "A", WRITE);
+    assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(1), "it is eve's by now");
+}
+
+/// A thousand requests that are withdrawn leave in slices. None of them is granted, and those behind them are.
+#[test]
+fn withdrawn_requests_are_as_good_as_gone_at_once_and_leave_in_slices() {
+    const REQUESTS: usize = 1_000;
+    let mut scene = Scene::new();
+    scene.takes("k", "H", WRITE);
+    for number in 0..REQUESTS {
+        scene.waits(&format!("k {} {0}b", name(number)), "A", WRITE);
+    }
+    scene.waits("k", "B", WRITE);
+    scene.in_one_turn(|scene| {
+        let before = scene.manager.waitlist().len();
+        assert_eq!(scene.withdraws("k", "A"), REQUESTS);
+        assert!(scene.manager.waitlist().len() + 200 > before, "the rest leaves later");
+        assert_eq!(scene.withdraws("k", "A"), 0, "once");
+        scene.releases("k", "H");
+        let news = scene.news();
+        assert!(serves_in_slices(scene, 10) > 50);
+        let all = [news, scene.news()].concat();
+        assert_eq!(all.iter().filter(|news| *news == "A timed out").count(), REQUESTS);
+        assert_eq!(all.iter().filter(|news| *news == "B granted").count(), 1);
+        assert_eq!(all.len(), REQUESTS + 1);
+    });
+    assert_eq!(scene.held("n0"), [""; 0]);
+    assert!(scene.manager.waitlist().is_empty());
+}
+
+/// `t1` waits at `n0` for `t0`, `t2` at `n1` for `t1`, and so on: `t0` closes the ring.
+fn chain(scene: &mut Scene, length: usize) {
+    for number in 0..length {
+        scene.takes(&name(number), &token(number), WRITE);
+    }
+    for number in 1..length {
+        scene.waits(&name(number - 1), &token(number), WRITE);
+    }
+}
+
+#[test]
+fn a_cycle_in_a_crowd_is_found_late() {
+    const LENGTH: usize = 3_000;
+    let mut scene = Scene::new();
+    chain(&mut scene, LENGTH);
+    scene.in_one_turn(|scene| {
+        scene.waits(&name(LENGTH - 1), "t0", WRITE);
+        assert!(serves_in_slices(scene, 1) > 50);
+    });
+    let news = scene.news();
+    assert!(news.len() == 1 && news[0].starts_with("t0 Deadlock"), "{}", news.len());
+    assert_eq!(scene.queue(&name(LENGTH - 1)), [""; 0]);
+}
+
+/// While the search goes on, somebody in the ring goes, or gets what he waits for: it is none any more.
+#[test]
+fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
+    const LENGTH: usize = 2_000;
+    type Break = fn(&mut Scene);
+    let breaks: [Break; 4] = [
+        |scene| assert_eq!(scene.withdraws("n10", "t11"), 1),
+        |scene| scene.releases("n10", "t10"),
+        |scene| scene.happens("n1990", MemoryStore::delete),
+        |scene| assert_eq!(scene.withdraws("n1999", "t0"), 1),
+    ];
+    for (at, breaks) in breaks.into_iter().enumerate() {
+        for looks in [5, 40, 100] {
+            let mut scene = Scene::new();
+            chain(&mut scene, LENGTH);
+            let news = scene.in_one_turn(|scene| {
+                scene.waits(&name(LENGTH - 1), "t0", WRITE);
+                let (now, mut left) = (scene.now(), looks);
+                scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
+                    left -= 1;
+                    (left > 0).then_some(now)
+                });
+                assert!(scene.manager.has_work(), "the search goes on");
+                breaks(scene);
+                serves_in_slices(scene, 3);
+                scene.news()
+            });
+            assert!(!news.iter().any(|news| news.contains("Deadlock")), "{at}: {} news", news.len());
+        }
+    }
+}
+
+/// Behind whatever crowd: nobody waits for an owner that holds nothing of what is waited for.
+#[test]
+fn a_newcomer_that_nobody_waits_for_costs_no_search() {
+    let mut scene = Scene::new();
+    scene.takes("k", "H", WRITE);
+    for number in 0..3_000 {
+        scene.waits(&format!("k {}", name(number)), &token(number), WRITE);
+    }
+    scene.takes("other", "N", WRITE);
+    let peeked = scene.store.peeked;
+    scene.waits("k", "N", WRITE);
+    assert!(scene.store.peeked - peeked <= 2, "{} locks looked at", scene.store.peeked - peeked);
+    // One who is waited for is searched for, and found.
+    assert!(matches!(scene.is_refused("other", "H", WRITE), LockError::Deadlock(_)));
+}
+
+/// The holders of a lock with many readers are not noted one by one. They are found all the same, also where the
+/// lock came from elsewhere.
+#[test]
+fn one_reader_of_a_crowd_that_closes_a_cycle() {
+    for from_elsewhere in [false, true] {
+        let mut scene = Scene::new();
+        for number in 0..50 {
+            scene.takes("k", &token(number), READ);
+        }
+        scene.takes("x", "W", WRITE);
+        scene.waits("k", "W", WRITE);
+        if from_elsewhere {
+            scene.in_one_turn(|scene| {
+                scene.happens("k", |_, _| {});
+                assert!(matches!(scene.is_refused("x", "t49", WRITE), LockError::Deadlock(_)));
+            });
+        }
+        assert!(matches!(scene.is_refused("x", "t49", WRITE), LockError::Deadlock(_)), "{from_elsewhere}");
+        assert!(scene.store.lock(&id("k")).is_some());
+    }
+}
