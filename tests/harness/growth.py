@@ -154,8 +154,8 @@ class Ground:
         return Cost(max(0.0, all_ns - turns * self.idle_ns), max(0.0, longest_ns - self.idle_ns))
 
     def _wait_for_quiet(self) -> list[int]:
-        """Until three looks, one after the other, have found next to nothing done. What the first saw: how many
-        turns, nanoseconds in all, nanoseconds of the longest.
+        """Until three looks, one after the other, have found next to nothing done. What the first saw: turns,
+        nanoseconds in all, nanoseconds of the longest.
         """
         end = time.monotonic() + QUIET_LIMIT_S
         looks = [self.control.ok("TURNS.READ")]
