@@ -108,7 +108,8 @@ class Crowd:
     build: Callable[[Place, int], None]
     # The smaller of the two sizes, if it is not that of the others: bounded by the module, or slow to build.
     size: int | None = None
-    # How many times more there is in the larger: in two dimensions at once, it is the square.
+    # How many times more there is to do in the larger: in two dimensions at once, it is the square. A request for
+    # many keys is looked at again at least every 64 steps, and each look is as long as its keys.
     times: int = 8
     # Whether `holder` reads `k`, and the crowd comes before anybody waits: then readers are let in.
     reads: bool = False
@@ -258,8 +259,8 @@ CROWDS: dict[str, Crowd] = {
     "owners of two names": Crowd(owners_of_two_names),
     "requests of a token": Crowd(requests_of_a_token, 1024 // EIGHT),
     "large requests of a token": Crowd(large_requests_of_a_token, 24, times=64),
-    "keys of a request": Crowd(keys_of_a_request, 1024 // EIGHT),
-    "keys of an owner": Crowd(keys_of_an_owner, 1024 // EIGHT),
+    "keys of a request": Crowd(keys_of_a_request, 1024 // EIGHT, times=16),
+    "keys of an owner": Crowd(keys_of_an_owner, 1024 // EIGHT, times=16),
     "chain": Crowd(chain),
     "readers": Crowd(readers, reads=True),
     "ended readers": Crowd(ended_readers, reads=True),
