@@ -108,8 +108,8 @@ class Crowd:
     build: Callable[[Place, int], None]
     # The smaller of the two sizes, if it is not that of the others: bounded by the module, or slow to build.
     size: int | None = None
-    # How many times more there is to do in the larger: in two dimensions at once, it is the square. A request for
-    # many keys is looked at again at least every 64 steps, and each look is as long as its keys.
+    # How many times more there is to do in the larger: in two dimensions at once, it is the square. A request
+    # for many keys is looked at again at least every 64 steps, and each look is as long as its keys.
     times: int = 8
     # Whether `holder` reads `k`, and the crowd comes before anybody waits: then readers are let in.
     reads: bool = False
