@@ -19,7 +19,8 @@ help: ## Show this
 	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
 	@echo "  FAULTS=\"03 17\"        a part of make faults, by number"
-	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest, queues, notify, clients"
+	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest, waking, crowds,"
+	@echo "                        queues, notify, clients, growth"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps

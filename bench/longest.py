@@ -1,55 +1,28 @@
 """The longest command and the longest turn of the event loop, where very many hold, wait or have expired.
 
-How it measures. A command's time is the server's own (`INFO commandstats`, or SLOWLOG for one among many). A
-turn is seen by a prober, a process of its own: it sends PING every 0.2 ms and takes the longest time to a
-reply. The time in which its own or the server's thread was ready to run and had no processor is subtracted
-(/proc/PID/schedstat), so that other processes of the machine count little; run by root, the prober has the
-priority that it needs to miss no turn. What is sent in pipelines makes turns as long as one likes, so there
-is no prober then. Each scenario runs three times, each time on a new server, and the median counts; of a
-command among many it is the median of the same command of each run. The prober on an idle server tells the
-noise. 8,000 clients that are woken are set beside the server's own way to wake them, in turn; the two are so
-close that the limit leaves a tenth for noise.
+How it is measured is said in `scenario.py` and `prober.py`. The prober on an idle server tells the noise. The
+crowds that once slowed the server are in `crowds.py`, many clients that are woken at once in `waking.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import multiprocessing
-import os
 import select
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from pathlib import Path
 
 from common import (
     Pipe,
-    RawConnection,
-    Report,
-    Server,
     ServerClock,
-    arguments,
     batches,
     encode_command,
-    private_server,
-    spread,
     wait_until,
 )
-from harness.settings import free_port
+from scenario import AFTERWARDS_S, SLOW_US, TTL_MS, Bench, Command, Scenario, many, run
 
-LIMIT_MS = 5.0
 MANY_KEYS_LIMIT_MS = 10.0
-WAKE_LIMIT = 1.1
 
-TTL_MS = 3_600_000
-RUNS = 3
-PROBE_EVERY_S = 0.0002
-SLOW_US = 300  # what SLOWLOG keeps
-AFTERWARDS_S = 0.15  # how long turns are watched after a command
 SETTLE_S = 5.0  # after which a server has given back the buffers of clients that are idle
 
 HOLDS = 100_000
@@ -57,141 +30,7 @@ READERS = 200_000
 READERS_LIVE_MS = 8000
 SWAPS, SWAP_WAITERS = 5000, 1000
 IDLE_WAITERS, IDLE_S = 8000, 5.0
-WOKEN, WAKE_ROUNDS = 8000, 9
 REQUESTS, KEYS = 1000, 64
-
-Command = tuple[object, ...]
-Figures = dict[str, float]
-
-
-# --- the prober
-
-
-def probe(port: int, pid: int, orders: Connection) -> None:
-    """Between two orders: the longest time to a reply, in milliseconds, without waits for a processor."""
-    gc.disable()
-    with contextlib.suppress(PermissionError):  # else a turn may pass while this process is not woken
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    connection = RawConnection(port)
-    threads = [os.open(f"/proc/{process}/schedstat", os.O_RDONLY) for process in (pid, os.getpid())]
-
-    def delayed() -> int:
-        return sum(int(os.pread(thread, 100, 0).split()[1]) for thread in threads)
-
-    while orders.recv():
-        connection.ok("PING")
-        orders.send(0.0)
-        longest = 0
-        while not orders.poll():
-            before, start = delayed(), time.perf_counter_ns()
-            connection.ok("PING")
-            took = time.perf_counter_ns() - start
-            if took > longest:
-                longest = max(longest, took - (delayed() - before))
-            time.sleep(PROBE_EVERY_S)
-        orders.recv()
-        orders.send(longest / 1e6)
-
-
-@dataclass
-class Turns:
-    longest_ms: float = 0.0
-
-
-class Prober:
-    """The process that watches one server. It is spawned: a fork would keep our sockets open."""
-
-    def __init__(self, server: Server) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._orders, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=probe, args=(server.port, server.pid, theirs), daemon=True)
-        self._process.start()
-
-    @contextlib.contextmanager
-    def watch(self) -> Iterator[Turns]:
-        """Watches while the block runs; the figure is there when it has ended."""
-        turns = Turns()
-        self._order(True)
-        yield turns
-        turns.longest_ms = self._order(True)
-
-    def _order(self, order: bool) -> float:
-        self._orders.send(order)
-        return self._orders.recv()
-
-    def close(self) -> None:
-        self._orders.send(False)
-        self._process.join()
-
-
-# --- what the scenarios share
-
-
-@dataclass
-class Bench:
-    """One run of a scenario on a new server."""
-
-    server: Server
-    prober: Prober
-    control: RawConnection
-    # In milliseconds, with a limit.
-    longest: Figures = field(default_factory=dict)
-    # Figures without a limit, with their unit.
-    other: Figures = field(default_factory=dict)
-    # The slow ones among many commands, by what tells them apart.
-    slow: dict[str, Figures] = field(default_factory=dict)
-
-    def info(self, section: str) -> dict[str, str]:
-        text = self.control.ok("INFO", section).decode()
-        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-
-    def memory(self) -> int:
-        return int(self.info("memory")["used_memory"])
-
-    def command(self, *command: object) -> float:
-        """Runs one command; milliseconds that it took the server by its own account."""
-        self.control.ok("CONFIG", "RESETSTAT")
-        self.control.ok(*command)
-        return self.taken_by(str(command[0]))
-
-    def taken_by(self, command: str) -> float:
-        """Milliseconds that the server has spent in this command since its statistics were reset."""
-        stats = self.info("commandstats")[f"cmdstat_{command.lower()}"]
-        return int(dict(part.split("=") for part in stats.split(","))["usec"]) / 1000
-
-    def watched(self, what: str, *command: object) -> None:
-        """The command, and the longest turn while it runs and after it."""
-        with self.prober.watch() as turns:
-            took = self.command(*command)
-            time.sleep(AFTERWARDS_S)
-        self.longest[f"{what}: command"] = took
-        self.longest[f"{what}: turn"] = turns.longest_ms
-
-    def connect(self, count: int) -> list[RawConnection]:
-        return [self.server.raw() for _ in range(count)]
-
-    def wait_blocked(self, count: int) -> None:
-        wait_until(lambda: int(self.info("clients")["blocked_clients"]) == count, 60, f"{count} to wait")
-
-    def wait_for(self, connections: list[RawConnection], commands: list[bytes]) -> None:
-        for connection, command in zip(connections, commands, strict=True):
-            connection.send_bytes(command)
-        self.wait_blocked(len(connections))
-
-    def hold(self, commands: list[bytes]) -> Pipe:
-        """Takes locks through pipelines, all of which are free."""
-        pipe = Pipe(self.server)
-        for batch in batches(commands, 1000):
-            if b":0\r\n" in pipe.exchange(batch):
-                raise SystemExit("a lock was refused")
-        return pipe
-
-
-def many(name: str, keys: list[str], *rest: object) -> bytes:
-    return encode_command(f"SLOCK.{name}", len(keys), *keys, *rest)
-
-
-# --- the scenarios
 
 
 def idle(bench: Bench) -> None:
@@ -392,15 +231,6 @@ def memory_of_many_keys(bench: Bench) -> None:
     bench.other[f"bytes more for {KEYS} keys, without the words of the command"] = lock(keys) - one - words
 
 
-@dataclass(frozen=True)
-class Scenario:
-    what: str
-    run: Callable[[Bench], None]
-    limit_ms: float = LIMIT_MS
-    runs: int = RUNS
-    settings: dict[str, object] = field(default_factory=dict)
-
-
 SCENARIOS = {
     "noise": Scenario("an idle server, which is the noise of this measurement", idle),
     "closing": Scenario(f"a connection with {HOLDS} EPHEMERAL holds closes", closing),
@@ -415,111 +245,5 @@ SCENARIOS = {
     "memory": Scenario("memory of a request that waits", memory_of_many_keys, runs=1),
 }
 
-
-def play(name: str, report: Report) -> None:
-    scenario = SCENARIOS[name]
-    benches: list[Bench] = []
-    for _ in range(scenario.runs):
-        ports = {"cluster_port": free_port()} if "cluster_enabled" in scenario.settings else {}
-        with private_server(maxclients=20_000, **scenario.settings, **ports) as server:
-            if not benches:
-                report.server(server)
-            bench = Bench(server, Prober(server), server.raw())
-            scenario.run(bench)
-            bench.prober.close()
-            benches.append(bench)
-
-    print(f"{scenario.what} (median and range of {scenario.runs}):")
-    for what in benches[0].slow:
-        runs = [bench.slow[what] for bench in benches]
-        medians = [
-            statistics.median(run.get(one, SLOW_US / 1000) for run in runs) for one in set().union(*runs)
-        ]
-        report.limit(f"  {what}, ms", max(medians, default=SLOW_US / 1000), scenario.limit_ms)
-    for what in benches[0].longest:
-        values = [bench.longest[what] for bench in benches]
-        ends = f"({min(values):.2f} to {max(values):.2f})"
-        report.limit(f"  {what}, ms {ends}", statistics.median(values), scenario.limit_ms)
-    for what in benches[0].other:
-        print(f"  {what}: {spread([bench.other[what] for bench in benches])}")
-
-
-# --- many clients that are woken at once
-
-
-class Crowd:
-    """Clients that wait together and are woken together."""
-
-    def __init__(self, server: Server) -> None:
-        self.server, self.control, self.clock = server, server.raw(), ServerClock(server)
-        self.connections = [server.raw() for _ in range(WOKEN)]
-        self.poll = select.epoll()
-        for connection in self.connections:
-            self.poll.register(connection.socket, select.EPOLLIN | select.EPOLLET)
-
-    def _blocked(self) -> int:
-        lines = self.control.ok("INFO", "clients").splitlines()
-        return next(int(line.split(b":")[1]) for line in lines if line.startswith(b"blocked_clients:"))
-
-    def wake(self, wait: list[bytes], wake: Command) -> tuple[float, float]:
-        """Milliseconds until the last has its answer, and milliseconds of the server's CPU."""
-        for connection, command in zip(self.connections, wait, strict=True):
-            connection.send_bytes(command)
-        wait_until(lambda: self._blocked() == WOKEN, 60, "all to wait")
-        if self.poll.poll(0):
-            raise SystemExit("somebody was answered too early")
-        answered: set[int] = set()
-        used = self.clock.read()
-        start = time.perf_counter()
-        self.control.send(*wake)
-        while len(answered) < WOKEN:
-            arrived = self.poll.poll(30, WOKEN)
-            if not arrived:
-                raise SystemExit(f"only {len(answered)} of {WOKEN} were answered")
-            answered.update(descriptor for descriptor, _ in arrived)
-        took = (time.perf_counter() - start) * 1000
-        used = (self.clock.read() - used) / 1000
-        self.control.read()
-        for connection in self.connections:
-            if isinstance(connection.read(), Exception):
-                raise SystemExit("a waiter was answered by an error")
-        return took, used
-
-
-def waking(report: Report) -> None:
-    lock = [encode_command("SLOCK.RLOCK", "k", f"r{n}", TTL_MS, "WAIT", 0) for n in range(WOKEN)]
-    read = [encode_command("XREAD", "BLOCK", 0, "STREAMS", "s", "$")] * WOKEN
-    taken: dict[str, list[tuple[float, float]]] = {"UNLOCK": [], "XADD": []}
-    with private_server(maxclients=WOKEN + 100) as server:
-        report.server(server)
-        crowd = Crowd(server)
-        for _ in range(WAKE_ROUNDS):
-            crowd.control.ok("SLOCK.LOCK", "k", "writer", TTL_MS)
-            taken["UNLOCK"].append(crowd.wake(lock, ("SLOCK.UNLOCK", "k", "writer")))
-            crowd.control.ok("DEL", "k")
-            taken["XADD"].append(crowd.wake(read, ("XADD", "s", "*", "field", "value")))
-    print(f"{WOKEN} clients woken at once, {WAKE_ROUNDS} rounds:")
-    for at, what in enumerate(("until the last is answered, ms", "server CPU, ms")):
-        by_us, by_server = ([figures[at] for figures in taken[name]] for name in ("UNLOCK", "XADD"))
-        print(f"  {what}: UNLOCK {spread(by_us)}, XADD {spread(by_server)}")
-        ratios = [ours / theirs for ours, theirs in zip(by_us, by_server, strict=True)]
-        report.limit(f"  {what.split(',')[0]}, UNLOCK / XADD", statistics.median(ratios), WAKE_LIMIT)
-
-
-def main() -> int:
-    parser = arguments(__doc__)
-    names = [*SCENARIOS, "waking"]
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="scenarios")
-    options = parser.parse_args()
-
-    report = Report(options)
-    for name in options.only:
-        if name == "waking":
-            waking(report)
-        else:
-            play(name, report)
-    return report.status()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(__doc__, SCENARIOS))
