@@ -43,12 +43,12 @@ mod store;
 mod tests;
 mod time;
 
-pub use clients::{Caller, Clients, NotGranted};
+pub use clients::{Clients, NotGranted};
 pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
-pub use ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
+pub use ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
     AcquireOutcome, AcquireRequest, Answer, Counters, Destination, Extension, LockManager, ProbePosition,

@@ -4,9 +4,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-use crate::clients::Caller;
 use crate::error::LockError;
-use crate::ids::{ConnectionId, RequestId};
+use crate::ids::{Caller, ConnectionId, RequestId};
 use crate::mode::Want;
 
 /// A request for a hold.

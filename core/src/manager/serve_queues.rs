@@ -1,5 +1,6 @@
 //! Serving the queues: the one place where waiting requests are granted.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -9,11 +10,11 @@ use super::changed_databases::Changed;
 use super::lock_manager::{HolderScan, LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::lookup::hold_at;
 use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult, WhoAsks};
-use crate::clients::{Caller, Clients, NotGranted};
+use crate::clients::{Clients, NotGranted};
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
 use crate::error::LockError;
-use crate::ids::{HoldRef, LockIdRef, RequestId};
+use crate::ids::{Caller, HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter};
 use crate::store::{LockStore, Lookup};
@@ -469,7 +470,7 @@ impl LockManager {
             names,
             token: &waiter.token,
             want: waiter.want,
-            fence: waiter.fence,
+            fence: waiter.fence.map(NonZeroU64::get),
             ttl_ms: waiter.ttl_ms,
             meta: waiter.meta.as_deref(),
             wait: WaitPolicy::NoWait,

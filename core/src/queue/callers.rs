@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use super::request_set::RequestSet;
 use super::{TokenId, Waitlist};
-use crate::clients::{Caller, UserName};
-use crate::ids::RequestId;
+use crate::ids::{Caller, RequestId, UserName};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {

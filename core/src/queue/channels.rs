@@ -1,6 +1,7 @@
 //! Requests that are answered on channels: which stand where, and which are asked again.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -83,7 +84,7 @@ impl Waitlist {
             self.give_ups.remove(&(at_ms, request));
         }
         self.give_ups.extend(new.gives_up_ms.map(|at_ms| (at_ms, request)));
-        waiter.fence = new.fence;
+        waiter.fence = new.fence.and_then(NonZeroU64::new);
         waiter.ttl_ms = new.ttl_ms;
         waiter.meta = new.meta.map(Into::into);
         waiter.limit = new.limit;

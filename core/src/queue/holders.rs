@@ -14,6 +14,7 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
+use super::one_queue::NotedHolders;
 use super::{QueueId, Waitlist};
 use crate::ids::LockId;
 use crate::lock::Lock;
@@ -24,22 +25,7 @@ const FEW_HOLDERS: usize = 16;
 /// So many locks with more holders are looked at, at most.
 const LOOKED_AT: usize = 16;
 
-/// What is noted of one lock's holders.
-#[derive(Debug)]
-pub(super) enum NotedHolders {
-    /// The hashes of their tokens.
-    Few(SmallVec<[u64; 1]>),
-    /// There are more than a few.
-    Many,
-}
-
-impl Default for NotedHolders {
-    fn default() -> Self {
-        Self::Few(SmallVec::new())
-    }
-}
-
-/// The same by token, for all locks that are waited for.
+/// What is noted of holders, by token, for all locks that are waited for.
 #[derive(Debug, Default)]
 pub(super) struct HolderIndex {
     by_hash: BTreeSet<(u64, QueueId)>,

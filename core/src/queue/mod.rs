@@ -28,12 +28,11 @@ mod request_set;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use crate::clients::{Caller, UserName};
-use crate::ids::{ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
+use crate::ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 use crate::mode::{Mode, Want};
 
 use callers::Count;
@@ -53,7 +52,7 @@ pub struct Waiter {
     /// What for.
     pub want: Want,
     /// The fence of the hold that is to be upgraded, if only that one is.
-    pub fence: Option<u64>,
+    pub fence: Option<NonZeroU64>,
     /// How long the hold shall last, from the grant on.
     pub ttl_ms: u64,
     /// The metadata of the hold, if the request brought any.
@@ -87,7 +86,7 @@ impl Waiter {
 
     /// The hold that is to be upgraded.
     pub(crate) fn hold(&self) -> HoldRef<'_> {
-        HoldRef { token: &self.token, fence: self.fence }
+        HoldRef { token: &self.token, fence: self.fence.map(NonZeroU64::get) }
     }
 
     /// Whether readers can be served beside it: it asks for one lock, for read.
@@ -294,7 +293,7 @@ impl Waitlist {
             db: new.db,
             token,
             want: new.want,
-            fence: new.fence,
+            fence: new.fence.and_then(NonZeroU64::new),
             ttl_ms: new.ttl_ms,
             meta: new.meta.map(Into::into),
             limit: new.limit,

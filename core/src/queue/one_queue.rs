@@ -5,7 +5,8 @@ use std::iter;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::holders::NotedHolders;
+use smallvec::SmallVec;
+
 use crate::ids::{LockId, RequestId};
 use crate::mode::{Mode, Want};
 
@@ -35,6 +36,21 @@ pub(crate) struct TokenId(usize);
 impl TokenId {
     pub(crate) fn of(token: &Rc<[u8]>) -> Self {
         Self(Rc::as_ptr(token).addr())
+    }
+}
+
+/// What is noted of one lock's holders.
+#[derive(Debug)]
+pub(super) enum NotedHolders {
+    /// The hashes of their tokens.
+    Few(SmallVec<[u64; 1]>),
+    /// There are more than a few.
+    Many,
+}
+
+impl Default for NotedHolders {
+    fn default() -> Self {
+        Self::Few(SmallVec::new())
     }
 }
 

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use super::memory_store::{MemoryStore, id};
-use crate::clients::{Caller, Clients, NotGranted};
+use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{HoldRef, LockId, RequestId};
+use crate::ids::{Caller, HoldRef, LockId, RequestId};
 use crate::lock::Holder;
 use crate::manager::{
     AcquireOutcome, AcquireRequest, Answer, Extension, LockManager, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
