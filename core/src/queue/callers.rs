@@ -2,15 +2,9 @@
 
 use std::rc::Rc;
 
-use super::request_set::RequestSet;
+use super::request_set::{Count, RequestSet};
 use super::{TokenId, Waitlist};
 use crate::ids::{Caller, RequestId, UserName};
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
-    Up,
-    Down,
-}
 
 impl Waitlist {
     /// A user with a command, as the other requests share it.

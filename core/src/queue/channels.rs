@@ -5,20 +5,10 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::rc::Rc;
 
+use super::handles::ChannelId;
 use super::request_set::RequestSet;
 use super::{NewWaiter, QueueId, Waiter, Waitlist};
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
-
-/// Names a channel while requests are answered there: where its bytes are, which they share. Who asks again on a
-/// channel of the same name after it was closed asks on another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ChannelId(usize);
-
-impl ChannelId {
-    pub(super) fn of(channel: &Rc<[u8]>) -> Self {
-        Self(Rc::as_ptr(channel).addr())
-    }
-}
 
 impl Waitlist {
     /// The name of a channel, as the others that are answered there share it.

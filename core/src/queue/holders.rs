@@ -8,13 +8,9 @@
 //! ended): then a search is made for nothing. It is never no where it is yes, but while something has happened
 //! to a key outside of the manager that was not looked at yet, and then it is yes for everybody.
 
-use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 
-use hashbrown::DefaultHashBuilder;
-use smallvec::SmallVec;
-
-use super::one_queue::NotedHolders;
+use super::holder_index::NotedHolders;
 use super::{QueueId, Waitlist};
 use crate::ids::LockId;
 use crate::lock::Lock;
@@ -24,44 +20,6 @@ const FEW_HOLDERS: usize = 16;
 
 /// So many locks with more holders are looked at, at most.
 const LOOKED_AT: usize = 16;
-
-/// What is noted of holders, by token, for all locks that are waited for.
-#[derive(Debug, Default)]
-pub(super) struct HolderIndex {
-    by_hash: BTreeSet<(u64, QueueId)>,
-    crowded: BTreeSet<QueueId>,
-    hasher: DefaultHashBuilder,
-}
-
-impl HolderIndex {
-    fn add(&mut self, queue: QueueId, noted: &NotedHolders) {
-        match noted {
-            NotedHolders::Few(hashes) => self.by_hash.extend(hashes.iter().map(|hash| (*hash, queue))),
-            NotedHolders::Many => self.crowded.extend([queue]),
-        }
-    }
-
-    pub(super) fn remove(&mut self, queue: QueueId, noted: &NotedHolders) {
-        match noted {
-            NotedHolders::Few(hashes) => {
-                for hash in hashes {
-                    self.by_hash.remove(&(*hash, queue));
-                }
-            }
-            NotedHolders::Many => {
-                self.crowded.remove(&queue);
-            }
-        }
-    }
-
-    /// Checks that it is what is noted at the queues.
-    #[cfg(test)]
-    pub(super) fn check<'q>(&self, noted: impl Iterator<Item = (QueueId, &'q NotedHolders)>) {
-        let mut again = Self::default();
-        noted.for_each(|(queue, noted)| again.add(queue, noted));
-        assert_eq!((&again.by_hash, &again.crowded), (&self.by_hash, &self.crowded));
-    }
-}
 
 impl Waitlist {
     /// Notes who holds the lock of this queue now.

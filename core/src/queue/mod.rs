@@ -19,6 +19,8 @@
 
 mod callers;
 mod channels;
+mod handles;
+mod holder_index;
 mod holders;
 mod one_queue;
 mod own_holds;
@@ -35,12 +37,12 @@ use std::rc::Rc;
 use crate::ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 use crate::mode::{Mode, Want};
 
-use callers::Count;
-use channels::ChannelId;
-use holders::HolderIndex;
-pub(crate) use one_queue::{Queue, QueueId, TokenId};
-pub(crate) use own_holds::HoldersSeen;
-use request_set::RequestSet;
+use handles::ChannelId;
+pub(crate) use handles::{QueueId, TokenId};
+use holder_index::HolderIndex;
+pub(crate) use holder_index::HoldersSeen;
+pub(crate) use one_queue::Queue;
+use request_set::{Count, RequestSet};
 
 /// A request that waits.
 #[derive(Clone, Debug)]

@@ -3,56 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::ops::Bound;
-use std::rc::Rc;
 
-use smallvec::SmallVec;
-
+use super::handles::TokenId;
+use super::holder_index::NotedHolders;
 use crate::ids::{LockId, RequestId};
 use crate::mode::{Mode, Want};
-
-/// The number of a queue, never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct QueueId(pub(super) u64);
-
-impl QueueId {
-    /// Before every number that is given.
-    pub(super) const FIRST: Self = Self(0);
-    /// After every number that is given.
-    pub(super) const LAST: Self = Self(u64::MAX);
-
-    /// A number for a set of queues, the same in whichever order; other sets seldom have it. (The multiplier is that
-    /// of Fibonacci hashing.)
-    pub(super) fn sum_of(queues: impl Iterator<Item = Self>) -> u64 {
-        const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mixed = |queue: Self| queue.0.wrapping_mul(MULTIPLIER).rotate_left(29).wrapping_mul(MULTIPLIER);
-        queues.fold(0, |sum, queue| sum.wrapping_add(mixed(queue)))
-    }
-}
-
-/// Names a token while it waits: where its bytes are, which all its requests share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct TokenId(usize);
-
-impl TokenId {
-    pub(crate) fn of(token: &Rc<[u8]>) -> Self {
-        Self(Rc::as_ptr(token).addr())
-    }
-}
-
-/// What is noted of one lock's holders.
-#[derive(Debug)]
-pub(super) enum NotedHolders {
-    /// The hashes of their tokens.
-    Few(SmallVec<[u64; 1]>),
-    /// There are more than a few.
-    Many,
-}
-
-impl Default for NotedHolders {
-    fn default() -> Self {
-        Self::Few(SmallVec::new())
-    }
-}
 
 /// One lock's queue, never empty.
 #[derive(Debug)]

@@ -4,21 +4,10 @@
 use std::ops::Bound;
 use std::rc::Rc;
 
+use super::holder_index::HoldersSeen;
 use super::{QueueId, TokenId, Waitlist};
 use crate::ids::RequestId;
 use crate::lock::Lock;
-
-/// How far a look at the tokens that wait and hold a lock has come.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum HoldersSeen {
-    #[default]
-    None,
-    /// It goes through the holders; those up to this fence were looked at.
-    UpToFence(u64),
-    /// It goes through the tokens that wait; those up to this one were looked at.
-    UpToToken(Rc<[u8]>),
-    All,
-}
 
 impl Waitlist {
     /// Notes until when this token, which waits at this queue among others, has a hold on its lock, in Unix

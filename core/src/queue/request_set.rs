@@ -13,6 +13,13 @@ pub(super) enum RequestSet {
     Many(Box<BTreeSet<RequestId>>),
 }
 
+/// One more or one less.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    Up,
+    Down,
+}
+
 impl RequestSet {
     pub(super) fn len(&self) -> usize {
         match self {
