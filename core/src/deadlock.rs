@@ -80,7 +80,7 @@ pub(crate) enum Outcome {
 }
 
 /// A search so long ends for now.
-pub(crate) const STEPS: usize = 4000;
+pub(crate) const STEPS: usize = 2000;
 
 /// Looks for a shortest cycle that this request closes. It must already stand in its queues, and be the last that
 /// came.
