@@ -35,7 +35,16 @@ COUNTED = (
     "grants refusals handoffs releases expirations wait_timeouts wait_cancels cancelled"
     " refused_tokens_dropped unheard deadlocks evicted_locks"
 )
-FIELDS = ["locks", "waiters", "waiters_max", "refused_tokens", *COUNTED.split(), *TIMES, "last_fence"]
+FIELDS = [
+    "locks",
+    "waiters",
+    "waiting_callers",
+    "waiters_max",
+    "refused_tokens",
+    *COUNTED.split(),
+    *TIMES,
+    "last_fence",
+]
 
 # More than are kept.
 REFUSE_MANY = "for n = 1, 100001 do redis.call('SLOCK.CANCEL', KEYS[1], n, 'REFUSE', 3600000) end"
@@ -101,7 +110,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     meter.grew(grants=1, locks=1, last_fence=fence)
 
     waiting = [queues.mlock("y", "a b"), queues.lock("z", "w")]
-    meter.grew(waiters=2, waiters_max=2)
+    meter.grew(waiters=2, waiting_callers=2, waiters_max=2)
     assert raw.error("SLOCK.LOCK", "held", "x", HOUR, "WAIT", 0).startswith("DEADLOCK ")
     meter.grew(deadlocks=1)
     assert queues.lock("brief", "w", wait=200).reply() == 0
@@ -113,7 +122,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     wait_until(lambda: queues.locks.full("w").queue[0].waiting_ms >= 60, what="them to have waited a while")
     assert queues.free("x", "a b w") == 3
     fences = [waiter.fence() for waiter in waiting]
-    meter.grew(waiters=-2, releases=3, grants=2, handoffs=2, last_fence=max(fences))
+    meter.grew(waiters=-2, waiting_callers=-2, releases=3, grants=2, handoffs=2, last_fence=max(fences))
     numbers = meter.read()
     assert numbers["wait_ms_total"] >= 2 * 60 and numbers["wait_ms_max"] >= 60
     assert numbers["wait_ms_max"] < numbers["wait_ms_total"] <= 3 * numbers["wait_ms_max"]
@@ -283,7 +292,13 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         line.write("stays")
         before = meter.read()
         assert all(before.values())
-        now = {"locks": 2, "waiters": 1, "waiters_max": 1, "last_fence": before["last_fence"]}
+        now = {
+            "locks": 2,
+            "waiters": 1,
+            "waiting_callers": 1,
+            "waiters_max": 1,
+            "last_fence": before["last_fence"],
+        }
         now["refused_tokens"] = 100_000
         for _ in range(2):
             raw.ok("CONFIG", "RESETSTAT")
