@@ -52,7 +52,7 @@ pub use ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserN
 pub use lock::{Applied, Holder, Lock, Replaced};
 pub use manager::{
     AcquireOutcome, AcquireRequest, Answer, Counters, Destination, Extension, LockManager, ProbePosition,
-    ReplyTo, TimeSlice, WaitPolicy, WaitResult, WhoAsks,
+    ReplyTo, TimeSlice, Urgency, WaitPolicy, WaitResult, WhoAsks,
 };
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use slock_core::WaitResult;
+use slock_core::{TimeSlice, Timestamp, Urgency, WaitResult};
 
 use crate::errors::error_reply;
 use crate::keyspace::Keyspace;
@@ -22,6 +22,9 @@ use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime, withou
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
 const SLICE: Duration = Duration::from_micros(1500);
+
+/// How long it goes on with work that nobody waits for: those who were answered are told at the end.
+const UPKEEP_SLICE: Duration = Duration::from_micros(400);
 
 /// Of it, so much at most for locks that came by `RESTORE`.
 const RESTORED_SLICE: Duration = Duration::from_micros(500);
@@ -44,7 +47,7 @@ const SUBSCRIBERS_EVERY_MS: u64 = 500;
 const CHANNELS_AT_ONCE: usize = 64;
 
 /// Such a look takes so long at a time, and pauses so long in between.
-const PROBE_SLICE: Duration = Duration::from_micros(500);
+const PROBE_SLICE: Duration = Duration::from_micros(300);
 const PROBE_PAUSE_MS: u64 = 10;
 
 /// The end of a turn of the event loop.
@@ -72,12 +75,29 @@ fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut Schedule)) {
     });
 }
 
+/// A slice of a turn.
+struct Slice {
+    started: Instant,
+    answers: Duration,
+    upkeep: Duration,
+}
+
+impl TimeSlice for Slice {
+    fn now_for(&mut self, urgency: Urgency) -> Option<Timestamp> {
+        let limit = match urgency {
+            Urgency::Answers => self.answers,
+            Urgency::Upkeep => self.upkeep,
+        };
+        (self.started.elapsed() < limit).then(now)
+    }
+}
+
 impl Runtime {
     fn tick(&mut self, ctx: OwnCtx<'_>, store: &mut Keyspace<'_>) {
         let (follows, is_replica) = state::with(|state| (state.only_follows(), state.is_replica.get()));
         let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
         let started = Instant::now();
-        let mut slice = || (started.elapsed() < SLICE).then(now);
+        let mut slice = Slice { started, answers: SLICE, upkeep: UPKEEP_SLICE };
         if !follows {
             self.look_for_subscribers();
         }
@@ -167,8 +187,7 @@ impl Runtime {
         if !self.is_cluster || now_ms < self.probe.next_ms {
             return;
         }
-        let started = Instant::now();
-        let mut slice = || (started.elapsed() < PROBE_SLICE).then(now);
+        let mut slice = Slice { started: Instant::now(), answers: PROBE_SLICE, upkeep: PROBE_SLICE };
         self.probe.position = self.manager.probe(store, self.probe.position, &mut slice);
         let is_over = self.probe.position.is_none();
         self.probe.next_ms = now_ms + if is_over { PROBE_EVERY_MS } else { PROBE_PAUSE_MS };

@@ -156,11 +156,12 @@ impl LockManager {
             last = Some(request);
         }
         self.counters.cancels += count as u64;
-        let mut places = 0;
-        while places < self.left_at_once
-            && let Some(request) = self.waitlist.first_withdrawn()
+        let mut left = self.left_at_once;
+        while let Some(request) = self.waitlist.first_withdrawn()
+            && let Some(waiter) = self.waitlist.get(request)
+            && let Some(rest) = left.checked_sub(waiter.queues.len())
         {
-            places += self.waitlist.get(request).map_or(1, |waiter| waiter.queues.len());
+            left = rest;
             self.finish_withdrawn(request);
         }
         count

@@ -37,4 +37,4 @@ pub use lock_manager::LockManager;
 pub use request::{
     AcquireOutcome, AcquireRequest, Answer, Destination, Extension, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
 };
-pub use serve_queues::{ProbePosition, TimeSlice};
+pub use serve_queues::{ProbePosition, TimeSlice, Urgency};

@@ -22,8 +22,27 @@ use crate::time::Timestamp;
 
 /// The time, once for each decision; `None` when this turn has taken long enough, and the rest is left to
 /// the next.
-pub trait TimeSlice: FnMut() -> Option<Timestamp> {}
-impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {}
+pub trait TimeSlice {
+    /// The time, if there is enough of it left for work that is so urgent.
+    fn now_for(&mut self, urgency: Urgency) -> Option<Timestamp>;
+}
+
+/// A slice that is as long for all work.
+impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {
+    fn now_for(&mut self, _: Urgency) -> Option<Timestamp> {
+        self()
+    }
+}
+
+/// How urgent work is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Somebody may be granted or waits for an answer.
+    Answers,
+    /// Nobody waits for it: what is to leave, to end or to be searched. It must not keep waiting those who have been
+    /// answered in this slice and are told at its end.
+    Upkeep,
+}
 
 /// What is put off while queues have to be looked at has its turn after so many steps all the same.
 const AT_LEAST_EVERY: usize = 64;
@@ -115,7 +134,7 @@ impl LockManager {
         while idle < KINDS {
             if kinds_left == 0 || self.places_looked_at >= PLACES_AT_ONCE {
                 (kinds_left, self.places_looked_at) = (KINDS, 0);
-                now = slice();
+                now = slice.now_for(self.urgency());
             }
             let Some(now) = now else { break };
             kinds_left -= 1;
@@ -125,6 +144,15 @@ impl LockManager {
             self.kind = KINDS - 1;
         }
         store.close();
+    }
+
+    fn urgency(&self) -> Urgency {
+        let may_grant = !self.dirty.is_empty() || !self.revisit.is_empty() || !self.granted_again.is_empty();
+        if may_grant || self.resigned.is_some() || self.waitlist.first_withdrawn().is_some() {
+            Urgency::Answers
+        } else {
+            Urgency::Upkeep
+        }
     }
 
     /// Does a step of the kind of work whose turn it is. Whether there was one to do.
@@ -150,7 +178,10 @@ impl LockManager {
     /// Answers the requests that have waited long enough, and leaves those behind them to
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
-        while slice().is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener()) {}
+        while slice
+            .now_for(Urgency::Answers)
+            .is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener())
+        {}
         if self.waitlist.is_empty() {
             self.forget_work();
         }
@@ -166,7 +197,7 @@ impl LockManager {
         slice: &mut impl TimeSlice,
     ) -> Option<ProbePosition> {
         while let Some(queue) = self.waitlist.next_queue_id(after.map(|position| position.0)) {
-            if slice().is_none() {
+            if slice.now_for(Urgency::Upkeep).is_none() {
                 store.close();
                 return after;
             }
