@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from driver.agent import Agent, AgentError, Call
+from driver.agent import ANSWER_SECONDS, Agent, AgentError, Call
 from driver.matching import mismatch, resolve
 from driver.proxy import COMMANDS
 from driver.scenario import Scenario, Step
@@ -83,7 +83,7 @@ class Play:
             fields = {**self._servers, **resolve(self._options, self._values), **fields}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
-        elif step["op"] in (*_GIVE_HOLDS, "block", "release_token", "events"):
+        elif step["op"] in (*_GIVE_HOLDS, "block", *_OF_LOCKS):
             fields["locks"] = self._names[fields.get("locks", "l")]
             if step["op"] in (*_GIVE_HOLDS, "block"):
                 fields.setdefault("mode", "write")
@@ -101,7 +101,7 @@ class Play:
             return
         if step["op"] in _GIVE_HOLDS:
             step = {"save": step["hold"], **step}
-        self._judge(step, call.outcome())
+        self._judge(step, call.outcome(step.get("seconds", ANSWER_SECONDS)))
 
     def _new_name(self, name: str) -> str:
         self._names[name] = self.agent.new_name(name)
@@ -138,10 +138,16 @@ class Play:
             self._values[step["save"]] = outcome
 
     def _pending(self, step: Step) -> None:
-        for name in _as_list(step["pending"]):
-            started = self._started[name]
-            what = started.reply() if isinstance(started, RawWaiter) and started.is_done() else None
-            assert not started.is_done(), f"{name} has ended: {what or started.outcome()}"
+        """What was started has not ended, or does not end for so long (`stays_ms`)."""
+        end = time.monotonic() + step.get("stays_ms", 0) / 1000
+        while True:
+            for name in _as_list(step["pending"]):
+                started = self._started[name]
+                what = started.reply() if isinstance(started, RawWaiter) and started.is_done() else None
+                assert not started.is_done(), f"{name} has ended: {what or started.outcome()}"
+            if time.monotonic() >= end:
+                return
+            time.sleep(0.01)
 
     def _command(self, step: Step) -> None:
         name = step.get("on", "main")
@@ -258,8 +264,9 @@ class Play:
                 self._step(inner)
 
 
-_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save")
+_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save", "seconds")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
+_OF_LOCKS = ("release_token", "events", "info", "queues")
 
 
 def _as_list(value: Any) -> list[Any]:
