@@ -81,6 +81,7 @@ class Play:
         fields = resolve(fields, self._values)
         if step["op"] in ("open", "open_quorum"):
             fields = {**self._servers, **resolve(self._options, self._values), **fields}
+            fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
         elif step["op"] in (*_GIVE_HOLDS, "block", *_OF_LOCKS):
@@ -160,7 +161,7 @@ class Play:
     def _info(self, step: Step) -> None:
         """What SLOCK.INFO key FULL says, as an object."""
         name, key = step.get("on", "main"), resolve(step["info"], self._values)
-        self._look(step, lambda: _info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
+        self._look(step, lambda: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
 
     def _calls(self, step: Step) -> None:
         """How many commands of a kind the server has executed since the scenario began."""
@@ -273,7 +274,7 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _info_of(reply: Any) -> dict[str, Any]:
+def info_of(reply: Any) -> dict[str, Any]:
     if reply is None:
         return FREE
     fields = dict(zip(reply[::2], reply[1::2], strict=True))

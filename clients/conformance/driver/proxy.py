@@ -73,7 +73,7 @@ class Proxy:
         - `cut_request`: the connection is cut before the command reaches the server;
         - `cut_reply`: the server has executed the command, and the connection is cut before its reply;
         - `hold_request`, `hold_reply`: kept back until `let_go`. What follows on the connection waits too;
-        - `late_request`: the connection is cut as by `cut_request`, and the server reads the command at `let_go`.
+        - `late_request`: as `cut_request`, but the server reads the command at `let_go`.
 
         Of `message` there is `cut_reply`: the connection is cut in the place of the message.
         """
@@ -85,9 +85,9 @@ class Proxy:
         return sum(rule.hits for rule in self._rules)
 
     def let_go(self) -> None:
-        """What is kept back goes on its way, and nothing more is kept back. Late requests have been answered."""
-        self._call(self._release)
+        """What is kept back goes on its way, late requests first, and nothing more is kept back."""
         self._run(self._deliver())
+        self._call(self._release)
 
     def cut(self) -> None:
         """Cuts all connections."""
