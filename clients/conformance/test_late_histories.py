@@ -7,6 +7,7 @@ its answers: the server cannot know that its owner is done. It stays for its ttl
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ LONG_TTL_MS, SHORT_TTL_MS = 20_000, 900
 # What a history may end an operation with. `Other` is none of them.
 EXPECTED = {"TimedOut", "Cancelled", "Lost", "NotHeld", "Deadlock", "Refused", "WrongMode"}
 CALL_SECONDS = 60.0
+PAUSE_SECONDS = 0.03
 
 
 @pytest.fixture
@@ -68,8 +70,9 @@ def test_late_histories(name: str, server: Server, start_agent: Callable[[str], 
         explained = proxy.doubled - proxy.unanswered | unreleased
         return [f"{token} of {key}" for token, key in tokens_left(server).items() if token not in explained]
 
-    # A second, and more for a loaded machine.
-    wait_until(lambda: not unexplained(), 5, "nothing to be left behind")
+    with contextlib.suppress(AssertionError):  # a second, and more for a loaded machine
+        wait_until(lambda: not unexplained(), 5)
+    assert not unexplained(), f"left behind: {unexplained()}"
     outcomes = sum((history.outcomes for history in histories), Counter())
     print(f"{name}: {count} histories, {dict(outcomes)}")
     stay = len(tokens_left(server))
@@ -98,6 +101,11 @@ class Owner:
     def __init__(self, name: str, keys: list[str], answer: dict, ttl_ms: int, mode: str) -> None:
         self.name, self.keys, self.token, self.ttl_ms = name, keys, answer["token"], ttl_ms
         self.mode = mode
+        # Whether a change of the mode failed: then the server may know the new fence before the library does.
+        self.is_unsure = False
+
+    def shares(self, other: Owner) -> bool:
+        return other is not self and not set(self.keys).isdisjoint(other.keys)
 
 
 class History:
@@ -115,24 +123,22 @@ class History:
         self._done: list[str] = []
 
     def play(self) -> None:
-        actions = [self._ask, self._ask, self._cancel, self._extend, self._change, self._release, self._pause]
+        actions = {self._ask: 4, self._extend: 2, self._change: 2, self._release: 2, self._cancel: 1}
         try:
-            for _ in range(self._dice.randint(8, 16)):
-                self._dice.choice(actions)()
-                self._collect()
-                self._judge()
-            while self._asked:
-                self._cancel() if self._dice.random() < 0.5 else self._pause()
-                self._collect()
-                self._judge()
-                if self._owners and self._dice.random() < 0.5:
-                    self._release()
-            while self._owners:
-                self._release()
+            for _ in range(self._dice.randint(8, 20)):
+                self._step(*self._dice.choices(list(actions), list(actions.values())))
+            while self._asked or self._owners:
+                self._step(self._cancel if self._dice.random() < 0.1 else self._release)
         except AssertionError as problem:
             raise AssertionError(f"{problem}, after {self._done}") from problem
         finally:
             self._direct.close()
+
+    def _step(self, action: Callable[[], None]) -> None:
+        action()
+        time.sleep(self._dice.random() * PAUSE_SECONDS)
+        self._collect()
+        self._judge()
 
     # --- what owners do
 
@@ -183,6 +189,7 @@ class History:
                 call.cancel()
             if not self._outcome(call):
                 # The library finds out in the background.
+                owner.is_unsure = True
                 wait_until(lambda: self._agrees(owner), 10, f"{owner.name} to know its mode")
             owner.mode = self._state(owner)["mode"]
 
@@ -193,9 +200,6 @@ class History:
             self._done.append(f"release {owner.name}")
             if not self._outcome(self._agent.start("release", hold=owner.name)):
                 self.unreleased.append(owner.token)
-
-    def _pause(self) -> None:
-        time.sleep(self._dice.random() * 0.03)
 
     def _outcome(self, call: Call) -> dict | None:
         outcome = call.outcome(CALL_SECONDS)
@@ -215,24 +219,20 @@ class History:
         for owner in list(self._owners):
             before = self._state(owner)
             infos = {} if before["lost"] else {key: self._info(key) for key in owner.keys}
-            others = [
-                other.name
-                for other in self._owners
-                if other is not owner
-                and set(other.keys) & set(owner.keys)
-                and "write" in (owner.mode, other.mode)
-                and not self._state(other)["lost"]
-            ]
+            others = {other.name: self._state(other) for other in self._owners if other.shares(owner)}
             after = self._state(owner)
             if after["lost"]:
                 assert owner.ttl_ms != LONG_TTL_MS or after["reason"] == "expired", f"{owner.name}: {after}"
                 self.outcomes[f"lost: {after['reason']}"] += 1
                 self._release(owner)
                 continue
-            assert not others, f"{owner.name} and {others} are valid at once"
+            for name, other in others.items():
+                is_shared = after["mode"] == other["mode"] == "read"
+                assert other["lost"] or is_shared, f"{owner.name}, {after}, is valid beside {name}, {other}"
             for key, info in infos.items():
-                held = [one for one in info["holders"] if one["token"] == owner.token]
-                assert held and held[0]["fence"] == after["fence"] and info["mode"] == owner.mode, (
+                fences = [one["fence"] for one in info["holders"] if one["token"] == owner.token]
+                is_held = fences == [after["fence"]] or (fences and owner.is_unsure)
+                assert is_held and (info["mode"] == "write" or after["mode"] == "read"), (
                     f"{owner.name} counts as valid ({after}) and the server says {info} of {key}"
                 )
 
