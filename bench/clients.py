@@ -16,12 +16,12 @@ from pathlib import Path
 
 from common import Report, arguments, private_server, spread
 
-BENCH = Path(__file__).resolve().parent
-sys.path.insert(0, str(BENCH.parent / "clients/conformance"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients/conformance"))
 
 from driver.agent import Agent
 from driver.languages import LANGUAGES, Unavailable
 
+REDISLOCK = Path(__file__).resolve().parent / "redislock"
 PAIRS_TASKS, HANDOFF_TASKS = 16, 64
 # The time of one pair by the library, against that by the base library.
 LONGEST_PAIR = 1.15
@@ -68,7 +68,7 @@ def redislock(report: Report, port: int, ours: float, samples: int, rounds: int)
     with tempfile.TemporaryDirectory() as directory:
         program = str(Path(directory) / "redislock")
         build = ["go", "build", "-o", program, "."]
-        if subprocess.run(build, cwd=BENCH / "redislock", capture_output=True).returncode:
+        if subprocess.run(build, cwd=REDISLOCK, capture_output=True).returncode:
             print("  bsm/redislock: skipped, it cannot be fetched")
             return
         run = [program, str(port), str(PAIRS_TASKS), str(rounds)]
