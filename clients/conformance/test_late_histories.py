@@ -229,6 +229,8 @@ class History:
             for name, other in others.items():
                 is_shared = after["mode"] == other["mode"] == "read"
                 assert other["lost"] or is_shared, f"{owner.name}, {after}, is valid beside {name}, {other}"
+            if (before["fence"], before["mode"]) != (after["fence"], after["mode"]):
+                continue  # it learned of a change while the server was asked
             for key, info in infos.items():
                 fences = [one["fence"] for one in info["holders"] if one["token"] == owner.token]
                 is_held = fences == [after["fence"]] or (fences and owner.is_unsure)
