@@ -134,7 +134,9 @@ class History:
         try:
             for _ in range(self._dice.randint(8, 20)):
                 self._step(*self._dice.choices(list(actions), list(actions.values())))
+            end = time.monotonic() + CALL_SECONDS
             while self._asked or self._owners:
+                assert time.monotonic() < end, f"not answered: {[one[0] for one in self._asked]}"
                 self._step(self._cancel if self._dice.random() < 0.1 else self._release)
         except AssertionError as problem:
             raise AssertionError(f"{problem}, after {self._done}") from problem
