@@ -75,11 +75,11 @@ def test_late_histories(name: str, server: Server, start_agent: Callable[[str], 
 
     def unexplained() -> list[str]:
         explained = proxy.doubled - proxy.unanswered | unreleased
-        return [f"{token} of {key}" for token, key in tokens_left(server).items() if token not in explained]
+        return [token for token in tokens_left(server) if token not in explained]
 
     with contextlib.suppress(AssertionError):  # a second, and more for a loaded machine
         wait_until(lambda: not unexplained(), 5)
-    assert not unexplained(), f"left behind: {unexplained()}"
+    assert not unexplained(), "\n".join(["left behind:", *proxy.seen[unexplained()[0]]])
     outcomes = sum((history.outcomes for history in histories), Counter())
     print(f"{name}: {count} histories, {dict(outcomes)}")
     stay = len(tokens_left(server))

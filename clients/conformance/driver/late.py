@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections import Counter, deque
-from typing import Any
+import time
+from collections import Counter, defaultdict, deque
 
 from driver.frames import PUSH, end_of_value, is_message, words_of
 
@@ -35,6 +35,8 @@ class LateProxy:
         # Tokens of requests that were delivered twice, and of those whose answer did not arrive.
         self.doubled: set[str] = set()
         self.unanswered: set[str] = set()
+        # What went through for each token, for the message of a test that failed.
+        self.seen: defaultdict[str, list[str]] = defaultdict(list)
         self._loop = asyncio.new_event_loop()
         self._calm = False
         self._late: set[asyncio.Task[None]] = set()
@@ -82,12 +84,19 @@ class LateProxy:
     def loses_message(self) -> bool:
         return not self._calm and self.dice.random() * 100 < LOST_MESSAGES_PERCENT
 
+    def note(self, what: str, request: bytes) -> None:
+        words = words_of(request)
+        if words[0].upper().startswith("SLOCK."):
+            self.seen[token_of(words)].append(f"{time.monotonic():.3f} {what}: {' '.join(words)}")
+
     def note_unanswered(self, requests: list[bytes]) -> None:
-        self.unanswered.update(filter(None, map(token_of, requests)))
+        for request in requests:
+            self.note("no answer", request)
+            self.unanswered.update(lasting_token(request))
 
     def deliver_once_more(self, request: bytes) -> None:
         """On a connection of its own, which closes then: who waits on it does not stay in the queue."""
-        self.doubled.update(filter(None, [token_of(request)]))
+        self.doubled.update(lasting_token(request))
         self.deliver_late([request], None)
 
     def deliver_late(self, requests: list[bytes], upstream: Streams | None) -> None:
@@ -100,6 +109,8 @@ class LateProxy:
         await asyncio.sleep(self.dice.random() * LATEST_SECONDS)
         with contextlib.suppress(OSError):
             reader, writer = upstream or await asyncio.open_connection("127.0.0.1", self.target)
+            for request in requests:
+                self.note("late" if upstream else "once more", request)
             try:
                 writer.write(b"".join(requests))
                 writer.write_eof()
@@ -168,6 +179,7 @@ class _Link:
                     self._listens = True
                 else:
                     self._expected.append((request, fate))
+                self._proxy.note(fate, request)
                 self._to_server.write(request)
                 await self._to_server.drain()
 
@@ -197,10 +209,13 @@ class _Link:
         return True
 
 
-def token_of(request: bytes) -> str | None:
-    """Whose it is, if it is a command that takes a lock or changes its mode."""
-    words: list[Any] = words_of(request)
+def token_of(words: list[str]) -> str:
     name = words[0].upper().removeprefix("SLOCK.")
-    if name not in _LASTING or "XX" in map(str.upper, words[3:]):
-        return None
-    return words[2 + int(words[1])] if name.startswith("M") else words[2]
+    return words[2 + int(words[1])] if name.startswith("M") else [*words, "", ""][2]
+
+
+def lasting_token(request: bytes) -> list[str]:
+    """Whose it is, if it is a command that takes a lock or changes its mode."""
+    words = words_of(request)
+    is_lasting = words[0].upper().removeprefix("SLOCK.") in _LASTING and "XX" not in map(str.upper, words)
+    return [token_of(words)] if is_lasting else []
