@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,8 @@ from driver.scenario import Scenario, Step
 from driver.world import TIMEOUT_SECONDS, RawWaiter, World
 from harness import wait_until
 
+# Between two looks at a server.
+POLL_SECONDS = 0.01
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
 
@@ -112,10 +113,15 @@ class Play:
         """Waits for one that was started; of several, for the first that ends."""
         names = [name for name in _as_list(step["await"]) if name in self._started]
         timeout_s = step.get("seconds", TIMEOUT_SECONDS)
-        wait_until(lambda: any(self._started[name].is_done() for name in names), timeout_s, f"{names} to end")
-        name = next(name for name in names if self._started[name].is_done())
-        started = self._started.pop(name)
-        outcome = started.reply() if isinstance(started, RawWaiter) else started.outcome()
+        if len(names) > 1:
+            wait_until(
+                lambda: any(self._started[name].is_done() for name in names), timeout_s, f"one of {names}"
+            )
+        name = next((name for name in names if self._started[name].is_done()), names[0])
+        started = self._started[name]
+        is_plain = isinstance(started, RawWaiter)
+        outcome = started.reply() if is_plain else started.outcome(timeout_s)
+        del self._started[name]
         if isinstance(outcome, dict):
             outcome = {**outcome, "hold": self._holds[name]}
         self._judge({"save": name, **step}, outcome)
@@ -182,21 +188,22 @@ class Play:
         """Once, or until it is as expected, or so for a while (`stays_ms`)."""
         problem, found = "", None
 
-        def is_right() -> bool:
+        def look() -> None:
             nonlocal problem, found
             found = value()
             problem = mismatch(step["expect"], found, self._values) if "expect" in step else ""
-            return not problem
 
+        look()
         if step.get("until"):
-            with contextlib.suppress(AssertionError):
-                wait_until(is_right, TIMEOUT_SECONDS)
+            end = time.monotonic() + TIMEOUT_SECONDS
+            while problem and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                look()
         elif "stays_ms" in step:
             end = time.monotonic() + resolve(step["stays_ms"], self._values) / 1000
-            while is_right() and time.monotonic() < end:
-                time.sleep(0.01)
-        else:
-            is_right()
+            while not problem and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                look()
         assert not problem, problem
         if "command" in step and "expect" not in step:
             assert found == "OK" or (isinstance(found, int) and found > 0), found
