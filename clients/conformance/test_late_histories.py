@@ -120,8 +120,8 @@ class History:
 
     def __init__(self, agent: Agent, server: Server, dice: random.Random, name: str, locks: str) -> None:
         self._agent, self._dice, self._locks = agent, dice, locks
-        # A thread of Python that is cancelled while it starts another one may pass its cancellation on to that
-        # one, which Ctrl-C does not.
+        # A thread of Python that is cancelled while it starts another one may pass its cancellation on to it,
+        # which Ctrl-C does not.
         self._cancels = agent.name != "python-sync"
         self._keys = [f"{name}:a", f"{name}:b"]
         self._direct = RawConnection(server.port)
