@@ -1,13 +1,17 @@
-"""What the client libraries cost: a lock and unlock through each, and the same two by its base library.
+"""What the client libraries cost, beside the same commands by their base libraries.
 
-The agents of clients/conformance measure, in turns of 100 pairs on one warm connection, each with a hold that
-is not renewed. A language whose agent cannot be built here is skipped.
+Three cases, each with holds that are not renewed: one lock and unlock after the other; many tasks with a lock
+each; many tasks that hand one lock on, against a plain WAIT with a connection each. The agents of
+clients/conformance measure, in turns. A language whose agent cannot be built here is skipped.
 """
 
 from __future__ import annotations
 
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from common import Report, arguments, private_server, spread
@@ -17,28 +21,70 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients/conformanc
 from driver.agent import Agent
 from driver.languages import LANGUAGES, Unavailable
 
-LIMIT = 1.15
+REDISLOCK = Path(__file__).resolve().parent / "redislock"
+PAIRS_TASKS, HANDOFF_TASKS = 16, 64
+# The time of one pair by the library, against that by the base library.
+LONGEST_PAIR = 1.15
+# Pairs and hand-offs a second by the library, against those without it.
+LEAST_PAIRS, LEAST_HANDOFFS = 0.95, 1.0
 SAMPLE_SECONDS = 300.0
 
 
-def measure(report: Report, agent: Agent, port: int, samples: int, pairs: int) -> None:
+def single(report: Report, agent: Agent, samples: int, pairs: int) -> None:
     """Some samples of the two medians; the ratio is taken in each."""
-    agent.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{port}"])
-    agent.start("cost", locks="l", rounds=pairs).result(SAMPLE_SECONDS)  # to warm up
-    costs = [agent.start("cost", locks="l", rounds=pairs).result(SAMPLE_SECONDS) for _ in range(samples)]
-    agent.ask("close", locks="l")
+    costs = sample(agent, samples, "cost", rounds=pairs)
     client = [cost["client_us"] for cost in costs]
     raw = [cost["raw_us"] for cost in costs]
     print(f"{agent.name}: a lock and unlock, microseconds ({samples} samples of {pairs} pairs):")
     print(f"  by the library {spread(client)}; by its base library {spread(raw)}")
     ratios = [high / low for low, high in zip(raw, client, strict=True)]
-    report.limit(f"  library / base library {spread(ratios)}", statistics.median(ratios), LIMIT)
+    report.limit(f"  library / base library {spread(ratios)}", statistics.median(ratios), LONGEST_PAIR)
+
+
+def many(
+    report: Report, agent: Agent, what: str, tasks: int, samples: int, rounds: int, least: float
+) -> float:
+    """Returns how many a second the library did."""
+    fields = {"key": "handed-on"} if what == "handoffs" else {}
+    costs = sample(agent, samples, what, tasks=tasks, rounds=rounds, **fields)
+    library, raw = (
+        [tasks * rounds / cost[name] * 1e6 for cost in costs] for name in ("library_us", "raw_us")
+    )
+    print(f"{agent.name}: {what} a second by {tasks} tasks ({samples} samples of {tasks * rounds}):")
+    print(f"  by the library {spread(library)}; without it {spread(raw)}")
+    ratios = [one / other for one, other in zip(library, raw, strict=True)]
+    report.at_least(f"  library / without {spread(ratios)}", statistics.median(ratios), least)
+    return statistics.median(library)
+
+
+def sample(agent: Agent, samples: int, op: str, **fields: object) -> list[dict[str, float]]:
+    """The answers, but for a first one, to warm up."""
+    answers = [agent.start(op, locks="l", **fields).result(SAMPLE_SECONDS) for _ in range(samples + 1)]
+    return answers[1:]
+
+
+def redislock(report: Report, port: int, ours: float, samples: int, rounds: int) -> None:
+    """The pairs of the Go library against those of bsm/redislock, which it replaces."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = str(Path(directory) / "redislock")
+        build = ["go", "build", "-o", program, "."]
+        if subprocess.run(build, cwd=REDISLOCK, capture_output=True).returncode:
+            print("  bsm/redislock: skipped, it cannot be fetched")
+            return
+        run = [program, str(port), str(PAIRS_TASKS), str(rounds)]
+        times = [float(subprocess.check_output(run)) for _ in range(samples)]
+    theirs = [PAIRS_TASKS * rounds / time * 1e6 for time in times]
+    print(f"  bsm/redislock {spread(theirs)}")
+    report.at_least("  library / bsm/redislock", ours / statistics.median(theirs), 1.0)
 
 
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=9)
-    parser.add_argument("--pairs", type=int, default=2000, help="in a sample")
+    parser.add_argument("--pairs", type=int, default=2000, help="in a sample of single pairs")
+    parser.add_argument("--rounds", type=int, default=200, help="of each of the tasks that take pairs")
+    parser.add_argument("--handoffs", type=int, default=20, help="of each of the tasks that hand on")
+    parser.add_argument("--cases", nargs="+", default=["single", "pairs", "handoffs"])
     parser.add_argument("--languages", nargs="+", default=list(LANGUAGES), choices=list(LANGUAGES))
     options = parser.parse_args()
 
@@ -52,7 +98,17 @@ def main() -> int:
                 print(f"{name}: skipped, {reason}")
                 continue
             try:
-                measure(report, agent, server.port, options.samples, options.pairs)
+                agent.ask("open", locks="l", kind="single", nodes=[f"127.0.0.1:{server.port}"])
+                samples, rounds = options.samples, options.rounds
+                if "single" in options.cases:
+                    single(report, agent, samples, options.pairs)
+                if "pairs" in options.cases:
+                    pairs = many(report, agent, "pairs", PAIRS_TASKS, samples, rounds, LEAST_PAIRS)
+                    if name == "go" and shutil.which("go"):
+                        redislock(report, server.port, pairs, samples, rounds)
+                if "handoffs" in options.cases:
+                    many(report, agent, "handoffs", HANDOFF_TASKS, samples, options.handoffs, LEAST_HANDOFFS)
+                agent.ask("close", locks="l")
             finally:
                 agent.stop()
     return report.status()

@@ -1,17 +1,22 @@
-"""Fails when two files of a Rust crate, or two of its folders, import each other, directly or round about.
+"""Fails when two files of a Rust crate or a Python package import each other, directly or round about.
 
-Reads `use` declarations and paths that begin with `crate::` or `super::`, as text. A `mod` declaration is no
-import; a re-export is one. Tests are left out: they may import anything.
+So do two folders of a Rust crate. Of Rust it reads `use` declarations and paths that begin with `crate::` or
+`super::`, as text. A `mod` declaration is no import; a re-export is one, and what the root of a crate
+re-exports is imported from where it is. Of Python it reads every import of the package itself, also those
+within functions and for types alone. Tests are left out: they may import anything. Go is left out: its files
+do not import each other, and its compiler refuses circles of packages.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-CRATES = ("core/src", "src")
+CRATES = ("core/src", "src", "clients/rust/src")
+PACKAGES = "clients/python/src"
 Module = tuple[str, ...]
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
@@ -51,8 +56,23 @@ def imports(module: Module, file: Path, known: dict[Module, Path]) -> set[Module
     code = TEST_MODULE.sub("", COMMENT.sub("", file.read_text()))
     paths = [path for use in USE.findall(code) for path in expand(re.sub(r"\s+", " ", use))]
     paths += PATH.findall(USE.sub("", code))
-    targets = (resolve(module, path.split("::"), known) for path in paths)
-    return {target for target in targets if target is not None and target != module}
+    reexports = of_root(known) if module else {}
+    targets = set()
+    for path in paths:
+        words = path.split("::")
+        target = resolve(module, words, known)
+        if target == () and words[-1] in reexports:
+            target = reexports[words[-1]]
+        targets.add(target)
+    return targets - {None, module}
+
+
+def of_root(known: dict[Module, Path]) -> dict[str, Module]:
+    """Where the names are that the root of the crate re-exports."""
+    uses = re.findall(r"\bpub(?:\(crate\))? use ([^;]+);", COMMENT.sub("", known[()].read_text()))
+    paths = [path.split("::") for use in uses for path in expand(re.sub(r"\s+", " ", use))]
+    found = {path[-1]: resolve((), path, known) for path in paths}
+    return {name: target for name, target in found.items() if target}
 
 
 def resolve(module: Module, path: list[str], known: dict[Module, Path]) -> Module | None:
@@ -72,6 +92,29 @@ def resolve(module: Module, path: list[str], known: dict[Module, Path]) -> Modul
             break
         target = (*target, name)
     return target
+
+
+def python_modules(root: Path) -> dict[Module, Path]:
+    found: dict[Module, Path] = {}
+    for file in sorted(root.rglob("*.py")):
+        parts = (root.name, *file.relative_to(root).with_suffix("").parts)
+        found[parts[:-1] if parts[-1] == "__init__" else parts] = file
+    return found
+
+
+def python_imports(module: Module, file: Path, known: dict[Module, Path]) -> set[Module]:
+    package = module if file.name == "__init__.py" else module[:-1]
+    targets: set[Module] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            targets |= {tuple(name.name.split(".")) for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            base += tuple(node.module.split(".")) if node.module else ()
+            names = {name.name for name in node.names}
+            submodules = {(*base, name) for name in names if (*base, name) in known}
+            targets |= submodules if len(submodules) == len(names) else {base, *submodules}
+    return {target for target in targets if target in known and target != module}
 
 
 def of_folders(graph: dict[Module, set[Module]]) -> dict[Module, set[Module]]:
@@ -111,24 +154,32 @@ def circles(graph: dict[Module, set[Module]]) -> list[list[Module]]:
     return found
 
 
+def report(root: Path, known: dict[Module, Path], graph: dict[Module, set[Module]], folders: bool) -> bool:
+    """Prints the circles; whether there are none."""
+    found = circles(graph)
+    for circle in found:
+        print(f"{root}: these files import each other:")
+        for module in circle:
+            inside = ", ".join(str(known[target]) for target in sorted(graph[module]) if target in circle)
+            print(f"  {known[module]} imports {inside}")
+    between = circles(of_folders(graph)) if folders else []
+    for circle in between:
+        print(f"{root}: these folders import each other: {', '.join(folder[0] for folder in circle)}")
+    print(f"{root}: {len(known)} files, {len(found) + len(between)} circles of imports")
+    return not found and not between
+
+
 def main() -> int:
-    failed = False
+    passed = []
     for root in map(Path, CRATES):
         known = modules(root)
         graph = {module: imports(module, file, known) for module, file in known.items()}
-        found = circles(graph)
-        for circle in found:
-            failed = True
-            print(f"{root}: these files import each other:")
-            for module in circle:
-                inside = ", ".join(str(known[target]) for target in sorted(graph[module]) if target in circle)
-                print(f"  {known[module]} imports {inside}")
-        folders = circles(of_folders(graph))
-        for circle in folders:
-            failed = True
-            print(f"{root}: these folders import each other: {', '.join(folder[0] for folder in circle)}")
-        print(f"{root}: {len(known)} files, {len(found) + len(folders)} circles of imports")
-    return int(failed)
+        passed.append(report(root, known, graph, folders=True))
+    for init in sorted(Path(PACKAGES).glob("*/__init__.py")):
+        known = python_modules(init.parent)
+        graph = {module: python_imports(module, file, known) for module, file in known.items()}
+        passed.append(report(init.parent, known, graph, folders=False))
+    return int(not all(passed))
 
 
 if __name__ == "__main__":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
-from driver.agent import Agent, AgentError, Call
+from driver.agent import ANSWER_SECONDS, Agent, AgentError, Call
 from driver.matching import mismatch, resolve
 from driver.proxy import COMMANDS
 from driver.scenario import Scenario, Step
 from driver.world import TIMEOUT_SECONDS, RawWaiter, World
 from harness import wait_until
 
+# Between two looks at a server.
+POLL_SECONDS = 0.01
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
 
@@ -81,9 +82,10 @@ class Play:
         fields = resolve(fields, self._values)
         if step["op"] in ("open", "open_quorum"):
             fields = {**self._servers, **resolve(self._options, self._values), **fields}
+            fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
-        elif step["op"] in (*_GIVE_HOLDS, "block", "release_token", "events"):
+        elif step["op"] in (*_GIVE_HOLDS, "block", *_OF_LOCKS):
             fields["locks"] = self._names[fields.get("locks", "l")]
             if step["op"] in (*_GIVE_HOLDS, "block"):
                 fields.setdefault("mode", "write")
@@ -101,7 +103,7 @@ class Play:
             return
         if step["op"] in _GIVE_HOLDS:
             step = {"save": step["hold"], **step}
-        self._judge(step, call.outcome())
+        self._judge(step, call.outcome(step.get("seconds", ANSWER_SECONDS)))
 
     def _new_name(self, name: str) -> str:
         self._names[name] = self.agent.new_name(name)
@@ -111,10 +113,15 @@ class Play:
         """Waits for one that was started; of several, for the first that ends."""
         names = [name for name in _as_list(step["await"]) if name in self._started]
         timeout_s = step.get("seconds", TIMEOUT_SECONDS)
-        wait_until(lambda: any(self._started[name].is_done() for name in names), timeout_s, f"{names} to end")
-        name = next(name for name in names if self._started[name].is_done())
-        started = self._started.pop(name)
-        outcome = started.reply() if isinstance(started, RawWaiter) else started.outcome()
+        if len(names) > 1:
+            wait_until(
+                lambda: any(self._started[name].is_done() for name in names), timeout_s, f"one of {names}"
+            )
+        name = next((name for name in names if self._started[name].is_done()), names[0])
+        started = self._started[name]
+        is_plain = isinstance(started, RawWaiter)
+        outcome = started.reply() if is_plain else started.outcome(timeout_s)
+        del self._started[name]
         if isinstance(outcome, dict):
             outcome = {**outcome, "hold": self._holds[name]}
         self._judge({"save": name, **step}, outcome)
@@ -138,10 +145,16 @@ class Play:
             self._values[step["save"]] = outcome
 
     def _pending(self, step: Step) -> None:
-        for name in _as_list(step["pending"]):
-            started = self._started[name]
-            what = started.reply() if isinstance(started, RawWaiter) and started.is_done() else None
-            assert not started.is_done(), f"{name} has ended: {what or started.outcome()}"
+        """What was started has not ended, or does not end for so long (`stays_ms`)."""
+        end = time.monotonic() + step.get("stays_ms", 0) / 1000
+        while True:
+            for name in _as_list(step["pending"]):
+                started = self._started[name]
+                what = started.reply() if isinstance(started, RawWaiter) and started.is_done() else None
+                assert not started.is_done(), f"{name} has ended: {what or started.outcome()}"
+            if time.monotonic() >= end:
+                return
+            time.sleep(0.01)
 
     def _command(self, step: Step) -> None:
         name = step.get("on", "main")
@@ -154,7 +167,7 @@ class Play:
     def _info(self, step: Step) -> None:
         """What SLOCK.INFO key FULL says, as an object."""
         name, key = step.get("on", "main"), resolve(step["info"], self._values)
-        self._look(step, lambda: _info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
+        self._look(step, lambda: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
 
     def _calls(self, step: Step) -> None:
         """How many commands of a kind the server has executed since the scenario began."""
@@ -175,21 +188,22 @@ class Play:
         """Once, or until it is as expected, or so for a while (`stays_ms`)."""
         problem, found = "", None
 
-        def is_right() -> bool:
+        def look() -> None:
             nonlocal problem, found
             found = value()
             problem = mismatch(step["expect"], found, self._values) if "expect" in step else ""
-            return not problem
 
+        look()
         if step.get("until"):
-            with contextlib.suppress(AssertionError):
-                wait_until(is_right, TIMEOUT_SECONDS)
+            end = time.monotonic() + TIMEOUT_SECONDS
+            while problem and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                look()
         elif "stays_ms" in step:
             end = time.monotonic() + resolve(step["stays_ms"], self._values) / 1000
-            while is_right() and time.monotonic() < end:
-                time.sleep(0.01)
-        else:
-            is_right()
+            while not problem and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                look()
         assert not problem, problem
         if "command" in step and "expect" not in step:
             assert found == "OK" or (isinstance(found, int) and found > 0), found
@@ -258,15 +272,16 @@ class Play:
                 self._step(inner)
 
 
-_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save")
+_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save", "seconds")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
+_OF_LOCKS = ("release_token", "events", "info", "queues")
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _info_of(reply: Any) -> dict[str, Any]:
+def info_of(reply: Any) -> dict[str, Any]:
     if reply is None:
         return FREE
     fields = dict(zip(reply[::2], reply[1::2], strict=True))

@@ -29,6 +29,8 @@ COMMANDS = {
     "subscribe": ("SSUBSCRIBE",),
     "message": ("SMESSAGE",),
 }
+_OF_REQUESTS = ("cut_request", "hold_request", "late_request")
+_OF_REPLIES = ("cut_reply", "hold_reply")
 _SUBSCRIBING = ("SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE", "UNSUBSCRIBE", "SUNSUBSCRIBE", "PUNSUBSCRIBE")
 
 
@@ -58,6 +60,7 @@ class Proxy:
         self.port = 0
         self._rules: list[Rule] = []
         self._links: set[_Link] = set()
+        self._late: list[bytes] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -69,11 +72,12 @@ class Proxy:
 
         - `cut_request`: the connection is cut before the command reaches the server;
         - `cut_reply`: the server has executed the command, and the connection is cut before its reply;
-        - `hold_request`, `hold_reply`: kept back until `let_go`. What follows on the connection waits too.
+        - `hold_request`, `hold_reply`: kept back until `let_go`. What follows on the connection waits too;
+        - `late_request`: as `cut_request`, but the server reads the command at `let_go`.
 
         Of `message` there is `cut_reply`: the connection is cut in the place of the message.
         """
-        assert of in COMMANDS and action in ("cut_request", "cut_reply", "hold_request", "hold_reply")
+        assert of in COMMANDS and action in (*_OF_REQUESTS, *_OF_REPLIES)
         self._call(self._rules.append, Rule(action, of, times))
 
     def hits(self) -> int:
@@ -81,7 +85,8 @@ class Proxy:
         return sum(rule.hits for rule in self._rules)
 
     def let_go(self) -> None:
-        """What is kept back goes on its way, and nothing more is kept back."""
+        """What is kept back goes on its way, late requests first, and nothing more is kept back."""
+        self._run(self._deliver())
         self._call(self._release)
 
     def cut(self) -> None:
@@ -89,7 +94,8 @@ class Proxy:
         self._call(self._cut)
 
     def reset(self) -> None:
-        """Forgets the rules and cuts all connections."""
+        """Forgets the rules and the late requests, and cuts all connections."""
+        self._call(self._late.clear)
         self._call(self._release)
         self._call(self._cut)
         self._call(self._rules.clear)
@@ -122,9 +128,20 @@ class Proxy:
         for link in list(self._links):
             link.cut()
 
+    async def _deliver(self) -> None:
+        """The late requests, each on a connection that is kept open until its answer."""
+        while self._late:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
+            to_server.write(self._late.pop(0))
+            await anext(_values(from_server))
+            to_server.close()
+
     async def _all_ended(self) -> None:
         while self._links:
             await asyncio.sleep(0.001)
+
+    def keep(self, request: bytes) -> None:
+        self._late.append(request)
 
     def rule_for(self, words: list[str], actions: tuple[str, ...]) -> Rule | None:
         return next((rule for rule in self._rules if rule.action in actions and rule.take(words)), None)
@@ -177,10 +194,12 @@ class _Link:
     async def _requests(self) -> None:
         async for request in _values(self._from_client):
             words = words_of(request)
-            rule = self._proxy.rule_for(words, ("cut_request", "hold_request"))
+            rule = self._proxy.rule_for(words, _OF_REQUESTS)
             if rule is not None:
                 rule.hits += 1
-                if rule.action == "cut_request":
+                if rule.action == "late_request":
+                    self._proxy.keep(request)
+                if rule.action != "hold_request":
                     return self.cut()
                 await rule.go.wait()
             self._expect(words)
@@ -192,7 +211,7 @@ class _Link:
         if name in _SUBSCRIBING:
             self._listens = True
             return
-        rule = self._proxy.rule_for(words, ("cut_reply", "hold_reply"))
+        rule = self._proxy.rule_for(words, _OF_REPLIES)
         if name == "MULTI":
             self._in_transaction = True
         elif name == "EXEC":
@@ -215,7 +234,7 @@ class _Link:
 
     def _rule_of(self, reply: bytes) -> Rule | None:
         if is_message(reply):
-            return self._proxy.rule_for(["SMESSAGE"], ("cut_reply", "hold_reply"))
+            return self._proxy.rule_for(["SMESSAGE"], _OF_REPLIES)
         if reply[:1] == PUSH or (self._listens and reply[:1] == b"*"):
             return None  # an answer to SSUBSCRIBE, or the PING of a connection that listens
         return self._expected.popleft() if self._expected else None

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const ttl, longestWait = 30 * time.Second, time.Minute
+const ttl, longestWait, refusal = 30 * time.Second, time.Minute, 2 * time.Minute
 
 type locks struct{ commands, waiting *redis.Client }
 
@@ -34,12 +34,10 @@ func connect(address string) locks {
 
 // acquire returns the fence, or 0 when the wait is over. On an error neither a hold nor a request is left.
 func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
-	answered, answer := context.WithCancel(context.Background())
 	// go-redis goes on reading when ctx ends. So the server has to end the wait.
-	stop := context.AfterFunc(ctx, func() { l.cancel(answered, key, token) })
+	stop := context.AfterFunc(ctx, func() { l.giveUp(key, token) })
 	fence, err := l.waiting.Do(ctx, "SLOCK.LOCK", key, token, ttl.Milliseconds(),
 		"WAIT", longestWait.Milliseconds()).Int64()
-	answer()
 	stop()
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return 0, errors.Join(err, l.giveUp(key, token))
@@ -47,17 +45,13 @@ func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
 	return fence, nil
 }
 
-// cancel repeats SLOCK.CANCEL, which does not find a request that is still on its way.
-func (l locks) cancel(answered context.Context, key, token string) {
-	for answered.Err() == nil {
-		l.commands.Do(answered, "SLOCK.CANCEL", key, token)
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
+// giveUp leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
 func (l locks) giveUp(key, token string) error {
-	err := l.commands.Do(context.Background(), "SLOCK.CANCEL", key, token).Err()
-	return errors.Join(err, l.release(key, token))
+	ctx, commands := context.Background(), l.commands.Pipeline()
+	commands.Do(ctx, "SLOCK.CANCEL", key, token, "REFUSE", refusal.Milliseconds())
+	commands.Do(ctx, "SLOCK.UNLOCK", key, token)
+	_, err := commands.Exec(ctx)
+	return err
 }
 
 func (l locks) release(key, token string) error {

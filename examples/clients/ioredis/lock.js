@@ -4,11 +4,11 @@
 // Work adds one to the counter. A wait is given up when standard input ends.
 
 import { randomUUID } from 'node:crypto';
-import { setTimeout } from 'node:timers/promises';
 import Redis from 'ioredis';
 
 const TTL_MS = 30_000;
 const WAIT_MS = 60_000;
+const REFUSE_MS = 120_000;
 
 const [port, key, task, counter] = process.argv.slice(2);
 const commands = new Redis({ port: Number(port), replyMapping: 'resp3' });
@@ -19,28 +19,26 @@ async function acquire(key, token, signal) {
   // For this wait and nothing else. It does not connect again, and so asks once.
   const waiting = commands.duplicate({ retryStrategy: null, socketTimeout: WAIT_MS + 5_000 });
   waiting.on('error', () => {}); // the command has the error too
-  let answered = false;
   // ioredis cannot take back what it has sent. So the server has to end the wait.
-  const cancel = async () => {
-    while (!answered) { // SLOCK.CANCEL does not find a request that is still on its way
-      await commands.call('SLOCK.CANCEL', key, token).catch(() => {});
-      await setTimeout(10);
-    }
-  };
-  signal?.addEventListener('abort', cancel);
+  const abort = () => giveUp(key, token).catch(() => {});
+  signal?.addEventListener('abort', abort);
   try {
-    const request = ['SLOCK.LOCK', key, token, TTL_MS, 'WAIT', WAIT_MS];
-    const fence = await waiting.call(...request).finally(() => { answered = true; });
+    const fence = await waiting.call('SLOCK.LOCK', key, token, TTL_MS, 'WAIT', WAIT_MS);
     signal?.throwIfAborted();
     return fence;
   } catch (error) {
-    await commands.call('SLOCK.CANCEL', key, token);
-    await release(key, token);
-    throw error;
+    await giveUp(key, token);
+    throw signal?.aborted ? signal.reason : error;
   } finally {
-    signal?.removeEventListener('abort', cancel);
+    signal?.removeEventListener('abort', abort);
     waiting.disconnect();
   }
+}
+
+// Leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
+async function giveUp(key, token) {
+  await commands.call('SLOCK.CANCEL', key, token, 'REFUSE', REFUSE_MS);
+  await release(key, token);
 }
 
 const release = (key, token) => commands.call('SLOCK.UNLOCK', key, token);

@@ -4,11 +4,11 @@
 // Work adds one to the counter. A wait is given up when standard input ends.
 
 import { randomUUID } from 'node:crypto';
-import { setTimeout } from 'node:timers/promises';
 import { createClient, createClientPool, ErrorReply } from 'redis';
 
 const TTL_MS = 30_000;
 const WAIT_MS = 60_000;
+const REFUSE_MS = 120_000;
 
 const [port, key, task, counter] = process.argv.slice(2);
 const url = `redis://127.0.0.1:${port}`;
@@ -24,27 +24,26 @@ for (const client of [commands, waiting]) {
 // The fence, or 0 when the wait is over. When it throws, neither a hold nor a request is left.
 async function acquire(key, token, signal) {
   signal?.throwIfAborted();
-  let answered = false;
   // node-redis cannot take back what it has sent. So the server has to end the wait.
-  const cancel = async () => {
-    while (!answered) { // SLOCK.CANCEL does not find a request that is still on its way
-      await insist('SLOCK.CANCEL', key, token).catch(() => {});
-      await setTimeout(10);
-    }
-  };
-  signal?.addEventListener('abort', cancel);
+  const abort = () => giveUp(key, token).catch(() => {});
+  signal?.addEventListener('abort', abort);
   try {
     const request = ['SLOCK.LOCK', key, token, `${TTL_MS}`, 'WAIT', `${WAIT_MS}`];
-    const fence = await waiting.sendCommand(request).finally(() => { answered = true; });
+    const fence = await waiting.sendCommand(request);
     signal?.throwIfAborted();
     return fence;
   } catch (error) {
-    await insist('SLOCK.CANCEL', key, token);
-    await insist('SLOCK.UNLOCK', key, token);
-    throw error;
+    await giveUp(key, token);
+    throw signal?.aborted ? signal.reason : error;
   } finally {
-    signal?.removeEventListener('abort', cancel);
+    signal?.removeEventListener('abort', abort);
   }
+}
+
+// Leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
+async function giveUp(key, token) {
+  await insist('SLOCK.CANCEL', key, token, 'REFUSE', `${REFUSE_MS}`);
+  await insist('SLOCK.UNLOCK', key, token);
 }
 
 // For commands that may be sent twice: node-redis does not do so after a lost connection.

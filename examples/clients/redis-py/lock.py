@@ -12,7 +12,7 @@ import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-TTL_MS, WAIT_MS = 30_000, 60_000
+TTL_MS, WAIT_MS, REFUSE_MS = 30_000, 60_000, 120_000
 
 
 class Locks:
@@ -33,15 +33,16 @@ class Locks:
         try:
             return await asyncio.shield(answer)  # a cancelled task does not break off the command
         except BaseException:
-            await asyncio.shield(self.give_up(answer, key, token))
+            await asyncio.shield(self.give_up(key, token))
+            await asyncio.shield(asyncio.wait([answer]))  # which ends now
             raise
 
-    async def give_up(self, answer: asyncio.Future, key: str, token: str) -> None:
-        while not answer.done():  # SLOCK.CANCEL does not find a request that is still on its way
-            await self.commands.execute_command("SLOCK.CANCEL", key, token)
-            await asyncio.wait([answer], timeout=0.01)
-        await self.commands.execute_command("SLOCK.CANCEL", key, token)
-        await self.release(key, token)
+    async def give_up(self, key: str, token: str) -> None:
+        """Leaves neither a hold nor a request. One that is still on its way is refused when it arrives."""
+        pipeline = self.commands.pipeline(transaction=False)
+        pipeline.execute_command("SLOCK.CANCEL", key, token, "REFUSE", REFUSE_MS)
+        pipeline.execute_command("SLOCK.UNLOCK", key, token)
+        await pipeline.execute()
 
     async def release(self, key: str, token: str) -> None:
         await self.commands.execute_command("SLOCK.UNLOCK", key, token)

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const ttl, longestWait = 30 * time.Second, time.Minute
+const ttl, longestWait, refusal = 30 * time.Second, time.Minute, 2 * time.Minute
 
 type locks struct{ rueidis.Client }
 
@@ -27,32 +27,28 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 
 // acquire returns the fence, or 0 when the wait is over. On an error neither a hold nor a request is left.
 func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
-	answered, answer := context.WithCancel(context.Background())
-	stop := context.AfterFunc(ctx, func() { l.cancel(answered, key, token) })
+	stop := context.AfterFunc(ctx, func() { l.giveUp(key, token) })
 	// Blocking gives the wait a connection of its own, without a time-out.
 	request := l.B().Arbitrary("SLOCK.LOCK").Keys(key).
 		Args(token, milliseconds(ttl), "WAIT", milliseconds(longestWait)).Blocking()
 	// The end of ctx would close the connection, which does not take back a grant.
 	fence, err := l.Do(context.WithoutCancel(ctx), request).AsInt64()
-	answer()
 	stop()
 	if err = errors.Join(err, ctx.Err()); err != nil {
-		return 0, errors.Join(err, l.ask("SLOCK.CANCEL", key, token), l.ask("SLOCK.UNLOCK", key, token))
+		return 0, errors.Join(err, l.giveUp(key, token))
 	}
 	return fence, nil
 }
 
-// cancel repeats SLOCK.CANCEL, which does not find a request that is still on its way.
-func (l locks) cancel(answered context.Context, key, token string) {
-	for answered.Err() == nil {
-		l.ask("SLOCK.CANCEL", key, token)
-		time.Sleep(10 * time.Millisecond)
-	}
+// giveUp leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
+func (l locks) giveUp(key, token string) error {
+	refuse := l.ask("SLOCK.CANCEL", key, token, "REFUSE", milliseconds(refusal))
+	return errors.Join(refuse, l.ask("SLOCK.UNLOCK", key, token))
 }
 
 // ask is for commands that may be sent twice. After a lost connection rueidis does so only when told to.
-func (l locks) ask(name, key, token string) error {
-	command := l.B().Arbitrary(name).Keys(key).Args(token).Build().ToRetryable()
+func (l locks) ask(name, key string, arguments ...string) error {
+	command := l.B().Arbitrary(name).Keys(key).Args(arguments...).Build().ToRetryable()
 	return l.Do(context.Background(), command).Error()
 }
 

@@ -11,7 +11,6 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
 import redis.clients.jedis.BuilderFactory;
 import redis.clients.jedis.CommandArguments;
@@ -33,7 +32,8 @@ import redis.clients.jedis.util.KeyValue;
  * <p>Work adds one to the counter. A wait is given up when standard input ends.
  */
 class Lock {
-    static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1);
+    static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1),
+        REFUSAL = Duration.ofMinutes(2);
 
     enum Command implements ProtocolCommand {
         LOCK, UNLOCK, CANCEL, INFO;
@@ -70,17 +70,14 @@ class Lock {
             return answer.get();
         } catch (InterruptedException | ExecutionException problem) {
             // In another thread, so that a second interrupt does not stop it.
-            CompletableFuture.runAsync(() -> giveUp(answer, key, token)).join();
+            CompletableFuture.runAsync(() -> giveUp(key, token)).join();
             throw problem;
         }
     }
 
-    void giveUp(Future<Long> answer, String key, String token) {
-        while (!answer.isDone()) { // SLOCK.CANCEL does not find a request that is still on its way
-            commands.sendCommand(Command.CANCEL, key, token);
-            LockSupport.parkNanos(Duration.ofMillis(10).toNanos());
-        }
-        commands.sendCommand(Command.CANCEL, key, token);
+    /** Leaves neither a hold nor a request. One that is still on its way is refused when it arrives. */
+    void giveUp(String key, String token) {
+        commands.sendCommand(Command.CANCEL, key, token, "REFUSE", "" + REFUSAL.toMillis());
         commands.sendCommand(Command.UNLOCK, key, token);
     }
 

@@ -13,9 +13,7 @@ import java.time.Duration;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Collectors;
 
 /**
@@ -26,7 +24,8 @@ import java.util.stream.Collectors;
  * <p>Work adds one to the counter. A wait is given up when standard input ends.
  */
 class Lock {
-    static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1);
+    static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1),
+        REFUSAL = Duration.ofMinutes(2);
 
     enum Command implements ProtocolKeyword {
         LOCK, UNLOCK, CANCEL, INFO;
@@ -55,23 +54,20 @@ class Lock {
                 return answer.get();
             } catch (InterruptedException | ExecutionException problem) {
                 // In another thread, so that a second interrupt does not stop it.
-                CompletableFuture.runAsync(() -> giveUp(answer, key, token)).join();
+                CompletableFuture.runAsync(() -> giveUp(key, token)).join();
                 throw problem;
             }
         }
     }
 
-    void giveUp(Future<Long> answer, String key, String token) {
-        while (!answer.isDone()) { // SLOCK.CANCEL does not find a request that is still on its way
-            ask(Command.CANCEL, key, token);
-            LockSupport.parkNanos(Duration.ofMillis(10).toNanos());
-        }
-        ask(Command.CANCEL, key, token); // after a time-out of Lettuce the request is still there
-        ask(Command.UNLOCK, key, token);
+    /** Leaves neither a hold nor a request. One that is still on its way is refused when it arrives. */
+    void giveUp(String key, String token) {
+        ask(Command.CANCEL, arguments(key, token).add("REFUSE").add(REFUSAL.toMillis()));
+        ask(Command.UNLOCK, arguments(key, token));
     }
 
-    long ask(Command command, String key, String token) {
-        return commands.sync().dispatch(command, integer(), arguments(key, token));
+    long ask(Command command, CommandArgs<String, String> arguments) {
+        return commands.sync().dispatch(command, integer(), arguments);
     }
 
     static IntegerOutput<String, String> integer() {
@@ -104,7 +100,7 @@ class Lock {
             var value = commands.sync().get(counter);
             commands.sync().set(counter, String.valueOf(value == null ? 1 : Long.parseLong(value) + 1));
         } finally {
-            ask(Command.UNLOCK, key, token);
+            ask(Command.UNLOCK, arguments(key, token));
         }
     }
 

@@ -1,0 +1,263 @@
+"""Random histories through each library, over a proxy that delivers commands late or once more.
+
+No owner that the library calls valid overlaps another or lacks the lock on the server. A second after
+everything has been delivered nothing is held or queued, but a doubled request of an acquisition that got all
+its answers: the server cannot know that its owner is done. It stays for its ttl, and is counted apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from driver.agent import Agent, AgentError, Call
+from driver.languages import LANGUAGES, require
+from driver.late import LateProxy
+from driver.play import info_of
+from driver.world import as_text
+
+from harness import RawConnection, Server, rounds, wait_until
+
+AT_ONCE = 30
+HOLDS = 4
+LONG_TTL_MS, SHORT_TTL_MS = 20_000, 900
+# What a history may end an operation with. `Other` is none of them.
+EXPECTED = {"TimedOut", "Cancelled", "Lost", "NotHeld", "Deadlock", "Refused", "WrongMode"}
+# Only what hangs takes so long.
+CALL_SECONDS = 20.0
+PAUSE_SECONDS = 0.03
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server(name="late", maxclients=4000).start()
+    yield server
+    server.stop()
+    server.discard()
+
+
+@pytest.mark.parametrize("name", list(LANGUAGES))
+def test_late_histories(name: str, server: Server, start_agent: Callable[[str], Agent]) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    require(name)
+    agent, proxy = start_agent(name), LateProxy(server.port, seed)
+    locks = list(LANGUAGES[name].waitings)
+    for waiting in locks:
+        agent.ask("open", locks=waiting, kind="single", nodes=[f"127.0.0.1:{proxy.port}"], waiting=waiting)
+    count = rounds(60, 2000)
+    histories, problems = [], []
+
+    def play(number: int) -> None:
+        dice = random.Random(f"{seed} {number}")
+        history = History(agent, server, dice, f"h{number}", dice.choice(locks))
+        try:
+            if not problems:
+                history.play()
+        except BaseException as problem:
+            problems.append(problem)
+        finally:
+            histories.append(history)
+            history.close()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(play, range(count)))
+    assert not problems, f"{len(problems)} of {count} histories failed, first: {problems[0]}"
+
+    proxy.calm()
+    wait_until(proxy.is_idle, 30, "everything to be delivered")
+    unreleased = {token for history in histories for token in history.unreleased}
+
+    def unexplained() -> list[str]:
+        explained = proxy.doubled - proxy.unanswered | unreleased
+        return [token for token in tokens_left(server) if token not in explained]
+
+    with contextlib.suppress(AssertionError):  # a second, and more for a loaded machine
+        wait_until(lambda: not unexplained(), 5)
+    assert not unexplained(), "\n".join(["left behind:", *proxy.seen[unexplained()[0]]])
+    outcomes = sum((history.outcomes for history in histories), Counter())
+    print(f"{name}: {count} histories, {dict(outcomes)}")
+    stay = len(tokens_left(server))
+    print(f"{dict(proxy.counts)}; {len(unreleased)} not released; {stay} doubled requests stay for their ttl")
+    for waiting in locks:
+        agent.ask("close", locks=waiting)
+    proxy.close()
+
+
+def tokens_left(server: Server) -> dict[str, str]:
+    """Who holds or waits, and one of the keys."""
+    connection, left = server.raw(), {}
+    queues = as_text(connection.call("SLOCK.QUEUES", "COUNT", 0))
+    names = as_text(connection.call("KEYS", "*")) + [
+        dict(zip(q[::2], q[1::2], strict=True))["key"] for q in queues
+    ]
+    for key in names:
+        info = info_of(as_text(connection.call("SLOCK.INFO", key, "FULL", "COUNT", 0)))
+        left.update({one["token"]: key for one in info["holders"] + info["queue"]})
+    return left
+
+
+class Owner:
+    """A hold of the agent, as far as the history knows it."""
+
+    def __init__(self, name: str, keys: list[str], answer: dict, ttl_ms: int, mode: str) -> None:
+        self.name, self.keys, self.token, self.ttl_ms = name, keys, answer["token"], ttl_ms
+        self.mode = mode
+        # Whether a change of the mode failed: then the server may know the new fence before the library does.
+        self.is_unsure = False
+
+    def shares(self, other: Owner) -> bool:
+        return other is not self and not set(self.keys).isdisjoint(other.keys)
+
+
+class History:
+    """Some owners that want the same one or two keys, and what they do in random order."""
+
+    def __init__(self, agent: Agent, server: Server, dice: random.Random, name: str, locks: str) -> None:
+        self._agent, self._dice, self._locks = agent, dice, locks
+        # A thread of Python that is cancelled while it starts another one may pass its cancellation on to it,
+        # which Ctrl-C does not.
+        self._cancels = agent.name != "python-sync"
+        self._keys = [f"{name}:a", f"{name}:b"]
+        self._direct = RawConnection(server.port)
+        self._asked: list[tuple[Call, str, list[str], int, str]] = []
+        self._owners: list[Owner] = []
+        self.outcomes: Counter[str] = Counter()
+        # Their release had no answer until its limit.
+        self.unreleased: list[str] = []
+        self._done: list[str] = []
+
+    def play(self) -> None:
+        actions = {self._ask: 4, self._extend: 2, self._change: 2, self._release: 2, self._cancel: 1}
+        if not self._cancels:
+            del actions[self._cancel]
+        try:
+            for _ in range(self._dice.randint(8, 20)):
+                self._step(*self._dice.choices(list(actions), list(actions.values())))
+            end = time.monotonic() + CALL_SECONDS
+            while self._asked or self._owners:
+                assert time.monotonic() < end, f"not answered: {[one[0] for one in self._asked]}"
+                self._step(self._cancel if self._cancels and self._dice.random() < 0.1 else self._release)
+        except AssertionError as problem:
+            raise AssertionError(f"{problem}, after {self._done}") from problem
+
+    def close(self) -> None:
+        self._direct.close()
+
+    def _step(self, action: Callable[[], None]) -> None:
+        action()
+        time.sleep(self._dice.random() * PAUSE_SECONDS)
+        self._collect()
+        self._judge()
+
+    # --- what owners do
+
+    def _ask(self) -> None:
+        if len(self._asked) + len(self._owners) == HOLDS:
+            return
+        keys = self._dice.choice([self._keys[:1], self._keys[1:], self._keys])
+        mode = self._dice.choice(["write", "write", "read"])
+        ttl_ms, renew = self._dice.choice([(LONG_TTL_MS, False), (SHORT_TTL_MS, True)])
+        op = self._dice.choice(["acquire", "acquire", "try_acquire"])
+        name = self._agent.new_name("h")
+        fields = {"keys": keys, "mode": mode, "ttl_ms": ttl_ms, "renew": renew}
+        if op == "acquire":
+            fields["wait_ms"] = self._dice.choice([0, 200, 2000])
+        self._done.append(f"{op} {name} {fields}")
+        call = self._agent.start(op, locks=self._locks, hold=name, **fields)
+        self._asked.append((call, name, keys, ttl_ms, mode))
+
+    def _collect(self) -> None:
+        for asked in [one for one in self._asked if one[0].is_done()]:
+            self._asked.remove(asked)
+            call, *rest = asked
+            answer = self._outcome(call)
+            if answer and "fence" in answer:
+                name, keys, ttl_ms, mode = rest
+                self._owners.append(Owner(name, keys, answer, ttl_ms, mode))
+
+    def _cancel(self) -> None:
+        if self._asked:
+            call = self._dice.choice(self._asked)[0]
+            self._done.append(f"cancel {call}")
+            call.cancel()
+
+    def _extend(self) -> None:
+        if self._owners:
+            owner, ttl_ms = self._dice.choice(self._owners), self._dice.choice([500, 5000, 25_000])
+            self._done.append(f"extend {owner.name} {ttl_ms}")
+            self._outcome(self._agent.start("extend", hold=owner.name, ttl_ms=ttl_ms))
+
+    def _change(self) -> None:
+        owners = [one for one in self._owners if len(one.keys) == 1]
+        if owners:
+            owner = self._dice.choice(owners)
+            op = "upgrade" if owner.mode == "read" else "downgrade"
+            self._done.append(f"{op} {owner.name}")
+            call = self._agent.start(op, hold=owner.name, wait_ms=self._dice.choice([0, 100]))
+            if self._cancels and self._dice.random() < 0.2:
+                call.cancel()
+            if not self._outcome(call):
+                # The library finds out in the background.
+                owner.is_unsure = True
+                wait_until(lambda: self._agrees(owner), 10, f"{owner.name} to know its mode")
+            owner.mode = self._state(owner)["mode"]
+
+    def _release(self, owner: Owner | None = None) -> None:
+        owner = owner or (self._dice.choice(self._owners) if self._owners else None)
+        if owner:
+            self._owners.remove(owner)
+            self._done.append(f"release {owner.name}")
+            if not self._outcome(self._agent.start("release", hold=owner.name)):
+                self.unreleased.append(owner.token)
+
+    def _outcome(self, call: Call) -> dict | None:
+        outcome = call.outcome(CALL_SECONDS)
+        if isinstance(outcome, AgentError):
+            assert outcome.name in EXPECTED, outcome
+            self.outcomes[f"{call.op}: {outcome.name}"] += 1
+            return None
+        self.outcomes[call.op] += 1
+        return outcome
+
+    # --- what must be true
+
+    def _state(self, owner: Owner) -> dict:
+        return self._agent.ask("state", hold=owner.name)
+
+    def _judge(self) -> None:
+        for owner in list(self._owners):
+            before = self._state(owner)
+            infos = {} if before["lost"] else {key: self._info(key) for key in owner.keys}
+            others = {other.name: self._state(other) for other in self._owners if other.shares(owner)}
+            after = self._state(owner)
+            if after["lost"]:
+                assert owner.ttl_ms != LONG_TTL_MS or after["reason"] == "expired", f"{owner.name}: {after}"
+                self.outcomes[f"lost: {after['reason']}"] += 1
+                self._release(owner)
+                continue
+            for name, other in others.items():
+                is_shared = after["mode"] == other["mode"] == "read"
+                assert other["lost"] or is_shared, f"{owner.name}, {after}, is valid beside {name}, {other}"
+            if (before["fence"], before["mode"]) != (after["fence"], after["mode"]):
+                continue  # it learned of a change while the server was asked
+            for key, info in infos.items():
+                fences = [one["fence"] for one in info["holders"] if one["token"] == owner.token]
+                is_held = fences == [after["fence"]] or (fences and owner.is_unsure)
+                assert is_held and (info["mode"] == "write" or after["mode"] == "read"), (
+                    f"{owner.name} counts as valid ({after}) and the server says {info} of {key}"
+                )
+
+    def _agrees(self, owner: Owner) -> bool:
+        """Whether the library and the server say the same of it, or it is lost."""
+        info, state = self._info(owner.keys[0]), self._state(owner)
+        held = [one["fence"] for one in info["holders"] if one["token"] == owner.token]
+        return state["lost"] or (held == [state["fence"]] and info["mode"] == state["mode"])
+
+    def _info(self, key: str) -> dict:
+        return info_of(as_text(self._direct.call("SLOCK.INFO", key, "FULL")))
