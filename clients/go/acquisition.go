@@ -13,10 +13,8 @@ import (
 // limits of time, its pauses, and what each answer leads to.
 
 const (
-	// lateAnswer is how long after the end of its wait a request still takes the answer of the server.
-	lateAnswer = 500 * time.Millisecond
-	// onlyAnswer is how long a request whose wait is zero takes the answer to its one command.
-	onlyAnswer = 900 * time.Millisecond
+	// lateAnswer is how long after the end of its time a call still takes the answer of the server.
+	lateAnswer = 700 * time.Millisecond
 	// earlyAnswer is how long before the end of a wait the server may end it, because it counts in milliseconds.
 	earlyAnswer = 2 * time.Millisecond
 	// longestWait is the longest that the server takes.
@@ -44,6 +42,7 @@ type acquisition struct {
 	deadline time.Time // of the wait; zero: none
 	byCaller bool      // whether that is the deadline of the caller's context
 	limit    time.Time // of a request that asks once; zero: that of the settings
+	strict   bool      // it takes no answer after the limit
 
 	contact    time.Time // when the server last answered; zero: it has not
 	taken      bool      // the server has said that the lock is not free
@@ -73,7 +72,7 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	var g grant
 	var err error
 	if !a.upgrades {
-		err = a.locks.mayRelease(ctx, a.end(), a.owner, a.mode)
+		err = a.locks.mayRelease(ctx, a.answerBy(), a.owner, a.mode)
 	}
 	if err == nil {
 		g, err = a.attempts()
@@ -100,7 +99,7 @@ func (a *acquisition) setWait(began time.Time, s *requestSettings) {
 	a.began = began
 	switch {
 	case s.hasWait && s.wait == 0:
-		a.once, a.waitIsOver, a.limit = true, true, began.Add(onlyAnswer)
+		a.once, a.waitIsOver, a.limit = true, true, began
 	case s.hasWait:
 		a.deadline = began.Add(s.wait)
 	}
@@ -153,7 +152,7 @@ func (a *acquisition) attempt() (fence int64, err error) {
 // send sends one command, and gives its fence, errTaken for 0, or redis.Nil for null.
 func (a *acquisition) send(w words) (int64, error) {
 	sent := now()
-	fence, err := a.locks.servers.send(a.ctx, a.end(), a.owner.keys[0], w, a.late)
+	fence, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], w, a.late)
 	return a.answer(sent, fence, err)
 }
 
@@ -195,7 +194,7 @@ func (a *acquisition) confirm(fence int64) (grant, error) {
 	}
 	if now().sub(a.sent) > a.ttl/3 {
 		g.sent = now()
-		held, err := a.locks.servers.send(a.ctx, a.end(), a.owner.keys[0], a.owner.extend(a.ttl, fence), nil)
+		held, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], a.owner.extend(a.ttl, fence), nil)
 		if err := a.check(g, held, err); err != nil {
 			return grant{}, err
 		}
@@ -220,7 +219,7 @@ func (a *acquisition) check(g grant, held int64, err error) error {
 func (a *acquisition) onReplicas(g grant) (grant, error) {
 	g.sent = now()
 	wait := words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)}
-	limit := time.Now().Add(a.replicaTimeout + onlyAnswer)
+	limit := time.Now().Add(a.replicaTimeout + lateAnswer)
 	type result struct {
 		answers []*redis.Cmd
 		err     error
@@ -253,17 +252,22 @@ func (a *acquisition) onReplicas(g grant) (grant, error) {
 
 // end is until when the request is asked again while no answer comes.
 func (a *acquisition) end() time.Time {
-	end, late := a.limit, time.Duration(0)
-	if !a.once {
-		late = lateAnswer
-		if !a.contact.IsZero() {
-			end = a.contact.Add(a.locks.settings.retryWaitFor)
-		}
+	end := a.limit
+	if !a.once && !a.contact.IsZero() {
+		end = a.contact.Add(a.locks.settings.retryWaitFor)
 	}
-	if !a.deadline.IsZero() && a.deadline.Add(late).Before(end) {
-		return a.deadline.Add(late)
+	if !a.deadline.IsZero() && a.deadline.Before(end) {
+		return a.deadline
 	}
 	return end
+}
+
+// answerBy is until when an answer is waited for.
+func (a *acquisition) answerBy() time.Time {
+	if a.strict {
+		return a.end()
+	}
+	return a.end().Add(lateAnswer)
 }
 
 // poll waits before the next attempt, or ends with an error.
@@ -279,7 +283,7 @@ func (a *acquisition) poll(polls int) error {
 func (a *acquisition) pause(err error) error {
 	pause := a.pauses.next()
 	switch {
-	case !a.deadline.IsZero() && time.Until(a.deadline) < pause, a.waitIsOver && time.Until(a.limit) < pause:
+	case !a.deadline.IsZero() && time.Until(a.deadline) < pause, a.waitIsOver:
 		return a.over()
 	case time.Until(a.end()) >= pause:
 		return a.sleep(pause)
@@ -375,13 +379,13 @@ func (a *acquisition) notify() (int64, error) {
 		}
 	}
 	defer a.locks.listener.leave(c)
-	timer := time.NewTimer(time.Until(a.end()))
-	defer timer.Stop()
 	select {
 	case <-c.ready:
 		return a.waitOn(c)
 	default:
 	}
+	timer := time.NewTimer(time.Until(a.answerBy()))
+	defer timer.Stop()
 	select {
 	case <-c.ready:
 		return a.waitOn(c)
@@ -406,6 +410,8 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 	}
 	fence, err := a.send(w)
 	switch {
+	case err == nil:
+		return fence, nil
 	case hasCode(err, "NOSUBSCRIBER"):
 		a.locks.listener.lost(c)
 		return 0, err

@@ -32,7 +32,7 @@ var temporaryCodes = []string{
 
 // isTemporary tells whether to ask again: the server said so, or the connection failed.
 func isTemporary(err error) bool {
-	if err == nil {
+	if err == nil || err == redis.Nil {
 		return false
 	}
 	if errors.Is(err, errAskAgain) || isConnectionError(err) {
@@ -48,7 +48,7 @@ func isTemporary(err error) bool {
 
 // isConnectionError tells whether no answer came, so that nobody knows whether the command was run.
 func isConnectionError(err error) bool {
-	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.Nil) {
+	if err == nil || err == redis.Nil || errors.Is(err, redis.ErrClosed) {
 		return false
 	}
 	var reply redis.Error
@@ -58,6 +58,9 @@ func isConnectionError(err error) bool {
 
 // mayRunLater tells that a command was sent and got no answer, so that the server may run it at any time later.
 func mayRunLater(err error) bool {
+	if err == nil || err == redis.Nil {
+		return false
+	}
 	if errors.Is(err, errLeft) {
 		return true
 	}
@@ -68,12 +71,22 @@ func mayRunLater(err error) bool {
 
 // isSilence tells that an error only says that nothing came in time.
 func isSilence(err error) bool {
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, errNoAnswer) || errors.Is(err, redis.ErrPoolTimeout)
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errNoAnswer) || errors.Is(err, redis.ErrPoolTimeout)
+}
+
+// asSilence makes errNoAnswer of the deadline of a command, which is none of the program's contexts.
+func asSilence(err error) error {
+	if err != nil && errors.Is(err, context.DeadlineExceeded) {
+		return errNoAnswer
+	}
+	return err
 }
 
 // hasCode tells whether an error of the server begins with this word.
 func hasCode(err error, code string) bool {
+	if err == nil || err == redis.Nil {
+		return false
+	}
 	var reply redis.Error
 	if !errors.As(err, &reply) {
 		return false
@@ -82,19 +95,21 @@ func hasCode(err error, code string) bool {
 	return strings.HasPrefix(text, code) && (len(text) == len(code) || text[len(code)] == ' ')
 }
 
+// codes are the errors that a program can tell apart.
+var codes = []struct {
+	code string
+	kind error
+}{
+	{"WRONGMODE", ErrWrongMode}, {"NOTHELD", ErrNotHeld}, {"DEADLOCK", ErrDeadlock}, {"QUEUEFULL", ErrQueueFull},
+	{"CANCELLED", ErrRefused},
+}
+
 // named gives an error of the server its kind. Others stay as they are.
 func named(err error) error {
-	kinds := []struct {
-		code string
-		kind error
-	}{
-		{"WRONGMODE", ErrWrongMode}, {"NOTHELD", ErrNotHeld}, {"DEADLOCK", ErrDeadlock}, {"QUEUEFULL", ErrQueueFull},
-		{"CANCELLED", ErrRefused},
-	}
 	if err == nil {
 		return nil
 	}
-	for _, k := range kinds {
+	for _, k := range codes {
 		if hasCode(err, k.code) {
 			return &failure{kind: k.kind, cause: err}
 		}

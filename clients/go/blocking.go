@@ -23,7 +23,7 @@ func (a *acquisition) block() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), a.end())
+	ctx, cancel := context.WithDeadline(context.Background(), a.answerBy())
 	defer cancel()
 	s := a.locks.servers
 	n, err := s.node(ctx, a.owner.keys[0])

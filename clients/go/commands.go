@@ -39,13 +39,13 @@ func newToken() string {
 	return hex.EncodeToString(bits[:])
 }
 
-// command is a command for one key or, with M before its name, for several.
+// command is a command for one key or for several, by its two names.
 func (o owner) command(single, several string, rest ...any) words {
 	w := make(words, 0, 3+len(o.keys)+len(rest)+5)
 	if len(o.keys) == 1 && single != "" {
-		w = append(w, "SLOCK."+single, o.keys[0])
+		w = append(w, single, o.keys[0])
 	} else {
-		w = append(w, "SLOCK."+several, len(o.keys))
+		w = append(w, several, len(o.keys))
 		for _, key := range o.keys {
 			w = append(w, key)
 		}
@@ -55,9 +55,9 @@ func (o owner) command(single, several string, rest ...any) words {
 
 // lock asks for the lock. The rest are further options, such as those of the wait.
 func (o owner) lock(mode Mode, s *requestSettings) words {
-	single, several := "LOCK", "MLOCK"
+	single, several := "SLOCK.LOCK", "SLOCK.MLOCK"
 	if mode == Read {
-		single, several = "RLOCK", "MRLOCK"
+		single, several = "SLOCK.RLOCK", "SLOCK.MRLOCK"
 	}
 	w := o.command(single, several, milliseconds(s.ttl))
 	if s.metadata != "" {
@@ -76,24 +76,24 @@ func (o owner) refresh(mode Mode, ttl time.Duration) words {
 
 // extend never shortens, so it does no harm when it arrives late.
 func (o owner) extend(ttl time.Duration, fence int64) words {
-	return o.command("EXTEND", "MEXTEND", milliseconds(ttl), "GT", "FENCE", fence)
+	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl), "GT", "FENCE", fence)
 }
 
 func (o owner) upgrade(ttl time.Duration, fence int64) words {
-	return o.command("UPGRADE", "", milliseconds(ttl), "FENCE", fence)
+	return o.command("SLOCK.UPGRADE", "", milliseconds(ttl), "FENCE", fence)
 }
 
 func (o owner) downgrade(ttl time.Duration, fence int64) words {
-	return o.command("DOWNGRADE", "", milliseconds(ttl), "FENCE", fence)
+	return o.command("SLOCK.DOWNGRADE", "", milliseconds(ttl), "FENCE", fence)
 }
 
 // release releases the hold with the fence and no other.
 func (o owner) release(mode Mode, fence int64) words {
-	name := "UNLOCK"
+	name := "SLOCK.UNLOCK"
 	if mode == Read {
-		name = "RUNLOCK"
+		name = "SLOCK.RUNLOCK"
 	}
-	return o.command(name, "MUNLOCK", "FENCE", fence)
+	return o.command(name, "SLOCK.MUNLOCK", "FENCE", fence)
 }
 
 // cancel withdraws what waits. With a token of its own, it also has the server refuse what arrives later: the server
@@ -113,9 +113,9 @@ func (o owner) cancel() []words {
 // end is the end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far.
 func (o owner) end() []words {
 	if len(o.keys) > 1 {
-		return append(o.cancel(), o.command("", "MUNLOCK"))
+		return append(o.cancel(), o.command("", "SLOCK.MUNLOCK"))
 	}
-	return append(o.cancel(), o.command("UNLOCK", ""), o.command("RUNLOCK", ""))
+	return append(o.cancel(), o.command("SLOCK.UNLOCK", ""), o.command("SLOCK.RUNLOCK", ""))
 }
 
 // milliseconds rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.

@@ -31,7 +31,7 @@ func (l *Locks) giveUp(o owner, ttl time.Duration) {
 
 // takeOff sends the end of an acquisition once, and tells how many keys it released.
 func (l *Locks) takeOff(o owner, commands []words, end time.Time) (released int64, err error) {
-	limit := time.Now().Add(l.settings.retryFor)
+	limit := l.retryEnd().Add(lateAnswer)
 	if end.Before(limit) {
 		limit = end
 	}

@@ -122,8 +122,8 @@ func (h *Hold) unlock(before leaseState) error {
 	if isWatched {
 		h.watchdog.forget(h)
 	}
-	var loss *LostError
-	if errors.As(problem, &loss) {
+	loss, _ := problem.(*LostError)
+	if loss != nil {
 		h.report.lost(h.label, loss)
 	}
 	if state != releasing {
@@ -284,10 +284,10 @@ func joinLoss(loss *LostError, err error) error {
 
 // Upgrade makes a reader the writer, in one step, with a new fence. It waits until the other readers are
 // gone, as Lock waits; of the options only Wait counts. It fails with ErrDeadlock when another reader of the
-// key waits for its own upgrade already. After any error but the loss the hold is a reader's, as before. It
-// works for one key on one server.
+// key waits for its own upgrade already. It works for one key on one server.
 //
-// After an upgrade that was given up, the server refuses another one of the hold for two minutes: ErrRefused.
+// After an upgrade that was given up (cancelled, or without an answer) the server is asked in the background for the
+// mode that the hold has, which may be either, and refuses another upgrade of the hold for two minutes: ErrRefused.
 func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	l, err := h.single("an upgrade")
 	if err != nil {
@@ -363,7 +363,7 @@ func (h *Hold) settle(l *Locks) {
 	for h.Check() == nil {
 		ttl, sent := h.snapshot().ttl, now()
 		commands := append(h.owner.cancel(), h.owner.refresh(Write, ttl), h.owner.refresh(Read, ttl))
-		answers, err := l.servers.pipeline(h.owner.keys[0], forCommands, l.retryEnd(), commands)
+		answers, err := l.servers.pipeline(h.owner.keys[0], forCommands, l.retryEnd().Add(lateAnswer), commands)
 		if err != nil {
 			if !sleep(context.Background(), l.closed, pauses.next()) {
 				return
@@ -404,7 +404,7 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 		defer h.done()
 		answered <- h.downgrade(l, h.owner.downgrade(was.ttl, was.fence))
 	})
-	timer := time.NewTimer(l.settings.retryFor)
+	timer := time.NewTimer(l.settings.retryFor + lateAnswer)
 	defer timer.Stop()
 	select {
 	case err = <-answered:
@@ -423,7 +423,7 @@ func (h *Hold) downgrade(l *Locks, w words) error {
 	var pauses backoff
 	for {
 		sent := now()
-		fence, err := l.servers.send(context.Background(), l.retryEnd(), h.owner.keys[0], w, nil)
+		fence, err := l.servers.send(context.Background(), l.retryEnd().Add(lateAnswer), h.owner.keys[0], w, nil)
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:

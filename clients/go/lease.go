@@ -30,6 +30,8 @@ func (d drift) counted(ttl time.Duration) time.Duration {
 	return ttl - time.Duration(float64(ttl)*d.factor) - d.fixed
 }
 
+var errEnded error = &failure{kind: ErrNotHeld, text: "the hold has ended"}
+
 type lease struct {
 	state    leaseState
 	mode     Mode
@@ -88,7 +90,7 @@ func (l *lease) problem(keys []string) error {
 	case lost:
 		return l.loss(keys)
 	}
-	return &failure{kind: ErrNotHeld, text: "the hold has ended"}
+	return errEnded
 }
 
 func (l *lease) loss(keys []string) *LostError {

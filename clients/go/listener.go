@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -190,6 +191,7 @@ type channel struct {
 	mu   sync.Mutex
 	err  error                    // why it has ended
 	tags map[string]chan<- string // where the message of a tag goes
+	last uint64                   // the number of the last tag
 }
 
 func newChannel(place string) *channel {
@@ -268,10 +270,11 @@ func (t *tags) add(c *channel) string {
 		t.sent[0].forget()
 		t.sent = t.sent[1:]
 	}
-	added := tag{channel: c, name: newToken()}
-	t.sent = append(t.sent, added)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.last++
+	added := tag{channel: c, name: strconv.FormatUint(c.last, 36)}
+	t.sent = append(t.sent, added)
 	c.tags[added.name] = t.messages
 	return added.name
 }

@@ -137,12 +137,12 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 	}
 	o := owner{keys: keys, token: token, given: true}
 	if len(keys) > 1 {
-		_, released, err := l.repeat(ctx, "release", o, l.retryEnd(), o.command("", "MUNLOCK"))
+		_, released, err := l.repeat(ctx, "release", o, l.retryEnd(), o.command("", "SLOCK.MUNLOCK"))
 		return int(released), err
 	}
-	_, released, err := l.repeat(ctx, "release", o, l.retryEnd(), o.command("UNLOCK", ""))
+	_, released, err := l.repeat(ctx, "release", o, l.retryEnd(), o.command("SLOCK.UNLOCK", ""))
 	if err == nil && released == 0 {
-		_, released, err = l.repeat(ctx, "release", o, l.retryEnd(), o.command("RUNLOCK", ""))
+		_, released, err = l.repeat(ctx, "release", o, l.retryEnd(), o.command("SLOCK.RUNLOCK", ""))
 	}
 	return int(released), err
 }
@@ -155,7 +155,7 @@ func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time,
 	var pauses backoff
 	for {
 		sent := now()
-		reply, err := l.servers.send(ctx, end, o.keys[0], w, nil)
+		reply, err := l.servers.send(ctx, end.Add(lateAnswer), o.keys[0], w, nil)
 		pause := pauses.next()
 		switch {
 		case errors.Is(err, errLeft):

@@ -153,9 +153,8 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	v := q.votes(r, r.owner())
 	ttl, sent := r.settings.ttl, now()
 	answers := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (int64, error) {
-		w := v.owner.refresh(r.mode, ttl)
-		fence, err := m.locks.servers.send(context.Background(), limit, v.owner.keys[0], w, nil)
-		if hasCode(err, "WRONGMODE") {
+		_, fence, err := m.locks.repeat(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
+		if errors.Is(err, ErrWrongMode) {
 			fence, err = 0, nil
 		}
 		if err == nil && fence > 0 {
@@ -235,8 +234,14 @@ func (q *Quorum) missed(answers []answer) *QuorumError {
 	e := &QuorumError{Needed: q.majority()}
 	for i, a := range answers {
 		err := a.err
-		if errors.Is(err, errTaken) {
+		var silence *timeout
+		switch {
+		case errors.Is(err, errTaken):
 			err = nil
+		case errors.As(err, &silence): // of the node: that of the wait is another
+			if err = errNoAnswer; silence.cause != nil {
+				err = silence.cause
+			}
 		}
 		e.Answers = append(e.Answers, NodeAnswer{Node: q.names[i], Granted: a.granted(), Err: err})
 	}
@@ -339,7 +344,7 @@ func (m *vote) acquire(limit time.Time, ttl time.Duration) (int64, error) {
 	r := *m.of.request
 	r.settings.ttl, r.settings.minReplicas = ttl, 0
 	a := m.locks.acquisition(&r, m.of.owner)
-	a.once, a.began, a.limit = true, time.Now(), limit
+	a.once, a.strict, a.began, a.limit = true, true, time.Now(), limit
 	g, err := a.run(context.Background())
 	if err != nil {
 		return 0, err
@@ -381,8 +386,7 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 		if !has {
 			return 0, errNoAnswer
 		}
-		w := v.owner.extend(ttl, g.fence)
-		held, err := m.locks.servers.send(context.Background(), limit, v.owner.keys[0], w, nil)
+		_, held, err := m.locks.repeat(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, g.fence))
 		if (answer{held, err}).isLost() {
 			v.mu.Lock()
 			m.has = m.has && m.grant.fence != g.fence

@@ -41,7 +41,7 @@ func (r *release) run(ctx context.Context) (bool, error) {
 		released, err := r.repeat()
 		done <- result{released, err}
 	})
-	timer := time.NewTimer(r.locks.settings.retryFor)
+	timer := time.NewTimer(r.locks.settings.retryFor + lateAnswer)
 	defer timer.Stop()
 	select {
 	case answer := <-done:
@@ -78,7 +78,7 @@ func (r *release) once(ctx context.Context) (bool, error) {
 		reply, err = l.takeOff(r.owner, r.owner.end(), l.retryEnd())
 	} else {
 		w := r.owner.release(r.grant.mode, r.grant.fence)
-		reply, err = l.servers.send(ctx, l.retryEnd(), r.owner.keys[0], w, nil)
+		reply, err = l.servers.send(ctx, l.retryEnd().Add(lateAnswer), r.owner.keys[0], w, nil)
 	}
 	if err != nil {
 		r.unanswered = r.unanswered || mayRunLater(err)

@@ -34,6 +34,7 @@ type servers struct {
 	mu     sync.Mutex
 	closed bool
 	nodes  map[string]*node // by address
+	limits map[int64]context.Context
 }
 
 // node is one server with the connections to it.
@@ -41,12 +42,13 @@ type node struct {
 	address  string
 	options  redis.Options
 	commands *redis.Client
+	line     line // of commands
 	renewals *redis.Client
 	waits    *redis.Client // no reply on these is too late
 }
 
 func newServers(rdb redis.UniversalClient, report *reporter) *servers {
-	return &servers{rdb: rdb, report: report, nodes: map[string]*node{}}
+	return &servers{rdb: rdb, report: report, nodes: map[string]*node{}, limits: map[int64]context.Context{}}
 }
 
 // check says whether the kind of client can be used. A Ring cannot: it moves keys to another server when one is
@@ -116,6 +118,7 @@ func newNode(address string, o redis.Options) *node {
 		return redis.NewClient(&options)
 	}
 	n.commands = client(o.PoolSize, o.ReadTimeout)
+	n.line.client = n.commands
 	n.renewals = client(renewalConnections, o.ReadTimeout)
 	n.waits = client(mostBlocked, -1)
 	return n
@@ -221,32 +224,63 @@ func (s *servers) send(
 	}
 }
 
+// limited is a context with a deadline. It is over at most limitStep later, together with others.
+type limited struct {
+	context.Context
+	limit time.Time
+}
+
+func (l limited) Deadline() (time.Time, bool) { return l.limit, true }
+
+// limitStep is how far apart the ends of contexts are. Each command has one, and a timer for each would cost as much as
+// all else that this library does for it.
+const limitStep = 500 * time.Millisecond
+
+// until is a context that is over at the limit.
+func (s *servers) until(limit time.Time) context.Context {
+	step := int64(limit.Sub(start)/limitStep) + 1
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	shared := s.limits[step]
+	if shared == nil {
+		var cancel context.CancelFunc
+		shared, cancel = context.WithDeadline(context.Background(), start.Add(time.Duration(step)*limitStep))
+		s.limits[step] = shared
+		context.AfterFunc(shared, func() {
+			cancel()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.limits, step)
+		})
+	}
+	return limited{shared, limit}
+}
+
 // exchange sends a command to the node of the key, and follows redirections as long as ctx is not over: after the
 // end of an acquisition no earlier command of it is sent again.
 func (s *servers) exchange(ctx context.Context, limit time.Time, key string, w words) (int64, error) {
-	limited, cancel := context.WithDeadline(context.Background(), limit)
-	defer cancel()
+	limited := s.until(limit)
 	n, err := s.node(limited, key)
 	for ask, tries := false, 0; err == nil; tries++ {
-		cmd := redis.NewCmd(limited, w...)
+		var reply int64
 		if ask {
-			pipeline := n.commands.Pipeline()
-			pipeline.Do(limited, "ASKING")
-			_ = pipeline.Process(limited, cmd)
-			_, _ = pipeline.Exec(limited)
+			reply, err = n.afterAsking(limited, w)
 		} else {
-			_ = n.commands.Process(limited, cmd)
+			reply, err = n.line.process(limited, w)
 		}
-		var address string
-		switch err := cmd.Err(); {
+		address := ""
+		switch {
+		case err == nil:
 		case errors.Is(err, redis.ErrPoolTimeout) && ctx.Err() == nil && limited.Err() == nil:
-			continue // it was not sent
-		case err != nil && tries < mostRedirections && ctx.Err() == nil:
+			err = nil // it was not sent
+			continue
+		case tries < mostRedirections && ctx.Err() == nil:
 			address, ask = redirection(err)
 		}
 		if address == "" {
-			s.note(cmd.Err())
-			return cmd.Int64()
+			err = asSilence(err)
+			s.note(err)
+			return reply, err
 		}
 		s.reload()
 		n, err = s.at(address, &n.options)
@@ -255,7 +289,18 @@ func (s *servers) exchange(ctx context.Context, limit time.Time, key string, w w
 		return s.sendAfterClose(limited, w)
 	}
 	s.note(err)
-	return 0, err
+	return 0, asSilence(err)
+}
+
+// afterAsking sends a command to the node that takes over a slot.
+func (n *node) afterAsking(ctx context.Context, w words) (int64, error) {
+	pipeline := n.commands.Pipeline()
+	pipeline.Do(ctx, "ASKING")
+	cmd := pipeline.Do(ctx, w...)
+	if _, err := pipeline.Exec(ctx); err != nil && cmd.Val() == nil {
+		return 0, err
+	}
+	return cmd.Int64()
 }
 
 // sendAfterClose sends over the program's own client: a release may still be sent.
@@ -279,8 +324,7 @@ func forWaits(n *node) *redis.Client    { return n.waits }
 // pipeline sends commands for the node of the key in one go, on one connection. The error is one after which they
 // may all be sent again; others stay with their commands.
 func (s *servers) pipeline(key string, client use, limit time.Time, commands []words) ([]*redis.Cmd, error) {
-	ctx, cancel := context.WithDeadline(context.Background(), limit)
-	defer cancel()
+	ctx := s.until(limit)
 	n, err := s.node(ctx, key)
 	if err != nil {
 		s.note(err)
@@ -291,14 +335,17 @@ func (s *servers) pipeline(key string, client use, limit time.Time, commands []w
 	for i, w := range commands {
 		answers[i] = pipeline.Do(ctx, w...)
 	}
-	_, _ = pipeline.Exec(ctx)
+	_, whole := pipeline.Exec(ctx)
 	for _, answer := range answers {
-		if err := answer.Err(); isTemporary(err) {
+		if err := asSilence(answer.Err()); isTemporary(err) {
 			s.note(err)
 			return answers, err
 		}
 	}
-	s.note(nil)
+	whole = asSilence(whole)
+	if s.note(whole); isTemporary(whole) {
+		return nil, whole // there was no connection
+	}
 	return answers, nil
 }
 
