@@ -74,7 +74,8 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	if !a.upgrades {
 		err = a.locks.mayRelease(ctx, a.answerBy(), a.owner, a.mode)
 	}
-	if err == nil {
+	if !hasCode(err, "NOPERM") {
+		a.note(err)
 		g, err = a.attempts()
 	}
 	a.tags.forget()
@@ -127,14 +128,19 @@ func (a *acquisition) attempts() (grant, error) {
 			err = a.poll(polls)
 			polls++
 		case isTemporary(err):
-			if !errors.Is(err, errAskAgain) {
-				a.last = err
-			}
+			a.note(err)
 			err = a.pause(err)
 		}
 		if err != nil {
 			return grant{}, err
 		}
+	}
+}
+
+// note keeps an error after which the request is asked again. One that says only that nothing came tells the least.
+func (a *acquisition) note(err error) {
+	if isTemporary(err) && !errors.Is(err, errAskAgain) && (a.last == nil || !isSilence(err)) {
+		a.last = err
 	}
 }
 
@@ -392,7 +398,6 @@ func (a *acquisition) notify() (int64, error) {
 	case <-c.gone:
 		return 0, a.afterLoss(c)
 	case <-timer.C:
-		a.last = join(a.last, errNoAnswer)
 		return 0, errNoAnswer
 	case <-a.ctx.Done():
 	case <-a.locks.ending.Done():
@@ -446,7 +451,7 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 		a.contact = time.Now()
 		return 0, a.afterLoss(c)
 	case <-over:
-		a.last = errNoAnswer
+		a.note(errNoAnswer)
 		return 0, a.over()
 	case <-again:
 		return 0, errAskAgain

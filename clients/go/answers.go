@@ -74,9 +74,13 @@ func isSilence(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errNoAnswer) || errors.Is(err, redis.ErrPoolTimeout)
 }
 
-// asSilence makes errNoAnswer of the deadline of a command, which is none of the program's contexts.
+// asSilence makes errNoAnswer of the end of the time of a command: it is none of the program's contexts.
 func asSilence(err error) error {
-	if err != nil && errors.Is(err, context.DeadlineExceeded) {
+	var failed *net.OpError
+	switch {
+	case err == nil || errors.As(err, &failed) && failed.Op == "dial" && !errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 		return errNoAnswer
 	}
 	return err

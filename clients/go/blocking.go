@@ -78,7 +78,7 @@ func (a *acquisition) awaitReply(n *node, done <-chan struct{}) error {
 		case <-done:
 			return nil
 		case <-over:
-			a.last = errNoAnswer
+			a.note(errNoAnswer)
 			return a.over()
 		case <-a.ctx.Done():
 			return errLeft

@@ -263,6 +263,9 @@ type votes struct {
 type vote struct {
 	of    *votes
 	locks *Locks
+
+	asking sync.Mutex // held while the node is asked for the lock or an extension: one after the other
+
 	has   bool // guarded by votes
 	grant grant
 }
@@ -341,6 +344,11 @@ func (m *vote) current() (grant, bool) {
 
 // acquire asks the node once. It ends at the limit; what has no answer then is given up.
 func (m *vote) acquire(limit time.Time, ttl time.Duration) (int64, error) {
+	m.asking.Lock()
+	defer m.asking.Unlock()
+	if g, has := m.current(); has {
+		return g.fence, nil
+	}
 	r := *m.of.request
 	r.settings.ttl, r.settings.minReplicas = ttl, 0
 	a := m.locks.acquisition(&r, m.of.owner)
@@ -382,6 +390,8 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 	answers := v.each(ctx, ttl, func(got []answer) bool {
 		return count(got) >= q.majority() || q.isGone(got)
 	}, func(m *vote, limit time.Time) (int64, error) {
+		m.asking.Lock()
+		defer m.asking.Unlock()
 		g, has := m.current()
 		if !has {
 			return 0, errNoAnswer
@@ -409,9 +419,6 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 // regain asks the nodes that do not have the hold to grant it anew.
 func (v *votes) regain(ttl time.Duration) {
 	v.each(context.Background(), ttl, whole, func(m *vote, limit time.Time) (int64, error) {
-		if _, has := m.current(); has {
-			return 1, nil
-		}
 		return m.acquire(limit, ttl)
 	})
 }

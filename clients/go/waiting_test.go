@@ -117,7 +117,7 @@ func TestDeadlineAtASilentServerHasACause(t *testing.T) {
 	defer cancel()
 	_, err := w.locks.Write("job").Lock(ctx)
 	w.resume()
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer") {
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not answer") {
 		t.Fatal(err)
 	}
 }
