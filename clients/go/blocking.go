@@ -54,7 +54,7 @@ func (a *acquisition) block() (int64, error) {
 	fence, err := cmd.Int64()
 	s.note(err)
 	fence, err = a.answer(sent, fence, err)
-	if isConnectionError(err) && !a.contact.IsZero() {
+	if mayRunLater(err) && !a.contact.IsZero() {
 		a.contact = time.Now() // it was there until now
 	}
 	a.queued = err == nil

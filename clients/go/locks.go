@@ -186,8 +186,9 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 		locks: l, owner: h.owner, until: ending.until,
 		grant: grant{mode: ending.mode, fence: ending.fence, doubt: ending.doubt || ending.changing},
 	}
-	if ending.state == lost && ending.reason == Gone && len(h.owner.keys) == 1 && !r.grant.doubt {
-		return false, nil
+	isWhole := ending.reason == Gone && len(h.owner.keys) == 1 && !r.grant.doubt
+	if ending.state == lost && (isWhole || h.owner.given) {
+		return false, nil // nothing is left, or the token may have a later hold by now
 	}
 	return r.run(ctx)
 }

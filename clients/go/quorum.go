@@ -428,6 +428,9 @@ func (v *votes) regain(ttl time.Duration) {
 func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error) {
 	v.stop()
 	q := v.quorum
+	if ending.state == lost && v.owner.given {
+		return false, nil
+	}
 	answers := v.each(ctx, ending.ttl, func(got []answer) bool {
 		return count(got) >= q.majority() || q.isGone(got)
 	}, v.releaseOne)
