@@ -84,7 +84,7 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 		return g, nil
 	}
 	if a.isOpen() && !a.upgrades {
-		a.locks.giveUp(a.owner, a.ttl)
+		a.locks.giveUp(a.owner, a.ttl, a.tags.channel())
 	}
 	if errors.Is(err, errLeft) {
 		err = a.left()

@@ -54,9 +54,6 @@ func (a *acquisition) block() (int64, error) {
 	fence, err := cmd.Int64()
 	s.note(err)
 	fence, err = a.answer(sent, fence, err)
-	if mayRunLater(err) && !a.contact.IsZero() {
-		a.contact = time.Now() // it was there until now
-	}
 	a.queued = err == nil
 	return fence, err
 }

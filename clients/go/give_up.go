@@ -8,9 +8,9 @@ import (
 // This file has the end of an acquisition in doubt: the server withdraws what waits, refuses what comes later, and
 // releases what was given. It is sent whole until it is answered.
 
-// giveUp ends an acquisition in the background. With a token of the program's only what waits is withdrawn: a hold of
+// giveUp ends an acquisition in the background, that may wait by the channel (nil: by none). With a token of the program's only what waits is withdrawn: a hold of
 // the token may be another's by now.
-func (l *Locks) giveUp(o owner, ttl time.Duration) {
+func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
 	commands := o.end()
 	if o.given {
 		commands = o.cancel()
@@ -22,9 +22,16 @@ func (l *Locks) giveUp(o owner, ttl time.Duration) {
 		for {
 			_, err := l.takeOff(o, commands, end)
 			pause := pauses.next()
-			if !isTemporary(err) || time.Until(end) < pause || !sleep(context.Background(), l.closed, pause) {
+			if !isTemporary(err) {
 				return
 			}
+			if time.Until(end) < pause || !sleep(context.Background(), l.closed, pause) {
+				break
+			}
+		}
+		if waitsBy != nil { // the server forgets the request when nobody listens to its channel
+			l.listener.lost(waitsBy)
+			waitsBy.drop()
 		}
 	})
 }

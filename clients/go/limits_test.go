@@ -19,7 +19,8 @@ func within(t *testing.T, limit time.Duration, call func()) {
 	t.Helper()
 	began := time.Now()
 	call()
-	if took := time.Since(began); took > limit+2*time.Second {
+	took := time.Since(began)
+	if took > limit+2*time.Second {
 		t.Fatalf("it took %s, not %s", took, limit)
 	}
 }
@@ -115,7 +116,8 @@ func TestUnreachableServerIsAnErrorSoon(t *testing.T) {
 func TestWaitSurvivesAnOutageForAWhile(t *testing.T) {
 	for name, option := range waitings() {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, option, slock.RetryWaitFor(500*time.Millisecond))
+			w := newWorld(t, option, slock.RetryFor(500*time.Millisecond),
+				slock.RetryWaitFor(500*time.Millisecond))
 			w.do("SLOCK.LOCK", "job", another, 60000)
 			waiting := lockBeside(t.Context(), w.locks.Write("job"))
 			eventually(t, func() bool { return w.calls("slock.lock") > 1 })

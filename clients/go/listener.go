@@ -279,6 +279,14 @@ func (t *tags) add(c *channel) string {
 	return added.name
 }
 
+// channel is that of the last tag, or nil.
+func (t *tags) channel() *channel {
+	if len(t.sent) == 0 {
+		return nil
+	}
+	return t.sent[len(t.sent)-1].channel
+}
+
 func (t *tags) forget() {
 	for _, sent := range t.sent {
 		sent.forget()
