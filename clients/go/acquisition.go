@@ -72,10 +72,9 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	var g grant
 	var err error
 	if !a.upgrades {
-		err = a.locks.mayRelease(ctx, a.answerBy(), a.owner, a.mode)
+		err = a.mayRelease()
 	}
-	if !hasCode(err, "NOPERM") {
-		a.note(err)
+	if err == nil {
 		g, err = a.attempts()
 	}
 	a.tags.forget()
@@ -129,12 +128,45 @@ func (a *acquisition) attempts() (grant, error) {
 			polls++
 		case isTemporary(err):
 			a.note(err)
-			err = a.pause(err)
+			err = a.pause()
 		}
 		if err != nil {
 			return grant{}, err
 		}
 	}
+}
+
+// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
+// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
+func (a *acquisition) mayRelease() error {
+	permitted := a.locks.permitted(a.owner, a.mode)
+	if permitted.Load() {
+		return nil
+	}
+	o := owner{keys: a.owner.keys, token: newToken(), given: true}
+	asked := make(chan error, 1)
+	go func() {
+		commands := append(o.cancel(), o.release(a.mode, 1))
+		answers, err := a.locks.servers.pipeline(o.keys[0], forCommands, a.answerBy(), commands)
+		for _, answer := range answers {
+			if err == nil && hasCode(answer.Err(), "NOPERM") {
+				err = answer.Err()
+			}
+		}
+		asked <- err
+	}()
+	select {
+	case err := <-asked:
+		if hasCode(err, "NOPERM") {
+			return err
+		}
+		a.note(err)
+		permitted.Store(err == nil)
+		return nil
+	case <-a.ctx.Done():
+	case <-a.locks.ending.Done():
+	}
+	return errLeft
 }
 
 // note keeps an error after which the request is asked again. One that says only that nothing came tells the least.
@@ -286,17 +318,12 @@ func (a *acquisition) poll(polls int) error {
 }
 
 // pause waits before a request is asked again after an error, as long as its time lasts.
-func (a *acquisition) pause(err error) error {
+func (a *acquisition) pause() error {
 	pause := a.pauses.next()
-	switch {
-	case !a.deadline.IsZero() && time.Until(a.deadline) < pause, a.waitIsOver:
-		return a.over()
-	case time.Until(a.end()) >= pause:
-		return a.sleep(pause)
-	case isSilence(err) || errors.Is(err, errAskAgain):
+	if a.waitIsOver || time.Until(a.end()) < pause {
 		return a.over()
 	}
-	return err
+	return a.sleep(pause)
 }
 
 func (a *acquisition) sleep(pause time.Duration) error {

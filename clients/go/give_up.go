@@ -16,7 +16,7 @@ func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
 		commands = o.cancel()
 	}
 	// After the ttl nothing is left of a grant anyway.
-	end := time.Now().Add(ttl + l.settings.retryFor)
+	end := time.Now().Add(min(ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	l.background.run(func() {
 		var pauses backoff
 		for {

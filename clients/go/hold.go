@@ -179,7 +179,7 @@ func (h *Hold) begin(ctx context.Context) (lease, error) {
 func (h *Hold) done() { <-h.operation }
 
 // Extend lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals
-// use the new ttl. It fails with a *LostError when the hold is over, and with another error when no answer came for
+// use the longest ttl that was asked for. It fails with a *LostError when the hold is over, and with another error when no answer came for
 // RetryFor, or until ctx was over; then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < leastTTL || h.snapshot().drift.counted(ttl) <= 0 {
@@ -198,7 +198,7 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 			l.lose(Gone)
 			return
 		}
-		l.ttl = ttl
+		l.ttl = max(l.ttl, ttl)
 		l.lengthen(sent, ttl)
 	})
 }
@@ -388,7 +388,7 @@ func (h *Hold) settle(l *Locks) {
 
 // Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for
 // one key on one server. Without an answer for RetryFor, or until ctx is over, it fails, and goes on in the
-// background; the hold counts as a reader's from then on.
+// background. The hold counts as a reader's from the first attempt on.
 func (h *Hold) Downgrade(ctx context.Context) error {
 	l, err := h.single("a downgrade")
 	if err != nil {
@@ -398,11 +398,11 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = h.update(func(l *lease) { l.changing = true })
+	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
 	answered := make(chan error, 1)
 	l.background.run(func() {
 		defer h.done()
-		answered <- h.downgrade(l, h.owner.downgrade(was.ttl, was.fence))
+		answered <- h.downgrade(l, was)
 	})
 	timer := time.NewTimer(l.settings.retryFor + lateAnswer)
 	defer timer.Stop()
@@ -414,12 +414,12 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	case <-timer.C:
 		err = &timeout{what: "downgrade", keys: h.owner.keys, cause: errNoAnswer}
 	}
-	_ = h.update(func(l *lease) { l.mode = Read })
 	return h.lossOr(err)
 }
 
 // downgrade repeats the command until it is answered, or the hold is over.
-func (h *Hold) downgrade(l *Locks, w words) error {
+func (h *Hold) downgrade(l *Locks, was lease) error {
+	w := h.owner.downgrade(was.ttl, was.fence)
 	var pauses backoff
 	for {
 		sent := now()
@@ -431,7 +431,7 @@ func (h *Hold) downgrade(l *Locks, w words) error {
 			case hasCode(err, "NOTHELD"):
 				l.lose(Gone)
 			case !isTemporary(err):
-				l.changing = false
+				l.changing, l.mode = false, was.mode
 			}
 		})
 		if gone != nil || !isTemporary(err) {

@@ -81,7 +81,7 @@ func (r *reporter) reached(err error) {
 		if r.failing.Load() != 0 {
 			r.failing.Store(0)
 			if r.unreached.Swap(false) {
-				r.log.Info("slock: the server is in reach again")
+				r.log.Debug("slock: the server is in reach again")
 			}
 		}
 		return

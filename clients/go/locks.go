@@ -25,7 +25,7 @@ type Locks struct {
 	ending, closed context.Context // done from the beginning of Close on, and when it has waited
 	end, endAll    context.CancelFunc
 	background     tasks
-	permitted      [3]atomic.Bool // to release: one key for write, one for read, several
+	releases       [3]atomic.Bool // the user may release one key for write, one for read, several
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -82,22 +82,15 @@ func (l *Locks) acquisition(r *Request, o owner) *acquisition {
 	}
 }
 
-// mayRelease asks once, before anything is held, whether the user may release what is asked for: no hold has this
-// fence.
-func (l *Locks) mayRelease(ctx context.Context, limit time.Time, o owner, mode Mode) error {
-	permitted := &l.permitted[0]
-	if mode == Read {
-		permitted = &l.permitted[1]
+// permitted tells whether the user may release what is asked for.
+func (l *Locks) permitted(o owner, mode Mode) *atomic.Bool {
+	switch {
+	case len(o.keys) > 1:
+		return &l.releases[2]
+	case mode == Read:
+		return &l.releases[1]
 	}
-	if len(o.keys) > 1 {
-		permitted = &l.permitted[2]
-	}
-	if permitted.Load() {
-		return nil
-	}
-	_, err := l.servers.send(ctx, limit, o.keys[0], o.release(mode, 1), nil)
-	permitted.Store(err == nil)
-	return err
+	return &l.releases[0]
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -150,6 +143,7 @@ func (l *Locks) retryEnd() time.Time { return time.Now().Add(l.settings.retryFor
 // copy was sent that was answered.
 func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time, w words) (instant, int64, error) {
 	var pauses backoff
+	var last error
 	for {
 		sent := now()
 		reply, err := l.servers.send(ctx, end.Add(lateAnswer), o.keys[0], w, nil)
@@ -159,13 +153,12 @@ func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time,
 			return 0, 0, ctx.Err()
 		case !isTemporary(err):
 			return sent, reply, named(err)
-		case time.Until(end) < pause && isSilence(err):
-			return 0, 0, &timeout{what: what, keys: o.keys, cause: err}
-		case time.Until(end) < pause:
-			return 0, 0, err
 		}
-		if !sleep(ctx, l.closed, pause) {
-			return 0, 0, join(ctx.Err(), err)
+		if last == nil || !isSilence(err) {
+			last = err
+		}
+		if time.Until(end) < pause || !sleep(ctx, l.closed, pause) {
+			return 0, 0, join(ctx.Err(), &timeout{what: what, keys: o.keys, cause: last})
 		}
 	}
 }

@@ -50,10 +50,11 @@ func (r *release) run(ctx context.Context) (bool, error) {
 		return false, ctx.Err()
 	case <-timer.C:
 	}
-	if last, ok := r.last.Load().(problem); ok && !isSilence(last.error) {
-		return false, last.error
+	cause := errNoAnswer
+	if last, ok := r.last.Load().(problem); ok {
+		cause = last.error
 	}
-	return false, &timeout{what: "release", keys: r.owner.keys, cause: errNoAnswer}
+	return false, &timeout{what: "release", keys: r.owner.keys, cause: cause}
 }
 
 // repeat releases until it is answered, or the hold is not there any more.
@@ -62,8 +63,11 @@ func (r *release) repeat() (bool, error) {
 	for {
 		released, err := r.once(context.Background())
 		pause := pauses.next()
-		if !isTemporary(err) || r.until.until() < pause || !sleep(context.Background(), r.locks.closed, pause) {
+		if !isTemporary(err) {
 			return released, err
+		}
+		if r.until.until() < pause || !sleep(context.Background(), r.locks.closed, pause) {
+			return false, &timeout{what: "release", keys: r.owner.keys, cause: err}
 		}
 	}
 }

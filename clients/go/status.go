@@ -1,8 +1,11 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -88,7 +91,7 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 	return info, nil
 }
 
-// Queues tells which locks are waited for, on all nodes of a cluster, the longest wait of each node first.
+// Queues tells which locks are waited for, on all nodes of a cluster, the longest wait first.
 func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 	replies, err := l.ask(ctx, l.servers.primaries, "SLOCK.QUEUES", "COUNT", 0)
 	var queues []Queue
@@ -101,6 +104,7 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 			})
 		}
 	}
+	slices.SortStableFunc(queues, func(a, b Queue) int { return cmp.Compare(b.LongestWait, a.LongestWait) })
 	return queues, err
 }
 
@@ -109,22 +113,37 @@ func (l *Locks) ask(ctx context.Context, of func(context.Context) ([]*node, erro
 	if err := l.servers.check(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, l.retryEnd())
+	end := l.retryEnd()
+	limited, cancel := context.WithDeadline(ctx, end.Add(lateAnswer))
 	defer cancel()
+	var pauses backoff
+	for {
+		replies, err := l.askOnce(limited, of, w)
+		l.servers.note(asSilence(err))
+		pause := pauses.next()
+		if !isTemporary(err) {
+			return replies, named(err)
+		}
+		if time.Until(end) < pause || !sleep(ctx, l.closed, pause) {
+			return nil, join(ctx.Err(), &timeout{what: "answer", keys: []string{fmt.Sprint(w[0])}, cause: asSilence(err)})
+		}
+	}
+}
+
+func (l *Locks) askOnce(ctx context.Context, of func(context.Context) ([]*node, error), w words) ([]any, error) {
 	nodes, err := of(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var replies []any
 	for _, n := range nodes {
-		if err != nil {
-			break
-		}
-		var reply any
-		if reply, err = n.commands.Do(ctx, w...).Result(); errors.Is(err, redis.Nil) {
-			reply, err = nil, nil
+		reply, err := n.commands.Do(ctx, w...).Result()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, err
 		}
 		replies = append(replies, reply)
 	}
-	l.servers.note(err)
-	return replies, named(err)
+	return replies, nil
 }
 
 // primaries are all nodes that have keys.
