@@ -319,11 +319,11 @@ func (a *acquisition) poll(polls int) error {
 
 // pause waits before a request is asked again after an error, as long as its time lasts.
 func (a *acquisition) pause() error {
-	pause := a.pauses.next()
-	if a.waitIsOver || time.Until(a.end()) < pause {
+	left := time.Until(a.end())
+	if a.waitIsOver || left <= 0 {
 		return a.over()
 	}
-	return a.sleep(pause)
+	return a.sleep(min(a.pauses.next(), left))
 }
 
 func (a *acquisition) sleep(pause time.Duration) error {
@@ -421,6 +421,7 @@ func (a *acquisition) notify() (int64, error) {
 	defer timer.Stop()
 	select {
 	case <-c.ready:
+		a.contact = time.Now()
 		return a.waitOn(c)
 	case <-c.gone:
 		return 0, a.afterLoss(c)

@@ -11,7 +11,7 @@ import (
 // server is in reach.
 
 const (
-	// testAfter is how long after the beginning of a wait the server is tested first.
+	// testAfter is how long after the beginning of a wait the server is tested first, if there is so much time.
 	testAfter = time.Second
 	// testEvery is how often a server is tested while somebody waits there, and how long the answer may take.
 	testEvery = 5 * time.Second
@@ -46,7 +46,8 @@ func (a *acquisition) block() (int64, error) {
 		}
 	}()
 	a.queued = true
-	if err := a.awaitReply(n, done); err != nil {
+	tested, err := a.awaitReply(n, done)
+	if err != nil {
 		close(left)
 		a.doubt = true
 		return a.answer(sent, 0, err)
@@ -54,48 +55,51 @@ func (a *acquisition) block() (int64, error) {
 	fence, err := cmd.Int64()
 	s.note(err)
 	fence, err = a.answer(sent, fence, err)
+	if mayRunLater(err) && (tested || a.contact.IsZero()) {
+		a.contact = time.Now() // it was there until now
+	}
 	a.queued = err == nil
 	return fence, err
 }
 
-// awaitReply waits for the reply as long as the server is in reach. After an outage the request is asked again:
-// nobody would tell a connection that has nothing to send that its server was restarted.
-func (a *acquisition) awaitReply(n *node, done <-chan struct{}) error {
+// awaitReply waits for the reply as long as the server is in reach, and tells whether it was. After an outage the
+// request is asked again: nobody would tell a connection that has nothing to send that its server was restarted.
+func (a *acquisition) awaitReply(n *node, done <-chan struct{}) (inReach bool, err error) {
 	var over <-chan time.Time
 	if !a.deadline.IsZero() {
 		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))
 		defer timer.Stop()
 		over = timer.C
 	}
-	test := time.NewTimer(testAfter)
+	test := time.NewTimer(min(testAfter, time.Until(a.end())/3))
 	defer test.Stop()
-	outage := false
-	for {
+	for outage := false; ; {
 		select {
 		case <-done:
-			return nil
+			return inReach, nil
 		case <-over:
 			a.note(errNoAnswer)
-			return a.over()
+			return inReach, a.over()
 		case <-a.ctx.Done():
-			return errLeft
+			return inReach, errLeft
 		case <-a.locks.ending.Done():
-			return errLeft
+			return inReach, errLeft
 		case <-test.C:
 		}
-		ctx, cancel := context.WithTimeout(a.ctx, testEvery)
-		err := n.commands.Ping(ctx).Err()
+		ctx, cancel := context.WithTimeout(a.ctx, min(testEvery, time.Until(a.answerBy())))
+		err := asSilence(n.commands.Ping(ctx).Err())
 		cancel()
-		switch a.locks.servers.note(err); {
-		case !isConnectionError(err) && outage:
-			return errAskAgain
-		case !isConnectionError(err):
-			a.contact = time.Now()
+		a.locks.servers.note(err)
+		switch isDown := isConnectionError(err); {
+		case !isDown && outage:
+			return true, errAskAgain
+		case !isDown:
+			inReach, a.contact = true, time.Now()
 		case time.Until(a.end()) <= 0:
-			return err
+			return inReach, err
 		default:
 			outage = true
 		}
-		test.Reset(testEvery)
+		test.Reset(min(testEvery, max(time.Until(a.end()), 0)))
 	}
 }

@@ -147,7 +147,6 @@ func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time,
 	for {
 		sent := now()
 		reply, err := l.servers.send(ctx, end.Add(lateAnswer), o.keys[0], w, nil)
-		pause := pauses.next()
 		switch {
 		case errors.Is(err, errLeft):
 			return 0, 0, ctx.Err()
@@ -157,7 +156,8 @@ func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time,
 		if last == nil || !isSilence(err) {
 			last = err
 		}
-		if time.Until(end) < pause || !sleep(ctx, l.closed, pause) {
+		left := time.Until(end)
+		if left <= 0 || !sleep(ctx, l.closed, min(pauses.next(), left)) {
 			return 0, 0, join(ctx.Err(), &timeout{what: what, keys: o.keys, cause: last})
 		}
 	}

@@ -255,8 +255,9 @@ type votes struct {
 	owner   owner
 	all     []*vote
 
-	mu   sync.Mutex
-	over bool // what is granted from now on is released
+	ctx context.Context // done when what is granted from now on is released
+	end context.CancelFunc
+	mu  sync.Mutex
 }
 
 // vote is what one node gave.
@@ -272,6 +273,7 @@ type vote struct {
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
 	v := &votes{quorum: q, request: r, owner: o}
+	v.ctx, v.end = context.WithCancel(context.Background())
 	for _, n := range q.nodes {
 		v.all = append(v.all, &vote{of: v, locks: n})
 	}
@@ -326,7 +328,7 @@ func (v *votes) each(
 // keep notes a grant. One that comes too late is released.
 func (m *vote) keep(g grant) {
 	m.of.mu.Lock()
-	over := m.of.over
+	over := m.of.ctx.Err() != nil
 	if !over {
 		m.has, m.grant = true, g
 	}
@@ -342,8 +344,9 @@ func (m *vote) current() (grant, bool) {
 	return m.grant, m.has
 }
 
-// acquire asks the node once. It ends at the limit; what has no answer then is given up.
-func (m *vote) acquire(limit time.Time, ttl time.Duration) (int64, error) {
+// acquire asks the node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
+// given up.
+func (m *vote) acquire(ttl time.Duration) (int64, error) {
 	m.asking.Lock()
 	defer m.asking.Unlock()
 	if g, has := m.current(); has {
@@ -352,8 +355,9 @@ func (m *vote) acquire(limit time.Time, ttl time.Duration) (int64, error) {
 	r := *m.of.request
 	r.settings.ttl, r.settings.minReplicas = ttl, 0
 	a := m.locks.acquisition(&r, m.of.owner)
-	a.once, a.strict, a.began, a.limit = true, true, time.Now(), limit
-	g, err := a.run(context.Background())
+	a.once, a.strict, a.began = true, true, time.Now()
+	a.limit = a.began.Add(ttl)
+	g, err := a.run(m.of.ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -366,11 +370,11 @@ func (m *vote) release(g grant) (bool, error) {
 	return r.repeat()
 }
 
-// stop has what is granted from now on released.
+// stop has what is granted from now on released, and gives up what has no answer.
 func (v *votes) stop() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.over = true
+	v.end()
 }
 
 func (v *votes) fences(*Hold) []int64 {
@@ -418,9 +422,7 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 
 // regain asks the nodes that do not have the hold to grant it anew.
 func (v *votes) regain(ttl time.Duration) {
-	v.each(context.Background(), ttl, whole, func(m *vote, limit time.Time) (int64, error) {
-		return m.acquire(limit, ttl)
-	})
+	v.each(v.ctx, ttl, whole, func(m *vote, _ time.Time) (int64, error) { return m.acquire(ttl) })
 }
 
 // release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
@@ -545,7 +547,7 @@ func (p *poll) attempt(ctx context.Context) (*votes, instant, *QuorumError) {
 			release()
 		}
 		return count(got) >= q.majority() || released != nil && q.settings.quorum.failFast
-	}, func(m *vote, limit time.Time) (int64, error) { return m.acquire(limit, ttl) })
+	}, func(m *vote, _ time.Time) (int64, error) { return m.acquire(ttl) })
 	if count(answers) >= q.majority() && now().sub(sent) < q.drift().counted(ttl) {
 		return v, sent, nil // the other nodes may still grant
 	}

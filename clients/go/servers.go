@@ -139,8 +139,7 @@ type primary struct {
 	open    map[*connection]struct{}
 }
 
-// connection hides all methods of the connection but those of net.Conn. go-redis would look whether it was closed
-// before each command, which costs a call of the system; a command on a closed connection is only asked again.
+// connection is one that primary closes.
 type connection struct {
 	net.Conn
 	primary *primary
@@ -148,13 +147,10 @@ type connection struct {
 
 func (p *primary) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	made, err := p.dial(ctx, network, address)
-	if err != nil {
-		return nil, err
+	if err != nil || !p.follows {
+		return made, err
 	}
 	c := &connection{Conn: made, primary: p}
-	if !p.follows {
-		return c, nil
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := made.RemoteAddr().String(); now != p.address {
@@ -169,11 +165,9 @@ func (p *primary) connect(ctx context.Context, network, address string) (net.Con
 }
 
 func (c *connection) Close() error {
-	if c.primary.follows {
-		c.primary.mu.Lock()
-		delete(c.primary.open, c)
-		c.primary.mu.Unlock()
-	}
+	c.primary.mu.Lock()
+	delete(c.primary.open, c)
+	c.primary.mu.Unlock()
 	return c.Conn.Close()
 }
 
