@@ -246,7 +246,7 @@ func TestManyWaitsShareOneConnection(t *testing.T) {
 			connections++
 		}
 	}
-	if connections > 3 {
+	if connections > 5 { // newer versions of go-redis have a pool of the same size for pipelines
 		t.Errorf("%d connections", connections)
 	}
 	w.do("SLOCK.UNLOCK", "job", another)
