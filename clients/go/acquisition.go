@@ -3,160 +3,365 @@ package slock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// lateAnswer is how long after the end of its wait a request still takes the answer of the server, which rounds
-// the wait up. Then it is given up.
-const lateAnswer = 100 * time.Millisecond
+// This file has one use of a request, or one upgrade of a hold, from its first command to a grant or an error: its
+// limits of time, its pauses, and what each answer leads to.
 
-// earlyAnswer is how long before the end of a wait the server may end it, because it counts in milliseconds.
-const earlyAnswer = 2 * time.Millisecond
-
-// onlyAnswer is how long a request whose wait is zero takes the answer to its one command.
-const onlyAnswer = 2 * time.Second
-
-// longestWait is the longest that the server takes.
-const longestWait = 365 * 24 * time.Hour
-
-var (
-	// errRefused means that the lock is not free, and that the request does not wait.
-	errRefused error = &kind{"refused", "refused"}
-	// errLeft means that the client ended the wait: its context is over, or the Locks is closed.
-	errLeft error = &kind{"left", "left"}
-	// errAskAgain means that the request has to be asked again: the listening connection or the hold was
-	// lost.
-	errAskAgain error = &kind{"ask again", "ask again"}
+const (
+	// lateAnswer is how long after the end of its time a call still takes the answer of the server.
+	lateAnswer = 700 * time.Millisecond
+	// earlyAnswer is how long before the end of a wait the server may end it, because it counts in milliseconds.
+	earlyAnswer = 2 * time.Millisecond
+	// longestWait is the longest that the server takes.
+	longestWait = 365 * 24 * time.Hour
+	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may
+	// arrive late, and then it is the request.
+	askInDoubt = 5 * time.Second
 )
 
-// acquisition is one use of a request, or one upgrade of a hold, from its first command to a grant or an
-// error.
 type acquisition struct {
 	locks *Locks
 	owner owner
+	mode  Mode // that is asked for
 	ttl   time.Duration
+	ask   words
 	once  bool // ask once, without a wait
-	fresh bool // it asks for a new hold
 
-	unanswered *unanswered // of the hold that is asked for or changed
+	upgrades bool // a hold: what is given up is not released
 
-	// ask makes the command, with further arguments, such as those of the wait.
-	ask func(ctx context.Context, rest ...any) command
-	// withdraw makes the command that takes away what SLOCK.CANCEL leaves, if there is one.
-	withdraw func(ctx context.Context) (command, bool)
-	// withdrawn sees the answer of withdraw, when a request was given up, and the error of one of these commands
-	// that got no answer, or nil. It may be nil.
-	withdrawn func(reply redis.Cmder, lost error)
-	// confirm looks at a grant before it is given to the caller. It may be nil.
-	confirm func(grant) (grant, error)
+	minReplicas    int
+	replicaTimeout time.Duration
 
-	callers  context.Context
-	ctx      context.Context // over when the caller's is, or soon after the end of the wait
-	deadline time.Time       // of the wait; zero: none
-	byCaller bool            // whether that is the deadline of the caller's context
+	ctx      context.Context // the caller's
+	began    time.Time
+	deadline time.Time // of the wait; zero: none
+	byCaller bool      // whether that is the deadline of the caller's context
+	limit    time.Time // of a request that asks once; zero: that of the settings
+	strict   bool      // it takes no answer after the limit
 
-	began   time.Time
-	refused bool            // whether the server has refused the request, so that it has to wait
-	sent    time.Time       // before the command was sent that was answered last, or that waits
-	unknown bool            // whether something may be left on the server
-	pending <-chan struct{} // closed when the answer comes of a command that was left alone
-	left    redis.Cmder     // that command
-	blocked bool            // whether that command waits on a connection of its own
-	channel *channel        // where the message of its last NOTIFY comes; nil: none
-	pauses  backoff
-	last    error // the last error after which it was asked again; nil after another answer
-	givenUp bool  // whether it is being taken off the server
+	contact    time.Time // when the server last answered; zero: it has not
+	taken      bool      // the server has said that the lock is not free
+	doubt      bool      // a command had no answer, so that something may be left on the server
+	queued     bool      // it waits on the server, or has been granted and not handed out
+	waitIsOver bool      // with the one answer
+	sent       instant   // before the first command was sent that may have been granted
+	tags       tags
+	last       error // after which it was asked again; nil after another answer
+	pauses     backoff
 }
 
-// grant is what an acquisition gives.
-type grant struct {
-	fence int64
-	until time.Time
-}
-
-// run asks until there is a grant or an error. On an error nothing is left on the server, or it is being
-// taken away.
+// run asks until there is a grant or an error. On an error nothing is left on the server, or it is being taken off.
 func (a *acquisition) run(ctx context.Context) (grant, error) {
 	a.locks.background.enter()
 	defer a.locks.background.leave()
-	if err := a.begin(ctx); err != nil {
-		return grant{}, err
+	a.ctx = ctx
+	if ctx.Err() != nil || a.locks.ending.Err() != nil {
+		return grant{}, a.left()
 	}
-	a.callers, a.ctx, a.began = ctx, ctx, time.Now()
 	if end, ok := ctx.Deadline(); ok && (a.deadline.IsZero() || end.Before(a.deadline)) {
 		a.deadline, a.byCaller = end, true
-	} else if !a.deadline.IsZero() {
-		late := lateAnswer
-		if a.once {
-			late = onlyAnswer
-		}
-		limited, cancel := context.WithDeadline(ctx, a.deadline.Add(late))
-		defer cancel()
-		a.ctx = limited
+	}
+	if a.limit.IsZero() {
+		a.limit = a.began.Add(a.locks.settings.retryFor)
 	}
 	var g grant
-	err := a.awaitToken()
+	var err error
+	if !a.upgrades {
+		err = a.mayRelease()
+	}
 	if err == nil {
 		g, err = a.attempts()
 	}
+	a.tags.forget()
 	if err == nil {
+		g.doubt = a.doubt
 		return g, nil
 	}
-	if a.unknown {
-		a.giveUp()
+	if a.isOpen() && !a.upgrades {
+		a.locks.giveUp(a.owner, a.ttl, a.tags.channel())
 	}
-	switch {
-	case errors.Is(err, errLeft):
-		err = a.ended(ctx)
-	case errors.Is(err, errRefused) && !a.once:
-		// Somebody may also have withdrawn the request before the end of its wait.
-		a.byCaller = a.byCaller && time.Until(a.deadline) < earlyAnswer
-		err = a.over()
+	if errors.Is(err, errLeft) {
+		err = a.left()
 	}
 	return grant{}, named(err)
 }
 
-// awaitToken waits until nothing runs any more that could take away what the token is granted.
-func (a *acquisition) awaitToken() error {
-	var end time.Time // that of the context
-	if a.once {
-		end = a.began.Add(onlyAnswer)
+// isOpen tells whether something may be left on the server.
+func (a *acquisition) isOpen() bool { return a.doubt || a.queued }
+
+// setWait notes when the acquisition began and how long it may take.
+func (a *acquisition) setWait(began time.Time, s *requestSettings) {
+	a.began = began
+	switch {
+	case s.hasWait && s.wait == 0:
+		a.once, a.waitIsOver, a.limit = true, true, began
+	case s.hasWait:
+		a.deadline = began.Add(s.wait)
 	}
-	if !a.fresh || a.locks.tokenTasks.wait(a.ctx, a.locks.ending, end, a.owner.token) {
+}
+
+// attempts asks again and again, with the same token, as long as that makes sense.
+func (a *acquisition) attempts() (grant, error) {
+	for polls := 0; ; {
+		fence, err := a.attempt()
+		if err == nil {
+			a.queued = true
+			var g grant
+			if g, err = a.confirm(fence); err == nil {
+				return g, nil
+			}
+		}
+		switch {
+		case errors.Is(err, errTaken):
+			if a.last = nil; a.once {
+				return grant{}, err
+			}
+			if a.locks.settings.waiting != byPolling {
+				return grant{}, a.over() // the wait has run out on the server, or was withdrawn there
+			}
+			err = a.poll(polls)
+			polls++
+		case isTemporary(err):
+			a.note(err)
+			err = a.pause()
+		}
+		if err != nil {
+			return grant{}, err
+		}
+	}
+}
+
+// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
+// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
+func (a *acquisition) mayRelease() error {
+	permitted := a.locks.permitted(a.owner, a.mode)
+	if permitted.Load() {
 		return nil
 	}
-	a.last = errStillRuns
+	o := owner{keys: a.owner.keys, token: newToken(), given: true}
+	asked := make(chan error, 1)
+	go func() {
+		commands := append(o.cancel(), o.release(a.mode, 1))
+		answers, err := a.locks.servers.pipeline(o.keys[0], forCommands, a.answerBy(), commands)
+		for _, answer := range answers {
+			if err == nil && hasCode(answer.Err(), "NOPERM") {
+				err = answer.Err()
+			}
+		}
+		asked <- err
+	}()
+	select {
+	case err := <-asked:
+		if hasCode(err, "NOPERM") {
+			return err
+		}
+		a.note(err)
+		permitted.Store(err == nil)
+		return nil
+	case <-a.ctx.Done():
+	case <-a.locks.ending.Done():
+	}
 	return errLeft
 }
 
-func (a *acquisition) begin(ctx context.Context) error {
-	if ctx.Err() != nil || a.locks.ending.Err() != nil {
-		return a.ended(ctx)
+// note keeps an error after which the request is asked again. One that says only that nothing came tells the least.
+func (a *acquisition) note(err error) {
+	if isTemporary(err) && !errors.Is(err, errAskAgain) && (a.last == nil || !isSilence(err)) {
+		a.last = err
+	}
+}
+
+// attempt asks, and waits as the settings say.
+func (a *acquisition) attempt() (fence int64, err error) {
+	switch {
+	case a.once || a.locks.settings.waiting == byPolling:
+		return a.send(a.ask)
+	case a.locks.settings.waiting == byBlocking || a.locks.listener.isForbidden(a.owner.keys[0]):
+		return a.block()
+	}
+	return a.notify()
+}
+
+// send sends one command, and gives its fence, errTaken for 0, or redis.Nil for null.
+func (a *acquisition) send(w words) (int64, error) {
+	sent := now()
+	fence, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], w, a.late)
+	return a.answer(sent, fence, err)
+}
+
+// answer notes what an answer says of the acquisition.
+func (a *acquisition) answer(sent instant, fence int64, err error) (int64, error) {
+	if mayRunLater(err) {
+		a.doubt = true
+	}
+	if a.sent == 0 || !a.doubt && !a.queued {
+		a.sent = sent // else an earlier copy may be the one that is granted
+	}
+	if !isConnectionError(err) && !errors.Is(err, errLeft) {
+		a.contact = time.Now()
+	}
+	if err == nil && fence == 0 {
+		err = errTaken
+	}
+	return fence, err
+}
+
+// late takes an answer that came when the acquisition was over. With a token of its own the server has taken off
+// what it gave. Else the fence tells what to release.
+func (a *acquisition) late(fence int64) {
+	if a.owner.given && fence > 0 {
+		a.locks.background.run(func() {
+			r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
+			r.until = now().add(a.ttl)
+			r.repeat()
+		})
+	}
+}
+
+// confirm makes sure of how long the hold is valid: the ttl began at a grant that may be long ago, if there was a
+// wait.
+func (a *acquisition) confirm(fence int64) (grant, error) {
+	g := grant{mode: a.mode, fence: fence, sent: a.sent}
+	if a.minReplicas > 0 {
+		return a.onReplicas(g)
+	}
+	if now().sub(a.sent) > a.ttl/3 {
+		g.sent = now()
+		held, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], a.owner.extend(a.ttl, fence), nil)
+		if err := a.check(g, held, err); err != nil {
+			return grant{}, err
+		}
+	}
+	return g, nil
+}
+
+// check looks at the answer to an extension of what was just granted.
+func (a *acquisition) check(g grant, held int64, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case held == 0 || now().sub(g.sent) >= oneServer.counted(a.ttl):
+		a.sent, a.queued = 0, a.doubt
+		return errAskAgain // it is over by now
 	}
 	return nil
 }
 
-// ended is the error of a wait that the client ended.
-func (a *acquisition) ended(ctx context.Context) error {
-	// At the end of the wait itself the server answers, whatever the lock.
-	if a.last == nil && (ctx.Err() == nil || a.pending != nil && !a.blocked) {
-		a.last = errNoAnswer
+// onReplicas makes sure that enough replicas have the hold. The server's WAIT counts those that have what its own
+// connection wrote last, so the hold is extended on the same connection before. It counts from there.
+func (a *acquisition) onReplicas(g grant) (grant, error) {
+	g.sent = now()
+	wait := words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)}
+	limit := time.Now().Add(a.replicaTimeout + lateAnswer)
+	type result struct {
+		answers []*redis.Cmd
+		err     error
 	}
-	return ended(ctx, a.locks.ending, a.owner.keys, a.last)
+	done := make(chan result, 1)
+	go func() {
+		commands := []words{a.owner.extend(a.ttl, g.fence), wait}
+		answers, err := a.locks.servers.pipeline(a.owner.keys[0], forWaits, limit, commands)
+		done <- result{answers, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return grant{}, r.err
+		}
+		held, err := r.answers[0].Int64()
+		if err := a.check(g, held, err); err != nil {
+			return grant{}, err
+		}
+		replicas, err := r.answers[1].Int64()
+		if err == nil && replicas < int64(a.minReplicas) {
+			err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", replicas, a.minReplicas)}
+		}
+		return g, err
+	case <-a.ctx.Done():
+	case <-a.locks.ending.Done():
+	}
+	return grant{}, errLeft
 }
 
-// ended is the error of a wait that the client ended. The last error before may be nil.
-func ended(ctx, ending context.Context, keys []string, last error) error {
+// end is until when the request is asked again while no answer comes.
+func (a *acquisition) end() time.Time {
+	end := a.limit
+	if !a.once && !a.contact.IsZero() {
+		end = a.contact.Add(a.locks.settings.retryWaitFor)
+	}
+	if !a.deadline.IsZero() && a.deadline.Before(end) {
+		return a.deadline
+	}
+	return end
+}
+
+// answerBy is until when an answer is waited for.
+func (a *acquisition) answerBy() time.Time {
+	if a.strict {
+		return a.end()
+	}
+	return a.end().Add(lateAnswer)
+}
+
+// poll waits before the next attempt, or ends with an error.
+func (a *acquisition) poll(polls int) error {
+	pause, more := a.locks.settings.strategy.pause(polls)
+	if !more || !a.deadline.IsZero() && time.Until(a.deadline) < pause {
+		return a.over()
+	}
+	return a.sleep(pause)
+}
+
+// pause waits before a request is asked again after an error, as long as its time lasts.
+func (a *acquisition) pause() error {
+	left := time.Until(a.end())
+	if a.waitIsOver || left <= 0 {
+		return a.over()
+	}
+	return a.sleep(min(a.pauses.next(), left))
+}
+
+func (a *acquisition) sleep(pause time.Duration) error {
+	if sleep(a.ctx, a.locks.ending, pause) {
+		return nil
+	}
+	return errLeft
+}
+
+// over is the error when the wait is over, with the last error before.
+func (a *acquisition) over() error {
+	t := &timeout{what: "lock", keys: a.owner.keys, cause: a.last}
+	// Somebody may also have withdrawn the request before the end of its wait.
+	if a.byCaller && time.Until(a.deadline) < earlyAnswer {
+		t.cause = join(context.DeadlineExceeded, a.last)
+	}
+	return t
+}
+
+// left is the error of a wait that the client ended.
+func (a *acquisition) left() error {
+	last := a.last
+	if last == nil && a.doubt {
+		last = errNoAnswer
+	}
+	return leftBy(a.ctx, a.locks.ending, a.owner.keys, last)
+}
+
+// leftBy is the error of a wait that the client ended. The last error before may be nil.
+func leftBy(ctx, ending context.Context, keys []string, last error) error {
 	err := ctx.Err()
 	switch cause := context.Cause(ctx); {
 	case err == nil && ending.Err() != nil:
 		return ErrClosed
 	case err == nil:
-		return &timeout{keys: keys, cause: last}
+		return &timeout{what: "lock", keys: keys, cause: last}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &timeout{keys: keys, cause: join(err, last)}
+		return &timeout{what: "lock", keys: keys, cause: join(err, last)}
 	case !errors.Is(cause, err):
 		return errors.Join(err, cause)
 	}
@@ -174,155 +379,125 @@ func join(err, other error) error {
 	return errors.Join(err, other)
 }
 
-// attempts asks again and again, with the same token, as long as that makes sense.
-func (a *acquisition) attempts() (grant, error) {
-	for polls := 0; ; {
-		fence, err := a.attempt()
-		if err == nil {
-			before := a.unknown
-			a.unknown = true // there is a hold, which is not the caller's yet
-			var g grant
-			if g, err = a.handOver(fence); err == nil {
-				a.unknown = before
-				return g, nil
+// waiting adds WAIT and what is left of the wait to the command. The server takes 0 as a wait without end.
+func (a *acquisition) waiting(rest ...any) (words, error) {
+	wait := int64(0)
+	if !a.deadline.IsZero() {
+		left := time.Until(a.deadline)
+		if left <= 0 {
+			return nil, a.over()
+		}
+		wait = milliseconds(min(left, longestWait))
+	}
+	w := append(make(words, 0, len(a.ask)+5), a.ask...)
+	return append(append(w, "WAIT", wait), rest...), nil
+}
+
+// notify asks, and waits for the message that says how the wait ended. As long as there is no subscription, the
+// first command goes without a wait, so that a program subscribes only when a request has to wait.
+func (a *acquisition) notify() (int64, error) {
+	key := a.owner.keys[0]
+	c := a.locks.listener.standing(key)
+	if c == nil {
+		if !a.taken {
+			fence, err := a.send(a.ask)
+			if !errors.Is(err, errTaken) {
+				return fence, err
 			}
+			a.taken = true
 		}
-		a.note(err)
-		switch {
-		case errors.Is(err, errRefused) && !a.once && a.locks.settings.waiting == byPolling:
-			err = a.poll(polls)
-			polls++
-		case errors.Is(err, errAskAgain), isTemporary(err):
-			err = a.pause(err)
-		}
-		if err != nil {
-			return grant{}, err
+		var err error
+		if c, err = a.locks.listener.open(key); err != nil {
+			return 0, err
 		}
 	}
-}
-
-// note keeps an error after which the request is asked again, until the server gives another answer.
-func (a *acquisition) note(err error) {
-	switch {
-	case isTemporary(err):
-		a.last = err
-	case errors.Is(err, errRefused):
-		a.last = nil
+	defer a.locks.listener.leave(c)
+	select {
+	case <-c.ready:
+		return a.waitOn(c)
+	default:
 	}
-}
-
-// attempt asks, and waits as the settings say.
-func (a *acquisition) attempt() (fence int64, err error) {
-	switch {
-	case a.once || a.locks.settings.waiting == byPolling:
-		return a.send(a.ask, a.locks.server.send)
-	case a.locks.settings.waiting == byBlocking || a.locks.listen.forbidden(a.owner.keys[0]):
-		return a.block()
-	}
-	return a.notify()
-}
-
-// send sends one command, and gives its fence, errRefused for 0, or redis.Nil for null.
-func (a *acquisition) send(
-	build func(ctx context.Context, rest ...any) command, send func(context.Context, redis.Cmder) error, rest ...any,
-) (int64, error) {
-	a.sent = time.Now()
-	cmd := build(context.WithoutCancel(a.ctx), rest...)
-	pending, answered := call(a.ctx, cmd, send)
-	if !answered {
-		a.pending, a.left, a.unknown = pending, cmd, a.unknown || pending != nil
-		return 0, errLeft
-	}
-	reply, err := cmd.Int64()
-	a.unanswered.note(a.ttl, err)
-	switch {
-	case isConnectionError(err):
-		a.unknown = true
-	case err == nil && reply == 0:
-		err = errRefused
-	}
-	return reply, err
-}
-
-// handOver makes sure of how long the hold is valid. The ttl began at a grant that may be long ago, if there
-// was a wait.
-func (a *acquisition) handOver(fence int64) (grant, error) {
-	if time.Since(a.sent) > a.ttl/3 {
-		_, err := a.send(func(ctx context.Context, _ ...any) command {
-			return a.owner.extend(ctx, a.ttl)
-		}, a.locks.server.send)
-		if errors.Is(err, errRefused) || (err == nil && time.Since(a.sent) >= counted(a.ttl)) {
-			err = errAskAgain
-		}
-		if err != nil {
-			return grant{}, err
-		}
-	}
-	g := grant{fence: fence, until: a.sent.Add(counted(a.ttl))}
-	if a.confirm == nil {
-		return g, nil
-	}
-	return a.confirm(g)
-}
-
-// poll waits before the next attempt, or ends with an error.
-func (a *acquisition) poll(polls int) error {
-	pause, more := a.locks.settings.strategy.pause(polls)
-	switch {
-	case !more:
-		return &timeout{keys: a.owner.keys}
-	case !a.deadline.IsZero() && time.Until(a.deadline) < pause:
-		return a.over()
-	}
-	return a.sleep(pause)
-}
-
-// pause waits before a request is asked again after an error, as long as its wait lasts.
-func (a *acquisition) pause(err error) error {
-	pause := a.pauses.next()
-	end := a.deadline
-	if retryEnd := a.began.Add(a.locks.settings.retryFor); a.once && (end.IsZero() || retryEnd.Before(end)) {
-		end = retryEnd
-	}
-	switch {
-	case end.IsZero() || time.Until(end) >= pause:
-		return a.sleep(pause)
-	case a.once && !errors.Is(err, errAskAgain):
-		return err
-	}
-	return a.over()
-}
-
-// over is the error when the wait is over, with the last error before.
-func (a *acquisition) over() error {
-	cause := a.last
-	if a.byCaller {
-		cause = join(context.DeadlineExceeded, a.last)
-	}
-	return &timeout{keys: a.owner.keys, cause: cause}
-}
-
-func (a *acquisition) sleep(pause time.Duration) error {
-	timer := time.NewTimer(pause)
+	timer := time.NewTimer(time.Until(a.answerBy()))
 	defer timer.Stop()
 	select {
+	case <-c.ready:
+		a.contact = time.Now()
+		return a.waitOn(c)
+	case <-c.gone:
+		return 0, a.afterLoss(c)
 	case <-timer.C:
-		return nil
+		return 0, errNoAnswer
 	case <-a.ctx.Done():
-		return errLeft
 	case <-a.locks.ending.Done():
-		return errLeft
 	}
+	return 0, errLeft
 }
 
-// waitArgs are the arguments WAIT and what is left of the wait. The server takes 0 as a wait without end.
-func (a *acquisition) waitArgs() ([]any, error) {
-	if a.deadline.IsZero() {
-		return []any{"WAIT", 0}, nil
+// waitOn asks with a tag, and waits for its message.
+func (a *acquisition) waitOn(c *channel) (int64, error) {
+	// The message may arrive before the null, so the tag is noted before the command is sent.
+	tag := a.tags.add(c)
+	w, err := a.waiting("NOTIFY", c.name, tag)
+	if err != nil {
+		return 0, err
 	}
-	left := time.Until(a.deadline)
-	if left <= 0 {
-		return nil, a.over()
+	fence, err := a.send(w)
+	switch {
+	case err == nil:
+		return fence, nil
+	case hasCode(err, "NOSUBSCRIBER"):
+		a.locks.listener.lost(c)
+		return 0, err
+	case hasCode(err, "NOPERM") && isAboutChannels(err):
+		a.locks.listener.forbid(err)
+		return 0, errAskAgain
+	case !errors.Is(err, redis.Nil):
+		return fence, err
 	}
-	return []any{"WAIT", milliseconds(min(left, longestWait))}, nil
+	a.queued, a.last = true, nil
+	a.pauses.reset()
+	var over, again <-chan time.Time
+	if !a.deadline.IsZero() {
+		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))
+		defer timer.Stop()
+		over = timer.C
+	}
+	if a.doubt {
+		timer := time.NewTimer(askInDoubt)
+		defer timer.Stop()
+		again = timer.C
+	}
+	select {
+	case message := <-a.tags.messages:
+		fence, err := readMessage(message)
+		if a.contact = time.Now(); err == nil && fence == 0 {
+			err = errTaken
+		}
+		a.queued = fence > 0
+		return fence, err
+	case <-c.gone:
+		a.contact = time.Now()
+		return 0, a.afterLoss(c)
+	case <-over:
+		a.note(errNoAnswer)
+		return 0, a.over()
+	case <-again:
+		return 0, errAskAgain
+	case <-a.ctx.Done():
+	case <-a.locks.ending.Done():
+	}
+	return 0, errLeft
+}
+
+// afterLoss is the error of a request whose channel was lost.
+func (a *acquisition) afterLoss(c *channel) error {
+	select {
+	case <-c.ready: // what ended it says nothing about this request
+		return errAskAgain
+	default:
+	}
+	if err := c.reason(); !hasCode(err, "NOPERM") {
+		return err
+	}
+	return errAskAgain // it blocks from now on
 }

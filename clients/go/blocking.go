@@ -2,91 +2,104 @@ package slock
 
 import (
 	"context"
-	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// mostBlocked is how many requests may wait on a connection of their own at one server.
-const mostBlocked = 10_000
+// This file has a wait on a connection of its own. No reply there is too late, so other commands tell whether the
+// server is in reach.
 
-// blocking has the connections for commands that wait. They are apart from those of the ordinary client,
-// which has to have one left for a renewal or a release, and no reply on them is ever too late.
-type blocking struct {
-	server server
+const (
+	// testAfter is how long after the beginning of a wait the server is tested first, if there is so much time.
+	testAfter = time.Second
+	// testEvery is how often a server is tested while somebody waits there, and how long the answer may take.
+	testEvery = 5 * time.Second
+)
 
-	mu      sync.Mutex
-	closed  bool
-	clients map[string]*redis.Client // by the address of the node
-}
-
-func newBlocking(s server) *blocking {
-	return &blocking{server: s, clients: map[string]*redis.Client{}}
-}
-
-// client is the client for waits at the node that has the key.
-func (b *blocking) client(key string) (*redis.Client, error) {
-	node, err := b.server.node(context.Background(), key)
-	if err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, ErrClosed
-	}
-	address := node.Options().Addr
-	client := b.clients[address]
-	if client == nil {
-		options := withoutTimeouts(node)
-		options.PoolSize = mostBlocked
-		options.MaxIdleConns = 10
-		client = redis.NewClient(options)
-		b.clients[address] = client
-	}
-	return client, nil
-}
-
-func (b *blocking) close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	var err error
-	for _, client := range b.clients {
-		if e := client.Close(); e != nil {
-			err = e
-		}
-	}
-	b.clients = nil
-	return err
-}
-
-// block asks, and waits for the reply on a connection of its own.
+// block asks, and waits for the reply.
 func (a *acquisition) block() (int64, error) {
-	client, err := a.locks.blocking.client(a.owner.keys[0])
-	if err != nil {
-		a.locks.server.noticeError(err)
-		return 0, err
-	}
-	args, err := a.waitArgs()
+	w, err := a.waiting()
 	if err != nil {
 		return 0, err
 	}
-	// The wait ends with the Locks too.
-	callers := a.ctx
-	ctx, cancel := context.WithCancel(callers)
-	a.ctx = ctx
-	stop := context.AfterFunc(a.locks.ending, cancel)
-	defer func() {
-		stop()
-		cancel()
-		a.ctx = callers
+	ctx, cancel := context.WithDeadline(context.Background(), a.answerBy())
+	defer cancel()
+	s := a.locks.servers
+	n, err := s.node(ctx, a.owner.keys[0])
+	if err != nil {
+		s.note(err)
+		return 0, err
+	}
+	sent := now()
+	cmd := redis.NewCmd(context.Background(), w...)
+	done, left := make(chan struct{}), make(chan struct{})
+	go func() {
+		_ = n.waits.Process(context.Background(), cmd)
+		close(done)
+		select {
+		case <-left:
+			if fence, err := cmd.Int64(); err == nil {
+				a.late(fence)
+			}
+		default:
+		}
 	}()
-	fence, err := a.send(a.ask, func(ctx context.Context, cmd redis.Cmder) error {
-		err := client.Process(ctx, cmd)
-		a.locks.server.noticeError(err)
-		return err
-	}, args...)
-	a.blocked = a.pending != nil
+	a.queued = true
+	tested, err := a.awaitReply(n, done)
+	if err != nil {
+		close(left)
+		a.doubt = true
+		return a.answer(sent, 0, err)
+	}
+	fence, err := cmd.Int64()
+	s.note(err)
+	fence, err = a.answer(sent, fence, err)
+	if mayRunLater(err) && (tested || a.contact.IsZero()) {
+		a.contact = time.Now() // it was there until now
+	}
+	a.queued = err == nil
 	return fence, err
+}
+
+// awaitReply waits for the reply as long as the server is in reach, and tells whether it was. After an outage the
+// request is asked again: nobody would tell a connection that has nothing to send that its server was restarted.
+func (a *acquisition) awaitReply(n *node, done <-chan struct{}) (inReach bool, err error) {
+	var over <-chan time.Time
+	if !a.deadline.IsZero() {
+		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))
+		defer timer.Stop()
+		over = timer.C
+	}
+	test := time.NewTimer(min(testAfter, time.Until(a.end())/3))
+	defer test.Stop()
+	for outage := false; ; {
+		select {
+		case <-done:
+			return inReach, nil
+		case <-over:
+			a.note(errNoAnswer)
+			return inReach, a.over()
+		case <-a.ctx.Done():
+			return inReach, errLeft
+		case <-a.locks.ending.Done():
+			return inReach, errLeft
+		case <-test.C:
+		}
+		ctx, cancel := context.WithTimeout(a.ctx, min(testEvery, time.Until(a.answerBy())))
+		err := asSilence(n.commands.Ping(ctx).Err())
+		cancel()
+		a.locks.servers.note(err)
+		switch isDown := isConnectionError(err); {
+		case !isDown && outage:
+			return true, errAskAgain
+		case !isDown:
+			inReach, a.contact = true, time.Now()
+		case time.Until(a.end()) <= 0:
+			return inReach, err
+		default:
+			outage = true
+		}
+		test.Reset(min(testEvery, max(time.Until(a.end()), 0)))
+	}
 }

@@ -51,7 +51,7 @@ func TestSilentNodeOfAClusterKeepsOnlyItsOwnHolds(t *testing.T) {
 	var holds [2][]*slock.Hold
 	var all sync.WaitGroup
 	for n := range 400 {
-		all.Go(func() {
+		beside(&all, func() {
 			hold, err := locks.Write(fmt.Sprint(n)).Lock(t.Context())
 			if err != nil {
 				t.Error(err)

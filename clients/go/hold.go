@@ -2,237 +2,249 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 )
 
-// Hold is a lock that was granted. All methods may be called by several goroutines at once; Extend, Upgrade,
-// Downgrade and Release run one after another.
-type Hold struct {
-	locks    *Locks
-	lease    *lease
-	metadata string
-	// Whether an upgrade or a downgrade was not answered, so that the mode on the server is not known.
-	// Guarded by the operation of the lease.
-	modeUnknown bool
-	// Whether a downgrade got no answer, so that the server may still carry it out. Guarded likewise.
-	downgradeLost bool
+// This file has a lock that was granted: its changes, its release, and its end for the program.
 
-	mu    sync.Mutex
-	mode  Mode
-	fence int64
+// Hold is a lock that was granted. All methods may be called by several goroutines at once; Extend, Upgrade and
+// Downgrade run one after another.
+type Hold struct {
+	keeper   keeper
+	owner    owner
+	metadata string
+	label    string
+	report   *reporter
+	watchdog *watchdog
+	values   context.Context // of the caller of Lock
+	began    time.Time
+
+	operation chan struct{} // held by Extend, Upgrade and Downgrade
+
+	mu           sync.Mutex
+	lease        lease
+	refusedUntil time.Time // the server refuses an upgrade until then
+	ctx          context.Context
+	cancel       context.CancelCauseFunc
+
+	place int     // in the watchdog's heap; -1: not there. Guarded by the watchdog
+	due   instant // when the watchdog looks at it; guarded likewise
 }
 
-func (l *Locks) newHold(ctx context.Context, r Request, o owner, u *unanswered, g grant) *Hold {
-	h := &Hold{
-		locks:    l,
-		lease:    newLease(ctx, o, nil, r.settings, l.settings.observer, l.watchdog, counted, u, g.until),
-		metadata: r.settings.metadata,
-		mode:     r.mode,
-		fence:    g.fence,
+// keeper is where a hold is kept: one server, or the nodes of a quorum.
+type keeper interface {
+	// extend sends an extension, and tells whether the hold is still there.
+	extend(ctx context.Context, h *Hold, ttl time.Duration) (held bool, sent instant, err error)
+	// release releases, and tells whether the hold was still there. It ends with ctx, and goes on in the background
+	// as long as the hold may be there.
+	release(ctx context.Context, h *Hold, ending lease) (released bool, err error)
+	fences(h *Hold) []int64
+}
+
+func newLease(r *Request, g grant, d drift) lease {
+	l := lease{mode: r.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
+	l.lengthen(g.sent, l.ttl)
+	if r.settings.longestLease > 0 && l.renews {
+		l.leaseEnd = now().add(r.settings.longestLease)
 	}
-	h.lease.start()
+	return l
+}
+
+func newHold(
+	ctx context.Context, r *Request, o owner, k keeper, report *reporter, w *watchdog, l lease,
+) *Hold {
+	h := &Hold{
+		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report, watchdog: w,
+		values: context.WithoutCancel(ctx), began: time.Now(), operation: make(chan struct{}, 1), lease: l, place: -1,
+	}
+	if l.renews {
+		w.watch(h, l.due())
+	}
 	return h
 }
 
 // Token is the owner's identity. Another process may adopt or release the lock by it.
-func (h *Hold) Token() string { return h.lease.owner.token }
+func (h *Hold) Token() string { return h.owner.token }
 
 // Keys are the keys of the hold.
-func (h *Hold) Keys() []string { return slices.Clone(h.lease.owner.keys) }
+func (h *Hold) Keys() []string { return slices.Clone(h.owner.keys) }
 
 // Metadata is the text that the request gave.
 func (h *Hold) Metadata() string { return h.metadata }
 
 // Fence is the number of the hold. Each new hold has a greater one than all before on its server: send it
-// with all that is written, and refuse lesser ones where it is stored.
-func (h *Hold) Fence() int64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.fence
-}
+// with all that is written, and refuse lesser ones where it is stored. It is 0 for a hold of a Quorum.
+func (h *Hold) Fence() int64 { return h.snapshot().fence }
+
+// Fences are the fences that the nodes of a Quorum gave, in the order of the clients, and 0 for a node that gave
+// none. Fences of different servers cannot be compared. Without a quorum it is the one Fence.
+func (h *Hold) Fences() []int64 { return h.keeper.fences(h) }
 
 // Mode is the mode of the hold.
-func (h *Hold) Mode() Mode {
+func (h *Hold) Mode() Mode { return h.snapshot().mode }
+
+// ValidUntil is until when the hold is certainly there, if nobody deletes its keys and the machine does not sleep.
+// A renewal moves it. On Linux Check counts the time that the machine sleeps, too.
+func (h *Hold) ValidUntil() time.Time { return h.snapshot().until.time() }
+
+func (h *Hold) snapshot() lease {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.mode
+	return h.lease
 }
 
-// ValidUntil is until when the hold is certainly there, on the monotonic clock, if nobody deletes its keys. A
-// renewal moves it.
-func (h *Hold) ValidUntil() time.Time { return h.lease.validUntil() }
+// update changes the lease of a live hold, and does what follows when that ends it. It gives what is wrong with the
+// hold after that.
+func (h *Hold) update(change func(l *lease)) error {
+	h.mu.Lock()
+	before := h.lease.state
+	if h.lease.isOver(now()); h.lease.state == live && change != nil {
+		change(&h.lease)
+	}
+	return h.unlock(before)
+}
+
+// unlock ends what a lease before had in another state, and tells of it without the lock.
+func (h *Hold) unlock(before leaseState) error {
+	state, problem := h.lease.state, h.lease.problem(h.owner.keys)
+	cancel, isWatched := h.cancel, h.lease.renews || h.ctx != nil
+	if isWatched && state == live {
+		h.watchdog.moved(h, h.lease.due())
+	}
+	h.mu.Unlock()
+	if state == before {
+		return problem
+	}
+	if isWatched {
+		h.watchdog.forget(h)
+	}
+	loss, _ := problem.(*LostError)
+	if loss != nil {
+		h.report.lost(h.label, loss)
+	}
+	if state != releasing {
+		h.report.held(h.label, time.Since(h.began))
+	}
+	if cancel != nil {
+		if loss != nil {
+			cancel(loss)
+		}
+		cancel(nil)
+	}
+	return problem
+}
 
 // Context ends when the hold is lost, with a *LostError as its cause, or released. It has the values of the
 // context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
-func (h *Hold) Context() context.Context { return h.lease.context() }
+func (h *Hold) Context() context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx != nil {
+		return h.ctx
+	}
+	h.ctx, h.cancel = context.WithCancelCause(h.values)
+	switch h.lease.state {
+	case live:
+		h.watchdog.watch(h, h.lease.due())
+	case lost:
+		h.cancel(h.lease.loss(h.owner.keys))
+	default:
+		h.cancel(nil)
+	}
+	return h.ctx
+}
 
 // Check is nil while the hold is valid, a *LostError when it is lost, and ErrNotHeld when it has been
-// released. It sends nothing. Call it before each step that matters.
-func (h *Hold) Check() error { return h.lease.check() }
+// released or handed over. It sends nothing. Call it before each step that matters.
+func (h *Hold) Check() error { return h.update(nil) }
 
-// Extend sets a new ttl, counted from now on. The watchdog goes on with it. It fails with a *LostError when
-// the hold is over. After another error each renewal counts for the lesser of the two ttls. If ctx ends
-// meanwhile, the extension goes on in the background.
-//
-// After a command of this hold that got no answer, the hold counts as valid for no longer than the ttl of that
-// command, whatever ttl is set later: the server may carry it out late.
+// begin waits until no other change goes on, and gives the hold as it is then.
+func (h *Hold) begin(ctx context.Context) (lease, error) {
+	select {
+	case h.operation <- struct{}{}:
+	case <-ctx.Done():
+		return lease{}, ctx.Err()
+	}
+	if err := h.Check(); err != nil {
+		h.done()
+		return lease{}, err
+	}
+	return h.snapshot(), nil
+}
+
+func (h *Hold) done() { <-h.operation }
+
+// Extend lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals
+// use the longest ttl that was asked for. It fails with a *LostError when the hold is over, and with another error when no answer came for
+// RetryFor, or until ctx was over; then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
-	if ttl < leastTTL {
+	if ttl < leastTTL || h.snapshot().drift.counted(ttl) <= 0 {
 		return tooShort(ttl)
 	}
-	if err := h.lease.begin(ctx); err != nil {
+	if _, err := h.begin(ctx); err != nil {
 		return err
 	}
-	if err := h.lease.startExtend(ctx, ttl); err != nil {
-		h.lease.finishExtend(err)
-		h.lease.end()
-		return err
-	}
-	return h.finish(ctx, func(ctx context.Context) error {
-		err := h.extend(ctx, ttl)
-		if err != nil {
-			h.lease.unanswered.remember(ttl)
-		}
-		h.lease.finishExtend(err)
-		return err
-	})
-}
-
-func (h *Hold) extend(ctx context.Context, ttl time.Duration) error {
-	var sent time.Time
-	held, lost, err := h.locks.repeat(ctx, h.lease.validUntil(), func(ctx context.Context) command {
-		sent = time.Now()
-		return h.lease.owner.extend(ctx, ttl)
-	})
-	h.lease.unanswered.note(ttl, lost)
-	switch {
-	case err != nil:
+	defer h.done()
+	held, sent, err := h.keeper.extend(ctx, h, ttl)
+	if err != nil {
 		return h.lossOr(err)
-	case held == 0:
-		h.lease.lose(Gone)
-		return h.lease.check()
 	}
-	return h.lease.extended(sent, ttl)
+	return h.update(func(l *lease) {
+		if !held {
+			l.lose(Gone)
+			return
+		}
+		l.ttl = max(l.ttl, ttl)
+		l.lengthen(sent, ttl)
+	})
 }
 
-// finish runs an operation that has begun to its end, whatever becomes of ctx: no later command of the hold
-// may pass one that is still on its way.
-func (h *Hold) finish(ctx context.Context, operation func(context.Context) error) error {
-	done := make(chan error, 1)
-	run := func() {
-		err := operation(context.WithoutCancel(ctx))
-		h.lease.end()
-		done <- err
+// HandOver ends the hold here without releasing it, for another process that adopts it by its token. From now on it
+// is no longer renewed. It sends nothing, and fails when the hold has ended.
+func (h *Hold) HandOver() error {
+	done := false
+	problem := h.update(func(l *lease) { l.state, done = ended, true })
+	if done {
+		return nil
 	}
-	if ctx.Done() == nil {
-		run()
-	} else {
-		h.locks.tokenTasks.run(&h.locks.background, h.lease.owner.token, run)
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// lossOr is the loss if the hold is lost by now, else the error.
-func (h *Hold) lossOr(err error) error {
-	if hasCode(err, "WRONGTYPE") {
-		h.lease.lose(Gone)
-	}
-	if ended := h.lease.check(); ended != nil {
-		return ended
-	}
-	return err
+	return problem
 }
 
 // Release ends the hold, and tells whether it was still there. It is sent even if ctx is over; ctx only ends
-// the wait for the answer. A hold that was lost or released before gives false. What a lost one may have left
-// on the server is released in the background, but not where Token gave the token, because that may have a
-// later hold by now. After an error nobody knows whether the hold is there: it is not renewed, so it ends
-// with its ttl.
+// the wait for the answer, which is no longer than RetryFor. Then it goes on in the background as long as the hold may
+// be there. A hold that was lost, released or handed over before gives false; what a lost one may have left on the
+// server is released in the background. After an error nobody knows whether the hold is there: it is not renewed, so
+// it ends with its ttl.
 func (h *Hold) Release(ctx context.Context) (bool, error) {
-	until, ok := h.lease.startRelease()
-	if !ok {
-		h.clearAway(ctx)
-		return false, nil
-	}
-	type result struct {
-		wasThere bool
-		err      error
-	}
-	done := make(chan result, 1)
-	release := func() {
-		wasThere, err := h.sendRelease(context.WithoutCancel(ctx), until)
-		done <- result{wasThere, err}
-	}
-	if ctx.Done() == nil {
-		release()
-	} else {
-		h.locks.tokenTasks.run(&h.locks.background, h.lease.owner.token, release)
-	}
-	select {
-	case r := <-done:
-		return r.wasThere, r.err
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-}
-
-func (h *Hold) sendRelease(ctx context.Context, until time.Time) (bool, error) {
-	// An upgrade that was given up may still be withdrawn. The release comes after that.
-	_ = h.lease.begin(ctx)
-	defer h.lease.end()
-	if h.lease.expireRelease(until) {
-		return false, nil
-	}
-	reply, lost, err := h.locks.repeat(ctx, until, h.release)
-	// The first of several attempts may have released the hold, which was valid then, and its answer was
-	// lost.
-	wasThere := err != nil || lost != nil || reply == int64(len(h.lease.owner.keys))
-	h.lease.finishRelease(wasThere)
-	return wasThere && err == nil, err
-}
-
-func (h *Hold) release(ctx context.Context) command {
-	mode := h.Mode()
-	if h.modeUnknown {
-		mode = ""
-	}
-	return h.lease.owner.release(ctx, mode)
-}
-
-// clearAway takes off the server what a lost hold may have left there, in the background: one whose longest
-// lease has ended, or the other keys of one that was lost because of a single key.
-func (h *Hold) clearAway(ctx context.Context) {
-	if !h.lease.leavesRest() {
-		return
-	}
-	end := retryEnd(h.locks.settings.retryFor)
-	h.locks.background.run(func() {
-		_, _, _ = h.locks.repeat(context.WithoutCancel(ctx), end, func(ctx context.Context) command {
-			return h.lease.owner.release(ctx, "")
-		})
+	var ending lease
+	wasLive := false
+	_ = h.update(func(l *lease) {
+		ending, wasLive = *l, true
+		l.state = releasing
 	})
-}
-
-// releaseForDo waits for the answer for no longer than the hold may be there, and when ctx is over only for a
-// little: the server may be silent. The release goes on in the background.
-func (h *Hold) releaseForDo(ctx context.Context) error {
-	retryFor := h.locks.settings.retryFor
-	waitCtx, cancel := context.WithDeadline(context.WithoutCancel(ctx), h.lease.validUntil().Add(retryFor))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(retryFor, cancel) })()
-	_, err := h.Release(waitCtx)
-	if err != nil && err == waitCtx.Err() {
-		return fmt.Errorf("slock: the release: %w", errNoAnswer)
+	if !wasLive {
+		if ending = h.snapshot(); ending.state == lost {
+			over, cancel := context.WithCancel(ctx)
+			cancel() // it is not waited for
+			_, _ = h.keeper.release(over, h, ending)
+		}
+		return false, nil
 	}
-	return err
+	released, err := h.keeper.release(ctx, h, ending)
+	h.mu.Lock()
+	h.lease.state = ended
+	if err == nil && !released {
+		h.lease.lose(Gone)
+	}
+	_ = h.unlock(releasing)
+	if err != nil {
+		h.report.releaseFailed(h.label, err)
+	}
+	return released, err
 }
 
 // Unlock is Release with an error if the hold was not there any more: a *LostError if it is lost, or
@@ -242,5 +254,220 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if err != nil || released {
 		return err
 	}
-	return h.lease.check()
+	return h.Check()
+}
+
+// run runs work under the hold, for Do.
+func (h *Hold) run(ctx context.Context, work func(context.Context) error) (err error) {
+	holdCtx := h.Context()
+	workCtx, cancel := context.WithCancelCause(context.WithValue(ctx, holdKey{}, h))
+	stop := context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })
+	defer func() {
+		stop()
+		_, _ = h.Release(context.WithoutCancel(ctx)) // it has been told
+		cancel(nil)
+		var loss *LostError
+		if errors.As(h.Check(), &loss) {
+			err = joinLoss(loss, err)
+		}
+	}()
+	return work(workCtx)
+}
+
+// joinLoss adds what the work said, unless that is only that its context ended.
+func joinLoss(loss *LostError, err error) error {
+	if err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled) {
+		return loss
+	}
+	return errors.Join(loss, err)
+}
+
+// Upgrade makes a reader the writer, in one step, with a new fence. It waits until the other readers are
+// gone, as Lock waits; of the options only Wait counts. It fails with ErrDeadlock when another reader of the
+// key waits for its own upgrade already. It works for one key on one server.
+//
+// After an upgrade that was given up (cancelled, or without an answer) the server is asked in the background for the
+// mode that the hold has, which may be either, and refuses another upgrade of the hold for two minutes: ErrRefused.
+func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
+	l, err := h.single("an upgrade")
+	if err != nil {
+		return err
+	}
+	var s requestSettings
+	for _, option := range options {
+		option(&s)
+	}
+	if s.hasWait && s.wait < 0 {
+		return invalid("the wait must not be negative, not %s", s.wait)
+	}
+	was, err := h.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if left := time.Until(h.refusedUntil); left > 0 {
+		h.done()
+		text := fmt.Sprintf("an upgrade of this hold was given up, the next is possible in %s", left.Round(time.Second))
+		return &failure{kind: ErrRefused, text: text}
+	}
+	a := &acquisition{
+		locks: l, owner: h.owner, mode: Write, ttl: was.ttl, upgrades: true,
+		ask: h.owner.upgrade(was.ttl, was.fence),
+	}
+	a.setWait(time.Now(), &s)
+	_ = h.update(func(l *lease) { l.changing = true })
+	// The wait ends with the hold.
+	holdCtx := h.Context()
+	waitCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
+	g, err := a.run(waitCtx)
+	if err == nil {
+		defer h.done()
+		return h.update(func(l *lease) {
+			l.doubt = l.doubt || g.doubt
+			l.granted(g, l.ttl)
+		})
+	}
+	if a.isOpen() {
+		h.refuseUpgrades()
+		_ = h.update(func(l *lease) { l.doubt = true })
+		l.background.run(func() {
+			defer h.done()
+			h.settle(l)
+		})
+	} else {
+		_ = h.update(func(l *lease) {
+			if l.changing = false; hasCode(err, "NOTHELD") {
+				l.lose(Gone)
+			}
+		})
+		h.done()
+	}
+	if errors.Is(err, errTaken) {
+		err = &timeout{what: "upgrade", keys: h.owner.keys}
+	}
+	return h.lossOr(err)
+}
+
+// refuseUpgrades notes that the server is about to refuse upgrades of this token.
+func (h *Hold) refuseUpgrades() {
+	if !h.owner.given {
+		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
+	}
+}
+
+// settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It repeats that until
+// it is answered, or the hold is over.
+func (h *Hold) settle(l *Locks) {
+	var pauses backoff
+	for h.Check() == nil {
+		ttl, sent := h.snapshot().ttl, now()
+		commands := append(h.owner.cancel(), h.owner.refresh(Write, ttl), h.owner.refresh(Read, ttl))
+		answers, err := l.servers.pipeline(h.owner.keys[0], forCommands, l.retryEnd().Add(lateAnswer), commands)
+		if err != nil {
+			if !sleep(context.Background(), l.closed, pauses.next()) {
+				return
+			}
+			continue
+		}
+		write, _ := answers[1].Int64() // an error says that the mode is the other
+		read, _ := answers[2].Int64()
+		_ = h.update(func(l *lease) {
+			switch {
+			case write > 0:
+				l.granted(grant{mode: Write, fence: write, sent: sent}, ttl)
+			case read > 0:
+				l.granted(grant{mode: Read, fence: read, sent: sent}, ttl)
+			default:
+				l.lose(Gone)
+			}
+		})
+		return
+	}
+}
+
+// Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for
+// one key on one server. Without an answer for RetryFor, or until ctx is over, it fails, and goes on in the
+// background. The hold counts as a reader's from the first attempt on.
+func (h *Hold) Downgrade(ctx context.Context) error {
+	l, err := h.single("a downgrade")
+	if err != nil {
+		return err
+	}
+	was, err := h.begin(ctx)
+	if err != nil {
+		return err
+	}
+	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
+	answered := make(chan error, 1)
+	l.background.run(func() {
+		defer h.done()
+		answered <- h.downgrade(l, was)
+	})
+	timer := time.NewTimer(l.settings.retryFor + lateAnswer)
+	defer timer.Stop()
+	select {
+	case err = <-answered:
+		return h.lossOr(err)
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = &timeout{what: "downgrade", keys: h.owner.keys, cause: errNoAnswer}
+	}
+	return h.lossOr(err)
+}
+
+// downgrade repeats the command until it is answered, or the hold is over.
+func (h *Hold) downgrade(l *Locks, was lease) error {
+	w := h.owner.downgrade(was.ttl, was.fence)
+	var pauses backoff
+	for {
+		sent := now()
+		fence, err := l.servers.send(context.Background(), l.retryEnd().Add(lateAnswer), h.owner.keys[0], w, nil)
+		gone := h.update(func(l *lease) {
+			switch l.doubt = l.doubt || mayRunLater(err); {
+			case err == nil:
+				l.granted(grant{mode: Read, fence: fence, sent: sent}, l.ttl)
+			case hasCode(err, "NOTHELD"):
+				l.lose(Gone)
+			case !isTemporary(err):
+				l.changing, l.mode = false, was.mode
+			}
+		})
+		if gone != nil || !isTemporary(err) {
+			return join(gone, named(err))
+		}
+		if !sleep(context.Background(), l.closed, pauses.next()) {
+			return err
+		}
+	}
+}
+
+// single is the Locks of a hold of one key on one server.
+func (h *Hold) single(what string) (*Locks, error) {
+	l, ok := h.keeper.(*Locks)
+	if !ok || len(h.owner.keys) > 1 {
+		return nil, invalid("%s works for one key on one server", what)
+	}
+	return l, nil
+}
+
+// lossOr is the loss if the hold is lost by now, else the error.
+func (h *Hold) lossOr(err error) error {
+	if hasCode(err, "WRONGTYPE") {
+		_ = h.update(func(l *lease) { l.lose(Gone) })
+	}
+	if problem := h.Check(); problem != nil && err != nil {
+		return problem
+	}
+	return err
+}
+
+// renewed notes the answer to a renewal.
+func (h *Hold) renewed(r renewal, held bool, err error) {
+	counts := false
+	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, held, err) })
+	if counts && err != nil {
+		h.report.renewalFailed(h.label, named(err))
+	}
 }

@@ -149,7 +149,7 @@ func TestCounterWithoutLostAdditions(t *testing.T) {
 			var inside atomic.Int32
 			var tasks sync.WaitGroup
 			for range 20 {
-				tasks.Go(func() {
+				beside(&tasks, func() {
 					for range 10 {
 						err := w.locks.Write("job").Do(t.Context(), func(context.Context) error {
 							if inside.Add(1) > 1 {

@@ -1,9 +1,12 @@
 package slock
 
 import (
+	"log/slog"
 	"math"
 	"time"
 )
+
+// This file has the options of requests and of Locks, their defaults, and the checks before anything is sent.
 
 // Mode is how a lock is held: by one writer, or by readers.
 type Mode string
@@ -46,12 +49,13 @@ type requestSettings struct {
 }
 
 type settings struct {
-	request  requestSettings
-	waiting  waiting
-	strategy Strategy
-	retryFor time.Duration
-	observer Observer
-	quorum   quorumSettings
+	request                requestSettings
+	waiting                waiting
+	strategy               Strategy
+	retryFor, retryWaitFor time.Duration
+	hooks                  Hooks
+	log                    *slog.Logger
+	quorum                 quorumSettings
 }
 
 type waiting int
@@ -64,21 +68,21 @@ const (
 
 func newSettings(options []Option) settings {
 	s := settings{
-		request:  requestSettings{ttl: 10 * time.Second, replicaTimeout: time.Second},
-		retryFor: 3 * time.Second,
-		observer: noObserver{},
-		quorum:   quorumSettings{driftFactor: 0.01},
+		request:      requestSettings{ttl: 10 * time.Second, replicaTimeout: time.Second},
+		retryFor:     3 * time.Second,
+		retryWaitFor: time.Minute,
+		quorum:       quorumSettings{driftFactor: 0.01},
 	}
 	for _, option := range options {
 		option.apply(&s)
 	}
-	if s.observer == nil {
-		s.observer = noObserver{}
+	if s.log == nil {
+		s.log = slog.Default()
 	}
 	return s
 }
 
-// leastTTL is the shortest ttl. A hold counts as valid for 1 ms less.
+// leastTTL is the shortest ttl. A hold counts as valid for a little more than 1 ms less.
 const leastTTL = 2 * time.Millisecond
 
 // TTL sets how long a hold lives without a renewal: 2 ms or more. The server counts in milliseconds; a
@@ -115,12 +119,9 @@ func LongestLease(lease time.Duration) RequestOption {
 	return func(s *requestSettings) { s.longestLease = lease }
 }
 
-// Token sets the owner's identity, of 1 to 255 bytes. Without it each use of a request takes 128 random bits.
-// The same token that asks again gets the same hold, so use it only where one owner asks at a time. What a
-// lost hold with such a token may have left on the server stays until its ttl.
-//
-// A request waits until earlier releases with its token have ended, within its own wait, or for at most 2 s if
-// it asks once. A command that got no answer may still be carried out on a later hold of the token.
+// Token sets the owner's identity, of 1 to 255 bytes, for handing a hold over (Hold.HandOver and Request.Adopt).
+// Without it each use of a request takes 128 random bits. Two acquisitions of one key by one token are one hold for
+// the server, and the program's own affair; different keys are safe.
 func Token(token string) RequestOption {
 	return func(s *requestSettings) { s.token = token }
 }
@@ -131,7 +132,7 @@ func MinReplicas(n int, timeout time.Duration) RequestOption {
 	return func(s *requestSettings) { s.minReplicas, s.replicaTimeout = n, timeout }
 }
 
-// Label sets the name under which the observer hears of the request. The default is the first key.
+// Label sets the name under which hooks hear of the request. The default is the first key.
 func Label(label string) RequestOption {
 	return func(s *requestSettings) { s.label = label }
 }
@@ -152,16 +153,50 @@ func WaitByPolling(strategy Strategy) Option {
 	return locksOption(func(s *settings) { s.waiting, s.strategy = byPolling, strategy })
 }
 
-// RetryFor sets how long a command is sent again after connection errors, where neither a wait nor the
-// validity of a hold sets the end: for TryLock, Adopt and Locks.Release. A Lock is asked again as long as it
-// waits. The default is 3 seconds.
+// RetryFor sets how long a command is sent again while no answer to a call has come at all. The default is 3
+// seconds: then Lock ends with the error, whatever its wait. TryLock, Adopt, Extend and Release end then too.
 func RetryFor(duration time.Duration) Option {
 	return locksOption(func(s *settings) { s.retryFor = duration })
 }
 
-// WithObserver sets what hears of waits, holds and losses.
-func WithObserver(observer Observer) Option {
-	return locksOption(func(s *settings) { s.observer = observer })
+// RetryWaitFor sets how long a request that waits survives an outage, without any contact to the server. The
+// default is a minute.
+func RetryWaitFor(duration time.Duration) Option {
+	return locksOption(func(s *settings) { s.retryWaitFor = duration })
+}
+
+// WithHooks sets what hears of waits, holds and losses.
+func WithHooks(hooks Hooks) Option {
+	return locksOption(func(s *settings) { s.hooks = hooks })
+}
+
+// WithLogger sets where to log, instead of slog.Default. See the README for what is logged.
+func WithLogger(logger *slog.Logger) Option {
+	return locksOption(func(s *settings) { s.log = logger })
+}
+
+// NodeTimeout sets how long a Quorum waits for one node. The default is a twentieth of the ttl, at least 50
+// ms, and always less than the ttl.
+func NodeTimeout(timeout time.Duration) Option {
+	return locksOption(func(s *settings) { s.quorum.nodeTimeout = timeout })
+}
+
+// DriftFactor sets which part of the ttl does not count for a Quorum, because clocks run at different speeds. The
+// default is 0.01.
+func DriftFactor(factor float64) Option {
+	return locksOption(func(s *settings) { s.quorum.driftFactor = factor })
+}
+
+// FailFast ends an attempt of a Quorum as soon as the majority cannot be reached any more, without the answers of
+// the other nodes.
+func FailFast() Option {
+	return locksOption(func(s *settings) { s.quorum.failFast = true })
+}
+
+type quorumSettings struct {
+	driftFactor float64
+	nodeTimeout time.Duration
+	failFast    bool
 }
 
 // check says what is wrong with the settings of a request, before anything is sent.
@@ -193,20 +228,4 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 
 func tooShort(ttl time.Duration) error {
 	return invalid("the ttl must be %s or more, not %s", leastTTL, ttl)
-}
-
-func (s *requestSettings) labelOr(key string) string {
-	if s.label != "" {
-		return s.label
-	}
-	return key
-}
-
-// milliseconds rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.
-func milliseconds(d time.Duration) int64 {
-	ms := d / time.Millisecond
-	if d > ms*time.Millisecond {
-		ms++
-	}
-	return int64(ms)
 }

@@ -12,6 +12,7 @@ func TestExamplePrograms(t *testing.T) {
 		{"workers", "the counter is 2000"},
 		{"block", "the second block has waited"},
 		{"fenced", "the late write of the first owner was refused"},
+		{"opentelemetry", "slock.hold"},
 	} {
 		output, err := exec.Command("go", "run", "./examples/"+program.name, "-address", s.addr).CombinedOutput()
 		if err != nil || !strings.Contains(string(output), program.says) {

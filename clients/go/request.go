@@ -2,12 +2,37 @@ package slock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 )
 
-// Request is what a Locks is asked for: keys, a mode and options. It is a value, and may be used many times
-// and by several goroutines at once: each use takes a token of its own.
+// This file has what is wanted: keys, a mode and options.
+
+// Locker is what a program asks for locks: a Locks, or a Quorum.
+type Locker interface {
+	// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
+	Write(keys ...string) Request
+	// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
+	Read(keys ...string) Request
+	// Release releases what a token holds that another process took, in whichever mode, and tells on how many keys,
+	// or on how many nodes of a Quorum.
+	Release(ctx context.Context, token string, keys ...string) (int, error)
+	// Close ends all waits, and releases nothing.
+	Close() error
+}
+
+// asked is who carries a request out: the inner side of a Locker.
+type asked interface {
+	check(r *Request) error
+	// acquire gives errTaken when a request that asks once is refused.
+	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
+	adopt(ctx context.Context, r *Request) (*Hold, error)
+}
+
+// Request is what a Locker is asked for: keys, a mode and options. It is a value, and may be used many times and by
+// several goroutines at once: each use takes a token of its own.
 type Request struct {
-	locks    *Locks
+	by       asked
 	keys     []string
 	mode     Mode
 	settings requestSettings
@@ -22,36 +47,63 @@ func (r Request) With(options ...RequestOption) Request {
 }
 
 // Lock waits until the lock is granted, and gives the hold. The wait ends with ErrTimedOut at the end of Wait
-// or at the deadline of ctx, also when the server is silent, and with the error of ctx when ctx is cancelled. A
-// Lock that failed leaves neither a hold nor a place in the queue: what has to be sent for that is sent in the
-// background.
+// or at the deadline of ctx, also when the server is silent, and with the error of ctx when ctx is cancelled. When no
+// server can be reached it ends with that error: after RetryFor if none has answered the request yet, else after
+// RetryWaitFor. A Lock that failed leaves neither a hold nor a place in the queue: what has to be sent for that is
+// sent in the background.
+//
+// A quorum asks again and again. Its errors are a *QuorumError, which says what each node answered: ErrTimedOut if a
+// majority of nodes refused, and else ErrQuorumMissed.
 //
 // The hold outlives ctx. It has to be released.
 func (r Request) Lock(ctx context.Context) (*Hold, error) {
-	return r.acquire(ctx, true)
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	hold, err := r.by.acquire(ctx, &r, false)
+	if errors.Is(err, errTaken) {
+		err = &timeout{what: "lock", keys: r.keys}
+	}
+	return hold, err
 }
 
 // TryLock asks once, and gives the hold, or false when others hold the lock or wait for it.
 func (r Request) TryLock(ctx context.Context) (*Hold, bool, error) {
-	hold, err := r.acquire(ctx, false)
-	return hold, hold != nil, err
+	if err := r.check(); err != nil {
+		return nil, false, err
+	}
+	hold, err := r.by.acquire(ctx, &r, true)
+	if errors.Is(err, errTaken) {
+		return nil, false, nil
+	}
+	return hold, err == nil, err
 }
 
 // Do runs the work under the lock: it waits as Lock does, runs the work, and releases. The work's context is
 // ctx, and ends with a *LostError as its cause when the hold is lost. Do then waits for the work to return,
-// and its error is the *LostError, joined with the work's own if there is one. Else it is the work's error,
-// joined with that of the release. When ctx is over and the server does not answer, Do waits for the release
-// for no longer than RetryFor; it goes on in the background. HoldFrom gives the work its hold, for example for
-// the fence.
+// and its error is the *LostError, joined with the work's own if there is one. Else it is the work's error. A release
+// that fails is no error of finished work: it is logged, told to the hook ReleaseFailed, and the lock ends by its
+// ttl. HoldFrom gives the work its hold, for example for the fence.
 func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	hold, err := r.Lock(ctx)
 	if err != nil {
 		return err
 	}
-	return hold.lease.run(context.WithValue(ctx, holdKey{}, hold), hold.releaseForDo, work)
+	return hold.run(ctx, work)
 }
 
-type holdKey struct{}
+// Adopt makes a hold of the request's keys and mode from a token that another process took and handed over, and
+// renews it from now on. It fails with ErrNotHeld when the token does not hold all keys in the mode.
+func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
+	r.settings.token = token
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	if token == "" {
+		return nil, invalid("the token must not be empty")
+	}
+	return r.by.adopt(ctx, &r)
+}
 
 // HoldFrom gives the hold under which Do runs the work of this context, or nil.
 func HoldFrom(ctx context.Context) *Hold {
@@ -59,17 +111,29 @@ func HoldFrom(ctx context.Context) *Hold {
 	return hold
 }
 
-func (r Request) check() error {
-	if err := r.locks.server.check(); err != nil {
-		return err
+type holdKey struct{}
+
+func (r *Request) check() error {
+	if r.by == nil {
+		return invalid("make requests by Locks or Quorum")
 	}
-	return r.settings.check(r.keys, r.mode)
+	return errors.Join(r.by.check(r), r.settings.check(r.keys, r.mode))
 }
 
-func (r Request) owner() owner {
-	token := r.settings.token
-	if token == "" {
-		token = newToken()
+func (r *Request) owner() owner {
+	if r.settings.token != "" {
+		return owner{keys: r.keys, token: r.settings.token, given: true}
 	}
-	return owner{keys: r.keys, token: token}
+	return owner{keys: r.keys, token: newToken()}
+}
+
+func (r *Request) label() string {
+	if r.settings.label != "" {
+		return r.settings.label
+	}
+	return r.keys[0]
+}
+
+func notHeld(mode Mode) error {
+	return &failure{kind: ErrNotHeld, text: fmt.Sprintf("not all keys, for %s", mode)}
 }

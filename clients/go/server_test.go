@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,7 +70,12 @@ func newServer(t *testing.T, arguments ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.stop)
+	t.Cleanup(func() {
+		if text, err := os.ReadFile(filepath.Join(s.dir, "log")); err == nil && t.Failed() {
+			t.Logf("log of the server on %s:\n%s", s.addr, text)
+		}
+		s.stop()
+	})
 	return s
 }
 
@@ -211,12 +217,12 @@ func (w *world) calls(command string) int {
 	return n
 }
 
-// eventually waits for a condition.
+// eventually waits for a condition, generously: a loaded machine is slow.
 func eventually(t *testing.T, condition func() bool) {
 	t.Helper()
-	for !condition() {
-		if t.Context().Err() != nil {
-			t.Fatal("the test ended before the condition came true")
+	for end := time.Now().Add(time.Minute); !condition(); {
+		if time.Now().After(end) {
+			t.Fatal("the condition of this line did not come true within a minute")
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -241,4 +247,13 @@ func clients(w *world) []map[string]string {
 		all = append(all, fields)
 	}
 	return all
+}
+
+// beside runs a task in a goroutine of the group.
+func beside(group *sync.WaitGroup, task func()) {
+	group.Add(1)
+	go func() {
+		defer group.Done()
+		task()
+	}()
 }

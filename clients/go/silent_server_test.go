@@ -66,7 +66,7 @@ func TestWaitEndsAtASilentServer(t *testing.T) {
 			_, err := request.Lock(t.Context())
 			took := time.Since(began)
 			w.resume()
-			if !errors.Is(err, slock.ErrTimedOut) || !strings.Contains(err.Error(), "no answer") ||
+			if !errors.Is(err, slock.ErrTimedOut) || !strings.Contains(err.Error(), "did not answer") ||
 				took > 2*time.Second {
 				t.Fatal(err, took)
 			}

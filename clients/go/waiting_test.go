@@ -117,7 +117,7 @@ func TestDeadlineAtASilentServerHasACause(t *testing.T) {
 	defer cancel()
 	_, err := w.locks.Write("job").Lock(ctx)
 	w.resume()
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer") {
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not answer") {
 		t.Fatal(err)
 	}
 }
@@ -155,7 +155,7 @@ func TestCancelledAtAnyMomentLeavesNothing(t *testing.T) {
 			w := newWorld(t, option)
 			var tasks sync.WaitGroup
 			for n := range 200 {
-				tasks.Go(func() {
+				beside(&tasks, func() {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*50*time.Microsecond)
 					defer cancel()
 					if hold, err := w.locks.Write("job").Lock(ctx); err == nil {
@@ -230,7 +230,7 @@ func TestManyWaitsShareOneConnection(t *testing.T) {
 	const tasks = 500
 	var all sync.WaitGroup
 	for range tasks {
-		all.Go(func() {
+		beside(&all, func() {
 			hold, err := locks.Write("job").Lock(t.Context())
 			if err != nil {
 				t.Error(err)
@@ -246,7 +246,7 @@ func TestManyWaitsShareOneConnection(t *testing.T) {
 			connections++
 		}
 	}
-	if connections > 3 {
+	if connections > 5 { // newer versions of go-redis have a pool of the same size for pipelines
 		t.Errorf("%d connections", connections)
 	}
 	w.do("SLOCK.UNLOCK", "job", another)

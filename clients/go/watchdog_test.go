@@ -82,7 +82,7 @@ func TestServerIsAwayPastTheTTL(t *testing.T) {
 
 // limitedClient is the client of a user who may lock and release, but not extend.
 func limitedClient(t *testing.T, w *world) *redis.Client {
-	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+ping", "+hello", "+client")
+	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+slock.cancel", "+ping", "+hello", "+client")
 	rdb := redis.NewClient(&redis.Options{Addr: w.addr, Username: "limited", Password: "pw"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
@@ -217,7 +217,7 @@ func TestRenewalsArePipelined(t *testing.T) {
 	}
 }
 
-// recorder is an Observer that notes what it hears.
+// recorder notes what hooks hear.
 type recorder struct {
 	mu    sync.Mutex
 	heard []string
@@ -240,15 +240,19 @@ func (r *recorder) has(text string) bool {
 	return false
 }
 
-func (r *recorder) Waited(label string, _ time.Duration, outcome string) {
-	r.note(label + " " + outcome)
+func (r *recorder) hooks() slock.Option {
+	return slock.WithHooks(slock.Hooks{
+		Waited:        func(label string, _ time.Duration, outcome string) { r.note(label + " " + outcome) },
+		Held:          func(label string, _ time.Duration) { r.note(label + " held") },
+		Lost:          func(label string, reason slock.Reason) { r.note(label + " " + string(reason)) },
+		RenewalFailed: func(label string, _ error) { r.note(label + " renewal failed") },
+		ReleaseFailed: func(label string, _ error) { r.note(label + " release failed") },
+	})
 }
-func (r *recorder) Held(label string, _ time.Duration)     { r.note(label + " held") }
-func (r *recorder) Lost(label string, reason slock.Reason) { r.note(label + " " + string(reason)) }
 
-func TestObserver(t *testing.T) {
+func TestHooks(t *testing.T) {
 	r := &recorder{}
-	w := newWorld(t, slock.WithObserver(r))
+	w := newWorld(t, r.hooks())
 	request := w.locks.Write("job").With(slock.Label("import"), slock.TTL(200*time.Millisecond))
 	hold := must(request.Lock(t.Context()))
 	if _, ok, err := w.locks.Write("job").TryLock(t.Context()); ok || err != nil {

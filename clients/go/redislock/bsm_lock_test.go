@@ -100,14 +100,16 @@ func TestObtain_concurrent(t *testing.T) {
 	locks := make(chan *redislock.Lock, 100)
 	var group sync.WaitGroup
 	for range cap(locks) {
-		group.Go(func() {
+		group.Add(1)
+		go func() {
+			defer group.Done()
 			lock, err := redislock.Obtain(t.Context(), rdb, key, time.Hour, nil)
 			if err == nil {
 				locks <- lock
 			} else if err != redislock.ErrNotObtained {
 				t.Error(err)
 			}
-		})
+		}()
 	}
 	group.Wait()
 	if len(locks) != 1 {

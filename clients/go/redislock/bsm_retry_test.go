@@ -55,13 +55,15 @@ func TestLimitRetry_concurrent(t *testing.T) {
 	var retries atomic.Int64
 	var group sync.WaitGroup
 	for range 64 {
-		group.Go(func() {
+		group.Add(1)
+		go func() {
+			defer group.Done()
 			for range 100 {
 				if strategy.NextBackoff() > 0 {
 					retries.Add(1)
 				}
 			}
-		})
+		}()
 	}
 	group.Wait()
 	if got := retries.Load(); got != 100 {

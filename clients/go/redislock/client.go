@@ -94,12 +94,17 @@ func (c *Client) ObtainMulti(
 	return lock, nil
 }
 
-// abandon releases a lock that the server may have granted although the reply did not arrive. After ttl there
-// is nothing left to release.
+// abandon releases a lock that the server may have granted although the reply did not arrive, and has the server refuse
+// what arrives later. It repeats that until it is answered; after ttl there is nothing left to release.
 func (l *Lock) abandon(ctx context.Context, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
-	_, _ = l.owner.run(ctx, l.client, releaseScript)
+	for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+		if _, err := l.owner.run(ctx, l.client, abandonScript); !mayHaveRun(err) {
+			return
+		}
+		time.Sleep(pause)
+	}
 }
 
 // randomToken returns 128 random bits as text of 22 characters.

@@ -28,14 +28,16 @@ func TestObtain_excludes(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	for range goroutines {
-		group.Go(func() {
+		group.Add(1)
+		go func() {
+			defer group.Done()
 			for range additions {
 				if err := add(); err != nil {
 					t.Error(err)
 					return
 				}
 			}
-		})
+		}()
 	}
 	group.Wait()
 	if got, _ := strconv.Atoi(rdb.Get(t.Context(), counter).Val()); got != goroutines*additions {

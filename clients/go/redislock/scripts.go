@@ -19,6 +19,9 @@ var refreshPart string
 //go:embed script/ttl.lua
 var ttlPart string
 
+//go:embed script/abandon.lua
+var abandonPart string
+
 //go:embed script/release.lua
 var releasePart string
 
@@ -29,6 +32,7 @@ var (
 	refreshScript = redis.NewScript(minePart + refreshPart)
 	ttlScript     = redis.NewScript(minePart + ttlPart)
 	releaseScript = redis.NewScript(minePart + releasePart)
+	abandonScript = redis.NewScript(minePart + abandonPart)
 )
 
 // owner is what a script needs to know of a lock.

@@ -95,7 +95,7 @@ func TestLock_downgraded(t *testing.T) {
 	}
 	wantError(t, lock.Refresh(t.Context(), time.Hour, nil), redislock.ErrNotObtained)
 	wantError(t, lock.Release(t.Context()), redislock.ErrLockNotHeld)
-	if left := rdb.Do(t.Context(), "SLOCK.PTTL", key, lock.Token()).Val().(int64); left < 1 || left > 60_000 {
+	if left := rdb.Do(t.Context(), "SLOCK.PTTL", key, lock.Token()).Val().(int64); left < 1 {
 		t.Fatalf("the reader has %d ms left", left)
 	}
 }

@@ -43,7 +43,9 @@ func run(ctx context.Context, address string, additions int) (int, error) {
 	failures := make(chan error, 2)
 	var workers sync.WaitGroup
 	for range 2 {
-		workers.Go(func() {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
 			for range additions {
 				err := lock.Do(ctx, func(ctx context.Context) error { return add(ctx, rdb, key) })
 				if err != nil {
@@ -51,7 +53,7 @@ func run(ctx context.Context, address string, additions int) (int, error) {
 					return
 				}
 			}
-		})
+		}()
 	}
 	workers.Wait()
 	select {

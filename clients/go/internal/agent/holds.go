@@ -9,20 +9,7 @@ import (
 	"slock.example/go"
 )
 
-// hold is a *slock.Hold or a *slock.QuorumHold.
-type hold interface {
-	Token() string
-	Keys() []string
-	Metadata() string
-	Mode() slock.Mode
-	ValidUntil() time.Time
-	Context() context.Context
-	Check() error
-	Extend(context.Context, time.Duration) error
-	Release(context.Context) (bool, error)
-}
-
-func (a *agent) keep(r request, h hold, err error) (any, error) {
+func (a *agent) keep(r request, h *slock.Hold, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -32,18 +19,15 @@ func (a *agent) keep(r request, h hold, err error) (any, error) {
 	return describe(h), nil
 }
 
-func describe(h hold) map[string]any {
-	d := map[string]any{"token": h.Token(), "valid_ms": validMS(h)}
-	switch h := h.(type) {
-	case *slock.Hold:
-		d["fence"] = h.Fence()
-	case *slock.QuorumHold:
+func describe(h *slock.Hold) map[string]any {
+	d := map[string]any{"token": h.Token(), "valid_ms": validMS(h), "fence": h.Fence()}
+	if h.Fence() == 0 {
 		d["fences"] = h.Fences()
 	}
 	return d
 }
 
-func validMS(h hold) int64 { return max(0, time.Until(h.ValidUntil()).Milliseconds()) }
+func validMS(h *slock.Hold) int64 { return max(0, time.Until(h.ValidUntil()).Milliseconds()) }
 
 func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 	a.mu.Lock()
@@ -62,7 +46,9 @@ func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 		}
 		return map[string]any{"valid_ms": validMS(h)}, nil
 	case "upgrade", "downgrade":
-		return changeMode(ctx, r, h.(*slock.Hold))
+		return changeMode(ctx, r, h)
+	case "hand_over":
+		return none{}, h.HandOver()
 	case "check":
 		return none{}, h.Check()
 	case "state":
@@ -92,7 +78,7 @@ func changeMode(ctx context.Context, r request, h *slock.Hold) (any, error) {
 	return map[string]any{"fence": h.Fence(), "mode": h.Mode()}, nil
 }
 
-func state(h hold) map[string]any {
+func state(h *slock.Hold) map[string]any {
 	d := describe(h)
 	d["mode"], d["keys"], d["metadata"] = h.Mode(), h.Keys(), h.Metadata()
 	d["lost"] = errors.Is(h.Check(), slock.ErrLost)

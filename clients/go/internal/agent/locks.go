@@ -15,8 +15,8 @@ import (
 // opened is what an "open" or an "open_quorum" made.
 type opened struct {
 	clients []redis.UniversalClient
-	locks   *slock.Locks
-	quorum  *slock.Quorum
+	locks   slock.Locker
+	options *redis.UniversalOptions
 	events  *events
 }
 
@@ -26,8 +26,7 @@ func (a *agent) open(r request) (any, error) {
 		Username: r.User,
 		Password: r.Password,
 		// The scenarios count connections.
-		PoolSize:         2,
-		PipelinePoolSize: -1,
+		PoolSize: 2,
 	}
 	var rdb redis.UniversalClient
 	switch r.Kind {
@@ -41,8 +40,8 @@ func (a *agent) open(r request) (any, error) {
 	default:
 		return nil, fmt.Errorf("unknown kind %q", r.Kind)
 	}
-	o := &opened{clients: []redis.UniversalClient{rdb}, events: &events{}}
-	settings := []slock.Option{slock.WithObserver(o.events)}
+	o := &opened{clients: []redis.UniversalClient{rdb}, options: options, events: &events{}}
+	settings := []slock.Option{slock.WithHooks(o.events.hooks())}
 	switch r.Waiting {
 	case "block":
 		settings = append(settings, slock.WaitByBlocking())
@@ -51,6 +50,9 @@ func (a *agent) open(r request) (any, error) {
 	}
 	if r.RetryForMS != nil {
 		settings = append(settings, slock.RetryFor(ms(*r.RetryForMS)))
+	}
+	if r.RetryWaitForMS != nil {
+		settings = append(settings, slock.RetryWaitFor(ms(*r.RetryWaitForMS)))
 	}
 	o.locks = slock.New(rdb, settings...)
 	return a.note(r.Locks, o)
@@ -63,7 +65,7 @@ func (a *agent) openQuorum(r request) (any, error) {
 			Addr: node, Username: r.User, Password: r.Password,
 		}))
 	}
-	settings := []slock.Option{slock.WithObserver(o.events)}
+	settings := []slock.Option{slock.WithHooks(o.events.hooks())}
 	if r.Poll != nil {
 		settings = append(settings, slock.WaitByPolling(r.Poll.strategy()))
 	}
@@ -76,7 +78,7 @@ func (a *agent) openQuorum(r request) (any, error) {
 	if r.FailFast {
 		settings = append(settings, slock.FailFast())
 	}
-	o.quorum = slock.NewQuorum(o.clients, settings...)
+	o.locks = slock.NewQuorum(o.clients, settings...)
 	return a.note(r.Locks, o)
 }
 
@@ -88,12 +90,7 @@ func (a *agent) note(name string, o *opened) (any, error) {
 }
 
 func (o *opened) close() (any, error) {
-	var err error
-	if o.quorum != nil {
-		err = o.quorum.Close()
-	} else {
-		err = o.locks.Close()
-	}
+	err := o.locks.Close()
 	for _, client := range o.clients {
 		if closeErr := client.Close(); !errors.Is(closeErr, redis.ErrClosed) {
 			err = errors.Join(err, closeErr)
@@ -111,22 +108,22 @@ func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 	}
 	switch r.Op {
 	case "acquire":
-		h, err := o.lock(ctx, r)
+		h, err := o.request(r).Lock(ctx)
 		return a.keep(r, h, err)
 	case "try_acquire":
-		h, ok, err := o.tryLock(ctx, r)
+		h, ok, err := o.request(r).TryLock(ctx)
 		if err == nil && !ok {
 			return map[string]any{"refused": true}, nil
 		}
 		return a.keep(r, h, err)
 	case "adopt":
-		h, err := o.adopt(ctx, r)
+		h, err := o.request(r).Adopt(ctx, r.Token)
 		return a.keep(r, h, err)
 	case "release_token":
-		n, err := o.releaseToken(ctx, r)
+		n, err := o.locks.Release(ctx, r.Token, r.Keys...)
 		return map[string]any{"released": n}, err
 	case "block":
-		return none{}, o.do(ctx, r, func(ctx context.Context) error {
+		return none{}, o.request(r).Do(ctx, func(ctx context.Context) error {
 			select {
 			case <-time.After(ms(r.WorkMS)):
 				return nil
@@ -140,6 +137,14 @@ func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 		return o.waitMany(ctx, r)
 	case "cost":
 		return o.cost(ctx, r.Rounds)
+	case "pairs":
+		return o.pairs(r)
+	case "handoffs":
+		return o.handoffs(r)
+	case "info":
+		return o.info(ctx, r.Key)
+	case "queues":
+		return o.queues(ctx)
 	case "events":
 		return map[string]any{"events": o.events.take()}, nil
 	case "close":
@@ -155,49 +160,24 @@ func (o *opened) request(r request) slock.Request {
 	return o.locks.Write(r.keys()...).With(r.options()...)
 }
 
-func (o *opened) quorumRequest(r request) slock.QuorumRequest {
-	if r.Mode == "read" {
-		return o.quorum.Read(r.keys()...).With(r.options()...)
-	}
-	return o.quorum.Write(r.keys()...).With(r.options()...)
+func (o *opened) info(ctx context.Context, key string) (any, error) {
+	info, err := o.locks.(*slock.Locks).Info(ctx, key)
+	return map[string]any{
+		"mode": info.Mode, "readers": info.Readers, "waiters": info.Waiters,
+		"holders": len(info.Holders), "queue": len(info.Queue),
+	}, err
 }
 
-func (o *opened) lock(ctx context.Context, r request) (hold, error) {
-	if o.quorum != nil {
-		return o.quorumRequest(r).Lock(ctx)
+func (o *opened) queues(ctx context.Context) (any, error) {
+	queues, err := o.locks.(*slock.Locks).Queues(ctx)
+	names := []string{}
+	for _, queue := range queues {
+		names = append(names, queue.Key)
 	}
-	return o.request(r).Lock(ctx)
+	return map[string]any{"names": names}, err
 }
 
-func (o *opened) tryLock(ctx context.Context, r request) (hold, bool, error) {
-	if o.quorum != nil {
-		return o.quorumRequest(r).TryLock(ctx)
-	}
-	return o.request(r).TryLock(ctx)
-}
-
-func (o *opened) adopt(ctx context.Context, r request) (hold, error) {
-	if o.quorum != nil {
-		return o.quorumRequest(r).Adopt(ctx, r.Token)
-	}
-	return o.request(r).Adopt(ctx, r.Token)
-}
-
-func (o *opened) releaseToken(ctx context.Context, r request) (int, error) {
-	if o.quorum != nil {
-		return o.quorum.Release(ctx, r.Token, r.Keys...)
-	}
-	return o.locks.Release(ctx, r.Token, r.Keys...)
-}
-
-func (o *opened) do(ctx context.Context, r request, work func(context.Context) error) error {
-	if o.quorum != nil {
-		return o.quorumRequest(r).Do(ctx, work)
-	}
-	return o.request(r).Do(ctx, work)
-}
-
-// events notes what an observer hears.
+// events notes what hooks hear.
 type events struct {
 	mu   sync.Mutex
 	list []map[string]any
@@ -220,16 +200,24 @@ func (e *events) take() []map[string]any {
 	return list
 }
 
-func (e *events) Waited(label string, duration time.Duration, outcome string) {
-	e.add(map[string]any{
-		"event": "waited", "label": label, "outcome": outcome, "duration_ms": duration.Milliseconds(),
-	})
-}
-
-func (e *events) Held(label string, duration time.Duration) {
-	e.add(map[string]any{"event": "held", "label": label, "duration_ms": duration.Milliseconds()})
-}
-
-func (e *events) Lost(label string, reason slock.Reason) {
-	e.add(map[string]any{"event": "lost", "label": label, "reason": reason})
+func (e *events) hooks() slock.Hooks {
+	return slock.Hooks{
+		Waited: func(label string, duration time.Duration, outcome string) {
+			e.add(map[string]any{
+				"event": "waited", "label": label, "outcome": outcome, "duration_ms": duration.Milliseconds(),
+			})
+		},
+		Held: func(label string, duration time.Duration) {
+			e.add(map[string]any{"event": "held", "label": label, "duration_ms": duration.Milliseconds()})
+		},
+		Lost: func(label string, reason slock.Reason) {
+			e.add(map[string]any{"event": "lost", "label": label, "reason": reason})
+		},
+		RenewalFailed: func(label string, err error) {
+			e.add(map[string]any{"event": "renewal failed", "label": label, "error": err.Error()})
+		},
+		ReleaseFailed: func(label string, err error) {
+			e.add(map[string]any{"event": "release failed", "label": label, "error": err.Error()})
+		},
+	}
 }

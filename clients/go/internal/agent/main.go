@@ -9,13 +9,15 @@ import (
 	"fmt"
 	"os"
 	"sync"
+
+	"slock.example/go"
 )
 
 func main() {
 	a := &agent{
 		out:     json.NewEncoder(os.Stdout),
 		locks:   map[string]*opened{},
-		holds:   map[string]hold{},
+		holds:   map[string]*slock.Hold{},
 		running: map[int64]context.CancelFunc{},
 	}
 	lines := bufio.NewScanner(os.Stdin)
@@ -34,7 +36,7 @@ type agent struct {
 	mu      sync.Mutex
 	out     *json.Encoder
 	locks   map[string]*opened
-	holds   map[string]hold
+	holds   map[string]*slock.Hold
 	running map[int64]context.CancelFunc
 }
 
@@ -68,7 +70,7 @@ func (a *agent) perform(ctx context.Context, r request) (any, error) {
 		return a.cancel(r.Target)
 	case "tasks":
 		return map[string]any{"count": goroutines()}, nil
-	case "release", "extend", "upgrade", "downgrade", "check", "state", "await_lost":
+	case "release", "extend", "upgrade", "downgrade", "hand_over", "check", "state", "await_lost":
 		return a.withHold(ctx, r)
 	}
 	return a.withLocks(ctx, r)

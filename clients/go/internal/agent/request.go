@@ -25,6 +25,8 @@ type request struct {
 	Poll       *poll    `json:"poll"`
 	RetryForMS *int64   `json:"retry_for_ms"`
 
+	RetryWaitForMS *int64 `json:"retry_wait_for_ms"`
+
 	NodeTimeoutMS *int64   `json:"node_timeout_ms"`
 	DriftFactor   *float64 `json:"drift_factor"`
 	FailFast      bool     `json:"fail_fast"`
@@ -138,6 +140,7 @@ func name(err error) string {
 		{slock.ErrTooFewReplicas, "TooFewReplicas"},
 		{slock.ErrModuleNotLoaded, "ModuleNotLoaded"},
 		{slock.ErrClosed, "Closed"},
+		{slock.ErrRefused, "Refused"},
 		{context.Canceled, "Cancelled"},
 	}
 	for _, n := range names {

@@ -68,7 +68,11 @@ func inTasks(tasks int, task func() error) error {
 	errs := make(chan error, tasks)
 	var all sync.WaitGroup
 	for range tasks {
-		all.Go(func() { errs <- task() })
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			errs <- task()
+		}()
 	}
 	all.Wait()
 	close(errs)
@@ -108,6 +112,78 @@ func (o *opened) cost(ctx context.Context, rounds int) (any, error) {
 		}
 	}
 	return map[string]any{"client_us": medianUS(ownTimes), "raw_us": medianUS(rawTimes)}, nil
+}
+
+// pairs compares lock and unlock of tasks that each have a lock of their own with the same two commands by go-redis.
+func (o *opened) pairs(r request) (any, error) {
+	return o.compare(r, 0, func(task int) string { return "pairs:" + strconv.Itoa(task) }, nil)
+}
+
+// handoffs compares tasks that take turns at one lock with the same commands by go-redis, where each task that waits
+// has a connection of its own.
+func (o *opened) handoffs(r request) (any, error) {
+	return o.compare(r, r.Tasks, func(int) string { return r.Key }, []any{"WAIT", 0})
+}
+
+// compare measures turns by the library and by go-redis one after the other, five times, and gives the medians of the
+// whole time. Both have clients with the defaults of go-redis, but for the number of connections.
+func (o *opened) compare(r request, connections int, key func(task int) string, wait []any) (any, error) {
+	options := o.options.Simple()
+	options.PoolSize = 0
+	rdb := redis.NewClient(options)
+	defer rdb.Close()
+	locks := slock.New(rdb)
+	defer locks.Close()
+	raw := *options
+	raw.PoolSize = connections
+	raw.ReadTimeout = time.Minute
+	plain := redis.NewClient(&raw)
+	defer plain.Close()
+	ctx := context.Background()
+	run := func(rounds int, turn func(task int) error) (time.Duration, error) {
+		var next atomic.Int64
+		began := time.Now()
+		err := inTasks(r.Tasks, func() error {
+			task := int(next.Add(1))
+			for range rounds {
+				if err := turn(task); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return time.Since(began), err
+	}
+	byLibrary := func(task int) error {
+		hold, err := locks.Write(key(task)).With(slock.NoRenewal()).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		return hold.Unlock(ctx)
+	}
+	byHand := func(task int) error {
+		token := strconv.Itoa(task)
+		lock := append([]any{"SLOCK.LOCK", key(task), token, 10000}, wait...)
+		if err := plain.Do(ctx, lock...).Err(); err != nil {
+			return err
+		}
+		return plain.Do(ctx, "SLOCK.UNLOCK", key(task), token).Err()
+	}
+	var library, raws []time.Duration
+	for turn := range 6 {
+		one, err := run(r.Rounds/5+1, byLibrary)
+		if err != nil {
+			return nil, err
+		}
+		other, err := run(r.Rounds/5+1, byHand)
+		if err != nil {
+			return nil, err
+		}
+		if turn > 0 { // the first makes the connections
+			library, raws = append(library, one), append(raws, other)
+		}
+	}
+	return map[string]any{"library_us": medianUS(library) * 5, "raw_us": medianUS(raws) * 5}, nil
 }
 
 func times(run func() error, to []time.Duration) ([]time.Duration, error) {

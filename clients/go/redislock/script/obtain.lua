@@ -4,11 +4,15 @@
 -- one with a part of the other's keys, must not both hold them.
 local held = 0
 for _, key in ipairs(KEYS) do
-  if #KEYS > 1 and redis.call('SLOCK.PTTL', key, ARGV[1]) > 0 then
+  if redis.call('SLOCK.PTTL', key, ARGV[1]) > 0 then
     held = held + 1
   end
 end
 if held > 0 and held < #KEYS then
   return 0
 end
-return call('SLOCK.MLOCK', KEYS, ARGV[1], ARGV[3], 'META', ARGV[2])
+local fence = call('SLOCK.MLOCK', KEYS, ARGV[1], ARGV[3], 'META', ARGV[2])
+if held > 0 and fence > 0 then
+  call('SLOCK.MEXTEND', KEYS, ARGV[1], ARGV[3]) -- the new ttl may be shorter, which MLOCK does not make it
+end
+return fence

@@ -1,9 +1,12 @@
 package slock
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
+
+// This file has the pauses after which a request is asked again.
 
 // Strategy says how polling asks again. Make one by NoPolling, ConstantPause or ExponentialPause.
 type Strategy struct {
@@ -74,3 +77,16 @@ func (b *backoff) next() time.Duration {
 }
 
 func (b *backoff) reset() { b.n = 0 }
+
+// sleep waits for a pause. It is false when one of the contexts was over before.
+func sleep(ctx, ending context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+	case <-ending.Done():
+	}
+	return false
+}

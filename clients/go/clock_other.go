@@ -1,0 +1,5 @@
+//go:build !linux
+
+package slock
+
+func now() instant { return monotonic() }

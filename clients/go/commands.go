@@ -1,0 +1,128 @@
+package slock
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+)
+
+// This file has the words of the commands. It sends nothing.
+
+// refuseFor is for how long the server refuses a token after its acquisition was given up, in milliseconds: what is
+// still under way by then is not expected any more.
+const refuseFor = 120_000
+
+// words are a command and its arguments. The key that tells the node is that of the owner.
+type words []any
+
+// owner is a token and the keys that it asks for or holds.
+type owner struct {
+	keys  []string
+	token string
+	given bool // by the program: other acquisitions may use it too
+}
+
+// grant is what a server gave an owner.
+type grant struct {
+	mode  Mode
+	fence int64
+	sent  instant // before the command was sent from which the ttl counts
+	// doubt is set when a command that may give something had no answer: it may still be carried out. The end of
+	// such a hold is that of an acquisition that is given up.
+	doubt bool
+}
+
+// newToken is 128 random bits, as text.
+func newToken() string {
+	var bits [16]byte
+	_, _ = rand.Read(bits[:]) // never fails
+	return hex.EncodeToString(bits[:])
+}
+
+// command is a command for one key or for several, by its two names.
+func (o owner) command(single, several string, rest ...any) words {
+	w := make(words, 0, 3+len(o.keys)+len(rest)+5)
+	if len(o.keys) == 1 && single != "" {
+		w = append(w, single, o.keys[0])
+	} else {
+		w = append(w, several, len(o.keys))
+		for _, key := range o.keys {
+			w = append(w, key)
+		}
+	}
+	return append(append(w, o.token), rest...)
+}
+
+// lock asks for the lock. The rest are further options, such as those of the wait.
+func (o owner) lock(mode Mode, s *requestSettings) words {
+	single, several := "SLOCK.LOCK", "SLOCK.MLOCK"
+	if mode == Read {
+		single, several = "SLOCK.RLOCK", "SLOCK.MRLOCK"
+	}
+	w := o.command(single, several, milliseconds(s.ttl))
+	if s.metadata != "" {
+		w = append(w, "META", s.metadata)
+	}
+	if s.hasLimit {
+		w = append(w, "LIMIT", s.limit)
+	}
+	return w
+}
+
+// refresh gives the fence of what the token holds in the mode, and never takes a lock.
+func (o owner) refresh(mode Mode, ttl time.Duration) words {
+	return append(o.lock(mode, &requestSettings{ttl: ttl}), "XX")
+}
+
+// extend never shortens, so it does no harm when it arrives late.
+func (o owner) extend(ttl time.Duration, fence int64) words {
+	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl), "GT", "FENCE", fence)
+}
+
+func (o owner) upgrade(ttl time.Duration, fence int64) words {
+	return o.command("SLOCK.UPGRADE", "", milliseconds(ttl), "FENCE", fence)
+}
+
+func (o owner) downgrade(ttl time.Duration, fence int64) words {
+	return o.command("SLOCK.DOWNGRADE", "", milliseconds(ttl), "FENCE", fence)
+}
+
+// release releases the hold with the fence and no other.
+func (o owner) release(mode Mode, fence int64) words {
+	name := "SLOCK.UNLOCK"
+	if mode == Read {
+		name = "SLOCK.RUNLOCK"
+	}
+	return o.command(name, "SLOCK.MUNLOCK", "FENCE", fence)
+}
+
+// cancel withdraws what waits. With a token of its own, it also has the server refuse what arrives later: the server
+// keeps that by the name of each key.
+func (o owner) cancel() []words {
+	var all []words
+	for _, key := range o.keys {
+		w := words{"SLOCK.CANCEL", key, o.token}
+		if !o.given {
+			w = append(w, "REFUSE", refuseFor)
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// end is the end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far.
+func (o owner) end() []words {
+	if len(o.keys) > 1 {
+		return append(o.cancel(), o.command("", "SLOCK.MUNLOCK"))
+	}
+	return append(o.cancel(), o.command("SLOCK.UNLOCK", ""), o.command("SLOCK.RUNLOCK", ""))
+}
+
+// milliseconds rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.
+func milliseconds(d time.Duration) int64 {
+	ms := d / time.Millisecond
+	if d > ms*time.Millisecond {
+		ms++
+	}
+	return int64(ms)
+}
