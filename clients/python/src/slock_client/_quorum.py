@@ -1,0 +1,539 @@
+"""A quorum is N `Locks` and arithmetic: majority, drift, validity, release everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from slock_client import _commands
+from slock_client._answers import Answer, error_of, is_temporary, may_be_executed
+from slock_client._clock import now
+from slock_client._commands import Command, Key, Token
+from slock_client._durations import positive, ttl_ms
+from slock_client._give_up import CALLER_WAITS, the_end
+from slock_client._hold import Held, HoldRules
+from slock_client._io import Io
+from slock_client._lease import GONE, Drift, Told
+from slock_client._locks import LocksRules, outcome_of
+from slock_client._options import Wanted, keys_of
+from slock_client._schedule import RENEW_AFTER, TRY_AGAIN_AFTER
+from slock_client._shared import Shared
+from slock_client._watchdog import Watchdog
+from slock_client.errors import NotHeldError, QuorumMissedError, TimedOutError
+from slock_client.hooks import Hooks
+from slock_client.polling import Exponential, Strategy
+
+DEFAULT_DRIFT_FACTOR = 0.01
+DEFAULT_POLL = Exponential(timedelta(milliseconds=20), timedelta(milliseconds=250))
+
+# What a clock may drift whatever the ttl, in seconds.
+LEAST_DRIFT = 0.002
+
+LEAST_NODE_TIMEOUT = timedelta(milliseconds=50)
+NODE_TIMEOUT_PART = 20
+
+# A renewal begins after a third of the ttl. A node may take as long again, so that there is time for another.
+MOST_OF_TTL = 3
+
+_NOT_FOR_QUORUM = ("waiting", "min_replicas", "replica_timeout")
+
+
+def majority(nodes: int) -> int:
+    """How many nodes of so many are more than half."""
+    return nodes // 2 + 1
+
+
+def majority_until(ends: Iterable[float]) -> float:
+    """Until when a majority holds, where each node holds until one of `ends`."""
+    latest_first = sorted(ends, reverse=True)
+    return latest_first[majority(len(latest_first)) - 1]
+
+
+def node_timeout(chosen: timedelta | None, ttl: timedelta) -> float:
+    """How long a node may take for its answer, in seconds: at most a third of the ttl."""
+    if chosen is not None:
+        timeout = positive("node_timeout", chosen)
+    else:
+        timeout = max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT)
+    return min(timeout, ttl / MOST_OF_TTL).total_seconds()
+
+
+def refuse(names: Iterable[str]) -> None:
+    """Raises `TypeError` for options that a quorum does not have."""
+    for name in names:
+        if name in _NOT_FOR_QUORUM:
+            polls = ": it polls, as `poll` says" if name == "waiting" else ""
+            raise TypeError(f"a quorum has no option `{name}`{polls}")
+
+
+def node_names(addresses: Sequence[str]) -> list[str]:
+    """A name for each node that no other has. Sentinels of several servers often say the same name."""
+    return [
+        f"{address} ({number})" if addresses.count(address) > 1 else address
+        for number, address in enumerate(addresses, 1)
+    ]
+
+
+class Tally:
+    """What the nodes have answered to one question: a number above zero, 0, or an error."""
+
+    def __init__(self, nodes: Sequence[str]) -> None:
+        self._answers: dict[str, object] = dict.fromkeys(nodes)
+        self._majority = majority(len(nodes))
+
+    def add(self, node: str, answer: object) -> None:
+        self._answers[node] = answer
+
+    @property
+    def given(self) -> int:
+        """How many said yes."""
+        return sum(isinstance(answer, int) and answer > 0 for answer in self._answers.values())
+
+    @property
+    def refused(self) -> int:
+        return sum(isinstance(answer, int) and answer == 0 for answer in self._answers.values())
+
+    @property
+    def errors(self) -> list[BaseException]:
+        return [answer for answer in self._answers.values() if isinstance(answer, BaseException)]
+
+    @property
+    def has_majority(self) -> bool:
+        return self.given >= self._majority
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether so many answered 0 that there can be no majority, whatever the others say."""
+        return self.refused > len(self._answers) - self._majority
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the majority cannot be reached any more."""
+        return self.refused + len(self.errors) > len(self._answers) - self._majority
+
+    def told(self, yes: str, no: str) -> dict[str, str]:
+        """What each node answered, in words."""
+        words: dict[str, str] = {}
+        for node, answer in self._answers.items():
+            if answer is None:
+                words[node] = "not waited for"
+            elif isinstance(answer, BaseException):
+                words[node] = str(answer) or type(answer).__name__
+            else:
+                words[node] = yes if answer else no
+        return words
+
+
+class NodeHold(Held):
+    """What the token of a quorum's hold has at one node. The watchdog renews it, and gets it back when it is gone."""
+
+    def __init__(self, name: str, node: LocksRules, wanted: Wanted, token: str, drift: Drift) -> None:
+        super().__init__(node.member, wanted, token, drift)
+        self.name = name
+        self.wanted = wanted
+        self.quorum: QuorumHold | None = None
+        """None before the quorum has a majority, and for ever when it has none."""
+        self.ended = False
+        self.renew_at = math.inf
+        self.confirmed = -math.inf
+        """When the last command was sent to which the node said that it has the hold."""
+        self.gone_at = now()
+        """When it was last known that the node does not have it."""
+        self.valid_until = math.inf  # for the watchdog: the quorum has a validity, a node has none of its own
+
+    @property
+    def key(self) -> Key:
+        return self.keys[0]
+
+    @property
+    def ttl_seconds(self) -> float:
+        return self.ttl_ms / 1000
+
+    def expire(self) -> None:
+        pass
+
+    def grant(self) -> Command:
+        """Asks for the hold."""
+        options = self.wanted.options
+        mode, token, ttl = self.wanted.mode, self.token, self.ttl_ms
+        return _commands.acquire(self.keys, mode, token, ttl, metadata=options.metadata, limit=options.limit)
+
+    def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], None]]:
+        fence, asked_ms = self.lease.fence, self.ttl_ms if ttl is None else ttl
+        if fence is None:
+            return self.grant(), lambda sent, answer: self._granted(sent, asked_ms, answer)
+        command = _commands.extend(self.keys, self.token, asked_ms, fence)
+        return command, lambda sent, answer: self._extended(fence, sent, asked_ms, answer)
+
+    async def ask(self, end: float, ttl: int | None = None) -> int:
+        """Asks for the hold, or extends it: above 0 when the node has it then. An error is raised."""
+        command, take = self.renewal(ttl)
+        sent = now()
+        answer: Answer
+        try:
+            [answer] = await self.shared.ask(self.key, command, end=end)
+        except Exception as error:
+            answer = error
+        except BaseException:
+            self.lease.in_doubt = True
+            raise
+        take(sent, answer)
+        if isinstance(answer, BaseException):
+            raise answer
+        return int(answer)
+
+    async def give_up_or_release(self) -> None:
+        """The quorum missed its majority, or was given up."""
+        self.ended = True
+        if self.lease.in_doubt or self.lease.fence is not None:
+            commands = the_end(self.keys, self.token, given=self.given, fence=self.lease.fence)
+            await self.give_up.send(self.keys, commands, CALLER_WAITS)
+
+    def _granted(self, sent: float, ttl: int, answer: object) -> None:
+        self.renew_at, self.gone_at = math.inf, now()  # until it may be asked to grant it anew
+        if isinstance(answer, BaseException):
+            self.lease.in_doubt = self.lease.in_doubt or may_be_executed(answer)
+            self._failed(answer)
+        elif isinstance(answer, int) and answer:
+            self.lease.granted(answer, self.wanted.mode, sent, ttl)
+            if self.ended:  # nobody waits for it any more
+                commands = [_commands.release(self.keys, self.wanted.mode, self.token, answer)]
+                self.shared.io.start(lambda: self._send(commands), "release", limited=True)
+            else:
+                self._confirmed(sent)
+
+    def adopted(self, sent: float, fence: int) -> None:
+        """The node has told the fence of a hold that another process took."""
+        self.lease.granted(fence, self.wanted.mode, sent, self.ttl_ms)
+        self._confirmed(sent)
+
+    def _confirmed(self, sent: float) -> None:
+        self.confirmed = sent
+        self.renew_at = sent + self.ttl_seconds * RENEW_AFTER
+        if self.quorum is not None:
+            self.quorum.node_confirmed(self)
+
+    async def _send(self, commands: Sequence[Command]) -> None:
+        await self.give_up.send(self.keys, commands, 0)
+
+    def _extended(self, fence: int, sent: float, ttl: int, answer: object) -> None:
+        self.renew_at = now() + self.ttl_seconds * TRY_AGAIN_AFTER
+        if isinstance(answer, BaseException):
+            self._failed(answer)
+        elif isinstance(answer, int):
+            told = self.lease.extended(fence, sent, ttl, answer)
+            if told is Told.HELD:
+                self._confirmed(sent)
+            elif told is Told.GONE:
+                self.renew_at, self.gone_at = math.inf, now()
+                if self.quorum is not None:
+                    self.quorum.look_whether_gone()
+
+    def _failed(self, error: BaseException) -> None:
+        if self.quorum is not None and not self.ended:
+            self.quorum.renewal_failed(error)
+
+
+class QuorumHold(HoldRules):
+    """A hold on the majority of the servers."""
+
+    def __init__(self, quorum: QuorumRules, wanted: Wanted, token: str, nodes: Sequence[NodeHold]) -> None:
+        super().__init__(quorum.io.event, wanted, token, quorum.hooks)
+        self._quorum = quorum
+        self._nodes = nodes
+        # For the watchdog, which looks at its validity only: its nodes are renewed one by one.
+        self.renew_at = math.inf
+        self.shared: Shared = nodes[0].shared
+        self.key = wanted.keys[0]
+        for node in nodes:
+            node.quorum = self
+        if wanted.options.renew:
+            for one in (self, *nodes):
+                quorum.watchdog.add(one)
+
+    @property
+    def fences(self) -> Mapping[str, int]:
+        return {node.name: node.lease.fence for node in self._nodes if node.lease.fence is not None}
+
+    @property
+    def ttl_seconds(self) -> float:
+        return self._nodes[0].ttl_seconds
+
+    def renewal(self) -> tuple[Command, Callable[[float, object], None]]:
+        raise NotImplementedError
+
+    def held_until(self) -> float:
+        return majority_until(node.lease.valid_until for node in self._nodes)
+
+    def ttl(self) -> timedelta:
+        return timedelta(milliseconds=self._nodes[0].ttl_ms)
+
+    def node_confirmed(self, node: NodeHold) -> None:
+        """A node has the hold. Those that have lost it are asked anew once a majority is known to have it still."""
+        if self.ended or not self.wanted.options.renew:
+            return
+        self._quorum.watchdog.add(node)
+        self.problem = None
+        for other in self._nodes:
+            if other.lease.fence is None and other.renew_at == math.inf:
+                having = sum(one.confirmed > other.gone_at for one in self._nodes)
+                if having >= majority(len(self._nodes)):
+                    other.renew_at = now()
+                    self._quorum.watchdog.add(other)
+
+    def look_whether_gone(self) -> None:
+        """A node has said that the token holds nothing there."""
+        gone = sum(node.lease.fence is None for node in self._nodes)
+        if gone > len(self._nodes) - majority(len(self._nodes)):
+            self.lose(GONE)
+        else:
+            self.expire()
+
+    def stop_renewing(self) -> None:
+        self._quorum.watchdog.remove(self)
+        for node in self._nodes:
+            node.ended = True
+            self._quorum.watchdog.remove(node)
+
+    async def release(self) -> bool:
+        """Releases it on all nodes: whether the majority still had it."""
+        if self.released or self.is_of_another_process:
+            return False
+        self._quorum.check_open()
+        held = self.end()
+        end = now() + self._quorum.node_timeout(self.ttl())
+        works = {node.name: _release_of(node, self.names, end) for node in self._nodes}
+        try:
+            tally = await self._quorum.tally(works, lambda tally: tally.has_majority or tally.is_hopeless)
+        except BaseException:
+            await self._quorum.give_up(self._nodes)
+            raise
+        if tally.has_majority:
+            return held
+        if not tally.is_refused:
+            error = self._quorum.missed(f"the release of {self.names}", tally, "released", "not held")
+            if held:
+                self.release_failed(error)
+                raise error
+        elif held:
+            self.found_gone()
+        return False
+
+    async def extend(self, ttl: timedelta | None) -> None:
+        """Extends it on all nodes. One that has lost it is asked to grant it anew."""
+        self._quorum.check_open()
+        self.check()
+        wanted_ms = self._nodes[0].ttl_ms if ttl is None else ttl_ms(ttl)
+        end = now() + self._quorum.node_timeout(timedelta(milliseconds=wanted_ms))
+        works = {node.name: _extension_of(node, end, wanted_ms) for node in self._nodes}
+        tally = await self._quorum.tally(works, lambda tally: tally.has_majority or tally.is_refused)
+        self.check()
+        if not tally.has_majority:
+            raise self._quorum.missed(f"the extension of {self.names}", tally, "extended", "not held")
+        for node in self._nodes:
+            node.ttl_ms = max(node.ttl_ms, wanted_ms)
+            if node.lease.fence is None and not node.ended:
+                self.shared.io.start(_grant_of(node, end), "grant")
+
+
+def _release_of(node: NodeHold, names: str, end: float) -> Any:
+    async def work() -> int:
+        return int(await node.release(names, end))
+
+    return work
+
+
+def _extension_of(node: NodeHold, end: float, ttl: int) -> Any:
+    async def work() -> int:
+        return 0 if node.lease.fence is None else await node.ask(end, ttl)
+
+    return work
+
+
+def _grant_of(node: NodeHold, end: float) -> Any:
+    async def work() -> None:
+        with contextlib.suppress(Exception):  # it is asked again with the next renewal
+            await node.ask(end)
+
+    return work
+
+
+class QuorumRules:
+    """Locks that more than half of several independent servers must grant."""
+
+    def __init__(
+        self,
+        io: Io,
+        nodes: Sequence[LocksRules],
+        watchdog: Watchdog,
+        *,
+        node_timeout: timedelta | None,
+        drift_factor: float,
+        fail_fast: bool,
+        poll: Strategy,
+        hooks: Hooks | None,
+    ) -> None:
+        self.io = io
+        self.watchdog = watchdog
+        self.hooks = hooks or Hooks()
+        names = node_names([node.shared.servers.name for node in nodes])
+        self._nodes = dict(zip(names, nodes, strict=True))
+        if not nodes:
+            raise ValueError("a quorum needs servers")
+        self._chosen_timeout = node_timeout
+        self._drift = Drift(drift_factor, LEAST_DRIFT)
+        self._fail_fast = fail_fast
+        self._poll = poll
+
+    def node_timeout(self, ttl: timedelta) -> float:
+        return node_timeout(self._chosen_timeout, ttl)
+
+    def check_open(self) -> None:
+        self._first.shared.check_open()
+
+    @property
+    def _first(self) -> LocksRules:
+        """Its acquisitions under way are those of the quorum."""
+        return next(iter(self._nodes.values()))
+
+    async def acquire(self, wanted: Wanted, *, once: bool) -> QuorumHold | None:
+        began, shared = now(), self._first.shared
+        wait = wanted.options.wait
+        end = math.inf if wait is None else began + wait.total_seconds()
+        pauses = iter(()) if once or wait == timedelta(0) else self._poll.pauses()
+        under_way, problem = object(), None
+        nodes: list[NodeHold] = []
+        hold: QuorumHold | None = None
+        try:
+            shared.begin(under_way)
+            while True:
+                nodes = self._node_holds(wanted, wanted.new_token())
+                tally, hold = await self._attempt(wanted, nodes)
+                if hold is not None:
+                    return hold
+                pause = next(pauses, None)
+                if pause is None or now() + pause >= end:
+                    break
+                await shared.pause(pause)
+            error = self.missed(f"the lock {wanted.names}", tally, "granted", "refused")
+            if tally.errors and not tally.is_refused:
+                raise error
+            if not once:
+                raise TimedOutError(f"{wanted.names}: the lock is not free") from error
+            return None
+        except BaseException as error:
+            problem = error
+            # Ctrl-C can come after the grant too. Nobody would have the hold then.
+            if hold is not None:
+                hold.end()
+                hold = None
+            if not isinstance(error, Exception):
+                await self.give_up(nodes)
+            raise
+        finally:
+            shared.end(under_way)
+            duration = timedelta(seconds=now() - began)
+            self.hooks.tell("waited", wanted.label, duration, outcome_of(hold is not None, problem))
+
+    async def adopt(self, wanted: Wanted) -> QuorumHold:
+        """The hold that another process took with the token of `wanted`, where a majority has it."""
+        self.check_open()
+        nodes = self._node_holds(wanted, wanted.new_token())
+        end = now() + self.node_timeout(wanted.options.ttl)
+
+        def work(node: NodeHold) -> Any:
+            async def refresh() -> int:
+                command = _commands.refresh(node.keys, wanted.mode, node.token, node.ttl_ms)
+                sent = now()
+                [answer] = await node.shared.ask(node.key, command, end=end)
+                if isinstance(answer, BaseException):
+                    raise answer
+                if answer:
+                    node.adopted(sent, answer)
+                return int(answer)
+
+            return refresh
+
+        tally = await self.tally({node.name: work(node) for node in nodes}, lambda tally: False)
+        if tally.has_majority:
+            return QuorumHold(self, wanted, nodes[0].token, nodes)
+        if tally.is_refused:
+            raise NotHeldError(f"the token does not hold {wanted.names}")
+        raise self.missed(f"the adoption of {wanted.names}", tally, "held", "not held")
+
+    async def release(self, keys: Key | Sequence[Key], token: Token, ttl: timedelta) -> int:
+        """Releases what the token holds on all nodes: how many nodes released something."""
+        self.check_open()
+        names, end = keys_of(keys), now() + self.node_timeout(ttl)
+        commands = _commands.release_in_any_mode(names, token)
+
+        def work(node: LocksRules) -> Any:
+            async def release() -> int:
+                answers = await node.shared.ask(names[0], *commands, end=end)
+                return sum(answer for answer in answers if isinstance(answer, int))
+
+            return release
+
+        works = {name: work(node) for name, node in self._nodes.items()}
+        return (await self.tally(works, lambda tally: False)).given
+
+    async def close(self, *, synchronous: bool) -> None:
+        self.watchdog.close()
+        for node in self._nodes.values():
+            await node.close(synchronous=synchronous)
+
+    async def tally(self, works: Mapping[str, Any], is_certain: Callable[[Tally], bool]) -> Tally:
+        """What the nodes answer, until the outcome is certain. They are asked at the same time, in any order."""
+        tally = Tally(list(works))
+        names = random.sample(list(works), len(works))
+        answered = 0
+        async for number, answer in self.io.each([works[name] for name in names]):
+            tally.add(names[number], answer)
+            answered += 1
+            if answered == len(names) or is_certain(tally):
+                break
+        return tally
+
+    async def give_up(self, nodes: Sequence[NodeHold]) -> None:
+        """Leaves nothing at the nodes. Those that do not answer are asked in the background."""
+        for node in nodes:
+            node.ended = True
+        works = {node.name: node.give_up_or_release for node in nodes}
+        await self.tally(works, lambda tally: False)
+
+    def missed(self, what: str, tally: Tally, yes: str, no: str) -> QuorumMissedError:
+        return QuorumMissedError(f"{what} has no majority", tally.told(yes, no))
+
+    def _node_holds(self, wanted: Wanted, token: str) -> list[NodeHold]:
+        return [NodeHold(name, node, wanted, token, self._drift) for name, node in self._nodes.items()]
+
+    async def _attempt(self, wanted: Wanted, nodes: Sequence[NodeHold]) -> tuple[Tally, QuorumHold | None]:
+        """A node that is not waited for any more may still grant: then it belongs to the hold, or is released."""
+        end = now() + self.node_timeout(wanted.options.ttl)
+
+        def work(node: NodeHold) -> Any:
+            async def ask() -> int:
+                await node.shared.check_permission(wanted, end)
+                return await node.ask(end)
+
+            return ask
+
+        def is_certain(tally: Tally) -> bool:
+            return tally.has_majority or (self._fail_fast and tally.is_hopeless)
+
+        sent = now()
+        tally = await self.tally({node.name: work(node) for node in nodes}, is_certain)
+        if tally.has_majority:
+            first = self._drift.valid_until(sent, wanted.options.ttl_ms)
+            if now() < first:
+                return tally, QuorumHold(self, wanted, nodes[0].token, nodes)
+        await self.give_up(nodes)
+        for error in tally.errors:
+            told = error_of(error, wanted.names)
+            if tally.is_hopeless and not is_temporary(error) and told is not error:
+                raise told
+        return tally, None
