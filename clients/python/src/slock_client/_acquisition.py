@@ -97,6 +97,9 @@ class Listening(Protocol):
     async def subscribe(self, key: Key, end: float) -> Subscription:
         """The subscription for a key; it is made when there is none. Errors of the server are raised."""
 
+    async def close(self) -> None:
+        """Ends the connections for good. All that wait there are told `SubscriptionLost`."""
+
 
 class Ways:
     """How the acquisitions of one `Locks` wait."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import time
 
-__all__ = ["now"]
 
-if hasattr(time, "CLOCK_BOOTTIME"):
-    now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-else:
-    now = time.monotonic
+def now() -> float:
+    """Seconds, from some moment on. Only differences mean something."""
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -32,7 +32,6 @@ from slock_client._watchdog import Watchdog
 from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError
 from slock_client.hooks import Hooks, call, log
 
-
 # How long the release of a hold that is lost may take, in seconds. Its ttl ends what is left of it.
 LOST_RELEASE_FOR = 0.5
 

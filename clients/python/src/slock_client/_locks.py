@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -81,7 +81,7 @@ class LocksRules:
         servers: Servers,
         *,
         strategy: Strategy | None = None,
-        listening: Callable[[Shared], Listening] | None = None,
+        listening: Listening | None = None,
         hooks: Hooks | None = None,
         retry_for: timedelta = DEFAULT_RETRY_FOR,
         retry_wait_for: timedelta = DEFAULT_RETRY_WAIT_FOR,
@@ -91,7 +91,8 @@ class LocksRules:
         positive("retry_wait_for", retry_wait_for)
         shared = Shared(io, servers, hooks or Hooks(), retry_for, retry_wait_for)
         self.shared = shared
-        ways = Ways(strategy, None if strategy or listening is None else listening(shared))
+        self._listening = listening
+        ways = Ways(strategy, listening)
         self.member = Member(shared, ways, GiveUp(shared), watchdog or Watchdog(io))
 
     async def acquire(self, wanted: Wanted, *, once: bool) -> ServerHold | None:
@@ -153,8 +154,10 @@ class LocksRules:
     async def close(self, *, synchronous: bool) -> None:
         """Stops renewing. What waits ends with `ClosedError`. It releases nothing."""
         self.member.watchdog.close()
-        own_thread = threading.get_ident() if synchronous else None
-        await self.shared.close(own_thread=own_thread)
+        self.shared.close()
+        if self._listening is not None:
+            await self._listening.close()
+        await self.shared.wait_ended(own_thread=threading.get_ident() if synchronous else None)
         await self.member.give_up.close()
         for link in self.shared.servers.links():
             await link.close()

@@ -252,8 +252,9 @@ class QuorumHold(HoldRules):
         for node in nodes:
             node.quorum = self
         if wanted.options.renew:
-            for one in (self, *nodes):
-                quorum.watchdog.add(one)
+            quorum.watchdog.add(self)
+            for node in nodes:
+                quorum.watchdog.add(node)
 
     @property
     def fences(self) -> Mapping[str, int]:

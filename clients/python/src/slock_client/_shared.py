@@ -97,16 +97,19 @@ class Shared:
         await self._closing.wait(now() + seconds)
         self.check_open()
 
-    async def close(self, *, own_thread: int | None) -> None:
-        """What waits ends with `ClosedError`, and nothing new begins. Returns when all that is under way has ended.
-
-        `own_thread`: what is under way in this thread is not waited for: it is below on the stack of a signal
-        handler.
-        """
+    def close(self) -> None:
+        """What waits ends with `ClosedError`, and nothing new begins."""
         with self._changing:
             self._closing.set()
         for link in self.servers.links():
             link.interrupt()
+
+    async def wait_ended(self, *, own_thread: int | None) -> None:
+        """Returns when all that was under way has ended.
+
+        `own_thread`: what is under way in this thread is not waited for: it is below on the stack of a signal
+        handler.
+        """
         for thread, ended in list(self._under_way.values()):
             if thread != own_thread:
                 await ended.wait(now() + self.retry_for)

@@ -29,8 +29,10 @@ from slock_client._options import (
 from slock_client._quorum import (
     DEFAULT_DRIFT_FACTOR,
     DEFAULT_POLL,
-    QuorumHold as QuorumHoldRules,
     QuorumRules,
+)
+from slock_client._quorum import (
+    QuorumHold as QuorumHoldRules,
 )
 from slock_client._recipe import Recipe, recipe, recipe_of
 from slock_client._servers import ClusterServers, OneServer, SentinelServers, Servers

@@ -1,10 +1,5 @@
-"""Locks for programs that use asyncio."""
+"""Read-write locks for programs that use asyncio. Errors, hooks and strategies are those of `slock_client`."""
 
-from slock.asyncio._hold import Hold
-from slock.asyncio._locks import Locks
-from slock.asyncio._quorum_hold import QuorumHold
-from slock.asyncio._quorum_locks import Quorum
-from slock.asyncio._request import Request
-from slock.asyncio.drop_in import Lock
+from slock_client.asyncio._faces import Hold, Locks, Quorum, QuorumHold, Request
 
-__all__ = ["Hold", "Lock", "Locks", "Quorum", "QuorumHold", "Request"]
+__all__ = ["Hold", "Locks", "Quorum", "QuorumHold", "Request"]

@@ -7,24 +7,24 @@ import itertools
 import secrets
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import redis.exceptions as base
 
-from slock._commands import Key
-from slock._recipe import Recipe
-from slock.asyncio._opening import abort, connected
-from slock.asyncio._route import Route
-from slock.errors import Closed
+from slock_client._acquisition import Inbox, SubscriptionLost
+from slock_client._answers import is_lost_connection
+from slock_client._clock import now
+from slock_client._commands import Key
+from slock_client._io import Link
+from slock_client._recipe import Recipe
+from slock_client._servers import Servers
+from slock_client.asyncio._connection import connected, disconnected
+from slock_client.asyncio._tasks import start, wait_until
+from slock_client.errors import ClosedError
 
+# The connection is tested so often, in seconds, while somebody waits.
 PING_AFTER = 5.0
-
-
-class SubscriptionLost(Exception):
-    """The channel has no subscriber any more: subscribe again, and ask again with the same token."""
-
-
-Message = Any  # the number of a message, or the code of an error with its hyphen, or SubscriptionLost
 
 
 class Subscription:
@@ -32,46 +32,49 @@ class Subscription:
 
     def __init__(self, name: bytes, listener: Listener) -> None:
         self.name = name
+        self.tag: bytes | None = None
+        """The hash tag of its keys, in a cluster."""
         self.listener = listener
         self.alive = True
-        self._waits: dict[bytes, asyncio.Future[Message]] = {}
+        self._waits: dict[bytes, Inbox] = {}
 
     @property
     def waits(self) -> int:
         return len(self._waits)
 
-    def note(self, tag: bytes) -> asyncio.Future[Message]:
+    def note(self, tag: bytes, inbox: Inbox) -> None:
         """Must be called before the request is sent: the message can come before the reply."""
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waits[tag] = future
-        if not self.alive:
-            future.set_result(SubscriptionLost())
-        else:
+        self._waits[tag] = inbox
+        if self.alive:
             self.listener.test_soon()
-        return future
+        else:
+            inbox.put(tag, SubscriptionLost())
 
     def forget(self, tag: bytes) -> None:
         self._waits.pop(tag, None)
+        if not self._waits:
+            self.listener.unused(self)
 
-    def tell(self, tag: bytes, message: Message) -> bool:
-        """Whether somebody waits for the tag."""
-        future = self._waits.get(tag)
-        if future is None:
-            return False
-        if not future.done():
-            future.set_result(message)
-        return True
+    def tell(self, tag: bytes, message: bytes) -> None:
+        """A message with a tag that nobody has noted is ignored: whoever gave the request up releases it."""
+        if tag in self._waits:
+            self._waits[tag].put(tag, message)
+
+    def unheard(self) -> None:
+        self.listener.fail()
 
     def lose(self) -> None:
         self.alive = False
-        for tag in list(self._waits):
-            self.tell(tag, SubscriptionLost())
+        for tag, inbox in self._waits.items():
+            inbox.put(tag, SubscriptionLost())
 
 
 class Listener:
     """One connection that listens at one server."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, unused: Callable[[Subscription], None]) -> None:
+        """`unused` is called when nobody waits on a subscription any more."""
+        self.unused = unused
         self._recipe = recipe
         self._connection: Any = None
         self._subscriptions: dict[bytes, Subscription] = {}
@@ -83,7 +86,7 @@ class Listener:
         self._untested = False
         self.alive = True
 
-    async def subscribe(self, name: bytes) -> Subscription:
+    async def subscribe(self, name: bytes, end: float) -> Subscription:
         """Returns when the server has confirmed it. An error of the server is raised."""
         loop = asyncio.get_running_loop()
         subscription = Subscription(name, self)
@@ -91,17 +94,16 @@ class Listener:
         self._asked.append((subscription, confirmed))
         self._send("SSUBSCRIBE", name)
         if self._task is None:
-            self._task = loop.create_task(self._listen(), name="slock listener")
+            self._task = start(self._listen(), "slock listener")
         try:
-            answer = await asyncio.wait_for(
-                asyncio.shield(confirmed), self._recipe.timeout + self._recipe.connect_timeout
-            )
-        except asyncio.TimeoutError:
-            self.fail()
-            raise base.TimeoutError("no answer to SSUBSCRIBE within the time") from None
+            await wait_until(end, confirmed)
         except asyncio.CancelledError:
             confirmed.cancel()
             raise
+        if not confirmed.done():
+            self.fail()
+            raise base.TimeoutError("no answer to SSUBSCRIBE within the time")
+        answer = confirmed.result()
         if isinstance(answer, BaseException):
             raise answer
         return subscription
@@ -134,8 +136,6 @@ class Listener:
         for task in (self._task, self._sender):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
-        if self._connection is not None:
-            abort(self._connection)
 
     async def close(self) -> None:
         """Ends the connection for good."""
@@ -147,7 +147,7 @@ class Listener:
     def _send(self, *command: bytes | str) -> None:
         self._unsent.append(command)
         if self._connection is not None and self._sender is None:
-            self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="slock listener")
+            self._sender = start(self._send_all(), "slock listener")
 
     async def _send_all(self) -> None:
         try:
@@ -180,7 +180,7 @@ class Listener:
             self.fail(error)
         finally:
             if connection is not None:
-                abort(connection)
+                await disconnected(connection)
 
     def _take(self, message: list[Any]) -> None:
         self._untested = False
@@ -224,9 +224,9 @@ class Listener:
 class Listening:
     """The subscriptions of one `Locks`: one, or in a cluster one for each hash tag."""
 
-    def __init__(self, route: Route) -> None:
-        self._route = route
-        self._listeners: dict[object, Listener] = {}
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._listeners: dict[Link, Listener] = {}
         self._subscriptions: dict[bytes | None, Subscription] = {}
         self._subscribing: weakref.WeakValueDictionary[bytes | None, asyncio.Lock] = (
             weakref.WeakValueDictionary()
@@ -240,22 +240,15 @@ class Listening:
 
     def present(self, key: Key) -> Subscription | None:
         """The subscription for a key, when there is one."""
-        subscription = self._subscriptions.get(self._route.hash_tag(key))
+        subscription = self._subscriptions.get(self._servers.channel_tag(key))
         return subscription if subscription is not None and subscription.alive else None
 
-    async def subscription(self, key: Key) -> Subscription:
+    async def subscribe(self, key: Key, end: float) -> Subscription:
         """The subscription for a key; it is made when there is none. Errors of the server are raised."""
-        tag = self._route.hash_tag(key)
+        tag = self._servers.channel_tag(key)
         lock = self._subscribing.setdefault(tag, asyncio.Lock())
         async with lock:
-            return self.present(key) or await self._subscribe(key, tag)
-
-    def done(self, key: Key, subscription: Subscription) -> None:
-        """A wait on the subscription has ended."""
-        tag = self._route.hash_tag(key)
-        if tag is not None and not subscription.waits and self._subscriptions.get(tag) is subscription:
-            del self._subscriptions[tag]
-            subscription.listener.unsubscribe(subscription)
+            return self.present(key) or await self._subscribe(key, tag, end)
 
     async def close(self) -> None:
         """Ends the connections for good."""
@@ -263,23 +256,32 @@ class Listening:
         for listener in self._listeners.values():
             await listener.close()
 
-    async def _subscribe(self, key: Key, tag: bytes | None) -> Subscription:
+    def _unused(self, subscription: Subscription) -> None:
+        """In a cluster there may be as many channels as locks: those where nobody waits are left."""
+        tag = subscription.tag
+        if tag is not None and self._subscriptions.get(tag) is subscription:
+            del self._subscriptions[tag]
+            subscription.listener.unsubscribe(subscription)
+
+    async def _subscribe(self, key: Key, tag: bytes | None, end: float) -> Subscription:
         name = b"waits:" + secrets.token_hex(16).encode()
         if tag is not None:
             name = b"{" + tag + b"}." + name
-        server, recipe = await self._route.server_of(key)
+        link = (await self._servers.place_of(key, end)).link
         if self._closed:
-            raise Closed
-        listener = self._listeners.get(server)
+            raise ClosedError
+        listener = self._listeners.get(link)
         if listener is None or not listener.alive:
-            listener = self._listeners[server] = Listener(recipe)
+            listener = self._listeners[link] = Listener(link.recipe, self._unused)
+        limit = now() + link.recipe.timeout + link.recipe.connect_timeout
         try:
-            subscription = await listener.subscribe(name)
+            subscription = await listener.subscribe(name, min(end, limit))
         except Exception as error:
-            if await self._route.redirected(key, error):
+            if self._servers.redirected(key, error) is not None:
                 raise base.ConnectionError("the slot is served by another node") from error
-            if isinstance(error, (base.ConnectionError, base.TimeoutError, OSError)):
-                self._route.suspect()
+            if is_lost_connection(error):
+                self._servers.suspect()
             raise
+        subscription.tag = tag
         self._subscriptions[tag] = subscription
         return subscription
