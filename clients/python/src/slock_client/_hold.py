@@ -56,9 +56,6 @@ class Held:
         self.lease = Lease(wanted.mode, drift)
         self.ttl_ms = wanted.options.ttl_ms
 
-    def extension(self) -> Command:
-        return _commands.extend(self.keys, self.token, self.ttl_ms, self.lease.fence or 0)
-
     async def release(self, names: str, end: float) -> bool:
         """Releases it: whether it was still there. `TimedOutError` at `end`; in doubt it goes on in the background."""
         lease = self.lease
@@ -69,7 +66,7 @@ class Held:
             if answers is None:
                 raise timed_out(names, "the release had no answer within the time", None)
             return any(isinstance(answer, int) and answer for answer in answers[len(self.keys) :])
-        if lease.fence is None:
+        if lease.fence is None or (not lease.is_held and len(self.keys) == 1):
             return False
         was_valid = now() < lease.valid_until
         command = _commands.release(self.keys, lease.mode, self.token, lease.fence)
@@ -294,10 +291,11 @@ class ServerHold(HoldRules):
 
     def renewal(self) -> tuple[Command, Callable[[float, object], None]]:
         """A command, and what takes the moment at which it was sent and its answer."""
-        fence, ttl = self.held.lease.fence, self.held.ttl_ms
-        return self.held.extension(), lambda sent, answer: self._renewed(fence, ttl, sent, answer)
+        fence, ttl = self.fence, self.held.ttl_ms
+        command = _commands.extend(self.wanted.keys, self.token, ttl, fence)
+        return command, lambda sent, answer: self._renewed(fence, ttl, sent, answer)
 
-    def _renewed(self, fence: int | None, ttl: int, sent: float, answer: object) -> None:
+    def _renewed(self, fence: int, ttl: int, sent: float, answer: object) -> None:
         self.expire()  # a hold that is lost stays lost, whatever the answer is
         if self.ended:
             return
@@ -308,7 +306,7 @@ class ServerHold(HoldRules):
         assert isinstance(answer, int)
         self._take(fence, ttl, sent, answer)
 
-    def _take(self, fence: int | None, ttl: int, sent: float, answer: int) -> Told:
+    def _take(self, fence: int, ttl: int, sent: float, answer: int) -> Told:
         """The answer to an extension."""
         with self._changing:
             told = self.held.lease.extended(fence, sent, ttl, answer)
@@ -374,8 +372,8 @@ class ServerHold(HoldRules):
         wanted_ms = self.held.ttl_ms if ttl is None else ttl_ms(ttl)
         end = now() + self.shared.retry_for
         while True:
-            fence = self.held.lease.fence
-            command = _commands.extend(self.wanted.keys, self.token, wanted_ms, fence or 0)
+            fence = self.fence
+            command = _commands.extend(self.wanted.keys, self.token, wanted_ms, fence)
             answered = await self.shared.insist(
                 self.names, self.key, command, end=min(end, max(now(), self.valid_until))
             )
@@ -395,7 +393,7 @@ class ServerHold(HoldRules):
         seconds = None if wait is None else not_negative("wait", wait).total_seconds()
 
         def build(wait_ms: int | None, channel: Channel | None) -> Command:
-            fence, ttl = self.held.lease.fence or 0, self.held.ttl_ms
+            fence, ttl = self.fence, self.held.ttl_ms
             return _commands.upgrade(self.key, self.token, ttl, fence, wait_ms=wait_ms, channel=channel)
 
         await self._change(WRITE, build, seconds, once=seconds == 0)
@@ -404,7 +402,7 @@ class ServerHold(HoldRules):
         """Makes the writer a reader. No other writer comes in between."""
 
         def build(wait_ms: int | None, channel: Channel | None) -> Command:
-            return _commands.downgrade(self.key, self.token, self.held.ttl_ms, self.held.lease.fence or 0)
+            return _commands.downgrade(self.key, self.token, self.held.ttl_ms, self.fence)
 
         await self._change(READ, build, None, once=True)
 

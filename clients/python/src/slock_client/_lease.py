@@ -54,33 +54,30 @@ class Lease:
     in_doubt: bool = False
     """Whether a command that gives a hold, or changes its mode, had no answer: it may be carried out late."""
     fence: int | None = None
-    """None: the token holds nothing, as far as is known."""
+    """The last one. None: there was no hold yet."""
+    is_held: bool = False
+    """Whether the token holds it, as far as is known."""
     valid_until: float = NEVER
     changing: bool = False
     """Whether a change of mode is open, so that the fence may be another one by now."""
 
     def granted(self, fence: int, mode: str, sent: float, ttl_ms: int) -> None:
         """A command sent at `sent` gave the hold, or changed its mode."""
-        if fence != self.fence:
-            self.fence, self.mode = fence, mode
+        self.fence, self.mode, self.is_held = fence, mode, True
         self.count_from(sent, ttl_ms)
 
     def count_from(self, sent: float, ttl_ms: int) -> None:
         """The deadline is at least that of a command sent at `sent`: nothing lowers a deadline."""
         self.valid_until = max(self.valid_until, self.drift.valid_until(sent, ttl_ms))
 
-    def extended(self, fence: int | None, sent: float, ttl_ms: int, answer: int) -> Told:
+    def extended(self, fence: int, sent: float, ttl_ms: int, answer: int) -> Told:
         """The answer to an extension of the hold with this fence."""
-        if fence != self.fence or self.fence is None:
+        if fence != self.fence or not self.is_held:
             return Told.NOTHING
         if answer:
             self.count_from(sent, ttl_ms)
             return Told.HELD
         if self.changing:
             return Told.NOTHING
-        self.gone()
+        self.is_held, self.valid_until = False, NEVER
         return Told.GONE
-
-    def gone(self) -> None:
-        """The server says that the token does not hold it."""
-        self.fence, self.valid_until = None, NEVER

@@ -129,25 +129,24 @@ class Tally:
 
 
 class NodeHold(Held):
-    """What the token of a quorum's hold has at one node. The watchdog renews it, and gets it back when it is gone."""
+    """What the token of a quorum's hold has at one node. The watchdog renews it, the hold gets it back when it is gone."""
 
     def __init__(self, name: str, node: LocksRules, wanted: Wanted, token: str, drift: Drift) -> None:
         super().__init__(node.member, wanted, token, drift)
         self.name = name
         self.wanted = wanted
+        self.key = self.keys[0]
         self.quorum: QuorumHold | None = None
         """None before the quorum has a majority, and for ever when it has none."""
         self.ended = False
         self.renew_at = math.inf
+        self.valid_until = math.inf  # for the watchdog: the quorum has a validity, a node has none of its own
         self.confirmed = -math.inf
         """When the last command was sent to which the node said that it has the hold."""
-        self.gone_at = now()
-        """When it was last known that the node does not have it."""
-        self.valid_until = math.inf  # for the watchdog: the quorum has a validity, a node has none of its own
-
-    @property
-    def key(self) -> Key:
-        return self.keys[0]
+        self.gone_at = -math.inf
+        """When the last command was sent to which the node did not say so."""
+        self.is_asked = True
+        """Whether the node is being asked for the hold."""
 
     @property
     def ttl_seconds(self) -> float:
@@ -156,35 +155,30 @@ class NodeHold(Held):
     def expire(self) -> None:
         pass
 
-    def grant(self) -> Command:
-        """Asks for the hold."""
-        options = self.wanted.options
-        mode, token, ttl = self.wanted.mode, self.token, self.ttl_ms
-        return _commands.acquire(self.keys, mode, token, ttl, metadata=options.metadata, limit=options.limit)
-
     def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], None]]:
-        fence, asked_ms = self.lease.fence, self.ttl_ms if ttl is None else ttl
-        if fence is None:
-            return self.grant(), lambda sent, answer: self._granted(sent, asked_ms, answer)
+        fence, asked_ms = self.lease.fence or 0, self.ttl_ms if ttl is None else ttl
         command = _commands.extend(self.keys, self.token, asked_ms, fence)
         return command, lambda sent, answer: self._extended(fence, sent, asked_ms, answer)
 
-    async def ask(self, end: float, ttl: int | None = None) -> int:
-        """Asks for the hold, or extends it: above 0 when the node has it then. An error is raised."""
+    async def grant(self, sent: float, end: float) -> int:
+        """Asks for the hold: its fence, or 0. `sent` is a moment before."""
+        options, mode, ttl = self.wanted.options, self.wanted.mode, self.ttl_ms
+        command = _commands.acquire(
+            self.keys, mode, self.token, ttl, metadata=options.metadata, limit=options.limit
+        )
+        return await self._ask(command, lambda answer: self.granted(sent, ttl, answer), end)
+
+    async def extend(self, sent: float, end: float, ttl: int) -> int:
+        """1 when the node has the hold, for at least `ttl` from `sent` on; 0 when it is gone."""
+        if not self.lease.is_held:
+            return 0
         command, take = self.renewal(ttl)
-        sent = now()
-        answer: Answer
-        try:
-            [answer] = await self.shared.ask(self.key, command, end=end)
-        except Exception as error:
-            answer = error
-        except BaseException:
-            self.lease.in_doubt = True
-            raise
-        take(sent, answer)
-        if isinstance(answer, BaseException):
-            raise answer
-        return int(answer)
+        return await self._ask(command, lambda answer: take(sent, answer), end)
+
+    async def refresh(self, sent: float, end: float) -> int:
+        """The fence of a hold that another process took; 0 when there is none."""
+        command = _commands.refresh(self.keys, self.wanted.mode, self.token, self.ttl_ms)
+        return await self._ask(command, lambda answer: self.granted(sent, self.ttl_ms, answer), end)
 
     async def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
@@ -193,29 +187,34 @@ class NodeHold(Held):
             commands = the_end(self.keys, self.token, given=self.given, fence=self.lease.fence)
             await self.give_up.send(self.keys, commands, CALLER_WAITS)
 
-    def _granted(self, sent: float, ttl: int, answer: object) -> None:
-        self.renew_at, self.gone_at = math.inf, now()  # until it may be asked to grant it anew
+    async def _ask(self, command: Command, take: Callable[[Answer], None], end: float) -> int:
+        answer: Answer
+        try:
+            [answer] = await self.shared.ask(self.key, command, end=end)
+        except Exception as error:
+            answer = error
+        except BaseException:
+            self.lease.in_doubt = True
+            raise
+        take(answer)
+        if isinstance(answer, BaseException):
+            raise answer
+        return int(answer)
+
+    def granted(self, sent: float, ttl: int, answer: Answer) -> None:
+        self.is_asked = False
         if isinstance(answer, BaseException):
             self.lease.in_doubt = self.lease.in_doubt or may_be_executed(answer)
             self._failed(answer)
-        elif isinstance(answer, int) and answer:
+        elif answer:
             self.lease.granted(answer, self.wanted.mode, sent, ttl)
             if self.ended:  # nobody waits for it any more
                 commands = [_commands.release(self.keys, self.wanted.mode, self.token, answer)]
                 self.shared.io.start(lambda: self._send(commands), "release", limited=True)
             else:
                 self._confirmed(sent)
-
-    def adopted(self, sent: float, fence: int) -> None:
-        """The node has told the fence of a hold that another process took."""
-        self.lease.granted(fence, self.wanted.mode, sent, self.ttl_ms)
-        self._confirmed(sent)
-
-    def _confirmed(self, sent: float) -> None:
-        self.confirmed = sent
-        self.renew_at = sent + self.ttl_seconds * RENEW_AFTER
-        if self.quorum is not None:
-            self.quorum.node_confirmed(self)
+            return
+        self._is_not_there(now())
 
     async def _send(self, commands: Sequence[Command]) -> None:
         await self.give_up.send(self.keys, commands, 0)
@@ -229,9 +228,18 @@ class NodeHold(Held):
             if told is Told.HELD:
                 self._confirmed(sent)
             elif told is Told.GONE:
-                self.renew_at, self.gone_at = math.inf, now()
-                if self.quorum is not None:
-                    self.quorum.look_whether_gone()
+                self._is_not_there(sent)
+
+    def _confirmed(self, sent: float) -> None:
+        self.confirmed = sent
+        self.renew_at = sent + self.ttl_seconds * RENEW_AFTER
+        if self.quorum is not None:
+            self.quorum.node_answered(self)
+
+    def _is_not_there(self, moment: float) -> None:
+        self.renew_at, self.gone_at = math.inf, moment
+        if self.quorum is not None:
+            self.quorum.node_answered(self)
 
     def _failed(self, error: BaseException) -> None:
         if self.quorum is not None and not self.ended:
@@ -258,7 +266,11 @@ class QuorumHold(HoldRules):
 
     @property
     def fences(self) -> Mapping[str, int]:
-        return {node.name: node.lease.fence for node in self._nodes if node.lease.fence is not None}
+        return {
+            node.name: node.lease.fence
+            for node in self._nodes
+            if node.lease.fence is not None and node.lease.is_held
+        }
 
     @property
     def ttl_seconds(self) -> float:
@@ -273,26 +285,28 @@ class QuorumHold(HoldRules):
     def ttl(self) -> timedelta:
         return timedelta(milliseconds=self._nodes[0].ttl_ms)
 
-    def node_confirmed(self, node: NodeHold) -> None:
-        """A node has the hold. Those that have lost it are asked anew once a majority is known to have it still."""
-        if self.ended or not self.wanted.options.renew:
+    def node_answered(self, node: NodeHold) -> None:
+        """A node says that it has the hold, or that it has lost it."""
+        if self.ended:
             return
-        self._quorum.watchdog.add(node)
-        self.problem = None
-        for other in self._nodes:
-            if other.lease.fence is None and other.renew_at == math.inf:
-                having = sum(one.confirmed > other.gone_at for one in self._nodes)
-                if having >= majority(len(self._nodes)):
-                    other.renew_at = now()
-                    self._quorum.watchdog.add(other)
-
-    def look_whether_gone(self) -> None:
-        """A node has said that the token holds nothing there."""
-        gone = sum(node.lease.fence is None for node in self._nodes)
-        if gone > len(self._nodes) - majority(len(self._nodes)):
+        if self.wanted.options.renew:
+            self._quorum.watchdog.add(node)
+        gone = [one for one in self._nodes if not one.lease.is_held]
+        if len(gone) > len(self._nodes) - majority(len(self._nodes)):
             self.lose(GONE)
-        else:
-            self.expire()
+            return
+        self.expire()
+        # One that has lost it is asked to grant it anew, once a majority is known to have had it since then.
+        for one in gone:
+            having = sum(other.lease.is_held and other.confirmed >= one.gone_at for other in self._nodes)
+            if having >= majority(len(self._nodes)) and not one.is_asked and not self.ended:
+                one.is_asked = True
+                self.shared.io.start(lambda one=one: self._bring_back(one), "grant")
+
+    async def _bring_back(self, node: NodeHold) -> None:
+        with contextlib.suppress(Exception):  # it is asked again after the next renewal
+            sent = now()
+            await node.grant(sent, sent + self._quorum.node_timeout(self.ttl()))
 
     def stop_renewing(self) -> None:
         self._quorum.watchdog.remove(self)
@@ -330,35 +344,22 @@ class QuorumHold(HoldRules):
         self.check()
         wanted_ms = self._nodes[0].ttl_ms if ttl is None else ttl_ms(ttl)
         end = now() + self._quorum.node_timeout(timedelta(milliseconds=wanted_ms))
-        works = {node.name: _extension_of(node, end, wanted_ms) for node in self._nodes}
+        sent = now()
+        works = {
+            node.name: lambda node=node: node.extend(sent, end, wanted_ms)
+            for node in self._nodes
+        }
         tally = await self._quorum.tally(works, lambda tally: tally.has_majority or tally.is_refused)
         self.check()
         if not tally.has_majority:
             raise self._quorum.missed(f"the extension of {self.names}", tally, "extended", "not held")
         for node in self._nodes:
             node.ttl_ms = max(node.ttl_ms, wanted_ms)
-            if node.lease.fence is None and not node.ended:
-                self.shared.io.start(_grant_of(node, end), "grant")
 
 
 def _release_of(node: NodeHold, names: str, end: float) -> Any:
     async def work() -> int:
         return int(await node.release(names, end))
-
-    return work
-
-
-def _extension_of(node: NodeHold, end: float, ttl: int) -> Any:
-    async def work() -> int:
-        return 0 if node.lease.fence is None else await node.ask(end, ttl)
-
-    return work
-
-
-def _grant_of(node: NodeHold, end: float) -> Any:
-    async def work() -> None:
-        with contextlib.suppress(Exception):  # it is asked again with the next renewal
-            await node.ask(end)
 
     return work
 
@@ -446,20 +447,9 @@ class QuorumRules:
         nodes = self._node_holds(wanted, wanted.new_token())
         end = now() + self.node_timeout(wanted.options.ttl)
 
-        def work(node: NodeHold) -> Any:
-            async def refresh() -> int:
-                command = _commands.refresh(node.keys, wanted.mode, node.token, node.ttl_ms)
-                sent = now()
-                [answer] = await node.shared.ask(node.key, command, end=end)
-                if isinstance(answer, BaseException):
-                    raise answer
-                if answer:
-                    node.adopted(sent, answer)
-                return int(answer)
-
-            return refresh
-
-        tally = await self.tally({node.name: work(node) for node in nodes}, lambda tally: False)
+        sent = now()
+        works = {node.name: lambda node=node: node.refresh(sent, end) for node in nodes}
+        tally = await self.tally(works, lambda tally: False)
         if tally.has_majority:
             return QuorumHold(self, wanted, nodes[0].token, nodes)
         if tally.is_refused:
@@ -514,19 +504,19 @@ class QuorumRules:
 
     async def _attempt(self, wanted: Wanted, nodes: Sequence[NodeHold]) -> tuple[Tally, QuorumHold | None]:
         """A node that is not waited for any more may still grant: then it belongs to the hold, or is released."""
-        end = now() + self.node_timeout(wanted.options.ttl)
+        sent = now()
+        end = sent + self.node_timeout(wanted.options.ttl)
 
         def work(node: NodeHold) -> Any:
             async def ask() -> int:
                 await node.shared.check_permission(wanted, end)
-                return await node.ask(end)
+                return await node.grant(sent, end)
 
             return ask
 
         def is_certain(tally: Tally) -> bool:
             return tally.has_majority or (self._fail_fast and tally.is_hopeless)
 
-        sent = now()
         tally = await self.tally({node.name: work(node) for node in nodes}, is_certain)
         if tally.has_majority:
             first = self._drift.valid_until(sent, wanted.options.ttl_ms)
