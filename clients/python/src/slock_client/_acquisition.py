@@ -221,9 +221,9 @@ class Acquisition:
 
     async def _attempt(self) -> Granted | None:
         if self._wanted is not None:
-            await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE)
+            if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
+                self._heard()
             self._wanted = None
-            self._heard()
         if self._once or self._ways.strategy is not None:
             return await self._ask_now()
         subscription = None
@@ -253,7 +253,8 @@ class Acquisition:
         except Exception as error:
             self.waits = False
             self.unanswered = self.unanswered or may_be_executed(error)
-            if blocks and self._contact is not None and now() < self._outage_end():
+            heard_of = self._contact is not None and now() < self._outage_end()
+            if blocks and heard_of and may_be_executed(error):
                 self._heard()  # until now it waited
             raise
         self._heard()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import redis.exceptions as base
+
 from slock_client._answers import Answer, is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._servers import Servers, ask
 
-# How long a server may take to say that it is there, in seconds.
-PING_TIME = 5.0
+# How long a server has at least, and at most, to say that it is there, in seconds.
+LEAST_PING = 0.3
+MOST_PING = 5.0
+
+# It is asked again after twice the time each time, in seconds.
+FIRST_PAUSE = 1.0
+MOST_PAUSE = 20.0
 
 
 async def wait(
@@ -26,15 +33,22 @@ async def wait(
     A wait is silent by nature. So now and then the server is asked, over another connection, whether it is
     there: `heard()` is called when it is. When it is not, and `outage_end()` has passed, the wait ends.
     """
+    pause = FIRST_PAUSE
 
-    async def look() -> None:
+    async def look() -> float:
+        nonlocal pause
+        ping_end = min(max(outage_end(), now() + LEAST_PING), now() + MOST_PING)
         try:
-            await ask(servers, key, ("PING",), end=now() + PING_TIME)
+            await ask(servers, key, ("PING",), end=ping_end)
         except Exception as error:
-            if is_lost_connection(error) and now() >= outage_end():
-                raise
-        else:
-            heard()
+            if not is_lost_connection(error):
+                return MOST_PAUSE
+            if now() >= outage_end():  # of the command that waits it is not known whether it was executed
+                raise base.TimeoutError(f"the server is silent: {error}") from error
+            return min(FIRST_PAUSE, max(0.0, outage_end() - now()))
+        heard()
+        pause = min(2 * pause, MOST_PAUSE)
+        return pause
 
     [answer] = await ask(servers, key, command, end=end, look=look)
     return answer

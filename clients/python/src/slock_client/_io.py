@@ -16,13 +16,13 @@ from slock_client._recipe import Recipe
 
 T = TypeVar("T")
 
-# How long a wait is silent, in seconds, before it is looked whether the server is there. Twice as long the next
-# time, and so on.
+# How long a wait is silent, in seconds, before it is looked for the first time whether the server is there.
 FIRST_LOOK = 1.0
-MOST_LOOK = 20.0
 
 Work = Callable[[], Coroutine[Any, Any, T]]
 """Begins something, in the thread or task in which it is called."""
+
+Look = Callable[[], Coroutine[Any, Any, float]]
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
@@ -62,10 +62,11 @@ class Link(Protocol):
     async def ask(self, *commands: Command, end: float) -> list[Answer]:
         """The answers to the commands, which go in one pipeline."""
 
-    async def wait(self, *commands: Command, end: float, look: Work[None]) -> list[Answer]:
+    async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
         """The answers to commands that may block a connection until `end`. They get one of their own.
 
-        While there is no answer it awaits `look()` now and then, whose errors end the wait.
+        While there is no answer it awaits `look()` now and then, whose errors end the wait, and which says
+        after how many seconds to look again.
         """
 
     def interrupt(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -253,5 +254,5 @@ class _Attempt:
         return answered.sent if extended else None
 
 
-async def _nothing_to_look_at() -> None:
-    pass
+async def _nothing_to_look_at() -> float:
+    return math.inf

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import redis.exceptions as base
+
 from slock_client import _commands
-from slock_client._answers import Answer, error_of, is_temporary, may_be_executed
+from slock_client._answers import Answer, error_of, is_lost_connection, is_temporary, may_be_executed
 from slock_client._clock import now
 from slock_client._commands import Command, Key, Token
 from slock_client._durations import positive, ttl_ms
@@ -189,13 +192,22 @@ class NodeHold(Held):
 
     async def _ask(self, command: Command, take: Callable[[Answer], None], end: float) -> int:
         answer: Answer
-        try:
-            [answer] = await self.shared.ask(self.key, command, end=end)
-        except Exception as error:
-            answer = error
-        except BaseException:
-            self.lease.in_doubt = True
-            raise
+        for is_last in (False, True):  # a connection may have ended while it was idle
+            try:
+                [answer] = await self.shared.ask(self.key, command, end=end)
+            except Exception as error:
+                answer = error
+            except BaseException:
+                self.lease.in_doubt = True
+                raise
+            if (
+                is_last
+                or isinstance(answer, base.TimeoutError)
+                or not is_lost_connection(answer)
+                or self.ended
+            ):
+                break
+            self.lease.in_doubt = self.lease.in_doubt or may_be_executed(answer)
         take(answer)
         if isinstance(answer, BaseException):
             raise answer
@@ -301,7 +313,7 @@ class QuorumHold(HoldRules):
             having = sum(other.lease.is_held and other.confirmed >= one.gone_at for other in self._nodes)
             if having >= majority(len(self._nodes)) and not one.is_asked and not self.ended:
                 one.is_asked = True
-                self.shared.io.start(lambda one=one: self._bring_back(one), "grant")
+                self.shared.io.start(functools.partial(self._bring_back, one), "grant")
 
     async def _bring_back(self, node: NodeHold) -> None:
         with contextlib.suppress(Exception):  # it is asked again after the next renewal
@@ -345,10 +357,7 @@ class QuorumHold(HoldRules):
         wanted_ms = self._nodes[0].ttl_ms if ttl is None else ttl_ms(ttl)
         end = now() + self._quorum.node_timeout(timedelta(milliseconds=wanted_ms))
         sent = now()
-        works = {
-            node.name: lambda node=node: node.extend(sent, end, wanted_ms)
-            for node in self._nodes
-        }
+        works = {node.name: lambda node=node: node.extend(sent, end, wanted_ms) for node in self._nodes}
         tally = await self._quorum.tally(works, lambda tally: tally.has_majority or tally.is_refused)
         self.check()
         if not tally.has_majority:

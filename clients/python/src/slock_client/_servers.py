@@ -15,7 +15,7 @@ from slock_client._answers import Answer, is_lost_connection, is_wrong_server, n
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
-from slock_client._io import Event, Io, Link, Work
+from slock_client._io import Event, Io, Link, Look
 from slock_client._recipe import Recipe
 from slock_client._slots import Address, Redirection, SlotTable, hash_tag, redirection, slot_of
 
@@ -57,7 +57,7 @@ class Servers(Protocol):
 
 
 async def ask(
-    servers: Servers, key: Key, *commands: Command, end: float, look: Work[None] | None = None
+    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None
 ) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 

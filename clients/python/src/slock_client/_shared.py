@@ -13,7 +13,7 @@ from slock_client._answers import Answer, code_of, error_of, is_temporary, may_b
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
-from slock_client._io import Event, Io, Work
+from slock_client._io import Event, Io, Look
 from slock_client._options import Wanted
 from slock_client._servers import Servers, ask
 from slock_client.errors import ClosedError, TimedOutError
@@ -121,7 +121,7 @@ class Shared:
         return await ask(self.servers, key, *commands, end=end)
 
     async def insist(
-        self, names: str, key: Key, *commands: Command, end: float, look: Work[None] | None = None
+        self, names: str, key: Key, *commands: Command, end: float, look: Look | None = None
     ) -> Answered:
         """The answers. After an error that may pass all commands are sent again, until `end`: then `TimedOutError`.
 
@@ -145,14 +145,14 @@ class Shared:
             await self.io.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def check_permission(self, wanted: Wanted, end: float) -> None:
+    async def check_permission(self, wanted: Wanted, end: float) -> bool:
         """What cannot be released must not be taken: asked once for each kind of request, on its keys.
 
-        The commands name a token made for this and a fence that no hold has. `NOPERM` is raised.
+        False when it was not asked again. The commands name a token made for this and a fence that no hold has. `NOPERM` is raised.
         """
         kind = wanted.mode if len(wanted.keys) == 1 else "several keys"
         if kind in self._permitted:
-            return
+            return False
         token = _commands.new_token()
         asked = [
             *_commands.cancel(wanted.keys, token, refuse=False),
@@ -166,3 +166,4 @@ class Shared:
                 if is_temporary(answer):
                     raise answer
         self._permitted.add(kind)
+        return True

@@ -13,7 +13,7 @@ from slock_client._answers import Answer, note_unsent
 from slock_client._clock import now
 from slock_client._commands import Command
 from slock_client._fork import track
-from slock_client._io import FIRST_LOOK, MOST_LOOK, Work
+from slock_client._io import FIRST_LOOK, Look
 from slock_client._looks import wait_in_looks
 from slock_client._recipe import Recipe
 
@@ -154,7 +154,7 @@ class ThreadLink:
         self._give_back(connection)
         return answers
 
-    async def wait(self, *commands: Command, end: float, look: Work[None]) -> list[Answer]:
+    async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
         connection = self._take(end)
         with self._changing:
             if self._interrupted:
@@ -167,8 +167,7 @@ class ThreadLink:
             connection.send(commands)
             pause = FIRST_LOOK
             while not connection.has_answer(min(end, now() + pause)) and now() < end:
-                await look()
-                pause = min(2 * pause, MOST_LOOK)
+                pause = await look()
             answers = [connection.receive(end) for _ in commands]
         except BaseException:
             connection.close()

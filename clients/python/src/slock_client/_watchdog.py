@@ -5,6 +5,7 @@ It waits for no server: what is due is sent by others, and what is not answered 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -110,7 +111,7 @@ class Watchdog:
         for shared, holds in groups.items():
             for first in range(0, len(holds), MOST_IN_PIPELINE):
                 batch = _Batch(shared, holds[first : first + MOST_IN_PIPELINE])
-                self._io.start(lambda batch=batch: self._renew(batch), "renewal")  # type: ignore[misc]
+                self._io.start(functools.partial(self._renew, batch), "renewal")
 
     async def _renew(self, batch: _Batch) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +15,7 @@ import redis.exceptions as base
 from slock_client._answers import Answer, note_unsent
 from slock_client._clock import now
 from slock_client._commands import Command
-from slock_client._io import FIRST_LOOK, MOST_LOOK, Work
+from slock_client._io import FIRST_LOOK, Look
 from slock_client._recipe import Recipe
 
 # So often, in seconds, it is looked whether answers are overdue.
@@ -35,8 +37,12 @@ async def connected(recipe: Recipe) -> Any:
         error = base.TimeoutError(f"no connection to {recipe.address} within the time")
         await disconnected(connection)
         raise error from None
-    except BaseException:
+    except BaseException as problem:
         await disconnected(connection)
+        number = re.search(r"Err(?:or|no) (\d+)", str(problem))
+        if number is not None and isinstance(problem, base.ConnectionError):
+            # asyncio says only that the call failed.
+            raise base.ConnectionError(f"{problem} {os.strerror(int(number[1]))}.") from problem
         raise
     return connection
 
@@ -225,7 +231,7 @@ class TaskLink:
             if self._closed:
                 await self._shared.close()
 
-    async def wait(self, *commands: Command, end: float, look: Work[None]) -> list[Answer]:
+    async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
         if self._interrupted:
             raise _unsent(base.ConnectionError("waiting has ended"))
         connection = self._spare.pop() if self._spare else Connection(self.recipe, limited=False)
@@ -234,8 +240,7 @@ class TaskLink:
         try:
             pause = FIRST_LOOK
             while not (await asyncio.wait([asked], timeout=pause))[0]:
-                await look()
-                pause = min(2 * pause, MOST_LOOK)
+                pause = await look()
             answers = asked.result()
         except BaseException:
             asked.cancel()
