@@ -37,6 +37,9 @@ ASK_AGAIN_AFTER = 5.0
 # A call ends at most about so long after its limit, in seconds. What is left to do goes on without it.
 CALL_OVERDUE = 0.5
 
+# After an error it pauses for at least so long, in seconds.
+LEAST_PAUSE = 0.01
+
 Build = Callable[["int | None", "Channel | None"], Command]
 """The command for a wait of so many ms, which is told on a channel."""
 
@@ -183,7 +186,9 @@ class Acquisition:
                 if not is_temporary(error) and not is_subscriber_missing(error):
                     raise error_of(error, self.names) from None
                 self.problem = error
-                await self._shared.pause(min(next(pauses), max(0.0, self.limit - now())))
+                # Shorter pauses near the limit: there is time for another attempt then.
+                left = max(0.0, self.limit - now())
+                await self._shared.pause(min(next(pauses), max(LEAST_PAUSE, left / 2)))
                 if now() >= self.limit:
                     raise self.timed_out("the server did not answer within the time") from error
                 continue

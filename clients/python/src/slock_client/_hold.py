@@ -29,7 +29,7 @@ from slock_client._options import Wanted
 from slock_client._schedule import RENEW_AFTER, TRY_AGAIN_AFTER
 from slock_client._shared import Shared, timed_out
 from slock_client._watchdog import Watchdog
-from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError
+from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
 from slock_client.hooks import Hooks, call, log
 
 # How long the release of a hold that is lost may take, in seconds. Its ttl ends what is left of it.
@@ -57,7 +57,7 @@ class Held:
         self.ttl_ms = wanted.options.ttl_ms
 
     async def release(self, names: str, end: float) -> bool:
-        """Releases it: whether it was still there. `TimedOutError` at `end`; in doubt it goes on in the background."""
+        """Releases it: whether it was still there. `TimedOutError` at `end`: then it goes on in the background."""
         lease = self.lease
         if (lease.in_doubt and not self.given) or lease.changing:
             answers = await self.give_up.send(
@@ -70,7 +70,11 @@ class Held:
             return False
         was_valid = now() < lease.valid_until
         command = _commands.release(self.keys, lease.mode, self.token, lease.fence)
-        answered = await self.shared.insist(names, self.keys[0], command, end=end)
+        try:
+            answered = await self.shared.insist(names, self.keys[0], command, end=end)
+        except TimedOutError:
+            await self.give_up.send(self.keys, [command], 0)  # it goes on in the background
+            raise
         # 0 after a copy without an answer: that copy released it.
         return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
 

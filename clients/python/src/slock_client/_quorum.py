@@ -42,6 +42,7 @@ NODE_TIMEOUT_PART = 20
 # A renewal begins after a third of the ttl. A node may take as long again, so that there is time for another.
 MOST_OF_TTL = 3
 
+_EXTENSIONS = ("SLOCK.EXTEND", "SLOCK.MEXTEND")
 _NOT_FOR_QUORUM = ("waiting", "min_replicas", "replica_timeout")
 
 
@@ -186,8 +187,11 @@ class NodeHold(Held):
     async def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
         self.ended = True
-        if self.lease.in_doubt or self.lease.fence is not None:
+        if self.lease.in_doubt:
             commands = the_end(self.keys, self.token, given=self.given, fence=self.lease.fence)
+            await self.give_up.send(self.keys, commands, CALLER_WAITS)
+        elif self.lease.fence is not None:
+            commands = [_commands.release(self.keys, self.lease.mode, self.token, self.lease.fence)]
             await self.give_up.send(self.keys, commands, CALLER_WAITS)
 
     async def _ask(self, command: Command, take: Callable[[Answer], None], end: float) -> int:
@@ -207,29 +211,30 @@ class NodeHold(Held):
                 or self.ended
             ):
                 break
-            self.lease.in_doubt = self.lease.in_doubt or may_be_executed(answer)
+            self._note_doubt(command, answer)
+        if isinstance(answer, BaseException):
+            self._note_doubt(command, answer)
         take(answer)
+        if self.ended and command[0] not in _EXTENSIONS:  # nobody waits for it any more
+            self.shared.io.start(self.give_up_or_release, "giving up", limited=True)
         if isinstance(answer, BaseException):
             raise answer
         return int(answer)
 
+    def _note_doubt(self, command: Command, error: BaseException) -> None:
+        """A command that may give the hold had no answer."""
+        if command[0] not in _EXTENSIONS and (may_be_executed(error) or not isinstance(error, Exception)):
+            self.lease.in_doubt = True
+
     def granted(self, sent: float, ttl: int, answer: Answer) -> None:
         self.is_asked = False
         if isinstance(answer, BaseException):
-            self.lease.in_doubt = self.lease.in_doubt or may_be_executed(answer)
             self._failed(answer)
         elif answer:
             self.lease.granted(answer, self.wanted.mode, sent, ttl)
-            if self.ended:  # nobody waits for it any more
-                commands = [_commands.release(self.keys, self.wanted.mode, self.token, answer)]
-                self.shared.io.start(lambda: self._send(commands), "release", limited=True)
-            else:
-                self._confirmed(sent)
+            self._confirmed(sent)
             return
         self._is_not_there(now())
-
-    async def _send(self, commands: Sequence[Command]) -> None:
-        await self.give_up.send(self.keys, commands, 0)
 
     def _extended(self, fence: int, sent: float, ttl: int, answer: object) -> None:
         self.renew_at = now() + self.ttl_seconds * TRY_AGAIN_AFTER
