@@ -204,7 +204,7 @@ class Acquisition:
 
     def timed_out(self, text: str) -> TimedOutError:
         """The error of a call that is over. Its cause is the error of the last attempt."""
-        return timed_out(self.names, text, self.problem)
+        return timed_out(self.names, text, self.problem, answered=self._contact is not None)
 
     def end(self) -> None:
         """Messages that come later are ignored."""

@@ -208,7 +208,9 @@ class HoldRules:
             self.reason_lost = reason
         self.stop_renewing()
         cause = self.problem
-        log.warning("%s: %s", self.label, LostError(self.names, reason, cause))
+        # A hold that nobody renews ends by its ttl as a rule.
+        level = logging.WARNING if self.wanted.options.renew else logging.DEBUG
+        log.log(level, "%s", LostError(self.names, reason, cause))
         self.hooks.tell("lost", self.label, reason)
         self._tell_held()
         if self._ended_event is not None:

@@ -70,6 +70,10 @@ class Lease:
         """The deadline is at least that of a command sent at `sent`: nothing lowers a deadline."""
         self.valid_until = max(self.valid_until, self.drift.valid_until(sent, ttl_ms))
 
+    def shortened(self, sent: float, ttl_ms: int) -> None:
+        """A command that may lower the deadline is sent. Whether it is answered or not, the least counts."""
+        self.valid_until = min(self.valid_until, self.drift.valid_until(sent, ttl_ms))
+
     def extended(self, fence: int, sent: float, ttl_ms: int, answer: int) -> Told:
         """The answer to an extension of the hold with this fence."""
         if fence != self.fence or not self.is_held:

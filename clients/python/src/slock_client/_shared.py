@@ -9,7 +9,15 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from slock_client import _commands
-from slock_client._answers import Answer, code_of, error_of, is_temporary, may_be_executed, problem_in
+from slock_client._answers import (
+    Answer,
+    code_of,
+    error_of,
+    is_lost_connection,
+    is_temporary,
+    may_be_executed,
+    problem_in,
+)
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
@@ -34,11 +42,12 @@ def retry_pauses() -> Iterator[float]:
         pause = min(pause * 2, _MOST_PAUSE)
 
 
-def timed_out(names: str, text: str, cause: BaseException | None) -> TimedOutError:
+def timed_out(names: str, text: str, cause: BaseException | None, *, answered: bool = True) -> TimedOutError:
     """The error of a call about the keys `names` whose limit is over."""
     told = f" ({str(cause) or type(cause).__name__})" if cause is not None else ""
     error = TimedOutError(f"{names}: {text}{told}")
     error.__cause__ = cause
+    error.answered = answered
     return error
 
 
@@ -141,7 +150,8 @@ class Shared:
             if not is_temporary(problem):
                 raise error_of(problem, names)
             if now() + pause >= end:
-                raise timed_out(names, "the server did not answer within the time", problem)
+                text = "the server did not answer within the time"
+                raise timed_out(names, text, problem, answered=not is_lost_connection(problem))
             await self.io.sleep(pause)
         raise AssertionError("unreachable")
 

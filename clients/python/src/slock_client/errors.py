@@ -27,6 +27,9 @@ class SlockError(Exception):
 class TimedOutError(SlockError, TimeoutError):
     """The call did not succeed within its limit. Where there was an error, it is the cause (`__cause__`)."""
 
+    answered = True
+    """Whether the server has answered at all: then another has the lock, else the server is out of reach."""
+
 
 class LostError(SlockError):
     """The hold ended and nobody released it through this library: stop the work."""
@@ -45,7 +48,7 @@ class LostError(SlockError):
 _REASONS = {
     "gone": "gone: the server says that the token does not hold it any more. It was deleted, or released "
     "from elsewhere, or its ttl ended before a renewal arrived",
-    "expired": "expired: no renewal was answered before the ttl ended",
+    "expired": "expired: its ttl ended and no renewal was answered before",
     "lease ended": "lease ended: `longest_lease` is over",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -400,9 +401,16 @@ class Quorum(Requesting):
 class _Cluster:
     """What is needed of a client of a cluster."""
 
-    def __init__(self, client: redis.asyncio.RedisCluster) -> None:
-        self._client = client
+    def __init__(self, client: Callable[[], redis.asyncio.RedisCluster | None]) -> None:
+        self._get_client = client
         self._recipe: Recipe | None = None
+
+    @property
+    def _client(self) -> redis.asyncio.RedisCluster:
+        client = self._get_client()
+        if client is None:
+            raise redis.ConnectionError("the client of the cluster is gone")
+        return client
 
     def recipe(self) -> Recipe:
         if self._recipe is None:
@@ -420,10 +428,10 @@ class _Cluster:
         return str(host), int(port)
 
 
-def servers_of(client: object) -> Servers:
-    """The servers behind a client of redis-py."""
+def servers_of(client: Any, *, weak: bool = False) -> Servers:
+    """The servers behind a client of redis-py. `weak`: the client may be collected nevertheless."""
     if isinstance(client, redis.asyncio.RedisCluster):
-        return ClusterServers(IO, _Cluster(client))
+        return ClusterServers(IO, _Cluster(weakref.ref(client) if weak else lambda: client))
     if not isinstance(client, redis.asyncio.Redis):
         raise TypeError(f"Locks needs a client of redis.asyncio, not {type(client).__name__}")
     found = recipe_of(client.connection_pool, redis.asyncio.Connection, redis.asyncio.SSLConnection)
