@@ -98,6 +98,7 @@ class HoldRules:
         """Whether the program released it or handed it over."""
         self.problem: BaseException | None = None
         """The error of the last renewal."""
+        self._warned = False
         self._new_event = io_event
         self._granted_at = now()
         lease = wanted.options.longest_lease
@@ -170,7 +171,8 @@ class HoldRules:
 
     def lost_error(self) -> LostError:
         assert self.reason_lost is not None
-        return LostError(self.names, self.reason_lost, self.problem if self.reason_lost == EXPIRED else None)
+        cause = self.problem if self.reason_lost == EXPIRED else None
+        return LostError(self.label, self.names, self.reason_lost, cause)
 
     async def wait_lost(self, end: float | None) -> bool:
         """Waits until it is lost, or until `end`: whether it is lost. For ever when it is released and there is no end."""
@@ -210,7 +212,7 @@ class HoldRules:
         cause = self.problem
         # A hold that nobody renews ends by its ttl as a rule.
         level = logging.WARNING if self.wanted.options.renew else logging.DEBUG
-        log.log(level, "%s", LostError(self.names, reason, cause))
+        log.log(level, "%s", LostError(self.label, self.names, reason, cause))
         self.hooks.tell("lost", self.label, reason)
         self._tell_held()
         if self._ended_event is not None:
@@ -239,13 +241,12 @@ class HoldRules:
         self.hooks.tell("lost", self.label, GONE)
 
     def renewal_failed(self, error: BaseException) -> None:
+        """It is tried again. Of a renewal that the server refuses an operator must know: once for each hold."""
         self.problem = error
-        log.log(
-            logging.DEBUG if is_temporary(error) else logging.WARNING,
-            "%s: a renewal failed: %s",
-            self.label,
-            error,
-        )
+        refused = not is_temporary(error) and not self._warned
+        self._warned = self._warned or refused
+        level = logging.WARNING if refused else logging.DEBUG
+        log.log(level, "%s: a renewal failed: %s", self.label, error)
         self.hooks.tell("renewal_failed", self.label, error)
 
     def release_failed(self, error: BaseException) -> None:

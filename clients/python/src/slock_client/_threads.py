@@ -67,14 +67,14 @@ class Workers:
 
     def after_fork(self) -> None:
         self._changing = threading.RLock()
-        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[], None], str]] = queue.SimpleQueue()
         self._queued = self._idle = self._threads = 0
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Does `work` in another thread. When there are too many, it queues."""
+    def do(self, work: Callable[[], None], name: str = "worker") -> None:
+        """Does `work` in another thread, which has this name meanwhile. When there are too many, it queues."""
         with self._changing:
             self._queued += 1
-            self._work.put(work)
+            self._work.put((work, name))
             if self._queued > self._idle and (self._most is None or self._threads < self._most):
                 self._threads += 1
                 threading.Thread(target=self._run, name="slock worker", daemon=True).start()
@@ -84,7 +84,7 @@ class Workers:
             with self._changing:
                 self._idle += 1
             try:
-                work = self._work.get(timeout=WORKER_LINGERS)
+                work, name = self._work.get(timeout=WORKER_LINGERS)
             except queue.Empty:
                 with self._changing:
                     self._idle -= 1
@@ -95,10 +95,12 @@ class Workers:
             with self._changing:
                 self._idle -= 1
                 self._queued -= 1
+            threading.current_thread().name = f"slock {name}"
             try:
                 work()
             except BaseException:
                 log.exception("slock_client goes on after an error")
+            threading.current_thread().name = "slock worker"
             del work
 
 
@@ -119,7 +121,7 @@ class Threads:
         return ThreadLink(recipe, self.call_until)
 
     def start(self, work: Work[None], name: str, *, limited: bool = False) -> None:
-        (self._limited if limited else self._workers).do(lambda: finish(work()))
+        (self._limited if limited else self._workers).do(lambda: finish(work()), name)
 
     def each(self, works: Sequence[Work[T]]) -> AsyncIterator[tuple[int, T | BaseException]]:
         ended: queue.SimpleQueue[tuple[int, T | BaseException]] = queue.SimpleQueue()

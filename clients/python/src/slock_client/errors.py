@@ -34,12 +34,13 @@ class TimedOutError(SlockError, TimeoutError):
 class LostError(SlockError):
     """The hold ended and nobody released it through this library: stop the work."""
 
-    def __init__(self, names: str, reason: str, cause: BaseException | None = None) -> None:
+    def __init__(self, label: str, names: str, reason: str, cause: BaseException | None = None) -> None:
         """`names` are the keys; `cause` is the error of the last renewal."""
         explained = _REASONS.get(reason, reason)
         told = f" ({cause})" if cause is not None and str(cause) else ""
         super().__init__(f"the hold of {names} is lost: {explained}{told}")
         self.__cause__ = cause
+        self.label = label
         self.names = names
         self.reason = reason
         """`gone`, `expired` or `lease ended`."""
