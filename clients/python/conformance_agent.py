@@ -600,9 +600,11 @@ class Agent:
                 api, subject = self.holds[fields["hold"]]
             if api == "asyncio":
                 work = getattr(self._asyncio, op)
-                self._running[number] = asyncio.get_running_loop().create_task(
+                task = asyncio.get_running_loop().create_task(
                     self._in_task(number, work, subject, fields), name=OPERATION
                 )
+                self._running[number] = task
+                task.add_done_callback(lambda _: self._answer_if_it_never_began(number))
             else:
                 work = getattr(self._synchronous, op)
                 thread = threading.Thread(
@@ -651,6 +653,11 @@ class Agent:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(target.ident), ctypes.py_object(Cancelled)
                 )
+
+    def _answer_if_it_never_began(self, number: int) -> None:
+        """A task that is cancelled before its first step does nothing at all."""
+        if self._running.pop(number, None) is not None:
+            self._answer(number, **error_of(asyncio.CancelledError()))
 
     async def _in_task(self, number: int, work: Any, subject: Any, fields: dict[str, Any]) -> None:
         try:

@@ -178,10 +178,10 @@ def test_a_free_asyncio_lock_in_a_slot_that_is_being_moved(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_while_another_thread_changes_the_watchdogs(server: Server) -> None:
     client = redis.Redis(port=server.port)
-    with drop_in._watchdogs_change, drop_in._pools_change:
+    with drop_in._locks._changing:
         child = os.fork()
         if child == 0:
-            asks = threading.Thread(target=lambda: drop_in._watchdog_of(client), daemon=True)
+            asks = threading.Thread(target=lambda: drop_in._locks.of(client), daemon=True)
             asks.start()
             asks.join(10)
             os._exit(1 if asks.is_alive() else 0)

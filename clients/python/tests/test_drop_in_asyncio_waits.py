@@ -11,8 +11,8 @@ import pytest
 import redis
 import redis.asyncio
 
-import slock_client.drop_in
 import slock_client.asyncio.drop_in
+import slock_client.drop_in
 from harness import Cluster, MakeServer, Server, key_slot
 from test_drop_in_asyncio import with_client
 from test_drop_in_waits import extensions

@@ -17,8 +17,8 @@ import redis
 import redis.asyncio
 from redis.exceptions import LockError, LockNotOwnedError
 
-import slock_client.drop_in
 import slock_client.asyncio.drop_in
+import slock_client.drop_in
 from harness import MakeServer, Server, wait_until
 from test_drop_in_asyncio import with_client
 from test_drop_in_waits import SOURCE, die_with_parent, extensions

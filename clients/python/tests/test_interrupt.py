@@ -122,7 +122,7 @@ def test_ctrl_c_while_it_works(
 
 
 FORK = """
-import os, redis, slock, sys, time
+import os, redis, slock_client, sys, time
 from datetime import timedelta
 port = int(sys.argv[1])
 locks = slock_client.Locks(redis.Redis(port=port), ttl=timedelta(milliseconds=300))
@@ -144,5 +144,5 @@ def test_a_forked_process_has_connections_and_renewals_of_its_own(
 ) -> None:
     program = Program(FORK, server.port)
     programs.append(program)
-    said, _ = program.process.communicate()
+    said, _ = program.process.communicate(timeout=60)
     assert said == "0 True\n"

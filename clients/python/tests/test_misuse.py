@@ -12,8 +12,8 @@ import redis
 import redis.asyncio
 
 import slock_client
-import slock_client.drop_in
 import slock_client.asyncio
+import slock_client.drop_in
 from harness import MakeServer, Server, wait_until
 
 MS = timedelta(milliseconds=1)

@@ -105,7 +105,9 @@ def test_a_silent_server_does_not_make_an_asyncio_wait_longer(
             await locks.write("job", wait=SECOND).acquire()
         assert isinstance(caught.value.__cause__, redis.exceptions.TimeoutError)
         server.resume()
-        while not (answered(server) and is_free(server)):
+        end = time.monotonic() + 30
+        while not (is_free(server) and (answered(server) or not connected)):
+            assert time.monotonic() < end, "waited 30 s in vain for the request to be withdrawn"
             await asyncio.sleep(0.01)
 
     run_asyncio(server.port, work, waiting=waiting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -24,7 +24,6 @@ import slock_client
 import slock_client.asyncio
 from harness import MakeServer, Server, wait_until
 from harness.settings import free_port, server_binary
-from slock._nodes import Question, _Line
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -59,21 +58,22 @@ def test_ctrl_c_after_the_grant_releases_everywhere(make_server: MakeServer) -> 
         for server in servers:
             wait_until(lambda server=server: is_free(server))
         assert hook.outcomes == ["granted", "cancelled"]
-        assert not len(quorum._watchdog._schedule)
+        assert not len(quorum._rules.watchdog._schedule)
 
 
 def test_ctrl_c_before_the_acquisition_has_ended_releases_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quorum = slock_client.Quorum([redis.Redis(port=server.port)], ttl=MINUTE)
-    end = quorum._acquisitions.end
+    shared = quorum._rules._first.shared
+    end = shared.end
 
     def interrupted(one: object) -> None:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
         end(one)
 
-    monkeypatch.setattr(quorum._acquisitions, "end", interrupted)
+    monkeypatch.setattr(shared, "end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quorum.write("job").acquire()
     wait_until(lambda: is_free(server))
@@ -88,13 +88,14 @@ def test_ctrl_c_twice_while_the_server_is_silent(
     server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
     locks = slock_client.Locks(redis.Redis(port=server.port), ttl=MINUTE)
     withdraws = threading.Event()
-    withdraw = locks._giving_up.withdraw
+    give_up = locks._rules.member.give_up
+    send = give_up.send
 
-    def noted(*arguments: object, **options: object) -> None:
+    async def noted(*arguments: Any) -> Any:
         withdraws.set()
-        withdraw(*arguments, **options)
+        return await send(*arguments)
 
-    monkeypatch.setattr(locks._giving_up, "withdraw", noted)
+    monkeypatch.setattr(give_up, "send", noted)
 
     def interrupt() -> None:
         wait_until(lambda: server.client().execute_command("SLOCK.QUEUES"))
@@ -174,18 +175,6 @@ def test_many_holds_at_a_distant_server_are_renewed(server: Server) -> None:
         wait_until(all_renewed, 30)
         distance.seconds = 0.0
     distance.close()
-
-
-def test_text_that_cannot_be_encoded_spoils_no_other_question(server: Server) -> None:
-    """Questions of other threads are in the same pipeline."""
-    answers: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
-    with slock_client.Quorum([redis.Redis(port=server.port)]) as quorum:
-        line = _Line("node", quorum._nodes._nodes[0]._recipe)
-        end = time.monotonic() + 30
-        line.ask([Question(("ECHO", text), end, answers, lambda: True) for text in ("1", "\ud800", "2")])
-        line.close()
-    found = [answers.get(timeout=30)[1] for _ in range(3)]
-    assert [found[0], found[2]] == [b"1", b"2"] and isinstance(found[1], UnicodeError)
 
 
 # --- Sentinels that all say the same name

@@ -37,7 +37,7 @@ async def wait(
 
     async def look() -> float:
         nonlocal pause
-        ping_end = min(max(outage_end(), now() + LEAST_PING), now() + MOST_PING)
+        ping_end = min(end, max(outage_end(), now() + LEAST_PING), now() + MOST_PING)
         try:
             await ask(servers, key, ("PING",), end=ping_end)
         except Exception as error:

@@ -98,28 +98,33 @@ class LocksRules:
 
     async def acquire(self, wanted: Wanted, *, once: bool) -> ServerHold | None:
         """The hold; None when it was refused and asks once. An error leaves nothing behind."""
-        attempt = _Attempt(self.member, wanted, once=once)
-        began, hold, problem = now(), None, None
+        attempt, began = _Attempt(self.member, wanted, once=once), now()
+        hold: ServerHold | None = None
+
+        def ended(problem: BaseException | None) -> None:
+            attempt.acquisition.end()
+            self.shared.end(attempt)
+            duration = timedelta(seconds=now() - began)
+            outcome = outcome_of(hold is not None, problem)
+            self.shared.hooks.tell("waited", wanted.label, duration, outcome)
+
         try:
             self.shared.begin(attempt)
             hold = await attempt.hold()
             if hold is None and not once:
                 raise attempt.acquisition.timed_out("the lock is not free")
+            ended(None)
             return hold
         except BaseException as error:
-            problem = error
-            # Ctrl-C can come after the grant too. Nobody would have the hold then.
-            if hold is not None:
-                hold.end()
-                hold = None
-            await attempt.give_up(error)
+            try:
+                # Ctrl-C can come after the grant too, also in the hook. Nobody would have the hold then.
+                if hold is not None:
+                    hold.end()
+                    hold = None
+                await attempt.give_up(error)
+            finally:
+                ended(error)  # Ctrl-C can come once more; `close` waits until this has ended
             raise
-        finally:
-            # Ctrl-C can come once more. `close` waits until this has ended.
-            attempt.acquisition.end()
-            self.shared.end(attempt)
-            duration = timedelta(seconds=now() - began)
-            self.shared.hooks.tell("waited", wanted.label, duration, outcome_of(hold is not None, problem))
 
     async def adopt(self, wanted: Wanted) -> ServerHold:
         """The hold that another process took with the token of `wanted`."""

@@ -421,39 +421,43 @@ class QuorumRules:
         wait = wanted.options.wait
         end = math.inf if wait is None else began + wait.total_seconds()
         pauses = iter(()) if once or wait == timedelta(0) else self._poll.pauses()
-        under_way, problem = object(), None
+        under_way = object()
         nodes: list[NodeHold] = []
         hold: QuorumHold | None = None
-        try:
-            shared.begin(under_way)
-            while True:
-                nodes = self._node_holds(wanted, wanted.new_token())
-                tally, hold = await self._attempt(wanted, nodes)
-                if hold is not None:
-                    return hold
-                pause = next(pauses, None)
-                if pause is None or now() + pause >= end:
-                    break
-                await shared.pause(pause)
-            error = self.missed(f"the lock {wanted.names}", tally, "granted", "refused")
-            if tally.errors and not tally.is_refused:
-                raise error
-            if not once:
-                raise TimedOutError(f"{wanted.names}: the lock is not free") from error
-            return None
-        except BaseException as error:
-            problem = error
-            # Ctrl-C can come after the grant too. Nobody would have the hold then.
-            if hold is not None:
-                hold.end()
-                hold = None
-            if not isinstance(error, Exception):
-                await self.give_up(nodes)
-            raise
-        finally:
+
+        def ended(problem: BaseException | None) -> None:
             shared.end(under_way)
             duration = timedelta(seconds=now() - began)
             self.hooks.tell("waited", wanted.label, duration, outcome_of(hold is not None, problem))
+
+        try:
+            shared.begin(under_way)
+            while hold is None:
+                nodes = self._node_holds(wanted, wanted.new_token())
+                tally, hold = await self._attempt(wanted, nodes)
+                pause = None if hold is not None else next(pauses, None)
+                if pause is None or now() + pause >= end:
+                    break
+                await shared.pause(pause)
+            if hold is None:
+                error = self.missed(f"the lock {wanted.names}", tally, "granted", "refused")
+                if tally.errors and not tally.is_refused:
+                    raise error
+                if not once:
+                    raise TimedOutError(f"{wanted.names}: the lock is not free") from error
+            ended(None)
+            return hold
+        except BaseException as error:
+            try:
+                # Ctrl-C can come after the grant too, also in the hook. Nobody would have the hold then.
+                if hold is not None:
+                    hold.end()
+                    hold = None
+                if not isinstance(error, Exception):
+                    await self.give_up(nodes)
+            finally:
+                ended(error)  # Ctrl-C can come once more; `close` waits until this has ended
+            raise
 
     async def adopt(self, wanted: Wanted) -> QuorumHold:
         """The hold that another process took with the token of `wanted`, where a majority has it."""
