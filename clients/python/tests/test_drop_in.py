@@ -1,4 +1,4 @@
-"""`slock_client.drop_in.Lock` does what `redis.lock.Lock` does: the cases of redis-py's own tests, through `lock_class`.
+"""The drop-in does what `redis.lock.Lock` does: the cases of redis-py's own tests, through `lock_class`.
 
 What is not here, and why, is in DROP_IN.md.
 """
@@ -13,6 +13,7 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
+import slock_client.asyncio.drop_in
 import slock_client.drop_in
 from harness import Server, wait_until
 

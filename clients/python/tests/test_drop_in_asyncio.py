@@ -1,4 +1,4 @@
-"""`slock_client.asyncio.drop_in.Lock` does what `redis.asyncio.lock.Lock` does: the cases of redis-py's own tests.
+"""The drop-in does what `redis.asyncio.lock.Lock` does: the cases of redis-py's own tests.
 
 What is not here, and why, is in DROP_IN.md.
 """

@@ -1,4 +1,4 @@
-"""`slock_client.asyncio.drop_in.Lock` where it is better: the server's queue, cancellation, lost connections."""
+"""The drop-in of asyncio where it is better: the server's queue, cancellation, lost connections."""
 
 from __future__ import annotations
 

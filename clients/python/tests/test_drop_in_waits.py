@@ -1,4 +1,4 @@
-"""`slock_client.drop_in.Lock` where it is better: the server's queue, interrupts, lost connections, a cluster."""
+"""The drop-in where it is better: the server's queue, interrupts, lost connections, a cluster."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 import redis
 from redis.exceptions import LockError
 
+import slock_client.asyncio.drop_in
 import slock_client.drop_in
 from harness import Cluster, MakeServer, Server, key_slot, wait_until
 

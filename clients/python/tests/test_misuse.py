@@ -13,6 +13,7 @@ import redis.asyncio
 
 import slock_client
 import slock_client.asyncio
+import slock_client.asyncio.drop_in
 import slock_client.drop_in
 from harness import MakeServer, Server, wait_until
 

@@ -43,7 +43,9 @@ def test_the_schedule_tells_what_is_due_and_what_is_over() -> None:
     schedule.answered(early)
     assert schedule.next_time() == 2.5
     assert schedule.take(2.5) == ([], [early])
-    assert {id(hold) for hold in schedule.take(10.0)[0]} == {id(early), id(late)}, "also while the renewal is under way"
+    assert {id(hold) for hold in schedule.take(10.0)[0]} == {id(early), id(late)}, (
+        "also while the renewal is under way"
+    )
 
 
 def test_the_schedule_forgets_what_is_removed_or_has_ended() -> None:

@@ -381,9 +381,14 @@ class ServerHold(HoldRules):
         while True:
             fence = self.fence
             command = _commands.extend(self.wanted.keys, self.token, wanted_ms, fence)
-            answered = await self.shared.insist(
-                self.names, self.key, command, end=min(end, max(now(), self.valid_until))
-            )
+            try:
+                answered = await self.shared.insist(
+                    self.names, self.key, command, end=min(end, max(now(), self.valid_until))
+                )
+            except TimedOutError as error:
+                self.problem = error.__cause__
+                self.check()  # it may have ended meanwhile
+                raise
             self.check()
             if self._take(fence, wanted_ms, answered.sent, answered.answers[0]) is not Told.NOTHING:
                 break
