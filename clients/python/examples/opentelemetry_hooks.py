@@ -55,9 +55,9 @@ def hooks() -> slock_client.Hooks:
 
 
 def main(port: int) -> None:
-    with slock_client.Locks(redis.Redis(port=port), hooks=hooks()) as locks:
-        with locks.write("example:report", label="report"):
-            pass
+    locks = slock_client.Locks(redis.Redis(port=port), hooks=hooks())
+    with locks, locks.write("example:report", label="report"):
+        pass
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ def test_an_extension_that_the_server_refuses_changes_nothing(client: redis.Redi
 # --- Ctrl-C
 
 WAIT_FOR_LOCK = """
-import redis, signal, slock, sys
+import redis, signal, slock_client.drop_in, sys
 
 def interrupt(*_):
     if busy:

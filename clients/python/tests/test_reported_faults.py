@@ -145,9 +145,9 @@ def test_what_cannot_be_released_is_not_taken(server: Server, client: redis.Redi
     client.execute_command("ACL", "SETUSER", "half", "on", "nopass", "~*", "&*", "+@all", "-slock.unlock")
     one = ("+@connection", "+slock.lock", "+slock.unlock", "+slock.extend", "+slock.cancel")
     client.execute_command("ACL", "SETUSER", "one", "on", "nopass", "~*", "resetchannels", *one)
-    with slock_client.Locks(redis.Redis(port=server.port, username="half", password="x")) as locks:
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            locks.write("job").acquire()
+    half = redis.Redis(port=server.port, username="half", password="x")
+    with slock_client.Locks(half) as locks, pytest.raises(redis.exceptions.NoPermissionError):
+        locks.write("job").acquire()
     assert not client.exists("job")
     with slock_client.Locks(redis.Redis(port=server.port, username="one", password="x")) as locks:
         assert locks.write("job").acquire().release()

@@ -81,7 +81,10 @@ class Subscription(Protocol):
     name: bytes
 
     def note(self, tag: bytes, inbox: Inbox) -> None:
-        """From now on messages with the tag go there. Before the request is sent: they may come before its reply."""
+        """From now on messages with the tag go there.
+
+        Before the request is sent: they may come before its reply.
+        """
 
     def forget(self, tag: bytes) -> None: ...
 
@@ -108,7 +111,9 @@ class Ways:
     """How the acquisitions of one `Locks` wait."""
 
     def __init__(self, strategy: Strategy | None, listening: Listening | None) -> None:
-        """By a strategy of polling; or by NOTIFY, with `listening`; or else each on a connection of its own."""
+        """By a strategy of polling; or by NOTIFY, with `listening`; or else each on a connection of its
+        own.
+        """
         self.strategy = strategy
         self.listening = listening
 
@@ -133,7 +138,10 @@ class Acquisition:
         once: bool,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wait`: at most so many seconds. `once`: a refusal ends it. `wanted`: whose permission is to be checked."""
+        """`wait`: at most so many seconds. `once`: a refusal ends it.
+
+        `wanted`: whose permission is to be checked.
+        """
         self.keys = keys
         self.names = names_of(keys)
         self.unanswered = False

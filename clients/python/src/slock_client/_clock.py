@@ -1,4 +1,7 @@
-"""The clock on which the library counts. It goes on while the machine sleeps, where the system has such a clock."""
+"""The clock on which the library counts.
+
+It goes on while the machine sleeps, where the system has such a clock.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The end of an acquisition in doubt, or that is given up: what leaves nothing of it on the server.
 
-A command without an answer may be carried out late. So the server is told to refuse the token from now on, and
-to release whatever it holds: in one pipeline, repeated whole until it is answered.
+A command without an answer may be carried out late. So the server is told to refuse the token from now on,
+and to release whatever it holds: in one pipeline, repeated whole until it is answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ CLOSE_WAITS = 2.0
 
 
 def the_end(keys: Sequence[Key], token: Token, *, given: bool, fence: int | None = None) -> list[Command]:
-    """What ends an acquisition. A token that the program gave is not refused and keeps what others adopted."""
+    """What ends an acquisition.
+
+    A token that the program gave is not refused and keeps what others adopted.
+    """
     if not given:
         return [*_commands.cancel(keys, token, refuse=True), *_commands.release_in_any_mode(keys, token)]
     commands = _commands.cancel(keys, token, refuse=False)

@@ -57,7 +57,10 @@ class Held:
         self.ttl_ms = wanted.options.ttl_ms
 
     async def release(self, names: str, end: float) -> bool:
-        """Releases it: whether it was still there. `TimedOutError` at `end`: then it goes on in the background."""
+        """Releases it: whether it was still there.
+
+        `TimedOutError` at `end`: then it goes on in the background.
+        """
         lease = self.lease
         if (lease.in_doubt and not self.given) or lease.changing:
             answers = await self.give_up.send(
@@ -175,7 +178,10 @@ class HoldRules:
         return LostError(self.label, self.names, self.reason_lost, cause)
 
     async def wait_lost(self, end: float | None) -> bool:
-        """Waits until it is lost, or until `end`: whether it is lost. For ever when it is released and there is no end."""
+        """Waits until it is lost, or until `end`: whether it is lost.
+
+        For ever when it is released and there is no end.
+        """
         if self._ended_event is None:
             self._ended_event = self._new_event()
         while not self.lost:
@@ -241,7 +247,10 @@ class HoldRules:
         self.hooks.tell("lost", self.label, GONE)
 
     def renewal_failed(self, error: BaseException) -> None:
-        """It is tried again. Of a renewal that the server refuses an operator must know: once for each hold."""
+        """It is tried again.
+
+        Of a renewal that the server refuses an operator must know: once for each hold.
+        """
         self.problem = error
         refused = not is_temporary(error) and not self._warned
         self._warned = self._warned or refused
@@ -258,7 +267,10 @@ class HoldRules:
         self.end()
 
     async def finish_block(self) -> None:
-        """Releases at the end of a block. The work was done under the hold: a release that fails is no error of it."""
+        """Releases at the end of a block.
+
+        The work was done under the hold: a release that fails is no error of it.
+        """
         with contextlib.suppress(Exception):  # which has been logged and told to the hook
             await self.release()
 

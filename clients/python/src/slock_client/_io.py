@@ -89,7 +89,10 @@ class Io(Protocol):
     def link(self, recipe: Recipe) -> Link: ...
 
     def start(self, work: Work[None], name: str, *, limited: bool = False) -> None:
-        """Begins `work` in a thread or task of the library. `limited`: with others of its kind it may queue."""
+        """Begins `work` in a thread or task of the library.
+
+        `limited`: with others of its kind it may queue.
+        """
 
     def each(self, works: Sequence[Work[T]]) -> AsyncIterator[tuple[int, T | BaseException]]:
         """Does all at the same time: the number of each and its result, or its error, as they end.

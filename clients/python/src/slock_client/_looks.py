@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from slock_client._clock import now
 
-# A thread that waits looks up after so long, in seconds, and then after twice as long each time. Ctrl-C in the
-# main thread is seen at once.
+# A thread that waits looks up after so long, in seconds, and then after twice as long each time. In the main
+# thread Ctrl-C is seen at once.
 FIRST_LOOK = 0.05
 MOST_LOOK = 2.0
 

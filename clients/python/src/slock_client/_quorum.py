@@ -133,7 +133,10 @@ class Tally:
 
 
 class NodeHold(Held):
-    """What the token of a quorum's hold has at one node. The watchdog renews it, the hold gets it back when it is gone."""
+    """What the token of a quorum's hold has at one node.
+
+    The watchdog renews it, the hold gets it back when it is gone.
+    """
 
     def __init__(self, name: str, node: LocksRules, wanted: Wanted, token: str, drift: Drift) -> None:
         super().__init__(node.member, wanted, token, drift)
@@ -496,7 +499,10 @@ class QuorumRules:
             await node.close(synchronous=synchronous)
 
     async def tally(self, works: Mapping[str, Any], is_certain: Callable[[Tally], bool]) -> Tally:
-        """What the nodes answer, until the outcome is certain. They are asked at the same time, in any order."""
+        """What the nodes answer, until the outcome is certain.
+
+        They are asked at the same time, in any order.
+        """
         tally = Tally(list(works))
         names = random.sample(list(works), len(works))
         answered = 0
@@ -521,7 +527,9 @@ class QuorumRules:
         return [NodeHold(name, node, wanted, token, self._drift) for name, node in self._nodes.items()]
 
     async def _attempt(self, wanted: Wanted, nodes: Sequence[NodeHold]) -> tuple[Tally, QuorumHold | None]:
-        """A node that is not waited for any more may still grant: then it belongs to the hold, or is released."""
+        """A node that is not waited for any more may still grant: then it belongs to the hold, or is
+        released.
+        """
         sent = now()
         end = sent + self.node_timeout(wanted.options.ttl)
 

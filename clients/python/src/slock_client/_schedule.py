@@ -84,7 +84,9 @@ class Schedule(Generic[H]):
         return self._heap[0][0] if self._heap else None
 
     def take(self, now: float) -> tuple[list[H], list[H]]:
-        """The holds that are over, which are forgotten, and those to be renewed, until `answered` is called."""
+        """The holds that are over, which are forgotten, and those to be renewed, until `answered` is
+        called.
+        """
         over: list[H] = []
         due: list[H] = []
         later: list[H] = []

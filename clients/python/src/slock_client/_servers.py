@@ -1,4 +1,5 @@
-"""How a command reaches the right server: one server, the primary that Sentinels name, or a node of a cluster.
+"""How a command reaches the right server: one server, the primary that Sentinels name, or a node of a
+cluster.
 
 It knows the servers and the errors of connections, and nothing of locks.
 """
@@ -121,7 +122,10 @@ class _LookUp:
         self._changing, self._under_way = threading.RLock(), None
 
     async def until_known(self, io: Io, find: Any, end: float) -> None:
-        """Returns when `find(end)` has succeeded. Its errors are raised, as errors before which nothing was sent."""
+        """Returns when `find(end)` has succeeded.
+
+        Its errors are raised, as errors before which nothing was sent.
+        """
         while self.needed:
             with self._changing:
                 other, mine = self._under_way, None
@@ -230,9 +234,8 @@ class ClusterServers:
     async def _find(self, end: float) -> None:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
         asked = list(self._slots.addresses() | set(await self._client.nodes()))
-        works = [
-            lambda link=self._link(address): link.ask(("CLUSTER", "SLOTS"), end=end) for address in asked
-        ]
+        links = [self._link(address) for address in asked]
+        works = [lambda link=link: link.ask(("CLUSTER", "SLOTS"), end=end) for link in links]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")
         async for number, answers in self._io.each(works):
             reply = answers if isinstance(answers, BaseException) else answers[0]

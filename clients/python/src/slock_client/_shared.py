@@ -1,4 +1,6 @@
-"""What all acquisitions and holds of one `Locks` share: its servers, its limits of time, and whether it is open."""
+"""What all acquisitions and holds of one `Locks` share: its servers, its limits of time, and whether it
+is open.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,8 @@ class Shared:
     async def insist(
         self, names: str, key: Key, *commands: Command, end: float, look: Look | None = None
     ) -> Answered:
-        """The answers. After an error that may pass all commands are sent again, until `end`: then `TimedOutError`.
+        """The answers. After an error that may pass all commands are sent again, until `end`: then
+        `TimedOutError`.
 
         With `look` they may block a connection: see `Link.wait`.
         """
@@ -158,7 +161,8 @@ class Shared:
     async def check_permission(self, wanted: Wanted, end: float) -> bool:
         """What cannot be released must not be taken: asked once for each kind of request, on its keys.
 
-        False when it was not asked again. The commands name a token made for this and a fence that no hold has. `NOPERM` is raised.
+        False when it was not asked again. The commands name a token made for this and a fence that no hold
+        has. `NOPERM` is raised.
         """
         kind = wanted.mode if len(wanted.keys) == 1 else "several keys"
         if kind in self._permitted:

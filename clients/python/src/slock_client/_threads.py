@@ -71,7 +71,10 @@ class Workers:
         self._queued = self._idle = self._threads = 0
 
     def do(self, work: Callable[[], None], name: str = "worker") -> None:
-        """Does `work` in another thread, which has this name meanwhile. When there are too many, it queues."""
+        """Does `work` in another thread, which has this name meanwhile.
+
+        When there are too many, it queues.
+        """
         with self._changing:
             self._queued += 1
             self._work.put((work, name))
@@ -137,7 +140,10 @@ class Threads:
         return _Ended(ended, len(works))
 
     def call_until(self, work: Callable[[], T], undo: Callable[[T], object], end: float) -> T:
-        """The result of `work`, which another thread does. `TimeoutError` at `end`: then `undo` gets the result."""
+        """The result of `work`, which another thread does.
+
+        `TimeoutError` at `end`: then `undo` gets the result.
+        """
         done, abandoned = ThreadEvent(), False
         results: list[T] = []
         errors: list[BaseException] = []
@@ -166,7 +172,10 @@ class Threads:
 
 
 class _Ended(Generic[T]):
-    """What has ended, as it ends. Not a generator: a loop of asyncio in this thread would take it for its own."""
+    """What has ended, as it ends.
+
+    Not a generator: a loop of asyncio in this thread would take it for its own.
+    """
 
     def __init__(self, ended: queue.SimpleQueue[tuple[int, T | BaseException]], count: int) -> None:
         self._ended, self._left = ended, count

@@ -46,7 +46,8 @@ _locks = _LocksOfClients()
 
 
 class Lock(DropIn, redis.lock.Lock):
-    """A lock of the SLOCK module with the interface of redis-py's, for `lock_class=slock_client.drop_in.Lock`.
+    """A lock of the SLOCK module with the interface of redis-py's, for
+    `lock_class=slock_client.drop_in.Lock`.
 
     It holds the lock for writing. Times are numbers of seconds, as in redis-py.
     """
@@ -68,9 +69,12 @@ class Lock(DropIn, redis.lock.Lock):
         """Makes a lock named `name` on the server of the client `redis`. Nothing is sent.
 
         `timeout` is how long the lock lives without being extended. Without one it is renewed until it is
-        released, or its owner ends. `sleep` is not used: the server wakes the one whose turn it is. `blocking` and
-        `blocking_timeout` are the defaults of `acquire`. `thread_local`: each thread sees only the lock that it
-        acquired itself. `raise_on_release_error`: whether it is an error that the lock is no longer owned when a
+        released, or its owner ends. `sleep` is not used: the server wakes the one whose turn it is.
+        `blocking` and
+        `blocking_timeout` are the defaults of `acquire`. `thread_local`: each thread sees only the lock
+        that it
+        acquired itself. `raise_on_release_error`: whether it is an error that the lock is no longer owned
+        when a
         `with` block ends. Otherwise it is logged.
         """
         super().__init__(

@@ -32,7 +32,10 @@ class Hooks:
     """`lost(label, reason)` when a hold is lost: `gone`, `expired` or `lease ended`."""
 
     renewal_failed: Callable[[str, BaseException], object] | None = None
-    """`renewal_failed(label, error)` for each renewal without an answer, or with an error. It is tried again."""
+    """`renewal_failed(label, error)` for each renewal without an answer, or with an error.
+
+    It is tried again.
+    """
 
     release_failed: Callable[[str, BaseException], object] | None = None
     """`release_failed(label, error)` when a release had no answer. The lock ends by its ttl."""

@@ -61,7 +61,9 @@ class Connection:
     """
 
     def __init__(self, recipe: Recipe, *, limited: bool = True) -> None:
-        """`limited`: whether an answer that does not come within the time of the recipe ends the connection."""
+        """`limited`: whether an answer that does not come within the time of the recipe ends the
+        connection.
+        """
         self._recipe = recipe
         self._limited = limited
         self._connection: Any = None
@@ -74,7 +76,10 @@ class Connection:
         self._loop_ends = False
 
     async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
-        """The answers, errors of the server among them. A lost connection is raised, and `TimeoutError` at `end`."""
+        """The answers, errors of the server among them.
+
+        A lost connection is raised, and `TimeoutError` at `end`.
+        """
         loop = asyncio.get_running_loop()
         futures: list[Future[Answer]] = [loop.create_future() for _ in commands]
         for future in futures:

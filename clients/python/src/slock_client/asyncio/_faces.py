@@ -66,15 +66,18 @@ class AnyHold(HoldFace[R]):
         self._guards: list[Guard] = []
 
     async def release(self) -> bool:
-        """Releases the hold, and tells whether it was still there. A second call changes nothing and gives False.
+        """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
+        False.
 
-        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The lock
+        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
+        lock
         ends by its ttl then.
         """
         return await self._rules.release()
 
     async def extend(self, ttl: timedelta | None = None) -> None:
-        """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never shortens.
+        """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
+        shortens.
 
         `LostError` when it is lost, `NotHeldError` when it has been released.
         """
@@ -90,7 +93,8 @@ class AnyHold(HoldFace[R]):
         return self._rules.reason_lost
 
     async def run(self, work: Awaitable[T]) -> T:
-        """Awaits `work` and gives its result. When the hold is lost, it cancels the work and raises `LostError`.
+        """Awaits `work` and gives its result. When the hold is lost, it cancels the work and raises
+        `LostError`.
 
         The hold is not released.
         """
@@ -181,7 +185,8 @@ class Request(RequestFace, Generic[H]):
     async def acquire(self) -> H:
         """Waits until the lock is granted, at most for `wait`.
 
-        `TimedOutError` when the wait is over, or when no server answers for `retry_for`; else as the servers say.
+        `TimedOutError` when the wait is over, or when no server answers for `retry_for`; else as the
+        servers say.
         A task that is cancelled leaves neither a hold nor a request.
         """
         hold = await self._locks._acquire(self._wanted, once=False)
@@ -227,9 +232,12 @@ class Locks(Requesting):
     connections of its own with the options of the client. An answer may take as long as the client's
     `socket_timeout`; a wait may take longer.
 
-    `waiting`: `"notify"`: all waits share one connection. `"block"`: each wait has a connection of its own. A strategy of `slock_client.polling`: asks again
-    and again. `retry_for`: how long a call goes on without any answer of the server. `retry_wait_for`: the same
-    for a request that waits. `hooks`: what the program is told. All options of `read` are the defaults of requests.
+    `waiting`: `"notify"`: all waits share one connection. `"block"`: each wait has a connection of its own.
+    A strategy of `slock_client.polling`: asks again
+    and again. `retry_for`: how long a call goes on without any answer of the server. `retry_wait_for`: the
+    same
+    for a request that waits. `hooks`: what the program is told. All options of `read` are the defaults of
+    requests.
     """
 
     def __init__(
@@ -320,7 +328,8 @@ class Quorum(Requesting):
     `clients`: one of redis-py for each server. `node_timeout`: how long a node may take for an answer;
     without one a twentieth of the ttl, at least 50 ms; never more than a third of the ttl. `drift_factor`:
     which part of the ttl the clocks may drift. `fail_fast`: an attempt ends as soon as the majority cannot
-    be reached. `poll`: how it asks again when it is refused. All options of `read` are the defaults of requests,
+    be reached. `poll`: how it asks again when it is refused. All options of `read` are the defaults of
+    requests,
     but `min_replicas` and `replica_timeout`, which a quorum does not have.
 
     A node is named by its address; behind Sentinels by the name of the service. Nodes of one name also have

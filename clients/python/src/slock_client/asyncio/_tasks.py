@@ -26,7 +26,8 @@ def start(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 
 async def wait_until(end: float | None, *futures: asyncio.Future[Any]) -> None:
-    """Returns when one of the futures is done, or at `end`. A cancellation of the caller cancels none of them.
+    """Returns when one of the futures is done, or at `end`. A cancellation of the caller cancels none of
+    them.
 
     Not `asyncio.wait_for`, which may swallow a cancellation before Python 3.12.
     """
