@@ -51,10 +51,7 @@ def test_the_hooks_make_metrics(server: Server) -> None:
     said = run(FOLDER / "examples/opentelemetry_hooks.py", "--port", server.port)
     assert said in (
         [],  # with the package and without an exporter nothing is printed
-        [
-            "slock.wait {'lock': 'report', 'outcome': 'granted'}",
-            "slock.hold {'lock': 'report'}",
-        ],
+        ["slock.wait {'lock': 'report', 'outcome': 'granted'}", "slock.hold {'lock': 'report'}"],
     )
 
 

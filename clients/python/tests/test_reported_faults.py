@@ -22,7 +22,7 @@ import slock_client
 import slock_client.asyncio.drop_in
 import slock_client.drop_in
 from harness import MakeServer, Server, wait_until
-from test_interrupt import SOURCE
+from test_interrupt import SOURCE, waiters
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -130,7 +130,7 @@ def test_idle_waiters_cost_nothing(server: Server, client: redis.Redis) -> None:
     threads = [threading.Thread(target=wait, daemon=True) for _ in range(50)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: client.execute_command("SLOCK.QUEUES")[0][3] == 50, 30, "50 waiters")
+    wait_until(lambda: waiters(client) == 50, 30, "50 waiters")
     time.sleep(4)  # they look up less and less often
     before = time.process_time()
     time.sleep(3)

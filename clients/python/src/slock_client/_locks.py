@@ -17,13 +17,7 @@ from slock_client._give_up import CALLER_WAITS, GiveUp, the_end
 from slock_client._hold import Member, ServerHold
 from slock_client._io import Io
 from slock_client._lease import Drift, is_prompt
-from slock_client._options import (
-    DEFAULT_RETRY_FOR,
-    DEFAULT_RETRY_WAIT_FOR,
-    Options,
-    Wanted,
-    keys_of,
-)
+from slock_client._options import DEFAULT_RETRY_FOR, DEFAULT_RETRY_WAIT_FOR, Options, Wanted, keys_of
 from slock_client._servers import Servers
 from slock_client._shared import Shared
 from slock_client._watchdog import Watchdog
@@ -113,6 +107,8 @@ class LocksRules:
             hold = await attempt.hold()
             if hold is None and not once:
                 raise attempt.acquisition.timed_out("the lock is not free")
+            if hold is None:
+                await attempt.give_up(None)  # it was refused, but a copy before may come late
             ended(None)
             return hold
         except BaseException as error:
@@ -207,7 +203,7 @@ class _Attempt:
             if self._once:
                 raise self.acquisition.timed_out("the hold was over before the answer came")
 
-    async def give_up(self, error: BaseException) -> None:
+    async def give_up(self, error: BaseException | None) -> None:
         """Leaves neither a hold nor a request."""
         fence = None if self._granted is None else self._granted.fence
         if not self.acquisition.in_doubt and fence is None:

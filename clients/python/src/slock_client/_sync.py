@@ -30,14 +30,8 @@ from slock_client._options import (
     is_async,
     keys_of,
 )
-from slock_client._quorum import (
-    DEFAULT_DRIFT_FACTOR,
-    DEFAULT_POLL,
-    QuorumRules,
-)
-from slock_client._quorum import (
-    QuorumHold as QuorumHoldRules,
-)
+from slock_client._quorum import DEFAULT_DRIFT_FACTOR, DEFAULT_POLL, QuorumRules
+from slock_client._quorum import QuorumHold as QuorumHoldRules
 from slock_client._recipe import Recipe, recipe, recipe_of
 from slock_client._servers import ClusterServers, OneServer, SentinelServers, Servers
 from slock_client._slots import Address

@@ -90,10 +90,7 @@ class Lock(DropIn, redis.asyncio.lock.Lock):
         await leave(kind, error, traceback)
 
     async def acquire(
-        self,
-        blocking: bool | None = None,
-        blocking_timeout: float | None = None,
-        token: Any = None,
+        self, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None
     ) -> bool:
         """Acquires the lock. `True` when it has it, `False` when another has it and the wait is over.
 
