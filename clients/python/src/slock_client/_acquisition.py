@@ -157,7 +157,7 @@ class Acquisition:
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
         self._contact: float | None = None
-        self._inbox = Inbox(shared.io.event())
+        self._inbox: Inbox | None = None
         self._tags: dict[bytes, tuple[Subscription, float]] = {}
 
     @property
@@ -300,7 +300,8 @@ class Acquisition:
         assert self._ways.listening is not None
         tag, sent = self._ways.listening.new_tag(), now()
         self._tags[tag] = subscription, sent
-        subscription.note(tag, self._inbox)
+        inbox = self._inbox = self._inbox or Inbox(self._shared.io.event())
+        subscription.note(tag, inbox)
         try:
             fence = await self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
         except base.ResponseError as error:
@@ -315,7 +316,7 @@ class Acquisition:
         while True:
             overdue = self._end + ANSWER_OVERDUE
             end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = await self._inbox.get(None if end == math.inf else end)
+            message = await inbox.get(None if end == math.inf else end)
             self._shared.check_open()
             if message is None:
                 if now() >= overdue:

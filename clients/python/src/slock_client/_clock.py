@@ -5,12 +5,12 @@ It goes on while the machine sleeps, where the system has such a clock.
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 
+now: Callable[[], float] = time.monotonic
+"""Seconds, from some moment on. Only differences mean something."""
 
-def now() -> float:
-    """Seconds, from some moment on. Only differences mean something."""
-    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
-
-
-_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+if hasattr(time, "CLOCK_BOOTTIME"):
+    now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)

@@ -32,6 +32,9 @@ from slock_client.hooks import Hooks
 # The answer to what was sent before a limit may come so long after it, in seconds.
 ANSWER_OVERDUE = 0.25
 
+# `close` looks so often, in seconds, whether all that was under way has ended.
+CLOSE_LOOKS = 0.005
+
 _FIRST_PAUSE = 0.010
 _MOST_PAUSE = 1.0
 
@@ -81,7 +84,7 @@ class Shared:
         """What is under way is the parent's."""
         self._closing: Event = self.io.event()
         self._changing = threading.RLock()
-        self._under_way: dict[object, tuple[int, Event]] = {}
+        self._under_way: dict[object, int] = {}  # with the thread of each
 
     # --- open or closed
 
@@ -94,14 +97,11 @@ class Shared:
         """One is under way until `end`. `ClosedError` after `close`."""
         with self._changing:
             self.check_open()
-            self._under_way[acquisition] = threading.get_ident(), self.io.event()
+            self._under_way[acquisition] = threading.get_ident()
 
     def end(self, acquisition: object) -> None:
         """Nothing happens when it is not under way."""
-        with self._changing:
-            under_way = self._under_way.pop(acquisition, None)
-        if under_way is not None:
-            under_way[1].set()
+        self._under_way.pop(acquisition, None)
 
     async def pause(self, seconds: float) -> None:
         """Waits between two attempts. `ClosedError` as soon as `close` is called."""
@@ -121,9 +121,9 @@ class Shared:
         `own_thread`: what is under way in this thread is not waited for: it is below on the stack of a signal
         handler.
         """
-        for thread, ended in list(self._under_way.values()):
-            if thread != own_thread:
-                await ended.wait(now() + self.retry_for)
+        end = now() + self.retry_for
+        while any(thread != own_thread for thread in list(self._under_way.values())) and now() < end:
+            await self.io.sleep(CLOSE_LOOKS)
 
     # --- commands
 

@@ -45,8 +45,7 @@ class TaskEvent:
     def set(self) -> None:
         self._happened = True
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
 
     def clear(self) -> None:
         self._happened = False
@@ -57,14 +56,22 @@ class TaskEvent:
     async def wait(self, end: float | None) -> bool:
         if self._happened:
             return True
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.add(waiter)
+        timer = None if end is None else loop.call_later(max(0.0, end - now()), _wake, waiter)
         try:
-            await wait_until(end, waiter)
+            await waiter
         finally:
             self._waiters.discard(waiter)
-            waiter.cancel()
+            if timer is not None:
+                timer.cancel()
         return self._happened
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Tasks:
