@@ -99,6 +99,7 @@ class HoldRules:
         self.reason_lost: str | None = None
         self.released = False
         """Whether the program released it or handed it over."""
+        self.handed_over = False
         self.problem: BaseException | None = None
         """The error of the last renewal."""
         self._warned = False
@@ -264,6 +265,7 @@ class HoldRules:
 
     def hand_over(self) -> None:
         self.check()
+        self.handed_over = True
         self.end()
 
     async def finish_block(self) -> None:

@@ -218,7 +218,8 @@ class NodeHold(Held):
         if isinstance(answer, BaseException):
             self._note_doubt(command, answer)
         take(answer)
-        if self.ended and command[0] not in _EXTENSIONS:  # nobody waits for it any more
+        handed_over = self.quorum is not None and self.quorum.handed_over
+        if self.ended and command[0] not in _EXTENSIONS and not handed_over:  # nobody waits for it any more
             self.shared.io.start(self.give_up_or_release, "giving up", limited=True)
         if isinstance(answer, BaseException):
             raise answer
@@ -237,7 +238,7 @@ class NodeHold(Held):
             self.lease.granted(answer, self.wanted.mode, sent, ttl)
             self._confirmed(sent)
             return
-        self._is_not_there(now())
+        self._is_not_there(sent)
 
     def _extended(self, fence: int, sent: float, ttl: int, answer: object) -> None:
         self.renew_at = now() + self.ttl_seconds * TRY_AGAIN_AFTER
