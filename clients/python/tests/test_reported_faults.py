@@ -80,25 +80,34 @@ def sentinel(make_server: MakeServer) -> Iterator[tuple[Sentinel, Server, Server
 def test_a_failover_leaves_no_connection_to_the_old_primary(
     sentinel: tuple[Sentinel, Server, Server],
 ) -> None:
-    """The old and the new primary were used at once."""
+    """Idle connections to the old primary, which did not know yet, were used beside those to the new one."""
     told, old, new = sentinel
     client = redis.sentinel.Sentinel([("127.0.0.1", told.port)]).master_for("main")
     with slock_client.Locks(client, ttl=MINUTE, renew=False) as locks:
-        together = [threading.Thread(target=lambda n=n: locks.write(f"a{n}").acquire()) for n in range(4)]
-        for thread in together:
-            thread.start()
-        for thread in together:
-            thread.join()
+
+        def four_at_once(name: str) -> None:
+            old.client().execute_command("CLIENT", "PAUSE", 200, "WRITE")
+            new.client().execute_command("CLIENT", "PAUSE", 200, "WRITE")
+            work = [threading.Thread(target=locks.write(f"{name}{n}").try_acquire) for n in range(4)]
+            for thread in work:
+                thread.start()
+            for thread in work:
+                thread.join(30)
+
+        four_at_once("a")
         hold = locks.write("job").acquire()
         told.primary = new.port
+        latest = max(old.client().client_list(), key=lambda one: (one["cmd"] == "slock.lock", int(one["id"])))
+        old.client().client_kill_filter(_id=latest["id"])
         old.client().execute_command("REPLICAOF", "127.0.0.1", str(new.port))
         assert locks.write("other").acquire().release()
+        old.client().execute_command("REPLICAOF", "NO", "ONE")
         taken = calls(old, "lock")
+        four_at_once("b")
         assert not hold.release(), "the new primary does not know it"
         assert hold.reason == "gone"
-        for number in range(8):
-            assert locks.write(f"b{number}").acquire().release()
         assert calls(old, "lock") == taken
+        assert calls(new, "lock") == 5
 
 
 def test_the_drop_in_of_asyncio_loses_no_cancellation(server: Server) -> None:
@@ -208,8 +217,10 @@ def test_close_in_a_signal_handler(server: Server, client: redis.Redis) -> None:
     )
     try:
         wait_until(lambda: client.execute_command("SLOCK.QUEUES"), 30, "it to wait")
+        began = time.monotonic()
         program.send_signal(signal.SIGUSR1)
         assert program.communicate(timeout=20)[0] == "ready\nclosed\n"
+        assert time.monotonic() - began < 2.5, "it waited for its own stack"
     finally:
         program.kill()
         program.communicate()
