@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from slock_client._commands import Command, packed
 
 # Options of a client or pool that do not belong to a connection of this library. The retries of redis-py are
 # among them: this library repeats what may be repeated, and knows when to stop.
@@ -47,6 +49,11 @@ class Recipe(NamedTuple):
         if "path" in self.arguments:
             return str(self.arguments["path"])
         return f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
+
+    def packed(self, commands: Sequence[Command]) -> bytes:
+        """Commands as they are sent. Text that cannot be encoded is a `UnicodeError`."""
+        encoding = self.arguments.get("encoding", "utf-8")
+        return packed(commands, encoding, self.arguments.get("encoding_errors", "strict"))
 
     def at(self, host: str, port: int) -> Recipe:
         """The same for another address."""

@@ -51,9 +51,9 @@ class Connection:
             note_unsent(error)
             raise
 
-    def send(self, commands: tuple[Command, ...]) -> None:
-        """Sends commands, each of which then has an answer. After an error it is to be closed."""
-        self._connection.send_packed_command(self._pack(commands), check_health=False)
+    def send(self, packed: bytes) -> None:
+        """Sends commands. After an error it is to be closed."""
+        self._connection.send_packed_command([packed], check_health=False)
 
     def receive(self, end: float) -> Answer:
         """The next answer, or an error of the server. After an error that is raised it is to be closed."""
@@ -94,15 +94,6 @@ class Connection:
             raise
         return connection
 
-    def _pack(self, commands: tuple[Command, ...]) -> Any:
-        try:
-            if len(commands) == 1:
-                return self._connection.pack_command(*commands[0])
-            return self._connection.pack_commands(commands)
-        except Exception as error:  # text that cannot be encoded
-            note_unsent(error)
-            raise
-
     def _can_read(self, seconds: float) -> bool:
         if self._closed:  # redis-py would connect again
             raise base.ConnectionError("the connection has been closed")
@@ -142,9 +133,10 @@ class ThreadLink:
         self._changing = threading.RLock()
 
     async def ask(self, *commands: Command, end: float) -> list[Answer]:
+        packed = self.recipe.packed(commands)
         connection = self._take(end)
         try:
-            connection.send(commands)
+            connection.send(packed)
             answers = [connection.receive(min(end, now() + self.recipe.timeout)) for _ in commands]
         except BaseException as error:
             connection.close()
@@ -155,6 +147,7 @@ class ThreadLink:
         return answers
 
     async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
+        packed = self.recipe.packed(commands)
         connection = self._take(end)
         with self._changing:
             if self._interrupted:
@@ -164,7 +157,7 @@ class ThreadLink:
                 raise error
             self._waiting.add(connection)
         try:
-            connection.send(commands)
+            connection.send(packed)
             pause = FIRST_LOOK
             while not connection.has_answer(min(end, now() + pause)) and now() < end:
                 pause = await look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 from collections import deque
@@ -67,7 +68,7 @@ class Connection:
         self._recipe = recipe
         self._limited = limited
         self._connection: Any = None
-        self._unsent: list[tuple[Command, Future[Answer]]] = []
+        self._unsent: list[tuple[bytes, list[Future[Answer]]]] = []
         self._sent: deque[Future[Answer]] = deque()
         self._overdue: deque[float] = deque()  # when the answers to those that were sent are overdue
         self._ends: dict[Future[Answer], float] = {}  # until when a caller waits
@@ -80,7 +81,7 @@ class Connection:
 
         A lost connection is raised, and `TimeoutError` at `end`.
         """
-        loop = asyncio.get_running_loop()
+        loop, packed = asyncio.get_running_loop(), self._recipe.packed(commands)
         futures: list[Future[Answer]] = [loop.create_future() for _ in commands]
         for future in futures:
             self._ends[future] = end
@@ -89,9 +90,9 @@ class Connection:
         if self._task is None:
             self._task = loop.create_task(self._run(), name="slock connection")
         if self._connection is None:
-            self._unsent.extend(zip(commands, futures, strict=True))
+            self._unsent.append((packed, futures))
         else:
-            await self._send(commands, futures)
+            await self._send(packed, futures)
         try:
             answers = [await future for future in futures]
         finally:
@@ -116,7 +117,7 @@ class Connection:
         for future in sent:
             if not future.done():
                 future.set_result(error)
-        for _, future in unsent:
+        for future in [future for _, futures in unsent for future in futures]:
             if not future.done():
                 future.set_result(_unsent(error))
         if task is not None:
@@ -134,23 +135,14 @@ class Connection:
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
 
-    async def _send(self, commands: Sequence[Command], futures: Sequence[Future[Answer]]) -> None:
+    async def _send(self, packed: bytes, futures: Sequence[Future[Answer]]) -> None:
         """In the task of the caller: it is suspended only when the other side takes nothing more."""
-        packed: list[bytes] = []
-        latest = now() + self._recipe.timeout if self._limited else float("inf")
-        for command, future in zip(commands, futures, strict=True):
-            try:
-                packed += self._connection.pack_command(*command)
-            except Exception as error:  # text that cannot be encoded
-                future.set_result(_unsent(error))
-            else:
-                self._sent.append(future)
-                self._overdue.append(latest)
-        if packed:
-            try:
-                await self._connection.send_packed_command(packed, check_health=False)
-            except (base.RedisError, OSError, RuntimeError, AssertionError) as error:
-                self.fail(base.ConnectionError(f"the connection has ended: {error}"))
+        self._sent.extend(futures)
+        self._overdue.extend([now() + self._recipe.timeout if self._limited else math.inf] * len(futures))
+        try:
+            await self._connection.send_packed_command([packed], check_health=False)
+        except (base.RedisError, OSError, RuntimeError, AssertionError) as error:
+            self.fail(base.ConnectionError(f"the connection has ended: {error}"))
 
     async def _run(self) -> None:
         """Connects, and reads until an error or the end."""
@@ -161,8 +153,8 @@ class Connection:
             if self._task is not me:
                 return
             self._connection = connection
-            unsent, self._unsent = self._unsent, []
-            await self._send([command for command, _ in unsent], [future for _, future in unsent])
+            while self._unsent and self._connection is connection:
+                await self._send(*self._unsent.pop(0))
             while self._task is me and not (self._loop_ends and not self._sent):
                 await self._read_one(connection)
             if self._task is me:
@@ -203,7 +195,7 @@ class Connection:
         for future, end in list(self._ends.items()):
             if end <= moment and not future.done():
                 late: Exception = base.TimeoutError(f"no answer from {self._recipe.address} within the time")
-                self._unsent = [entry for entry in self._unsent if entry[1] is not future]
+                self._unsent = [entry for entry in self._unsent if future not in entry[1]]
                 future.set_result(late if future in self._sent else _unsent(late))
         if self._overdue and self._overdue[0] <= moment:
             self.fail(base.TimeoutError(f"no answer from {self._recipe.address} within the time"))
