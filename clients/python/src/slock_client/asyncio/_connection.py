@@ -32,13 +32,13 @@ async def connected(recipe: Recipe) -> Any:
     """A new connection of redis-py that is ready for commands. Only for tasks of the library."""
     # Without a time-out of its own: redis-py would use `wait_for`, which may swallow a cancellation.
     connection = recipe.open(socket_timeout=None)
+    connecting = asyncio.ensure_future(connection.connect())
     try:
-        await asyncio.wait_for(connection.connect(), recipe.connect_timeout)
-    except asyncio.TimeoutError:
-        error = base.TimeoutError(f"no connection to {recipe.address} within the time")
-        await disconnected(connection)
-        raise error from None
+        if not (await asyncio.wait([connecting], timeout=recipe.connect_timeout))[0]:
+            raise base.TimeoutError(f"no connection to {recipe.address} within the time")
+        connecting.result()
     except BaseException as problem:
+        connecting.cancel()
         await disconnected(connection)
         number = re.search(r"Err(?:or|no) (\d+)", str(problem))
         if number is not None and isinstance(problem, base.ConnectionError):
@@ -175,7 +175,7 @@ class Connection:
         except base.ResponseError as error:
             answer = error
         except asyncio.CancelledError:
-            if self._task is not asyncio.current_task():
+            if self._task is not asyncio.current_task() or not self._limited:
                 raise
             # Not by this library: the loop ends. Tasks that clean up need their answers.
             self._loop_ends = True
