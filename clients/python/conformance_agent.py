@@ -25,9 +25,9 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 
-import slock
-import slock.asyncio
-from slock import polling
+import slock_client
+import slock_client.asyncio
+from slock_client import polling
 
 # The name of the tasks and threads of operations, which are not counted.
 OPERATION = "operation"
@@ -43,7 +43,13 @@ class Events:
     def __init__(self) -> None:
         self._events: list[dict[str, Any]] = []
         self._changing = threading.Lock()
-        self.hooks = slock.Hooks(waited=self._waited, held=self._held, lost=self._lost)
+        self.hooks = slock_client.Hooks(
+            waited=self._waited,
+            held=self._held,
+            lost=self._lost,
+            renewal_failed=lambda label, error: self._failed("renewal", label, error),
+            release_failed=lambda label, error: self._failed("release", label, error),
+        )
 
     def take(self) -> list[dict[str, Any]]:
         with self._changing:
@@ -51,13 +57,16 @@ class Events:
             return events
 
     def _waited(self, label: str, duration: timedelta, outcome: str) -> None:
-        self._add(event="waited", label=label, ms=to_ms(duration), outcome=outcome)
+        self._add(event="waited", label=label, ms=to_ms(duration), outcome=outcome.removesuffix("Error"))
 
     def _held(self, label: str, duration: timedelta) -> None:
         self._add(event="held", label=label, ms=to_ms(duration))
 
     def _lost(self, label: str, reason: str) -> None:
         self._add(event="lost", label=label, reason=reason)
+
+    def _failed(self, what: str, label: str, error: BaseException) -> None:
+        self._add(event=f"{what} failed", label=label, error=str(error))
 
     def _add(self, **event: Any) -> None:
         with self._changing:
@@ -124,9 +133,10 @@ def open_locks(fields: dict[str, Any]) -> Opened:
     options = given(
         waiting=strategy(fields) if waiting == "poll" else waiting,
         retry_for=ms(fields, "retry_for_ms"),
+        retry_wait_for=ms(fields, "retry_wait_for_ms"),
         hooks=events.hooks,
     )
-    kind = slock.asyncio.Locks if api == "asyncio" else slock.Locks
+    kind = slock_client.asyncio.Locks if api == "asyncio" else slock_client.Locks
     return Opened(api, kind(client, **options), events, [client])
 
 
@@ -140,7 +150,7 @@ def open_quorum(fields: dict[str, Any]) -> Opened:
         poll=strategy(fields) if fields.get("poll") else None,
         hooks=events.hooks,
     )
-    kind = slock.asyncio.Quorum if api == "asyncio" else slock.Quorum
+    kind = slock_client.asyncio.Quorum if api == "asyncio" else slock_client.Quorum
     return Opened(api, kind(clients, **options), events, clients)
 
 
@@ -184,8 +194,8 @@ def state(hold: Any) -> dict[str, Any]:
 def error_of(problem: BaseException) -> dict[str, Any]:
     if isinstance(problem, (asyncio.CancelledError, Cancelled)):
         name = "Cancelled"
-    elif isinstance(problem, slock.SlockError):
-        name = type(problem).__name__
+    elif isinstance(problem, slock_client.SlockError):
+        name = type(problem).__name__.removesuffix("Error")
     else:
         name = "Other"
     return {"error": name, "text": str(problem) or type(problem).__name__}
@@ -219,6 +229,12 @@ class AsyncioOperations:
 
     async def release_token(self, opened: Opened, fields: dict[str, Any]) -> Any:
         return {"released": await opened.locks.release(fields["keys"], fields["token"])}
+
+    async def info(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        return told(await opened.locks.info(fields["key"]))
+
+    async def queues(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        return {"names": [one.key.decode() for one in await opened.locks.queues()]}
 
     async def release(self, hold: Any, fields: dict[str, Any]) -> Any:
         return {"released": await hold.release()}
@@ -280,7 +296,7 @@ class AsyncioOperations:
 
         async def raw() -> None:
             await client.execute_command("SLOCK.LOCK", "cost", "raw", 10000)
-            await client.execute_command("SLOCK.MUNLOCK", 1, "cost", "raw")
+            await client.execute_command("SLOCK.UNLOCK", "cost", "raw")
 
         times: dict[Any, list[float]] = {library: [], raw: []}
         for turn in range(max(2, fields["rounds"] // 50)):
@@ -290,6 +306,56 @@ class AsyncioOperations:
                 await work()
                 times[work].append(time.perf_counter() - began)
         return costs(times[library], times[raw])
+
+    async def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        [client] = opened.clients
+        tasks, rounds = fields["tasks"], fields["rounds"]
+
+        async def library(number: int) -> None:
+            asked = opened.locks.write(f"pairs:{number}", renew=False)
+            for _ in range(rounds):
+                await (await asked.acquire()).release()
+
+        async def raw(number: int) -> None:
+            key = f"pairs:{number}"
+            for _ in range(rounds):
+                await client.execute_command("SLOCK.LOCK", key, "raw", 10000)
+                await client.execute_command("SLOCK.UNLOCK", key, "raw")
+
+        return await self._side_by_side(tasks, library, raw)
+
+    async def handoffs(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        [client] = opened.clients
+        key, tasks, rounds = fields["key"], fields["tasks"], fields["rounds"]
+        asked = opened.locks.write(key, renew=False)
+        arguments = client.connection_pool.connection_kwargs
+        waiting = redis.asyncio.Redis(
+            host=arguments["host"], port=arguments["port"], socket_timeout=None, max_connections=tasks
+        )
+
+        async def library(_: int) -> None:
+            for _ in range(rounds):
+                await (await asked.acquire()).release()
+
+        async def raw(number: int) -> None:
+            for _ in range(rounds):
+                await waiting.execute_command("SLOCK.LOCK", key, f"raw:{number}", 10000, "WAIT", 0)
+                await waiting.execute_command("SLOCK.UNLOCK", key, f"raw:{number}")
+
+        try:
+            return await self._side_by_side(tasks, library, raw)
+        finally:
+            await waiting.aclose()
+
+    async def _side_by_side(self, tasks: int, library: Any, raw: Any) -> Any:
+        """The times in which so many tasks do each, after a first round of both."""
+        times = {}
+        for _ in range(2):
+            for name, work in (("library_us", library), ("raw_us", raw)):
+                began = time.perf_counter()
+                await asyncio.gather(*(work(number) for number in range(tasks)))
+                times[name] = (time.perf_counter() - began) * 1e6
+        return times
 
     async def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
         await opened.locks.close()
@@ -325,6 +391,12 @@ class SynchronousOperations:
     def release_token(self, opened: Opened, fields: dict[str, Any]) -> Any:
         return {"released": opened.locks.release(fields["keys"], fields["token"])}
 
+    def info(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        return told(opened.locks.info(fields["key"]))
+
+    def queues(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        return {"names": [one.key.decode() for one in opened.locks.queues()]}
+
     def release(self, hold: Any, fields: dict[str, Any]) -> Any:
         return {"released": hold.release()}
 
@@ -359,7 +431,7 @@ class SynchronousOperations:
         [client] = opened.clients
         counter, seen = fields["counter"], [1]
 
-        def task() -> None:
+        def task(_: int) -> None:
             for _ in range(fields["additions"]):
                 with request(opened, {**fields, "keys": [fields["key"]]}):
                     if fields.get("limit") is None:
@@ -372,7 +444,7 @@ class SynchronousOperations:
         return {"done": fields["tasks"] * fields["additions"], "most": max(seen)}
 
     def wait_many(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        def task() -> None:
+        def task(_: int) -> None:
             request(opened, {**fields, "keys": [fields["key"]]}).acquire().release()
 
         in_threads(fields["tasks"], task)
@@ -387,7 +459,7 @@ class SynchronousOperations:
 
         def raw() -> None:
             client.execute_command("SLOCK.LOCK", "cost", "raw", 10000)
-            client.execute_command("SLOCK.MUNLOCK", 1, "cost", "raw")
+            client.execute_command("SLOCK.UNLOCK", "cost", "raw")
 
         times: dict[Any, list[float]] = {library: [], raw: []}
         for turn in range(max(2, fields["rounds"] // 50)):
@@ -398,6 +470,56 @@ class SynchronousOperations:
                 times[work].append(time.perf_counter() - began)
         return costs(times[library], times[raw])
 
+    def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        [client] = opened.clients
+        tasks, rounds = fields["tasks"], fields["rounds"]
+
+        def library(number: int) -> None:
+            asked = opened.locks.write(f"pairs:{number}", renew=False)
+            for _ in range(rounds):
+                asked.acquire().release()
+
+        def raw(number: int) -> None:
+            key = f"pairs:{number}"
+            for _ in range(rounds):
+                client.execute_command("SLOCK.LOCK", key, "raw", 10000)
+                client.execute_command("SLOCK.UNLOCK", key, "raw")
+
+        return self._side_by_side(tasks, library, raw)
+
+    def handoffs(self, opened: Opened, fields: dict[str, Any]) -> Any:
+        [client] = opened.clients
+        key, tasks, rounds = fields["key"], fields["tasks"], fields["rounds"]
+        asked = opened.locks.write(key, renew=False)
+        arguments = client.connection_pool.connection_kwargs
+        waiting = redis.Redis(
+            host=arguments["host"], port=arguments["port"], socket_timeout=None, max_connections=tasks
+        )
+
+        def library(_: int) -> None:
+            for _ in range(rounds):
+                asked.acquire().release()
+
+        def raw(number: int) -> None:
+            for _ in range(rounds):
+                waiting.execute_command("SLOCK.LOCK", key, f"raw:{number}", 10000, "WAIT", 0)
+                waiting.execute_command("SLOCK.UNLOCK", key, f"raw:{number}")
+
+        try:
+            return self._side_by_side(tasks, library, raw)
+        finally:
+            waiting.close()
+
+    def _side_by_side(self, tasks: int, library: Any, raw: Any) -> Any:
+        """The times in which so many threads do each, after a first round of both."""
+        times = {}
+        for _ in range(2):
+            for name, work in (("library_us", library), ("raw_us", raw)):
+                began = time.perf_counter()
+                in_threads(tasks, work)
+                times[name] = (time.perf_counter() - began) * 1e6
+        return times
+
     def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
         opened.locks.close()
         for client in opened.clients:
@@ -405,21 +527,31 @@ class SynchronousOperations:
         return {}
 
 
+def told(info: slock_client.status.LockInfo) -> dict[str, Any]:
+    return {
+        "mode": info.mode,
+        "readers": info.readers,
+        "waiters": info.waiters,
+        "holders": len(info.holders),
+        "queue": len(info.queue),
+    }
+
+
 def costs(library: list[float], raw: list[float]) -> dict[str, float]:
     return {"client_us": statistics.median(library) * 1e6, "raw_us": statistics.median(raw) * 1e6}
 
 
-def in_threads(count: int, work: Callable[[], None]) -> None:
-    """Runs `work` in so many threads; the first error is raised when all have ended."""
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs `work`, with a number, in so many threads; the first error is raised when all have ended."""
     problems: list[BaseException] = []
 
-    def guarded() -> None:
+    def guarded(number: int) -> None:
         try:
-            work()
+            work(number)
         except BaseException as problem:
             problems.append(problem)
 
-    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(count)]
+    threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -468,9 +600,11 @@ class Agent:
                 api, subject = self.holds[fields["hold"]]
             if api == "asyncio":
                 work = getattr(self._asyncio, op)
-                self._running[number] = asyncio.get_running_loop().create_task(
+                task = asyncio.get_running_loop().create_task(
                     self._in_task(number, work, subject, fields), name=OPERATION
                 )
+                self._running[number] = task
+                task.add_done_callback(lambda _: self._answer_if_it_never_began(number))
             else:
                 work = getattr(self._synchronous, op)
                 thread = threading.Thread(
@@ -488,6 +622,9 @@ class Agent:
             return {}
         if op == "open_quorum":
             self.opened[fields["locks"]] = open_quorum(fields)
+            return {}
+        if op == "hand_over":
+            self.holds[fields["hold"]][1].hand_over()
             return {}
         if op == "check":
             self.holds[fields["hold"]][1].check()
@@ -516,6 +653,11 @@ class Agent:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(target.ident), ctypes.py_object(Cancelled)
                 )
+
+    def _answer_if_it_never_began(self, number: int) -> None:
+        """A task that is cancelled before its first step does nothing at all."""
+        if self._running.pop(number, None) is not None:
+            self._answer(number, **error_of(asyncio.CancelledError()))
 
     async def _in_task(self, number: int, work: Any, subject: Any, fields: dict[str, Any]) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import inspect
 import os
 import re
 import shutil
@@ -42,6 +43,9 @@ START_TIMEOUT = 20.0
 
 # How much of a log a failure shows.
 EXCERPT_LINES = 80
+
+
+_CLIENT_OPTIONS = inspect.signature(redis.Redis).parameters
 
 
 class ServerError(AssertionError):
@@ -247,7 +251,9 @@ class Server:
     def client(self, **options: Any) -> redis.Redis:
         """A redis-py client that never repeats a command by itself and gives bytes."""
         options = {"protocol": 2, "socket_timeout": 30, "retry": Retry(NoBackoff(), 0), **options}
-        client = redis.Redis(host="127.0.0.1", port=self.port, driver_info=None, **options)
+        # The name of the library would be part of what a connection is. Older redis-py says it otherwise.
+        told = ["driver_info"] if "driver_info" in _CLIENT_OPTIONS else ["lib_name", "lib_version"]
+        client = redis.Redis(host="127.0.0.1", port=self.port, **dict.fromkeys(told), **options)
         client.connection_pool.connection_class = NotedConnection
         self._clients.append(client)
         return client

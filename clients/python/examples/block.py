@@ -11,15 +11,15 @@ from datetime import timedelta
 
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 
 TTL = timedelta(milliseconds=300)
 
 
 async def main(port: int) -> None:
     client = redis.asyncio.Redis(port=port)
-    async with slock.asyncio.Locks(client, ttl=TTL) as locks:
+    async with slock_client.asyncio.Locks(client, ttl=TTL) as locks:
         report = locks.write("example:report", wait=timedelta(milliseconds=200))
 
         # Nobody else has it. The hold is renewed, so the work may take longer than the ttl.
@@ -31,14 +31,14 @@ async def main(port: int) -> None:
             try:
                 async with report:
                     print("never comes here")
-            except slock.TimedOut:
+            except slock_client.TimedOutError:
                 print("timed out")
 
         # Without renewal the hold expires, the work is cancelled, and the block ends with Lost.
         try:
             async with locks.write("example:report", renew=False):
                 await asyncio.sleep(60)
-        except slock.Lost as lost:
+        except slock_client.LostError as lost:
             print(lost.reason)
     await client.aclose()
 

@@ -10,12 +10,12 @@ import multiprocessing
 
 import redis
 
-import slock
+import slock_client
 
 
 def add(port: int, additions: int) -> None:
     client = redis.Redis(port=port)
-    with slock.Locks(client) as locks:
+    with slock_client.Locks(client) as locks:
         for _ in range(additions):
             with locks.write("example:counter:lock", renew=False):
                 number = int(client.get("example:counter") or 0)

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 import redis
 
-import slock
+import slock_client
 
 TTL = timedelta(milliseconds=500)
 
@@ -35,7 +35,7 @@ def write(client: redis.Redis, fence: int, text: str) -> None:
 
 def work(port: int, parent: Connection) -> None:
     client = redis.Redis(port=port)
-    with slock.Locks(client, ttl=TTL) as locks:
+    with slock_client.Locks(client, ttl=TTL) as locks:
         hold = locks.write("example:{job}:lock").acquire()
         parent.send("holds the lock")
         parent.recv()  # here it is stopped, for longer than the ttl
@@ -45,7 +45,7 @@ def work(port: int, parent: Connection) -> None:
             parent.send(f"the write of the worker: {error}")
         try:
             hold.check()
-        except slock.Lost as lost:
+        except slock_client.LostError as lost:
             parent.send(f"the worker has learned: {lost.reason}")
         hold.release()
 
@@ -59,7 +59,7 @@ def main(port: int) -> None:
     print("the worker", here.recv())
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
-    with slock.Locks(client) as locks, locks.write("example:{job}:lock") as hold:
+    with slock_client.Locks(client) as locks, locks.write("example:{job}:lock") as hold:
         write(client, hold.fence, "in time")
         print("the next owner has written")
         here.send("go on")

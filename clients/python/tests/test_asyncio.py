@@ -12,17 +12,19 @@ import pytest
 import redis
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 from harness import Cluster, MakeServer, Server, wait_until
 
 MINUTE = timedelta(minutes=1)
 
 
-def run(server: Server, work: Callable[[slock.asyncio.Locks], Awaitable[None]], **options: Any) -> None:
+def run(
+    server: Server, work: Callable[[slock_client.asyncio.Locks], Awaitable[None]], **options: Any
+) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port, client_name="library")
-        async with slock.asyncio.Locks(client, ttl=MINUTE, **options) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=MINUTE, **options) as locks:
             await work(locks)
         await client.aclose()
 
@@ -47,7 +49,7 @@ def test_many_tasks_wait_on_two_connections(make_server: MakeServer) -> None:
     server = make_server()
     client = server.client()
 
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         holder = await locks.write("job").acquire()
         order: list[int] = []
 
@@ -68,7 +70,7 @@ def test_many_tasks_wait_on_two_connections(make_server: MakeServer) -> None:
 
 @pytest.mark.parametrize("how", ["notify", "block"])
 def test_a_cancelled_task_leaves_nothing(server: Server, client: redis.Redis, how: str) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         holder = await locks.write("job").acquire()
         for _ in range(20):
             task = asyncio.create_task(locks.write("job").acquire())
@@ -87,7 +89,7 @@ def test_a_cancelled_task_leaves_nothing(server: Server, client: redis.Redis, ho
 def test_cancelled_at_any_moment(server: Server, client: redis.Redis, how: str) -> None:
     """After so many turns of the event loop, from before the request is sent until after the grant."""
 
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         for turns in range(60):
             holder = await locks.write("job").acquire()
             task = asyncio.create_task(locks.write("job").acquire())
@@ -104,7 +106,7 @@ def test_cancelled_at_any_moment(server: Server, client: redis.Redis, how: str) 
 
 
 def test_a_wait_by_asyncio_timeout(server: Server, client: redis.Redis) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         async with locks.write("job"):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(locks.write("job").acquire(), 0.1)
@@ -114,7 +116,7 @@ def test_a_wait_by_asyncio_timeout(server: Server, client: redis.Redis) -> None:
 
 
 def test_the_order_of_arrival_outlives_the_listening_connection(server: Server, client: redis.Redis) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         holder = await locks.write("job").acquire()
         order: list[int] = []
 
@@ -139,15 +141,15 @@ def test_the_order_of_arrival_outlives_the_listening_connection(server: Server, 
 
 
 def test_close_ends_what_waits(server: Server, client: redis.Redis) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         hold = await locks.write("job").acquire()
         task = asyncio.create_task(locks.write("job").acquire())
         await waiting(client, 1)
         await locks.close()
-        with pytest.raises(slock.Closed):
+        with pytest.raises(slock_client.ClosedError):
             await task
         assert waiters(client) == 0
-        with pytest.raises(slock.Closed):
+        with pytest.raises(slock_client.ClosedError):
             await locks.write("other").acquire()
         assert client.exists("job") and not hold.lost
 
@@ -155,7 +157,7 @@ def test_close_ends_what_waits(server: Server, client: redis.Redis) -> None:
 
 
 def test_text_that_cannot_be_sent_harms_no_other_request(server: Server, client: redis.Redis) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         results = await asyncio.gather(
             locks.write("a").acquire(),
             locks.write("\ud800").acquire(),
@@ -164,7 +166,7 @@ def test_text_that_cannot_be_sent_harms_no_other_request(server: Server, client:
         )
         assert isinstance(results[1], UnicodeEncodeError)
         for key, hold in (("a", results[0]), ("b", results[2])):
-            assert isinstance(hold, slock.asyncio.Hold)
+            assert isinstance(hold, slock_client.asyncio.Hold)
             assert client.execute_command("SLOCK.CHECK", key, hold.fence) == 1
 
     run(server, work)
@@ -173,7 +175,7 @@ def test_text_that_cannot_be_sent_harms_no_other_request(server: Server, client:
 def test_each_hash_tag_waits_at_its_node(cluster: Cluster) -> None:
     async def main() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
-        async with slock.asyncio.Locks(client, ttl=MINUTE) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=MINUTE) as locks:
             keys = [f"job:{number}" for number in range(12)] + ["a}b", "{tag}:1"]
             holds = [await locks.write(key).acquire() for key in keys]
             tasks = [asyncio.create_task(locks.write(key).acquire()) for key in keys]
@@ -198,7 +200,7 @@ def test_a_loop_that_ends_with_a_cancelled_task_leaves_nothing(
     # Tasks of the library are cancelled before their first step, at each moment that there is.
     async def main(key: str, turns: int) -> bool:
         own = redis.asyncio.Redis(port=server.port)
-        locks = slock.asyncio.Locks(own, ttl=MINUTE)
+        locks = slock_client.asyncio.Locks(own, ttl=MINUTE)
         if connected:
             assert await (await locks.write("first").acquire()).release()
         task = asyncio.create_task(locks.write(key).acquire())
@@ -218,15 +220,15 @@ def test_a_loop_that_ends_with_a_cancelled_task_leaves_nothing(
 
 
 def test_a_hold_that_was_released_is_not_extended(server: Server, client: redis.Redis) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         hold = await locks.write("job").acquire()
         assert await hold.release()
-        with pytest.raises(slock.NotHeld):
+        with pytest.raises(slock_client.NotHeldError):
             await hold.extend()
 
     run(server, work)
-    with slock.Locks(server.client()) as locks:
+    with slock_client.Locks(server.client()) as locks:
         hold = locks.write("job").acquire()
         assert hold.release()
-        with pytest.raises(slock.NotHeld):
+        with pytest.raises(slock_client.NotHeldError):
             hold.extend()

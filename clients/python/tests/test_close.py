@@ -12,8 +12,8 @@ import pytest
 import redis
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 from harness import Server, wait_until
 
 HOUR = timedelta(hours=1)
@@ -59,13 +59,13 @@ def polled(client: redis.Redis, least: int) -> bool:
 
 def test_a_hold_that_was_granted_while_closing_is_not_renewed(server: Server, client: redis.Redis) -> None:
     # The server answers only when `close` waits for the acquisition already.
-    locks = slock.Locks(server.client(), ttl=SHORT)
+    locks = slock_client.Locks(server.client(), ttl=SHORT)
     client.execute_command("CLIENT", "PAUSE", 100, "WRITE")
     acquired = in_thread(locks.write("job").try_acquire)
-    wait_until(lambda: locks._acquisitions._under_way)
+    wait_until(lambda: locks._rules.shared._under_way)
     locks.close()
     hold = acquired()
-    assert isinstance(hold, slock.Hold)
+    assert isinstance(hold, slock_client.Hold)
     assert "slock watchdog" not in [thread.name for thread in threading.enumerate()]
     assert hold.wait_lost()
     wait_until(lambda: client.execute_command("SLOCK.INFO", "job") is None)
@@ -74,35 +74,35 @@ def test_a_hold_that_was_granted_while_closing_is_not_renewed(server: Server, cl
 def test_a_poll_ends_when_the_locks_are_closed(server: Server, client: redis.Redis) -> None:
     readers(client, "other")
     client.config_resetstat()
-    locks = slock.Locks(server.client(), waiting=slock.polling.Constant(HOUR))
+    locks = slock_client.Locks(server.client(), waiting=slock_client.polling.Constant(HOUR))
     acquired = in_thread(locks.write("job").acquire)
     wait_until(lambda: polled(client, 1))
     locks.close()
-    assert isinstance(acquired(), slock.Closed)
+    assert isinstance(acquired(), slock_client.ClosedError)
 
 
 def test_a_poll_ends_when_the_quorum_is_closed(server: Server, client: redis.Redis) -> None:
     readers(client, "other")
     client.config_resetstat()
-    quorum = slock.Quorum([server.client()], poll=slock.polling.Constant(HOUR))
+    quorum = slock_client.Quorum([server.client()], poll=slock_client.polling.Constant(HOUR))
     acquired = in_thread(quorum.write("job").acquire)
     wait_until(lambda: polled(client, 1))
     quorum.close()
-    assert isinstance(acquired(), slock.Closed)
-    with pytest.raises(slock.Closed):
+    assert isinstance(acquired(), slock_client.ClosedError)
+    with pytest.raises(slock_client.ClosedError):
         quorum.write("other").try_acquire()
     assert not client.exists("other")
 
 
 def test_an_upgrade_that_waits_is_withdrawn_before_close_returns(server: Server, client: redis.Redis) -> None:
     readers(client, "other")
-    locks = slock.Locks(server.client())
+    locks = slock_client.Locks(server.client())
     hold = locks.read("job").acquire()
     upgraded = in_thread(hold.upgrade)
     wait_until(lambda: waiters(client) == 1)
     locks.close()
     assert waiters(client) == 0
-    assert isinstance(upgraded(), slock.Closed)
+    assert isinstance(upgraded(), slock_client.ClosedError)
 
 
 def test_an_asyncio_poll_ends_when_the_locks_are_closed(server: Server, client: redis.Redis) -> None:
@@ -114,16 +114,16 @@ def test_an_asyncio_poll_ends_when_the_locks_are_closed(server: Server, client: 
         while not polled(client, 1):
             await asyncio.sleep(0.01)
         await locks.close()
-        with pytest.raises(slock.Closed):
+        with pytest.raises(slock_client.ClosedError):
             await task
-        with pytest.raises(slock.Closed):
+        with pytest.raises(slock_client.ClosedError):
             await locks.write("other").try_acquire()
 
     async def both() -> None:
-        poll = slock.polling.Constant(HOUR)
+        poll = slock_client.polling.Constant(HOUR)
         own = redis.asyncio.Redis(port=server.port)
-        await main(slock.asyncio.Locks(own, waiting=poll))
-        await main(slock.asyncio.Quorum([own], poll=poll))
+        await main(slock_client.asyncio.Locks(own, waiting=poll))
+        await main(slock_client.asyncio.Quorum([own], poll=poll))
         await own.aclose()
 
     asyncio.run(both())
@@ -138,14 +138,14 @@ def test_an_asyncio_upgrade_that_waits_is_withdrawn_before_close_returns(
 
     async def main() -> None:
         own = redis.asyncio.Redis(port=server.port)
-        locks = slock.asyncio.Locks(own, waiting=waiting)
+        locks = slock_client.asyncio.Locks(own, waiting=waiting)
         hold = await locks.read("job").acquire()
         task = asyncio.create_task(hold.upgrade())
         while waiters(client) == 0:
             await asyncio.sleep(0.01)
         await locks.close()
         assert waiters(client) == 0
-        with pytest.raises(slock.Closed):
+        with pytest.raises(slock_client.ClosedError):
             await task
         await own.aclose()
 

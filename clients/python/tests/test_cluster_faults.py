@@ -13,14 +13,14 @@ import pytest
 import redis
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 from harness import Cluster, Server, key_slot, wait_until
-from slock import drop_in
+from slock_client import drop_in
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-POLL = slock.polling.Constant(SECOND / 50)
+POLL = slock_client.polling.Constant(SECOND / 50)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def keys_of_each(cluster: Cluster) -> dict[Server, str]:
 def test_a_silent_node_does_not_end_holds_at_the_others(slow_cluster: Cluster, silent: int) -> None:
     keys = keys_of_each(slow_cluster)
     client = redis.RedisCluster(host="127.0.0.1", port=slow_cluster.nodes[0].port)
-    with slock.Locks(client, ttl=2 * SECOND) as locks:
+    with slock_client.Locks(client, ttl=2 * SECOND) as locks:
         holds = {node: locks.write(key).acquire() for node, key in keys.items()}
         node = slow_cluster.nodes[silent]
         node.pause()
@@ -86,7 +86,7 @@ def test_a_silent_node_does_not_end_asyncio_holds_at_the_others(slow_cluster: Cl
 
     async def main() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=slow_cluster.nodes[0].port)
-        async with slock.asyncio.Locks(client, ttl=2 * SECOND) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=2 * SECOND) as locks:
             holds = {node: await locks.write(key).acquire() for node, key in keys.items()}
             node = slow_cluster.nodes[silent]
             node.pause()
@@ -112,7 +112,7 @@ def test_the_slots_are_known_although_a_node_is_silent(slow_cluster: Cluster) ->
     keys = keys_of_each(slow_cluster)
     client = redis.RedisCluster(host="127.0.0.1", port=slow_cluster.nodes[0].port)
     for silent in slow_cluster.nodes:
-        with slock.Locks(client, ttl=MINUTE) as locks:
+        with slock_client.Locks(client, ttl=MINUTE) as locks:
             silent.pause()
             for node, key in keys.items():
                 if node is not silent:
@@ -138,7 +138,7 @@ def moving(cluster: Cluster) -> Iterator[str]:
 @pytest.mark.parametrize("waiting", ["block", POLL], ids=["block", "poll"])
 def test_a_free_lock_in_a_slot_that_is_being_moved(cluster: Cluster, moving: str, waiting: object) -> None:
     client = redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
-    with slock.Locks(client, ttl=SECOND, waiting=waiting) as locks:
+    with slock_client.Locks(client, ttl=SECOND, waiting=waiting) as locks:
         hold = locks.write(moving).try_acquire()
         assert hold is not None
         assert locks.write(moving).try_acquire() is None
@@ -160,7 +160,7 @@ def test_a_free_asyncio_lock_in_a_slot_that_is_being_moved(
 ) -> None:
     async def main() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
-        async with slock.asyncio.Locks(client, ttl=SECOND, waiting=waiting) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=SECOND, waiting=waiting) as locks:
             hold = await locks.write(moving, wait=20 * SECOND).acquire()
             first = hold.valid_until
             while not hold.valid_until > first + 2:
@@ -178,10 +178,10 @@ def test_a_free_asyncio_lock_in_a_slot_that_is_being_moved(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_while_another_thread_changes_the_watchdogs(server: Server) -> None:
     client = redis.Redis(port=server.port)
-    with drop_in._watchdogs_change, drop_in._pools_change:
+    with drop_in._locks._changing:
         child = os.fork()
         if child == 0:
-            asks = threading.Thread(target=lambda: drop_in._watchdog_of(client), daemon=True)
+            asks = threading.Thread(target=lambda: drop_in._locks.of(client), daemon=True)
             asks.start()
             asks.join(10)
             os._exit(1 if asks.is_alive() else 0)

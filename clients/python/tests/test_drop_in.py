@@ -1,4 +1,4 @@
-"""`slock.Lock` does what `redis.lock.Lock` does: the cases of redis-py's own tests, through `lock_class`.
+"""The drop-in does what `redis.lock.Lock` does: the cases of redis-py's own tests, through `lock_class`.
 
 What is not here, and why, is in DROP_IN.md.
 """
@@ -13,7 +13,8 @@ import pytest
 import redis
 from redis.exceptions import LockError, LockNotOwnedError
 
-import slock
+import slock_client.asyncio.drop_in
+import slock_client.drop_in
 from harness import Server, wait_until
 
 
@@ -23,11 +24,11 @@ def client(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
-def make_lock(client: redis.Redis, **options: Any) -> slock.Lock:
-    return client.lock("job", lock_class=slock.Lock, **options)
+def make_lock(client: redis.Redis, **options: Any) -> slock_client.drop_in.Lock:
+    return client.lock("job", lock_class=slock_client.drop_in.Lock, **options)
 
 
-def give_to_another(client: redis.Redis) -> slock.Lock:
+def give_to_another(client: redis.Redis) -> slock_client.drop_in.Lock:
     """Takes the lock away from its owner. Another owner has it then."""
     client.delete("job")
     other = make_lock(client, timeout=10)
@@ -142,14 +143,14 @@ def test_the_attributes_are_those_of_the_constructor(client: redis.Redis) -> Non
         sleep=0.5,
         blocking=False,
         blocking_timeout=3,
-        lock_class=slock.Lock,
+        lock_class=slock_client.drop_in.Lock,
         thread_local=False,
         raise_on_release_error=False,
     )
     assert (lock.redis, lock.name, lock.timeout, lock.sleep) == (client, "job", 7, 0.5)
     assert (lock.blocking, lock.blocking_timeout, lock.thread_local) == (False, 3, False)
     assert lock.raise_on_release_error is False
-    lock = slock.Lock(client, "job")
+    lock = slock_client.drop_in.Lock(client, "job")
     assert (lock.timeout, lock.sleep, lock.blocking, lock.blocking_timeout) == (None, 0.1, True, None)
     assert (lock.thread_local, lock.raise_on_release_error) == (True, True)
     assert lock.local.token is None
@@ -235,7 +236,7 @@ def test_a_long_sleep_and_a_short_blocking_timeout(client: redis.Redis) -> None:
 
 def test_context_manager(client: redis.Redis) -> None:
     with make_lock(client, blocking_timeout=0.2) as lock:
-        assert isinstance(lock, slock.Lock)
+        assert isinstance(lock, slock_client.drop_in.Lock)
         assert lock.owned()
     assert_gone(client)
 
@@ -412,5 +413,5 @@ def test_reacquiring_a_lock_that_another_owns_is_an_error(client: redis.Redis) -
 
 
 def test_lock_class(client: redis.Redis) -> None:
-    assert type(make_lock(client)) is slock.Lock
+    assert type(make_lock(client)) is slock_client.drop_in.Lock
     assert isinstance(make_lock(client), redis.lock.Lock)

@@ -1,4 +1,4 @@
-"""`slock.asyncio.Lock` does what `redis.asyncio.lock.Lock` does: the cases of redis-py's own tests.
+"""The drop-in does what `redis.asyncio.lock.Lock` does: the cases of redis-py's own tests.
 
 What is not here, and why, is in DROP_IN.md.
 """
@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import LockError, LockNotOwnedError
 
-import slock.asyncio
+import slock_client.asyncio.drop_in
 from harness import Server
 
 
@@ -36,11 +36,11 @@ def with_client(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-def make_lock(client: redis.asyncio.Redis, **options: Any) -> slock.asyncio.Lock:
-    return client.lock("job", lock_class=slock.asyncio.Lock, **options)
+def make_lock(client: redis.asyncio.Redis, **options: Any) -> slock_client.asyncio.drop_in.Lock:
+    return client.lock("job", lock_class=slock_client.asyncio.drop_in.Lock, **options)
 
 
-async def give_to_another(client: redis.asyncio.Redis) -> slock.asyncio.Lock:
+async def give_to_another(client: redis.asyncio.Redis) -> slock_client.asyncio.drop_in.Lock:
     """Takes the lock away from its owner. Another owner has it then."""
     await client.delete("job")
     other = make_lock(client, timeout=10)
@@ -48,7 +48,7 @@ async def give_to_another(client: redis.asyncio.Redis) -> slock.asyncio.Lock:
     return other
 
 
-async def wait_until_gone(lock: slock.asyncio.Lock) -> None:
+async def wait_until_gone(lock: slock_client.asyncio.drop_in.Lock) -> None:
     while await lock.owned():
         await asyncio.sleep(0.004)
 
@@ -155,14 +155,14 @@ async def test_the_attributes_are_those_of_the_constructor(client: redis.asyncio
         sleep=0.5,
         blocking=False,
         blocking_timeout=3,
-        lock_class=slock.asyncio.Lock,
+        lock_class=slock_client.asyncio.drop_in.Lock,
         thread_local=False,
         raise_on_release_error=False,
     )
     assert (lock.redis, lock.name, lock.timeout, lock.sleep) == (client, "job", 7, 0.5)
     assert (lock.blocking, lock.blocking_timeout, lock.thread_local) == (False, 3, False)
     assert lock.raise_on_release_error is False
-    lock = slock.asyncio.Lock(client, "job")
+    lock = slock_client.asyncio.drop_in.Lock(client, "job")
     assert (lock.timeout, lock.sleep, lock.blocking, lock.blocking_timeout) == (None, 0.1, True, None)
     assert (lock.thread_local, lock.raise_on_release_error) == (True, True)
     assert lock.local.token is None
@@ -254,7 +254,7 @@ async def test_a_long_sleep_and_a_short_blocking_timeout(client: redis.asyncio.R
 @with_client
 async def test_context_manager(client: redis.asyncio.Redis) -> None:
     async with make_lock(client, blocking_timeout=0.2) as lock:
-        assert isinstance(lock, slock.asyncio.Lock)
+        assert isinstance(lock, slock_client.asyncio.drop_in.Lock)
         assert await lock.owned()
     await assert_gone(client)
 
@@ -460,5 +460,5 @@ async def test_reacquiring_a_lock_that_another_owns_is_an_error(client: redis.as
 
 @with_client
 async def test_lock_class(client: redis.asyncio.Redis) -> None:
-    assert type(make_lock(client)) is slock.asyncio.Lock
+    assert type(make_lock(client)) is slock_client.asyncio.drop_in.Lock
     assert isinstance(make_lock(client), redis.asyncio.lock.Lock)

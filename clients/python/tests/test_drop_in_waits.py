@@ -1,4 +1,4 @@
-"""`slock.Lock` where it is better: the server's queue, interrupts, lost connections, a cluster."""
+"""The drop-in where it is better: the server's queue, interrupts, lost connections, a cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ import pytest
 import redis
 from redis.exceptions import LockError
 
-import slock
+import slock_client.asyncio.drop_in
+import slock_client.drop_in
 from harness import Cluster, MakeServer, Server, key_slot, wait_until
 
-SOURCE = Path(slock.__file__).resolve().parents[1]
+SOURCE = Path(slock_client.__file__).resolve().parents[1]
 
 
-class ShortLock(slock.Lock):
+class ShortLock(slock_client.drop_in.Lock):
     """A lock whose watchdog has to renew it soon."""
 
     watchdog_ttl = timedelta(milliseconds=600)
@@ -36,8 +37,8 @@ def client(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
-def make_lock(client: redis.Redis | redis.RedisCluster, **options: Any) -> slock.Lock:
-    return client.lock("job", lock_class=slock.Lock, **options)
+def make_lock(client: redis.Redis | redis.RedisCluster, **options: Any) -> slock_client.drop_in.Lock:
+    return client.lock("job", lock_class=slock_client.drop_in.Lock, **options)
 
 
 def queue(server: Server) -> list[dict[bytes, Any]]:
@@ -280,7 +281,7 @@ def test_a_key_of_another_type_is_an_error(client: redis.Redis) -> None:
 
 def test_a_server_without_the_module(make_server: MakeServer) -> None:
     server = make_server(module=False)
-    with redis.Redis(port=server.port) as client, pytest.raises(slock.ModuleNotLoaded):
+    with redis.Redis(port=server.port) as client, pytest.raises(slock_client.ModuleNotLoadedError):
         make_lock(client).acquire()
 
 
@@ -296,7 +297,7 @@ def test_an_extension_that_the_server_refuses_changes_nothing(client: redis.Redi
 # --- Ctrl-C
 
 WAIT_FOR_LOCK = """
-import redis, signal, slock, sys
+import redis, signal, slock_client.drop_in, sys
 
 def interrupt(*_):
     if busy:
@@ -305,7 +306,7 @@ def interrupt(*_):
 busy = False
 signal.signal(signal.SIGINT, interrupt)
 client = redis.Redis(port=int(sys.argv[1]))
-lock = client.lock("job", lock_class=slock.Lock)
+lock = client.lock("job", lock_class=slock_client.drop_in.Lock)
 for line in sys.stdin:
     how = "interrupted"
     try:
@@ -398,10 +399,10 @@ def test_in_a_cluster(cluster: Cluster) -> None:
     for name in ("a", "b", "c", "d"):
         where = cluster.node_of(name)
         with redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port) as client:
-            lock = client.lock(name, lock_class=slock.Lock, timeout=10)
+            lock = client.lock(name, lock_class=slock_client.drop_in.Lock, timeout=10)
             with lock:
                 assert lock.owned() and lock.locked() and lock.extend(10) and lock.reacquire()
-                other = client.lock(name, lock_class=slock.Lock, timeout=10)
+                other = client.lock(name, lock_class=slock_client.drop_in.Lock, timeout=10)
                 assert other.acquire(blocking=False) is False
                 assert other.acquire(blocking_timeout=0.05) is False
                 waiter = Worker(other.acquire)
@@ -416,7 +417,7 @@ def test_in_a_cluster_whose_slot_moves(cluster: Cluster) -> None:
     with redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port) as client:
         holder = client.lock("moving", lock_class=ShortLock)
         assert holder.acquire()
-        waiting = client.lock("moving", lock_class=slock.Lock, timeout=10, thread_local=False)
+        waiting = client.lock("moving", lock_class=slock_client.drop_in.Lock, timeout=10, thread_local=False)
         waiter = Worker(waiting.acquire)
         wait_until(lambda: source.client().execute_command("SLOCK.QUEUES"))
         cluster.begin_move(slot, source, target)

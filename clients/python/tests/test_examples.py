@@ -47,6 +47,14 @@ def test_a_process_that_was_stopped(server: Server) -> None:
     ]
 
 
+def test_the_hooks_make_metrics(server: Server) -> None:
+    said = run(FOLDER / "examples/opentelemetry_hooks.py", "--port", server.port)
+    assert said in (
+        [],  # with the package and without an exporter nothing is printed
+        ["slock.wait {'lock': 'report', 'outcome': 'granted'}", "slock.hold {'lock': 'report'}"],
+    )
+
+
 @pytest.mark.parametrize("code", BLOCKS, ids=[block.strip().splitlines()[0] for block in BLOCKS])
 def test_the_code_of_the_readme(server: Server, code: str, tmp_path: Path) -> None:
     program = tmp_path / "readme.py"

@@ -12,17 +12,17 @@ from datetime import timedelta
 import pytest
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 from harness import Server
 
 TTL = timedelta(milliseconds=300)
 
 
-def run(server: Server, work: Callable[[slock.asyncio.Locks], Awaitable[None]]) -> None:
+def run(server: Server, work: Callable[[slock_client.asyncio.Locks], Awaitable[None]]) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
-        async with slock.asyncio.Locks(client, ttl=TTL) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=TTL) as locks:
             await work(locks)
         await client.aclose()
 
@@ -37,8 +37,8 @@ def cancellations() -> int:
 
 @pytest.mark.parametrize("renew", [True, False])
 def test_a_lost_hold_ends_the_block_with_lost(server: Server, renew: bool) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
-        with pytest.raises(slock.Lost) as caught:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        with pytest.raises(slock_client.LostError) as caught:
             async with locks.write("job", renew=renew) as hold:
                 server.client().delete("job")
                 await asyncio.Event().wait()
@@ -50,8 +50,8 @@ def test_a_lost_hold_ends_the_block_with_lost(server: Server, renew: bool) -> No
 
 
 def test_work_that_catches_the_cancellation_ends_with_lost_too(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
-        with pytest.raises(slock.Lost):
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        with pytest.raises(slock_client.LostError):
             async with locks.write("job"):
                 server.client().delete("job")
                 with contextlib.suppress(asyncio.CancelledError):
@@ -62,7 +62,7 @@ def test_work_that_catches_the_cancellation_ends_with_lost_too(server: Server) -
 
 
 def test_an_error_of_the_work_is_not_replaced(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         with pytest.raises(ZeroDivisionError):
             async with locks.write("job") as hold:
                 server.client().delete("job")
@@ -78,12 +78,12 @@ def test_an_error_of_the_work_is_not_replaced(server: Server) -> None:
 
 
 def test_a_loop_that_is_blocked_past_the_deadline(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
-        with pytest.raises(slock.Lost):
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        with pytest.raises(slock_client.LostError):
             async with locks.write("job") as hold:
                 while time.monotonic() < hold.valid_until:
                     pass  # work that never lets the loop run
-                with pytest.raises(slock.Lost):
+                with pytest.raises(slock_client.LostError):
                     hold.check()
         assert cancellations() == 0
         await asyncio.sleep(0)  # the cancellation, which could not be delivered, does not come now
@@ -92,7 +92,7 @@ def test_a_loop_that_is_blocked_past_the_deadline(server: Server) -> None:
 
 
 def test_a_cancellation_from_elsewhere_stays_one(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         entered = asyncio.Event()
 
         async def block() -> None:
@@ -111,7 +111,7 @@ def test_a_cancellation_from_elsewhere_stays_one(server: Server) -> None:
 
 
 def test_a_cancellation_beside_the_loss_stays_one(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         tasks: list[asyncio.Task[None]] = []
 
         def also_cancel(hold: object) -> None:
@@ -132,7 +132,7 @@ def test_a_cancellation_beside_the_loss_stays_one(server: Server) -> None:
 
 
 def test_run_cancels_the_work_and_does_not_release(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         async def answer() -> int:
             return 42
 
@@ -140,7 +140,7 @@ def test_run_cancels_the_work_and_does_not_release(server: Server) -> None:
         assert await hold.run(answer()) == 42
         assert server.client().exists("job")
         server.client().delete("job")
-        with pytest.raises(slock.Lost):
+        with pytest.raises(slock_client.LostError):
             await hold.run(asyncio.sleep(3600))
         assert cancellations() == 0
         assert await hold.wait_lost() == "gone"
@@ -150,8 +150,8 @@ def test_run_cancels_the_work_and_does_not_release(server: Server) -> None:
 
 
 def test_holds_in_one_another(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
-        with pytest.raises(slock.Lost) as caught:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        with pytest.raises(slock_client.LostError) as caught:
             async with locks.write("outer"), locks.write("inner"):
                 server.client().delete("outer")
                 await asyncio.Event().wait()
@@ -162,7 +162,7 @@ def test_holds_in_one_another(server: Server) -> None:
 
 
 def test_the_decorator_takes_a_hold_for_each_call(server: Server) -> None:
-    async def work(locks: slock.asyncio.Locks) -> None:
+    async def work(locks: slock_client.asyncio.Locks) -> None:
         inside = most = 0
 
         @locks.read("job", limit=2)

@@ -17,9 +17,9 @@ from harness import Server, wait_until
 SOURCE = Path(__file__).parents[1] / "src"
 
 SYNCHRONOUS = """
-import redis, slock, sys, time
+import redis, slock_client, sys, time
 from datetime import timedelta
-locks = slock.Locks(redis.Redis(port=int(sys.argv[1])), ttl=timedelta(minutes=1))
+locks = slock_client.Locks(redis.Redis(port=int(sys.argv[1])), ttl=timedelta(minutes=1))
 try:
     with locks.write("job"):
         print("inside", flush=True)
@@ -29,7 +29,7 @@ except KeyboardInterrupt:
 """
 
 ASYNCIO = """
-import asyncio, redis.asyncio, slock.asyncio, sys
+import asyncio, redis.asyncio, slock_client.asyncio, sys
 from datetime import timedelta
 async def work(locks):
     async with locks.write("job"):
@@ -37,7 +37,7 @@ async def work(locks):
         await asyncio.sleep(60)
 async def main():
     client = redis.asyncio.Redis(port=int(sys.argv[1]))
-    locks = slock.asyncio.Locks(client, ttl=timedelta(minutes=1), waiting=sys.argv[2])
+    locks = slock_client.asyncio.Locks(client, ttl=timedelta(minutes=1), waiting=sys.argv[2])
     tasks = [asyncio.create_task(work(locks)) for _ in range(3)]
     await asyncio.wait(tasks)
 try:
@@ -122,10 +122,10 @@ def test_ctrl_c_while_it_works(
 
 
 FORK = """
-import os, redis, slock, sys, time
+import os, redis, slock_client, sys, time
 from datetime import timedelta
 port = int(sys.argv[1])
-locks = slock.Locks(redis.Redis(port=port), ttl=timedelta(milliseconds=300))
+locks = slock_client.Locks(redis.Redis(port=port), ttl=timedelta(milliseconds=300))
 hold = locks.write("parent").acquire()
 child = os.fork()
 if child == 0:
@@ -144,5 +144,5 @@ def test_a_forked_process_has_connections_and_renewals_of_its_own(
 ) -> None:
     program = Program(FORK, server.port)
     programs.append(program)
-    said, _ = program.process.communicate()
+    said, _ = program.process.communicate(timeout=60)
     assert said == "0 True\n"

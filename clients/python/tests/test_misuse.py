@@ -11,19 +11,21 @@ import pytest
 import redis
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
+import slock_client.asyncio.drop_in
+import slock_client.drop_in
 from harness import MakeServer, Server, wait_until
 
 MS = timedelta(milliseconds=1)
 
 
 def test_a_ttl_that_leaves_no_validity_is_refused(server: Server) -> None:
-    with slock.Locks(redis.Redis(port=server.port), renew=False) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), renew=False) as locks:
         with pytest.raises(ValueError, match="ttl must be at least 2 ms"):
             locks.write("job", ttl=MS)
         with pytest.raises(ValueError, match="ttl must be at least 2 ms"):
-            slock.Locks(redis.Redis(port=server.port), ttl=MS)
+            slock_client.Locks(redis.Redis(port=server.port), ttl=MS)
         hold = locks.write("job").acquire()
         with pytest.raises(ValueError, match="ttl must be at least 2 ms"):
             hold.extend(MS)
@@ -33,22 +35,22 @@ def test_a_ttl_that_leaves_no_validity_is_refused(server: Server) -> None:
 
 
 def test_a_hold_that_was_released_is_no_hold(server: Server) -> None:
-    with slock.Locks(redis.Redis(port=server.port)) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port)) as locks:
         hold = locks.write("job").acquire()
         assert hold.release()
-        with pytest.raises(slock.NotHeld, match="job has been released"):
+        with pytest.raises(slock_client.NotHeldError, match="job has been released"):
             hold.check()
-        with pytest.raises(slock.NotHeld), hold:
+        with pytest.raises(slock_client.NotHeldError), hold:
             pytest.fail("the block was entered")
 
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
-        async with slock.asyncio.Locks(client) as locks:
+        async with slock_client.asyncio.Locks(client) as locks:
             hold = await locks.write("job").acquire()
             assert await hold.release()
-            with pytest.raises(slock.NotHeld, match="job has been released"):
+            with pytest.raises(slock_client.NotHeldError, match="job has been released"):
                 hold.check()
-            with pytest.raises(slock.NotHeld):
+            with pytest.raises(slock_client.NotHeldError):
                 async with hold:
                     pytest.fail("the block was entered")
         await client.aclose()
@@ -57,22 +59,22 @@ def test_a_hold_that_was_released_is_no_hold(server: Server) -> None:
 
 
 def test_changes_of_a_lost_hold_raise_lost(server: Server, client: redis.Redis) -> None:
-    with slock.Locks(redis.Redis(port=server.port), renew=False) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), renew=False) as locks:
         for change in ("extend", "upgrade"):
             hold = locks.read("job").acquire()
             client.delete("job")
-            with pytest.raises(slock.Lost, match="gone"):
+            with pytest.raises(slock_client.LostError, match="gone"):
                 getattr(hold, change)()
-            with pytest.raises(slock.Lost, match="gone"):
+            with pytest.raises(slock_client.LostError, match="gone"):
                 getattr(hold, change)()
 
     async def main() -> None:
         own = redis.asyncio.Redis(port=server.port)
-        async with slock.asyncio.Locks(own, renew=False) as locks:
+        async with slock_client.asyncio.Locks(own, renew=False) as locks:
             for change in ("extend", "upgrade"):
                 hold = await locks.read("job").acquire()
                 client.delete("job")
-                with pytest.raises(slock.Lost, match="gone"):
+                with pytest.raises(slock_client.LostError, match="gone"):
                     await getattr(hold, change)()
         await own.aclose()
 
@@ -93,20 +95,20 @@ def test_a_renewal_that_is_refused_is_told(make_server: MakeServer, caplog: pyte
     server = make_server()
     worker = make_worker(server)
     ttl = timedelta(seconds=1)
-    with slock.Locks(redis.Redis(**worker), ttl=ttl) as locks:
+    with slock_client.Locks(redis.Redis(**worker), ttl=ttl) as locks:
         hold = locks.write("job").acquire()
         refuse_renewals(server)
         assert hold.wait_lost(timedelta(seconds=30))
-        with pytest.raises(slock.Lost, match="expired") as caught:
+        with pytest.raises(slock_client.LostError, match="expired") as caught:
             hold.check()
         assert isinstance(caught.value.__cause__, redis.exceptions.NoPermissionError)
-    assert caplog.text.count("the server refuses to renew the hold of job") == 1
+    assert caplog.text.count("job: a renewal failed") == 1
     caplog.clear()
 
     async def main() -> None:
         client = redis.asyncio.Redis(**worker)
-        async with slock.asyncio.Locks(client, ttl=ttl) as locks:
-            with pytest.raises(slock.Lost, match="expired") as lost:
+        async with slock_client.asyncio.Locks(client, ttl=ttl) as locks:
+            with pytest.raises(slock_client.LostError, match="expired") as lost:
                 async with locks.write("other"):
                     refuse_renewals(server)
                     await asyncio.Event().wait()
@@ -115,34 +117,34 @@ def test_a_renewal_that_is_refused_is_told(make_server: MakeServer, caplog: pyte
 
     make_worker(server)
     asyncio.run(main())
-    assert caplog.text.count("the server refuses to renew the hold of other") == 1
+    assert caplog.text.count("other: a renewal failed") == 1
 
 
 def test_a_refused_renewal_of_a_quorum_and_of_the_drop_in(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class ShortLock(slock.Lock):
+    class ShortLock(slock_client.drop_in.Lock):
         watchdog_ttl = timedelta(seconds=1)
 
     server = make_server()
     client = redis.Redis(**make_worker(server))
-    with slock.Quorum([client], ttl=timedelta(seconds=1)) as quorum:
+    with slock_client.Quorum([client], ttl=timedelta(seconds=1)) as quorum:
         hold = quorum.write("job").acquire()
         lock = client.lock("other", lock_class=ShortLock)
         assert lock.acquire()
         refuse_renewals(server)
         assert hold.wait_lost(timedelta(seconds=30))
-        with pytest.raises(slock.Lost) as caught:
+        with pytest.raises(slock_client.LostError) as caught:
             hold.check()
-        assert isinstance(caught.value.__cause__, slock.QuorumMissed)
+        assert isinstance(caught.value.__cause__, redis.exceptions.NoPermissionError)
         wait_until(lambda: not lock.owned())
-    assert caplog.text.count("the server refuses to renew the hold of job") == 1
-    assert caplog.text.count("the server refuses to renew the lock other") == 1
+    assert caplog.text.count("job: a renewal failed") == 1
+    assert caplog.text.count("other: a renewal failed") == 1
 
 
 def test_a_quorum_counts_all_nodes_that_released(make_server: MakeServer) -> None:
     servers = [make_server() for _ in range(3)]
-    with slock.Quorum([redis.Redis(port=one.port) for one in servers]) as quorum:
+    with slock_client.Quorum([redis.Redis(port=one.port) for one in servers]) as quorum:
         for _ in range(20):
             hold = quorum.write("job", renew=False).acquire()
             wait_until(lambda: all(one.client().exists("job") for one in servers))
@@ -151,7 +153,7 @@ def test_a_quorum_counts_all_nodes_that_released(make_server: MakeServer) -> Non
 
     async def main() -> None:
         clients = [redis.asyncio.Redis(port=one.port) for one in servers]
-        async with slock.asyncio.Quorum(clients) as quorum:
+        async with slock_client.asyncio.Quorum(clients) as quorum:
             for _ in range(20):
                 hold = await quorum.write("job", renew=False).acquire()
                 wait_until(lambda: all(one.client().exists("job") for one in servers))
@@ -164,11 +166,15 @@ def test_a_quorum_counts_all_nodes_that_released(make_server: MakeServer) -> Non
 
 @pytest.mark.parametrize(
     ("options", "more"),
-    [(slock.HoldOptions, set()), (slock.RequestOptions, {"wait"}), (slock.ReadOptions, {"limit"})],
+    [
+        (slock_client.HoldOptions, set()),
+        (slock_client.RequestOptions, {"wait"}),
+        (slock_client.ReadOptions, {"limit"}),
+    ],
 )
 def test_each_option_is_documented(options: Any, more: set[str]) -> None:
     text = inspect.getdoc(options) or ""
-    own = {"limit"} if options is slock.ReadOptions else set(options.__annotations__)
+    own = {"limit"} if options is slock_client.ReadOptions else set(options.__annotations__)
     for name in own | more:
         assert f"- `{name}`" in text
 
@@ -182,23 +188,23 @@ class Callable:
         pass
 
 
-@pytest.mark.parametrize("package", [slock, slock.asyncio])
+@pytest.mark.parametrize("package", [slock_client, slock_client.asyncio])
 @pytest.mark.parametrize("on_lost", [coroutine, Callable(), "text"])
 def test_on_lost_is_an_ordinary_function(package: Any, on_lost: Any) -> None:
-    client = redis.Redis() if package is slock else redis.asyncio.Redis()
+    client = redis.Redis() if package is slock_client else redis.asyncio.Redis()
     with pytest.raises(TypeError, match="on_lost must be"):
         package.Locks(client).write("job", on_lost=on_lost)
 
 
 def test_the_decorator_is_for_functions_of_its_kind() -> None:
     with pytest.raises(TypeError, match="async def"):
-        slock.asyncio.Locks(redis.asyncio.Redis()).write("job")(lambda: None)
+        slock_client.asyncio.Locks(redis.asyncio.Redis()).write("job")(lambda: None)
     with pytest.raises(TypeError, match="ordinary functions"):
-        slock.Locks(redis.Redis()).write("job")(coroutine)
+        slock_client.Locks(redis.Redis()).write("job")(coroutine)
 
 
 def test_keys_are_arguments_of_their_own() -> None:
-    locks = slock.Locks(redis.Redis())
+    locks = slock_client.Locks(redis.Redis())
     with pytest.raises(TypeError, match="give each key as an argument of its own"):
         locks.write(["a", "b"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not int"):
@@ -207,14 +213,14 @@ def test_keys_are_arguments_of_their_own() -> None:
 
 def test_a_request_shows_what_it_asks_for() -> None:
     options: dict[str, Any] = {"ttl": timedelta(seconds=2.5), "limit": 3, "token": "secret"}
-    for locks in (slock.Locks(redis.Redis()), slock.asyncio.Locks(redis.asyncio.Redis())):
+    for locks in (slock_client.Locks(redis.Redis()), slock_client.asyncio.Locks(redis.asyncio.Redis())):
         assert repr(locks.write("a", b"b")) == "<Request write 'a', b'b'>"
         assert repr(locks.read("a", **options)) == "<Request read 'a' ttl=2.5s limit=3>"
 
 
-@pytest.mark.parametrize("package", [slock, slock.asyncio])
+@pytest.mark.parametrize("package", [slock_client, slock_client.asyncio])
 def test_options_that_a_quorum_does_not_have(package: Any) -> None:
-    clients = [redis.Redis() if package is slock else redis.asyncio.Redis()]
+    clients = [redis.Redis() if package is slock_client else redis.asyncio.Redis()]
     with pytest.raises(TypeError, match="no option `waiting`: it polls, as `poll` says"):
         package.Quorum(clients, waiting="block")
     with pytest.raises(TypeError, match="no option `min_replicas`"):

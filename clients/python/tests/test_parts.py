@@ -9,12 +9,13 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-import slock
-from slock import _answers, _quorum, _validity, polling
-from slock._pauses import retry_pauses
-from slock._schedule import LEAST_BATCH_TIME, Schedule
-from slock._slots import hash_tag, redirection
-from slock._time import ms_left, whole_ms
+import slock_client
+from slock_client import _answers, _quorum, polling
+from slock_client._durations import ms_left, whole_ms
+from slock_client._lease import Drift, Lease, Told, is_prompt
+from slock_client._schedule import Schedule
+from slock_client._shared import retry_pauses
+from slock_client._slots import hash_tag, redirection
 
 
 class Hold:
@@ -37,9 +38,14 @@ def test_the_schedule_tells_what_is_due_and_what_is_over() -> None:
     assert schedule.take(0.4) == ([], [])
     assert schedule.take(1.0) == ([over], [early])
     assert over not in schedule and early in schedule
-    early.renew_at = 2.0
-    schedule.put(early)
-    assert schedule.next_time() == 2.0
+    assert schedule.take(2.0) == ([], []), "its renewal is under way"
+    early.renew_at = 2.5
+    schedule.answered(early)
+    assert schedule.next_time() == 2.5
+    assert schedule.take(2.5) == ([], [early])
+    assert {id(hold) for hold in schedule.take(10.0)[0]} == {id(early), id(late)}, (
+        "also while the renewal is under way"
+    )
 
 
 def test_the_schedule_forgets_what_is_removed_or_has_ended() -> None:
@@ -53,16 +59,6 @@ def test_the_schedule_forgets_what_is_removed_or_has_ended() -> None:
     holds[0].ended = True
     assert schedule.take(5.0) == ([], [])
     assert not schedule and schedule.next_time() is None
-
-
-def test_a_batch_ends_when_a_hold_may_be_over_and_has_some_time_always() -> None:
-    schedule: Schedule[Hold] = Schedule()
-    due = Hold(1.0, 100.0)
-    schedule.put(due)
-    assert schedule.batch_end([due], 1.0) == pytest.approx(1.0 + 3.0 / 5)
-    schedule.put(Hold(2.0, 1.3))
-    assert schedule.batch_end([due], 1.0) == pytest.approx(1.3)
-    assert schedule.batch_end([due], 1.29) == pytest.approx(1.29 + LEAST_BATCH_TIME)
 
 
 def test_pauses_after_an_error_double_up_to_a_second() -> None:
@@ -86,7 +82,7 @@ def test_strategies_of_polling() -> None:
 def test_durations_are_never_bare_numbers() -> None:
     assert whole_ms(timedelta(microseconds=1)) == 1
     assert ms_left(10.0, 10.5) == 1  # the server takes 0 for no limit
-    locks = slock.Locks(redis.Redis())
+    locks = slock_client.Locks(redis.Redis())
     with pytest.raises(TypeError, match="ttl must be a timedelta"):
         locks.write("job", ttl=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ttl must be above zero"):
@@ -98,9 +94,26 @@ def test_durations_are_never_bare_numbers() -> None:
 
 
 def test_validity_is_counted_from_before_the_request() -> None:
-    assert _validity.valid_until(100.0, 3000) == pytest.approx(102.999)
-    assert _validity.is_prompt(100.0, 101.0, 3000)
-    assert not _validity.is_prompt(100.0, 101.1, 3000)
+    assert Drift().valid_until(100.0, 3000) == pytest.approx(102.996)
+    assert is_prompt(100.0, 101.0, 3000)
+    assert not is_prompt(100.0, 101.1, 3000)
+
+
+def test_an_answer_counts_for_the_fence_that_it_names() -> None:
+    lease = Lease("read", Drift())
+    lease.granted(7, "read", 100.0, 10_000)
+    assert lease.extended(6, 101.0, 10_000, 0) is Told.NOTHING
+    lease.changing = True
+    assert lease.extended(7, 101.0, 10_000, 0) is Told.NOTHING
+    assert lease.extended(7, 101.0, 10_000, 1) is Told.HELD
+    assert lease.valid_until == pytest.approx(110.989)
+    lease.changing = False
+    lease.granted(8, "write", 102.0, 10_000)
+    assert lease.extended(7, 109.0, 10_000, 1) is Told.NOTHING
+    assert lease.extended(8, 90.0, 10_000, 1) is Told.HELD
+    assert lease.valid_until == pytest.approx(111.989), "an older answer shortens nothing"
+    assert lease.extended(8, 103.0, 10_000, 0) is Told.GONE
+    assert lease.valid_until == float("-inf")
 
 
 def test_what_errors_mean() -> None:
@@ -111,15 +124,16 @@ def test_what_errors_mean() -> None:
     assert not _answers.is_temporary(redis.AuthenticationError("invalid password"))
     assert not _answers.is_temporary(redis.ResponseError("WRONGTYPE it is a string"))
     for code, kind in (
-        ("DEADLOCK", slock.Deadlock),
-        ("QUEUEFULL", slock.QueueFull),
-        ("WRONGMODE", slock.WrongMode),
-        ("NOTHELD", slock.NotHeld),
+        ("DEADLOCK", slock_client.DeadlockError),
+        ("QUEUEFULL", slock_client.QueueFullError),
+        ("WRONGMODE", slock_client.WrongModeError),
+        ("NOTHELD", slock_client.NotHeldError),
+        ("CANCELLED", slock_client.RefusedError),
     ):
-        error = _answers.error_of(redis.ResponseError(f"{code} because of this"))
-        assert type(error) is kind and str(error) == "because of this"
+        error = _answers.error_of(redis.ResponseError(f"{code} because of this"), "job")
+        assert type(error) is kind and str(error) == "job: because of this"
     unknown = redis.ResponseError("unknown command 'SLOCK.LOCK', with args beginning with: ")
-    assert "loadmodule" in str(_answers.error_of(unknown))
+    assert "loadmodule" in str(_answers.error_of(unknown, "job"))
 
 
 @pytest.mark.parametrize("key", ["job", "{job}:1", "a}b", "{}x", "a{b", "x{}y}", ""])
@@ -128,16 +142,17 @@ def test_a_hash_tag_leads_to_the_slot_of_the_key(key: str) -> None:
 
 
 def test_redirections_of_both_spellings() -> None:
-    whole = redirection(redis.ResponseError("MOVED 7 10.0.0.1:6379"), ("asked", 1))
-    short = redirection(redis.exceptions.AskError("7 :6380"), ("asked", 1))
+    whole = redirection(redis.ResponseError("MOVED 7 10.0.0.1:6379"))
+    short = redirection(redis.exceptions.AskError("7 :6380"))
     assert whole is not None and whole == ("MOVED", 7, "10.0.0.1", 6379)
-    assert short is not None and short == ("ASK", 7, "asked", 6380)
-    assert redirection(redis.ResponseError("WRONGTYPE no"), ("asked", 1)) is None
+    assert short is not None and short == ("ASK", 7, "", 6380)
+    assert redirection(redis.ResponseError("WRONGTYPE no")) is None
 
 
 def test_the_arithmetic_of_a_quorum() -> None:
     assert [_quorum.majority(nodes) for nodes in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
-    assert _quorum.valid_until(100.0, 10_000, 0.01) == pytest.approx(109.898)
+    assert Drift(0.01, 0.002).valid_until(100.0, 10_000) == pytest.approx(109.898)
+    assert _quorum.majority_until([1.0, 5.0, 2.0, 4.0, 3.0]) == 3.0
     ten = timedelta(seconds=10)
     assert _quorum.node_timeout(None, ten) == pytest.approx(0.5)
     assert _quorum.node_timeout(None, timedelta(milliseconds=300)) == pytest.approx(0.05)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -20,11 +20,10 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 from harness import MakeServer, Server, wait_until
 from harness.settings import free_port, server_binary
-from slock._nodes import Question, _Line
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -53,27 +52,28 @@ def test_ctrl_c_after_the_grant_releases_everywhere(make_server: MakeServer) -> 
     servers = [make_server() for _ in range(3)]
     hook = Once()
     clients = [redis.Redis(port=server.port) for server in servers]
-    with slock.Quorum(clients, ttl=MINUTE, hooks=slock.Hooks(waited=hook)) as quorum:
+    with slock_client.Quorum(clients, ttl=MINUTE, hooks=slock_client.Hooks(waited=hook)) as quorum:
         with pytest.raises(KeyboardInterrupt):
             quorum.write("job").acquire()
         for server in servers:
             wait_until(lambda server=server: is_free(server))
         assert hook.outcomes == ["granted", "cancelled"]
-        assert not len(quorum._watchdog._schedule)
+        assert not len(quorum._rules.watchdog._schedule)
 
 
 def test_ctrl_c_before_the_acquisition_has_ended_releases_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quorum = slock.Quorum([redis.Redis(port=server.port)], ttl=MINUTE)
-    end = quorum._acquisitions.end
+    quorum = slock_client.Quorum([redis.Redis(port=server.port)], ttl=MINUTE)
+    shared = quorum._rules._first.shared
+    end = shared.end
 
     def interrupted(one: object) -> None:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGINT)
         end(one)
 
-    monkeypatch.setattr(quorum._acquisitions, "end", interrupted)
+    monkeypatch.setattr(shared, "end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         quorum.write("job").acquire()
     wait_until(lambda: is_free(server))
@@ -86,15 +86,16 @@ def test_ctrl_c_twice_while_the_server_is_silent(
     """The second ends the withdrawal. `close` returns all the same."""
     server = make_server()
     server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
-    locks = slock.Locks(redis.Redis(port=server.port), ttl=MINUTE)
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=MINUTE)
     withdraws = threading.Event()
-    withdraw = locks._giving_up.withdraw
+    give_up = locks._rules.member.give_up
+    send = give_up.send
 
-    def noted(*arguments: object, **options: object) -> None:
+    async def noted(*arguments: Any) -> Any:
         withdraws.set()
-        withdraw(*arguments, **options)
+        return await send(*arguments)
 
-    monkeypatch.setattr(locks._giving_up, "withdraw", noted)
+    monkeypatch.setattr(give_up, "send", noted)
 
     def interrupt() -> None:
         wait_until(lambda: server.client().execute_command("SLOCK.QUEUES"))
@@ -162,7 +163,7 @@ def test_many_holds_at_a_distant_server_are_renewed(server: Server) -> None:
     """One after the other they would take longer than a node may take."""
     distance = Distance(server)
     client = redis.Redis(port=distance.port)
-    with slock.Quorum([client], ttl=5 * SECOND, node_timeout=SECOND / 2) as quorum:
+    with slock_client.Quorum([client], ttl=5 * SECOND, node_timeout=SECOND / 2) as quorum:
         holds = [quorum.write(f"job{number}").acquire() for number in range(200)]
         first = {hold.token: hold.valid_until for hold in holds}
         distance.seconds = 0.03
@@ -174,18 +175,6 @@ def test_many_holds_at_a_distant_server_are_renewed(server: Server) -> None:
         wait_until(all_renewed, 30)
         distance.seconds = 0.0
     distance.close()
-
-
-def test_text_that_cannot_be_encoded_spoils_no_other_question(server: Server) -> None:
-    """Questions of other threads are in the same pipeline."""
-    answers: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
-    with slock.Quorum([redis.Redis(port=server.port)]) as quorum:
-        line = _Line("node", quorum._nodes._nodes[0]._recipe)
-        end = time.monotonic() + 30
-        line.ask([Question(("ECHO", text), end, answers, lambda: True) for text in ("1", "\ud800", "2")])
-        line.close()
-    found = [answers.get(timeout=30)[1] for _ in range(3)]
-    assert [found[0], found[2]] == [b"1", b"2"] and isinstance(found[1], UnicodeError)
 
 
 # --- Sentinels that all say the same name
@@ -226,7 +215,7 @@ NAMES = ["mymaster (1)", "mymaster (2)", "mymaster (3)"]
 
 def test_primaries_of_one_name(sentinels: list[int]) -> None:
     clients = [redis.sentinel.Sentinel([("127.0.0.1", port)]).master_for("mymaster") for port in sentinels]
-    with slock.Quorum(clients, ttl=MINUTE, node_timeout=5 * SECOND) as quorum:
+    with slock_client.Quorum(clients, ttl=MINUTE, node_timeout=5 * SECOND) as quorum:
         hold = quorum.write("job", wait=10 * SECOND).acquire()
         hold.extend()
         wait_until(lambda: all(client.exists("job") for client in clients))
@@ -240,7 +229,7 @@ def test_primaries_of_one_name_with_asyncio(sentinels: list[int]) -> None:
             redis.asyncio.sentinel.Sentinel([("127.0.0.1", port)]).master_for("mymaster")
             for port in sentinels
         ]
-        async with slock.asyncio.Quorum(clients, ttl=MINUTE, node_timeout=5 * SECOND) as quorum:
+        async with slock_client.asyncio.Quorum(clients, ttl=MINUTE, node_timeout=5 * SECOND) as quorum:
             hold = await quorum.write("job", wait=10 * SECOND).acquire()
             await hold.extend()
             assert set(hold.fences) <= set(NAMES) and len(hold.fences) >= 2
@@ -257,23 +246,23 @@ def test_primaries_of_one_name_with_asyncio(sentinels: list[int]) -> None:
 def test_a_refusal_is_told_apart_from_a_wait_that_ran_out(server: Server, client: redis.Redis) -> None:
     client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
     outcomes: list[str] = []
-    hooks = slock.Hooks(waited=lambda label, duration, outcome: outcomes.append(outcome))
+    hooks = slock_client.Hooks(waited=lambda label, duration, outcome: outcomes.append(outcome))
     base = redis.Redis(port=server.port)
-    for locks in (slock.Locks(base, hooks=hooks), slock.Quorum([base], hooks=hooks)):
+    for locks in (slock_client.Locks(base, hooks=hooks), slock_client.Quorum([base], hooks=hooks)):
         with locks:
             assert locks.write("job").try_acquire() is None
-            with pytest.raises(slock.TimedOut):
+            with pytest.raises(slock_client.TimedOutError):
                 locks.write("job", wait=SECOND / 10).acquire()
 
     async def main() -> None:
         asyncio_base = redis.asyncio.Redis(port=server.port)
         for locks in (
-            slock.asyncio.Locks(asyncio_base, hooks=hooks),
-            slock.asyncio.Quorum([asyncio_base], hooks=hooks),
+            slock_client.asyncio.Locks(asyncio_base, hooks=hooks),
+            slock_client.asyncio.Quorum([asyncio_base], hooks=hooks),
         ):
             async with locks:
                 assert await locks.write("job").try_acquire() is None
-                with pytest.raises(slock.TimedOut):
+                with pytest.raises(slock_client.TimedOutError):
                     await locks.write("job", wait=SECOND / 10).acquire()
         await asyncio_base.aclose()
 

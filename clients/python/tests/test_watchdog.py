@@ -12,11 +12,15 @@ import pytest
 import redis
 import redis.asyncio
 
-import slock
-import slock.asyncio
+import slock_client
+import slock_client.asyncio
 from harness import MakeServer, Server, wait_until
 
 MANY = 1000
+
+
+# The watchdog, and those that send what is due.
+FEW = 6
 
 
 def extensions(server: Server) -> int:
@@ -26,7 +30,7 @@ def extensions(server: Server) -> int:
 def test_one_task_renews_all_holds(server: Server) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
-        async with slock.asyncio.Locks(client, ttl=timedelta(seconds=6)) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=timedelta(seconds=6)) as locks:
             before = len(asyncio.all_tasks())
             holds = [await locks.write(f"job:{number}").acquire() for number in range(MANY)]
             assert len(asyncio.all_tasks()) <= before + 2  # the watchdog, and a connection at work
@@ -46,18 +50,19 @@ def test_one_task_renews_all_holds(server: Server) -> None:
 
 def test_one_thread_renews_all_holds(server: Server) -> None:
     before = threading.active_count()
-    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(seconds=6)) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=timedelta(seconds=6)) as locks:
         holds = [locks.write(f"job:{number}").acquire() for number in range(MANY)]
-        assert threading.active_count() == before + 1
+        assert threading.active_count() <= before + FEW
         ends = [hold.valid_until for hold in holds]
         wait_until(lambda: all(h.valid_until > end for h, end in zip(holds, ends, strict=True)), 30)
+        assert threading.active_count() <= before + FEW
         assert all(hold.release() for hold in holds)
-    assert threading.active_count() == before
+    wait_until(lambda: threading.active_count() <= before, 30, "the threads to end")
 
 
 def test_a_program_that_exits_in_on_lost_does_not_end_the_thread(server: Server, client: redis.Redis) -> None:
     ttl = timedelta(seconds=1.5)
-    with slock.Locks(redis.Redis(port=server.port), ttl=ttl) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=ttl) as locks:
         lost = [locks.write(f"lost:{n}", on_lost=lambda _: sys.exit(1)).acquire() for n in range(3)]
         holds = [locks.write(f"job:{n}").acquire() for n in range(3)]
         client.delete("lost:0", "lost:1", "job:2")
@@ -73,23 +78,23 @@ def test_a_program_that_exits_in_on_lost_does_not_end_the_thread(server: Server,
 def test_a_hold_that_is_not_renewed_costs_no_task_and_no_thread(server: Server) -> None:
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
-        async with slock.asyncio.Locks(client, renew=False) as locks:
+        async with slock_client.asyncio.Locks(client, renew=False) as locks:
             hold = await locks.write("job").acquire()
-            assert asyncio.all_tasks() == {asyncio.current_task()}
+            names = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
+            assert names == {"slock connection"}
             await hold.release()
         await client.aclose()
 
     asyncio.run(main())
-    threads = threading.active_count()
-    with slock.Locks(redis.Redis(port=server.port), renew=False) as locks, locks.write("job"):
-        assert threading.active_count() == threads
+    with slock_client.Locks(redis.Redis(port=server.port), renew=False) as locks, locks.write("job"):
+        assert "slock watchdog" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_thread_is_told_of_the_loss(server: Server) -> None:
     told: list[tuple[str, str | None]] = []
-    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=300)) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=300)) as locks:
         request = locks.write("job", on_lost=lambda hold: told.append((hold.label, hold.reason)))
-        with pytest.raises(slock.Lost), request as hold:
+        with pytest.raises(slock_client.LostError), request as hold:
             server.client().delete("job")
             assert hold.wait_lost(timedelta(seconds=10))
             assert hold.lost and hold.time_left == timedelta(0)
@@ -97,7 +102,7 @@ def test_a_thread_is_told_of_the_loss(server: Server) -> None:
 
 
 def test_on_lost_may_release(server: Server) -> None:
-    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=300)) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=300)) as locks:
         hold = locks.write("job", on_lost=lambda hold: hold.release()).acquire()
         server.client().delete("job")
         assert hold.wait_lost(timedelta(seconds=10))
@@ -105,7 +110,7 @@ def test_on_lost_may_release(server: Server) -> None:
 
 def test_a_silent_server_does_not_keep_the_loss_back(make_server: MakeServer) -> None:
     server = make_server()
-    with slock.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=500)) as locks:
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=500)) as locks:
         hold = locks.write("job").acquire()
         told = threading.Event()
         other = locks.write("other", on_lost=lambda _: told.set()).acquire()
@@ -121,7 +126,7 @@ def test_renewals_go_on_after_a_restart(make_server: MakeServer) -> None:
 
     async def main() -> None:
         client = redis.asyncio.Redis(port=server.port)
-        locks = slock.asyncio.Locks(client, ttl=timedelta(seconds=6))
+        locks = slock_client.asyncio.Locks(client, ttl=timedelta(seconds=6))
         async with locks, locks.write("job") as hold:
             server.restart()
             end = hold.valid_until
@@ -133,10 +138,11 @@ def test_renewals_go_on_after_a_restart(make_server: MakeServer) -> None:
 
 
 def test_an_extension_sets_the_ttl_for_renewals_too(server: Server) -> None:
-    locks = slock.Locks(redis.Redis(port=server.port), ttl=timedelta(seconds=20))
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=timedelta(milliseconds=600))
     with locks, locks.write("job") as hold:
-        hold.extend(timedelta(milliseconds=600))
-        assert hold.time_left < timedelta(milliseconds=600)
+        hold.extend(timedelta(seconds=2))
         end = hold.valid_until
-        wait_until(lambda: hold.valid_until > end)
-        assert server.client().execute_command("SLOCK.PTTL", "job", hold.token) <= 600
+        wait_until(lambda: hold.valid_until > end, 30, "a renewal")
+        assert server.client().execute_command("SLOCK.PTTL", "job", hold.token) > 1000
+        hold.extend(timedelta(milliseconds=100))
+        assert hold.time_left > timedelta(milliseconds=600), "an extension never shortens"

@@ -1,0 +1,132 @@
+"""What each answer of the server means. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import redis.exceptions as base
+
+from slock_client.errors import (
+    DeadlockError,
+    ModuleNotLoadedError,
+    NotHeldError,
+    QueueFullError,
+    RefusedError,
+    WrongModeError,
+)
+
+Answer: TypeAlias = Any
+"""What the server answered, or the error: of the server, or of the connection."""
+
+# Answers that may be different when the same request is sent again.
+_TEMPORARY = {
+    "UNBLOCKED",
+    "TRYAGAIN",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "GRACE",
+    "NOREPLICAS",
+}
+
+# redis-py takes the code from the text of these.
+_CODES: list[tuple[type[Exception], str]] = [
+    (base.TryAgainError, "TRYAGAIN"),
+    (base.ReadOnlyError, "READONLY"),
+    (base.BusyLoadingError, "LOADING"),
+    (base.MasterDownError, "MASTERDOWN"),
+    (base.ClusterDownError, "CLUSTERDOWN"),
+    (base.NoPermissionError, "NOPERM"),
+]
+
+# An attribute of errors of redis-py.
+_UNSENT = "slock_unsent"
+
+_NAMED: dict[str, type[Exception]] = {
+    "DEADLOCK": DeadlockError,
+    "QUEUEFULL": QueueFullError,
+    "WRONGMODE": WrongModeError,
+    "NOTHELD": NotHeldError,
+    "CANCELLED": RefusedError,
+}
+
+
+def code_of(error: BaseException) -> str:
+    """The first word of the error, as the server sent it."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return str(error).partition(" ")[0]
+
+
+def is_lost_connection(error: object) -> bool:
+    """Whether the connection failed, so that the command may or may not have been executed."""
+    if isinstance(error, (base.AuthenticationError, base.AuthorizationError)):
+        return False  # redis-py counts them among the connection errors
+    if isinstance(error, base.ResponseError):
+        return False
+    return (
+        isinstance(error, (base.ConnectionError, base.TimeoutError, OSError)) and code_of(error) != "LOADING"
+    )
+
+
+def note_unsent(error: BaseException) -> None:
+    """Notes that there was no connection, so that nothing was sent."""
+    error.__dict__[_UNSENT] = True
+
+
+def may_be_executed(error: BaseException) -> bool:
+    """Whether the command whose attempt ended with `error` may have been executed all the same."""
+    return is_lost_connection(error) and _UNSENT not in error.__dict__
+
+
+def is_wrong_server(error: object) -> bool:
+    """Whether another server may serve by now."""
+    return isinstance(error, BaseException) and (
+        is_lost_connection(error) or code_of(error) in ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
+    )
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether to ask again after a pause."""
+    return is_lost_connection(error) or code_of(error) in _TEMPORARY
+
+
+def is_subscriber_missing(error: BaseException) -> bool:
+    """Whether the channel of NOTIFY has nobody who listens."""
+    return code_of(error) == "NOSUBSCRIBER"
+
+
+def is_channel_refused(error: BaseException) -> bool:
+    """Whether the user may not use the channel of NOTIFY, or may not subscribe at all."""
+    text = str(error).lower()
+    return code_of(error) == "NOPERM" and ("channel" in text or "ssubscribe" in text)
+
+
+def error_of(error: BaseException, names: str) -> BaseException:
+    """The error that a program gets to see for a command about the keys `names`."""
+    if str(error).lower().startswith(("unknown command", "err unknown command")):
+        return ModuleNotLoadedError()
+    code = code_of(error)
+    if code in _NAMED:
+        return _NAMED[code](f"{names}: {str(error).partition(' ')[2] or code}")
+    if code == "WRONGTYPE":
+        return base.ResponseError(
+            f"{error} ({names}: the key holds something else than a lock of SLOCK, perhaps a lock of "
+            "redis-py or of another library that uses the same name)"
+        )
+    return error
+
+
+def error_of_message(code: str) -> Exception:
+    """The error in a message of NOTIFY, such as `DEADLOCK`."""
+    for kind, known in _CODES:
+        if code == known:
+            return kind(f"{code} at the end of the wait")
+    return base.ResponseError(f"{code} at the end of the wait")
+
+
+def problem_in(answers: list[Answer]) -> BaseException | None:
+    """The first error among answers."""
+    return next((answer for answer in answers if isinstance(answer, BaseException)), None)

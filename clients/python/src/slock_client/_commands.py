@@ -1,0 +1,156 @@
+"""The words of each command, as the arguments to send. Pure."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+Key: TypeAlias = str | bytes
+Token: TypeAlias = str | bytes
+Command: TypeAlias = tuple[str | bytes | int, ...]
+
+WRITE = "write"
+READ = "read"
+
+# How long the server refuses the token of an acquisition that was given up, in ms: what was sent before
+# cannot come later than that.
+REFUSE_MS = 120_000
+
+
+def text_of(key: Key) -> str:
+    """A key for people to read."""
+    return key if isinstance(key, str) else bytes(key).decode(errors="backslashreplace")
+
+
+def names_of(keys: Sequence[Key]) -> str:
+    """Keys for people to read."""
+    return ", ".join(map(text_of, keys))
+
+
+def new_token() -> str:
+    """128 random bits, as text."""
+    return secrets.token_hex(16)
+
+
+class Channel(NamedTuple):
+    """Where the end of a wait is told, and how it is marked there."""
+
+    name: bytes
+    tag: bytes
+
+
+def acquire(
+    keys: Sequence[Key],
+    mode: str,
+    token: Token,
+    ttl_ms: int,
+    *,
+    metadata: str | None = None,
+    limit: int | None = None,
+    wait_ms: int | None = None,
+    channel: Channel | None = None,
+) -> Command:
+    """Asks for a new hold. Without `wait_ms` it is refused at once; 0 waits without limit."""
+    command = _lock(keys, mode, token, ttl_ms)
+    if metadata is not None:
+        command += ("META", metadata)
+    if limit is not None:
+        command += ("LIMIT", limit)
+    return command + _wait(wait_ms, channel)
+
+
+def refresh(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
+    """The fence when the token holds all keys in this mode already, else 0. Never a new hold."""
+    return (*_lock(keys, mode, token, ttl_ms), "XX")
+
+
+def upgrade(
+    key: Key,
+    token: Token,
+    ttl_ms: int,
+    fence: int,
+    *,
+    wait_ms: int | None = None,
+    channel: Channel | None = None,
+) -> Command:
+    """Makes the reader the writer."""
+    return ("SLOCK.UPGRADE", key, token, ttl_ms, *_wait(wait_ms, channel), "FENCE", fence)
+
+
+def downgrade(key: Key, token: Token, ttl_ms: int, fence: int) -> Command:
+    """Makes the writer a reader."""
+    return ("SLOCK.DOWNGRADE", key, token, ttl_ms, "FENCE", fence)
+
+
+def extend(keys: Sequence[Key], token: Token, ttl_ms: int, fence: int) -> Command:
+    """Moves the deadline to now + ttl unless it is later: 1, or 0 when the token has lost this hold."""
+    if len(keys) == 1:
+        return ("SLOCK.EXTEND", keys[0], token, ttl_ms, "GT", "FENCE", fence)
+    return ("SLOCK.MEXTEND", len(keys), *keys, token, ttl_ms, "GT", "FENCE", fence)
+
+
+def release(keys: Sequence[Key], mode: str, token: Token, fence: int) -> Command:
+    """Releases the hold with this fence: how many keys were held."""
+    if len(keys) == 1:
+        return ("SLOCK.UNLOCK" if mode == WRITE else "SLOCK.RUNLOCK", keys[0], token, "FENCE", fence)
+    return ("SLOCK.MUNLOCK", len(keys), *keys, token, "FENCE", fence)
+
+
+def release_in_any_mode(
+    keys: Sequence[Key], token: Token, modes: Sequence[str] = (WRITE, READ)
+) -> list[Command]:
+    """Releases whatever the token holds: the answers tell how many keys were held."""
+    if len(keys) == 1:
+        words = {WRITE: "SLOCK.UNLOCK", READ: "SLOCK.RUNLOCK"}
+        return [(words[mode], keys[0], token) for mode in modes]
+    return [("SLOCK.MUNLOCK", len(keys), *keys, token)]
+
+
+def cancel(keys: Sequence[Key], token: Token, *, refuse: bool) -> list[Command]:
+    """Withdraws what waits. With `refuse` later requests of the token for these keys are refused."""
+    more: Command = ("REFUSE", REFUSE_MS) if refuse else ()
+    return [("SLOCK.CANCEL", key, token, *more) for key in keys]
+
+
+def info(key: Key) -> Command:
+    """Who holds the key and who waits for it."""
+    return ("SLOCK.INFO", key, "FULL", "COUNT", 0)
+
+
+def queues() -> Command:
+    """The names where somebody waits."""
+    return ("SLOCK.QUEUES", "COUNT", 0)
+
+
+def wait_for_replicas(replicas: int, timeout_ms: int) -> Command:
+    """How many replicas have all that this connection wrote before."""
+    return ("WAIT", replicas, timeout_ms)
+
+
+def packed(commands: Sequence[Command], encoding: str, errors: str) -> bytes:
+    """Commands as they are sent. Text is encoded as the client of redis-py encodes it."""
+    parts: list[bytes] = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for word in command:
+            if isinstance(word, str):
+                word = word.encode(encoding, errors)
+            elif isinstance(word, int):
+                word = b"%d" % word
+            parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+    return b"".join(parts)
+
+
+def _lock(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
+    if len(keys) == 1:
+        return ("SLOCK.LOCK" if mode == WRITE else "SLOCK.RLOCK", keys[0], token, ttl_ms)
+    return ("SLOCK.MLOCK" if mode == WRITE else "SLOCK.MRLOCK", len(keys), *keys, token, ttl_ms)
+
+
+def _wait(wait_ms: int | None, channel: Channel | None) -> Command:
+    if wait_ms is None:
+        return ()
+    if channel is None:
+        return ("WAIT", wait_ms)
+    return ("WAIT", wait_ms, "NOTIFY", channel.name, channel.tag)

@@ -1,0 +1,100 @@
+"""How to open connections like those of a redis-py client."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from slock_client._commands import Command, packed
+
+# Options of a client or pool that do not belong to a connection of this library. The retries of redis-py are
+# among them: this library repeats what may be repeated, and knows when to stop.
+_LEFT_OUT = {
+    "cache",
+    "cache_config",
+    "connection_class",
+    "decode_responses",
+    "health_check_interval",
+    "himport_registry",
+    "max_connections",
+    "protocol",
+    "response_callbacks",
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+    "single_connection_client",
+    "socket_timeout",
+}
+
+DEFAULT_TIMEOUT = 5.0
+
+
+class Recipe(NamedTuple):
+    """A class of connections of redis-py, and its arguments."""
+
+    connection_class: Callable[..., Any]
+    arguments: dict[str, Any]
+    timeout: float
+    """How long an answer may take, in seconds."""
+    connect_timeout: float
+    sentinels: tuple[Recipe, ...] = ()
+    """Connections to the Sentinels that know the address, if it is not among the arguments."""
+    service: str = ""
+    """The name under which the Sentinels know the primary."""
+
+    @property
+    def address(self) -> str:
+        """Where the connections lead, for people to read."""
+        if "path" in self.arguments:
+            return str(self.arguments["path"])
+        return f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
+
+    def packed(self, commands: Sequence[Command]) -> bytes:
+        """Commands as they are sent. Text that cannot be encoded is a `UnicodeError`."""
+        encoding = self.arguments.get("encoding", "utf-8")
+        return packed(commands, encoding, self.arguments.get("encoding_errors", "strict"))
+
+    def at(self, host: str, port: int) -> Recipe:
+        """The same for another address."""
+        return self._replace(arguments={**self.arguments, "host": host, "port": port})
+
+    def open(self, **changed: Any) -> Any:
+        """A new connection, not connected yet."""
+        return self.connection_class(**{**self.arguments, **changed})
+
+
+def recipe_of(pool: Any, plain: type, encrypted: type) -> Recipe:
+    """Connections like those of a pool. Behind Sentinels: of the class `plain` or, for TLS, `encrypted`."""
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is None:
+        return recipe(pool.connection_class, pool.connection_kwargs)
+    if not pool.is_master:
+        raise ValueError("locks need the primary: use master_for, not slave_for")
+    arguments = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
+    kind = encrypted if issubclass(pool.connection_class, encrypted) else plain
+    sentinels = [recipe_of(client.connection_pool, plain, encrypted) for client in manager.sentinels]
+    return recipe(kind, arguments)._replace(sentinels=tuple(sentinels), service=pool.service_name)
+
+
+def recipe(connection_class: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
+    """Connections with these arguments of a pool, speaking RESP2, without retries and without decoding."""
+    timeout = arguments.get("socket_timeout") or DEFAULT_TIMEOUT
+    connect_timeout = arguments.get("socket_connect_timeout") or timeout
+    kept = {
+        name: value
+        for name, value in arguments.items()
+        if name not in _LEFT_OUT and not name.startswith(("maint", "orig_", "oss_cluster_maint"))
+    }
+    kept["protocol"] = 2
+    if "path" not in kept:
+        # A peer that is gone without a word is noticed also during a wait without limit.
+        kept["socket_keepalive"] = True
+        if not isinstance(kept.get("socket_keepalive_options"), Mapping):
+            kept["socket_keepalive_options"] = _keepalive()
+    return Recipe(connection_class, kept, float(timeout), float(connect_timeout))
+
+
+def _keepalive() -> dict[int, int]:
+    wanted = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}

@@ -1,0 +1,86 @@
+"""Which node of a cluster serves which key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from redis.crc import key_slot
+
+from slock_client._commands import Key
+
+Address = tuple[str, int]
+
+
+class Redirection(NamedTuple):
+    """What MOVED and ASK say."""
+
+    kind: str
+    slot: int
+    host: str
+    port: int
+
+
+class SlotTable:
+    """The owners of all slots, as far as they are known."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, Address] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._owners)
+
+    def owner(self, slot: int) -> Address | None:
+        return self._owners.get(slot)
+
+    def moved(self, slot: int, address: Address) -> None:
+        self._owners[slot] = address
+
+    def addresses(self) -> set[Address]:
+        return set(self._owners.values())
+
+    def load(self, reply: Any, asked: Address, remap: Callable[[str, int], Address]) -> None:
+        """Takes the answer of CLUSTER SLOTS by the node at `asked`. `remap` gives where a node is reached."""
+        owners: dict[int, Address] = {}
+        for first, last, primary, *_ in reply:
+            host = primary[0].decode() if primary[0] else ""
+            address = remap(host, int(primary[1])) if host not in ("", "?") else (asked[0], int(primary[1]))
+            owners.update(dict.fromkeys(range(first, last + 1), address))
+        if owners:
+            self._owners = owners
+
+
+def slot_of(key: Key) -> int:
+    """The hash slot of a key."""
+    return int(key_slot(key.encode() if isinstance(key, str) else key))
+
+
+def redirection(answer: object) -> Redirection | None:
+    """The redirection in an answer, or None. Its host may be empty: that of the node which was asked."""
+    if not isinstance(answer, Exception):
+        return None
+    kind = type(answer).__name__.removesuffix("Error").upper()
+    words = str(answer).split()
+    if words and words[0] in ("MOVED", "ASK"):
+        kind, words = words[0], words[1:]
+    if kind not in ("MOVED", "ASK") or len(words) < 2:
+        return None
+    host, _, port = words[1].rpartition(":")
+    return Redirection(kind, int(words[0]), host, int(port))
+
+
+def hash_tag(key: Key) -> bytes:
+    """What to put into braces so that a name hashes to the slot of `key`."""
+    name = key.encode() if isinstance(key, str) else key
+    begin = name.find(b"{")
+    if begin >= 0:
+        end = name.find(b"}", begin + 1)
+        if end > begin + 1:
+            return name[begin + 1 : end]
+    if b"}" not in name and name:
+        return name
+    # Such a name is hashed as a whole but does not fit into braces. Some number has the same slot.
+    slot, number = key_slot(name), 0
+    while key_slot(b"%d" % number) != slot:
+        number += 1
+    return b"%d" % number

@@ -1,0 +1,206 @@
+"""Connections for one thread at a time, by the public parts of redis-py."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import redis.exceptions as base
+
+from slock_client._answers import Answer, note_unsent
+from slock_client._clock import now
+from slock_client._commands import Command
+from slock_client._fork import track
+from slock_client._io import FIRST_LOOK, Look
+from slock_client._looks import wait_in_looks
+from slock_client._recipe import Recipe
+
+T = TypeVar("T")
+
+# So many connections to a server are kept for the next commands and waits.
+SPARE_CONNECTIONS = 8
+
+# A connection that was idle for so long, in seconds, is looked at before it is used again.
+IDLE_TOO_LONG = 0.5
+
+
+class CallUntil(Protocol):
+    """Does `work` in another thread, until `end`; then `undo` gets a result that comes too late."""
+
+    def __call__(self, work: Callable[[], T], undo: Callable[[T], object], end: float) -> T: ...
+
+
+class Connection:
+    """One connection, open until an error or `close`."""
+
+    def __init__(self, recipe: Recipe, call_until: CallUntil, end: float) -> None:
+        """Connects. What an error is raised before is sent by nobody."""
+        self._recipe = recipe
+        self._idle_since = now()
+        self._closed = False
+        try:
+            # In another thread: neither a name that is looked up nor a handshake has a limit of its own here.
+            self._connection: Any = call_until(self._open, _close, min(end, now() + recipe.connect_timeout))
+        except TimeoutError as error:
+            problem = base.TimeoutError(f"no connection to {recipe.address} within the time")
+            note_unsent(problem)
+            raise problem from error
+        except Exception as error:
+            note_unsent(error)
+            raise
+
+    def send(self, packed: bytes) -> None:
+        """Sends commands. After an error it is to be closed."""
+        self._connection.send_packed_command([packed], check_health=False)
+
+    def receive(self, end: float) -> Answer:
+        """The next answer, or an error of the server. After an error that is raised it is to be closed."""
+        if not self.has_answer(end):
+            raise base.TimeoutError(f"no answer from {self._recipe.address} within the time")
+        answer = self._read()
+        self._idle_since = now()
+        return answer
+
+    def has_answer(self, end: float) -> bool:
+        """Whether an answer comes until `end`."""
+        try:
+            return wait_in_looks(self._can_read, end)
+        except (AttributeError, ValueError, OSError) as error:  # another thread has closed it
+            raise base.ConnectionError(f"the connection has ended: {error}") from error
+
+    def is_usable(self) -> bool:
+        """Whether nothing says that the server has closed it while it was idle."""
+        if now() - self._idle_since < IDLE_TOO_LONG:
+            return True
+        with contextlib.suppress(base.RedisError, OSError):
+            return not self._connection.can_read(0)
+        return False
+
+    def close(self) -> None:
+        """Closes it. A thread that waits for an answer gets an error of a lost connection."""
+        self._closed = True
+        _close(self._connection)
+
+    def _open(self) -> Any:
+        connection = self._recipe.open(
+            socket_timeout=self._recipe.timeout, socket_connect_timeout=self._recipe.connect_timeout
+        )
+        try:
+            connection.connect()
+        except BaseException:
+            _close(connection)
+            raise
+        return connection
+
+    def _can_read(self, seconds: float) -> bool:
+        if self._closed:  # redis-py would connect again
+            raise base.ConnectionError("the connection has been closed")
+        return bool(self._connection.can_read(seconds))
+
+    def _read(self) -> Answer:
+        try:
+            return self._connection.read_response(disconnect_on_error=False)
+        except base.ResponseError as error:
+            return error
+        except (AttributeError, ValueError, OSError) as error:
+            if isinstance(error, base.RedisError):
+                raise
+            raise base.ConnectionError(f"the connection has ended: {error}") from error
+
+
+def _close(connection: Any) -> None:
+    with contextlib.suppress(Exception):
+        connection.disconnect()
+
+
+class ThreadLink:
+    """The connections to one server: those in use, each by one thread, and some that are idle."""
+
+    def __init__(self, recipe: Recipe, call_until: CallUntil) -> None:
+        self.recipe = recipe
+        self._call_until = call_until
+        self._closed = False
+        self._interrupted = False
+        self.after_fork()
+        track(self)
+
+    def after_fork(self) -> None:
+        """The connections are the parent's."""
+        self._spare: list[Connection] = []
+        self._waiting: set[Connection] = set()
+        self._changing = threading.RLock()
+
+    async def ask(self, *commands: Command, end: float) -> list[Answer]:
+        packed = self.recipe.packed(commands)
+        connection = self._take(end)
+        try:
+            connection.send(packed)
+            answers = [connection.receive(min(end, now() + self.recipe.timeout)) for _ in commands]
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, Exception):
+                self.drop()  # others are no better
+            raise
+        self._give_back(connection)
+        return answers
+
+    async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
+        packed = self.recipe.packed(commands)
+        connection = self._take(end)
+        with self._changing:
+            if self._interrupted:
+                connection.close()
+                error = base.ConnectionError("waiting has ended")
+                note_unsent(error)
+                raise error
+            self._waiting.add(connection)
+        try:
+            connection.send(packed)
+            pause = FIRST_LOOK
+            while not connection.has_answer(min(end, now() + pause)) and now() < end:
+                pause = await look()
+            answers = [connection.receive(end) for _ in commands]
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            with self._changing:
+                self._waiting.discard(connection)
+        self._give_back(connection)
+        return answers
+
+    def interrupt(self) -> None:
+        with self._changing:
+            self._interrupted = True
+            waiting = list(self._waiting)
+        for connection in waiting:
+            connection.close()
+
+    def drop(self) -> None:
+        with self._changing:
+            spare, self._spare = self._spare, []
+        for connection in spare:
+            connection.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        self.drop()
+
+    def _take(self, end: float) -> Connection:
+        while True:
+            try:
+                connection = self._spare.pop()
+            except IndexError:
+                return Connection(self.recipe, self._call_until, end)
+            if connection.is_usable():
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._changing:
+            if not self._closed and len(self._spare) < SPARE_CONNECTIONS:
+                self._spare.append(connection)
+                return
+        connection.close()

@@ -1,0 +1,115 @@
+"""Typed answers of `SLOCK.INFO` and `SLOCK.QUEUES`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+__all__ = ["Holder", "LockInfo", "QueueInfo", "Waiter"]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lock."""
+
+    token: bytes
+    fence: int
+    time_left: timedelta
+    """Until its deadline."""
+    held_for: timedelta
+    metadata: str | None
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """Who waits for a lock."""
+
+    token: bytes
+    mode: str
+    waiting_for: timedelta
+    """How long it has waited."""
+    metadata: str | None
+
+
+@dataclass(frozen=True)
+class LockInfo:
+    """A lock, as one server tells it."""
+
+    mode: str
+    """`write`, `read`, or `free`."""
+    readers: int
+    waiters: int
+    fence: int | None
+    """The highest of the holders; None when it is free."""
+    holders: tuple[Holder, ...]
+    queue: tuple[Waiter, ...]
+    """In order of arrival."""
+
+
+@dataclass(frozen=True)
+class QueueInfo:
+    """A lock for which somebody waits."""
+
+    key: bytes
+    waiters: int
+    writers: int
+    """How many of them want to write."""
+    longest_wait: timedelta
+    mode: str
+    """In which it is held: `write`, `read` or `free`."""
+    readers: int
+    held_for: timedelta
+
+
+def lock_info(answer: Any) -> LockInfo:
+    """From the answer of `SLOCK.INFO key FULL`."""
+    if not answer:
+        return LockInfo("free", 0, 0, None, (), ())
+    fields = _map(answer)
+    holders = tuple(
+        Holder(
+            one[b"token"],
+            int(one[b"fence"]),
+            _ms(one.get(b"pttl")),
+            _ms(one.get(b"held-ms")),
+            _text(one.get(b"meta")),
+        )
+        for one in map(_map, fields.get(b"holders", []))
+    )
+    queue = tuple(
+        Waiter(one[b"token"], one[b"mode"].decode(), _ms(one.get(b"waiting-ms")), _text(one.get(b"meta")))
+        for one in map(_map, fields.get(b"queue", []))
+    )
+    fence = int(fields.get(b"fence") or 0) or None
+    return LockInfo(
+        fields[b"mode"].decode(), int(fields[b"readers"]), int(fields[b"waiters"]), fence, holders, queue
+    )
+
+
+def queue_infos(answer: Any) -> list[QueueInfo]:
+    """From the answer of `SLOCK.QUEUES`."""
+    return [
+        QueueInfo(
+            one[b"key"],
+            int(one[b"waiters"]),
+            int(one[b"writers"]),
+            _ms(one.get(b"longest-wait-ms")),
+            one[b"mode"].decode(),
+            int(one[b"readers"]),
+            _ms(one.get(b"held-ms")),
+        )
+        for one in map(_map, answer or [])
+    ]
+
+
+def _map(flat: Any) -> dict[bytes, Any]:
+    return dict(flat) if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _ms(value: Any) -> timedelta:
+    return timedelta(milliseconds=max(0, int(value or 0)))
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode(errors="backslashreplace") if value else None
