@@ -1,11 +1,44 @@
-//! Work that goes on when its caller has gone: releases and withdrawals.
+//! What goes on when its caller has gone, releases and withdrawals, and that all is closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+
+use crate::errors::Error;
+
+/// Whether everything was closed: whoever waits is told, and whoever comes later.
+#[derive(Default)]
+pub(crate) struct Closing {
+    closed: AtomicBool,
+    told: Notify,
+}
+
+impl Closing {
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn unless_closed(&self) -> Result<(), Error> {
+        if self.is_closed() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Ends when all is closed.
+    pub(crate) async fn closed(&self) {
+        let mut told = std::pin::pin!(self.told.notified());
+        told.as_mut().enable();
+        if !self.is_closed() {
+            told.await;
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Background {

@@ -11,9 +11,8 @@ use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind, 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use crate::answer::{self, Failure};
-use crate::node::{Node, REPLY_TIMEOUT};
-use crate::{random, slot};
+use crate::answers::{self, Failure};
+use crate::{commands, slot};
 
 const BETWEEN_TESTS: Duration = Duration::from_secs(5);
 
@@ -22,8 +21,10 @@ pub(crate) type Ended = Result<i64, Failure>;
 
 /// One connection to one node, with a channel for each slot in which somebody waits. When the connection or a
 /// subscription is lost, it ends and all its waits with it: each asks again on the next one.
-pub(crate) struct Listening {
+pub(crate) struct Listener {
     table: Mutex<Table>,
+    /// One at a time: all that come at once wait in one channel.
+    subscribing: tokio::sync::Mutex<()>,
     task: OnceLock<AbortHandle>,
 }
 
@@ -36,7 +37,7 @@ struct Table {
 
 /// A request that has been noted. It is forgotten when this is dropped.
 pub(crate) struct Noted {
-    listening: Arc<Listening>,
+    listener: Arc<Listener>,
     pub(crate) tag: u64,
     end: oneshot::Receiver<Ended>,
 }
@@ -49,34 +50,36 @@ impl Noted {
 
     /// The subscription is not what it seemed: everybody who waits here asks again.
     pub(crate) fn end_listening(&self) {
-        self.listening.end();
+        self.listener.end();
     }
 }
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        self.listening.table().waits.remove(&self.tag);
+        self.listener.table().waits.remove(&self.tag);
     }
 }
 
-impl Listening {
-    pub(crate) async fn connect(node: &Node) -> Result<Arc<Self>, RedisError> {
+impl Listener {
+    /// A connection of its own to the server of this client.
+    pub(crate) async fn connect(client: &Client, limit: Duration) -> Result<Arc<Self>, RedisError> {
         // Messages between replies need RESP3, whatever the client of the program speaks.
-        let info = node.client().get_connection_info().clone();
+        let info = client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))?;
         let (sender, messages) = mpsc::unbounded_channel();
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(REPLY_TIMEOUT))
-            .set_response_timeout(Some(REPLY_TIMEOUT))
+            .set_connection_timeout(Some(limit))
+            .set_response_timeout(Some(limit))
             .set_push_sender(sender);
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let table =
             Table { connection: Some(connection), channels: HashMap::default(), waits: HashMap::default() };
-        let listening = Arc::new(Self { table: Mutex::new(table), task: OnceLock::new() });
-        let task = tokio::spawn(listen(Ends(Arc::downgrade(&listening)), messages));
-        let _ = listening.task.set(task.abort_handle());
-        Ok(listening)
+        let subscribing = tokio::sync::Mutex::default();
+        let listener = Arc::new(Self { table: Mutex::new(table), subscribing, task: OnceLock::new() });
+        let task = tokio::spawn(listen(Ends(Arc::downgrade(&listener)), messages));
+        let _ = listener.task.set(task.abort_handle());
+        Ok(listener)
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, Table> {
@@ -93,12 +96,13 @@ impl Listening {
 
     /// Subscribes to a new channel in the slot of the key, unless there is one.
     pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<(), RedisError> {
+        let _one_at_a_time = self.subscribing.lock().await;
         if self.is_subscribed(slot) {
             return Ok(());
         }
         let connection = self.table().connection.clone();
         let mut connection = connection.ok_or_else(closed)?;
-        let channel = format!("{{{}}}.waits:{}", slot::tag_for(key), random::name());
+        let channel = format!("{{{}}}.waits:{}", slot::tag_for(key), commands::random_name());
         let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
         match reply.and_then(Value::extract_error) {
             Ok(_) => {
@@ -106,7 +110,7 @@ impl Listening {
                 Ok(())
             }
             Err(error) => {
-                if matches!(answer::failure(error.clone()), Failure::Connection(_)) {
+                if !answers::failure(error.clone()).is_answer() {
                     self.end();
                 }
                 Err(error)
@@ -123,7 +127,7 @@ impl Listening {
             table.waits.insert(tag, sender);
             channel
         };
-        Some((Noted { listening: self.clone(), tag, end }, channel))
+        Some((Noted { listener: self.clone(), tag, end }, channel))
     }
 
     /// Ends all waits, and closes the connection when the last of them is gone.
@@ -144,7 +148,7 @@ impl Listening {
     fn take(&self, push: &PushInfo) -> bool {
         match (&push.kind, push.data.as_slice()) {
             (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
-                if let Some((tag, end)) = answer::message(payload) {
+                if let Some((tag, end)) = answers::message(payload) {
                     let noted = self.table().waits.remove(&tag);
                     // A tag that nobody has noted any more is ignored.
                     noted.map(|wait| wait.send(end));
@@ -163,7 +167,7 @@ impl Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(task) = self.task.get() {
             task.abort();
@@ -172,12 +176,12 @@ impl Drop for Listening {
 }
 
 /// Ends listening with the task, also when that is dropped by a runtime that shuts down.
-struct Ends(Weak<Listening>);
+struct Ends(Weak<Listener>);
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        if let Some(listening) = self.0.upgrade() {
-            listening.end();
+        if let Some(listener) = self.0.upgrade() {
+            listener.end();
         }
     }
 }
@@ -189,16 +193,16 @@ async fn listen(ends: Ends, mut messages: mpsc::UnboundedReceiver<PushInfo>) {
     loop {
         let lives = tokio::select! {
             message = messages.recv() => {
-                let Some(listening) = ends.0.upgrade() else { return };
-                message.is_some_and(|push| listening.take(&push))
+                let Some(listener) = ends.0.upgrade() else { return };
+                message.is_some_and(|push| listener.take(&push))
             }
             answered = async { test.as_mut().expect("there is a test").await }, if test.is_some() => {
                 test = None;
                 answered
             }
             _ = tests.tick(), if test.is_none() => {
-                let Some(listening) = ends.0.upgrade() else { return };
-                if let Some(connection) = listening.connection_to_test() {
+                let Some(listener) = ends.0.upgrade() else { return };
+                if let Some(connection) = listener.connection_to_test() {
                     test = Some(Box::pin(answers(connection)));
                 }
                 true

@@ -1,0 +1,493 @@
+//! One use of a request: asks until the lock is granted or its limit has come, and leaves nothing behind when
+//! it ends without a hold.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use tokio::runtime::Handle;
+
+use crate::answers::{self, Failure};
+use crate::clock::Moment;
+use crate::commands::{self, Acquire, Owner, Wait};
+use crate::errors::Error;
+use crate::hooks::Waited;
+use crate::lease::validity;
+use crate::node::{REPLY_TIMEOUT, Words};
+use crate::options::Waiting;
+use crate::polling::Backoff;
+use crate::replicas::{self, Replicas};
+use crate::servers::{GRACE, no_answer};
+use crate::shared::Shared;
+use crate::{blocking, give_up};
+
+/// How often a request is sent again whose earlier copy may still come and take its place.
+const BETWEEN_COPIES: Duration = Duration::from_secs(5);
+
+/// What is asked for.
+#[derive(Clone)]
+pub(crate) enum Goal {
+    Hold {
+        acquire: Arc<Acquire>,
+        label: Arc<str>,
+        replicas: Option<Replicas>,
+    },
+    /// Who asks for it also gives it up.
+    Upgrade {
+        owner: Owner,
+        ttl: Duration,
+        fence: i64,
+    },
+}
+
+impl Goal {
+    fn owner(&self) -> &Owner {
+        match self {
+            Goal::Hold { acquire, .. } => &acquire.owner,
+            Goal::Upgrade { owner, .. } => owner,
+        }
+    }
+
+    fn command(&self, wait: &Wait<'_>) -> Cmd {
+        match self {
+            Goal::Hold { acquire, .. } => commands::acquire(acquire, wait),
+            Goal::Upgrade { owner, ttl, fence } => commands::upgrade(owner, *ttl, wait, *fence),
+        }
+    }
+}
+
+/// How long to ask.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// The first answer counts.
+    pub(crate) once: bool,
+    /// When the wait is over.
+    pub(crate) deadline: Option<Instant>,
+    /// How long to go on without any answer: until the first one, and once it waits.
+    pub(crate) retry_for: Duration,
+    pub(crate) retry_wait_for: Duration,
+}
+
+pub(crate) struct Granted {
+    pub(crate) fence: i64,
+    /// The validity counts from here.
+    pub(crate) sent: Moment,
+    /// An earlier copy may still be carried out.
+    pub(crate) in_doubt: bool,
+}
+
+enum Answer {
+    Granted {
+        fence: i64,
+        sent: Moment,
+        /// It may be the grant of an earlier copy, which set an earlier deadline.
+        of_any_copy: bool,
+    },
+    Refused,
+    TimedOut,
+}
+
+pub(crate) struct Acquisition {
+    shared: Arc<Shared>,
+    goal: Goal,
+    limits: Limits,
+    /// All copies have one tag: a message is for the acquisition, whichever copy it answers.
+    tag: u64,
+    started: Instant,
+    runtime: Handle,
+    /// A refused request has to wait from now on.
+    must_wait: bool,
+    /// Something may be on the server, or on its way there.
+    may_stand: bool,
+    /// A copy had no answer.
+    in_doubt: bool,
+    answered: bool,
+    /// Nothing was answered since then.
+    out_of_reach_since: Option<Instant>,
+    /// The error of the last copy; nothing when it was answered.
+    last_error: Option<Error>,
+    waited: Option<Waited>,
+}
+
+impl Acquisition {
+    pub(crate) fn new(shared: Arc<Shared>, goal: Goal, limits: Limits) -> Self {
+        let waited = match &goal {
+            Goal::Hold { label, .. } => Some(Waited::begin(shared.reporter.clone(), label.clone())),
+            Goal::Upgrade { .. } => None,
+        };
+        Self {
+            tag: shared.next_tag(),
+            shared,
+            goal,
+            limits,
+            started: Instant::now(),
+            runtime: Handle::current(),
+            must_wait: false,
+            may_stand: false,
+            in_doubt: false,
+            answered: false,
+            out_of_reach_since: None,
+            last_error: None,
+            waited,
+        }
+    }
+
+    /// Gives nothing when the first answer was a refusal and nothing else was asked for.
+    pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
+        let shared = self.shared.clone();
+        let result = tokio::select! {
+            biased;
+            result = self.ask_until_granted() => result,
+            () = shared.closing.closed() => Err(Error::Closed),
+        };
+        if let Ok(Some(_)) = result {
+            self.may_stand = false;
+        }
+        if let Some(waited) = &mut self.waited {
+            waited.end(&result);
+        }
+        result
+    }
+
+    /// Whether something may stand on the server although nothing was granted.
+    pub(crate) fn may_stand(&self) -> bool {
+        self.may_stand
+    }
+
+    async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
+        self.shared.closing.unless_closed()?;
+        self.ask_whether_it_can_be_released().await?;
+        let mut backoff = Backoff::new();
+        let mut polls = 0;
+        loop {
+            let answer = self.ask().await;
+            if answer.is_ok() {
+                self.heard();
+                self.last_error = None;
+            }
+            let pause = match answer {
+                Ok(Answer::Granted { fence, sent, of_any_copy }) => {
+                    match self.confirm(fence, sent, of_any_copy).await {
+                        Ok(Some(granted)) => return Ok(Some(granted)),
+                        Ok(None) => backoff.next(),
+                        Err(failure) => self.pause_after(failure, &mut backoff)?,
+                    }
+                }
+                Ok(Answer::Refused) if self.limits.once => return Ok(None),
+                Ok(Answer::Refused) => match &self.shared.waiting {
+                    Waiting::Poll(poll) => {
+                        let pause = poll.pause(polls).ok_or_else(|| self.timed_out())?;
+                        polls += 1;
+                        pause
+                    }
+                    _ => {
+                        self.must_wait = true;
+                        backoff = Backoff::new();
+                        Duration::ZERO
+                    }
+                },
+                Ok(Answer::TimedOut) => return Err(self.timed_out()),
+                Err(failure) => self.pause_after(failure, &mut backoff)?,
+            };
+            if let Some(deadline) = self.limits.deadline
+                && time_left(deadline) <= pause
+            {
+                tokio::time::sleep_until(deadline.into()).await;
+                return Err(self.timed_out());
+            }
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    /// What could not be released is not taken. Asked once for each kind of request.
+    async fn ask_whether_it_can_be_released(&mut self) -> Result<(), Error> {
+        let shared = self.shared.clone();
+        let Goal::Hold { acquire, .. } = self.goal.clone() else { return Ok(()) };
+        let may_release = shared.may_release(&acquire.owner, acquire.mode);
+        if may_release.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let nobody = Owner::new(acquire.owner.keys.clone(), None);
+        let patience_ends = self.started + self.limits.retry_for;
+        let until = self.limits.deadline.map_or(patience_ends, |deadline| deadline.min(patience_ends));
+        match shared.call(&nobody, &commands::may_release(&nobody, acquire.mode), until).await {
+            Err(error @ (Error::TimedOut { .. } | Error::ModuleNotLoaded)) => return Err(error),
+            Err(Error::Redis(error)) if error.code() == Some("NOPERM") => return Err(error.into()),
+            _ => {}
+        }
+        self.heard();
+        may_release.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn timed_out(&self) -> Error {
+        let source = self.last_error.clone().map(Box::new);
+        Error::TimedOut { keys: self.goal.owner().keys.clone(), source }
+    }
+
+    /// The server has said something.
+    fn heard(&mut self) {
+        self.answered = true;
+        self.out_of_reach_since = None;
+        self.shared.reporter.reached();
+    }
+
+    /// When to end if nothing is answered until then; nothing while the server answers.
+    fn patience_ends(&self) -> Option<Instant> {
+        if self.limits.once || !self.answered {
+            return Some(self.started + self.limits.retry_for);
+        }
+        self.out_of_reach_since.map(|since| since + self.limits.retry_wait_for)
+    }
+
+    /// How long the next answer may take.
+    fn time_for_an_answer(&self) -> Duration {
+        let ends = [self.limits.deadline, self.patience_ends()].into_iter().flatten().min();
+        ends.map_or(REPLY_TIMEOUT, |end| REPLY_TIMEOUT.min(time_left(end + GRACE)))
+    }
+
+    fn pause_after(&mut self, failure: Failure, backoff: &mut Backoff) -> Result<Duration, Error> {
+        if let Failure::Final(error) = failure {
+            return Err(error);
+        }
+        self.shared.servers.doubt();
+        let pause = backoff.next();
+        let is_answer = failure.is_answer();
+        let error = failure.into_error();
+        if is_answer {
+            self.heard();
+        } else {
+            self.out_of_reach_since.get_or_insert_with(Instant::now);
+            self.shared.reporter.out_of_reach(&error);
+        }
+        self.last_error = Some(error);
+        match self.patience_ends() {
+            Some(end) if time_left(end) < pause => Err(self.timed_out()),
+            _ => Ok(pause),
+        }
+    }
+
+    async fn ask(&mut self) -> Result<Answer, Failure> {
+        let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline).is_zero());
+        if self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_)) {
+            return self.ask_at_once().await;
+        }
+        match self.shared.must_block() {
+            false => self.ask_notified().await,
+            true if self.must_wait => self.ask_blocked().await,
+            true => self.ask_at_once().await,
+        }
+    }
+
+    /// Notes what may come of one copy: before its answer is there, since this future may be dropped.
+    async fn noting<T>(&mut self, sends: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let before = self.in_doubt;
+        (self.may_stand, self.in_doubt) = (true, true);
+        let sent = tokio::time::timeout(self.time_for_an_answer(), sends).await;
+        let answer = sent.unwrap_or_else(|_| Err(no_answer()));
+        if !matches!(answer, Err(Failure::Unanswered(_))) {
+            self.in_doubt = before;
+        }
+        if answer.is_err() {
+            self.nothing_stands();
+        }
+        answer
+    }
+
+    /// The last copy has ended without a hold. An earlier one may be another matter.
+    fn nothing_stands(&mut self) {
+        self.may_stand = self.in_doubt;
+    }
+
+    fn granted(&mut self, value: &Value, sent: Moment) -> Option<Answer> {
+        match answers::number(value) {
+            0 => {
+                self.nothing_stands();
+                None
+            }
+            fence => Some(Answer::Granted { fence, sent, of_any_copy: false }),
+        }
+    }
+
+    async fn ask_at_once(&mut self) -> Result<Answer, Failure> {
+        let (shared, goal) = (self.shared.clone(), self.goal.clone());
+        let command = goal.command(&Wait::No);
+        let sent = Moment::now();
+        let sends = shared.servers.send(goal.owner().first_key(), Words::One(&command));
+        let value = self.noting(sends).await?;
+        Ok(self.granted(&value, sent).unwrap_or(Answer::Refused))
+    }
+
+    /// The user may not use channels.
+    async fn block_instead(&mut self) -> Result<Answer, Failure> {
+        self.shared.block_from_now_on();
+        self.ask_blocked().await
+    }
+
+    /// The first copy asks without a wait, unless somebody waits in this slot already.
+    async fn ask_notified(&mut self) -> Result<Answer, Failure> {
+        let (shared, goal) = (self.shared.clone(), self.goal.clone());
+        let key = goal.owner().first_key();
+        let mut route = shared.servers.route(key);
+        loop {
+            let node = self.in_time(route.node()).await?;
+            let listener = match node.subscribed(route.slot()) {
+                Some(listener) => listener,
+                None if !self.must_wait => return self.ask_at_once().await,
+                None => {
+                    let subscribes =
+                        async { node.subscribe(route.slot(), key).await.map_err(answers::failure) };
+                    match self.in_time(subscribes).await {
+                        Ok(listener) => listener,
+                        Err(failure) if route.follow(&failure, &node) => continue,
+                        Err(failure) if failure.denies_to_subscribe() => return self.block_instead().await,
+                        Err(failure) => return Err(failure.to_connect()),
+                    }
+                }
+            };
+            let Some((mut noted, channel)) = listener.note(route.slot(), self.tag) else {
+                return Err(Failure::Unreachable(answers::listening_lost()));
+            };
+            let most = self.limits.deadline.map(time_left);
+            let command = goal.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
+            let sent = Moment::now();
+            match self.noting(node.send(Words::One(&command))).await {
+                Ok(Value::Nil) => {}
+                Ok(value) => return Ok(self.granted(&value, sent).unwrap_or(Answer::TimedOut)),
+                Err(failure @ Failure::Moved { .. }) if route.follow(&failure, &node) => continue,
+                Err(failure) if failure.denies_the_channel() => return self.block_instead().await,
+                Err(failure) => {
+                    if let Failure::NoSubscriber(_) = failure {
+                        noted.end_listening();
+                    }
+                    return Err(failure);
+                }
+            }
+            self.heard();
+            return match self.until_over(noted.end()).await {
+                Some(Some(Ok(0))) => {
+                    self.nothing_stands();
+                    Ok(Answer::TimedOut)
+                }
+                Some(Some(Ok(fence))) => Ok(Answer::Granted { fence, sent, of_any_copy: self.in_doubt }),
+                Some(Some(Err(failure))) => {
+                    self.nothing_stands();
+                    Err(failure)
+                }
+                Some(None) => Err(Failure::Unanswered(answers::listening_lost())),
+                None => self.no_message(),
+            };
+        }
+    }
+
+    /// A wait of the server: until its own end should long have come, or an earlier copy may have come.
+    async fn until_over<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
+        let again = self.in_doubt.then_some(BETWEEN_COPIES);
+        match [over, again].into_iter().flatten().min() {
+            Some(limit) => tokio::time::timeout(limit, wait).await.ok(),
+            None => Some(wait.await),
+        }
+    }
+
+    /// The message did not come. What was asked stands.
+    fn no_message(&mut self) -> Result<Answer, Failure> {
+        match self.limits.deadline {
+            Some(deadline) if time_left(deadline).is_zero() => {
+                self.last_error = Some(no_answer().into_error());
+                Ok(Answer::TimedOut)
+            }
+            _ => Ok(Answer::Refused),
+        }
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let answer = tokio::time::timeout(self.time_for_an_answer(), answer).await;
+        answer.unwrap_or_else(|_| Err(no_answer().to_connect()))
+    }
+
+    async fn ask_blocked(&mut self) -> Result<Answer, Failure> {
+        let (shared, goal) = (self.shared.clone(), self.goal.clone());
+        let mut route = shared.servers.route(goal.owner().first_key());
+        loop {
+            let node = self.in_time(route.node()).await?;
+            let connects = async { node.connect(None).await.map_err(answers::failure) };
+            let connection = self.in_time(connects).await.map_err(Failure::to_connect)?;
+            self.heard();
+            let command = goal.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
+            let sent = Moment::now();
+            let before = self.in_doubt;
+            (self.may_stand, self.in_doubt) = (true, true);
+            let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
+            let waits = blocking::wait(&node, connection, &command);
+            let answer = match over {
+                Some(limit) => tokio::time::timeout(limit, waits).await.unwrap_or_else(|_| Err(no_answer())),
+                None => waits.await,
+            };
+            if !matches!(answer, Err(Failure::Unanswered(_))) {
+                self.in_doubt = before;
+            }
+            match answer {
+                Ok(value) => return Ok(self.granted(&value, sent).unwrap_or(Answer::TimedOut)),
+                Err(failure) => {
+                    self.nothing_stands();
+                    if !route.follow(&failure, &node) {
+                        return Err(failure);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes sure of the validity. Gives nothing when the hold may be over by now.
+    async fn confirm(
+        &mut self,
+        fence: i64,
+        sent: Moment,
+        of_any_copy: bool,
+    ) -> Result<Option<Granted>, Failure> {
+        let in_doubt = self.in_doubt;
+        let Goal::Hold { acquire, replicas, .. } = self.goal.clone() else {
+            return Ok(Some(Granted { fence, sent, in_doubt }));
+        };
+        let (shared, owner, ttl) = (self.shared.clone(), &acquire.owner, acquire.ttl);
+        let mut sent = sent;
+        if of_any_copy || sent.elapsed() > ttl / 3 {
+            let extend = commands::extend(owner, ttl, fence);
+            sent = Moment::now();
+            let extended = self.in_time(shared.servers.send(owner.first_key(), Words::One(&extend))).await?;
+            if answers::number(&extended) != 1 {
+                return Ok(None);
+            }
+        }
+        if let Some(wanted) = replicas {
+            let limit = self.time_for_an_answer() + wanted.timeout;
+            let confirms = replicas::confirm(&shared.servers, owner, ttl, fence, wanted);
+            let confirmed = tokio::time::timeout(limit, confirms).await;
+            match confirmed.unwrap_or_else(|_| Err(no_answer()))? {
+                Some(confirmed_from) => sent = confirmed_from,
+                None => return Ok(None),
+            }
+        }
+        let is_valid = sent.elapsed() < validity(ttl);
+        Ok(is_valid.then_some(Granted { fence, sent, in_doubt }))
+    }
+}
+
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        if let Goal::Hold { acquire, .. } = &self.goal
+            && self.may_stand
+        {
+            let gives_up = give_up::give_up(self.shared.clone(), acquire.owner.clone(), acquire.mode);
+            self.shared.in_background(&self.runtime, gives_up);
+        }
+    }
+}
+
+fn time_left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
