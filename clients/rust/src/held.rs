@@ -126,10 +126,6 @@ impl Held {
         Ok(result)
     }
 
-    pub(crate) fn label(&self) -> &str {
-        &self.label
-    }
-
     pub(crate) fn phase(&self) -> Phase {
         self.update(|lease, _| lease.phase)
     }

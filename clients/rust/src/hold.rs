@@ -444,7 +444,9 @@ impl HoldView {
             self.check()?;
             // The mode is being changed, and with it the fence.
             let changed = tokio::time::timeout_at(until.into(), core.changing.lock()).await;
-            changed.map_err(|_| Error::TimedOut { keys: core.owner.keys.clone(), source: None })?;
+            if changed.is_err() {
+                return Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None });
+            }
         }
     }
 

@@ -24,8 +24,11 @@ pub async fn measure(state: &State, operation: &Value) -> Result<Value, Failed> 
         }
         for _ in 0..IN_ONE_TURN {
             let start = Instant::now();
-            let _: i64 = cmd("SLOCK.LOCK").arg("cost").arg("me").arg(10_000).query_async(&mut raw).await?;
-            let _: i64 = cmd("SLOCK.UNLOCK").arg("cost").arg("me").query_async(&mut raw).await?;
+            let mut lock = cmd("SLOCK.LOCK");
+            let fence: i64 = lock.arg("cost").arg("me").arg(10_000).query_async(&mut raw).await?;
+            let mut unlock = cmd("SLOCK.UNLOCK");
+            unlock.arg("cost").arg("me").arg("FENCE").arg(fence);
+            let _: i64 = unlock.query_async(&mut raw).await?;
             by_hand.push(start.elapsed());
         }
     }
