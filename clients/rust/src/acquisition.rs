@@ -14,8 +14,8 @@ use crate::commands::{self, Acquire, Owner, Wait};
 use crate::errors::Error;
 use crate::hooks::Waited;
 use crate::lease::validity;
-use crate::node::{REPLY_TIMEOUT, Words};
-use crate::options::Waiting;
+use crate::node::{REPLY_TIMEOUT, Words, in_time};
+use crate::options::{LONGEST, Label, Waiting};
 use crate::polling::Backoff;
 use crate::replicas::{self, Replicas};
 use crate::servers::{GRACE, no_answer};
@@ -30,7 +30,7 @@ const BETWEEN_COPIES: Duration = Duration::from_secs(5);
 pub(crate) enum Goal {
     Hold {
         acquire: Arc<Acquire>,
-        label: Arc<str>,
+        label: Label,
         replicas: Option<Replicas>,
     },
     /// Who asks for it also gives it up.
@@ -135,12 +135,7 @@ impl Acquisition {
 
     /// Gives nothing when the first answer was a refusal and nothing else was asked for.
     pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
-        let shared = self.shared.clone();
-        let result = tokio::select! {
-            biased;
-            result = self.ask_until_granted() => result,
-            () = shared.closing.closed() => Err(Error::Closed),
-        };
+        let result = self.ask_until_granted().await;
         if let Ok(Some(_)) = result {
             self.may_stand = false;
         }
@@ -156,11 +151,11 @@ impl Acquisition {
     }
 
     async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
-        self.shared.closing.unless_closed()?;
         self.ask_whether_it_can_be_released().await?;
         let mut backoff = Backoff::new();
         let mut polls = 0;
         loop {
+            self.shared.closing.unless_closed()?;
             let answer = self.ask().await;
             if answer.is_ok() {
                 self.heard();
@@ -193,23 +188,23 @@ impl Acquisition {
             if let Some(deadline) = self.limits.deadline
                 && time_left(deadline) <= pause
             {
-                tokio::time::sleep_until(deadline.into()).await;
+                self.unless_closed(tokio::time::sleep_until(deadline.into())).await;
                 return Err(self.timed_out());
             }
             if !pause.is_zero() {
-                tokio::time::sleep(pause).await;
+                self.unless_closed(tokio::time::sleep(pause)).await;
             }
         }
     }
 
     /// What could not be released is not taken. Asked once for each kind of request.
     async fn ask_whether_it_can_be_released(&mut self) -> Result<(), Error> {
-        let shared = self.shared.clone();
-        let Goal::Hold { acquire, .. } = self.goal.clone() else { return Ok(()) };
-        let may_release = shared.may_release(&acquire.owner, acquire.mode);
-        if may_release.load(Ordering::Relaxed) {
+        let Goal::Hold { acquire, .. } = &self.goal else { return Ok(()) };
+        if self.shared.may_release(&acquire.owner, acquire.mode).load(Ordering::Relaxed) {
             return Ok(());
         }
+        let (shared, acquire) = (self.shared.clone(), acquire.clone());
+        shared.closing.unless_closed()?;
         let nobody = Owner::new(acquire.owner.keys.clone(), None);
         let patience_ends = self.started + self.limits.retry_for;
         let until = self.limits.deadline.map_or(patience_ends, |deadline| deadline.min(patience_ends));
@@ -219,8 +214,17 @@ impl Acquisition {
             _ => {}
         }
         self.heard();
-        may_release.store(true, Ordering::Relaxed);
+        shared.may_release(&acquire.owner, acquire.mode).store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Waits, or gives nothing when the locks are closed. Commands are not cut short by that.
+    async fn unless_closed<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            ended = wait => Some(ended),
+            () = self.shared.closing.closed() => None,
+        }
     }
 
     fn timed_out(&self) -> Error {
@@ -243,10 +247,11 @@ impl Acquisition {
         self.out_of_reach_since.map(|since| since + self.limits.retry_wait_for)
     }
 
-    /// How long the next answer may take.
-    fn time_for_an_answer(&self) -> Duration {
+    /// Until when the next answer has to be there.
+    fn answer_until(&self) -> Instant {
+        let until = Instant::now() + REPLY_TIMEOUT;
         let ends = [self.limits.deadline, self.patience_ends()].into_iter().flatten().min();
-        ends.map_or(REPLY_TIMEOUT, |end| REPLY_TIMEOUT.min(time_left(end + GRACE)))
+        ends.map_or(until, |end| until.min(end + GRACE))
     }
 
     fn pause_after(&mut self, failure: Failure, backoff: &mut Backoff) -> Result<Duration, Error> {
@@ -275,9 +280,10 @@ impl Acquisition {
         if self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_)) {
             return self.ask_at_once().await;
         }
+        // The rarer ways are boxed, so that the common one is small.
         match self.shared.must_block() {
             false => self.ask_notified().await,
-            true if self.must_wait => self.ask_blocked().await,
+            true if self.must_wait => Box::pin(self.ask_blocked()).await,
             true => self.ask_at_once().await,
         }
     }
@@ -286,8 +292,7 @@ impl Acquisition {
     async fn noting<T>(&mut self, sends: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let before = self.in_doubt;
         (self.may_stand, self.in_doubt) = (true, true);
-        let sent = tokio::time::timeout(self.time_for_an_answer(), sends).await;
-        let answer = sent.unwrap_or_else(|_| Err(no_answer()));
+        let answer = sends.await;
         if !matches!(answer, Err(Failure::Unanswered(_))) {
             self.in_doubt = before;
         }
@@ -316,7 +321,7 @@ impl Acquisition {
         let (shared, goal) = (self.shared.clone(), self.goal.clone());
         let command = goal.command(&Wait::No);
         let sent = Moment::now();
-        let sends = shared.servers.send(goal.owner().first_key(), Words::One(&command));
+        let sends = shared.servers.send(goal.owner().first_key(), Words::One(&command), self.answer_until());
         let value = self.noting(sends).await?;
         Ok(self.granted(&value, sent).unwrap_or(Answer::Refused))
     }
@@ -333,17 +338,19 @@ impl Acquisition {
         let key = goal.owner().first_key();
         let mut route = shared.servers.route(key);
         loop {
-            let node = self.in_time(route.node()).await?;
+            let node = in_time(self.answer_until(), route.node()).await?;
             let listener = match node.subscribed(route.slot()) {
                 Some(listener) => listener,
                 None if !self.must_wait => return self.ask_at_once().await,
                 None => {
                     let subscribes =
                         async { node.subscribe(route.slot(), key).await.map_err(answers::failure) };
-                    match self.in_time(subscribes).await {
+                    match in_time(self.answer_until(), subscribes).await {
                         Ok(listener) => listener,
                         Err(failure) if route.follow(&failure, &node) => continue,
-                        Err(failure) if failure.denies_to_subscribe() => return self.block_instead().await,
+                        Err(failure) if failure.denies_to_subscribe() => {
+                            return Box::pin(self.block_instead()).await;
+                        }
                         Err(failure) => return Err(failure.to_connect()),
                     }
                 }
@@ -354,11 +361,11 @@ impl Acquisition {
             let most = self.limits.deadline.map(time_left);
             let command = goal.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
             let sent = Moment::now();
-            match self.noting(node.send(Words::One(&command))).await {
+            match self.noting(node.send(Words::One(&command), self.answer_until())).await {
                 Ok(Value::Nil) => {}
                 Ok(value) => return Ok(self.granted(&value, sent).unwrap_or(Answer::TimedOut)),
                 Err(failure @ Failure::Moved { .. }) if route.follow(&failure, &node) => continue,
-                Err(failure) if failure.denies_the_channel() => return self.block_instead().await,
+                Err(failure) if failure.denies_the_channel() => return Box::pin(self.block_instead()).await,
                 Err(failure) => {
                     if let Failure::NoSubscriber(_) = failure {
                         noted.end_listening();
@@ -387,10 +394,8 @@ impl Acquisition {
     async fn until_over<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
         let again = self.in_doubt.then_some(BETWEEN_COPIES);
-        match [over, again].into_iter().flatten().min() {
-            Some(limit) => tokio::time::timeout(limit, wait).await.ok(),
-            None => Some(wait.await),
-        }
+        let limit = [over, again].into_iter().flatten().min().unwrap_or(LONGEST);
+        self.unless_closed(tokio::time::timeout(limit, wait)).await?.ok()
     }
 
     /// The message did not come. What was asked stands.
@@ -404,29 +409,22 @@ impl Acquisition {
         }
     }
 
-    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let answer = tokio::time::timeout(self.time_for_an_answer(), answer).await;
-        answer.unwrap_or_else(|_| Err(no_answer().to_connect()))
-    }
-
     async fn ask_blocked(&mut self) -> Result<Answer, Failure> {
         let (shared, goal) = (self.shared.clone(), self.goal.clone());
         let mut route = shared.servers.route(goal.owner().first_key());
         loop {
-            let node = self.in_time(route.node()).await?;
-            let connects = async { node.connect(None).await.map_err(answers::failure) };
-            let connection = self.in_time(connects).await.map_err(Failure::to_connect)?;
+            let node = in_time(self.answer_until(), route.node()).await?;
+            let connects = async { node.connect().await.map_err(answers::failure) };
+            let connection = in_time(self.answer_until(), connects).await.map_err(Failure::to_connect)?;
             self.heard();
             let command = goal.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
             let sent = Moment::now();
             let before = self.in_doubt;
             (self.may_stand, self.in_doubt) = (true, true);
-            let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
-            let waits = blocking::wait(&node, connection, &command);
-            let answer = match over {
-                Some(limit) => tokio::time::timeout(limit, waits).await.unwrap_or_else(|_| Err(no_answer())),
-                None => waits.await,
-            };
+            let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
+            let waits = tokio::time::timeout(over, blocking::wait(&node, connection, &command));
+            let answer = self.unless_closed(waits).await.and_then(Result::ok);
+            let answer = answer.unwrap_or_else(|| Err(no_answer()));
             if !matches!(answer, Err(Failure::Unanswered(_))) {
                 self.in_doubt = before;
             }
@@ -458,16 +456,17 @@ impl Acquisition {
         if of_any_copy || sent.elapsed() > ttl / 3 {
             let extend = commands::extend(owner, ttl, fence);
             sent = Moment::now();
-            let extended = self.in_time(shared.servers.send(owner.first_key(), Words::One(&extend))).await?;
+            let until = self.answer_until();
+            let extends = shared.servers.send(owner.first_key(), Words::One(&extend), until);
+            let extended = Box::pin(extends).await?;
             if answers::number(&extended) != 1 {
                 return Ok(None);
             }
         }
         if let Some(wanted) = replicas {
-            let limit = self.time_for_an_answer() + wanted.timeout;
-            let confirms = replicas::confirm(&shared.servers, owner, ttl, fence, wanted);
-            let confirmed = tokio::time::timeout(limit, confirms).await;
-            match confirmed.unwrap_or_else(|_| Err(no_answer()))? {
+            let until = self.answer_until() + wanted.timeout;
+            let confirms = Box::pin(replicas::confirm(&shared.servers, owner, ttl, fence, wanted));
+            match in_time(until, confirms).await? {
                 Some(confirmed_from) => sent = confirmed_from,
                 None => return Ok(None),
             }

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use futures_util::future::select_ok;
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value, cmd};
 
 use crate::answers::Failure;
 use crate::errors::Error;
-use crate::node::{Node, Words};
+use crate::node::{Node, REPLY_TIMEOUT, Words};
 use crate::once::Once;
 
 pub(crate) struct Cluster {
@@ -179,7 +180,8 @@ struct Range {
 }
 
 async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
-    let reply = match node.send(Words::One(cmd("CLUSTER").arg("SLOTS"))).await {
+    let until = Instant::now() + REPLY_TIMEOUT;
+    let reply = match node.send(Words::One(cmd("CLUSTER").arg("SLOTS")), until).await {
         Ok(reply) => reply,
         Err(Failure::Unreachable(error) | Failure::Unanswered(error) | Failure::Passing(error)) => {
             return Err(error);

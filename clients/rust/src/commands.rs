@@ -16,7 +16,7 @@ const NO_FENCE: i64 = 1;
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) keys: Arc<[String]>,
-    pub(crate) token: String,
+    pub(crate) token: Arc<str>,
     /// The program gave the token, so it may be used elsewhere and again.
     pub(crate) given: bool,
 }
@@ -25,7 +25,7 @@ impl Owner {
     /// With the token that the program gave, or one that nobody can guess.
     pub(crate) fn new(keys: Arc<[String]>, given: Option<String>) -> Self {
         let is_given = given.is_some();
-        Self { keys, token: given.unwrap_or_else(random_name), given: is_given }
+        Self { keys, token: given.unwrap_or_else(random_name).into(), given: is_given }
     }
 
     /// The key that routes the commands in a cluster.
@@ -36,7 +36,12 @@ impl Owner {
 
 /// 128 random bits as 32 hexadecimal digits.
 pub(crate) fn random_name() -> String {
-    format!("{:032x}", rand::random::<u128>())
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let bits = rand::random::<[u8; 16]>();
+    bits.iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(DIGITS[usize::from(digit)]))
+        .collect()
 }
 
 /// Everything of an acquisition but how it waits.
@@ -86,7 +91,7 @@ fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
         command = cmd(many);
         command.arg(owner.keys.len()).arg(&*owner.keys);
     }
-    command.arg(&owner.token);
+    command.arg(&*owner.token);
     command
 }
 
@@ -151,7 +156,7 @@ pub(crate) fn release_all(owner: &Owner) -> Pipeline {
 
 fn cancel(key: &str, owner: &Owner) -> Cmd {
     let mut command = cmd("SLOCK.CANCEL");
-    command.arg(key).arg(&owner.token);
+    command.arg(key).arg(&*owner.token);
     command
 }
 
@@ -206,7 +211,7 @@ pub(crate) fn may_release(owner: &Owner, mode: Mode) -> Pipeline {
 
 fn change(name: &str, owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
     let mut command = cmd(name);
-    command.arg(owner.first_key()).arg(&owner.token).arg(milliseconds(ttl));
+    command.arg(owner.first_key()).arg(&*owner.token).arg(milliseconds(ttl));
     wait.add_to(&mut command);
     command.arg("FENCE").arg(fence);
     command

@@ -10,7 +10,7 @@ use crate::commands::Owner;
 use crate::errors::{Error, Reason};
 use crate::hooks::Reporter;
 use crate::lease::{Lease, Phase};
-use crate::options::Mode;
+use crate::options::{Label, Mode};
 
 /// Timers may stand still while the machine sleeps. So a hold is looked at as often as this at least, or once
 /// in a tenth of what is left.
@@ -21,9 +21,9 @@ pub struct Held {
     lease: Mutex<Lease>,
     ended: Notify,
     keys: Arc<[String]>,
-    token: String,
+    token: Arc<str>,
     metadata: Option<String>,
-    label: Arc<str>,
+    label: Label,
     since: Moment,
     reporter: Reporter,
 }
@@ -33,7 +33,7 @@ impl Held {
         lease: Lease,
         owner: &Owner,
         metadata: Option<String>,
-        label: Arc<str>,
+        label: Label,
         reporter: Reporter,
     ) -> Self {
         Self {

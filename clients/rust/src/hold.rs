@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
@@ -16,7 +16,7 @@ use crate::errors::{Error, Reason};
 use crate::held::Held;
 use crate::lease::{Lease, Phase, validity};
 use crate::locks::Locks;
-use crate::node::Words;
+use crate::node::{REPLY_TIMEOUT, Words};
 use crate::options::{LONGEST, Mode, Wanted, check_ttl};
 use crate::replicas::Replicas;
 use crate::request::{Holding, Locking, Request};
@@ -30,7 +30,7 @@ struct Core {
     owner: Owner,
     held: Held,
     /// Locked while the mode is being changed.
-    changing: Arc<tokio::sync::Mutex<()>>,
+    changing: OnceLock<Arc<tokio::sync::Mutex<()>>>,
     wait: Option<Duration>,
     renew: bool,
     /// Dead when the runtime has shut down on which the hold was renewed.
@@ -156,7 +156,7 @@ impl Hold {
             shared,
             owner,
             held,
-            changing: Arc::default(),
+            changing: OnceLock::new(),
             wait: options.wait,
             renew: options.renew,
             renewed: Mutex::default(),
@@ -270,9 +270,16 @@ impl Drop for Hold {
 }
 
 impl Core {
+    fn changing(&self) -> &Arc<tokio::sync::Mutex<()>> {
+        self.changing.get_or_init(Arc::default)
+    }
+
     fn renew_by_the_watchdog(self: &Arc<Self>) {
+        if !self.renew {
+            return;
+        }
         let mut renewed = self.renewed.lock().expect("no panic while this is locked");
-        if self.renew && renewed.strong_count() == 0 {
+        if renewed.strong_count() == 0 {
             *renewed = self.shared.watchdog.add(self.clone());
         }
     }
@@ -328,8 +335,8 @@ impl Renew for Core {
     async fn renew(&self) -> Result<(), Error> {
         let (fence, ttl) = self.held.update(|lease, _| (lease.fence, lease.ttl));
         let extend = commands::extend(&self.owner, ttl, fence);
-        let sent = Moment::now();
-        match self.shared.servers.send(self.owner.first_key(), Words::One(&extend)).await {
+        let (sent, until) = (Moment::now(), Instant::now() + REPLY_TIMEOUT);
+        match self.shared.servers.send(self.owner.first_key(), Words::One(&extend), until).await {
             Ok(value) => {
                 self.shared.reporter.reached();
                 self.held.extended(answers::number(&value), fence, ttl, sent.after(validity(ttl)));
@@ -359,7 +366,7 @@ struct Change {
 
 impl Change {
     async fn begin(core: &Arc<Core>) -> Self {
-        let one_at_a_time = Some(core.changing.clone().lock_owned().await);
+        let one_at_a_time = Some(core.changing().clone().lock_owned().await);
         let ttl = core.held.update(|lease, _| lease.ttl);
         Self { core: core.clone(), ttl, runtime: Handle::current(), one_at_a_time }
     }
@@ -443,7 +450,7 @@ impl HoldView {
             }
             self.check()?;
             // The mode is being changed, and with it the fence.
-            let changed = tokio::time::timeout_at(until.into(), core.changing.lock()).await;
+            let changed = tokio::time::timeout_at(until.into(), core.changing().lock()).await;
             if changed.is_err() {
                 return Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None });
             }
@@ -550,6 +557,7 @@ impl HoldView {
     fn failed(&self, error: Error) -> Error {
         if let Error::NotHeld = error {
             self.core.held.update(|lease, _| lease.lose(Reason::Gone));
+            return error;
         }
         self.core.held.unless_over(error)
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
 use crate::errors::{Error, Reason};
+use crate::options::Label;
 
 /// How an acquisition ended.
 #[derive(Clone, Copy, Debug)]
@@ -157,13 +158,13 @@ impl Reporter {
 /// An acquisition from its first command on. Its end is told, also when its future is dropped.
 pub(crate) struct Waited {
     reporter: Reporter,
-    label: Arc<str>,
+    label: Label,
     started: Instant,
     told: bool,
 }
 
 impl Waited {
-    pub(crate) fn begin(reporter: Reporter, label: Arc<str>) -> Self {
+    pub(crate) fn begin(reporter: Reporter, label: Label) -> Self {
         Self { told: reporter.0.is_part, reporter, label, started: Instant::now() }
     }
 

@@ -1,11 +1,12 @@
 //! One server, and the connections to it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
+use tokio::time::timeout_at;
 
 use crate::answers::{self, Failure};
 use crate::listener::Listener;
@@ -50,6 +51,15 @@ impl Words<'_> {
     }
 }
 
+/// What is needed before anything can be sent, until this moment.
+pub(crate) async fn in_time<T>(
+    until: Instant,
+    need: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let need = timeout_at(until.into(), need).await;
+    need.unwrap_or_else(|_| Err(Failure::Unreachable(answers::no_answer("the server"))))
+}
+
 /// A server. All commands share one connection, which is opened when it is needed.
 pub(crate) struct Node {
     client: Client,
@@ -88,35 +98,45 @@ impl Node {
         &self.client
     }
 
-    /// A connection of its own, with this limit for each reply.
-    pub(crate) async fn connect(&self, reply: Option<Duration>) -> Result<MultiplexedConnection, RedisError> {
+    /// A connection of its own, without a limit for replies.
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(REPLY_TIMEOUT))
-            .set_response_timeout(reply);
+            .set_response_timeout(None);
         self.client.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// Sends this on the connection that all share, and gives the reply: for several commands an array. After
-    /// a connection error the next one takes a new connection.
-    pub(crate) async fn send(&self, words: Words<'_>) -> Result<Value, Failure> {
-        let connection = self.connection.get(self.connect(Some(REPLY_TIMEOUT))).await;
-        let (mut connection, number) = connection.map_err(|error| answers::failure(error).to_connect())?;
-        let reply = match words {
-            Words::One(command) => connection.send_packed_command(command).await,
-            Words::Several(commands) => {
-                connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
-            }
+    /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
+    /// several commands an array. After a connection error the next one takes a new connection.
+    pub(crate) async fn send(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+        let (mut connection, number) = match self.connection.current() {
+            Some(current) => current,
+            None => in_time(until, Box::pin(self.open())).await?,
         };
+        let reply = timeout_at(until.into(), async {
+            match words {
+                Words::One(command) => connection.send_packed_command(command).await,
+                Words::Several(commands) => {
+                    connection.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
+                }
+            }
+        });
+        let reply = reply.await.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
         if reply.is_err() {
             self.connection.discard(number);
         }
         answers::value(reply)
     }
 
+    async fn open(&self) -> Result<(MultiplexedConnection, u64), Failure> {
+        let connection = self.connection.get(self.connect()).await;
+        connection.map_err(|error| answers::failure(error).to_connect())
+    }
+
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
-    pub(crate) async fn send_asking(&self, words: Words<'_>) -> Result<Value, Failure> {
+    pub(crate) async fn send_asking(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
         let commands = words.asking();
-        let reply = self.send(Words::Several(&commands)).await?;
+        let reply = self.send(Words::Several(&commands), until).await?;
         let Value::Array(replies) = reply else { return Ok(reply) };
         let mut of_commands = replies.into_iter().skip(1).step_by(2);
         Ok(match words {
@@ -125,12 +145,12 @@ impl Node {
         })
     }
 
-    /// A connection of its own without a limit for replies, kept from an earlier use or new.
+    /// A connection of its own kept from an earlier use or new.
     pub(crate) async fn take_spare(&self) -> Result<MultiplexedConnection, RedisError> {
         let kept = self.spare().pop();
         match kept {
             Some(connection) => Ok(connection),
-            None => self.connect(None).await,
+            None => self.connect().await,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is asked for: keys, mode and options, with their defaults and checks.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,7 +108,7 @@ pub(crate) struct Options {
     pub(crate) token: Option<String>,
     pub(crate) min_replicas: u32,
     pub(crate) replica_timeout: Duration,
-    pub(crate) label: Option<String>,
+    pub(crate) label: Option<Arc<str>>,
 }
 
 impl Default for Options {
@@ -144,8 +145,23 @@ impl Wanted {
         check_ttl(self.options.ttl)
     }
 
-    pub(crate) fn label(&self) -> Arc<str> {
-        self.options.label.as_ref().unwrap_or(&self.keys[0]).as_str().into()
+    pub(crate) fn label(&self) -> Label {
+        Label { keys: self.keys.clone(), given: self.options.label.clone() }
+    }
+}
+
+/// The name under which a request is reported: the first key, unless another was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Label {
+    keys: Arc<[String]>,
+    given: Option<Arc<str>>,
+}
+
+impl Deref for Label {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.given.as_deref().unwrap_or(&self.keys[0])
     }
 }
 
@@ -201,7 +217,7 @@ macro_rules! shared_options {
         /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is
         /// set.
         pub fn label(mut self, label: impl Into<String>) -> Self {
-            self.$($field).+.label = Some(label.into());
+            self.$($field).+.label = Some(label.into().into());
             self
         }
     };

@@ -10,7 +10,7 @@ use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, V
 use crate::answers::{self, Failure};
 use crate::clock::Moment;
 use crate::cluster::Cluster;
-use crate::node::{Node, REPLY_TIMEOUT, Words};
+use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
 use crate::polling::Backoff;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
@@ -100,18 +100,27 @@ impl Servers {
         Route { servers: self, slot: self.slot(key), asking: None, redirections: 0 }
     }
 
-    /// Sends this to the node that serves the key, and follows redirections.
-    pub(crate) async fn send(&self, key: &str, words: Words<'_>) -> Result<Value, Failure> {
+    /// Sends this to the node that serves the key, and follows redirections. Gives the answer that comes until
+    /// this moment.
+    pub(crate) async fn send(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+        if let Servers::Single(node) = self {
+            return node.send(words, until).await;
+        }
+        // Boxed, so that the common case is small.
+        Box::pin(self.send_by_route(key, words, until)).await
+    }
+
+    async fn send_by_route(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
         let mut route = self.route(key);
         loop {
             let (node, answer) = match route.asking.take() {
                 Some(node) => {
-                    let answer = node.send_asking(words).await;
+                    let answer = node.send_asking(words, until).await;
                     (node, answer)
                 }
                 None => {
-                    let node = route.node().await?;
-                    let answer = node.send(words).await;
+                    let node = in_time(until, route.node()).await?;
+                    let answer = node.send(words, until).await;
                     (node, answer)
                 }
             };
@@ -135,12 +144,12 @@ impl Servers {
         let mut repeated = false;
         loop {
             let sent = Moment::now();
-            let failure = match attempts.in_time(self.send(key, words)).await {
+            let failure = match self.send(key, words, attempts.next_until()).await {
                 Ok(value) => return Ok(Answered { value, sent, repeated }),
                 Err(failure) => failure,
             };
             repeated |= matches!(failure, Failure::Unanswered(_));
-            attempts.pause_after(failure, self, goes_on()).await?;
+            Box::pin(attempts.pause_after(failure, self, goes_on())).await?;
         }
     }
 
@@ -148,15 +157,16 @@ impl Servers {
     pub(crate) async fn all_answers(&self, words: Words<'_>, until: Instant) -> Result<Vec<Value>, Failure> {
         let mut attempts = Attempts::new(until);
         loop {
+            let until = attempts.next_until();
             let ask = async {
                 let nodes = match self {
                     Servers::Cluster(cluster) => cluster.serving().await,
                     _ => self.node(0).await.map(|node| vec![node]),
                 };
                 let nodes = nodes.map_err(answers::failure)?;
-                try_join_all(nodes.iter().map(|node| node.send(words))).await
+                try_join_all(nodes.iter().map(|node| node.send(words, until))).await
             };
-            match attempts.in_time(ask).await {
+            match in_time(until, ask).await {
                 Ok(answers) => return Ok(answers),
                 Err(failure) => attempts.pause_after(failure, self, true).await?,
             }
@@ -203,17 +213,16 @@ impl Servers {
 struct Attempts {
     until: Instant,
     backoff: Backoff,
-    last: Option<RedisError>,
 }
 
 impl Attempts {
     fn new(until: Instant) -> Self {
-        Self { until, backoff: Backoff::new(), last: None }
+        Self { until, backoff: Backoff::new() }
     }
 
-    async fn in_time<T>(&mut self, attempt: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let answer = tokio::time::timeout_at((self.until + GRACE).into(), attempt).await;
-        answer.unwrap_or_else(|_| Err(self.last.take().map_or_else(no_answer, Failure::Unanswered)))
+    /// How long the next attempt may take.
+    fn next_until(&self) -> Instant {
+        (self.until + GRACE).min(Instant::now() + REPLY_TIMEOUT)
     }
 
     /// The failure again when it lasts, or there is no time left.
@@ -225,9 +234,6 @@ impl Attempts {
         let pause = self.backoff.next();
         if !goes_on || self.until.saturating_duration_since(Instant::now()) < pause {
             return Err(failure);
-        }
-        if let Failure::Unreachable(error) | Failure::Unanswered(error) | Failure::Passing(error) = failure {
-            self.last = Some(error);
         }
         tokio::time::sleep(pause).await;
         Ok(())

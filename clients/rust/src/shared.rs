@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 
 use crate::answers::Failure;
@@ -85,21 +84,17 @@ impl Shared {
         Instant::now() + self.retry_for
     }
 
-    /// Sends this until it is answered or this moment has come. Boxed, so that the depth of types in the
-    /// programs of users stays small.
-    pub(crate) fn call<'a>(
+    /// Sends this until it is answered or this moment has come.
+    pub(crate) async fn call<'a>(
         &'a self,
         owner: &'a Owner,
         words: impl Into<Words<'a>>,
         until: Instant,
-    ) -> BoxFuture<'a, Result<Answered, Error>> {
-        let words = words.into();
-        Box::pin(async move {
-            let goes_on = || !self.closing.is_closed();
-            let answered = self.servers.until_answered(owner.first_key(), words, until, goes_on).await;
-            self.close_what_was_opened_later();
-            answered.map_err(|failure| out_of_time(failure, &owner.keys))
-        })
+    ) -> Result<Answered, Error> {
+        let goes_on = || !self.closing.is_closed();
+        let answered = self.servers.until_answered(owner.first_key(), words.into(), until, goes_on).await;
+        self.close_what_was_opened_later();
+        answered.map_err(|failure| out_of_time(failure, &owner.keys))
     }
 
     /// Brings something to its end that its caller does not wait for.
