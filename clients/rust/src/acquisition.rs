@@ -151,7 +151,9 @@ impl Acquisition {
     }
 
     async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
-        self.ask_whether_it_can_be_released().await?;
+        if !self.can_be_released() {
+            Box::pin(self.ask_whether_it_can_be_released()).await?;
+        }
         let mut backoff = Backoff::new();
         let mut polls = 0;
         loop {
@@ -163,7 +165,10 @@ impl Acquisition {
             }
             let pause = match answer {
                 Ok(Answer::Granted { fence, sent, of_any_copy }) => {
-                    match self.confirm(fence, sent, of_any_copy).await {
+                    if !self.is_to_be_confirmed(sent, of_any_copy) {
+                        return Ok(Some(Granted { fence, sent, in_doubt: self.in_doubt }));
+                    }
+                    match Box::pin(self.confirm(fence, sent, of_any_copy)).await {
                         Ok(Some(granted)) => return Ok(Some(granted)),
                         Ok(None) => backoff.next(),
                         Err(failure) => self.pause_after(failure, &mut backoff)?,
@@ -188,21 +193,28 @@ impl Acquisition {
             if let Some(deadline) = self.limits.deadline
                 && time_left(deadline) <= pause
             {
-                self.unless_closed(tokio::time::sleep_until(deadline.into())).await;
+                Box::pin(self.unless_closed(tokio::time::sleep_until(deadline.into()))).await;
                 return Err(self.timed_out());
             }
             if !pause.is_zero() {
-                self.unless_closed(tokio::time::sleep(pause)).await;
+                Box::pin(self.unless_closed(tokio::time::sleep(pause))).await;
             }
+        }
+    }
+
+    /// Whether it was asked already.
+    fn can_be_released(&self) -> bool {
+        match &self.goal {
+            Goal::Hold { acquire, .. } => {
+                self.shared.may_release(&acquire.owner, acquire.mode).load(Ordering::Relaxed)
+            }
+            Goal::Upgrade { .. } => true,
         }
     }
 
     /// What could not be released is not taken. Asked once for each kind of request.
     async fn ask_whether_it_can_be_released(&mut self) -> Result<(), Error> {
         let Goal::Hold { acquire, .. } = &self.goal else { return Ok(()) };
-        if self.shared.may_release(&acquire.owner, acquire.mode).load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let (shared, acquire) = (self.shared.clone(), acquire.clone());
         shared.closing.unless_closed()?;
         let nobody = Owner::new(acquire.owner.keys.clone(), None);
@@ -280,11 +292,14 @@ impl Acquisition {
         if self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_)) {
             return self.ask_at_once().await;
         }
-        // The rarer ways are boxed, so that the common one is small.
-        match self.shared.must_block() {
-            false => self.ask_notified().await,
-            true if self.must_wait => Box::pin(self.ask_blocked()).await,
-            true => self.ask_at_once().await,
+        let waits = self.must_wait
+            || (!self.shared.must_block()
+                && self.shared.servers.is_subscribed(self.goal.owner().first_key()));
+        // Boxed, so that the commonest way is small.
+        match (waits, self.shared.must_block()) {
+            (false, _) => self.ask_at_once().await,
+            (true, false) => Box::pin(self.ask_notified()).await,
+            (true, true) => Box::pin(self.ask_blocked()).await,
         }
     }
 
@@ -332,28 +347,18 @@ impl Acquisition {
         self.ask_blocked().await
     }
 
-    /// The first copy asks without a wait, unless somebody waits in this slot already.
     async fn ask_notified(&mut self) -> Result<Answer, Failure> {
         let (shared, goal) = (self.shared.clone(), self.goal.clone());
         let key = goal.owner().first_key();
         let mut route = shared.servers.route(key);
         loop {
             let node = in_time(self.answer_until(), route.node()).await?;
-            let listener = match node.subscribed(route.slot()) {
-                Some(listener) => listener,
-                None if !self.must_wait => return self.ask_at_once().await,
-                None => {
-                    let subscribes =
-                        async { node.subscribe(route.slot(), key).await.map_err(answers::failure) };
-                    match in_time(self.answer_until(), subscribes).await {
-                        Ok(listener) => listener,
-                        Err(failure) if route.follow(&failure, &node) => continue,
-                        Err(failure) if failure.denies_to_subscribe() => {
-                            return Box::pin(self.block_instead()).await;
-                        }
-                        Err(failure) => return Err(failure.to_connect()),
-                    }
-                }
+            let subscribes = async { node.subscribe(route.slot(), key).await.map_err(answers::failure) };
+            let listener = match in_time(self.answer_until(), subscribes).await {
+                Ok(listener) => listener,
+                Err(failure) if route.follow(&failure, &node) => continue,
+                Err(failure) if failure.denies_to_subscribe() => return Box::pin(self.block_instead()).await,
+                Err(failure) => return Err(failure.to_connect()),
             };
             let Some((mut noted, channel)) = listener.note(route.slot(), self.tag) else {
                 return Err(Failure::Unreachable(answers::listening_lost()));
@@ -437,6 +442,15 @@ impl Acquisition {
                     }
                 }
             }
+        }
+    }
+
+    fn is_to_be_confirmed(&self, sent: Moment, of_any_copy: bool) -> bool {
+        match &self.goal {
+            Goal::Hold { acquire, replicas, .. } => {
+                of_any_copy || replicas.is_some() || sent.elapsed() > acquire.ttl / 3
+            }
+            Goal::Upgrade { .. } => false,
         }
     }
 

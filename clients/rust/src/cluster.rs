@@ -52,7 +52,7 @@ impl Cluster {
         self.map.lock().expect("no panic while the map of slots is locked")
     }
 
-    fn known(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(crate) fn known(&self, slot: u16) -> Option<Arc<Node>> {
         let map = self.map();
         if map.doubtful { None } else { map.serving(slot) }
     }

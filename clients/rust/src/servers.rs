@@ -173,6 +173,16 @@ impl Servers {
         }
     }
 
+    /// Whether somebody waits already for a key of the same slot on its node.
+    pub(crate) fn is_subscribed(&self, key: &str) -> bool {
+        let slot = self.slot(key);
+        match self {
+            Servers::Single(node) => node.is_subscribed(slot),
+            Servers::Sentinel(sentinel) => sentinel.known().is_some_and(|node| node.is_subscribed(slot)),
+            Servers::Cluster(cluster) => cluster.known(slot).is_some_and(|node| node.is_subscribed(slot)),
+        }
+    }
+
     /// The node that serves the slot, as far as is known.
     async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
         match self {
