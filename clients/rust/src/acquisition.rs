@@ -281,9 +281,11 @@ impl Acquisition {
             self.shared.reporter.out_of_reach(&error);
         }
         self.last_error = Some(error);
-        match self.patience_ends() {
-            Some(end) if time_left(end) < pause => Err(self.timed_out()),
-            _ => Ok(pause),
+        // The last copy is sent at the end itself.
+        match self.patience_ends().map(time_left) {
+            Some(Duration::ZERO) => Err(self.timed_out()),
+            Some(left) => Ok(pause.min(left)),
+            None => Ok(pause),
         }
     }
 
@@ -353,6 +355,7 @@ impl Acquisition {
         let mut route = shared.servers.route(key);
         loop {
             let node = in_time(self.answer_until(), route.node()).await?;
+            let was_subscribed = node.is_subscribed(route.slot());
             let subscribes = async { node.subscribe(route.slot(), key).await.map_err(answers::failure) };
             let listener = match in_time(self.answer_until(), subscribes).await {
                 Ok(listener) => listener,
@@ -360,6 +363,9 @@ impl Acquisition {
                 Err(failure) if failure.denies_to_subscribe() => return Box::pin(self.block_instead()).await,
                 Err(failure) => return Err(failure.to_connect()),
             };
+            if !was_subscribed {
+                self.heard();
+            }
             let Some((mut noted, channel)) = listener.note(route.slot(), self.tag) else {
                 return Err(Failure::Unreachable(answers::listening_lost()));
             };

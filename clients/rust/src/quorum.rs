@@ -400,7 +400,8 @@ impl Inner {
             .map(|number| self.clone().ask(number, of_one_node(wanted, ttl), owner.clone()))
             .collect();
         let mut holds: Vec<_> = self.nodes.iter().map(|_| None).collect();
-        while let Some((number, answer)) = asked.next().await {
+        let limit = Instant::now() + self.node_timeout(ttl);
+        while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
             match answer {
                 Ok(hold) => {
                     holds[number] = Some(hold);
@@ -426,20 +427,21 @@ impl Inner {
         None
     }
 
+    /// Asks one server. When it is slow it may still grant after the attempt, for as long as a call may take.
     async fn ask(
         self: Arc<Self>,
         number: usize,
         wanted: Wanted,
         owner: Owner,
     ) -> (usize, Result<Hold, Answer>) {
-        let limit = self.node_timeout(wanted.options.ttl);
-        let limits = Limits { once: true, deadline: None, retry_for: limit, retry_wait_for: limit };
+        // So that what it answered last is known when the attempt ends.
+        let retry_for = self.node_timeout(wanted.options.ttl) * 3 / 4;
+        let limits = Limits { once: true, deadline: None, retry_for, retry_wait_for: retry_for };
         let shared = self.nodes[number].locks.shared().clone();
-        let answer = match timeout(limit, Hold::acquire(shared, wanted, owner, limits)).await {
-            Ok(Ok(Some(hold))) => Ok(hold),
-            Ok(Ok(None)) => Err(Answer::Refused),
-            Ok(Err(error)) => Err(answer_of(error)),
-            Err(_) => Err(Answer::NoAnswer),
+        let answer = match Hold::acquire(shared, wanted, owner, limits).await {
+            Ok(Some(hold)) => Ok(hold),
+            Ok(None) => Err(Answer::Refused),
+            Err(error) => Err(answer_of(error)),
         };
         (number, answer)
     }

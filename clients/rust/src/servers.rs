@@ -241,11 +241,12 @@ impl Attempts {
             return Err(failure);
         }
         at.doubt();
-        let pause = self.backoff.next();
-        if !goes_on || self.until.saturating_duration_since(Instant::now()) < pause {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if !goes_on || left.is_zero() {
             return Err(failure);
         }
-        tokio::time::sleep(pause).await;
+        // The last attempt is made at the end itself.
+        tokio::time::sleep(self.backoff.next().min(left)).await;
         Ok(())
     }
 }

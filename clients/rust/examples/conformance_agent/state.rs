@@ -99,11 +99,19 @@ impl Hooks for Events {
     }
 
     fn renewal_failed(&self, label: &str, error: &Error) {
-        self.note(Event { error: Some(error.to_string()), ..Event::new("renewal failed", label) });
+        self.note(Event { error: Some(with_cause(error)), ..Event::new("renewal failed", label) });
     }
 
     fn release_failed(&self, label: &str, error: &Error) {
-        self.note(Event { error: Some(error.to_string()), ..Event::new("release failed", label) });
+        self.note(Event { error: Some(with_cause(error)), ..Event::new("release failed", label) });
+    }
+}
+
+/// The text of the error and of its cause.
+fn with_cause(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 
@@ -124,8 +132,7 @@ impl From<Error> for Failed {
             Error::SeveralKeys | Error::InvalidArgument(_) | Error::Redis(_) => "Other",
             error => error.name(),
         };
-        let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
-        Self { name: name.into(), text: format!("{error}{cause}") }
+        Self { name: name.into(), text: with_cause(&error) }
     }
 }
 
