@@ -112,8 +112,9 @@ pub(crate) struct Acquisition {
 
 impl Acquisition {
     pub(crate) fn new(shared: Arc<Shared>, goal: Goal, limits: Limits) -> Self {
+        let started = Instant::now();
         let waited = match &goal {
-            Goal::Hold { label, .. } => Some(Waited::begin(shared.reporter.clone(), label.clone())),
+            Goal::Hold { label, .. } => Some(Waited::begin(shared.reporter.clone(), label.clone(), started)),
             Goal::Upgrade { .. } => None,
         };
         Self {
@@ -121,7 +122,7 @@ impl Acquisition {
             shared,
             goal,
             limits,
-            started: Instant::now(),
+            started,
             runtime: Handle::current(),
             must_wait: false,
             may_stand: false,

@@ -34,6 +34,7 @@ impl Held {
         owner: &Owner,
         metadata: Option<String>,
         label: Label,
+        since: Moment,
         reporter: Reporter,
     ) -> Self {
         Self {
@@ -43,7 +44,7 @@ impl Held {
             token: owner.token.clone(),
             metadata,
             label,
-            since: Moment::now(),
+            since,
             reporter,
         }
     }

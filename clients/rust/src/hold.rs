@@ -151,7 +151,7 @@ impl Hold {
         let lease = Lease::new(granted.fence, wanted.mode, options.ttl, valid_until)
             .ends_at(options.longest_lease.map(|longest| granted.sent.after(longest)))
             .in_doubt(granted.in_doubt);
-        let held = Held::new(lease, &owner, options.metadata, label, shared.reporter.clone());
+        let held = Held::new(lease, &owner, options.metadata, label, granted.sent, shared.reporter.clone());
         let core = Arc::new(Core {
             shared,
             owner,

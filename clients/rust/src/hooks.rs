@@ -164,8 +164,10 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    pub(crate) fn begin(reporter: Reporter, label: Label) -> Self {
-        Self { told: reporter.0.is_part, reporter, label, started: Instant::now() }
+    pub(crate) fn begin(reporter: Reporter, label: Label, started: Instant) -> Self {
+        let told =
+            reporter.0.is_part || (reporter.hooks().is_none() && !tracing::enabled!(tracing::Level::DEBUG));
+        Self { told, reporter, label, started }
     }
 
     /// It gave this, or nothing for a refusal.

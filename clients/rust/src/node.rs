@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
 use tokio::time::timeout_at;
@@ -115,7 +115,7 @@ impl Node {
         };
         let reply = timeout_at(until.into(), async {
             match words {
-                Words::One(command) => connection.send_packed_command(command).await,
+                Words::One(command) => connection.req_packed_command(command).await,
                 Words::Several(commands) => {
                     let replies = connection.send_packed_commands(commands, 0, commands.len());
                     Box::pin(replies).await.map(Value::Array)

@@ -337,7 +337,7 @@ fn of_one_node(wanted: &Wanted, ttl: Duration) -> Wanted {
 impl Inner {
     async fn acquire(self: Arc<Self>, wanted: Wanted, once: bool) -> Result<Option<QuorumHold>, Error> {
         self.check(&wanted)?;
-        let mut waited = Waited::begin(self.reporter.clone(), wanted.label());
+        let mut waited = Waited::begin(self.reporter.clone(), wanted.label(), Instant::now());
         let result = tokio::select! {
             biased;
             result = self.poll(&wanted, once) => result,
@@ -549,7 +549,7 @@ impl QuorumHold {
         // There is no fence of the whole.
         let lease = Lease::new(0, wanted.mode, options.ttl, sent.after(inner.validity(options.ttl)))
             .ends_at(options.longest_lease.map(|longest| sent.after(longest)));
-        let held = Held::new(lease, &owner, options.metadata.clone(), label, inner.reporter.clone());
+        let held = Held::new(lease, &owner, options.metadata.clone(), label, sent, inner.reporter.clone());
         let core = Arc::new(Core { inner, owner, wanted, held, holds: Mutex::new(holds) });
         if core.wanted.options.renew {
             core.inner.watchdog.add(Arc::new(Renewed(core.clone())));

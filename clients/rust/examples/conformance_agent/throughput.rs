@@ -30,7 +30,8 @@ impl Sizes {
 /// Each task has a lock of its own.
 pub async fn pairs(state: &State, operation: &Value) -> Result<Value, Failed> {
     let opened = opened(state, operation)?;
-    let (locks, sizes) = (opened.clone().locks()?, Sizes::of(operation));
+    // Without the hooks of the agent, which the plain commands have not either.
+    let (locks, sizes) = (Locks::new(opened.place.server()?), Sizes::of(operation));
     let shared = opened.place.client()?.get_multiplexed_async_connection().await?;
     let (mut by_library, mut by_hand) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..TURNS {
@@ -47,7 +48,8 @@ pub async fn pairs(state: &State, operation: &Value) -> Result<Value, Failed> {
 /// All tasks have one lock. By the base library each waits on a connection of its own.
 pub async fn handoffs(state: &State, operation: &Value) -> Result<Value, Failed> {
     let opened = opened(state, operation)?;
-    let (locks, sizes) = (opened.clone().locks()?, Sizes::of(operation));
+    // Without the hooks of the agent, which the plain commands have not either.
+    let (locks, sizes) = (Locks::new(opened.place.server()?), Sizes::of(operation));
     let key = operation.text("key").unwrap_or("handoffs".into());
     let client = opened.place.client()?;
     let no_limit = AsyncConnectionConfig::new().set_response_timeout(None);
