@@ -14,11 +14,12 @@ use crate::commands::{self, Acquire, Owner, Wait};
 use crate::errors::Error;
 use crate::hooks::Waited;
 use crate::lease::validity;
-use crate::node::{REPLY_TIMEOUT, Words, in_time};
+use crate::listener::Listener;
+use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
 use crate::options::{LONGEST, Label, Waiting};
 use crate::polling::Backoff;
 use crate::replicas::{self, Replicas};
-use crate::servers::{GRACE, no_answer};
+use crate::servers::{GRACE, Route, no_answer};
 use crate::shared::Shared;
 use crate::{blocking, give_up};
 
@@ -295,14 +296,17 @@ impl Acquisition {
         if self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_)) {
             return self.ask_at_once().await;
         }
-        let waits = self.must_wait
-            || (!self.shared.must_block()
-                && self.shared.servers.is_subscribed(self.goal.owner().first_key()));
         // Boxed, so that the commonest way is small.
-        match (waits, self.shared.must_block()) {
-            (false, _) => self.ask_at_once().await,
-            (true, false) => Box::pin(self.ask_notified()).await,
-            (true, true) => Box::pin(self.ask_blocked()).await,
+        if self.shared.must_block() {
+            return if self.must_wait {
+                Box::pin(self.ask_blocked()).await
+            } else {
+                self.ask_at_once().await
+            };
+        }
+        match self.shared.servers.listening(self.goal.owner().first_key()) {
+            None if !self.must_wait => self.ask_at_once().await,
+            listening => Box::pin(self.ask_notified(listening)).await,
         }
     }
 
@@ -350,23 +354,20 @@ impl Acquisition {
         self.ask_blocked().await
     }
 
-    async fn ask_notified(&mut self) -> Result<Answer, Failure> {
+    async fn ask_notified(
+        &mut self,
+        mut listening: Option<(Arc<Node>, Arc<Listener>)>,
+    ) -> Result<Answer, Failure> {
         let (shared, goal) = (self.shared.clone(), self.goal.clone());
-        let key = goal.owner().first_key();
-        let mut route = shared.servers.route(key);
+        let mut route = shared.servers.route(goal.owner().first_key());
         loop {
-            let node = in_time(self.answer_until(), route.node()).await?;
-            let was_subscribed = node.is_subscribed(route.slot());
-            let subscribes = async { node.subscribe(route.slot(), key).await.map_err(answers::failure) };
-            let listener = match in_time(self.answer_until(), subscribes).await {
-                Ok(listener) => listener,
-                Err(failure) if route.follow(&failure, &node) => continue,
-                Err(failure) if failure.denies_to_subscribe() => return Box::pin(self.block_instead()).await,
-                Err(failure) => return Err(failure.to_connect()),
+            let (node, listener) = match listening.take() {
+                Some(found) => found,
+                None => match Box::pin(self.listen(&mut route)).await? {
+                    Some(found) => found,
+                    None => return Box::pin(self.block_instead()).await,
+                },
             };
-            if !was_subscribed {
-                self.heard();
-            }
             let Some((mut noted, channel)) = listener.note(route.slot(), self.tag) else {
                 return Err(Failure::Unreachable(answers::listening_lost()));
             };
@@ -399,6 +400,26 @@ impl Acquisition {
                 Some(None) => Err(Failure::Unanswered(answers::listening_lost())),
                 None => self.no_message(),
             };
+        }
+    }
+
+    /// Subscribes where the key is served; nothing when the user may not.
+    async fn listen(&mut self, route: &mut Route<'_>) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
+        loop {
+            let until = self.answer_until();
+            let node = in_time(until, route.node()).await?;
+            let subscribes = async {
+                node.subscribe(route.slot(), self.goal.owner().first_key()).await.map_err(answers::failure)
+            };
+            match in_time(until, subscribes).await {
+                Ok(listener) => {
+                    self.heard();
+                    return Ok(Some((node, listener)));
+                }
+                Err(failure) if route.follow(&failure, &node) => {}
+                Err(failure) if failure.denies_to_subscribe() => return Ok(None),
+                Err(failure) => return Err(failure.to_connect()),
+            }
         }
     }
 

@@ -164,20 +164,18 @@ impl Node {
         self.spare.lock().expect("no panic while the spare connections are locked")
     }
 
-    /// Whether there is a listener that is subscribed for this slot.
-    pub(crate) fn is_subscribed(&self, slot: u16) -> bool {
-        self.listener.current().is_some_and(|(listener, _)| listener.is_subscribed(slot))
+    /// The listener that is subscribed for this slot, if there is one.
+    pub(crate) fn listening(&self, slot: u16) -> Option<Arc<Listener>> {
+        let (listener, _) = self.listener.current()?;
+        listener.is_subscribed(slot).then_some(listener)
     }
 
     /// A listener that is subscribed for the slot of this key.
     pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, RedisError> {
-        if let Some((listener, number)) = self.listener.current() {
-            if listener.is_subscribed(slot) {
-                return Ok(listener);
-            }
-            if listener.has_ended() {
-                self.listener.discard(number);
-            }
+        if let Some((listener, number)) = self.listener.current()
+            && listener.has_ended()
+        {
+            self.listener.discard(number);
         }
         let (listener, _) = self.listener.get(Listener::connect(&self.client, REPLY_TIMEOUT)).await?;
         listener.subscribe(slot, key).await?;

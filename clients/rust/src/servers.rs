@@ -10,6 +10,7 @@ use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, V
 use crate::answers::{self, Failure};
 use crate::clock::Moment;
 use crate::cluster::Cluster;
+use crate::listener::Listener;
 use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
 use crate::polling::Backoff;
 
@@ -173,14 +174,16 @@ impl Servers {
         }
     }
 
-    /// Whether somebody waits already for a key of the same slot on its node.
-    pub(crate) fn is_subscribed(&self, key: &str) -> bool {
+    /// Where to wait for this key when somebody waits already for one of its slot: at once, and asking nobody.
+    pub(crate) fn listening(&self, key: &str) -> Option<(Arc<Node>, Arc<Listener>)> {
         let slot = self.slot(key);
-        match self {
-            Servers::Single(node) => node.is_subscribed(slot),
-            Servers::Sentinel(sentinel) => sentinel.known().is_some_and(|node| node.is_subscribed(slot)),
-            Servers::Cluster(cluster) => cluster.known(slot).is_some_and(|node| node.is_subscribed(slot)),
-        }
+        let node = match self {
+            Servers::Single(node) => node.clone(),
+            Servers::Sentinel(sentinel) => sentinel.known()?,
+            Servers::Cluster(cluster) => cluster.known(slot)?,
+        };
+        let listener = node.listening(slot)?;
+        Some((node, listener))
     }
 
     /// The node that serves the slot, as far as is known.
