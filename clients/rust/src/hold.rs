@@ -306,8 +306,26 @@ impl Core {
         Ok(usize::try_from(released) == Ok(self.owner.keys.len()) || (answered.repeated && released == 0))
     }
 
-    /// The change of mode that was sent is not known to be carried out: the server tells the mode.
-    async fn ask_for_the_mode(&self, ttl: Duration) {
+    /// Brings a downgrade to its end that is not known to be carried out. To ask for the mode would not do: the
+    /// server refuses no downgrade, so an earlier copy could come later.
+    async fn finish_downgrade(&self, ttl: Duration, fence: i64) {
+        let downgrade = commands::downgrade(&self.owner, ttl, fence);
+        let downgraded = self.shared.call(&self.owner, &downgrade, self.held.valid_until()).await;
+        self.held.update(|lease, _| match downgraded {
+            Ok(answered) => {
+                let valid_until = answered.sent.after(validity(ttl));
+                lease.changed(answers::number(&answered.value), Mode::Read, valid_until);
+            }
+            Err(Error::NotHeld) => {
+                lease.unchanged();
+                lease.lose(Reason::Gone);
+            }
+            Err(_) => {}
+        });
+    }
+
+    /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
+    async fn give_up_upgrade(&self, ttl: Duration) {
         let commands = commands::give_up_change(&self.owner, ttl);
         let valid_until = self.held.valid_until();
         let Ok(answered) = self.shared.call(&self.owner, &commands, valid_until).await else { return };
@@ -355,34 +373,35 @@ impl Renew for Core {
     }
 }
 
-/// A change of mode that was sent. When this is dropped before its answer was there, the server is asked.
+/// A change of mode that was sent. When this is dropped before its answer was there, it goes on in the
+/// background.
 struct Change {
     core: Arc<Core>,
     ttl: Duration,
+    to: Mode,
+    /// It names the hold until the answer is there.
+    fence: i64,
     runtime: Handle,
     /// Keeps other changes away until this one is known to have ended.
     one_at_a_time: Option<OwnedMutexGuard<()>>,
 }
 
 impl Change {
-    async fn begin(core: &Arc<Core>) -> Self {
+    async fn begin(core: &Arc<Core>, to: Mode) -> Self {
         let one_at_a_time = Some(core.changing().clone().lock_owned().await);
-        let ttl = core.held.update(|lease, _| lease.ttl);
-        Self { core: core.clone(), ttl, runtime: Handle::current(), one_at_a_time }
+        let (ttl, fence) = core.held.update(|lease, _| (lease.ttl, lease.fence));
+        Self { core: core.clone(), ttl, to, fence, runtime: Handle::current(), one_at_a_time }
     }
 
-    /// Gives the fence that names the hold until the answer is there.
-    fn sent(&self) -> i64 {
-        self.core.held.update(|lease, _| {
-            lease.begin_change();
-            lease.fence
-        })
+    /// From here on the server may be ahead.
+    fn send(&self) {
+        self.core.held.update(|lease, _| lease.begin_change());
     }
 
-    fn granted(mut self, granted: &Granted, mode: Mode) {
+    fn granted(mut self, granted: &Granted) {
         self.one_at_a_time = None;
         self.core.held.update(|lease, _| {
-            lease.changed(granted.fence, mode, granted.sent.after(validity(self.ttl)));
+            lease.changed(granted.fence, self.to, granted.sent.after(validity(self.ttl)));
             lease.in_doubt |= granted.in_doubt;
         });
     }
@@ -406,9 +425,12 @@ impl Drop for Change {
         if !open {
             return;
         }
-        let (core, ttl) = (self.core.clone(), self.ttl);
+        let (core, ttl, to, fence) = (self.core.clone(), self.ttl, self.to, self.fence);
         self.core.shared.in_background(&self.runtime, async move {
-            core.ask_for_the_mode(ttl).await;
+            match to {
+                Mode::Write => core.give_up_upgrade(ttl).await,
+                Mode::Read => core.finish_downgrade(ttl, fence).await,
+            }
             drop(one_at_a_time);
         });
     }
@@ -474,8 +496,9 @@ impl HoldView {
         let core = &self.core;
         let wait = wait.into().or(core.wait).map(|wait| wait.min(LONGEST));
         let deadline = wait.map(|wait| Instant::now() + wait);
-        let change = self.begin_change(deadline).await?;
-        let goal = Goal::Upgrade { owner: core.owner.clone(), ttl: change.ttl, fence: change.sent() };
+        let change = self.begin_change(deadline, Mode::Write).await?;
+        change.send();
+        let goal = Goal::Upgrade { owner: core.owner.clone(), ttl: change.ttl, fence: change.fence };
         let limits = Limits {
             once: false,
             deadline,
@@ -491,7 +514,7 @@ impl HoldView {
         };
         match result {
             Ok(Some(granted)) => {
-                change.granted(&granted, Mode::Write);
+                change.granted(&granted);
                 self.check()?;
                 Ok(granted.fence)
             }
@@ -508,7 +531,7 @@ impl HoldView {
     /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
     ///
     /// From the call on the hold counts as a reader's. When the future is dropped or gets no answer, the
-    /// server tells the mode, as with [`HoldView::upgrade`].
+    /// downgrade goes on in the background.
     ///
     /// # Errors
     ///
@@ -519,15 +542,15 @@ impl HoldView {
         self.may_change()?;
         let core = &self.core;
         let until = core.shared.limit();
-        let change = self.begin_change(Some(until)).await?;
-        let fence = change.sent();
+        let change = self.begin_change(Some(until), Mode::Read).await?;
+        change.send();
         let former = core.held.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
-        let downgrade = commands::downgrade(&core.owner, change.ttl, fence);
+        let downgrade = commands::downgrade(&core.owner, change.ttl, change.fence);
         match core.shared.call(&core.owner, &downgrade, until).await {
             Ok(answered) => {
                 let fence = answers::number(&answered.value);
                 let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
-                change.granted(&granted, Mode::Read);
+                change.granted(&granted);
                 self.check()?;
                 Ok(fence)
             }
@@ -541,8 +564,8 @@ impl HoldView {
     }
 
     /// Waits for an earlier change that was given up.
-    async fn begin_change(&self, deadline: Option<Instant>) -> Result<Change, Error> {
-        let begins = Change::begin(&self.core);
+    async fn begin_change(&self, deadline: Option<Instant>, to: Mode) -> Result<Change, Error> {
+        let begins = Change::begin(&self.core, to);
         let change = match deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), begins).await.ok(),
             None => Some(begins.await),

@@ -98,6 +98,27 @@ async fn a_late_downgrade_ends_no_later_upgrade() {
     assert!(server.is_free("k").await);
 }
 
+/// The server refuses no downgrade: so one that was dropped is brought to its end, and a late copy does no harm.
+#[tokio::test]
+async fn a_late_downgrade_that_was_dropped_leaves_no_writer() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let hold = Locks::new(proxy.client()).write("k").ttl(LONG).renew(false).acquire().await.unwrap();
+    proxy.keep_from("SLOCK.DOWNGRADE");
+    let view = hold.view();
+    let downgrades = tokio::spawn(async move { view.downgrade().await });
+    until(async || proxy.has_kept()).await;
+    downgrades.abort();
+    let _ = downgrades.await;
+    assert_eq!(hold.mode(), Mode::Read);
+    until(async || server.info("k", "readers").await == 1).await;
+    until(async || server.info("k", "fence").await == hold.fence()).await;
+    deliver(&proxy, &server, "slock.downgrade").await;
+    assert_eq!((server.info("k", "fence").await, hold.mode()), (hold.fence(), Mode::Read));
+    assert!(hold.release().await.unwrap());
+    assert!(server.is_free("k").await);
+}
+
 #[tokio::test]
 async fn a_late_release_ends_no_later_hold_of_a_given_token() {
     let server = Server::start().await;
