@@ -418,7 +418,7 @@ impl Acquisition {
                 }
                 Err(failure) if route.follow(&failure, &node) => {}
                 Err(failure) if failure.denies_to_subscribe() => return Ok(None),
-                Err(failure) => return Err(failure.to_connect()),
+                Err(failure) => return Err(failure.before_sending()),
             }
         }
     }
@@ -448,7 +448,7 @@ impl Acquisition {
         loop {
             let node = in_time(self.answer_until(), route.node()).await?;
             let connects = async { node.connect().await.map_err(answers::failure) };
-            let connection = in_time(self.answer_until(), connects).await.map_err(Failure::to_connect)?;
+            let connection = in_time(self.answer_until(), connects).await.map_err(Failure::before_sending)?;
             self.heard();
             let command = goal.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
             let sent = Moment::now();

@@ -32,7 +32,7 @@ impl Failure {
     }
 
     /// What this means where nothing but a connection was asked for.
-    pub(crate) fn to_connect(self) -> Self {
+    pub(crate) fn before_sending(self) -> Self {
         match self {
             Self::Unanswered(error) => Self::Unreachable(error),
             other => other,

@@ -131,7 +131,7 @@ impl Node {
 
     async fn open(&self) -> Result<(MultiplexedConnection, u64), Failure> {
         let connection = self.connection.get(self.connect()).await;
-        connection.map_err(|error| answers::failure(error).to_connect())
+        connection.map_err(|error| answers::failure(error).before_sending())
     }
 
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.

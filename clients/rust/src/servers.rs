@@ -273,7 +273,7 @@ impl Route<'_> {
     }
 
     pub(crate) async fn node(&self) -> Result<Arc<Node>, Failure> {
-        self.servers.node(self.slot).await.map_err(|error| answers::failure(error).to_connect())
+        self.servers.node(self.slot).await.map_err(|error| answers::failure(error).before_sending())
     }
 
     /// Gives whether to ask again at once, at another node.
