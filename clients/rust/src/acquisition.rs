@@ -397,7 +397,11 @@ impl Acquisition {
                     self.nothing_stands();
                     Err(failure)
                 }
-                Some(None) => Err(Failure::Unanswered(answers::listening_lost())),
+                Some(None) => {
+                    // The server may not have noticed yet, and grant what waits.
+                    self.in_doubt = true;
+                    Err(Failure::Unanswered(answers::listening_lost()))
+                }
                 None => self.no_message(),
             };
         }

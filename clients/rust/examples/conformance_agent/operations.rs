@@ -117,6 +117,8 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
         "pairs" => throughput::pairs(&state, &operation).await,
         "handoffs" => throughput::handoffs(&state, &operation).await,
         "tasks" => {
+            // The task of an operation that was just answered needs a moment to end.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             let count = tokio::runtime::Handle::current().metrics().num_alive_tasks();
             Ok(json!({ "count": count }))
         }
