@@ -195,11 +195,11 @@ impl Acquisition {
             if let Some(deadline) = self.limits.deadline
                 && time_left(deadline) <= pause
             {
-                Box::pin(self.unless_closed(tokio::time::sleep_until(deadline.into()))).await;
+                Box::pin(unless_closed(&self.shared, tokio::time::sleep_until(deadline.into()))).await;
                 return Err(self.timed_out());
             }
             if !pause.is_zero() {
-                Box::pin(self.unless_closed(tokio::time::sleep(pause))).await;
+                Box::pin(unless_closed(&self.shared, tokio::time::sleep(pause))).await;
             }
         }
     }
@@ -230,15 +230,6 @@ impl Acquisition {
         self.heard();
         shared.may_release(&acquire.owner, acquire.mode).store(true, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Waits, or gives nothing when the locks are closed. Commands are not cut short by that.
-    async fn unless_closed<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            ended = wait => Some(ended),
-            () = self.shared.closing.closed() => None,
-        }
     }
 
     fn timed_out(&self) -> Error {
@@ -432,7 +423,7 @@ impl Acquisition {
         let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
         let again = self.in_doubt.then_some(BETWEEN_COPIES);
         let limit = [over, again].into_iter().flatten().min().unwrap_or(LONGEST);
-        self.unless_closed(tokio::time::timeout(limit, wait)).await?.ok()
+        unless_closed(&self.shared, tokio::time::timeout(limit, wait)).await?.ok()
     }
 
     /// The message did not come. What was asked stands.
@@ -456,23 +447,16 @@ impl Acquisition {
             self.heard();
             let command = goal.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
             let sent = Moment::now();
-            let before = self.in_doubt;
-            (self.may_stand, self.in_doubt) = (true, true);
             let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
-            let waits = tokio::time::timeout(over, blocking::wait(&node, connection, &command));
-            let answer = self.unless_closed(waits).await.and_then(Result::ok);
-            let answer = answer.unwrap_or_else(|| Err(no_answer()));
-            if !matches!(answer, Err(Failure::Unanswered(_))) {
-                self.in_doubt = before;
-            }
-            match answer {
+            let waits = async {
+                let waits = tokio::time::timeout(over, blocking::wait(&node, connection, &command));
+                let answer = unless_closed(&shared, waits).await.and_then(Result::ok);
+                answer.unwrap_or_else(|| Err(no_answer()))
+            };
+            match self.noting(waits).await {
                 Ok(value) => return Ok(self.granted(&value, sent).unwrap_or(Answer::TimedOut)),
-                Err(failure) => {
-                    self.nothing_stands();
-                    if !route.follow(&failure, &node) {
-                        return Err(failure);
-                    }
-                }
+                Err(failure) if route.follow(&failure, &node) => {}
+                Err(failure) => return Err(failure),
             }
         }
     }
@@ -535,4 +519,13 @@ impl Drop for Acquisition {
 
 fn time_left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
+}
+
+/// Waits, or gives nothing when the locks are closed. Commands are not cut short by that.
+async fn unless_closed<T>(shared: &Shared, wait: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        ended = wait => Some(ended),
+        () = shared.closing.closed() => None,
+    }
 }

@@ -1,6 +1,5 @@
 //! What goes on when its caller has gone, releases and withdrawals, and that all is closed.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -68,35 +67,15 @@ impl Drop for Counted {
     }
 }
 
-/// Work on its way to a task. A runtime that has shut down drops the task before it begins: then the work
-/// goes to the runtime of the caller.
-struct Handed<W: Future<Output = ()> + Send + 'static> {
-    work: Option<Pin<Box<W>>>,
-    caller: Option<Handle>,
-}
-
-impl<W: Future<Output = ()> + Send + 'static> Drop for Handed<W> {
-    fn drop(&mut self) {
-        if let (Some(work), Some(caller)) = (self.work.take(), &self.caller) {
-            caller.spawn(work);
-        }
-    }
-}
-
 impl Background {
-    /// Spawns on this runtime, or on that of the caller when this one has shut down.
+    /// Spawns on the runtime of the caller, or else on this one, which may have shut down meanwhile.
     pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
         let counted = Counted::new(&self.running);
-        let work = Box::pin(async move {
+        let work = async move {
             work.await;
             drop(counted);
-        });
-        let mut handed = Handed { work: Some(work), caller: Handle::try_current().ok() };
-        runtime.spawn(async move {
-            if let Some(work) = handed.work.take() {
-                work.await;
-            }
-        });
+        };
+        Handle::try_current().unwrap_or_else(|_| runtime.clone()).spawn(work);
     }
 
     /// Waits for all work that has begun.

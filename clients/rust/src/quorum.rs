@@ -533,7 +533,6 @@ struct Core {
 /// [`Held`], to which it dereferences.
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct QuorumHold {
-    core: Arc<Core>,
     view: QuorumHoldView,
 }
 
@@ -554,7 +553,7 @@ impl QuorumHold {
         if core.wanted.options.renew {
             core.inner.watchdog.add(Arc::new(Renewed(core.clone())));
         }
-        Self { view: QuorumHoldView { core: core.clone() }, core }
+        Self { view: QuorumHoldView { core } }
     }
 
     /// A view of this hold for another task.
@@ -654,8 +653,6 @@ impl Drop for QuorumHold {
     }
 }
 
-type Asked<F> = FuturesUnordered<F>;
-
 impl Core {
     fn holds(&self) -> MutexGuard<'_, Vec<Option<Hold>>> {
         self.holds.lock().expect("no panic while the holds are locked")
@@ -679,7 +676,7 @@ impl Core {
     }
 
     /// Servers that were slower than a majority may still grant.
-    fn take_slow<F>(self: &Arc<Self>, mut asked: Asked<F>)
+    fn take_slow<F>(self: &Arc<Self>, mut asked: FuturesUnordered<F>)
     where
         F: Future<Output = (usize, Result<Hold, Answer>)> + Send + 'static,
     {
