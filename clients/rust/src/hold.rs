@@ -16,7 +16,7 @@ use crate::errors::{Error, Reason};
 use crate::held::Held;
 use crate::lease::{Lease, Phase, validity};
 use crate::locks::Locks;
-use crate::node::{REPLY_TIMEOUT, Words};
+use crate::node::Words;
 use crate::options::{LONGEST, Mode, Wanted, check_ttl};
 use crate::replicas::Replicas;
 use crate::request::{Holding, Locking, Request};
@@ -350,10 +350,10 @@ impl Renew for Core {
         &self.held
     }
 
-    async fn renew(&self) -> Result<(), Error> {
+    async fn renew(&self, limit: Duration) -> Result<(), Error> {
         let (fence, ttl) = self.held.update(|lease, _| (lease.fence, lease.ttl));
         let extend = commands::extend(&self.owner, ttl, fence);
-        let (sent, until) = (Moment::now(), Instant::now() + REPLY_TIMEOUT);
+        let (sent, until) = (Moment::now(), Instant::now() + limit);
         match self.shared.servers.send(self.owner.first_key(), Words::One(&extend), until).await {
             Ok(value) => {
                 self.shared.reporter.reached();

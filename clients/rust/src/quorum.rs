@@ -771,9 +771,11 @@ impl Renew for Renewed {
         &self.0.held
     }
 
-    async fn renew(&self) -> Result<(), Error> {
+    async fn renew(&self, limit: Duration) -> Result<(), Error> {
         let ttl = self.0.held.update(|lease, _| lease.ttl);
-        self.0.extend(ttl).await
+        let extended = timeout(limit, self.0.extend(ttl)).await;
+        extended
+            .unwrap_or_else(|_| Err(self.0.inner.missed(&vec![Answer::NoAnswer; self.0.inner.nodes.len()])))
     }
 }
 

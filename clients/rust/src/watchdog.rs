@@ -9,7 +9,6 @@ use futures_util::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::answers;
 use crate::errors::Error;
 use crate::held::Held;
 use crate::lease::Phase;
@@ -21,8 +20,8 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(2);
 pub(crate) trait Renew: Send + Sync + 'static {
     fn held(&self) -> &Held;
 
-    /// Renews it once. The lease is told of an answer.
-    fn renew(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Renews it once, within this time. The lease is told of an answer.
+    fn renew(&self, limit: Duration) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 type Renewals = mpsc::UnboundedSender<BoxFuture<'static, ()>>;
@@ -109,8 +108,7 @@ async fn renew_again_and_again(hold: &impl Renew) {
             return;
         }
         tokio::time::sleep(pause).await;
-        let renewed = tokio::time::timeout(LONGEST_ATTEMPT.min(ttl / 5), hold.renew()).await;
-        if let Err(error) = renewed.unwrap_or_else(|_| Err(answers::no_answer("the server").into())) {
+        if let Err(error) = hold.renew(LONGEST_ATTEMPT.min(ttl / 5)).await {
             held.renewal_failed(error);
         }
     }
