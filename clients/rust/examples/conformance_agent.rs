@@ -17,6 +17,8 @@ mod raw;
 mod requests;
 #[path = "conformance_agent/state.rs"]
 mod state;
+#[path = "conformance_agent/throughput.rs"]
+mod throughput;
 #[path = "conformance_agent/work.rs"]
 mod work;
 

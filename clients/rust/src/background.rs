@@ -1,11 +1,43 @@
-//! Work that goes on when its caller has gone: releases and withdrawals.
+//! What goes on when its caller has gone, releases and withdrawals, and that all is closed.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+
+use crate::errors::Error;
+
+/// Whether everything was closed: whoever waits is told, and whoever comes later.
+#[derive(Default)]
+pub(crate) struct Closing {
+    closed: AtomicBool,
+    told: Notify,
+}
+
+impl Closing {
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn unless_closed(&self) -> Result<(), Error> {
+        if self.is_closed() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Ends when all is closed.
+    pub(crate) async fn closed(&self) {
+        let mut told = std::pin::pin!(self.told.notified());
+        told.as_mut().enable();
+        if !self.is_closed() {
+            told.await;
+        }
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Background {
@@ -35,35 +67,15 @@ impl Drop for Counted {
     }
 }
 
-/// Work on its way to a task. A runtime that has shut down drops the task before it begins: then the work
-/// goes to the runtime of the caller.
-struct Handed<W: Future<Output = ()> + Send + 'static> {
-    work: Option<Pin<Box<W>>>,
-    caller: Option<Handle>,
-}
-
-impl<W: Future<Output = ()> + Send + 'static> Drop for Handed<W> {
-    fn drop(&mut self) {
-        if let (Some(work), Some(caller)) = (self.work.take(), &self.caller) {
-            caller.spawn(work);
-        }
-    }
-}
-
 impl Background {
-    /// Spawns on this runtime, or on that of the caller when this one has shut down.
+    /// Spawns on the runtime of the caller, or else on this one, which may have shut down meanwhile.
     pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
         let counted = Counted::new(&self.running);
-        let work = Box::pin(async move {
+        let work = async move {
             work.await;
             drop(counted);
-        });
-        let mut handed = Handed { work: Some(work), caller: Handle::try_current().ok() };
-        runtime.spawn(async move {
-            if let Some(work) = handed.work.take() {
-                work.await;
-            }
-        });
+        };
+        Handle::try_current().unwrap_or_else(|_| runtime.clone()).spawn(work);
     }
 
     /// Waits for all work that has begun.

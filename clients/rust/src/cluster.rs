@@ -1,21 +1,25 @@
 //! Which node of a cluster serves a slot.
 //!
-//! The cluster client of the redis crate sends commands again on its own and does not tell which connection a
-//! command took, so that a withdrawal could pass the request. This map does neither.
+//! The cluster client of the redis crate sends commands again on its own, and has no connection for a wait. This
+//! map does neither.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use futures_util::future::select_ok;
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value, cmd};
 
-use crate::node::Node;
-use crate::turns::Turns;
+use crate::answers::Failure;
+use crate::errors::Error;
+use crate::node::{Node, REPLY_TIMEOUT, Words};
+use crate::once::Once;
 
 pub(crate) struct Cluster {
     first_nodes: Vec<ConnectionInfo>,
     map: Mutex<Map>,
-    refreshing: Turns,
+    /// Whoever needs the map reads it, and the others wait for that.
+    refreshing: Once<()>,
 }
 
 #[derive(Default)]
@@ -41,14 +45,14 @@ impl Map {
 impl Cluster {
     pub(crate) fn new(first_nodes: Vec<ConnectionInfo>) -> Self {
         let map = Map { doubtful: true, ..Map::default() };
-        Self { first_nodes, map: Mutex::new(map), refreshing: Turns::default() }
+        Self { first_nodes, map: Mutex::new(map), refreshing: Once::default() }
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().expect("no panic while the map of slots is locked")
     }
 
-    fn known(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(crate) fn known(&self, slot: u16) -> Option<Arc<Node>> {
         let map = self.map();
         if map.doubtful { None } else { map.serving(slot) }
     }
@@ -57,15 +61,31 @@ impl Cluster {
         if let Some(node) = self.known(slot) {
             return Ok(node);
         }
-        let is_certain = || (!self.map().doubtful).then_some(());
-        self.refreshing.take(is_certain, self.refresh()).await?;
+        self.refresh_if_doubtful().await?;
         self.map().serving(slot).ok_or_else(|| {
             (ErrorKind::ClusterConnectionNotFound, "no node of the cluster serves the slot").into()
         })
     }
 
+    /// All nodes that serve slots.
+    pub(crate) async fn serving(&self) -> Result<Vec<Arc<Node>>, RedisError> {
+        self.refresh_if_doubtful().await?;
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        for (_, node) in self.map().ranges.values() {
+            if !nodes.iter().any(|other| Arc::ptr_eq(other, node)) {
+                nodes.push(node.clone());
+            }
+        }
+        Ok(nodes)
+    }
+
+    async fn refresh_if_doubtful(&self) -> Result<(), RedisError> {
+        self.refreshing.get(self.refresh()).await.map(drop)
+    }
+
     pub(crate) fn doubt(&self) {
         self.map().doubtful = true;
+        self.refreshing.take();
     }
 
     pub(crate) fn at(&self, address: &str, asked: &Arc<Node>) -> Option<Arc<Node>> {
@@ -160,8 +180,15 @@ struct Range {
 }
 
 async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
-    let link = node.link().await?;
-    let reply = link.send(cmd("CLUSTER").arg("SLOTS")).await?.extract_error()?;
+    let until = Instant::now() + REPLY_TIMEOUT;
+    let reply = match node.send(Words::One(cmd("CLUSTER").arg("SLOTS")), until).await {
+        Ok(reply) => reply,
+        Err(Failure::Unreachable(error) | Failure::Unanswered(error) | Failure::Passing(error)) => {
+            return Err(error);
+        }
+        Err(Failure::Final(Error::Redis(error))) => return Err(error),
+        Err(_) => return Err((ErrorKind::ClusterConnectionNotFound, "a node tells no slots").into()),
+    };
     let rows: Vec<Vec<Value>> = redis::from_redis_value(reply)?;
     rows.into_iter().map(range).collect()
 }

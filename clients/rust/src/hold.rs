@@ -1,149 +1,168 @@
+//! A hold that was granted by a server: extended, changed in its mode, handed over, released.
+
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
 
-use crate::attempt::{Attempt, End, Granted, Purpose};
-use crate::command::{self, Owner};
-use crate::given_tokens::Ending;
-use crate::lease::{Grant, Lease, counted};
-use crate::locks::Inner;
-use crate::node::Link;
-use crate::options::{LONGEST, Options, check_ttl};
-use crate::{Error, Mode, Reason, route};
-
-const LATE_DOWNGRADE: &str = "a downgrade of this hold got no answer and may still be carried out; release \
-                              the hold and acquire it anew";
+use crate::acquisition::{Acquisition, Goal, Granted, Limits};
+use crate::clock::Moment;
+use crate::commands::{self, Acquire, Owner};
+use crate::errors::{Error, Reason};
+use crate::held::Held;
+use crate::lease::{Lease, Phase, validity};
+use crate::locks::Locks;
+use crate::node::Words;
+use crate::options::{LONGEST, Mode, Wanted, check_ttl};
+use crate::replicas::Replicas;
+use crate::request::{Holding, Locking, Request};
+use crate::shared::Shared;
+use crate::watchdog::Renew;
+use crate::{answers, options};
 
 /// What all views of one hold share.
-pub(crate) struct Core {
-    pub(crate) inner: Arc<Inner>,
-    pub(crate) owner: Owner,
-    pub(crate) lease: Lease,
-    /// Locked while a command is under way that sets the deadline.
-    pub(crate) renewing: Arc<tokio::sync::Mutex<()>>,
-    /// Locked while the mode or the ttl is being changed.
-    changing: Arc<tokio::sync::Mutex<()>>,
-    granted: Mutex<FenceAndMode>,
-    label: Arc<str>,
-    metadata: Option<String>,
+struct Core {
+    shared: Arc<Shared>,
+    owner: Owner,
+    held: Held,
+    /// Locked while the mode is being changed.
+    changing: OnceLock<Arc<tokio::sync::Mutex<()>>>,
     wait: Option<Duration>,
-    /// Its number with the watchdog.
-    watched: OnceLock<u64>,
-}
-
-struct FenceAndMode {
-    fence: i64,
-    mode: Mode,
-    /// An upgrade was sent, so the server may be ahead.
-    mode_is_certain: bool,
-    /// A downgrade got no answer, so it may be executed at any later time.
-    late_downgrade: bool,
-}
-
-impl Core {
-    fn granted(&self) -> std::sync::MutexGuard<'_, FenceAndMode> {
-        self.granted.lock().expect("no panic while the fence is locked")
-    }
-
-    pub(crate) fn changed(&self, fence: i64, mode: Mode) {
-        let mut granted = self.granted();
-        (granted.fence, granted.mode) = (fence, mode);
-    }
-
-    /// A command that sets the deadline got no answer.
-    pub(crate) fn late_extension(&self, ttl: Duration) {
-        self.lease.may_come_late(counted(ttl));
-    }
-
-    /// A downgrade got no answer.
-    pub(crate) fn late_downgrade(&self, ttl: Duration) {
-        self.late_extension(ttl);
-        self.granted().late_downgrade = true;
-    }
-
-    fn may_upgrade(&self) -> Result<(), Error> {
-        if self.granted().late_downgrade {
-            return Err(Error::WrongMode(LATE_DOWNGRADE.into()));
-        }
-        Ok(())
-    }
+    renew: bool,
+    /// Dead when the runtime has shut down on which the hold was renewed.
+    renewed: Mutex<Weak<()>>,
 }
 
 /// A hold that was granted. It is renewed until it is lost or released.
 ///
 /// [`Hold::release`] releases it and tells whether it was still there. Dropping it releases it in the
-/// background: a program that ends right after that should call [`Locks::close`](crate::Locks::close), which
-/// waits for it. For its properties see [`HoldView`], to which it dereferences.
+/// background: a program that ends right after that should call [`Locks::close`], which waits for it. For all
+/// else see [`HoldView`] and [`Held`], to which it dereferences.
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct Hold {
     view: HoldView,
     runtime: Handle,
-    /// Connections on which an earlier attempt got no answer.
-    unanswered: Vec<Link>,
-    released: bool,
-    /// The release runs.
-    ending: Option<Ending>,
+    release: Release,
 }
 
-/// All that can be seen and done with a hold but to release it. It can be cloned and given to tasks, and
-/// releases nothing when it is dropped.
+#[derive(Clone, Copy, PartialEq)]
+enum Release {
+    Due,
+    /// It failed, and the hooks were told.
+    Failed,
+    /// Nothing is to be done any more.
+    Done,
+}
+
+/// All that can be seen and done with a hold but to end it. It can be cloned and given to tasks, and releases
+/// nothing when it is dropped.
 #[derive(Clone)]
 pub struct HoldView {
     core: Arc<Core>,
 }
 
+impl Locking for Locks {
+    type Hold = Hold;
+
+    fn request(&self, keys: impl options::IntoKeys, mode: Mode) -> Request<Self> {
+        self.request(keys, mode)
+    }
+
+    async fn release(
+        &self,
+        keys: impl options::IntoKeys + Send,
+        token: impl Into<String> + Send,
+    ) -> Result<usize, Error> {
+        self.release(keys, token).await
+    }
+
+    async fn close(&self) {
+        self.close().await;
+    }
+
+    fn ask(&self, wanted: Wanted, once: bool) -> BoxFuture<'static, Result<Option<Hold>, Error>> {
+        let shared = self.shared().clone();
+        Box::pin(async move {
+            wanted.check()?;
+            let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
+            let limits = Limits {
+                once,
+                deadline: wanted.options.wait.filter(|_| !once).map(|wait| Instant::now() + wait),
+                retry_for: shared.retry_for,
+                retry_wait_for: shared.retry_wait_for,
+            };
+            Hold::acquire(shared, wanted, owner, limits).await
+        })
+    }
+
+    fn take_over(&self, wanted: Wanted, token: String) -> BoxFuture<'static, Result<Hold, Error>> {
+        let shared = self.shared().clone();
+        Box::pin(async move {
+            wanted.check()?;
+            shared.closing.unless_closed()?;
+            let owner = Owner::new(wanted.keys.clone(), Some(token));
+            let asks = commands::held_fence(&owner, wanted.mode, wanted.options.ttl);
+            let answered = shared.call(&owner, &asks, shared.limit()).await?;
+            match answers::number(&answered.value) {
+                0 => Err(Error::NotHeld),
+                fence => {
+                    let granted = Granted { fence, sent: answered.sent, in_doubt: false };
+                    Ok(Hold::new(shared, owner, wanted, granted))
+                }
+            }
+        })
+    }
+}
+
 impl Hold {
-    pub(crate) fn new(
-        inner: &Arc<Inner>,
+    /// The hold that is granted to this owner; nothing when it asks once and is refused.
+    pub(crate) async fn acquire(
+        shared: Arc<Shared>,
+        wanted: Wanted,
         owner: Owner,
-        mode: Mode,
-        options: &Options,
-        granted: Granted,
-    ) -> Self {
-        let label = options.label(&owner.keys);
-        let lease = Lease::new(Grant {
-            sent: granted.sent,
+        limits: Limits,
+    ) -> Result<Option<Self>, Error> {
+        let options = &wanted.options;
+        let replicas = Replicas { least: options.min_replicas, timeout: options.replica_timeout };
+        let acquire = Acquire {
+            owner: owner.clone(),
+            mode: wanted.mode,
             ttl: options.ttl,
-            valid_until: granted.sent + counted(options.ttl),
-            longest_lease: options.longest_lease,
-            keys: owner.keys.clone(),
-            label: label.clone(),
-            observer: inner.observer.clone(),
-        });
-        if granted.late {
-            lease.may_come_late(counted(options.ttl));
-        }
-        let core = Arc::new(Core {
-            inner: inner.clone(),
-            owner,
-            lease,
-            renewing: Arc::default(),
-            changing: Arc::default(),
-            granted: Mutex::new(FenceAndMode {
-                fence: granted.fence,
-                mode,
-                mode_is_certain: true,
-                late_downgrade: false,
-            }),
-            label,
+            limit: options.limit,
             metadata: options.metadata.clone(),
+        };
+        let goal = Goal::Hold {
+            acquire: Arc::new(acquire),
+            label: wanted.label(),
+            replicas: Some(replicas).filter(|replicas| replicas.least > 0),
+        };
+        let granted = Acquisition::new(shared.clone(), goal, limits).run().await?;
+        Ok(granted.map(|granted| Self::new(shared, owner, wanted, granted)))
+    }
+
+    fn new(shared: Arc<Shared>, owner: Owner, wanted: Wanted, granted: Granted) -> Self {
+        let label = wanted.label();
+        let options = wanted.options;
+        let valid_until = granted.sent.after(validity(options.ttl));
+        let lease = Lease::new(granted.fence, wanted.mode, options.ttl, valid_until)
+            .ends_at(options.longest_lease.map(|longest| granted.sent.after(longest)))
+            .in_doubt(granted.in_doubt);
+        let held = Held::new(lease, &owner, options.metadata, label, granted.sent, shared.reporter.clone());
+        let core = Arc::new(Core {
+            shared,
+            owner,
+            held,
+            changing: OnceLock::new(),
             wait: options.wait,
-            watched: OnceLock::new(),
+            renew: options.renew,
+            renewed: Mutex::default(),
         });
-        if options.renew {
-            core.watched.get_or_init(|| inner.watchdog.add(&core));
-        }
-        let runtime = Handle::current();
-        Self {
-            view: HoldView { core },
-            runtime,
-            unanswered: granted.unanswered,
-            released: false,
-            ending: None,
-        }
+        core.renew_by_the_watchdog();
+        Self { view: HoldView { core }, runtime: Handle::current(), release: Release::Due }
     }
 
     /// A view of this hold for another task.
@@ -152,54 +171,64 @@ impl Hold {
     }
 
     /// Releases the hold. Gives whether it was still there and valid until now; what was lost stays lost,
-    /// also when the server still has it.
-    ///
-    /// When the future is dropped, the release goes on in the background. A lost hold whose token was given is
-    /// not released: the token may have a later hold, which that would end.
+    /// also when the server still has it. When the future is dropped, the release goes on in the background.
     ///
     /// # Errors
     ///
-    /// An error of the server, or of the connection when it lasted as long as `retry_for` or the validity.
-    /// Then the release is tried again in the background until the validity is over.
+    /// [`Error::TimedOut`] when the server did not answer for `retry_for`, with the last error as its cause.
+    /// Then the release goes on in the background until the validity is over. A lasting error of the server.
     pub async fn release(mut self) -> Result<bool, Error> {
-        let until = self.core.lease.valid_until().min(Instant::now() + self.core.inner.retry_for);
-        let valid = self.begin_release();
-        if self.must_stay() {
-            return Ok(false);
+        let core = self.core.clone();
+        let valid = core.held.update(|lease, _| lease.release());
+        match core.release(core.shared.limit()).await {
+            Ok(there) => {
+                self.release = Release::Done;
+                Ok(valid && there)
+            }
+            Err(_) if !valid => {
+                self.release = Release::Failed;
+                Ok(false)
+            }
+            Err(error) => {
+                core.held.release_failed(&error);
+                self.release = Release::Failed;
+                Err(error)
+            }
         }
-        let called = route::call(&self.core.inner, &self.core.owner, &self.release_command(), until).await;
-        self.core.inner.close_what_was_opened_later();
-        let called = match called {
-            // The hold was over anyway.
-            Err(Error::Redis(_)) if !valid => return Ok(false),
-            called => called?,
-        };
-        self.released = true;
-        let count = self.core.owner.keys.len();
-        let all = called.number.is_some_and(|number| usize::try_from(number) == Ok(count));
-        // When an earlier attempt got no answer, that one did it.
-        let earlier = called.repeated && called.number == Some(0);
-        Ok(valid && (all || earlier))
     }
 
-    fn begin_release(&mut self) -> bool {
-        if let Some(number) = self.core.watched.get() {
-            self.core.inner.watchdog.remove(*number);
-        }
-        if self.ending.is_none() {
-            self.ending = self.core.inner.given_tokens.ending(&self.core.owner);
-        }
-        self.core.lease.begin_release()
+    /// Ends the hold here without releasing it: it is renewed no more, and whoever has token and keys adopts
+    /// it until its ttl is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when there is nothing to hand over.
+    pub fn hand_over(mut self) -> Result<(), Error> {
+        self.check()?;
+        self.core.held.update(|lease, _| lease.release());
+        self.release = Release::Done;
+        Ok(())
     }
 
-    /// A release of a lost hold could end a later one of the same token.
-    fn must_stay(&self) -> bool {
-        self.core.owner.given && self.core.lease.reason().is_some()
+    /// Whether a later request of the same token would meet what this one may still have on its way.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.core.held.update(|lease, _| lease.in_doubt)
+    }
+}
+
+impl Holding for Hold {
+    type View = HoldView;
+
+    async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        HoldView::extend(self, ttl).await
     }
 
-    fn release_command(&self) -> redis::Cmd {
-        let granted = self.core.granted();
-        command::release(&self.core.owner, granted.mode_is_certain.then_some(granted.mode))
+    async fn release(self) -> Result<bool, Error> {
+        self.release().await
+    }
+
+    fn hand_over(self) -> Result<(), Error> {
+        self.hand_over()
     }
 }
 
@@ -219,232 +248,358 @@ impl fmt::Debug for Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let valid_until = self.core.lease.valid_until();
-        self.begin_release();
-        let given = self.core.owner.given;
-        // A given token may have a later hold by the time these connections deliver anything.
-        let unanswered = if given { Vec::new() } else { std::mem::take(&mut self.unanswered) };
-        if self.must_stay() || (self.released && unanswered.is_empty()) {
+        if self.release == Release::Done {
             return;
         }
-        let longest = valid_until.max(Instant::now() + self.core.inner.retry_for);
-        let until = if given { valid_until } else { longest };
-        let ending = self.ending.take();
-        let release = self.release_command();
         let core = self.core.clone();
-        let released = self.released;
-        let work = async move {
-            // What an earlier attempt left on its way there must not be granted after this release.
-            for link in unanswered {
-                let _ = link.send(&release).await;
+        let valid = core.held.update(|lease, _| lease.release());
+        let tell = valid && self.release == Release::Due;
+        self.core.shared.in_background(&self.runtime, async move {
+            let released = core.release(core.shared.limit()).await;
+            if let Err(error) = released {
+                if tell {
+                    core.held.release_failed(&error);
+                }
+                if let Error::TimedOut { .. } = error {
+                    let valid_until = core.held.valid_until();
+                    let _ = core.release(valid_until).await;
+                }
             }
-            if !released {
-                let _ = route::call(&core.inner, &core.owner, &release, until).await;
-            }
-            drop(ending);
+        });
+    }
+}
+
+impl Core {
+    fn changing(&self) -> &Arc<tokio::sync::Mutex<()>> {
+        self.changing.get_or_init(Arc::default)
+    }
+
+    fn renew_by_the_watchdog(self: &Arc<Self>) {
+        if !self.renew {
+            return;
+        }
+        let mut renewed = self.renewed.lock().expect("no panic while this is locked");
+        if renewed.strong_count() == 0 {
+            *renewed = self.shared.watchdog.add(self.clone());
+        }
+    }
+
+    /// Gives whether the hold was there. By its fence, but when a command without an answer could bring the
+    /// token a hold later: then nothing of it is to be left, and it is refused.
+    async fn release(&self, until: Instant) -> Result<bool, Error> {
+        let (fence, mode, in_doubt) =
+            self.held.update(|lease, _| (lease.fence, lease.mode, lease.in_doubt || lease.changing));
+        let (by_fence, all);
+        let words = if in_doubt && !self.owner.given {
+            all = commands::give_up(&self.owner);
+            Words::Several(&all)
+        } else {
+            by_fence = commands::release(&self.owner, mode, fence);
+            Words::One(&by_fence)
         };
-        self.core.inner.in_background(&self.runtime, work);
+        let answered = self.shared.call(&self.owner, words, until).await?;
+        let numbers = answers::numbers(&answered.value);
+        // Those of the withdrawals come first.
+        let withdrawals = if numbers.len() > 1 { self.owner.keys.len() } else { 0 };
+        let released: i64 = numbers.iter().skip(withdrawals).sum();
+        // When an earlier copy got no answer, that one did it.
+        Ok(usize::try_from(released) == Ok(self.owner.keys.len()) || (answered.repeated && released == 0))
+    }
+
+    /// Brings a downgrade to its end that is not known to be carried out. To ask for the mode would not do: the
+    /// server refuses no downgrade, so an earlier copy could come later.
+    async fn finish_downgrade(&self, ttl: Duration, fence: i64) {
+        let downgrade = commands::downgrade(&self.owner, ttl, fence);
+        let downgraded = self.shared.call(&self.owner, &downgrade, self.held.valid_until()).await;
+        self.held.update(|lease, _| match downgraded {
+            Ok(answered) => {
+                let valid_until = answered.sent.after(validity(ttl));
+                lease.changed(answers::number(&answered.value), Mode::Read, valid_until);
+            }
+            Err(Error::NotHeld) => {
+                lease.unchanged();
+                lease.lose(Reason::Gone);
+            }
+            Err(_) => {}
+        });
+    }
+
+    /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
+    async fn give_up_upgrade(&self, ttl: Duration) {
+        let commands = commands::give_up_change(&self.owner, ttl);
+        let valid_until = self.held.valid_until();
+        let Ok(answered) = self.shared.call(&self.owner, &commands, valid_until).await else { return };
+        let fences = answers::numbers(&answered.value);
+        let [.., writer, reader] = fences[..] else { return };
+        self.held.update(|lease, _| {
+            let valid_until = answered.sent.after(validity(ttl));
+            match (writer, reader) {
+                (0, 0) => {
+                    lease.unchanged();
+                    lease.lose(Reason::Gone);
+                }
+                (0, fence) => lease.changed(fence, Mode::Read, valid_until),
+                (fence, _) => lease.changed(fence, Mode::Write, valid_until),
+            }
+        });
+    }
+}
+
+impl Renew for Core {
+    fn held(&self) -> &Held {
+        &self.held
+    }
+
+    async fn renew(&self, limit: Duration) -> Result<(), Error> {
+        let (fence, ttl) = self.held.update(|lease, _| (lease.fence, lease.ttl));
+        let extend = commands::extend(&self.owner, ttl, fence);
+        let (sent, until) = (Moment::now(), Instant::now() + limit);
+        match self.shared.servers.send(self.owner.first_key(), Words::One(&extend), until).await {
+            Ok(value) => {
+                self.shared.reporter.reached();
+                self.held.extended(answers::number(&value), fence, ttl, sent.after(validity(ttl)));
+                Ok(())
+            }
+            Err(failure) => {
+                self.shared.servers.doubt();
+                let is_answer = failure.is_answer();
+                let error = failure.into_error();
+                if !is_answer {
+                    self.shared.reporter.out_of_reach(&error);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A change of mode that was sent. When this is dropped before its answer was there, it goes on in the
+/// background.
+struct Change {
+    core: Arc<Core>,
+    ttl: Duration,
+    to: Mode,
+    /// It names the hold until the answer is there.
+    fence: i64,
+    runtime: Handle,
+    /// Keeps other changes away until this one is known to have ended.
+    one_at_a_time: Option<OwnedMutexGuard<()>>,
+}
+
+impl Change {
+    async fn begin(core: &Arc<Core>, to: Mode) -> Self {
+        let one_at_a_time = Some(core.changing().clone().lock_owned().await);
+        let (ttl, fence) = core.held.update(|lease, _| (lease.ttl, lease.fence));
+        Self { core: core.clone(), ttl, to, fence, runtime: Handle::current(), one_at_a_time }
+    }
+
+    /// From here on the server may be ahead.
+    fn send(&self) {
+        self.core.held.update(|lease, _| lease.begin_change());
+    }
+
+    fn granted(mut self, granted: &Granted) {
+        self.one_at_a_time = None;
+        self.core.held.update(|lease, _| {
+            lease.changed(granted.fence, self.to, granted.sent.after(validity(self.ttl)));
+            lease.in_doubt |= granted.in_doubt;
+        });
+    }
+
+    fn refused(mut self, mode: Mode) {
+        self.one_at_a_time = None;
+        self.core.held.update(|lease, _| {
+            lease.unchanged();
+            lease.mode = mode;
+        });
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let Some(one_at_a_time) = self.one_at_a_time.take() else { return };
+        let open = self.core.held.update(|lease, _| {
+            lease.in_doubt |= lease.changing;
+            lease.changing && lease.phase == Phase::Held
+        });
+        if !open {
+            return;
+        }
+        let (core, ttl, to, fence) = (self.core.clone(), self.ttl, self.to, self.fence);
+        self.core.shared.in_background(&self.runtime, async move {
+            match to {
+                Mode::Write => core.give_up_upgrade(ttl).await,
+                Mode::Read => core.finish_downgrade(ttl, fence).await,
+            }
+            drop(one_at_a_time);
+        });
     }
 }
 
 impl HoldView {
-    /// The owner's identity. Who has it and the keys can adopt, extend and release the hold.
-    pub fn token(&self) -> &str {
-        &self.core.owner.token
-    }
-
-    /// The keys, in the order in which they were asked for.
-    pub fn keys(&self) -> &[String] {
-        &self.core.owner.keys
-    }
-
     /// The number of this hold: greater than those of all earlier holds of the server. Send it with every
     /// write, and have the storage refuse a write with a lesser one. An upgrade or a downgrade gives a new
     /// one.
     pub fn fence(&self) -> i64 {
-        self.core.granted().fence
+        self.core.held.update(|lease, _| lease.fence)
     }
 
-    /// Whether the hold excludes others or shares with readers.
-    pub fn mode(&self) -> Mode {
-        self.core.granted().mode
-    }
-
-    /// The text that was given with the request. An adopted hold has none.
-    pub fn metadata(&self) -> Option<&str> {
-        self.core.metadata.as_deref()
-    }
-
-    /// The hold is lost at this moment unless it is renewed before. It counts from before the request was
-    /// sent that set the deadline.
-    pub fn valid_until(&self) -> Instant {
-        self.core.lease.valid_until()
-    }
-
-    /// Asks nothing of the server: call it before each step that matters.
+    /// Makes the hold valid for this ttl from now on. It never shortens: to shorten, release. Later renewals
+    /// take the longest ttl that was asked for.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold was lost, with the error of the last renewal if that failed;
-    /// [`Error::NotHeld`] when it was released.
-    pub fn check(&self) -> Result<(), Error> {
-        self.core.lease.check()
-    }
-
-    /// Why the hold was lost; nothing when it is there, or was released.
-    pub fn lost_reason(&self) -> Option<Reason> {
-        self.core.lease.reason()
-    }
-
-    /// Ends when the hold is lost, and gives why. It never ends when the hold is released: have it in
-    /// `select!` beside the work, not in a task of its own. [`HoldView::check`] then gives the error, with its
-    /// cause.
-    pub async fn lost(&self) -> Reason {
-        self.core.lease.lost().await
-    }
-
-    /// Runs the work, and drops it when the hold is lost meanwhile. The hold is not released.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] when the hold was lost before the work was done, also when the work noticed nothing of
-    /// it because it blocked its thread.
-    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        self.core.lease.run(work).await
-    }
-
-    /// Sets a new ttl from now on. It may be shorter than before. The watchdog goes on with it. Until the
-    /// answer has come, and when the future is dropped, the validity that is shorter counts.
-    ///
-    /// An extension that got no answer, or whose future was dropped, may be carried out at any later time. So
-    /// from then on no extension of this hold counts for longer than that one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] when the hold is gone, or when no answer came as long as it was valid.
+    /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`.
     /// [`Error::InvalidArgument`] for a ttl below 2 ms: the hold stays as it is.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        self.extend_until(ttl, self.core.shared.limit()).await
+    }
+
+    pub(crate) async fn extend_until(&self, ttl: Duration, until: Instant) -> Result<(), Error> {
         let core = &self.core;
         check_ttl(ttl)?;
         self.may_change()?;
-        let _rescheduled = core.inner.watchdog.reschedule_later(core.watched.get(), core);
-        let _changing = core.changing.lock().await;
-        let _renewing = core.renewing.lock().await;
-        self.may_change()?;
+        core.renew_by_the_watchdog();
         let ttl = ttl.min(LONGEST);
-        // The server may take it although its answer is lost.
-        core.lease.may_end_at(Instant::now() + counted(ttl));
-        let command = command::extend(&core.owner, ttl);
-        let until = core.lease.valid_until();
-        let late = || core.late_extension(ttl);
-        let called = route::call_noting(&core.inner, &core.owner, &command, until, &late).await;
-        let called = self.unless_lost(called)?;
-        if called.number != Some(1) {
-            core.lease.lose(Reason::Gone);
-            return self.check();
+        loop {
+            let fence = self.fence();
+            let extend = commands::extend(&core.owner, ttl, fence);
+            let answered = core.shared.call(&core.owner, &extend, until).await;
+            let answered = answered.map_err(|error| self.failed(error))?;
+            let valid_until = answered.sent.after(validity(ttl));
+            if core.held.extended(answers::number(&answered.value), fence, ttl, valid_until) {
+                return self.check();
+            }
+            self.check()?;
+            // The mode is being changed, and with it the fence.
+            let changed = tokio::time::timeout_at(until.into(), core.changing().lock()).await;
+            if changed.is_err() {
+                return Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None });
+            }
         }
-        core.lease.extended(ttl, called.sent, counted(ttl))
     }
 
     /// The reader becomes the writer in one step, without a release. It waits until the other readers have
     /// left, as long as the request said, or as long as it is told here. Gives the new fence.
     ///
-    /// When the future is dropped, the upgrade is withdrawn and the hold reads on. When it was granted just
-    /// before, it is downgraded again.
+    /// When the future is dropped or gets no answer, the upgrade is given up: the server tells the mode, and
+    /// [`Held::mode`] gives it from then on. For the next two minutes the server refuses another upgrade.
     ///
     /// # Errors
     ///
     /// [`Error::TimedOut`] when other readers remain: the hold reads on. [`Error::Deadlock`] when another
     /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
-    /// [`Error::WrongMode`] when a downgrade of this hold got no answer: it may still be carried out.
+    /// [`Error::Refused`] after an upgrade that was given up.
     pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        let core = &self.core;
         self.one_key()?;
-        self.check()?;
-        let changing = core.changing.clone().lock_owned().await;
-        self.check()?;
-        core.may_upgrade()?;
-        core.granted().mode_is_certain = false;
+        self.may_change()?;
+        let core = &self.core;
         let wait = wait.into().or(core.wait).map(|wait| wait.min(LONGEST));
-        let purpose =
-            Purpose::Upgrade { hold: core.clone(), ttl: core.lease.ttl(), _operation: Arc::new(changing) };
-        let mut attempt = Attempt::new(&core.inner, purpose, core.label.clone());
         let deadline = wait.map(|wait| Instant::now() + wait);
-        let granted = match attempt.run(End::At(deadline)).await {
-            Ok(Some(granted)) => granted,
-            Ok(None) => return Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None }),
-            Err(error) => {
-                if let Error::NotHeld = error {
-                    core.lease.lose(Reason::Gone);
-                }
-                return Err(error);
-            }
+        let change = self.begin_change(deadline, Mode::Write).await?;
+        change.send();
+        let goal = Goal::Upgrade { owner: core.owner.clone(), ttl: change.ttl, fence: change.fence };
+        let limits = Limits {
+            once: false,
+            deadline,
+            retry_for: core.shared.retry_for,
+            retry_wait_for: core.shared.retry_wait_for,
         };
-        attempt.hand_over();
-        core.changed(granted.fence, Mode::Write);
-        let ttl = core.lease.ttl();
-        core.lease.upgraded(granted.sent, ttl)?;
-        Ok(granted.fence)
+        let mut acquisition = Acquisition::new(core.shared.clone(), goal, limits);
+        let asks: BoxFuture<'_, _> = Box::pin(acquisition.run());
+        let result = tokio::select! {
+            biased;
+            result = asks => result,
+            _ = core.held.end() => Err(self.check().err().unwrap_or(Error::NotHeld)),
+        };
+        match result {
+            Ok(Some(granted)) => {
+                change.granted(&granted);
+                self.check()?;
+                Ok(granted.fence)
+            }
+            Ok(None) => Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None }),
+            Err(error) => {
+                if !acquisition.may_stand() {
+                    change.refused(Mode::Read);
+                }
+                Err(self.failed(error))
+            }
+        }
     }
 
     /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
     ///
-    /// From the call on the hold counts as a reader's, also after an error and when the future is dropped.
-    /// The same call then gives the fence.
+    /// From the call on the hold counts as a reader's. When the future is dropped or gets no answer, the
+    /// downgrade goes on in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] when the hold is gone, [`Error::SeveralKeys`] for a hold of several keys.
+    /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`,
+    /// [`Error::SeveralKeys`] for a hold of several keys.
     pub async fn downgrade(&self) -> Result<i64, Error> {
-        let core = &self.core;
         self.one_key()?;
         self.may_change()?;
-        let _changing = core.changing.lock().await;
-        let _renewing = core.renewing.lock().await;
-        self.may_change()?;
-        {
-            let mut granted = core.granted();
-            (granted.mode, granted.mode_is_certain) = (Mode::Read, false);
-        }
-        let ttl = core.lease.ttl();
-        let command = command::downgrade(&core.owner, ttl);
-        let until = core.lease.valid_until();
-        let late = || core.late_downgrade(ttl);
-        let called = route::call_noting(&core.inner, &core.owner, &command, until, &late).await;
-        if let Err(Error::NotHeld) = called {
-            core.lease.lose(Reason::Gone);
-        }
-        let called = self.unless_lost(called)?;
-        let fence = called.number.unwrap_or_default();
-        core.changed(fence, Mode::Read);
-        core.lease.extended(ttl, called.sent, counted(ttl))?;
-        Ok(fence)
-    }
-
-    /// The error for work whose hold was not there any more when it was released.
-    pub(crate) fn lost_or_gone(&self) -> Error {
-        let lease = &self.core.lease;
-        lease.lost_error(lease.reason().unwrap_or(Reason::Gone))
-    }
-
-    /// An error that lasted until the hold was over is a loss.
-    fn unless_lost<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        match result {
-            Err(Error::Redis(error)) => {
-                self.core.lease.not_extended(error.clone().into());
-                Err(self.check().err().unwrap_or(error.into()))
+        let core = &self.core;
+        let until = core.shared.limit();
+        let change = self.begin_change(Some(until), Mode::Read).await?;
+        change.send();
+        let former = core.held.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
+        let downgrade = commands::downgrade(&core.owner, change.ttl, change.fence);
+        match core.shared.call(&core.owner, &downgrade, until).await {
+            Ok(answered) => {
+                let fence = answers::number(&answered.value);
+                let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
+                change.granted(&granted);
+                self.check()?;
+                Ok(fence)
             }
-            other => other,
+            Err(error) => {
+                if !matches!(error, Error::TimedOut { .. }) {
+                    change.refused(former);
+                }
+                Err(self.failed(error))
+            }
         }
+    }
+
+    /// Waits for an earlier change that was given up.
+    async fn begin_change(&self, deadline: Option<Instant>, to: Mode) -> Result<Change, Error> {
+        let begins = Change::begin(&self.core, to);
+        let change = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), begins).await.ok(),
+            None => Some(begins.await),
+        };
+        let timed_out = || Error::TimedOut { keys: self.core.owner.keys.clone(), source: None };
+        let change = change.ok_or_else(timed_out)?;
+        self.check()?;
+        Ok(change)
+    }
+
+    /// The error of a command for this hold.
+    fn failed(&self, error: Error) -> Error {
+        if let Error::NotHeld = error {
+            self.core.held.update(|lease, _| lease.lose(Reason::Gone));
+            return error;
+        }
+        self.core.held.unless_over(error)
     }
 
     fn may_change(&self) -> Result<(), Error> {
         self.check()?;
-        self.core.inner.closing.unless_closed()
+        self.core.shared.closing.unless_closed()
     }
 
     fn one_key(&self) -> Result<(), Error> {
         if self.keys().len() == 1 { Ok(()) } else { Err(Error::SeveralKeys) }
+    }
+}
+
+impl Deref for HoldView {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.core.held
     }
 }
 

@@ -1,261 +1,142 @@
-//! What is known about a hold: until when it is valid, and whether it was lost or released.
+//! What is known of a hold: fence, mode, until when it is valid, whether it was lost or released. It asks
+//! nobody and reads no clock: the moment is passed in.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use crate::clock::Moment;
+use crate::errors::{Error, Reason};
+use crate::options::Mode;
 
-use crate::{Error, Observer, Reason};
-
-/// The state of a hold. Lost and released are final.
-pub(crate) struct Lease {
-    state: Mutex<State>,
-    /// The hold was lost, or may end earlier than it seemed.
-    changed: Notify,
-    granted: Instant,
-    lease_end: Option<Instant>,
-    keys: Arc<[String]>,
-    label: Arc<str>,
-    observer: Option<Arc<dyn Observer>>,
+/// How long a hold is valid after the command was sent that set its deadline. A clock runs up to 500 ppm fast,
+/// and the server counts whole milliseconds.
+pub(crate) fn validity(ttl: Duration) -> Duration {
+    ttl.saturating_sub(ttl / 1000 + Duration::from_millis(1))
 }
 
-struct State {
-    phase: Phase,
-    /// Of the last renewal, when that failed.
-    error: Option<Error>,
-    ttl: Duration,
-    valid_until: Instant,
-    /// The least validity that a command without an answer gives, which may still be executed.
-    late: Option<Duration>,
-}
-
-impl State {
-    /// As much of this as no late command can take away.
-    fn sure(&self, validity: Duration) -> Duration {
-        self.late.map_or(validity, |late| late.min(validity))
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Phase {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Phase {
     Held,
     Released,
     Lost(Reason),
 }
 
-/// How much of a ttl counts for the validity of a hold: the server counts whole milliseconds, so the first of
-/// them may be nearly over.
-pub(crate) fn counted(ttl: Duration) -> Duration {
-    ttl.saturating_sub(Duration::from_millis(1))
-}
-
-/// What a new lease starts from.
-pub(crate) struct Grant {
-    /// When the request was sent from which the validity counts.
-    pub(crate) sent: Instant,
+/// Lost and released are final.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) phase: Phase,
+    pub(crate) fence: i64,
+    pub(crate) mode: Mode,
+    /// The longest that was asked for.
     pub(crate) ttl: Duration,
-    pub(crate) valid_until: Instant,
-    pub(crate) longest_lease: Option<Duration>,
-    pub(crate) keys: Arc<[String]>,
-    pub(crate) label: Arc<str>,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    valid_until: Moment,
+    lease_end: Option<Moment>,
+    /// Of the last renewal, when that failed.
+    pub(crate) error: Option<Error>,
+    /// A change of mode was sent and has no answer yet.
+    pub(crate) changing: bool,
+    /// A command without an answer could give the token a hold at any later time.
+    pub(crate) in_doubt: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(grant: Grant) -> Self {
+    pub(crate) fn new(fence: i64, mode: Mode, ttl: Duration, valid_until: Moment) -> Self {
         Self {
-            state: Mutex::new(State {
-                phase: Phase::Held,
-                error: None,
-                ttl: grant.ttl,
-                valid_until: grant.valid_until,
-                late: None,
-            }),
-            changed: Notify::new(),
-            granted: grant.sent,
-            lease_end: grant.longest_lease.map(|longest| grant.sent + longest),
-            keys: grant.keys,
-            label: grant.label,
-            observer: grant.observer,
+            phase: Phase::Held,
+            fence,
+            mode,
+            ttl,
+            valid_until,
+            lease_end: None,
+            error: None,
+            changing: false,
+            in_doubt: false,
         }
     }
 
-    /// Every access looks at the clock before and after it. Hooks run when the state is unlocked again.
-    fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let (result, ended) = {
-            let mut state = self.state.lock().expect("no panic while the state of a hold is locked");
-            let before = state.phase;
-            self.look_at_the_clock(&mut state);
-            let result = change(&mut state);
-            self.look_at_the_clock(&mut state);
-            (result, (before == Phase::Held).then_some(state.phase))
-        };
-        match ended {
-            None | Some(Phase::Held) => {}
-            Some(Phase::Released) => self.report_end(None),
-            Some(Phase::Lost(reason)) => {
-                self.changed.notify_waiters();
-                self.report_end(Some(reason));
-            }
-        }
-        result
+    /// The hold is lost at this moment, however often it is renewed.
+    pub(crate) fn ends_at(mut self, lease_end: Option<Moment>) -> Self {
+        self.lease_end = lease_end;
+        self
     }
 
-    fn look_at_the_clock(&self, state: &mut State) {
-        if state.phase == Phase::Held && Instant::now() >= self.end(state) {
-            let ended = self.lease_end.is_some_and(|end| end <= state.valid_until);
-            state.phase = Phase::Lost(if ended { Reason::LeaseEnded } else { Reason::Expired });
-        }
-    }
-
-    fn end(&self, state: &State) -> Instant {
-        self.lease_end.map_or(state.valid_until, |end| end.min(state.valid_until))
-    }
-
-    fn report_end(&self, lost: Option<Reason>) {
-        let Some(observer) = &self.observer else { return };
-        if let Some(reason) = lost {
-            observer.lost(&self.label, reason);
-        }
-        observer.held(&self.label, self.granted.elapsed());
-    }
-
-    pub(crate) fn ttl(&self) -> Duration {
-        self.update(|state| state.ttl)
-    }
-
-    /// The ttl, or less when a command may still be executed that sets a shorter one.
-    pub(crate) fn sure_ttl(&self) -> Duration {
-        self.update(|state| state.sure(state.ttl))
+    pub(crate) fn in_doubt(mut self, in_doubt: bool) -> Self {
+        self.in_doubt = in_doubt;
+        self
     }
 
     /// The moment at which the hold is lost unless it is renewed before, or at the latest.
-    pub(crate) fn valid_until(&self) -> Instant {
-        self.update(|state| self.end(state))
+    pub(crate) fn end(&self) -> Moment {
+        self.lease_end.map_or(self.valid_until, |end| end.min(self.valid_until))
     }
 
-    /// When to renew: a third of the sure ttl from now, and when half of the validity is left at the latest.
-    pub(crate) fn next_renewal(&self) -> Instant {
-        self.update(|state| {
-            let now = Instant::now();
-            let left = state.valid_until.saturating_duration_since(now);
-            self.end(state).min(now + (state.sure(state.ttl) / 3).min(left / 2))
-        })
-    }
-
-    /// Whether the hold is valid now.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.phase() {
-            Phase::Held => Ok(()),
-            Phase::Released => Err(Error::NotHeld),
-            Phase::Lost(reason) => Err(self.lost_error(reason)),
+    /// Notices that the end has passed.
+    pub(crate) fn look(&mut self, now: Moment) {
+        if now >= self.end() {
+            let by_lease = self.lease_end.is_some_and(|end| end <= self.valid_until);
+            self.lose(if by_lease { Reason::LeaseEnded } else { Reason::Expired });
         }
     }
 
-    fn phase(&self) -> Phase {
-        self.update(|state| state.phase)
+    pub(crate) fn lose(&mut self, reason: Reason) {
+        if self.phase == Phase::Held {
+            self.phase = Phase::Lost(reason);
+        }
     }
 
-    pub(crate) fn reason(&self) -> Option<Reason> {
-        match self.phase() {
-            Phase::Lost(reason) => Some(reason),
-            _ => None,
+    /// Gives whether it was held until here.
+    pub(crate) fn release(&mut self) -> bool {
+        let held = self.phase == Phase::Held;
+        if held {
+            self.phase = Phase::Released;
         }
+        held
     }
 
     /// The error for a hold that was lost for this reason. A failed renewal is no cause of the end of the
     /// longest lease.
-    pub(crate) fn lost_error(&self, reason: Reason) -> Error {
-        let error = self.update(|state| state.error.clone()).filter(|_| reason != Reason::LeaseEnded);
-        Error::Lost { reason, keys: self.keys.clone(), source: error.map(Box::new) }
+    pub(crate) fn cause(&self, reason: Reason) -> Option<&Error> {
+        self.error.as_ref().filter(|_| reason != Reason::LeaseEnded)
     }
 
-    /// A renewal failed. It may be tried again.
-    pub(crate) fn not_extended(&self, error: Error) {
-        self.update(|state| state.error = Some(error));
+    /// How long until the next renewal: a third of the ttl, and half of the validity at the most. After a
+    /// failed one a tenth.
+    pub(crate) fn next_renewal(&self, now: Moment) -> Duration {
+        let left = self.end().since(now);
+        let part = if self.error.is_some() { 10 } else { 3 };
+        (self.ttl / part).min(if self.error.is_some() { left } else { left / 2 })
     }
 
-    pub(crate) fn lose(&self, reason: Reason) {
-        self.update(|state| {
-            if state.phase == Phase::Held {
-                state.phase = Phase::Lost(reason);
-            }
-        });
-    }
-
-    /// A command is about to be sent that sets this deadline, whatever becomes of its answer.
-    pub(crate) fn may_end_at(&self, valid_until: Instant) {
-        self.update(|state| state.valid_until = state.valid_until.min(valid_until));
-        self.changed.notify_waiters();
-    }
-
-    /// A command that gives this validity got no answer. It may be executed at any later time. So no later
-    /// command gives more: the server's deadline must not come before the end of the validity.
-    pub(crate) fn may_come_late(&self, validity: Duration) {
-        self.update(|state| state.late = Some(state.sure(validity)));
-    }
-
-    /// The server took a new deadline, which gives this validity from the moment at which the command was
-    /// sent. An answer that comes after the old validity changes nothing: by then the hold counted as lost.
-    pub(crate) fn extended(&self, ttl: Duration, sent: Instant, validity: Duration) -> Result<(), Error> {
-        self.set(ttl, |state| sent + state.sure(validity))
-    }
-
-    /// As [`Lease::extended`], but renewals went on meanwhile with the same ttl.
-    pub(crate) fn upgraded(&self, sent: Instant, ttl: Duration) -> Result<(), Error> {
-        self.set(ttl, |state| state.valid_until.max(sent + state.sure(counted(ttl))))
-    }
-
-    fn set(&self, ttl: Duration, valid_until: impl FnOnce(&State) -> Instant) -> Result<(), Error> {
-        self.update(|state| {
-            if state.phase == Phase::Held {
-                state.ttl = ttl;
-                state.valid_until = valid_until(state);
-                state.error = None;
-            }
-        });
-        self.check()
-    }
-
-    /// From now on nothing renews the hold, and nothing can be lost. Gives whether it was valid until here.
-    pub(crate) fn begin_release(&self) -> bool {
-        self.update(|state| {
-            let held = state.phase == Phase::Held;
-            if held {
-                state.phase = Phase::Released;
-            }
-            held
-        })
-    }
-
-    /// Runs the work, and drops it when the hold is lost meanwhile.
-    pub(crate) async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        self.check()?;
-        let result = tokio::select! {
-            biased;
-            reason = self.lost() => return Err(self.lost_error(reason)),
-            result = work => result,
-        };
-        // The work may have blocked its thread past the validity.
-        self.check()?;
-        Ok(result)
-    }
-
-    /// Ends when the hold is lost. Never ends when it was released.
-    pub(crate) async fn lost(&self) -> Reason {
-        loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            match self.phase() {
-                Phase::Lost(reason) => return reason,
-                Phase::Released => std::future::pending().await,
-                Phase::Held => {}
-            }
-            tokio::select! {
-                () = changed => {}
-                () = tokio::time::sleep_until(self.valid_until().into()) => {}
-            }
+    /// The server moved the deadline of the hold with this fence. It never moves it to an earlier moment.
+    pub(crate) fn extended(&mut self, fence: i64, ttl: Duration, valid_until: Moment) {
+        if fence == self.fence && self.phase == Phase::Held {
+            self.ttl = self.ttl.max(ttl);
+            self.valid_until = self.valid_until.max(valid_until);
+            self.error = None;
         }
+    }
+
+    /// The server says that nothing is held with this fence.
+    pub(crate) fn gone(&mut self, fence: i64) {
+        if fence == self.fence && !self.changing {
+            self.lose(Reason::Gone);
+        }
+    }
+
+    /// A change of mode is sent. Until its answer has come, the server may be ahead.
+    pub(crate) fn begin_change(&mut self) {
+        self.changing = true;
+    }
+
+    /// The answer to a change of mode, which left the deadline or moved it to a later moment.
+    pub(crate) fn changed(&mut self, fence: i64, mode: Mode, valid_until: Moment) {
+        (self.fence, self.mode) = (fence, mode);
+        self.changing = false;
+        self.extended(fence, self.ttl, valid_until);
+    }
+
+    /// The mode is as it was.
+    pub(crate) fn unchanged(&mut self) {
+        self.changing = false;
     }
 }
 
@@ -263,88 +144,94 @@ impl Lease {
 mod tests {
     use super::*;
 
-    fn lease(valid: Duration, longest: Option<Duration>) -> Lease {
-        let sent = Instant::now();
-        Lease::new(Grant {
-            sent,
-            ttl: valid,
-            valid_until: sent + valid,
-            longest_lease: longest,
-            keys: ["k".to_owned()].into(),
-            label: "l".into(),
-            observer: None,
-        })
-    }
+    const TTL: Duration = Duration::from_secs(10);
 
-    const LONG: Duration = Duration::from_secs(3600);
-
-    #[test]
-    fn a_renewal_that_is_answered_too_late_does_not_revive() {
-        let lease = lease(Duration::ZERO, None);
-        assert!(lease.extended(LONG, Instant::now(), LONG).is_err());
-        assert!(matches!(lease.check(), Err(Error::Lost { reason: Reason::Expired, .. })));
+    fn lease(now: Moment) -> Lease {
+        Lease::new(7, Mode::Write, TTL, now.after(validity(TTL)))
     }
 
     #[test]
-    fn lost_is_final() {
-        let lease = lease(LONG, None);
+    fn a_thousandth_and_a_millisecond_do_not_count() {
+        assert_eq!(validity(TTL), Duration::from_millis(9989));
+        assert_eq!(validity(Duration::from_millis(1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_ends_with_its_validity_for_good() {
+        let now = Moment::now();
+        let mut lease = lease(now);
+        lease.look(now.after(Duration::from_millis(9988)));
+        assert_eq!(lease.phase, Phase::Held);
+        lease.look(now.after(Duration::from_millis(9989)));
+        assert_eq!(lease.phase, Phase::Lost(Reason::Expired));
+        lease.extended(7, TTL, now.after(2 * TTL));
         lease.lose(Reason::Gone);
-        assert!(lease.extended(LONG, Instant::now(), LONG).is_err());
-        assert_eq!(lease.reason(), Some(Reason::Gone));
-        assert!(!lease.begin_release());
+        assert!(!lease.release());
+        assert_eq!(lease.phase, Phase::Lost(Reason::Expired));
     }
 
     #[test]
-    fn nothing_is_lost_after_the_release_began() {
-        let lease = lease(LONG, None);
-        assert!(lease.begin_release());
-        lease.lose(Reason::Gone);
-        assert_eq!(lease.reason(), None);
-        assert!(lease.extended(LONG, Instant::now(), LONG).is_err());
-    }
-
-    fn source(lease: &Lease) -> Option<Box<Error>> {
-        match lease.check() {
-            Err(Error::Lost { source, .. }) => source,
-            other => panic!("{other:?}"),
-        }
+    fn no_extension_shortens() {
+        let now = Moment::now();
+        let mut lease = lease(now);
+        lease.extended(7, TTL / 2, now.after(TTL / 2));
+        assert_eq!((lease.end(), lease.ttl), (now.after(validity(TTL)), TTL));
+        lease.extended(7, 2 * TTL, now.after(2 * TTL));
+        assert_eq!((lease.end(), lease.ttl), (now.after(2 * TTL), 2 * TTL));
     }
 
     #[test]
-    fn the_error_of_the_last_renewal_is_the_cause_of_the_loss() {
-        let failed = lease(LONG, None);
-        failed.not_extended(Error::Closed);
-        failed.lose(Reason::Gone);
-        assert!(matches!(source(&failed).as_deref(), Some(Error::Closed)));
-
-        let extended = lease(LONG, None);
-        extended.not_extended(Error::Closed);
-        extended.extended(LONG, Instant::now(), LONG).unwrap();
-        extended.lose(Reason::Gone);
-        assert!(source(&extended).is_none());
-
-        let ended = lease(LONG, Some(Duration::ZERO));
-        ended.not_extended(Error::Closed);
-        assert!(source(&ended).is_none());
+    fn an_answer_counts_for_the_fence_that_it_names() {
+        let now = Moment::now();
+        let mut lease = lease(now);
+        lease.changed(8, Mode::Read, now);
+        lease.extended(7, TTL, now.after(2 * TTL));
+        lease.gone(7);
+        assert_eq!((lease.phase, lease.end()), (Phase::Held, now.after(validity(TTL))));
+        lease.gone(8);
+        assert_eq!(lease.phase, Phase::Lost(Reason::Gone));
     }
 
     #[test]
-    fn a_command_that_may_come_late_limits_the_validity() {
-        let lease = lease(LONG, None);
-        lease.may_come_late(LONG / 2);
-        lease.may_come_late(LONG);
-        let sent = Instant::now();
-        lease.extended(LONG, sent, LONG).unwrap();
-        assert_eq!(lease.valid_until(), sent + LONG / 2);
-        assert_eq!(lease.sure_ttl(), LONG / 2);
-        assert_eq!(lease.ttl(), LONG);
-        lease.extended(LONG / 4, sent, LONG / 4).unwrap();
-        assert_eq!(lease.valid_until(), sent + LONG / 4);
+    fn nothing_is_gone_while_a_change_of_mode_is_open() {
+        let now = Moment::now();
+        let mut lease = lease(now);
+        lease.begin_change();
+        lease.gone(7);
+        assert_eq!(lease.phase, Phase::Held);
+        lease.unchanged();
+        lease.gone(7);
+        assert_eq!(lease.phase, Phase::Lost(Reason::Gone));
     }
 
     #[test]
     fn the_longest_lease_ends_a_hold_that_is_renewed() {
-        let lease = lease(LONG, Some(Duration::ZERO));
-        assert_eq!(lease.reason(), Some(Reason::LeaseEnded));
+        let now = Moment::now();
+        let mut lease = lease(now).ends_at(Some(now.after(TTL / 2)));
+        lease.error = Some(Error::Closed);
+        lease.extended(7, TTL, now.after(TTL));
+        lease.look(now.after(TTL / 2));
+        assert_eq!(lease.phase, Phase::Lost(Reason::LeaseEnded));
+        assert!(lease.cause(Reason::LeaseEnded).is_none());
+    }
+
+    #[test]
+    fn renewals_leave_time_for_another() {
+        let now = Moment::now();
+        let mut lease = lease(now);
+        assert_eq!(lease.next_renewal(now), TTL / 3);
+        lease.error = Some(Error::Closed);
+        assert_eq!(lease.next_renewal(now), TTL / 10);
+        assert!(lease.next_renewal(now.after(TTL * 99 / 100)) < TTL / 100);
+    }
+
+    #[test]
+    fn nothing_is_lost_after_the_release() {
+        let now = Moment::now();
+        let mut lease = lease(now);
+        assert!(lease.release());
+        lease.gone(7);
+        lease.look(now.after(2 * TTL));
+        assert_eq!(lease.phase, Phase::Released);
     }
 }

@@ -6,49 +6,47 @@
 
 #![deny(missing_docs)]
 
-mod answer;
-mod attempt;
+mod acquisition;
+mod answers;
 mod background;
-mod backoff;
-mod blocked;
-mod closing;
+mod blocking;
+mod clock;
 mod cluster;
-mod command;
-mod error;
+mod commands;
+mod errors;
 mod give_up;
-mod given_tokens;
+mod held;
 mod hold;
-mod keys;
+mod hooks;
 mod lease;
-mod listening;
+mod listener;
 mod locks;
-mod mode;
 mod node;
-mod observer;
-mod on_its_way;
+mod once;
 mod options;
-mod poll;
+mod polling;
 mod quorum;
-mod random;
-mod renewal;
 mod replicas;
 mod request;
-mod route;
 mod servers;
+mod shared;
 mod slot;
-mod turns;
+mod status;
 mod watchdog;
 
-pub use error::{Answer, Error, NodeAnswer, Reason};
+pub use errors::{Answer, Error, NodeAnswer, Reason};
+pub use held::Held;
 pub use hold::{Hold, HoldView};
-pub use keys::IntoKeys;
-pub use locks::{Locks, LocksBuilder, Waiting};
-pub use mode::Mode;
-pub use observer::{Observer, Outcome};
-pub use poll::Poll;
-pub use quorum::{Quorum, QuorumBuilder, QuorumHold, QuorumHoldView, QuorumRequest};
-pub use request::Request;
+pub use hooks::{Hooks, Outcome};
+pub use locks::{Locks, LocksBuilder};
+pub use options::{IntoKeys, Mode, Waiting};
+pub use polling::Poll;
+pub use quorum::{Quorum, QuorumBuilder, QuorumHold, QuorumHoldView};
+/// The version of the base library whose clients [`Locks`] takes.
+pub use redis;
+pub use request::{Holding, Locking, Request};
 pub use servers::Server;
+pub use status::{Holder, Info, Queue, Waiter};
 
 /// The examples of the README, compiled as tests.
 #[cfg(doctest)]

@@ -1,32 +1,16 @@
+//! `Locks`: made once from a client of the redis crate.
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
-
-use crate::background::Background;
-use crate::closing::Closing;
-use crate::command::{self, Owner};
-use crate::given_tokens::GivenTokens;
-use crate::hold::Hold;
-use crate::options::{self, Options, replica_options, shared_options};
-use crate::renewal::LocksRenewal;
-use crate::servers::{Server, Servers};
-use crate::watchdog::Watchdog;
-use crate::{Error, IntoKeys, Mode, Observer, Poll, Request, route};
-
-/// How a request waits for a lock that others have.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Waiting {
-    /// On the server; all waits share one connection. A user without permission for the channel waits as with
-    /// [`Waiting::Block`].
-    #[default]
-    Notify,
-    /// On the server; each wait has a connection of its own.
-    Block,
-    /// The client asks again and again.
-    Poll(Poll),
-}
+use crate::errors::Error;
+use crate::hooks::{Hooks, Reporter};
+use crate::options::{self, IntoKeys, Mode, Options, Waiting, check_keys, replica_options, shared_options};
+use crate::request::{Locking, Request};
+use crate::servers::Server;
+use crate::shared::{Shared, out_of_time};
+use crate::status::{self, Info, Queue};
+use crate::{answers, commands};
 
 /// The locks of one server, of a primary that Sentinels name, or of a cluster.
 ///
@@ -51,7 +35,7 @@ pub enum Waiting {
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
     defaults: Arc<Options>,
 }
 
@@ -61,56 +45,8 @@ pub struct LocksBuilder {
     defaults: Options,
     waiting: Waiting,
     retry_for: Duration,
-    observer: Option<Arc<dyn Observer>>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) servers: Servers,
-    pub(crate) waiting: Waiting,
-    pub(crate) retry_for: Duration,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
-    background: Background,
-    pub(crate) watchdog: Watchdog<LocksRenewal>,
-    must_block: AtomicBool,
-    pub(crate) closing: Closing,
-    pub(crate) given_tokens: Arc<GivenTokens>,
-    tags: AtomicU64,
-}
-
-impl Inner {
-    /// Whether waits block a connection each.
-    pub(crate) fn must_block(&self) -> bool {
-        self.must_block.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn block_from_now_on(&self) {
-        self.must_block.store(true, Ordering::Relaxed);
-    }
-
-    /// Brings something to its end that its caller does not wait for.
-    pub(crate) fn in_background(
-        self: &Arc<Self>,
-        runtime: &Handle,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let inner = self.clone();
-        self.background.spawn(runtime, async move {
-            work.await;
-            inner.close_what_was_opened_later();
-        });
-    }
-
-    /// A release that began when the connections were closed already has opened one.
-    pub(crate) fn close_what_was_opened_later(&self) {
-        if self.closing.is_closed() {
-            self.servers.close();
-        }
-    }
-
-    /// A tag that no other request of this process has or had.
-    pub(crate) fn next_tag(&self) -> u64 {
-        self.tags.fetch_add(1, Ordering::Relaxed)
-    }
+    retry_wait_for: Duration,
+    hooks: Option<Box<dyn Hooks>>,
 }
 
 impl Locks {
@@ -126,37 +62,42 @@ impl Locks {
             defaults: Options::default(),
             waiting: Waiting::default(),
             retry_for: Duration::from_secs(3),
-            observer: None,
+            retry_wait_for: Duration::from_secs(60),
+            hooks: None,
         }
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// A request to be the only holder of the key, or of all the keys.
-    pub fn write(&self, keys: impl IntoKeys) -> Request {
+    pub fn write(&self, keys: impl IntoKeys) -> Request<Self> {
         self.request(keys, Mode::Write)
     }
 
     /// A request to share the key, or all the keys, with other readers.
-    pub fn read(&self, keys: impl IntoKeys) -> Request {
+    pub fn read(&self, keys: impl IntoKeys) -> Request<Self> {
         self.request(keys, Mode::Read)
     }
 
     /// A request in the mode that is given.
-    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request {
-        Request::new(self.inner.clone(), keys.into_keys().into(), mode, Options::clone(&self.defaults))
+    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
+        Request::new(self.clone(), keys, mode, Options::clone(&self.defaults))
     }
 
-    /// A hold from keys and token that another process took, in this mode. It is renewed from now on, and
-    /// released when it is dropped. For other options: [`Request::adopt`].
+    /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
+    /// `Locks`.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] when the token holds nothing, [`Error::WrongMode`] when it holds in the other mode.
+    /// [`Error::NotHeld`] when the token does not hold all the keys in this mode.
     pub async fn adopt(
         &self,
         keys: impl IntoKeys,
         token: impl Into<String>,
         mode: Mode,
-    ) -> Result<Hold, Error> {
+    ) -> Result<<Self as Locking>::Hold, Error> {
         self.request(keys, mode).token(token).adopt().await
     }
 
@@ -164,25 +105,51 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// An error of the server, or of the connection when it lasted longer than `retry_for`.
+    /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
     pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
-        self.inner.closing.unless_closed()?;
-        let owner = Owner::new(keys.into_keys().into(), Some(token.into()))?;
-        let _ending = self.inner.given_tokens.ending(&owner);
-        let until = Instant::now() + self.inner.retry_for;
-        let called = route::call(&self.inner, &owner, &command::release(&owner, None), until).await?;
-        Ok(called.number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0))
+        self.shared.closing.unless_closed()?;
+        let keys: Arc<[String]> = keys.into_keys().into();
+        check_keys(&keys)?;
+        let owner = commands::Owner::new(keys, Some(token.into()));
+        let release = commands::release_all(&owner);
+        let answered = self.shared.call(&owner, &release, self.shared.limit()).await?;
+        let released: i64 = answers::numbers(&answered.value).iter().sum();
+        Ok(usize::try_from(released).unwrap_or(0))
+    }
+
+    /// Who holds the key and who waits for it, up to a hundred of each; nothing when nobody does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Locks::release`].
+    pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
+        self.shared.closing.unless_closed()?;
+        let owner = commands::Owner::new([key.to_owned()].into(), None);
+        let answered = self.shared.call(&owner, &commands::info(key), self.shared.limit()).await?;
+        status::info(answered.value)
+    }
+
+    /// The locks for which somebody waits, the longest wait first; in a cluster, of all its nodes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Locks::release`].
+    pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
+        self.shared.closing.unless_closed()?;
+        let ask = commands::queues();
+        let answers = self.shared.servers.all_answers((&ask).into(), self.shared.limit()).await;
+        status::queues(answers.map_err(|failure| out_of_time(failure, &Arc::from([])))?)
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that wait end with [`Error::Closed`]. Releases and withdrawals that a
-    /// dropped hold or a dropped future began are brought to their end first.
+    /// end with their ttl, and requests that wait end with [`Error::Closed`]. Releases that a dropped hold
+    /// began are brought to their end first, and what a dropped future left is given up.
     pub async fn close(&self) {
-        self.inner.closing.close();
-        self.inner.watchdog.stop();
-        self.inner.servers.end_waits();
-        self.inner.background.finish().await;
-        self.inner.servers.close();
+        self.shared.closing.close();
+        self.shared.watchdog.stop();
+        self.shared.servers.end_waits();
+        self.shared.background.finish().await;
+        self.shared.servers.close();
     }
 }
 
@@ -196,36 +163,33 @@ impl LocksBuilder {
         self
     }
 
-    /// How long a command is sent again after a connection error, where no wait and no validity sets the end.
-    /// 3 s unless it is set.
+    /// How long a call goes on without an answer. 3 s unless it is set.
     pub fn retry_for(mut self, retry_for: Duration) -> Self {
         self.retry_for = retry_for.min(options::LONGEST);
         self
     }
 
+    /// How long a request that waits goes on while the server cannot be reached. 60 s unless it is set.
+    pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
+        self.retry_wait_for = retry_wait_for.min(options::LONGEST);
+        self
+    }
+
     /// Hooks for metrics and traces.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(Arc::new(observer));
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Some(Box::new(hooks));
         self
     }
 
     /// The locks.
-    pub fn build(self) -> Locks {
-        let must_block = AtomicBool::new(self.waiting == Waiting::Block);
-        Locks {
-            inner: Arc::new(Inner {
-                servers: self.server.open(),
-                waiting: self.waiting,
-                retry_for: self.retry_for,
-                observer: self.observer,
-                background: Background::default(),
-                watchdog: Watchdog::default(),
-                must_block,
-                closing: Closing::default(),
-                given_tokens: Arc::default(),
-                tags: AtomicU64::new(1),
-            }),
-            defaults: Arc::new(self.defaults),
-        }
+    pub fn build(mut self) -> Locks {
+        let reporter = Reporter::new(self.hooks.take());
+        self.reporting_to(reporter)
+    }
+
+    pub(crate) fn reporting_to(self, reporter: Reporter) -> Locks {
+        let servers = self.server.open();
+        let shared = Shared::new(servers, self.waiting, self.retry_for, self.retry_wait_for, reporter);
+        Locks { shared: Arc::new(shared), defaults: Arc::new(self.defaults) }
     }
 }

@@ -1,46 +1,72 @@
 //! One server, and the connections to it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
+use tokio::time::timeout_at;
 
-use crate::answer::{self, Failure};
-use crate::listening::Listening;
-use crate::turns::Turns;
+use crate::answers::{self, Failure};
+use crate::listener::Listener;
+use crate::once::Once;
 
 /// No command but a wait that blocks takes the server longer to answer.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often TCP looks whether the other end of an idle connection is there.
 const BETWEEN_PROBES: Duration = Duration::from_secs(5);
+
+/// One command, or several in one pipeline.
+#[derive(Clone, Copy)]
+pub(crate) enum Words<'a> {
+    One(&'a Cmd),
+    Several(&'a Pipeline),
+}
+
+impl<'a> From<&'a Cmd> for Words<'a> {
+    fn from(command: &'a Cmd) -> Self {
+        Words::One(command)
+    }
+}
+
+impl<'a> From<&'a Pipeline> for Words<'a> {
+    fn from(commands: &'a Pipeline) -> Self {
+        Words::Several(commands)
+    }
+}
+
+impl Words<'_> {
+    /// The same with `ASKING` before each command, for a node that takes the slot over.
+    fn asking(self) -> Pipeline {
+        let mut commands = redis::pipe();
+        let mut add = |command: &Cmd| {
+            commands.cmd("ASKING").add_command(command.clone());
+        };
+        match self {
+            Words::One(command) => add(command),
+            Words::Several(several) => several.cmd_iter().for_each(add),
+        }
+        commands
+    }
+}
+
+/// What is needed before anything can be sent, until this moment.
+pub(crate) async fn in_time<T>(
+    until: Instant,
+    need: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let need = timeout_at(until.into(), need).await;
+    need.unwrap_or_else(|_| Err(Failure::Unreachable(answers::no_answer("the server"))))
+}
 
 /// A server. All commands share one connection, which is opened when it is needed.
 pub(crate) struct Node {
     client: Client,
     address: String,
-    shared: Mutex<Shared>,
-    connecting: Turns,
+    connection: Once<MultiplexedConnection>,
     spare: Mutex<Vec<MultiplexedConnection>>,
-    listening: Mutex<Option<Arc<Listening>>>,
-    listening_turns: Turns,
-    subscribing: tokio::sync::Mutex<()>,
-}
-
-#[derive(Default)]
-struct Shared {
-    connection: Option<MultiplexedConnection>,
-    number: u64,
-}
-
-/// The connection of a node at one time. Commands sent on one link arrive in their order.
-#[derive(Clone)]
-pub(crate) struct Link {
-    pub(crate) node: Arc<Node>,
-    connection: MultiplexedConnection,
-    number: u64,
+    listener: Once<Arc<Listener>>,
 }
 
 impl Node {
@@ -58,12 +84,9 @@ impl Node {
         Self {
             client: Client::open(info).expect("the settings are those of a client"),
             address,
-            shared: Mutex::default(),
-            connecting: Turns::default(),
+            connection: Once::default(),
             spare: Mutex::default(),
-            listening: Mutex::default(),
-            listening_turns: Turns::default(),
-            subscribing: tokio::sync::Mutex::default(),
+            listener: Once::default(),
         }
     }
 
@@ -71,126 +94,105 @@ impl Node {
         &self.address
     }
 
-    /// A client for connections of another kind to the same server.
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    pub(crate) async fn link(self: &Arc<Self>) -> Result<Link, RedisError> {
-        let connect = async {
-            let connection = self.connect(Some(REPLY_TIMEOUT)).await?;
-            let mut shared = lock(&self.shared);
-            shared.number += 1;
-            shared.connection = Some(connection.clone());
-            Ok(Link { node: self.clone(), connection, number: shared.number })
-        };
-        self.connecting.take(|| self.open_link(), connect).await
-    }
-
-    fn open_link(self: &Arc<Self>) -> Option<Link> {
-        let shared = lock(&self.shared);
-        let connection = shared.connection.clone()?;
-        Some(Link { node: self.clone(), connection, number: shared.number })
-    }
-
-    /// A connection of its own, with this limit for each reply.
-    pub(crate) async fn connect(&self, reply: Option<Duration>) -> Result<MultiplexedConnection, RedisError> {
+    /// A connection of its own, without a limit for replies.
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTION_TIMEOUT))
-            .set_response_timeout(reply);
+            .set_connection_timeout(Some(REPLY_TIMEOUT))
+            .set_response_timeout(None);
         self.client.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// A connection of its own without a limit for replies, kept from an earlier use or new.
+    /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
+    /// several commands an array. After a connection error the next one takes a new connection.
+    pub(crate) async fn send(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+        let (mut connection, number) = match self.connection.current() {
+            Some(current) => current,
+            None => in_time(until, Box::pin(self.open())).await?,
+        };
+        let reply = timeout_at(until.into(), async {
+            match words {
+                Words::One(command) => connection.req_packed_command(command).await,
+                Words::Several(commands) => {
+                    let replies = connection.send_packed_commands(commands, 0, commands.len());
+                    Box::pin(replies).await.map(Value::Array)
+                }
+            }
+        });
+        let reply = reply.await.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
+        if reply.is_err() {
+            self.connection.discard(number);
+        }
+        answers::value(reply)
+    }
+
+    async fn open(&self) -> Result<(MultiplexedConnection, u64), Failure> {
+        let connection = self.connection.get(self.connect()).await;
+        connection.map_err(|error| answers::failure(error).before_sending())
+    }
+
+    /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
+    pub(crate) async fn send_asking(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+        let commands = words.asking();
+        let reply = self.send(Words::Several(&commands), until).await?;
+        let Value::Array(replies) = reply else { return Ok(reply) };
+        let mut of_commands = replies.into_iter().skip(1).step_by(2);
+        Ok(match words {
+            Words::One(_) => of_commands.next().unwrap_or(Value::Nil),
+            Words::Several(_) => Value::Array(of_commands.collect()),
+        })
+    }
+
+    /// A connection of its own kept from an earlier use or new.
     pub(crate) async fn take_spare(&self) -> Result<MultiplexedConnection, RedisError> {
-        let kept = lock(&self.spare).pop();
+        let kept = self.spare().pop();
         match kept {
             Some(connection) => Ok(connection),
-            None => self.connect(None).await,
+            None => self.connect().await,
         }
     }
 
     /// Gives a connection back on which nothing is on its way.
     pub(crate) fn keep_spare(&self, connection: MultiplexedConnection) {
-        lock(&self.spare).push(connection);
+        self.spare().push(connection);
     }
 
-    /// What listens on this node, if anything does and its connection lives.
-    pub(crate) fn listening(&self) -> Option<Arc<Listening>> {
-        lock(&self.listening).as_ref().filter(|listening| !listening.has_ended()).cloned()
+    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
+        self.spare.lock().expect("no panic while the spare connections are locked")
     }
 
-    /// The one that listens on this node, subscribed to a channel for this slot.
-    pub(crate) async fn listen(&self, slot: u16, key: &str) -> Result<Arc<Listening>, RedisError> {
-        let connect = async {
-            let new = Listening::connect(self).await?;
-            *lock(&self.listening) = Some(new.clone());
-            Ok(new)
-        };
-        let listening = self.listening_turns.take(|| self.listening(), connect).await?;
-        if !listening.is_subscribed(slot) {
-            let _one_at_a_time = self.subscribing.lock().await;
-            listening.subscribe(slot, key).await?;
+    /// The listener that is subscribed for this slot, if there is one.
+    pub(crate) fn listening(&self, slot: u16) -> Option<Arc<Listener>> {
+        let (listener, _) = self.listener.current()?;
+        listener.is_subscribed(slot).then_some(listener)
+    }
+
+    /// A listener that is subscribed for the slot of this key.
+    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, RedisError> {
+        if let Some((listener, number)) = self.listener.current()
+            && listener.has_ended()
+        {
+            self.listener.discard(number);
         }
-        Ok(listening)
+        let (listener, _) = self.listener.get(Listener::connect(&self.client, REPLY_TIMEOUT)).await?;
+        listener.subscribe(slot, key).await?;
+        Ok(listener)
     }
 
     /// Ends all waits that listen on this node.
     pub(crate) fn end_listening(&self) {
-        let listening = lock(&self.listening).take();
-        if let Some(listening) = listening {
-            listening.end();
+        if let Some(listener) = self.listener.take() {
+            listener.end();
         }
     }
 
     /// Closes the connections. What is on its way gets its answer first.
     pub(crate) fn close(&self) {
         self.end_listening();
-        lock(&self.shared).connection = None;
-        lock(&self.spare).clear();
+        self.connection.take();
+        self.spare().clear();
     }
-}
-
-impl Link {
-    /// One command and its reply. After a connection error the next command takes a new connection.
-    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let reply = self.connection.clone().send_packed_command(command).await;
-        self.discard_after(reply)
-    }
-
-    /// One command whose answer is a number or null.
-    pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> Result<Option<i64>, Failure> {
-        if !asking {
-            return answer::number(self.send(command).await);
-        }
-        let mut commands = redis::pipe();
-        commands.cmd("ASKING").add_command(command.clone());
-        let replies = self.send_all(&commands).await;
-        answer::number(replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil)))
-    }
-
-    /// Several commands at once, each with its reply, which may be an error.
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
-        let replies = self.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
-        self.discard_after(replies)
-    }
-
-    fn discard_after<T>(&self, reply: Result<T, RedisError>) -> Result<T, RedisError> {
-        if reply.is_err() {
-            self.discard();
-        }
-        reply
-    }
-
-    /// The next command takes a new connection. Commands that are on their way on this one go on.
-    pub(crate) fn discard(&self) {
-        let mut shared = lock(&self.node.shared);
-        if shared.number == self.number {
-            shared.connection = None;
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("no panic while the connections of a node are locked")
 }

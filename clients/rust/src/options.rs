@@ -1,10 +1,87 @@
-//! What a request asks for.
+//! What is asked for: keys, mode and options, with their defaults and checks.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::{Acquire, Owner};
-use crate::{Error, Mode, replicas};
+use crate::errors::Error;
+use crate::polling::Poll;
+
+/// Whether a hold excludes everybody else or shares the lock with other readers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// The only holder.
+    Write,
+    /// One of any number of readers.
+    Read,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Write => "write",
+            Mode::Read => "read",
+        })
+    }
+}
+
+/// One key or several, for which a request asks at once: all or none.
+///
+/// In a cluster all must have one hash slot.
+pub trait IntoKeys {
+    /// The keys, in their order.
+    fn into_keys(self) -> Vec<String>;
+}
+
+impl IntoKeys for &str {
+    fn into_keys(self) -> Vec<String> {
+        vec![self.to_owned()]
+    }
+}
+
+impl IntoKeys for String {
+    fn into_keys(self) -> Vec<String> {
+        vec![self]
+    }
+}
+
+impl IntoKeys for &String {
+    fn into_keys(self) -> Vec<String> {
+        vec![self.clone()]
+    }
+}
+
+impl<T: Into<String>> IntoKeys for Vec<T> {
+    fn into_keys(self) -> Vec<String> {
+        self.into_iter().map(T::into).collect()
+    }
+}
+
+impl<T: Into<String>, const N: usize> IntoKeys for [T; N] {
+    fn into_keys(self) -> Vec<String> {
+        self.into_iter().map(T::into).collect()
+    }
+}
+
+impl<T: Into<String> + Clone> IntoKeys for &[T] {
+    fn into_keys(self) -> Vec<String> {
+        self.iter().cloned().map(T::into).collect()
+    }
+}
+
+/// How a request waits for a lock that others have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Waiting {
+    /// On the server; all waits share one connection. A user without permission for the channel waits as with
+    /// [`Waiting::Block`].
+    #[default]
+    Notify,
+    /// On the server; each wait has a connection of its own.
+    Block,
+    /// The client asks again and again.
+    Poll(Poll),
+}
 
 /// Longer durations mean the same, and sums with them stay within the range of the clock. No server takes a
 /// ttl of more than a year.
@@ -31,7 +108,7 @@ pub(crate) struct Options {
     pub(crate) token: Option<String>,
     pub(crate) min_replicas: u32,
     pub(crate) replica_timeout: Duration,
-    pub(crate) label: Option<String>,
+    pub(crate) label: Option<Arc<str>>,
 }
 
 impl Default for Options {
@@ -51,111 +128,118 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    /// One use of the request, with a token of its own.
-    pub(crate) fn acquire(&self, keys: &Arc<[String]>, mode: Mode) -> Result<Acquire, Error> {
-        check_ttl(self.ttl)?;
-        Ok(Acquire {
-            owner: Owner::new(keys.clone(), self.token.clone())?,
-            mode,
-            ttl: self.ttl,
-            limit: self.limit,
-            metadata: self.metadata.clone(),
-            replicas: replicas::wanted(self.min_replicas, self.replica_timeout),
-        })
+/// What a request asks for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub(crate) keys: Arc<[String]>,
+    pub(crate) mode: Mode,
+    pub(crate) options: Options,
+}
+
+impl Wanted {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check_keys(&self.keys)?;
+        if self.options.limit == Some(0) {
+            return Err(Error::InvalidArgument("the limit is 0, and must be at least 1".into()));
+        }
+        check_ttl(self.options.ttl)
     }
 
-    pub(crate) fn label(&self, keys: &[String]) -> Arc<str> {
-        match &self.label {
-            Some(label) => label.as_str().into(),
-            None => keys.first().map_or("", String::as_str).into(),
-        }
+    pub(crate) fn label(&self) -> Label {
+        Label { keys: self.keys.clone(), given: self.options.label.clone() }
     }
+}
+
+/// The name under which a request is reported: the first key, unless another was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Label {
+    keys: Arc<[String]>,
+    given: Option<Arc<str>>,
+}
+
+impl Deref for Label {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.given.as_deref().unwrap_or(&self.keys[0])
+    }
+}
+
+pub(crate) fn check_keys(keys: &[String]) -> Result<(), Error> {
+    if keys.is_empty() {
+        return Err(Error::InvalidArgument("at least one key is needed".into()));
+    }
+    Ok(())
 }
 
 /// The options that a request and the defaults of its maker have in common.
 macro_rules! shared_options {
-    ($field:ident) => {
+    ($($field:ident).+) => {
         /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server
         /// takes whole milliseconds, rounded up.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.$field.ttl = ttl.min($crate::options::LONGEST);
+            self.$($field).+.ttl = ttl.min($crate::options::LONGEST);
             self
         }
 
         /// How long [`acquire`](crate::Request::acquire) waits at most. Without it, until the lock is
         /// granted.
         pub fn wait(mut self, wait: std::time::Duration) -> Self {
-            self.$field.wait = Some(wait.min($crate::options::LONGEST));
+            self.$($field).+.wait = Some(wait.min($crate::options::LONGEST));
             self
         }
 
         /// Text that `SLOCK.INFO key FULL` shows with the hold and the request, up to 1024 bytes.
         pub fn metadata(mut self, metadata: impl Into<String>) -> Self {
-            self.$field.metadata = Some(metadata.into());
+            self.$($field).+.metadata = Some(metadata.into());
             self
         }
 
         /// Whether the watchdog renews the hold. It does unless this says `false`.
         pub fn renew(mut self, renew: bool) -> Self {
-            self.$field.renew = renew;
+            self.$($field).+.renew = renew;
             self
         }
 
         /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not
         /// hold for ever.
         pub fn longest_lease(mut self, longest_lease: std::time::Duration) -> Self {
-            self.$field.longest_lease = Some(longest_lease.min($crate::options::LONGEST));
+            self.$($field).+.longest_lease = Some(longest_lease.min($crate::options::LONGEST));
             self
         }
-    };
-}
 
-macro_rules! request_options {
-    ($field:ident) => {
         /// For reading: granted only while fewer than this many others read. A semaphore.
         pub fn limit(mut self, limit: u32) -> Self {
-            self.$field.limit = Some(limit);
+            self.$($field).+.limit = Some(limit);
             self
         }
 
-        /// The owner's identity. Without it each use of the request takes 128 random bits.
-        ///
-        /// Two holds of one token on one key are one hold: who releases or drops the first ends the second
-        /// too. A release or a withdrawal that goes on in the background could end a later hold of this
-        /// token: the next acquisition with it waits until that has ended. A hold that was lost is not
-        /// released.
-        pub fn token(mut self, token: impl Into<String>) -> Self {
-            self.$field.token = Some(token.into());
-            self
-        }
-
-        /// The name under which an [`Observer`](crate::Observer) hears of the request. The first key unless
-        /// it is set.
+        /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is
+        /// set.
         pub fn label(mut self, label: impl Into<String>) -> Self {
-            self.$field.label = Some(label.into());
+            self.$($field).+.label = Some(label.into().into());
             self
         }
     };
 }
 
 macro_rules! replica_options {
-    ($field:ident) => {
+    ($($field:ident).+) => {
         /// The hold counts only when this many replicas have it; else it is released and the error is
-        /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set.
+        /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set, and not for a quorum.
         ///
         /// A failover can still lose the lock, but only one that reached none of the replicas that remain.
         pub fn min_replicas(mut self, least: u32) -> Self {
-            self.$field.min_replicas = least;
+            self.$($field).+.min_replicas = least;
             self
         }
 
-        /// How long to wait for the replicas. 1 s unless it is set.
+        /// How long to wait for the replicas, beyond the wait for the lock. 1 s unless it is set.
         pub fn replica_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.$field.replica_timeout = timeout.min($crate::options::LONGEST);
+            self.$($field).+.replica_timeout = timeout.min($crate::options::LONGEST);
             self
         }
     };
 }
 
-pub(crate) use {replica_options, request_options, shared_options};
+pub(crate) use {replica_options, shared_options};

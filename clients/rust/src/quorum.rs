@@ -1,35 +1,39 @@
-//! One lock on several independent servers.
+//! One lock on several independent servers: N `Locks` and arithmetic.
 
-mod adoption;
-mod attempt;
-mod hold;
-mod members;
-mod renewal;
-mod request;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::FuturesUnordered;
+use rand::seq::SliceRandom;
 use redis::Client;
+use tokio::sync::oneshot;
+use tokio::time::{timeout, timeout_at};
 
-use crate::background::Background;
-use crate::closing::Closing;
-use crate::command::{self, Owner};
-use crate::given_tokens::GivenTokens;
-use crate::node::Node;
-use crate::options::{self, Options, shared_options};
-use crate::watchdog::{Renewed, Watchdog};
-use crate::{Answer, Error, IntoKeys, Mode, NodeAnswer, Observer, Poll};
-
-pub use hold::{QuorumHold, QuorumHoldView};
-use renewal::QuorumRenewal;
-pub use request::QuorumRequest;
+use crate::acquisition::Limits;
+use crate::background::{Background, Closing};
+use crate::clock::Moment;
+use crate::commands::Owner;
+use crate::errors::{Answer, Error, NodeAnswer, Reason};
+use crate::held::Held;
+use crate::hold::{Hold, HoldView};
+use crate::hooks::{Hooks, Reporter, Waited};
+use crate::lease::{Lease, Phase};
+use crate::locks::Locks;
+use crate::options::{self, IntoKeys, Mode, Options, Wanted, check_keys, shared_options};
+use crate::polling::Poll;
+use crate::request::{Holding, Locking, Request};
+use crate::servers::GRACE;
+use crate::watchdog::{Renew, Watchdog};
 
 /// One lock on several independent servers: who has it on more than half of them has it.
 ///
 /// It survives the loss of a minority of the servers without replication. Each server gives a fence of its
 /// own, and they cannot be compared: where a fence is needed, use one server with replicas and
-/// [`Locks`](crate::Locks).
+/// [`Locks`].
 ///
 /// A lock that others have is polled for: the servers cannot wait, since two owners could wait for each other
 /// on different servers. It is cheap to clone, and clones share everything.
@@ -62,72 +66,28 @@ pub struct QuorumBuilder {
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
-    observer: Option<Arc<dyn Observer>>,
+    retry_for: Duration,
+    retry_wait_for: Duration,
+    hooks: Option<Box<dyn Hooks>>,
 }
 
 struct Inner {
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Node>,
     poll: Poll,
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
-    observer: Option<Arc<dyn Observer>>,
+    retry_for: Duration,
+    retry_wait_for: Duration,
+    reporter: Reporter,
+    watchdog: Watchdog,
     background: Background,
-    watchdog: Watchdog<QuorumRenewal>,
     closing: Closing,
-    given_tokens: Arc<GivenTokens>,
 }
 
-impl Inner {
-    fn majority(&self) -> usize {
-        self.nodes.len() / 2 + 1
-    }
-
-    /// How long one server has to answer: always less than the ttl.
-    fn node_timeout(&self, ttl: Duration) -> Duration {
-        const LEAST: Duration = Duration::from_millis(50);
-        self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
-    }
-
-    /// How long a hold is valid after a request for it was sent.
-    fn validity(&self, ttl: Duration) -> Duration {
-        ttl.saturating_sub(self.drift(ttl))
-    }
-
-    /// The part of the ttl that is left for clocks that run at different speeds.
-    fn drift(&self, ttl: Duration) -> Duration {
-        ttl.mul_f64(self.drift_factor) + Duration::from_millis(2)
-    }
-
-    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
-        options::check_ttl(ttl)?;
-        let drift = self.drift(ttl);
-        if ttl <= drift {
-            let text =
-                format!("the ttl is {ttl:?}, and must be longer than {drift:?}, which clocks may drift");
-            return Err(Error::InvalidArgument(text));
-        }
-        Ok(())
-    }
-
-    /// What the answers of the servers to an extension come to.
-    fn renewed(&self, answers: &[Answer]) -> Renewed {
-        let count = |wanted| answers.iter().filter(|answer| **answer == wanted).count();
-        if count(Answer::Granted) >= self.majority() {
-            Renewed::Extended
-        } else if self.nodes.len() - count(Answer::Gone) < self.majority() {
-            Renewed::Gone
-        } else {
-            Renewed::Failed(self.missed(answers))
-        }
-    }
-
-    /// The error that says what each server answered.
-    fn missed(&self, answers: &[Answer]) -> Error {
-        let named = std::iter::zip(&self.nodes, answers)
-            .map(|(node, answer)| NodeAnswer { address: node.address().to_owned(), answer: answer.clone() });
-        Error::QuorumMissed(named.collect())
-    }
+struct Node {
+    address: String,
+    locks: Locks,
 }
 
 impl Quorum {
@@ -146,31 +106,33 @@ impl Quorum {
             node_timeout: None,
             drift_factor: 0.01,
             fail_fast: false,
-            observer: None,
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+            hooks: None,
         }
     }
 
     /// A request to be the only holder of the key, or of all the keys.
-    pub fn write(&self, keys: impl IntoKeys) -> QuorumRequest {
+    pub fn write(&self, keys: impl IntoKeys) -> Request<Self> {
         self.request(keys, Mode::Write)
     }
 
     /// A request to share the key, or all the keys, with other readers.
-    pub fn read(&self, keys: impl IntoKeys) -> QuorumRequest {
+    pub fn read(&self, keys: impl IntoKeys) -> Request<Self> {
         self.request(keys, Mode::Read)
     }
 
     /// A request in the mode that is given.
-    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> QuorumRequest {
-        QuorumRequest::new(self.inner.clone(), keys.into_keys().into(), mode, Options::clone(&self.defaults))
+    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
+        Request::new(self.clone(), keys, mode, Options::clone(&self.defaults))
     }
 
-    /// A hold from keys and token that another process took, in this mode. It is renewed from now on, and
-    /// released when it is dropped. For other options: [`QuorumRequest::adopt`].
+    /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of this
+    /// quorum.
     ///
     /// # Errors
     ///
-    /// Those of [`QuorumRequest::adopt`].
+    /// Those of [`Request::adopt`].
     pub async fn adopt(
         &self,
         keys: impl IntoKeys,
@@ -188,23 +150,23 @@ impl Quorum {
     /// [`Error::InvalidArgument`] without a key, [`Error::Closed`] after [`Quorum::close`].
     pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
         self.inner.closing.unless_closed()?;
-        let owner = Owner::new(keys.into_keys().into(), Some(token.into()))?;
-        let _ending = self.inner.given_tokens.ending(&owner);
-        let release = command::release(&owner, None);
+        let (keys, token) = (keys.into_keys(), token.into());
+        check_keys(&keys)?;
         let limit = self.inner.node_timeout(self.defaults.ttl);
-        let answers = members::ask_all(&self.inner.nodes, &release, limit, &|| {}).await;
-        Ok(answers.iter().filter(|answer| matches!(answer, Ok(Some(1..)))).count())
+        let releases = self.inner.nodes.iter();
+        let releases = releases.map(|node| timeout(limit, node.locks.release(keys.clone(), token.clone())));
+        let answers = join_all(releases).await;
+        Ok(answers.iter().filter(|answer| matches!(answer, Ok(Ok(1..)))).count())
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that poll end with [`Error::Closed`]. Releases
-    /// that a dropped hold or a failed attempt began are brought to their end first, as far as their servers
-    /// answer.
+    /// end with their ttl, and requests that poll end with [`Error::Closed`]. Releases that a dropped hold or
+    /// a failed attempt began are brought to their end first, as far as their servers answer.
     pub async fn close(&self) {
         self.inner.closing.close();
         self.inner.watchdog.stop();
         self.inner.background.finish().await;
-        self.inner.nodes.iter().for_each(|node| node.close());
+        join_all(self.inner.nodes.iter().map(|node| node.locks.close())).await;
     }
 }
 
@@ -238,28 +200,625 @@ impl QuorumBuilder {
         self
     }
 
+    /// How long an acquisition goes on while too few servers answer. 3 s unless it is set.
+    pub fn retry_for(mut self, retry_for: Duration) -> Self {
+        self.retry_for = retry_for.min(options::LONGEST);
+        self
+    }
+
+    /// The same once it was refused and waits. 60 s unless it is set.
+    pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
+        self.retry_wait_for = retry_wait_for.min(options::LONGEST);
+        self
+    }
+
     /// Hooks for metrics and traces.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Some(Arc::new(observer));
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Some(Box::new(hooks));
         self
     }
 
     /// The quorum.
     pub fn build(self) -> Quorum {
+        let node = |client: Client| Node {
+            address: client.get_connection_info().addr().to_string(),
+            locks: Locks::builder(client).reporting_to(Reporter::of_a_part()),
+        };
         Quorum {
             inner: Arc::new(Inner {
-                nodes: self.clients.into_iter().map(Node::new).map(Arc::new).collect(),
+                nodes: self.clients.into_iter().map(node).collect(),
                 poll: self.poll,
                 node_timeout: self.node_timeout,
                 drift_factor: self.drift_factor,
                 fail_fast: self.fail_fast,
-                observer: self.observer,
-                background: Background::default(),
+                retry_for: self.retry_for,
+                retry_wait_for: self.retry_wait_for,
+                reporter: Reporter::new(self.hooks),
                 watchdog: Watchdog::default(),
+                background: Background::default(),
                 closing: Closing::default(),
-                given_tokens: Arc::default(),
             }),
             defaults: Arc::new(self.defaults),
         }
+    }
+}
+
+/// What the answers of the servers come to.
+#[derive(PartialEq)]
+enum Verdict {
+    Yes,
+    /// So many said no that no majority is possible.
+    No,
+    Missed,
+}
+
+/// The arithmetic.
+impl Inner {
+    fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// How long one server has to answer: always less than the ttl.
+    fn node_timeout(&self, ttl: Duration) -> Duration {
+        const LEAST: Duration = Duration::from_millis(50);
+        self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
+    }
+
+    /// How long a hold is valid after a request for it was sent.
+    fn validity(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(self.drift(ttl))
+    }
+
+    /// The part of the ttl that is left for clocks that run at different speeds.
+    fn drift(&self, ttl: Duration) -> Duration {
+        ttl.mul_f64(self.drift_factor) + Duration::from_millis(2)
+    }
+
+    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
+        options::check_ttl(ttl)?;
+        let drift = self.drift(ttl);
+        if ttl <= drift {
+            let text =
+                format!("the ttl is {ttl:?}, and must be longer than {drift:?}, which clocks may drift");
+            return Err(Error::InvalidArgument(text));
+        }
+        Ok(())
+    }
+
+    fn check(&self, wanted: &Wanted) -> Result<(), Error> {
+        wanted.check()?;
+        if wanted.options.min_replicas > 0 {
+            return Err(Error::InvalidArgument("min_replicas is not for a quorum".into()));
+        }
+        self.check_ttl(wanted.options.ttl)?;
+        self.closing.unless_closed()
+    }
+
+    fn verdict(&self, answers: &[Answer]) -> Verdict {
+        let yes = answers.iter().filter(|answer| **answer == Answer::Granted).count();
+        let no = answers.iter().filter(|answer| matches!(answer, Answer::Refused | Answer::Gone)).count();
+        if yes >= self.majority() {
+            Verdict::Yes
+        } else if self.nodes.len() - no < self.majority() {
+            Verdict::No
+        } else {
+            Verdict::Missed
+        }
+    }
+
+    /// The error that says what each server answered.
+    fn missed(&self, answers: &[Answer]) -> Error {
+        let named = std::iter::zip(&self.nodes, answers)
+            .map(|(node, answer)| NodeAnswer { address: node.address.clone(), answer: answer.clone() });
+        Error::QuorumMissed(named.collect())
+    }
+}
+
+/// What one server answers to an acquisition, an adoption or an extension that gives an error.
+fn answer_of(error: Error) -> Answer {
+    match error {
+        Error::NotHeld | Error::Lost { .. } => Answer::Gone,
+        Error::TimedOut { source: Some(cause), .. } => Answer::Failed(cause.to_string()),
+        Error::TimedOut { .. } => Answer::NoAnswer,
+        other => Answer::Failed(other.to_string()),
+    }
+}
+
+/// What one server is asked for: the quorum renews, and tells the hooks.
+fn of_one_node(wanted: &Wanted, ttl: Duration) -> Wanted {
+    let mut wanted = wanted.clone();
+    wanted.options.ttl = ttl;
+    wanted.options.renew = false;
+    wanted.options.longest_lease = None;
+    wanted
+}
+
+/// Acquisition.
+impl Inner {
+    async fn acquire(self: Arc<Self>, wanted: Wanted, once: bool) -> Result<Option<QuorumHold>, Error> {
+        self.check(&wanted)?;
+        let mut waited = Waited::begin(self.reporter.clone(), wanted.label(), Instant::now());
+        let result = tokio::select! {
+            biased;
+            result = self.poll(&wanted, once) => result,
+            () = self.closing.closed() => Err(Error::Closed),
+        };
+        waited.end(&result);
+        result
+    }
+
+    async fn poll(self: &Arc<Self>, wanted: &Wanted, once: bool) -> Result<Option<QuorumHold>, Error> {
+        let started = Instant::now();
+        let deadline = wanted.options.wait.filter(|_| !once).map(|wait| started + wait);
+        let mut missed_since = started;
+        let mut patience = self.retry_for;
+        let mut number = 0;
+        loop {
+            let mut answers = vec![Answer::NoAnswer; self.nodes.len()];
+            let attempt = self.attempt(wanted, &mut answers);
+            let hold = match deadline {
+                Some(deadline) => timeout_at((deadline + GRACE).into(), attempt).await.ok().flatten(),
+                None => attempt.await,
+            };
+            if let Some(hold) = hold {
+                return Ok(Some(hold));
+            }
+            let refused = self.verdict(&answers) == Verdict::No;
+            let missed = self.missed(&answers);
+            if once {
+                return if refused { Ok(None) } else { Err(missed) };
+            }
+            if refused {
+                (missed_since, patience) = (Instant::now(), self.retry_wait_for);
+            }
+            let pause = self.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match pause {
+                Some(pause) if left.is_none_or(|left| pause < left) => tokio::time::sleep(pause).await,
+                _ if !refused => return Err(missed),
+                pause => {
+                    if let (Some(_), Some(left)) = (pause, left) {
+                        tokio::time::sleep(left).await;
+                    }
+                    let source = Some(Box::new(missed));
+                    return Err(Error::TimedOut { keys: wanted.keys.clone(), source });
+                }
+            }
+            number += 1;
+        }
+    }
+
+    /// Asks all servers at once, in any order. What is dropped here, each server's part gives up by itself.
+    async fn attempt(self: &Arc<Self>, wanted: &Wanted, answers: &mut [Answer]) -> Option<QuorumHold> {
+        let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
+        let ttl = wanted.options.ttl;
+        let sent = Moment::now();
+        let mut order: Vec<_> = (0..self.nodes.len()).collect();
+        order.shuffle(&mut rand::rng());
+        let mut asked: FuturesUnordered<_> = order
+            .into_iter()
+            .map(|number| self.clone().ask(number, of_one_node(wanted, ttl), owner.clone()))
+            .collect();
+        let mut holds: Vec<_> = self.nodes.iter().map(|_| None).collect();
+        let limit = Instant::now() + self.node_timeout(ttl);
+        while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
+            match answer {
+                Ok(hold) => {
+                    holds[number] = Some(hold);
+                    answers[number] = Answer::Granted;
+                }
+                Err(answer) => answers[number] = answer,
+            }
+            let verdict = self.verdict(answers);
+            if verdict == Verdict::Yes {
+                if sent.elapsed() >= self.validity(ttl) {
+                    return None;
+                }
+                let hold = QuorumHold::new(self.clone(), owner, wanted.clone(), sent, holds);
+                hold.core.take_slow(asked);
+                return Some(hold);
+            }
+            let open = asked.len();
+            let granted = answers.iter().filter(|answer| **answer == Answer::Granted).count();
+            if self.fail_fast && granted + open < self.majority() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Asks one server. When it is slow it may still grant after the attempt, for as long as a call may take.
+    async fn ask(
+        self: Arc<Self>,
+        number: usize,
+        wanted: Wanted,
+        owner: Owner,
+    ) -> (usize, Result<Hold, Answer>) {
+        // So that what it answered last is known when the attempt ends.
+        let retry_for = self.node_timeout(wanted.options.ttl) * 3 / 4;
+        let limits = Limits { once: true, deadline: None, retry_for, retry_wait_for: retry_for };
+        let shared = self.nodes[number].locks.shared().clone();
+        let answer = match Hold::acquire(shared, wanted, owner, limits).await {
+            Ok(Some(hold)) => Ok(hold),
+            Ok(None) => Err(Answer::Refused),
+            Err(error) => Err(answer_of(error)),
+        };
+        (number, answer)
+    }
+
+    async fn adopt(self: Arc<Self>, wanted: Wanted, token: String) -> Result<QuorumHold, Error> {
+        self.check(&wanted)?;
+        let ttl = wanted.options.ttl;
+        let limit = self.node_timeout(ttl);
+        let sent = Moment::now();
+        let adopts = self.nodes.iter().map(|node| async {
+            match timeout(limit, node.locks.take_over(of_one_node(&wanted, ttl), token.clone())).await {
+                Ok(Ok(hold)) => Ok(Adopted(Some(hold))),
+                Ok(Err(error)) => Err(answer_of(error)),
+                Err(_) => Err(Answer::NoAnswer),
+            }
+        });
+        let adopted = join_all(adopts).await;
+        let answers: Vec<_> = adopted
+            .iter()
+            .map(|adopted| adopted.as_ref().err().cloned().unwrap_or(Answer::Granted))
+            .collect();
+        match self.verdict(&answers) {
+            Verdict::Yes => {}
+            Verdict::No => return Err(Error::NotHeld),
+            Verdict::Missed => return Err(self.missed(&answers)),
+        }
+        let holds = adopted.into_iter().map(|adopted| adopted.ok().and_then(Adopted::keep)).collect();
+        let owner = Owner::new(wanted.keys.clone(), Some(token));
+        Ok(QuorumHold::new(self, owner, wanted, sent, holds))
+    }
+}
+
+/// A hold that was another's until the whole is adopted: dropping it releases nothing.
+struct Adopted(Option<Hold>);
+
+impl Adopted {
+    fn keep(mut self) -> Option<Hold> {
+        self.0.take()
+    }
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        // A hold that was lost meanwhile is nobody's.
+        let _ = self.0.take().map(Hold::hand_over);
+    }
+}
+
+impl Locking for Quorum {
+    type Hold = QuorumHold;
+
+    fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
+        self.request(keys, mode)
+    }
+
+    async fn release(
+        &self,
+        keys: impl IntoKeys + Send,
+        token: impl Into<String> + Send,
+    ) -> Result<usize, Error> {
+        self.release(keys, token).await
+    }
+
+    async fn close(&self) {
+        self.close().await;
+    }
+
+    fn ask(&self, wanted: Wanted, once: bool) -> BoxFuture<'static, Result<Option<QuorumHold>, Error>> {
+        Box::pin(self.inner.clone().acquire(wanted, once))
+    }
+
+    fn take_over(&self, wanted: Wanted, token: String) -> BoxFuture<'static, Result<QuorumHold, Error>> {
+        Box::pin(self.inner.clone().adopt(wanted, token))
+    }
+}
+
+struct Core {
+    inner: Arc<Inner>,
+    owner: Owner,
+    wanted: Wanted,
+    held: Held,
+    /// In the order of the servers; nothing where the lock was not granted.
+    holds: Mutex<Vec<Option<Hold>>>,
+}
+
+/// A hold on more than half of the servers. It is renewed until it is lost or released.
+///
+/// Dropping it releases it in the background, as with [`Hold`]. For all else see [`QuorumHoldView`] and
+/// [`Held`], to which it dereferences.
+#[must_use = "the lock is released when its hold is dropped"]
+pub struct QuorumHold {
+    view: QuorumHoldView,
+}
+
+/// All that can be seen and done with a hold of a quorum but to end it. It can be cloned and given to tasks.
+#[derive(Clone)]
+pub struct QuorumHoldView {
+    core: Arc<Core>,
+}
+
+impl QuorumHold {
+    fn new(inner: Arc<Inner>, owner: Owner, wanted: Wanted, sent: Moment, holds: Vec<Option<Hold>>) -> Self {
+        let (label, options) = (wanted.label(), &wanted.options);
+        // There is no fence of the whole.
+        let lease = Lease::new(0, wanted.mode, options.ttl, sent.after(inner.validity(options.ttl)))
+            .ends_at(options.longest_lease.map(|longest| sent.after(longest)));
+        let held = Held::new(lease, &owner, options.metadata.clone(), label, sent, inner.reporter.clone());
+        let core = Arc::new(Core { inner, owner, wanted, held, holds: Mutex::new(holds) });
+        if core.wanted.options.renew {
+            core.inner.watchdog.add(Arc::new(Renewed(core.clone())));
+        }
+        Self { view: QuorumHoldView { core } }
+    }
+
+    /// A view of this hold for another task.
+    pub fn view(&self) -> QuorumHoldView {
+        self.view.clone()
+    }
+
+    /// Releases the hold on all servers. Gives whether it was valid until now and still there on more than
+    /// half of them. What servers do not answer in time goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QuorumMissed`] when too few servers answered to know.
+    pub async fn release(self) -> Result<bool, Error> {
+        let core = &self.core;
+        let inner = &core.inner;
+        let limit = inner.node_timeout(core.held.update(|lease, _| lease.ttl));
+        let valid = core.held.update(|lease, _| lease.release());
+        let mut answers = vec![Answer::Gone; inner.nodes.len()];
+        let mut releases = FuturesUnordered::new();
+        for (number, hold) in core.take_all() {
+            answers[number] = Answer::NoAnswer;
+            releases.push(async move { (number, timeout(limit, hold.release()).await) });
+        }
+        let mut verdict = inner.verdict(&answers);
+        while verdict == Verdict::Missed
+            && let Some((number, released)) = releases.next().await
+        {
+            answers[number] = match released {
+                Ok(Ok(true)) => Answer::Granted,
+                Ok(Ok(false)) => Answer::Gone,
+                Ok(Err(error)) => answer_of(error),
+                Err(_) => Answer::NoAnswer,
+            };
+            verdict = inner.verdict(&answers);
+        }
+        match verdict {
+            Verdict::Yes => Ok(valid),
+            Verdict::Missed if valid => {
+                let error = inner.missed(&answers);
+                core.held.release_failed(&error);
+                Err(error)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Ends the hold here without releasing it: it is renewed no more, and whoever has token and keys adopts
+    /// it until its ttl is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when there is nothing to hand over.
+    pub fn hand_over(self) -> Result<(), Error> {
+        self.core.held.check()?;
+        self.core.held.update(|lease, _| lease.release());
+        self.core.take_all().for_each(|(_, hold)| drop(Adopted(Some(hold))));
+        Ok(())
+    }
+}
+
+impl Holding for QuorumHold {
+    type View = QuorumHoldView;
+
+    async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        QuorumHoldView::extend(self, ttl).await
+    }
+
+    async fn release(self) -> Result<bool, Error> {
+        self.release().await
+    }
+
+    fn hand_over(self) -> Result<(), Error> {
+        self.hand_over()
+    }
+}
+
+impl Deref for QuorumHold {
+    type Target = QuorumHoldView;
+
+    fn deref(&self) -> &QuorumHoldView {
+        &self.view
+    }
+}
+
+impl fmt::Debug for QuorumHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view.fmt(f)
+    }
+}
+
+impl Drop for QuorumHold {
+    fn drop(&mut self) {
+        self.core.held.update(|lease, _| lease.release());
+        // Each server's hold releases itself.
+        self.core.take_all().for_each(|(_, hold)| drop(hold));
+    }
+}
+
+impl Core {
+    fn holds(&self) -> MutexGuard<'_, Vec<Option<Hold>>> {
+        self.holds.lock().expect("no panic while the holds are locked")
+    }
+
+    fn take_all(&self) -> impl Iterator<Item = (usize, Hold)> + use<> {
+        let holds: Vec<_> = self.holds().iter_mut().map(Option::take).collect();
+        holds.into_iter().enumerate().filter_map(|(number, hold)| Some((number, hold?)))
+    }
+
+    fn view(&self, number: usize) -> Option<HoldView> {
+        self.holds()[number].as_ref().map(Hold::view)
+    }
+
+    /// A server granted the lock. After the end of the whole its hold releases itself.
+    fn put(&self, number: usize, hold: Hold) {
+        let mut holds = self.holds();
+        if self.held.phase() == Phase::Held {
+            holds[number] = Some(hold);
+        }
+    }
+
+    /// Servers that were slower than a majority may still grant.
+    fn take_slow<F>(self: &Arc<Self>, mut asked: FuturesUnordered<F>)
+    where
+        F: Future<Output = (usize, Result<Hold, Answer>)> + Send + 'static,
+    {
+        if asked.is_empty() {
+            return;
+        }
+        let core = self.clone();
+        self.in_background(async move {
+            while let Some((number, answer)) = asked.next().await {
+                if let Ok(hold) = answer {
+                    core.put(number, hold);
+                }
+            }
+        });
+    }
+
+    fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.inner.background.spawn(&tokio::runtime::Handle::current(), work);
+    }
+
+    /// Extends on all servers, and ends when the outcome is certain. What comes later goes on.
+    async fn extend(self: &Arc<Self>, ttl: Duration) -> Result<(), Error> {
+        let (tell, told) = oneshot::channel();
+        let core = self.clone();
+        self.in_background(async move { core.extend_on_all(ttl, tell).await });
+        told.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn extend_on_all(self: Arc<Self>, ttl: Duration, tell: oneshot::Sender<Result<(), Error>>) {
+        let inner = &self.inner;
+        let sent = Moment::now();
+        let mut tell = Some(tell);
+        let mut answers = vec![Answer::NoAnswer; inner.nodes.len()];
+        let extends = (0..answers.len()).map(|number| {
+            let core = &self;
+            async move { (number, core.extend_on(number, ttl).await) }
+        });
+        let mut extends: FuturesUnordered<_> = extends.collect();
+        while let Some((number, answer)) = extends.next().await {
+            answers[number] = answer;
+            let outcome = match inner.verdict(&answers) {
+                Verdict::Yes => {
+                    let valid_until = sent.after(inner.validity(ttl));
+                    self.held.update(|lease, _| lease.extended(0, ttl, valid_until));
+                    Ok(())
+                }
+                Verdict::No => {
+                    self.held.update(|lease, _| lease.lose(Reason::Gone));
+                    Ok(())
+                }
+                Verdict::Missed if extends.is_empty() => Err(inner.missed(&answers)),
+                Verdict::Missed => continue,
+            };
+            // Nobody may listen any more.
+            let _ = tell.take().map(|tell| tell.send(outcome));
+        }
+        if inner.verdict(&answers) == Verdict::Yes {
+            let gone = (0..answers.len()).filter(|number| answers[*number] == Answer::Gone);
+            join_all(gone.map(|number| self.grant_anew(number, ttl))).await;
+        }
+    }
+
+    async fn extend_on(&self, number: usize, ttl: Duration) -> Answer {
+        let Some(view) = self.view(number) else { return Answer::Gone };
+        let limit = self.inner.node_timeout(ttl);
+        match timeout(limit, view.extend_until(ttl, Instant::now() + limit)).await {
+            Ok(Ok(())) => Answer::Granted,
+            Ok(Err(error)) => answer_of(error),
+            Err(_) => Answer::NoAnswer,
+        }
+    }
+
+    /// A server has lost the hold, and a majority has it.
+    async fn grant_anew(&self, number: usize, ttl: Duration) {
+        let in_doubt = self.holds()[number].as_ref().is_some_and(Hold::is_in_doubt);
+        // What ends a hold in doubt would end the new one of the same token.
+        if in_doubt || self.held.check().is_err() {
+            return;
+        }
+        let wanted = of_one_node(&self.wanted, ttl);
+        if let (number, Ok(hold)) = self.inner.clone().ask(number, wanted, self.owner.clone()).await {
+            self.put(number, hold);
+        }
+    }
+}
+
+/// The watchdog's part of a hold.
+struct Renewed(Arc<Core>);
+
+impl Renew for Renewed {
+    fn held(&self) -> &Held {
+        &self.0.held
+    }
+
+    async fn renew(&self, limit: Duration) -> Result<(), Error> {
+        let ttl = self.0.held.update(|lease, _| lease.ttl);
+        let extended = timeout(limit, self.0.extend(ttl)).await;
+        extended
+            .unwrap_or_else(|_| Err(self.0.inner.missed(&vec![Answer::NoAnswer; self.0.inner.nodes.len()])))
+    }
+}
+
+impl QuorumHoldView {
+    /// The fence of each server, in the order in which the servers were given; nothing where the lock was not
+    /// granted. Fences of different servers cannot be compared.
+    pub fn fences(&self) -> Vec<Option<i64>> {
+        self.core.holds().iter().map(|hold| hold.as_ref().map(|hold| hold.fence())).collect()
+    }
+
+    /// Makes the hold valid for this ttl from now on, and never shortens. A server that has lost the hold is
+    /// asked to grant it anew, as long as a majority has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the majority has lost the hold. [`Error::QuorumMissed`] when a majority did not
+    /// answer: the hold may still be valid, and this may be tried again. [`Error::InvalidArgument`] for a ttl
+    /// that leaves no validity: the hold stays as it is.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        self.core.inner.check_ttl(ttl)?;
+        self.check()?;
+        self.core.inner.closing.unless_closed()?;
+        let extended = self.core.extend(ttl.min(options::LONGEST)).await;
+        extended.map_err(|error| self.core.held.unless_over(error))?;
+        self.check()
+    }
+}
+
+impl Deref for QuorumHoldView {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.core.held
+    }
+}
+
+impl fmt::Debug for QuorumHoldView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumHold")
+            .field("keys", &self.keys())
+            .field("mode", &self.mode())
+            .field("fences", &self.fences())
+            .field("valid_until", &self.valid_until())
+            .finish_non_exhaustive()
     }
 }

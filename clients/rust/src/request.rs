@@ -1,14 +1,91 @@
-use std::sync::Arc;
-use std::time::Instant;
+//! What is wanted: keys, mode and options. What single servers and quorums have in common.
 
-use crate::attempt::{Attempt, End, Granted, Purpose};
-use crate::hold::{Hold, HoldView};
-use crate::locks::Inner;
-use crate::options::{Options, replica_options, request_options, shared_options};
-use crate::{Error, Mode, command, given_tokens, route};
+use std::ops::Deref;
+use std::time::Duration;
 
-/// What [`Locks`](crate::Locks) is asked for. Making one sends nothing, and one may be used many times. Each
-/// use takes a token of its own, unless the request was given one.
+use futures_util::future::BoxFuture;
+
+use crate::errors::{Error, Reason};
+use crate::held::Held;
+use crate::options::{IntoKeys, Mode, Options, Wanted, replica_options, shared_options};
+
+/// What [`Locks`](crate::Locks) and [`Quorum`](crate::Quorum) have in common: a program can take either.
+///
+/// ```
+/// use slock_client::{Error, Holding, Locking};
+///
+/// async fn with_either(locks: &impl Locking) -> Result<bool, Error> {
+///     let hold = locks.write("job:42").acquire().await?;
+///     hold.held().check()?;
+///     hold.release().await
+/// }
+/// ```
+pub trait Locking: Clone + Send + Sync + 'static {
+    /// What a granted request gives.
+    type Hold: Holding;
+
+    /// A request in the mode that is given.
+    fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self>;
+
+    /// A request to be the only holder of the key, or of all the keys.
+    fn write(&self, keys: impl IntoKeys) -> Request<Self> {
+        self.request(keys, Mode::Write)
+    }
+
+    /// A request to share the key, or all the keys, with other readers.
+    fn read(&self, keys: impl IntoKeys) -> Request<Self> {
+        self.request(keys, Mode::Read)
+    }
+
+    /// Releases what the token holds, in whichever mode. Gives how many keys it held, or for a quorum on how
+    /// many servers.
+    fn release(
+        &self,
+        keys: impl IntoKeys + Send,
+        token: impl Into<String> + Send,
+    ) -> impl Future<Output = Result<usize, Error>> + Send;
+
+    /// Closes the connections. It releases nothing.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+
+    /// One acquisition. Nothing when it asks once and is refused. Boxed, so that the depth of types in the
+    /// programs of users stays small.
+    #[doc(hidden)]
+    fn ask(&self, wanted: Wanted, once: bool) -> BoxFuture<'static, Result<Option<Self::Hold>, Error>>;
+
+    /// A hold of what the token has already.
+    #[doc(hidden)]
+    fn take_over(&self, wanted: Wanted, token: String) -> BoxFuture<'static, Result<Self::Hold, Error>>;
+}
+
+/// What the holds of [`Locks`](crate::Locks) and [`Quorum`](crate::Quorum) have in common. Dropping one
+/// releases it in the background.
+pub trait Holding: Deref<Target = Self::View> + Send + Sync + Sized + 'static {
+    /// All that can be seen and done with a hold but to end it, for other tasks.
+    type View: Deref<Target = Held> + Clone + Send + Sync + 'static;
+
+    /// A view of this hold for another task.
+    fn view(&self) -> Self::View {
+        Self::View::clone(self)
+    }
+
+    /// What can be seen of the hold.
+    fn held(&self) -> &Held {
+        self
+    }
+
+    /// Makes the hold valid for this ttl from now on, and never shortens.
+    fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Releases the hold. Gives whether it was valid until now and still there.
+    fn release(self) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Ends the hold here without releasing it: whoever has token and keys adopts it.
+    fn hand_over(self) -> Result<(), Error>;
+}
+
+/// What [`Locks`](crate::Locks) or a [`Quorum`](crate::Quorum) is asked for. Making one sends nothing, and one
+/// may be used many times. Each use takes a token of its own, unless the request was given one.
 ///
 /// ```no_run
 /// # async fn example(locks: slock_client::Locks) -> Result<(), slock_client::Error> {
@@ -24,37 +101,41 @@ use crate::{Error, Mode, command, given_tokens, route};
 /// ```
 #[derive(Clone)]
 #[must_use = "a request does nothing until it is acquired"]
-pub struct Request {
-    inner: Arc<Inner>,
-    keys: Arc<[String]>,
-    mode: Mode,
-    options: Options,
+pub struct Request<L: Locking> {
+    locks: L,
+    wanted: Wanted,
 }
 
-impl Request {
-    shared_options!(options);
-    request_options!(options);
-    replica_options!(options);
+impl<L: Locking> Request<L> {
+    shared_options!(wanted.options);
+    replica_options!(wanted.options);
 
-    pub(crate) fn new(inner: Arc<Inner>, keys: Arc<[String]>, mode: Mode, options: Options) -> Self {
-        Self { inner, keys, mode, options }
+    pub(crate) fn new(locks: L, keys: impl IntoKeys, mode: Mode, options: Options) -> Self {
+        Self { locks, wanted: Wanted { keys: keys.into_keys().into(), mode, options } }
     }
 
-    /// Waits for the lock. Requests are granted in their order of arrival.
+    /// The owner's identity, for handing the hold over and adopting it. Without it each use of the request
+    /// takes 128 random bits.
     ///
-    /// When the future is dropped, it leaves neither a hold nor a request: what may be there is withdrawn and
-    /// released in the background.
+    /// Two acquisitions of one key by one given token are the program's own affair: they are one hold, which
+    /// either ends. Different keys are safe.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.wanted.options.token = Some(token.into());
+        self
+    }
+
+    /// Waits for the lock. Requests are granted in their order of arrival; a quorum polls.
+    ///
+    /// When the future is dropped, it leaves neither a hold nor a request: what may be there is given up in the
+    /// background.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the wait ran out, and all others but [`Error::Lost`] and
-    /// [`Error::QuorumMissed`]. Errors of the connection and errors that pass, as at a failover, are none:
-    /// the request is sent again as long as the wait lasts.
-    pub async fn acquire(&self) -> Result<Hold, Error> {
-        let deadline = self.options.wait.map(|wait| Instant::now() + wait);
-        self.ask(End::At(deadline))
-            .await?
-            .ok_or_else(|| Error::TimedOut { keys: self.keys.clone(), source: None })
+    /// [`Error::TimedOut`] when the wait ran out, or when the server did not answer for `retry_for`, or for
+    /// `retry_wait_for` once the request waits. All others but [`Error::Lost`].
+    pub async fn acquire(&self) -> Result<L::Hold, Error> {
+        let hold = self.locks.ask(self.wanted.clone(), false).await?;
+        hold.ok_or_else(|| Error::TimedOut { keys: self.wanted.keys.clone(), source: None })
     }
 
     /// Asks once, and gives nothing when others have the lock or wait for it.
@@ -63,21 +144,9 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// As [`Request::acquire`], but for [`Error::TimedOut`]. After a connection error the request is sent
-    /// again for `retry_for`.
-    pub async fn try_acquire(&self) -> Result<Option<Hold>, Error> {
-        self.ask(End::FirstAnswer).await
-    }
-
-    async fn ask(&self, end: End) -> Result<Option<Hold>, Error> {
-        let acquire = Arc::new(self.options.acquire(&self.keys, self.mode)?);
-        let owner = acquire.owner.clone();
-        let label = self.options.label(&self.keys);
-        let mut attempt = Attempt::new(&self.inner, Purpose::Acquire(acquire), label);
-        let Some(granted) = attempt.run(end).await? else { return Ok(None) };
-        let hold = Hold::new(&self.inner, owner, self.mode, &self.options, granted);
-        attempt.hand_over();
-        Ok(Some(hold))
+    /// As [`Request::acquire`]. After a connection error the request is sent again for `retry_for`.
+    pub async fn try_acquire(&self) -> Result<Option<L::Hold>, Error> {
+        self.locks.ask(self.wanted.clone(), true).await
     }
 
     /// Acquires the lock, runs the work, and releases. The work is dropped at its next `.await` when the hold
@@ -86,52 +155,32 @@ impl Request {
     /// # Errors
     ///
     /// Those of [`Request::acquire`], and [`Error::Lost`] when the hold was lost before the work was done. A
-    /// release that gets no answer is no error: it goes on in the background.
-    pub async fn run<T, F>(&self, work: impl FnOnce(HoldView) -> F) -> Result<T, Error>
+    /// release that fails is no error: it goes on in the background, and the lock ends by its ttl.
+    pub async fn run<T, F>(&self, work: impl FnOnce(<L::Hold as Holding>::View) -> F) -> Result<T, Error>
     where
         F: Future<Output = T>,
     {
         let hold = self.acquire().await?;
         let view = hold.view();
-        let result = hold.run(work(hold.view())).await;
+        let result = view.run(work(hold.view())).await;
         let released = hold.release().await;
         let result = result?;
         match released {
             // The validity ended just now, or the hold was taken away after its last renewal.
-            Ok(false) => Err(view.lost_or_gone()),
+            Ok(false) => Err(view.lost_error(view.lost_reason().unwrap_or(Reason::Gone))),
             Ok(true) | Err(_) => Ok(result),
         }
     }
 
     /// A hold from what the token of this request holds already: another process took it and handed the token
-    /// over. Its deadline is set anew. Dropping the future releases nothing.
+    /// over. It never takes the lock anew. Dropping the future releases nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] when the token holds nothing or the request was given no token,
-    /// [`Error::WrongMode`] when it holds in the other mode.
-    pub async fn adopt(&self) -> Result<Hold, Error> {
-        if self.options.token.is_none() {
-            return Err(Error::NotHeld);
-        }
-        self.inner.closing.unless_closed()?;
-        let acquire = self.options.acquire(&self.keys, self.mode)?;
-        let until = Instant::now() + self.inner.retry_for;
-        let owner = &acquire.owner;
-        if !given_tokens::within(Some(until), self.inner.given_tokens.ended(owner)).await {
-            return Err(given_tokens::still_running().into());
-        }
-        let extend = command::extend(owner, acquire.ttl);
-        let extended = route::call(&self.inner, owner, &extend, until).await?;
-        if extended.number != Some(1) {
-            return Err(Error::NotHeld);
-        }
-        // The owner that asks again gets the fence of its hold.
-        let again = command::acquire(&acquire, &command::Wait::No);
-        let called = route::call(&self.inner, owner, &again, until).await?;
-        let fence = called.number.filter(|fence| *fence != 0).ok_or(Error::NotHeld)?;
-        let late = extended.repeated || called.repeated;
-        let granted = Granted { fence, sent: called.sent, unanswered: Vec::new(), late };
-        Ok(Hold::new(&self.inner, acquire.owner, self.mode, &self.options, granted))
+    /// [`Error::NotHeld`] when the token does not hold all the keys in this mode, or the request was given no
+    /// token. For a quorum [`Error::QuorumMissed`] when too few servers answered to know.
+    pub async fn adopt(&self) -> Result<L::Hold, Error> {
+        let token = self.wanted.options.token.clone().ok_or(Error::NotHeld)?;
+        self.locks.take_over(self.wanted.clone(), token).await
     }
 }

@@ -1,13 +1,23 @@
-//! Where the locks are: one server, a primary that Sentinels name, or a cluster.
+//! How a command reaches the right server: one server, a primary that Sentinels name, or a cluster.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use redis::sentinel::SentinelClient;
-use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError};
+use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, Value};
 
-use crate::answer;
+use crate::answers::{self, Failure};
+use crate::clock::Moment;
 use crate::cluster::Cluster;
-use crate::node::{Node, REPLY_TIMEOUT};
+use crate::listener::Listener;
+use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
+use crate::polling::Backoff;
+
+/// Every call ends this long after its limit at the latest. An answer that is later counts as none.
+pub(crate) const GRACE: Duration = Duration::from_millis(800);
+/// More redirections than this in a row are no way but a circle.
+const MOST_REDIRECTIONS: u32 = 8;
 
 /// Where the locks of one [`Locks`](crate::Locks) are.
 ///
@@ -68,48 +78,120 @@ pub(crate) enum Servers {
     Cluster(Cluster),
 }
 
-pub(crate) struct Sentinel {
-    client: tokio::sync::Mutex<SentinelClient>,
-    state: Mutex<Master>,
-}
-
-#[derive(Default)]
-struct Master {
-    node: Option<Arc<Node>>,
-    doubtful: bool,
+/// The answer to what may have been sent several times.
+pub(crate) struct Answered {
+    pub(crate) value: Value,
+    /// When the copy was sent that was answered.
+    pub(crate) sent: Moment,
+    /// An earlier copy got no answer, so it may have been carried out.
+    pub(crate) repeated: bool,
 }
 
 impl Servers {
     /// The slot that decides the channel and the node. Outside of a cluster one channel serves all keys.
-    pub(crate) fn slot(&self, key: &str) -> u16 {
+    fn slot(&self, key: &str) -> u16 {
         match self {
             Servers::Cluster(_) => crate::slot::slot(key.as_bytes()),
             _ => 0,
         }
     }
 
+    /// The way to the node that serves this key.
+    pub(crate) fn route(&self, key: &str) -> Route<'_> {
+        Route { servers: self, slot: self.slot(key), asking: None, redirections: 0 }
+    }
+
+    /// Sends this to the node that serves the key, and follows redirections. Gives the answer that comes until
+    /// this moment.
+    pub(crate) async fn send(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+        if let Servers::Single(node) = self {
+            return node.send(words, until).await;
+        }
+        // Boxed, so that the common case is small.
+        Box::pin(self.send_by_route(key, words, until)).await
+    }
+
+    async fn send_by_route(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+        let mut route = self.route(key);
+        loop {
+            let (node, answer) = match route.asking.take() {
+                Some(node) => {
+                    let answer = node.send_asking(words, until).await;
+                    (node, answer)
+                }
+                None => {
+                    let node = in_time(until, route.node()).await?;
+                    let answer = node.send(words, until).await;
+                    (node, answer)
+                }
+            };
+            match answer {
+                Err(failure) if route.follow(&failure, &node) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Sends this again until it is answered, or until this moment, or as long as it `goes_on`. An error that
+    /// lasts is an answer.
+    pub(crate) async fn until_answered(
+        &self,
+        key: &str,
+        words: Words<'_>,
+        until: Instant,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Answered, Failure> {
+        let mut attempts = Attempts::new(until);
+        let mut repeated = false;
+        loop {
+            let sent = Moment::now();
+            let failure = match self.send(key, words, attempts.next_until()).await {
+                Ok(value) => return Ok(Answered { value, sent, repeated }),
+                Err(failure) => failure,
+            };
+            repeated |= matches!(failure, Failure::Unanswered(_));
+            Box::pin(attempts.pause_after(failure, self, goes_on())).await?;
+        }
+    }
+
+    /// The answers of all nodes that serve slots.
+    pub(crate) async fn all_answers(&self, words: Words<'_>, until: Instant) -> Result<Vec<Value>, Failure> {
+        let mut attempts = Attempts::new(until);
+        loop {
+            let until = attempts.next_until();
+            let ask = async {
+                let nodes = match self {
+                    Servers::Cluster(cluster) => cluster.serving().await,
+                    _ => self.node(0).await.map(|node| vec![node]),
+                };
+                let nodes = nodes.map_err(answers::failure)?;
+                try_join_all(nodes.iter().map(|node| node.send(words, until))).await
+            };
+            match in_time(until, ask).await {
+                Ok(answers) => return Ok(answers),
+                Err(failure) => attempts.pause_after(failure, self, true).await?,
+            }
+        }
+    }
+
+    /// Where to wait for this key when somebody waits already for one of its slot: at once, and asking nobody.
+    pub(crate) fn listening(&self, key: &str) -> Option<(Arc<Node>, Arc<Listener>)> {
+        let slot = self.slot(key);
+        let node = match self {
+            Servers::Single(node) => node.clone(),
+            Servers::Sentinel(sentinel) => sentinel.known()?,
+            Servers::Cluster(cluster) => cluster.known(slot)?,
+        };
+        let listener = node.listening(slot)?;
+        Some((node, listener))
+    }
+
     /// The node that serves the slot, as far as is known.
-    pub(crate) async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
+    async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
         match self {
             Servers::Single(node) => Ok(node.clone()),
             Servers::Sentinel(sentinel) => sentinel.master().await,
             Servers::Cluster(cluster) => cluster.node(slot).await,
-        }
-    }
-
-    /// The node at an address that a server named.
-    pub(crate) fn at(&self, address: &str, asked: &Arc<Node>) -> Option<Arc<Node>> {
-        match self {
-            Servers::Cluster(cluster) => cluster.at(address, asked),
-            _ => None,
-        }
-    }
-
-    /// A server said that the slot has moved to this address. Gives whether that can be followed.
-    pub(crate) fn moved(&self, slot: u16, address: &str, asked: &Arc<Node>) -> bool {
-        match self {
-            Servers::Cluster(cluster) => cluster.moved(slot, address, asked),
-            _ => false,
         }
     }
 
@@ -131,7 +213,7 @@ impl Servers {
         self.known_nodes().iter().for_each(|node| node.close());
     }
 
-    fn known_nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn known_nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Servers::Single(node) => vec![node.clone()],
             Servers::Sentinel(sentinel) => sentinel.state().node.iter().cloned().collect(),
@@ -140,9 +222,93 @@ impl Servers {
     }
 }
 
+/// What is tried again and again until a moment.
+struct Attempts {
+    until: Instant,
+    backoff: Backoff,
+}
+
+impl Attempts {
+    fn new(until: Instant) -> Self {
+        Self { until, backoff: Backoff::new() }
+    }
+
+    /// How long the next attempt may take.
+    fn next_until(&self) -> Instant {
+        (self.until + GRACE).min(Instant::now() + REPLY_TIMEOUT)
+    }
+
+    /// The failure again when it lasts, or there is no time left.
+    async fn pause_after(&mut self, failure: Failure, at: &Servers, goes_on: bool) -> Result<(), Failure> {
+        if let Failure::Final(_) = failure {
+            return Err(failure);
+        }
+        at.doubt();
+        let left = self.until.saturating_duration_since(Instant::now());
+        if !goes_on || left.is_zero() {
+            return Err(failure);
+        }
+        // The last attempt is made at the end itself.
+        tokio::time::sleep(self.backoff.next().min(left)).await;
+        Ok(())
+    }
+}
+
+/// The failure where nobody answered in time.
+pub(crate) fn no_answer() -> Failure {
+    Failure::Unanswered(answers::no_answer("the server"))
+}
+
+/// Follows the redirections of a cluster.
+pub(crate) struct Route<'a> {
+    servers: &'a Servers,
+    slot: u16,
+    asking: Option<Arc<Node>>,
+    redirections: u32,
+}
+
+impl Route<'_> {
+    pub(crate) fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    pub(crate) async fn node(&self) -> Result<Arc<Node>, Failure> {
+        self.servers.node(self.slot).await.map_err(|error| answers::failure(error).before_sending())
+    }
+
+    /// Gives whether to ask again at once, at another node.
+    pub(crate) fn follow(&mut self, failure: &Failure, asked: &Arc<Node>) -> bool {
+        let Servers::Cluster(cluster) = self.servers else { return false };
+        self.redirections += 1;
+        if self.redirections > MOST_REDIRECTIONS {
+            self.servers.doubt();
+            return false;
+        }
+        match failure {
+            Failure::Moved { address } => cluster.moved(self.slot, address, asked),
+            Failure::Ask { address } => {
+                self.asking = cluster.at(address, asked);
+                self.asking.is_some()
+            }
+            _ => false,
+        }
+    }
+}
+
+pub(crate) struct Sentinel {
+    client: tokio::sync::Mutex<SentinelClient>,
+    state: Mutex<Primary>,
+}
+
+#[derive(Default)]
+struct Primary {
+    node: Option<Arc<Node>>,
+    doubtful: bool,
+}
+
 impl Sentinel {
-    fn state(&self) -> std::sync::MutexGuard<'_, Master> {
-        self.state.lock().expect("no panic while the master is locked")
+    fn state(&self) -> std::sync::MutexGuard<'_, Primary> {
+        self.state.lock().expect("no panic while the primary is locked")
     }
 
     fn known(&self) -> Option<Arc<Node>> {
@@ -159,7 +325,7 @@ impl Sentinel {
             return Ok(node);
         }
         let named = tokio::time::timeout(REPLY_TIMEOUT, client.async_get_client());
-        let named = named.await.map_err(|_| answer::no_answer("the Sentinels"))??;
+        let named = named.await.map_err(|_| answers::no_answer("the Sentinels"))??;
         let mut state = self.state();
         state.doubtful = false;
         let address = named.get_connection_info().addr().to_string();

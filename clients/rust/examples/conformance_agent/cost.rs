@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 use serde_json::{Value, json};
+use slock_client::Locks;
 
 use crate::fields::Fields;
 use crate::operations::opened;
@@ -13,7 +14,7 @@ const IN_ONE_TURN: usize = 100;
 
 pub async fn measure(state: &State, operation: &Value) -> Result<Value, Failed> {
     let opened = opened(state, operation)?;
-    let request = opened.clone().locks()?.write("cost").renew(false);
+    let request = Locks::new(opened.place.server()?).write("cost").renew(false);
     let mut raw = opened.place.client()?.get_multiplexed_async_connection().await?;
     let (mut by_library, mut by_hand) = (Vec::new(), Vec::new());
     while (by_hand.len() as u64) < operation.number("rounds").unwrap_or(1000) {
@@ -24,8 +25,11 @@ pub async fn measure(state: &State, operation: &Value) -> Result<Value, Failed> 
         }
         for _ in 0..IN_ONE_TURN {
             let start = Instant::now();
-            let _: i64 = cmd("SLOCK.LOCK").arg("cost").arg("me").arg(10_000).query_async(&mut raw).await?;
-            let _: i64 = cmd("SLOCK.UNLOCK").arg("cost").arg("me").query_async(&mut raw).await?;
+            let mut lock = cmd("SLOCK.LOCK");
+            let fence: i64 = lock.arg("cost").arg("me").arg(10_000).query_async(&mut raw).await?;
+            let mut unlock = cmd("SLOCK.UNLOCK");
+            unlock.arg("cost").arg("me").arg("FENCE").arg(fence);
+            let _: i64 = unlock.query_async(&mut raw).await?;
             by_hand.push(start.elapsed());
         }
     }

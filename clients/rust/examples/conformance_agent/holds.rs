@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use slock_client::{Error, Hold, HoldView, QuorumHold, QuorumHoldView, Reason};
+use slock_client::{Error, Held, Hold, HoldView, Holding, QuorumHold, QuorumHoldView};
 
 use crate::state::Failed;
 
@@ -18,6 +18,18 @@ pub enum AnyView {
     Quorum(QuorumHoldView),
 }
 
+impl From<Hold> for AnyHold {
+    fn from(hold: Hold) -> Self {
+        AnyHold::One(hold)
+    }
+}
+
+impl From<QuorumHold> for AnyHold {
+    fn from(hold: QuorumHold) -> Self {
+        AnyHold::Quorum(hold)
+    }
+}
+
 impl AnyHold {
     pub fn view(&self) -> AnyView {
         match self {
@@ -29,7 +41,14 @@ impl AnyHold {
     pub async fn release(self) -> Result<bool, Error> {
         match self {
             AnyHold::One(hold) => hold.release().await,
-            AnyHold::Quorum(hold) => Ok(hold.release().await),
+            AnyHold::Quorum(hold) => hold.release().await,
+        }
+    }
+
+    pub fn hand_over(self) -> Result<(), Error> {
+        match self {
+            AnyHold::One(hold) => Holding::hand_over(hold),
+            AnyHold::Quorum(hold) => Holding::hand_over(hold),
         }
     }
 }
@@ -42,10 +61,10 @@ impl AnyView {
         }
     }
 
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn held(&self) -> &Held {
         match self {
-            AnyView::One(hold) => hold.check(),
-            AnyView::Quorum(hold) => hold.check(),
+            AnyView::One(hold) => hold,
+            AnyView::Quorum(hold) => hold,
         }
     }
 
@@ -56,42 +75,27 @@ impl AnyView {
         }
     }
 
-    pub async fn lost(&self) -> Reason {
-        match self {
-            AnyView::One(hold) => hold.lost().await,
-            AnyView::Quorum(hold) => hold.lost().await,
-        }
-    }
-
     pub fn valid_ms(&self) -> u64 {
-        let valid_until = match self {
-            AnyView::One(hold) => hold.valid_until(),
-            AnyView::Quorum(hold) => hold.valid_until(),
-        };
-        let left = valid_until.saturating_duration_since(Instant::now());
+        let left = self.held().valid_until().saturating_duration_since(Instant::now());
         left.as_millis().try_into().unwrap_or(u64::MAX)
     }
 
     pub fn granted(&self) -> Value {
+        let mut granted = json!({ "token": self.held().token(), "valid_ms": self.valid_ms() });
         match self {
-            AnyView::One(hold) => {
-                json!({ "token": hold.token(), "fence": hold.fence(), "valid_ms": self.valid_ms() })
-            }
-            AnyView::Quorum(hold) => {
-                json!({ "token": hold.token(), "fences": hold.fences(), "valid_ms": self.valid_ms() })
-            }
+            AnyView::One(hold) => granted["fence"] = json!(hold.fence()),
+            AnyView::Quorum(hold) => granted["fences"] = json!(hold.fences()),
         }
+        granted
     }
 
     pub fn state(&self) -> Value {
         let mut state = self.granted();
-        let (mode, keys, metadata, reason) = match self {
-            AnyView::One(hold) => (hold.mode(), hold.keys(), hold.metadata(), hold.lost_reason()),
-            AnyView::Quorum(hold) => (hold.mode(), hold.keys(), hold.metadata(), hold.lost_reason()),
-        };
-        state["mode"] = json!(mode.to_string());
-        state["keys"] = json!(keys);
-        state["metadata"] = json!(metadata);
+        let held = self.held();
+        let reason = held.lost_reason();
+        state["mode"] = json!(held.mode().to_string());
+        state["keys"] = json!(held.keys());
+        state["metadata"] = json!(held.metadata());
         state["lost"] = json!(reason.is_some());
         state["reason"] = json!(reason.map(|reason| reason.to_string()));
         state

@@ -28,7 +28,7 @@ fn keep(state: &State, operation: &Value, maker: Maker, events: Events, place: P
 pub fn locks(state: &State, operation: &Value) -> Result<Value, Failed> {
     let place = place(operation);
     let events = Events::default();
-    let mut builder = Locks::builder(place.server()?).observer(events.clone());
+    let mut builder = Locks::builder(place.server()?).hooks(events.clone());
     match operation["waiting"].as_str() {
         Some("notify") => builder = builder.waiting(Waiting::Notify),
         Some("block") => builder = builder.waiting(Waiting::Block),
@@ -41,13 +41,16 @@ pub fn locks(state: &State, operation: &Value) -> Result<Value, Failed> {
     if let Some(retry_for) = operation.duration("retry_for_ms") {
         builder = builder.retry_for(retry_for);
     }
+    if let Some(retry_wait_for) = operation.duration("retry_wait_for_ms") {
+        builder = builder.retry_wait_for(retry_wait_for);
+    }
     Ok(keep(state, operation, Maker::Locks(builder.build()), events, place))
 }
 
 pub fn quorum(state: &State, operation: &Value) -> Result<Value, Failed> {
     let place = place(operation);
     let events = Events::default();
-    let mut builder = Quorum::builder(place.clients()?).observer(events.clone());
+    let mut builder = Quorum::builder(place.clients()?).hooks(events.clone());
     if let Some(node_timeout) = operation.duration("node_timeout_ms") {
         builder = builder.node_timeout(node_timeout);
     }

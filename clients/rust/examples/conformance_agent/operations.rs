@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use slock_client::Error;
 
 use crate::fields::Fields;
 use crate::holds::{AnyHold, AnyView};
+use crate::requests::request;
 use crate::state::{Failed, Maker, Opened, State};
-use crate::{cost, open, requests, work};
+use crate::{cost, open, throughput, work};
 
 pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
     let name = operation.text("op").unwrap_or_default();
@@ -16,22 +18,16 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
         "open" => open::locks(&state, &operation),
         "open_quorum" => open::quorum(&state, &operation),
         "acquire" => {
-            let hold = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => AnyHold::One(requests::one(&locks, &operation).acquire().await?),
-                Maker::Quorum(quorum) => {
-                    AnyHold::Quorum(requests::quorum(&quorum, &operation).acquire().await?)
-                }
+            let hold: AnyHold = match opened(&state, &operation)?.maker {
+                Maker::Locks(locks) => request(&locks, &operation).acquire().await?.into(),
+                Maker::Quorum(quorum) => request(&quorum, &operation).acquire().await?.into(),
             };
             Ok(keep(&state, &operation, hold))
         }
         "try_acquire" => {
             let hold = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => {
-                    requests::one(&locks, &operation).try_acquire().await?.map(AnyHold::One)
-                }
-                Maker::Quorum(quorum) => {
-                    requests::quorum(&quorum, &operation).try_acquire().await?.map(AnyHold::Quorum)
-                }
+                Maker::Locks(locks) => request(&locks, &operation).try_acquire().await?.map(AnyHold::from),
+                Maker::Quorum(quorum) => request(&quorum, &operation).try_acquire().await?.map(AnyHold::from),
             };
             Ok(match hold {
                 Some(hold) => keep(&state, &operation, hold),
@@ -39,21 +35,41 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
             })
         }
         "adopt" => {
-            let hold = match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => AnyHold::One(requests::one(&locks, &operation).adopt().await?),
-                Maker::Quorum(quorum) => {
-                    AnyHold::Quorum(requests::quorum(&quorum, &operation).adopt().await?)
-                }
+            let hold: AnyHold = match opened(&state, &operation)?.maker {
+                Maker::Locks(locks) => request(&locks, &operation).adopt().await?.into(),
+                Maker::Quorum(quorum) => request(&quorum, &operation).adopt().await?.into(),
             };
             Ok(keep(&state, &operation, hold))
         }
         "block" => {
             let sleep = tokio::time::sleep(operation.duration("work_ms").unwrap_or_default());
             match opened(&state, &operation)?.maker {
-                Maker::Locks(locks) => requests::one(&locks, &operation).run(|_| sleep).await?,
-                Maker::Quorum(quorum) => requests::quorum(&quorum, &operation).run(|_| sleep).await?,
+                Maker::Locks(locks) => request(&locks, &operation).run(|_| sleep).await?,
+                Maker::Quorum(quorum) => request(&quorum, &operation).run(|_| sleep).await?,
             }
             Ok(json!({}))
+        }
+        "hand_over" => {
+            let hold = state.take(&hold_name(&operation)).ok_or(Error::NotHeld)?;
+            hold.hand_over()?;
+            Ok(json!({}))
+        }
+        "info" => {
+            let locks = opened(&state, &operation)?.locks()?;
+            Ok(match locks.info(&operation.text("key").unwrap_or_default()).await? {
+                Some(info) => json!({
+                    "mode": info.mode.map_or("free".into(), |mode| mode.to_string()),
+                    "readers": info.readers,
+                    "waiters": info.waiters,
+                    "holders": info.holders.len(),
+                    "queue": info.queue.len(),
+                }),
+                None => json!({ "mode": "free", "readers": 0, "waiters": 0, "holders": 0, "queue": 0 }),
+            })
+        }
+        "queues" => {
+            let queues = opened(&state, &operation)?.locks()?.queues().await?;
+            Ok(json!({ "names": queues.into_iter().map(|queue| queue.key).collect::<Vec<_>>() }))
         }
         "release" => {
             let released = match state.take(&hold_name(&operation)) {
@@ -87,18 +103,22 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
             Ok(json!({ "fence": fence, "mode": hold.mode().to_string() }))
         }
         "check" => {
-            view(&state, &operation)?.check()?;
+            view(&state, &operation)?.held().check()?;
             Ok(json!({}))
         }
         "state" => Ok(view(&state, &operation)?.state()),
         "await_lost" => {
-            let reason = view(&state, &operation)?.lost().await;
+            let reason = view(&state, &operation)?.held().lost().await;
             Ok(json!({ "reason": reason.to_string() }))
         }
         "work" => work::count(&state, &operation).await,
         "wait_many" => work::wait_many(&state, &operation).await,
         "cost" => cost::measure(&state, &operation).await,
+        "pairs" => throughput::pairs(&state, &operation).await,
+        "handoffs" => throughput::handoffs(&state, &operation).await,
         "tasks" => {
+            // The task of an operation that was just answered needs a moment to end.
+            tokio::time::sleep(Duration::from_millis(20)).await;
             let count = tokio::runtime::Handle::current().metrics().num_alive_tasks();
             Ok(json!({ "count": count }))
         }

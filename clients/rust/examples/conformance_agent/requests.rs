@@ -1,44 +1,36 @@
 //! Requests with the options of an operation.
 
 use serde_json::Value;
-use slock_client::{Locks, Quorum, QuorumRequest, Request};
+use slock_client::{Locking, Request};
 
 use crate::fields::Fields;
 
-/// The options that both kinds of requests have.
-macro_rules! with_options {
-    ($request:expr, $operation:expr) => {{
-        let (mut request, operation) = ($request, $operation);
-        if let Some(ttl) = operation.duration("ttl_ms") {
-            request = request.ttl(ttl);
-        }
-        if let Some(wait) = operation.duration("wait_ms") {
-            request = request.wait(wait);
-        }
-        if let Some(limit) = operation.number("limit") {
-            request = request.limit(limit.try_into().expect("a small number"));
-        }
-        if let Some(metadata) = operation.text("metadata") {
-            request = request.metadata(metadata);
-        }
-        if let Some(renew) = operation["renew"].as_bool() {
-            request = request.renew(renew);
-        }
-        if let Some(longest_lease) = operation.duration("longest_lease_ms") {
-            request = request.longest_lease(longest_lease);
-        }
-        if let Some(token) = operation.text("token") {
-            request = request.token(token);
-        }
-        if let Some(label) = operation.text("label") {
-            request = request.label(label);
-        }
-        request
-    }};
-}
-
-pub fn one(locks: &Locks, operation: &Value) -> Request {
-    let mut request = with_options!(locks.request(operation.texts("keys"), operation.mode()), operation);
+pub fn request<L: Locking>(locks: &L, operation: &Value) -> Request<L> {
+    let mut request = locks.request(operation.texts("keys"), operation.mode());
+    if let Some(ttl) = operation.duration("ttl_ms") {
+        request = request.ttl(ttl);
+    }
+    if let Some(wait) = operation.duration("wait_ms") {
+        request = request.wait(wait);
+    }
+    if let Some(limit) = operation.number("limit") {
+        request = request.limit(limit.try_into().expect("a small number"));
+    }
+    if let Some(metadata) = operation.text("metadata") {
+        request = request.metadata(metadata);
+    }
+    if let Some(renew) = operation["renew"].as_bool() {
+        request = request.renew(renew);
+    }
+    if let Some(longest_lease) = operation.duration("longest_lease_ms") {
+        request = request.longest_lease(longest_lease);
+    }
+    if let Some(token) = operation.text("token") {
+        request = request.token(token);
+    }
+    if let Some(label) = operation.text("label") {
+        request = request.label(label);
+    }
     if let Some(least) = operation.number("min_replicas") {
         request = request.min_replicas(least.try_into().expect("a small number"));
     }
@@ -46,8 +38,4 @@ pub fn one(locks: &Locks, operation: &Value) -> Request {
         request = request.replica_timeout(timeout);
     }
     request
-}
-
-pub fn quorum(quorum: &Quorum, operation: &Value) -> QuorumRequest {
-    with_options!(quorum.request(operation.texts("keys"), operation.mode()), operation)
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slock_client::{Error, Locks, Observer, Outcome, Quorum, Reason};
+use slock_client::{Error, Hooks, Locks, Outcome, Quorum, Reason};
 
 use crate::holds::{AnyHold, AnyView};
 
@@ -47,6 +47,7 @@ struct Event {
     duration: Option<Duration>,
     outcome: Option<String>,
     reason: Option<Reason>,
+    error: Option<String>,
 }
 
 impl Events {
@@ -62,7 +63,7 @@ impl Events {
 
 impl Event {
     fn new(name: &'static str, label: &str) -> Self {
-        Self { name, label: label.to_owned(), duration: None, outcome: None, reason: None }
+        Self { name, label: label.to_owned(), duration: None, outcome: None, reason: None, error: None }
     }
 
     fn into_value(self) -> Value {
@@ -76,11 +77,14 @@ impl Event {
         if let Some(reason) = self.reason {
             value["reason"] = json!(reason.to_string());
         }
+        if let Some(error) = self.error {
+            value["error"] = json!(error);
+        }
         value
     }
 }
 
-impl Observer for Events {
+impl Hooks for Events {
     fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
         let outcome = Some(outcome.to_string());
         self.note(Event { duration: Some(duration), outcome, ..Event::new("waited", label) });
@@ -92,6 +96,22 @@ impl Observer for Events {
 
     fn lost(&self, label: &str, reason: Reason) {
         self.note(Event { reason: Some(reason), ..Event::new("lost", label) });
+    }
+
+    fn renewal_failed(&self, label: &str, error: &Error) {
+        self.note(Event { error: Some(with_cause(error)), ..Event::new("renewal failed", label) });
+    }
+
+    fn release_failed(&self, label: &str, error: &Error) {
+        self.note(Event { error: Some(with_cause(error)), ..Event::new("release failed", label) });
+    }
+}
+
+/// The text of the error and of its cause.
+fn with_cause(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
     }
 }
 
@@ -112,7 +132,7 @@ impl From<Error> for Failed {
             Error::SeveralKeys | Error::InvalidArgument(_) | Error::Redis(_) => "Other",
             error => error.name(),
         };
-        Self { name: name.into(), text: error.to_string() }
+        Self { name: name.into(), text: with_cause(&error) }
     }
 }
 

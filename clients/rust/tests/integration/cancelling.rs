@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slock_client::{Locks, Mode, Waiting};
+use slock_client::{Error, Locks, Mode, Waiting};
 
 use crate::proxy::Proxy;
 use crate::server::{Server, until};
@@ -147,20 +147,27 @@ async fn an_upgrade_that_is_dropped_reads_on() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_was_granted_as_it_was_dropped_is_taken_back() {
+async fn after_a_dropped_upgrade_the_server_tells_the_mode_and_refuses_another() {
     let server = Server::start().await;
     let proxy = Proxy::start(&server).await;
-    let locks = Locks::new(proxy.client());
-    let hold = locks.read("k").acquire().await.unwrap();
+    let hold = Locks::new(proxy.client()).read("k").acquire().await.unwrap();
     proxy.hold_replies();
     let view = hold.view();
     let task = tokio::spawn(async move { view.upgrade(None).await });
     until(async || server.info("k", "fence").await > hold.fence()).await;
     task.abort();
-    until(async || server.info("k", "readers").await == 1).await;
+    let _ = task.await;
     proxy.pass_replies();
-    until(async || server.info("k", "fence").await == hold.fence()).await;
+    until(async || hold.mode() == Mode::Write).await;
+    assert_eq!(hold.fence(), server.info("k", "fence").await);
+    hold.downgrade().await.unwrap();
+    match hold.upgrade(None).await {
+        Err(Error::Refused(text)) => assert!(text.contains("CANCELLED"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    hold.check().unwrap();
     assert!(hold.release().await.unwrap());
+    assert!(server.is_free("k").await);
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ async fn a_wait_for_another_owner_has_no_error_as_its_cause() {
     for ended in waits.join_all().await {
         match ended {
             Err(error @ Error::TimedOut { source: None, .. }) => {
-                assert_eq!(error.to_string(), "the lock of k was not granted in time");
+                assert_eq!(error.to_string(), "the time for k is over");
             }
             other => panic!("{other:?}"),
         }
@@ -120,7 +120,7 @@ async fn a_quorum_that_others_hold_says_what_each_server_answered() {
 /// Locks of a user who may not renew.
 async fn without_renewals(server: &Server) -> redis::Client {
     let () = server
-        .ask("ACL SETUSER limited on >pw ~other:* +slock.lock +slock.unlock +ping +hello +client")
+        .ask("ACL SETUSER limited on >pw ~other:* +slock.lock +slock.unlock +slock.cancel +ping +hello +client")
         .await;
     redis::Client::open(format!("redis://limited:pw@127.0.0.1:{}/", server.port)).unwrap()
 }
@@ -137,7 +137,7 @@ async fn a_loss_after_renewals_that_the_server_refused() {
         let (cause, text) = of_redis(&error);
         assert_eq!(cause.code(), Some("NOPERM"));
         assert!(cause.to_string().contains("slock.extend"), "{cause}");
-        assert_eq!(text, "the hold of other:k was lost: expired");
+        assert!(text.starts_with("the hold of other:k was lost: expired"), "{text}");
     }
 }
 

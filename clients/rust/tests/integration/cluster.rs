@@ -1,6 +1,6 @@
 //! Two nodes of a cluster, between which slots move.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slock_client::{Locks, Server as Servers, Waiting};
 
@@ -86,27 +86,6 @@ async fn a_wait_that_is_dropped_after_its_slot_moved_leaves_nothing() {
     until(async || second.info("{job}", "waiters").await == 0).await;
     let () = second.ask("SLOCK.UNLOCK {job} other").await;
     assert!(second.is_free("{job}").await);
-}
-
-#[tokio::test]
-async fn an_answer_does_not_replace_the_deadline_of_a_later_extension() {
-    let (first, second) = cluster().await;
-    move_slot(&first, &second).await;
-    let locks = locks(&first, Waiting::Notify);
-    let ttl = Duration::from_secs(3);
-    let away = locks.write("away").ttl(ttl).acquire().await.unwrap();
-    let hold = locks.write("{job}").ttl(ttl).acquire().await.unwrap();
-    let _paused = first.pause().await;
-    // One round renews both. It goes on until the first node should have answered.
-    until(async || second.calls("slock.extend").await > 0).await;
-    let shorter = Duration::from_millis(300);
-    hold.extend(shorter).await.unwrap();
-    until(async || {
-        hold.check().unwrap();
-        assert!(hold.valid_until() <= Instant::now() + shorter);
-        away.check().is_err()
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slock_client::{Error, Hold, Locks, Mode, Quorum};
+use slock_client::{Error, Hold, Locks, Mode};
 
 use crate::proxy::Proxy;
 use crate::server::{Server, until};
@@ -16,8 +16,55 @@ async fn end_on_the_server(server: &Server, hold: &Hold) -> Instant {
     Instant::now() + Duration::from_millis(left)
 }
 
-async fn is_executed(server: &Server, command: &str, former: u64) {
-    until(async || server.calls(command).await > former).await;
+async fn deliver(proxy: &Proxy, server: &Server, command: &str) {
+    let calls = server.calls(command).await;
+    proxy.deliver();
+    until(async || server.calls(command).await > calls).await;
+}
+
+#[tokio::test]
+async fn a_late_request_that_was_given_up_is_refused() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    locks.write("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.keep_from("SLOCK.LOCK");
+    let request = locks.write("k").ttl(LONG).wait(Duration::from_millis(50));
+    assert!(matches!(request.acquire().await, Err(Error::TimedOut { source: Some(_), .. })));
+    // The request is withdrawn over another connection.
+    until(async || server.calls("slock.runlock").await == 1).await;
+    deliver(&proxy, &server, "slock.lock").await;
+    assert!(server.is_free("k").await);
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_granted_request_is_refused_after_the_release() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    locks.write("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.keep_from("SLOCK.LOCK");
+    let hold = locks.write("k").ttl(LONG).wait(LONG).acquire().await.unwrap();
+    assert!(proxy.has_kept());
+    assert!(hold.release().await.unwrap());
+    deliver(&proxy, &server, "slock.lock").await;
+    assert!(server.is_free("k").await);
+}
+
+#[tokio::test]
+async fn a_late_copy_with_a_given_token_is_not_refused() {
+    let server = Server::start().await;
+    let request = server.locks().write("k").token("mine");
+    let () = server.ask("SLOCK.LOCK k other 60000").await;
+    let short = request.clone().wait(Duration::from_millis(20));
+    assert!(matches!(short.acquire().await, Err(Error::TimedOut { .. })));
+    let waits = request.clone();
+    let waits = tokio::spawn(async move { waits.acquire().await });
+    until(async || server.info("k", "waiters").await == 1).await;
+    waits.abort();
+    until(async || server.info("k", "waiters").await == 0).await;
+    let () = server.ask("SLOCK.UNLOCK k other").await;
+    assert!(request.acquire().await.unwrap().release().await.unwrap());
 }
 
 #[tokio::test]
@@ -27,115 +74,64 @@ async fn a_late_renewal_ends_no_hold_that_was_extended() {
     let hold = Locks::new(proxy.client()).write("k").ttl(SHORT).acquire().await.unwrap();
     proxy.keep_from("SLOCK.EXTEND");
     until(async || proxy.has_kept()).await;
+    // The watchdog gives the connection up, so that nothing else is kept.
+    until(async || server.calls("slock.extend").await > 0).await;
     hold.extend(LONG).await.unwrap();
-    let calls = server.calls("slock.extend").await;
-    proxy.deliver();
-    is_executed(&server, "slock.extend", calls).await;
+    let valid_until = hold.valid_until();
+    deliver(&proxy, &server, "slock.extend").await;
+    assert!(hold.valid_until() + Duration::from_millis(1) >= valid_until);
     assert!(hold.valid_until() <= end_on_the_server(&server, &hold).await);
-    // The watchdog renews in time for the ttl of the late renewal.
-    let calls = server.calls("slock.extend").await;
-    is_executed(&server, "slock.extend", calls).await;
-    hold.check().unwrap();
     assert!(hold.release().await.unwrap());
 }
 
 #[tokio::test]
-async fn an_extension_whose_future_was_dropped_may_come_late() {
+async fn a_late_downgrade_ends_no_later_upgrade() {
     let server = Server::start().await;
     let proxy = Proxy::start(&server).await;
     let hold = Locks::new(proxy.client()).write("k").ttl(LONG).renew(false).acquire().await.unwrap();
-    proxy.keep_from("SLOCK.EXTEND");
-    let view = hold.view();
-    let extends = tokio::spawn(async move { view.extend(10 * SHORT).await });
-    until(async || proxy.has_kept()).await;
-    extends.abort();
-    assert!(extends.await.unwrap_err().is_cancelled());
-    // The first one gets no answer, since the connection delivers nothing. A new connection is taken.
-    hold.extend(LONG).await.unwrap();
-    let calls = server.calls("slock.extend").await;
-    proxy.deliver();
-    is_executed(&server, "slock.extend", calls).await;
-    assert!(hold.valid_until() <= Instant::now() + 10 * SHORT);
-}
-
-#[tokio::test]
-async fn a_late_acquisition_ends_no_hold_that_was_extended() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(&server).await;
-    let locks = Locks::new(proxy.client());
-    proxy.keep_from("SLOCK.LOCK");
-    let hold = locks.write("k").ttl(10 * SHORT).acquire().await.unwrap();
-    assert!(proxy.has_kept());
-    hold.extend(LONG).await.unwrap();
-    let calls = server.calls("slock.lock").await;
-    proxy.deliver();
-    is_executed(&server, "slock.lock", calls).await;
-    assert!(hold.valid_until() <= end_on_the_server(&server, &hold).await);
-    assert!(hold.release().await.unwrap());
-}
-
-#[tokio::test]
-async fn a_late_upgrade_ends_no_hold_that_was_extended() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(&server).await;
-    let hold = Locks::new(proxy.client()).read("k").ttl(10 * SHORT).acquire().await.unwrap();
-    proxy.keep_from("SLOCK.UPGRADE");
-    hold.upgrade(None).await.unwrap();
-    assert!(proxy.has_kept());
-    hold.extend(LONG).await.unwrap();
-    let calls = server.calls("slock.upgrade").await;
-    proxy.deliver();
-    is_executed(&server, "slock.upgrade", calls).await;
-    assert!(hold.valid_until() <= end_on_the_server(&server, &hold).await);
-}
-
-#[tokio::test]
-async fn a_late_renewal_on_one_server_of_a_quorum_ends_no_hold_that_was_extended() {
-    let (server, other) = (Server::start().await, Server::start().await);
-    let proxy = Proxy::start(&server).await;
-    let quorum = Quorum::new([proxy.client(), other.client()]);
-    let hold = quorum.write("k").ttl(SHORT).acquire().await.unwrap();
-    proxy.keep_from("SLOCK.EXTEND");
-    until(async || proxy.has_kept()).await;
-    until(async || hold.extend(LONG).await.is_ok()).await;
-    let calls = server.calls("slock.extend").await;
-    proxy.deliver();
-    is_executed(&server, "slock.extend", calls).await;
-    assert!(hold.valid_until() <= Instant::now() + SHORT);
-    assert!(hold.release().await);
-}
-
-#[tokio::test]
-async fn after_a_downgrade_without_an_answer_there_is_no_upgrade() {
-    let server = Server::start().await;
-    let proxy = Proxy::start(&server).await;
-    let hold = Locks::new(proxy.client()).write("k").acquire().await.unwrap();
     proxy.keep_from("SLOCK.DOWNGRADE");
     hold.downgrade().await.unwrap();
     assert!(proxy.has_kept());
-    match hold.upgrade(None).await {
-        Err(Error::WrongMode(text)) => assert!(text.contains("may still be carried out"), "{text}"),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(server.calls("slock.upgrade").await, 0);
-    let calls = server.calls("slock.downgrade").await;
-    proxy.deliver();
-    is_executed(&server, "slock.downgrade", calls).await;
-    assert_eq!(hold.mode(), Mode::Read);
-    hold.check().unwrap();
+    let fence = hold.upgrade(None).await.unwrap();
+    deliver(&proxy, &server, "slock.downgrade").await;
+    assert_eq!((server.info("k", "readers").await, server.info("k", "fence").await), (0, fence));
+    assert_eq!((hold.mode(), hold.fence()), (Mode::Write, fence));
     assert!(hold.release().await.unwrap());
+    assert!(server.is_free("k").await);
 }
 
+/// The server refuses no downgrade: so one that was dropped is brought to its end, and a late copy does no harm.
 #[tokio::test]
-async fn after_a_dropped_downgrade_there_is_no_upgrade() {
+async fn a_late_downgrade_that_was_dropped_leaves_no_writer() {
     let server = Server::start().await;
     let proxy = Proxy::start(&server).await;
-    let hold = Locks::new(proxy.client()).write("k").acquire().await.unwrap();
+    let hold = Locks::new(proxy.client()).write("k").ttl(LONG).renew(false).acquire().await.unwrap();
     proxy.keep_from("SLOCK.DOWNGRADE");
     let view = hold.view();
     let downgrades = tokio::spawn(async move { view.downgrade().await });
     until(async || proxy.has_kept()).await;
     downgrades.abort();
-    assert!(downgrades.await.unwrap_err().is_cancelled());
-    assert!(matches!(hold.upgrade(None).await, Err(Error::WrongMode(_))));
+    let _ = downgrades.await;
+    assert_eq!(hold.mode(), Mode::Read);
+    until(async || server.info("k", "readers").await == 1).await;
+    until(async || server.info("k", "fence").await == hold.fence()).await;
+    deliver(&proxy, &server, "slock.downgrade").await;
+    assert_eq!((server.info("k", "fence").await, hold.mode()), (hold.fence(), Mode::Read));
+    assert!(hold.release().await.unwrap());
+    assert!(server.is_free("k").await);
+}
+
+#[tokio::test]
+async fn a_late_release_ends_no_later_hold_of_a_given_token() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let request = Locks::new(proxy.client()).write("k").token("mine").ttl(LONG);
+    let hold = request.acquire().await.unwrap();
+    proxy.keep_from("SLOCK.UNLOCK");
+    assert!(hold.release().await.unwrap());
+    assert!(proxy.has_kept());
+    let hold = request.acquire().await.unwrap();
+    deliver(&proxy, &server, "slock.unlock").await;
+    assert_eq!(server.info("k", "fence").await, hold.fence());
+    assert!(hold.release().await.unwrap());
 }

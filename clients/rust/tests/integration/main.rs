@@ -1,20 +1,21 @@
 //! Tests against servers of their own. `SLOCK_MODULE` names the module, and `redis-server` is on the `PATH`.
 
+mod adopting;
 mod arguments;
 mod cancelling;
 mod causes;
 mod closing;
 mod cluster;
 mod errors;
-mod extending;
-mod given_tokens;
 mod holds;
 mod hooks;
 mod late_commands;
+mod limits;
 mod lost_replies;
 mod proxy;
 mod quorum;
 mod runtimes;
 mod server;
+mod status;
 mod waiting;
 mod watchdog;

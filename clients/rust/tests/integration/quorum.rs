@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use slock_client::{Error, Mode, Poll, Quorum, Reason};
 use tokio::task::JoinSet;
@@ -32,10 +32,10 @@ async fn a_majority_locks_and_a_minority_does_not() {
     let mut servers = servers().await;
     let quorum = quorum(&servers);
     let hold = quorum.write("k").acquire().await.unwrap();
-    assert_eq!(holders(&servers).await, 5);
-    assert_eq!(hold.fences().iter().flatten().count(), 5);
+    until(async || holders(&servers).await == 5).await;
+    until(async || hold.fences().iter().flatten().count() == 5).await;
     assert!(quorum.read("k").try_acquire().await.unwrap().is_none());
-    assert!(hold.release().await);
+    assert!(hold.release().await.unwrap());
     let reads = [quorum.read("k").acquire().await.unwrap(), quorum.read("k").acquire().await.unwrap()];
     drop(reads);
 
@@ -44,7 +44,7 @@ async fn a_majority_locks_and_a_minority_does_not() {
     until(async || holders(&servers[2..]).await == 0).await;
     let hold = quorum.write("k").acquire().await.unwrap();
     hold.extend(Duration::from_secs(20)).await.unwrap();
-    assert!(hold.release().await);
+    assert!(hold.release().await.unwrap());
 
     servers[2].kill();
     let request = quorum.write("k").wait(Duration::from_millis(300));
@@ -60,16 +60,14 @@ async fn a_majority_locks_and_a_minority_does_not() {
 }
 
 #[tokio::test]
-async fn a_slow_node_takes_no_longer_than_its_limit_and_keeps_nothing() {
+async fn a_slow_node_holds_nothing_up_and_keeps_nothing() {
     let servers = servers().await;
     let quorum = quorum(&servers);
-    quorum.write("k").acquire().await.unwrap().release().await;
+    quorum.write("k").acquire().await.unwrap().release().await.unwrap();
     let paused = (servers[0].pause().await, servers[1].pause().await);
-    let start = Instant::now();
     let hold = quorum.write("k").acquire().await.unwrap();
-    assert!(start.elapsed() >= Duration::from_millis(500), "it waited for all");
     hold.check().unwrap();
-    assert!(hold.release().await);
+    assert!(hold.release().await.unwrap());
     drop(paused);
     until(async || holders(&servers).await == 0).await;
 }
@@ -79,11 +77,12 @@ async fn a_node_that_restarted_empty_is_back_after_one_extension() {
     let mut servers = servers().await;
     let quorum = quorum(&servers);
     let hold = quorum.write("k").renew(false).acquire().await.unwrap();
+    until(async || holders(&servers).await == 5).await;
     servers[0].restart().await;
     servers[1].restart().await;
     assert_eq!(holders(&servers).await, 3);
     hold.extend(Duration::from_secs(10)).await.unwrap();
-    assert_eq!(holders(&servers).await, 5);
+    until(async || holders(&servers).await == 5).await;
     for server in &mut servers[..3] {
         server.restart().await;
     }
@@ -99,17 +98,19 @@ async fn a_release_by_token_ends_a_hold_on_all_servers_in_whichever_mode() {
     let mut servers = servers().await;
     let quorum = quorum(&servers);
     let reader = quorum.read("k").acquire().await.unwrap();
+    until(async || holders(&servers).await == 5).await;
     assert_eq!(quorum.release("k", "nobody").await.unwrap(), 0);
     assert_eq!(quorum.release("k", reader.token()).await.unwrap(), 5);
     assert_eq!(holders(&servers).await, 0);
-    assert!(!reader.release().await);
+    assert!(!reader.release().await.unwrap());
 
     let writer = quorum.write("k").renew(false).acquire().await.unwrap();
+    until(async || holders(&servers).await == 5).await;
     servers[0].kill();
     let () = servers[1].ask("DEL k").await;
     assert_eq!(quorum.release("k", writer.token()).await.unwrap(), 3);
     assert_eq!(holders(&servers[1..]).await, 0);
-    assert!(!writer.release().await);
+    assert!(!writer.release().await.unwrap());
     quorum.close().await;
     assert!(matches!(quorum.release("k", "t").await, Err(Error::Closed)));
 }
@@ -121,7 +122,7 @@ async fn a_hold_is_handed_over_by_its_token() {
     for server in &servers[..3] {
         let () = server.ask("SLOCK.LOCK k theirs 60000").await;
     }
-    assert!(matches!(quorum.adopt("k", "theirs", Mode::Read).await, Err(Error::WrongMode(_))));
+    assert!(matches!(quorum.adopt("k", "theirs", Mode::Read).await, Err(Error::NotHeld)));
     assert!(matches!(quorum.adopt("k", "nobody", Mode::Write).await, Err(Error::NotHeld)));
     assert!(matches!(quorum.write("k").adopt().await, Err(Error::NotHeld)));
     assert_eq!(holders(&servers).await, 3);
@@ -130,12 +131,11 @@ async fn a_hold_is_handed_over_by_its_token() {
     assert_eq!(holders(&servers).await, 3);
     assert_eq!(hold.fences()[0], Some(servers[0].info("k", "fence").await));
     assert_eq!(hold.fences().iter().flatten().count(), 3);
-    assert!(servers[0].info("k", "pttl").await <= 10_000);
     // An extension brings the others back.
     hold.extend(Duration::from_secs(20)).await.unwrap();
-    assert_eq!(holders(&servers).await, 5);
-    assert!(hold.release().await);
-    assert_eq!(holders(&servers).await, 0);
+    until(async || holders(&servers).await == 5).await;
+    assert!(hold.release().await.unwrap());
+    until(async || holders(&servers).await == 0).await;
 
     for server in &servers[..2] {
         let () = server.ask("SLOCK.LOCK k theirs 60000").await;
@@ -162,7 +162,7 @@ async fn work_ends_when_the_majority_is_lost() {
 async fn a_dropped_attempt_leaves_nothing() {
     let servers = servers().await;
     let quorum = quorum(&servers);
-    quorum.write("k").acquire().await.unwrap().release().await;
+    quorum.write("k").acquire().await.unwrap().release().await.unwrap();
     let paused = (servers[0].pause().await, servers[1].pause().await, servers[2].pause().await);
     let request = quorum.write("k").ttl(Duration::from_secs(60));
     let task = tokio::spawn(async move { request.acquire().await });
@@ -188,22 +188,11 @@ async fn contenders_never_overlap() {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
-                hold.release().await;
+                hold.release().await.unwrap();
             }
         });
     }
     tasks.join_all().await;
-}
-
-#[tokio::test]
-async fn a_shorter_ttl_counts_also_without_a_majority_of_answers() {
-    let servers = servers().await;
-    let quorum = quorum(&servers);
-    let hold = quorum.write("k").ttl(Duration::from_secs(3600)).renew(false).acquire().await.unwrap();
-    let _paused = (servers[0].pause().await, servers[1].pause().await, servers[2].pause().await);
-    let ttl = Duration::from_secs(5);
-    assert!(matches!(hold.extend(ttl).await, Err(Error::QuorumMissed(_))));
-    assert!(hold.valid_until() < Instant::now() + ttl);
 }
 
 #[tokio::test]

@@ -2,24 +2,55 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use redis::{Client, FromRedisValue, Value};
 use slock_client::Locks;
 use tempfile::TempDir;
 
 /// The shell kills the server when the pipe to it is closed, however the test ends.
-const WRAPPER: &str = r#""$@" >/dev/null 2>&1 & server=$!; read line; kill -9 $server; wait $server"#;
+const WRAPPER: &str =
+    r#"log=$1; shift; "$@" >>"$log" 2>&1 & server=$!; read line; kill -9 $server; wait $server"#;
+/// Generous: a loaded machine is three times slower. Whatever waits for longer has failed.
+const LIMIT: Duration = Duration::from_secs(60);
+/// A whole test.
+const TEST_LIMIT: Duration = Duration::from_secs(240);
 
 pub struct Server {
     pub port: u16,
     arguments: Vec<String>,
     directory: TempDir,
     shell: Child,
+    ended: Arc<AtomicBool>,
 }
 
 impl Server {
+    /// A test that waits for ever ends all tests, and says which it was.
+    fn end_the_test_after(&self, limit: Duration) {
+        let (ended, log) = (self.ended.clone(), self.log());
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        std::thread::spawn(move || {
+            let started = Instant::now();
+            while started.elapsed() < limit {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            eprintln!("{test} was not over after {limit:?}. The log of its server:\n{}", read(&log));
+            std::process::exit(101);
+        });
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
     pub async fn start() -> Self {
         Self::with(&["--loadmodule", &module()]).await
     }
@@ -29,7 +60,8 @@ impl Server {
         let directory = tempfile::tempdir().unwrap();
         let arguments: Vec<_> = arguments.iter().map(|argument| argument.to_string()).collect();
         let shell = spawn(port, &directory, &arguments);
-        let server = Self { port, arguments, directory, shell };
+        let server = Self { port, arguments, directory, shell, ended: Arc::default() };
+        server.end_the_test_after(TEST_LIMIT);
         server.is_up().await;
         server
     }
@@ -117,8 +149,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
         self.kill();
+        if std::thread::panicking() {
+            eprintln!("log of the server on port {}:\n{}", self.port, read(&self.log()));
+        }
     }
+}
+
+fn read(log: &Path) -> String {
+    std::fs::read_to_string(log).unwrap_or_default()
 }
 
 pub struct Paused(String);
@@ -135,7 +175,9 @@ fn signal(name: &str, process: &str) {
 
 fn spawn(port: u16, directory: &TempDir, arguments: &[String]) -> Child {
     Command::new("sh")
-        .args(["-c", WRAPPER, "sh", "redis-server", "--port", &port.to_string(), "--save", "", "--dir"])
+        .args(["-c", WRAPPER, "sh"])
+        .arg(directory.path().join("log"))
+        .args(["redis-server", "--port", &port.to_string(), "--save", "", "--dir"])
         .arg(directory.path())
         .args(arguments)
         .stdin(Stdio::piped())
@@ -148,13 +190,50 @@ pub fn module() -> String {
     std::env::var("SLOCK_MODULE").expect("SLOCK_MODULE names the module")
 }
 
+/// A port that is free, and also the one on which a node of a cluster talks to the others.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        if let Some(bus) = port.checked_add(10_000)
+            && TcpListener::bind(("127.0.0.1", bus)).is_ok()
+        {
+            return port;
+        }
+    }
 }
 
-/// Waits for a condition. A test that waits for ever has failed.
-pub async fn until(mut condition: impl AsyncFnMut() -> bool) {
-    while !condition().await {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+/// Waits for a condition. The place of the call says for which.
+#[track_caller]
+pub fn until(condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    until_limit(LIMIT, condition)
+}
+
+#[track_caller]
+fn until_limit(limit: Duration, mut condition: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let place = Location::caller();
+    async move {
+        let waits = async {
+            while !condition().await {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if tokio::time::timeout(limit, waits).await.is_err() {
+            panic!("waited in vain for {limit:?}, for the condition at {place}");
+        }
     }
+}
+
+#[tokio::test]
+#[should_panic(expected = "integration/server.rs")]
+async fn a_wait_in_vain_ends_and_says_where() {
+    until_limit(Duration::from_millis(20), async || false).await;
+}
+
+#[tokio::test]
+async fn a_free_port_has_a_free_bus_and_the_output_of_a_server_is_kept() {
+    let taken = TcpListener::bind(("127.0.0.1", free_port() + 10_000));
+    assert!(taken.is_ok());
+    let server = Server::start().await;
+    assert!(read(&server.log()).contains("Ready to accept connections"));
 }

@@ -1,5 +1,8 @@
-use redis::RedisError;
+//! Everything that can go wrong.
+
 use std::{fmt, sync::Arc};
+
+use redis::RedisError;
 
 /// Why a hold ended although nobody released it through this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,6 +13,16 @@ pub enum Reason {
     Expired,
     /// The longest lease has ended.
     LeaseEnded,
+}
+
+impl Reason {
+    fn explained(self) -> &'static str {
+        match self {
+            Reason::Gone => "gone: the server says that its token does not hold with its fence any more",
+            Reason::Expired => "expired: its validity passed, and no renewal was answered",
+            Reason::LeaseEnded => "lease ended: it is not renewed for longer than its longest lease",
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -70,13 +83,13 @@ impl fmt::Display for Answer {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was not granted within the `wait` of the request, or the polling strategy came to its end.
+    /// The limit of a call was over: the `wait` of the request, or `retry_for` without an answer. Or the
+    /// polling strategy came to its end.
     TimedOut {
-        /// The keys of the request.
+        /// The keys that the call was about.
         keys: Arc<[String]>,
-        /// The last error, when the wait ended while the server could not be reached or answered errors. For
-        /// a quorum [`Error::QuorumMissed`], which says what each server answered. Nothing when others had
-        /// the lock.
+        /// The last error, when the server could not be reached or answered errors. For a quorum
+        /// [`Error::QuorumMissed`], which says what each server answered. Nothing when others had the lock.
         source: Option<Box<Error>>,
     },
     /// The hold ended before it was released. What it protects may have another owner by now.
@@ -88,7 +101,7 @@ pub enum Error {
         /// The error of the last renewal, when that failed.
         source: Option<Box<Error>>,
     },
-    /// The token holds nothing that could be adopted, upgraded or downgraded.
+    /// The hold was released, or the token does not hold what was to be adopted.
     NotHeld,
     /// The token holds the lock in the other mode. The text names the command that changes the mode.
     WrongMode(String),
@@ -96,6 +109,9 @@ pub enum Error {
     Deadlock(String),
     /// As many requests wait on the server as its `slock.max-waiters` allows.
     QueueFull(String),
+    /// The server refuses the token for two minutes, because one of its requests was given up. The text says
+    /// so. Nothing is granted to it, upgraded or waited for until then.
+    Refused(String),
     /// Not enough servers of the quorum granted the lock. The answers are in the order in which the servers
     /// were given.
     QuorumMissed(Arc<[NodeAnswer]>),
@@ -129,6 +145,7 @@ impl Error {
             Error::WrongMode(_) => "WrongMode",
             Error::Deadlock(_) => "Deadlock",
             Error::QueueFull(_) => "QueueFull",
+            Error::Refused(_) => "Refused",
             Error::QuorumMissed(_) => "QuorumMissed",
             Error::TooFewReplicas { .. } => "TooFewReplicas",
             Error::ModuleNotLoaded => "ModuleNotLoaded",
@@ -143,16 +160,15 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::TimedOut { keys, .. } => {
-                write!(f, "the lock of {} was not granted in time", keys.join(", "))
-            }
+            Error::TimedOut { keys, .. } => write!(f, "the time for {} is over", keys.join(", ")),
             Error::Lost { reason, keys, .. } => {
-                write!(f, "the hold of {} was lost: {reason}", keys.join(", "))
+                write!(f, "the hold of {} was lost: {}", keys.join(", "), reason.explained())
             }
-            Error::NotHeld => f.write_str("the token does not hold the lock"),
+            Error::NotHeld => f.write_str("the token does not hold the lock, or the hold was released"),
             Error::WrongMode(text)
             | Error::Deadlock(text)
             | Error::QueueFull(text)
+            | Error::Refused(text)
             | Error::InvalidArgument(text) => f.write_str(text),
             Error::QuorumMissed(answers) => write!(f, "no majority: {}", join(answers)),
             Error::TooFewReplicas { wanted, reached } => {

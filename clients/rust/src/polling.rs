@@ -1,6 +1,6 @@
-use std::time::Duration;
+//! Asking again and again: strategies for a lock that others have, and pauses after an error.
 
-use crate::backoff::with_jitter;
+use std::time::Duration;
 
 /// How the client asks again and again, where the server does not wait for it.
 ///
@@ -57,6 +57,29 @@ impl Poll {
     }
 }
 
+/// Pauses between attempts after an error: 10 ms, doubled up to 1 s, each with jitter.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(10);
+    const MOST: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = with_jitter(self.0);
+        self.0 = (self.0 * 2).min(Self::MOST);
+        pause
+    }
+}
+
+/// Between a half of the pause and the whole, so that clients that failed together do not return together.
+fn with_jitter(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(0.5..=1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +104,14 @@ mod tests {
             let pause = poll.pause(number).unwrap();
             assert!(pause >= most * MS / 2 && pause <= most * MS, "{number}: {pause:?}");
         }
+    }
+
+    #[test]
+    fn pauses_after_errors_double_up_to_a_second() {
+        let mut backoff = Backoff::new();
+        let pauses: Vec<_> = (0..12).map(|_| backoff.next()).collect();
+        assert!(pauses[0] >= Backoff::FIRST / 2 && pauses[0] <= Backoff::FIRST);
+        assert!(pauses.iter().all(|pause| *pause <= Backoff::MOST));
+        assert!(pauses[11] >= Backoff::MOST / 2);
     }
 }

@@ -4,13 +4,15 @@ use std::io;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
-use crate::Error;
+use crate::errors::Error;
 
 /// Why a command did not do its work, and what follows from that.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// No answer: it is not known whether the command was executed.
-    Connection(RedisError),
+    /// Nothing was sent: there is no connection.
+    Unreachable(RedisError),
+    /// No answer: it is not known whether the command was executed, or will be.
+    Unanswered(RedisError),
     /// An error that passes: ask again after a pause.
     Passing(RedisError),
     /// Another node of the cluster serves the slot.
@@ -24,6 +26,19 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether the server has said anything.
+    pub(crate) fn is_answer(&self) -> bool {
+        !matches!(self, Self::Unreachable(_) | Self::Unanswered(_))
+    }
+
+    /// What this means where nothing but a connection was asked for.
+    pub(crate) fn before_sending(self) -> Self {
+        match self {
+            Self::Unanswered(error) => Self::Unreachable(error),
+            other => other,
+        }
+    }
+
     /// Whether the answer to `SSUBSCRIBE` says that the user may not run it, or not with this channel.
     pub(crate) fn denies_to_subscribe(&self) -> bool {
         matches!(self, Self::Final(Error::Redis(error)) if error.code() == Some("NOPERM"))
@@ -42,9 +57,10 @@ impl Failure {
     /// The error for the caller, when there is no time left to ask again.
     pub(crate) fn into_error(self) -> Error {
         match self {
-            Failure::Connection(error) | Failure::Passing(error) | Failure::NoSubscriber(error) => {
-                error.into()
-            }
+            Failure::Unreachable(error)
+            | Failure::Unanswered(error)
+            | Failure::Passing(error)
+            | Failure::NoSubscriber(error) => error.into(),
             Failure::Moved { address } | Failure::Ask { address } => {
                 RedisError::from((ErrorKind::Client, "the slot is on another node", address)).into()
             }
@@ -53,23 +69,25 @@ impl Failure {
     }
 }
 
-/// The value of a reply that is no error.
+/// The value of a reply, unless it is an error or contains one.
 pub(crate) fn value(reply: Result<Value, RedisError>) -> Result<Value, Failure> {
     reply.and_then(Value::extract_error).map_err(failure)
 }
 
-/// The number in a reply; nothing for null.
-pub(crate) fn number(reply: Result<Value, RedisError>) -> Result<Option<i64>, Failure> {
-    match value(reply)? {
-        Value::Int(number) => Ok(Some(number)),
-        Value::Nil => Ok(None),
-        other => Err(unexpected(&other)),
+/// The number in a reply; 0 for null.
+pub(crate) fn number(value: &Value) -> i64 {
+    match value {
+        Value::Int(number) => *number,
+        _ => 0,
     }
 }
 
-fn unexpected(value: &Value) -> Failure {
-    let text = format!("{value:?}");
-    Failure::Final(RedisError::from((ErrorKind::UnexpectedReturnType, "not a number", text)).into())
+/// The numbers in the replies to several commands.
+pub(crate) fn numbers(value: &Value) -> Vec<i64> {
+    match value {
+        Value::Array(values) => values.iter().map(number).collect(),
+        other => vec![number(other)],
+    }
 }
 
 pub(crate) fn failure(error: RedisError) -> Failure {
@@ -78,7 +96,7 @@ pub(crate) fn failure(error: RedisError) -> Failure {
         | ErrorKind::Parse
         | ErrorKind::MasterNameNotFoundBySentinel
         | ErrorKind::NoValidReplicasFoundBySentinel
-        | ErrorKind::ClusterConnectionNotFound => Failure::Connection(error),
+        | ErrorKind::ClusterConnectionNotFound => Failure::Unanswered(error),
         ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => redirected(error),
         _ => match error.code() {
             Some(code) => of_code(code.to_owned(), error),
@@ -109,6 +127,7 @@ fn of_code(code: String, error: RedisError) -> Failure {
         "QUEUEFULL" => Failure::Final(Error::QueueFull(text())),
         "WRONGMODE" => Failure::Final(Error::WrongMode(text())),
         "NOTHELD" => Failure::Final(Error::NotHeld),
+        "CANCELLED" => Failure::Final(Error::Refused(text())),
         "ERR" if text().to_ascii_lowercase().contains("unknown command") => {
             Failure::Final(Error::ModuleNotLoaded)
         }

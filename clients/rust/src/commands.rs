@@ -1,0 +1,329 @@
+//! The words of each command of the module.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, cmd};
+
+use crate::options::Mode;
+
+/// For how long the server refuses what a request that was given up may still send.
+const REFUSE_MS: u64 = 120_000;
+/// No hold has this fence.
+const NO_FENCE: i64 = 1;
+
+/// The keys of one acquisition, and the token that asks for them.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) keys: Arc<[String]>,
+    pub(crate) token: Arc<str>,
+    /// The program gave the token, so it may be used elsewhere and again.
+    pub(crate) given: bool,
+}
+
+impl Owner {
+    /// With the token that the program gave, or one that nobody can guess.
+    pub(crate) fn new(keys: Arc<[String]>, given: Option<String>) -> Self {
+        let is_given = given.is_some();
+        Self { keys, token: given.unwrap_or_else(random_name).into(), given: is_given }
+    }
+
+    /// The key that routes the commands in a cluster.
+    pub(crate) fn first_key(&self) -> &str {
+        &self.keys[0]
+    }
+}
+
+/// 128 random bits as 32 hexadecimal digits.
+pub(crate) fn random_name() -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let bits = rand::random::<[u8; 16]>();
+    bits.iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(DIGITS[usize::from(digit)]))
+        .collect()
+}
+
+/// Everything of an acquisition but how it waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquire {
+    pub(crate) owner: Owner,
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) limit: Option<u32>,
+    pub(crate) metadata: Option<String>,
+}
+
+/// How a request waits on the server.
+pub(crate) enum Wait<'a> {
+    No,
+    Blocked { most: Option<Duration> },
+    Notified { most: Option<Duration>, channel: &'a str, tag: u64 },
+}
+
+impl Wait<'_> {
+    fn add_to(&self, command: &mut Cmd) {
+        let most = match self {
+            Wait::No => return,
+            Wait::Blocked { most } | Wait::Notified { most, .. } => most,
+        };
+        // 0 waits without limit.
+        command.arg("WAIT").arg(most.map_or(0, milliseconds));
+        if let Wait::Notified { channel, tag, .. } = self {
+            command.arg("NOTIFY").arg(channel).arg(tag);
+        }
+    }
+}
+
+/// Whole milliseconds, rounded up: the server takes no others, and 0 means something else.
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    let rounded_up = duration.as_nanos().div_ceil(1_000_000);
+    u64::try_from(rounded_up).unwrap_or(u64::MAX).max(1)
+}
+
+/// The one-key command, or the one for many keys with their number.
+fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
+    let mut command;
+    if let [key] = &*owner.keys {
+        command = cmd(one);
+        command.arg(key);
+    } else {
+        command = cmd(many);
+        command.arg(owner.keys.len()).arg(&*owner.keys);
+    }
+    command.arg(&*owner.token);
+    command
+}
+
+fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
+    let mut command = match mode {
+        Mode::Write => command("SLOCK.LOCK", "SLOCK.MLOCK", owner),
+        Mode::Read => command("SLOCK.RLOCK", "SLOCK.MRLOCK", owner),
+    };
+    command.arg(milliseconds(ttl));
+    command
+}
+
+pub(crate) fn acquire(acquire: &Acquire, wait: &Wait<'_>) -> Cmd {
+    let mut command = lock(&acquire.owner, acquire.mode, acquire.ttl);
+    wait.add_to(&mut command);
+    if let Some(metadata) = &acquire.metadata {
+        command.arg("META").arg(metadata);
+    }
+    if let Some(limit) = acquire.limit {
+        command.arg("LIMIT").arg(limit);
+    }
+    command
+}
+
+/// Gives the fence of what the token holds in this mode, and never a new hold.
+pub(crate) fn held_fence(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
+    let mut command = lock(owner, mode, ttl);
+    command.arg("XX");
+    command
+}
+
+/// Moves the deadline of the hold with this fence, and never to an earlier moment.
+pub(crate) fn extend(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
+    let mut command = command("SLOCK.EXTEND", "SLOCK.MEXTEND", owner);
+    command.arg(milliseconds(ttl)).arg("GT").arg("FENCE").arg(fence);
+    command
+}
+
+fn release_any_fence(owner: &Owner, mode: Mode) -> Cmd {
+    match mode {
+        Mode::Write => command("SLOCK.UNLOCK", "SLOCK.MUNLOCK", owner),
+        Mode::Read => command("SLOCK.RUNLOCK", "SLOCK.MUNLOCK", owner),
+    }
+}
+
+/// Releases the hold with this fence.
+pub(crate) fn release(owner: &Owner, mode: Mode, fence: i64) -> Cmd {
+    let mut command = release_any_fence(owner, mode);
+    command.arg("FENCE").arg(fence);
+    command
+}
+
+/// Releases whatever the token holds. The sum of the answers is the number of keys.
+pub(crate) fn release_all(owner: &Owner) -> Pipeline {
+    let mut commands = redis::pipe();
+    commands.add_command(release_any_fence(owner, Mode::Write));
+    if owner.keys.len() == 1 {
+        commands.add_command(release_any_fence(owner, Mode::Read));
+    }
+    commands
+}
+
+fn cancel(key: &str, owner: &Owner) -> Cmd {
+    let mut command = cmd("SLOCK.CANCEL");
+    command.arg(key).arg(&*owner.token);
+    command
+}
+
+/// Withdraws what waits. For a token that the library drew, the server also refuses what comes late; that is
+/// for each key.
+fn add_withdrawal(commands: &mut Pipeline, owner: &Owner) {
+    if owner.given {
+        commands.add_command(cancel(owner.first_key(), owner));
+        return;
+    }
+    for key in &*owner.keys {
+        let mut command = cancel(key, owner);
+        command.arg("REFUSE").arg(REFUSE_MS);
+        commands.add_command(command);
+    }
+}
+
+/// The end of an acquisition in doubt: nothing waits, nothing is held, and nothing comes late.
+pub(crate) fn give_up(owner: &Owner) -> Pipeline {
+    let mut commands = redis::pipe();
+    add_withdrawal(&mut commands, owner);
+    for release in release_all(owner).cmd_iter() {
+        commands.add_command(release.clone());
+    }
+    commands
+}
+
+/// The end of an acquisition in doubt by a token that the program gave. The last answer is the fence of a hold
+/// that was granted meanwhile.
+pub(crate) fn withdraw(owner: &Owner, mode: Mode) -> Pipeline {
+    let mut commands = redis::pipe();
+    add_withdrawal(&mut commands, owner);
+    commands.add_command(held_fence(owner, mode, Duration::ZERO));
+    commands
+}
+
+/// The end of a change of mode that was given up. The last two answers are the fences of a writer and of a
+/// reader.
+pub(crate) fn give_up_change(owner: &Owner, ttl: Duration) -> Pipeline {
+    let mut commands = redis::pipe();
+    add_withdrawal(&mut commands, owner);
+    commands.add_command(held_fence(owner, Mode::Write, ttl)).add_command(held_fence(owner, Mode::Read, ttl));
+    commands
+}
+
+/// What giving up and releasing need, about a hold that does not exist.
+pub(crate) fn may_release(owner: &Owner, mode: Mode) -> Pipeline {
+    let mut commands = redis::pipe();
+    commands.add_command(cancel(owner.first_key(), owner)).add_command(release(owner, mode, NO_FENCE));
+    commands
+}
+
+fn change(name: &str, owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
+    let mut command = cmd(name);
+    command.arg(owner.first_key()).arg(&*owner.token).arg(milliseconds(ttl));
+    wait.add_to(&mut command);
+    command.arg("FENCE").arg(fence);
+    command
+}
+
+pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
+    change("SLOCK.UPGRADE", owner, ttl, wait, fence)
+}
+
+pub(crate) fn downgrade(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
+    change("SLOCK.DOWNGRADE", owner, ttl, &Wait::No, fence)
+}
+
+pub(crate) fn info(key: &str) -> Cmd {
+    let mut command = cmd("SLOCK.INFO");
+    command.arg(key).arg("FULL");
+    command
+}
+
+pub(crate) fn queues() -> Cmd {
+    let mut command = cmd("SLOCK.QUEUES");
+    command.arg("COUNT").arg(0);
+    command
+}
+
+/// Waits until replicas have what this connection wrote.
+pub(crate) fn wait_for_replicas(least: u32, timeout: Duration) -> Cmd {
+    let mut command = cmd("WAIT");
+    command.arg(least).arg(milliseconds(timeout));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(packed: Vec<u8>) -> String {
+        let packed = String::from_utf8(packed).unwrap();
+        let lines: Vec<_> = packed.split("\r\n").collect();
+        let mut words = Vec::new();
+        let mut at = 0;
+        while at + 1 < lines.len() {
+            let count: usize = lines[at].strip_prefix('*').unwrap().parse().unwrap();
+            let command: Vec<_> = (0..count).map(|word| lines[at + 2 + 2 * word]).collect();
+            words.push(command.join(" "));
+            at += 1 + 2 * count;
+        }
+        words.join("; ")
+    }
+
+    fn text(command: &Cmd) -> String {
+        words(command.get_packed_command())
+    }
+
+    fn texts(commands: &Pipeline) -> String {
+        words(commands.get_packed_pipeline())
+    }
+
+    fn owner(keys: &[&str], given: bool) -> Owner {
+        Owner { keys: keys.iter().map(|key| key.to_string()).collect(), token: "t".into(), given }
+    }
+
+    const TTL: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn one_key_and_several() {
+        let (one, two) = (owner(&["a"], false), owner(&["a", "b"], false));
+        assert_eq!(text(&extend(&one, TTL, 7)), "SLOCK.EXTEND a t 5 GT FENCE 7");
+        assert_eq!(text(&extend(&two, TTL, 7)), "SLOCK.MEXTEND 2 a b t 5 GT FENCE 7");
+        assert_eq!(text(&release(&one, Mode::Read, 7)), "SLOCK.RUNLOCK a t FENCE 7");
+        assert_eq!(text(&release(&two, Mode::Read, 7)), "SLOCK.MUNLOCK 2 a b t FENCE 7");
+        assert_eq!(text(&held_fence(&two, Mode::Write, TTL)), "SLOCK.MLOCK 2 a b t 5 XX");
+        assert_eq!(text(&downgrade(&one, TTL, 7)), "SLOCK.DOWNGRADE a t 5 FENCE 7");
+    }
+
+    #[test]
+    fn options_follow_the_ttl() {
+        let request = Acquire {
+            owner: owner(&["a"], false),
+            mode: Mode::Read,
+            ttl: TTL,
+            limit: Some(3),
+            metadata: Some("m".into()),
+        };
+        let wait = Wait::Notified { most: Some(Duration::from_micros(1)), channel: "c", tag: 7 };
+        let wanted = "SLOCK.RLOCK a t 5 WAIT 1 NOTIFY c 7 META m LIMIT 3";
+        assert_eq!(text(&acquire(&request, &wait)), wanted);
+        let endless = Wait::Blocked { most: None };
+        assert_eq!(text(&acquire(&request, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
+        assert_eq!(text(&upgrade(&request.owner, TTL, &endless, 9)), "SLOCK.UPGRADE a t 5 WAIT 0 FENCE 9");
+    }
+
+    #[test]
+    fn giving_up_refuses_what_comes_late_but_for_a_token_of_the_program() {
+        assert_eq!(
+            texts(&give_up(&owner(&["a"], false))),
+            "SLOCK.CANCEL a t REFUSE 120000; SLOCK.UNLOCK a t; SLOCK.RUNLOCK a t"
+        );
+        assert_eq!(
+            texts(&give_up(&owner(&["a", "b"], false))),
+            "SLOCK.CANCEL a t REFUSE 120000; SLOCK.CANCEL b t REFUSE 120000; SLOCK.MUNLOCK 2 a b t"
+        );
+        assert_eq!(
+            texts(&withdraw(&owner(&["a"], true), Mode::Write)),
+            "SLOCK.CANCEL a t; SLOCK.LOCK a t 1 XX"
+        );
+    }
+
+    #[test]
+    fn durations_are_rounded_up() {
+        assert_eq!(milliseconds(Duration::ZERO), 1);
+        assert_eq!(milliseconds(Duration::from_micros(1500)), 2);
+        assert_eq!(milliseconds(Duration::MAX), u64::MAX);
+    }
+}

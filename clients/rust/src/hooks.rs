@@ -1,0 +1,194 @@
+//! Hooks for metrics and traces, and the log.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+
+use crate::errors::{Error, Reason};
+use crate::options::Label;
+
+/// How an acquisition ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'a> {
+    /// The hold was handed out.
+    Granted,
+    /// `try_acquire` was refused.
+    Refused,
+    /// The limit of time was over.
+    TimedOut,
+    /// The caller dropped the future.
+    Cancelled,
+    /// Any other error.
+    Failed(&'a Error),
+}
+
+impl fmt::Display for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Outcome::Granted => "granted",
+            Outcome::Refused => "refused",
+            Outcome::TimedOut => "timed out",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Failed(error) => error.name(),
+        })
+    }
+}
+
+/// Hooks for metrics and traces. Each method does nothing unless it is implemented.
+///
+/// They are called from the library's tasks and from the caller's, so they must not block and must not panic.
+/// `label` is the label of the request: its first key, unless it was given another.
+pub trait Hooks: Send + Sync + 'static {
+    /// An acquisition ended after this time.
+    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
+        let _ = (label, duration, outcome);
+    }
+
+    /// A hold ended, by release, loss or handing over, after this time.
+    fn held(&self, label: &str, duration: Duration) {
+        let _ = (label, duration);
+    }
+
+    /// A hold was lost. [`Hooks::held`] follows.
+    fn lost(&self, label: &str, reason: Reason) {
+        let _ = (label, reason);
+    }
+
+    /// A renewal failed. It is tried again as long as the hold is valid.
+    fn renewal_failed(&self, label: &str, error: &Error) {
+        let _ = (label, error);
+    }
+
+    /// A release got no answer in time, or was refused. Unless a later attempt in the background succeeds, the
+    /// lock ends by its ttl.
+    fn release_failed(&self, label: &str, error: &Error) {
+        let _ = (label, error);
+    }
+}
+
+/// Tells the hooks and the log. At level `warn` is what an operator must know, all else at `debug`.
+#[derive(Clone)]
+pub(crate) struct Reporter(Arc<Inner>);
+
+struct Inner {
+    hooks: Option<Box<dyn Hooks>>,
+    /// One server of a quorum: only that it is out of reach is worth telling.
+    is_part: bool,
+    /// The log has said that the server is out of reach.
+    out_of_reach: AtomicBool,
+}
+
+impl Reporter {
+    pub(crate) fn new(hooks: Option<Box<dyn Hooks>>) -> Self {
+        Self(Arc::new(Inner { hooks, is_part: false, out_of_reach: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn of_a_part() -> Self {
+        Self(Arc::new(Inner { hooks: None, is_part: true, out_of_reach: AtomicBool::new(false) }))
+    }
+
+    fn hooks(&self) -> Option<&dyn Hooks> {
+        self.0.hooks.as_deref()
+    }
+
+    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
+        debug!(lock = label, ?duration, %outcome, "waited");
+        if let Some(hooks) = self.hooks() {
+            hooks.waited(label, duration, outcome);
+        }
+    }
+
+    pub(crate) fn held(&self, label: &str, duration: Duration, lost: Option<(Reason, Option<&Error>)>) {
+        if self.0.is_part {
+            return;
+        }
+        if let Some((reason, cause)) = lost {
+            warn!(lock = label, %reason, cause = cause.map(tracing::field::display), "lock lost");
+        }
+        debug!(lock = label, ?duration, "held");
+        if let Some(hooks) = self.hooks() {
+            if let Some((reason, _)) = lost {
+                hooks.lost(label, reason);
+            }
+            hooks.held(label, duration);
+        }
+    }
+
+    pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
+        if self.0.is_part {
+            return;
+        }
+        debug!(lock = label, %error, "renewal failed");
+        if let Some(hooks) = self.hooks() {
+            hooks.renewal_failed(label, error);
+        }
+    }
+
+    pub(crate) fn release_failed(&self, label: &str, error: &Error) {
+        if self.0.is_part {
+            return;
+        }
+        warn!(lock = label, %error, "release failed: the lock ends by its ttl");
+        if let Some(hooks) = self.hooks() {
+            hooks.release_failed(label, error);
+        }
+    }
+
+    pub(crate) fn blocks(&self) {
+        warn!("no permission for the channel: waits block a connection each from now on");
+    }
+
+    /// Once for each time that it is out of reach.
+    pub(crate) fn out_of_reach(&self, error: &Error) {
+        if !self.0.out_of_reach.swap(true, Ordering::Relaxed) {
+            warn!(%error, "server out of reach");
+        }
+    }
+
+    pub(crate) fn reached(&self) {
+        if self.0.out_of_reach.load(Ordering::Relaxed) && self.0.out_of_reach.swap(false, Ordering::Relaxed) {
+            debug!("server reached again");
+        }
+    }
+}
+
+/// An acquisition from its first command on. Its end is told, also when its future is dropped.
+pub(crate) struct Waited {
+    reporter: Reporter,
+    label: Label,
+    started: Instant,
+    told: bool,
+}
+
+impl Waited {
+    pub(crate) fn begin(reporter: Reporter, label: Label, started: Instant) -> Self {
+        let told =
+            reporter.0.is_part || (reporter.hooks().is_none() && !tracing::enabled!(tracing::Level::DEBUG));
+        Self { told, reporter, label, started }
+    }
+
+    /// It gave this, or nothing for a refusal.
+    pub(crate) fn end<T>(&mut self, result: &Result<Option<T>, Error>) {
+        self.tell(match result {
+            Ok(Some(_)) => Outcome::Granted,
+            Ok(None) => Outcome::Refused,
+            Err(Error::TimedOut { .. }) => Outcome::TimedOut,
+            Err(error) => Outcome::Failed(error),
+        });
+    }
+
+    fn tell(&mut self, outcome: Outcome<'_>) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.reporter.waited(&self.label, self.started.elapsed(), outcome);
+        }
+    }
+}
+
+impl Drop for Waited {
+    fn drop(&mut self) {
+        self.tell(Outcome::Cancelled);
+    }
+}

@@ -1,0 +1,219 @@
+//! The connection on which waits end: channels, tags, and the messages to acquisitions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind, RedisError, Value, cmd};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use crate::answers::{self, Failure};
+use crate::{commands, slot};
+
+const BETWEEN_TESTS: Duration = Duration::from_secs(5);
+
+/// How a wait ended: the number in the message, or its error.
+pub(crate) type Ended = Result<i64, Failure>;
+
+/// One connection to one node, with a channel for each slot in which somebody waits. When the connection or a
+/// subscription is lost, it ends and all its waits with it: each asks again on the next one.
+pub(crate) struct Listener {
+    table: Arc<Table>,
+    /// One at a time: all that come at once wait in one channel.
+    subscribing: tokio::sync::Mutex<()>,
+    tests: OnceLock<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Table(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    /// Nothing before listening has begun and when it has ended.
+    connection: Option<MultiplexedConnection>,
+    has_ended: bool,
+    channels: HashMap<u16, Arc<str>>,
+    waits: HashMap<u64, oneshot::Sender<Ended>>,
+}
+
+/// A request that has been noted. It is forgotten when this is dropped.
+pub(crate) struct Noted {
+    table: Arc<Table>,
+    tag: u64,
+    end: oneshot::Receiver<Ended>,
+}
+
+impl Noted {
+    /// The message for the request; nothing when nobody listens any more.
+    pub(crate) async fn end(&mut self) -> Option<Ended> {
+        (&mut self.end).await.ok()
+    }
+
+    /// The subscription is not what it seemed: everybody who waits here asks again.
+    pub(crate) fn end_listening(&self) {
+        self.table.end();
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.table.entries().waits.remove(&self.tag);
+    }
+}
+
+impl Listener {
+    /// A connection of its own to the server of this client.
+    pub(crate) async fn connect(client: &Client, limit: Duration) -> Result<Arc<Self>, RedisError> {
+        // Messages between replies need RESP3, whatever the client of the program speaks.
+        let info = client.get_connection_info().clone();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.set_redis_settings(settings))?;
+        let table = Arc::new(Table::default());
+        let messages = table.clone();
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(limit))
+            .set_response_timeout(Some(limit))
+            .set_push_sender(move |push: PushInfo| {
+                messages.take(&push);
+                Ok::<_, ()>(())
+            });
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        {
+            let mut entries = table.entries();
+            entries.connection = (!entries.has_ended).then_some(connection);
+        }
+        let tests = tokio::spawn(test_now_and_then(Ends(Arc::downgrade(&table))));
+        Ok(Arc::new(Self {
+            table,
+            subscribing: tokio::sync::Mutex::default(),
+            tests: OnceLock::from(tests.abort_handle()),
+        }))
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.table.entries().has_ended
+    }
+
+    pub(crate) fn is_subscribed(&self, slot: u16) -> bool {
+        self.table.entries().channels.contains_key(&slot)
+    }
+
+    /// Subscribes to a new channel in the slot of the key, unless there is one.
+    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<(), RedisError> {
+        let _one_at_a_time = self.subscribing.lock().await;
+        if self.is_subscribed(slot) {
+            return Ok(());
+        }
+        let connection = self.table.entries().connection.clone();
+        let mut connection = connection.ok_or_else(closed)?;
+        let channel = format!("{{{}}}.waits:{}", slot::tag_for(key), commands::random_name());
+        let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
+        match reply.and_then(Value::extract_error) {
+            Ok(_) => {
+                let mut entries = self.table.entries();
+                if entries.has_ended {
+                    return Err(closed());
+                }
+                entries.channels.insert(slot, channel.into());
+                Ok(())
+            }
+            Err(error) => {
+                if !answers::failure(error.clone()).is_answer() {
+                    self.end();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes a request under its tag. Gives the channel as well; nothing when nobody listens in this slot.
+    pub(crate) fn note(&self, slot: u16, tag: u64) -> Option<(Noted, Arc<str>)> {
+        let (sender, end) = oneshot::channel();
+        let channel = {
+            let mut entries = self.table.entries();
+            let channel = entries.channels.get(&slot)?.clone();
+            entries.waits.insert(tag, sender);
+            channel
+        };
+        Some((Noted { table: self.table.clone(), tag, end }, channel))
+    }
+
+    /// Ends all waits, and closes the connection when the last of them is gone.
+    pub(crate) fn end(&self) {
+        self.table.end();
+        if let Some(tests) = self.tests.get() {
+            tests.abort();
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Table {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().expect("no panic while the table of waits is locked")
+    }
+
+    fn end(&self) {
+        let ended = {
+            let mut entries = self.entries();
+            std::mem::replace(&mut *entries, Entries { has_ended: true, ..Entries::default() })
+        };
+        // Whoever waits is woken, and the connection closed, when the table is unlocked again.
+        drop(ended);
+    }
+
+    /// Called by the connection itself, so that a message takes no detour to the request.
+    fn take(&self, push: &PushInfo) {
+        match (&push.kind, push.data.as_slice()) {
+            (PushKind::SMessage, [_, Value::BulkString(payload)]) => {
+                if let Some((tag, end)) = answers::message(payload) {
+                    let noted = self.entries().waits.remove(&tag);
+                    // A tag that nobody has noted any more is ignored: whoever gave up releases.
+                    noted.map(|wait| wait.send(end));
+                }
+            }
+            (PushKind::SUnsubscribe | PushKind::Disconnection, _) => self.end(),
+            _ => {}
+        }
+    }
+
+    /// The connection, if somebody waits for messages on it.
+    fn connection_to_test(&self) -> Option<MultiplexedConnection> {
+        let entries = self.entries();
+        if entries.waits.is_empty() { None } else { entries.connection.clone() }
+    }
+}
+
+/// Ends listening with the task, also when that is dropped by a runtime that shuts down.
+struct Ends(Weak<Table>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(table) = self.0.upgrade() {
+            table.end();
+        }
+    }
+}
+
+async fn test_now_and_then(ends: Ends) {
+    loop {
+        tokio::time::sleep(BETWEEN_TESTS).await;
+        let Some(table) = ends.0.upgrade() else { return };
+        if let Some(mut connection) = table.connection_to_test()
+            && connection.send_packed_command(&cmd("PING")).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn closed() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::NotConnected, "listening has ended").into()
+}
