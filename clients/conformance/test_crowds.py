@@ -77,12 +77,11 @@ def test_many_holds_are_renewed_by_one_task(
         locks = _open(agent, world)
         options = {"locks": locks, "mode": "write", "ttl_ms": ttl}
         agent.ask("acquire", hold="first", keys=["first"], **options)
+        tasks = agent.ask("tasks")["count"]
         for some in batched(names, AT_ONCE):
             calls = [agent.start("acquire", hold=one, keys=[f"held:{one}"], **options) for one in some]
             for call in calls:
                 call.result()
-            if some[0] == names[0]:
-                tasks = agent.ask("tasks")["count"]  # with those that so many calls at once need
         held.append((agent, world, locks, tasks))
 
     def all_hold() -> bool:
@@ -90,7 +89,8 @@ def test_many_holds_are_renewed_by_one_task(
 
     stays(all_hold, 1.2 * ttl / 1000, "all holds to be renewed")
     for agent, world, locks, tasks in held:
-        assert agent.ask("tasks")["count"] <= tasks + 2, agent
+        # A library may keep what so many calls at once needed.
+        assert agent.ask("tasks")["count"] <= tasks + AT_ONCE, agent
         releases = [agent.start("release", hold=one) for one in ("first", *names)]
         assert all(release.result(60) == {"released": True} for release in releases)
         agent.ask("close", locks=locks)
