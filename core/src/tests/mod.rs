@@ -53,3 +53,4 @@ mod queue_upgrade;
 mod random;
 mod scene;
 mod work;
+mod audit;
