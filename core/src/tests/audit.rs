@@ -137,9 +137,9 @@ fn a_hold_from_elsewhere_that_ends_by_time_is_noted_for_each_request_of_its_owne
             scene.waits("z", "S", WRITE);
         }
         scene.waits("k w", "A", WRITE);
-        scene.waits("q", "A", WRITE);
         scene.waits("k y", "S", WRITE);
         gives_to(&mut scene, "s", "k");
+        scene.waits("q", "A", WRITE);
         assert_eq!(scene.news(), [""; 0]);
         let later = scene.now_ms + 60;
         scene.serves_at(later);
