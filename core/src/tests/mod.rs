@@ -27,6 +27,7 @@
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
+mod audit;
 mod bounds;
 mod channels;
 mod crowds;
