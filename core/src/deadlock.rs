@@ -77,6 +77,8 @@ pub(crate) enum Outcome {
     NoCycle,
     /// There is more to look at.
     NotYet,
+    /// There was one while it was searched for, and somebody of it has gone.
+    Broken,
 }
 
 /// A search so long ends for now.
@@ -232,9 +234,9 @@ impl Search {
         Some(Self::new(request, waiter, Through::AnyRequest))
     }
 
-    /// The request that the search began with.
-    pub(crate) fn first(&self) -> RequestId {
-        self.first
+    /// The token that the search began with.
+    pub(crate) fn start(&self) -> &[u8] {
+        &self.start
     }
 
     /// Goes on with the search for so many steps at most, or a few more.
@@ -253,15 +255,7 @@ impl Search {
                     Some(cycle) if !self.is_resumed || self.still_holds(&last, view, store) => {
                         Outcome::Cycle(cycle)
                     }
-                    // Somebody of it has gone meanwhile. There may be another, which a new search finds.
-                    _ => {
-                        let first = view.waitlist.next_of_token(&self.start, None);
-                        let again = first.and_then(|first| Self::around(first, view.waitlist));
-                        again.map_or(Outcome::NoCycle, |again| {
-                            *self = again;
-                            Outcome::NotYet
-                        })
-                    }
+                    _ => Outcome::Broken,
                 };
             }
             if left == 0 {
@@ -306,11 +300,17 @@ impl Search {
                 let lock = store.peek(queue.lock.as_ref())?;
                 let id = queue.lock.as_ref();
                 let mut found = Vec::new();
-                view.waitlist.tokens_holding(lock, view.now_unix_ms, &mut seen, AT_ONCE, |request, fence| {
-                    if !(view.has_ended)(fence, id) {
-                        found.push(request);
-                    }
-                });
+                view.waitlist.tokens_holding(
+                    lock,
+                    view.now_unix_ms,
+                    &mut seen,
+                    AT_ONCE,
+                    |request, holder| {
+                        if !(view.has_ended)(holder.fence, id) {
+                            found.push(request);
+                        }
+                    },
+                );
                 *left = left.saturating_sub(AT_ONCE.min(lock.len()));
                 found.into_iter().for_each(|request| self.reach(request, &edge, view));
                 if !matches!(seen, HoldersSeen::All) {

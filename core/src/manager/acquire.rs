@@ -132,7 +132,7 @@ impl LockManager {
     /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
     pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.waitlist.remove(request)?;
-        if self.search_again.remove(&request) {
+        if self.search_again.remove(request) {
             self.search_again.extend(self.waitlist.next_of_token(&waiter.token, None));
         }
         Some(waiter)
@@ -305,10 +305,10 @@ impl LockManager {
         self.note_holders_of_new_queues(store, id);
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         match deadlock::closed_by(id, &self.view(now, &has_ended), store) {
-            deadlock::Outcome::NoCycle => {}
-            // Those who were withdrawn and have not left yet keep nobody waiting for long: it is looked at then.
-            deadlock::Outcome::Cycle(_) if self.waitlist.first_withdrawn().is_some() => {
-                self.search_again.insert(id);
+            deadlock::Outcome::NoCycle | deadlock::Outcome::Broken => {}
+            // Perhaps it is one by those only who are about to leave: it is looked at when they have.
+            deadlock::Outcome::Cycle(_) if self.some_are_leaving(now) => {
+                self.search_again.extend([id]);
             }
             deadlock::Outcome::NotYet => self.search_again.extend([id]),
             deadlock::Outcome::Cycle(cycle) => {

@@ -8,6 +8,7 @@ use super::changed_databases::ChangedDatabases;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
 use super::request::{Answer, WaitResult};
+use super::search_queue::SearchQueue;
 use crate::deadlock::Search;
 use crate::error::LockError;
 use crate::fence::Fences;
@@ -65,11 +66,13 @@ pub struct LockManager {
     /// that has come.
     pub(super) granted_again: BTreeMap<Rc<[u8]>, SiblingScan>,
     /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
-    pub(super) search_again: BTreeSet<RequestId>,
+    pub(super) search_again: SearchQueue,
     /// The search for such a cycle that is under way.
     pub(super) search: Option<Search>,
     /// Locks that have come into other hands outside of the manager: whose holders are to be looked at.
-    pub(super) holder_scans: VecDeque<HolderScan>,
+    pub(super) holder_scans: BTreeMap<QueueId, HolderScan>,
+    /// The lock that was looked at last: each has its turn.
+    pub(super) last_holder_scan: Option<QueueId>,
     /// Requests up to this one are sent away with this error.
     pub(super) resigned: Option<(RequestId, LockError)>,
     /// Steps of [`LockManager::serve_queues`] so far.
@@ -109,13 +112,14 @@ impl SiblingScan {
 }
 
 /// How far a look at the holders of a lock who wait themselves has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HolderScan {
-    pub(super) queue: QueueId,
     /// The last of the tokens that held it before.
     pub(super) held_before: Option<TokenId>,
     /// Those who hold it now, which come after these.
     pub(super) hold_now: HoldersSeen,
+    /// It has come into other hands again since the look began.
+    pub(super) again: bool,
 }
 
 impl Default for LockManager {
@@ -137,9 +141,10 @@ impl Default for LockManager {
             changed_databases: ChangedDatabases::default(),
             revisit: BTreeSet::new(),
             granted_again: BTreeMap::new(),
-            search_again: BTreeSet::new(),
+            search_again: SearchQueue::default(),
             search: None,
-            holder_scans: VecDeque::new(),
+            holder_scans: BTreeMap::new(),
+            last_holder_scan: None,
             resigned: None,
             steps: 0,
             kind: 0,
@@ -232,7 +237,7 @@ impl LockManager {
         self.changed_databases = ChangedDatabases::default();
         self.revisit.clear();
         self.granted_again.clear();
-        self.search_again.clear();
+        self.search_again = SearchQueue::default();
         self.search = None;
         self.holder_scans.clear();
     }

@@ -1,6 +1,7 @@
 //! Serving the queues: the one place where waiting requests are granted.
 
 use std::num::NonZeroU64;
+use std::ops::Bound;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -15,7 +16,7 @@ use crate::deadlock::{self, Search};
 use crate::effect::Change;
 use crate::error::LockError;
 use crate::ids::{Caller, HoldRef, LockIdRef, RequestId};
-use crate::lock::Admission;
+use crate::lock::{Admission, Holder};
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter};
 use crate::store::{LockStore, Lookup};
 use crate::time::Timestamp;
@@ -595,52 +596,79 @@ impl LockManager {
         has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)
     }
 
+    /// Whether some still stand in their queues who keep nobody waiting any more.
+    pub(super) fn some_are_leaving(&self, now: Timestamp) -> bool {
+        self.waitlist.first_withdrawn().is_some()
+            || self.waitlist.has_unheard()
+            || !self.closed_askers.is_empty()
+            || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
+    }
+
     /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
-    fn has_queues_to_look_at(&self) -> bool {
+    fn has_queues_to_look_at(&self, now: Timestamp) -> bool {
         let has_some = !self.dirty.is_empty()
             || !self.changed_databases.is_empty()
             || !self.revisit.is_empty()
             || !self.granted_again.is_empty()
             || !self.holder_scans.is_empty();
-        (has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)) || self.waitlist.first_withdrawn().is_some()
+        (has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)) || self.some_are_leaving(now)
     }
 
     /// Others than before hold this lock, and it was not the manager who gave it to them.
     fn holders_changed(&mut self, store: &mut impl LockStore, queue: QueueId) {
         let Some(lock) = self.waitlist.lock_of(queue) else { return };
         self.waitlist.note_holders(queue, store.peek(lock.clone().as_ref()));
-        self.holder_scans.push_back(HolderScan { queue, held_before: None, hold_now: HoldersSeen::None });
+        self.holder_scans.entry(queue).and_modify(|scan| scan.again = true).or_default();
     }
 
-    /// Goes on with the look at who held and who holds a lock that has come into other hands: those of them who wait
-    /// may now wait in a cycle.
+    /// Goes on with the look at who held and who holds a lock that has come into other hands. Those of them who wait
+    /// may now wait in a cycle; and who waits for what he holds by now is answered.
     fn look_at_next_holders(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let Some(scan) = self.holder_scans.front_mut() else { return false };
-        let Some(queue) = self.waitlist.queue(scan.queue) else {
-            self.holder_scans.pop_front();
-            return true;
+        let later = self.last_holder_scan.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.holder_scans.range((later, Bound::Unbounded)).next();
+        let Some(id) = next.or_else(|| self.holder_scans.iter().next()).map(|(id, _)| *id) else {
+            return false;
         };
+        self.last_holder_scan = Some(id);
+        let Some(mut scan) = self.holder_scans.remove(&id) else { return false };
+        let Some(queue) = self.waitlist.queue(id) else { return true };
         for _ in 0..AT_LEAST_EVERY {
             let Some(token) = queue.next_own_hold(scan.held_before) else { break };
             scan.held_before = Some(token);
             self.search_again.extend(queue.multi_edge_of(token).next());
         }
-        let found = &mut self.search_again;
-        match store.peek(queue.lock.as_ref()) {
-            _ if queue.next_own_hold(scan.held_before).is_some() => return true,
-            Some(lock) => self.waitlist.tokens_holding(
-                lock,
-                now.unix_ms(),
-                &mut scan.hold_now,
-                AT_LEAST_EVERY,
-                |request, _| found.extend([request]),
-            ),
-            None => scan.hold_now = HoldersSeen::All,
+        if queue.next_own_hold(scan.held_before).is_none() {
+            let mut found = SmallVec::<[(RequestId, u64); 1]>::new();
+            match store.peek(queue.lock.as_ref()) {
+                Some(lock) => {
+                    let note = |request, holder: &Holder| found.push((request, holder.deadline_ms));
+                    let seen = &mut scan.hold_now;
+                    self.waitlist.tokens_holding(lock, now.unix_ms(), seen, AT_LEAST_EVERY, note);
+                }
+                None => scan.hold_now = HoldersSeen::All,
+            }
+            found.into_iter().for_each(|(request, ends_ms)| self.holds_by_now(id, request, ends_ms));
         }
-        if matches!(scan.hold_now, HoldersSeen::All) {
-            self.holder_scans.pop_front();
+        if !matches!(scan.hold_now, HoldersSeen::All) {
+            self.holder_scans.insert(id, scan);
+        } else if scan.again {
+            self.holder_scans.insert(id, HolderScan::default());
         }
         true
+    }
+
+    /// The token of this request waits, and was seen to hold the lock of this queue.
+    fn holds_by_now(&mut self, queue: QueueId, request: RequestId, ends_ms: u64) {
+        let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
+        self.search_again.extend([request]);
+        self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
+        match self.waitlist.next_of_token_at(queue, &token, None) {
+            None => {}
+            Some(_) if self.waitlist.has_several(&token) => {
+                self.granted_again.entry(token).or_default().note(&[queue]);
+            }
+            Some(only) => self.revisit.extend([only]),
+        }
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
@@ -660,13 +688,13 @@ impl LockManager {
     /// is refused.
     fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
-        if self.has_queues_to_look_at() {
+        if self.has_queues_to_look_at(now) {
             return self.search.is_some() || !self.search_again.is_empty();
         }
         let mut search = match self.search.take() {
             Some(search) => search,
             None => {
-                let Some(request) = self.search_again.pop_first() else { return false };
+                let Some(request) = self.search_again.pop() else { return false };
                 let Some(search) = Search::around(request, &self.waitlist) else { return true };
                 self.note_own_holds_of(store, now, request);
                 search
@@ -676,13 +704,17 @@ impl LockManager {
         match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
             deadlock::Outcome::NoCycle => {}
             deadlock::Outcome::NotYet => self.search = Some(search),
+            // There may be another.
+            deadlock::Outcome::Broken => {
+                self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
+            }
             deadlock::Outcome::Cycle(cycle) => {
                 self.counters.deadlocks += 1;
                 let youngest = cycle.youngest;
                 let error = LockError::Deadlock(cycle.into_steps());
                 self.finish(youngest, WaitResult::Failed(error));
                 // There may be another.
-                self.search_again.insert(search.first());
+                self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
         }
         true

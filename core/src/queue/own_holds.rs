@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::holder_index::HoldersSeen;
 use super::{QueueId, TokenId, Waitlist};
 use crate::ids::RequestId;
-use crate::lock::Lock;
+use crate::lock::{Holder, Lock};
 
 impl Waitlist {
     /// Notes until when this token, which waits at this queue among others, has a hold on its lock, in Unix
@@ -54,14 +54,14 @@ impl Waitlist {
 
     /// Goes on with a look at the tokens that wait, for whatever, and have a hold on this lock: through the holders
     /// or through the tokens, whichever are fewer, and through `most` of them at most. `found` is given a request of
-    /// the token, and the fence of its hold.
+    /// the token, and its hold.
     pub(crate) fn tokens_holding(
         &self,
         lock: &Lock,
         now_unix_ms: u64,
         seen: &mut HoldersSeen,
         most: usize,
-        mut found: impl FnMut(RequestId, u64),
+        mut found: impl FnMut(RequestId, &Holder),
     ) {
         if matches!(seen, HoldersSeen::None) {
             *seen = if lock.len() <= self.tokens.len() {
@@ -79,7 +79,7 @@ impl Waitlist {
                     last = Some(HoldersSeen::UpToFence(holder.fence));
                     let requests = self.tokens.get(&*holder.token).filter(|_| holder.is_live(now_unix_ms));
                     requests.and_then(|requests| requests.first()).into_iter().for_each(|request| {
-                        found(request, holder.fence);
+                        found(request, holder);
                     });
                 });
                 each.count()
@@ -90,7 +90,7 @@ impl Waitlist {
                 let each = tokens.map(|(token, requests)| {
                     last = Some(HoldersSeen::UpToToken(token.clone()));
                     if let (Some(own), Some(request)) = (lock.holder(token, now_unix_ms), requests.first()) {
-                        found(request, own.fence);
+                        found(request, own);
                     }
                 });
                 each.count()

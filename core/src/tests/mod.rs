@@ -18,6 +18,7 @@
 //! | [`channels`] | requests that are answered on a channel |
 //! | [`queue_cancel`] | clients that go, before and after their grant |
 //! | [`ephemeral`] | which connection a hold ends with |
+//! | [`searches`] | searches for cycles that arise by what happens outside, and while others go on |
 //! | [`bounds`] | that what one token, one request or one search costs has a bound |
 //! | [`work`] | what a turn costs, in names looked at |
 //! | [`properties`] | the whole equals a naive model; what always holds, always holds |
@@ -27,7 +28,6 @@
 //! only, [`scene`] makes scenarios short, [`history`] draws random histories, [`naive_server`] is the
 //! naive model of the whole, [`heap`] counts bytes, [`random`] draws numbers from a seed.
 
-mod audit;
 mod bounds;
 mod channels;
 mod crowds;
@@ -53,4 +53,5 @@ mod queue_time;
 mod queue_upgrade;
 mod random;
 mod scene;
+mod searches;
 mod work;

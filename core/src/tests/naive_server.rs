@@ -398,7 +398,7 @@ impl NaiveServer {
     }
 
     /// Whether its wait is over: it has lasted as long as it should, or ends with a connection that has closed.
-    fn is_over(&self, request: &Request, now: Timestamp) -> bool {
+    pub(super) fn is_over(&self, request: &Request, now: Timestamp) -> bool {
         let Asked { channel, connection, .. } = &request.asked;
         let has_closed = connection.is_some_and(|connection| self.closed.contains(&connection));
         request.is_over(now) || (channel.is_some() && has_closed)

@@ -24,7 +24,7 @@ use super::history::{
     BASE_MS, Habits, KnownHold, NAMES, Op, Reply, TOKENS, Telling, World, id_of, token_number, with_seeds,
 };
 use super::memory_store::MemoryStore;
-use super::naive_server::{Hold, NaiveServer, Verdict, holds_of};
+use super::naive_server::{Hold, NaiveServer, Request, Verdict, holds_of};
 use super::random::Random;
 use super::scene::{TestClients, bound, ms, request, whole_turn};
 use crate::error::LockError;
@@ -106,8 +106,10 @@ impl SideBySide<'_> {
                         let id = if let Reply::Waiting(id) = reply { id } else { RequestId::LAST };
                         model.enqueue(id, asked, now);
                         self.tally.waits += 1;
-                        // While some that were withdrawn have not left, a cycle is looked for later.
-                        let is_late = model.waiting.iter().any(|request| request.is_withdrawn);
+                        // While some are about to leave, a cycle is looked for later.
+                        let leaves =
+                            |request: &Request| model.may_leave(request) || model.is_over(request, now);
+                        let is_late = model.waiting.iter().any(leaves);
                         let steps = match reply {
                             Reply::Waiting(_) if is_late => 0,
                             _ => WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply),

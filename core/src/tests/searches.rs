@@ -1,4 +1,4 @@
-//! What an audit of searches for deadlocks found: cycles that stay, searches that are never made, work that piles up.
+//! Cycles that arise by what happens to locks outside, or while other searches go on: all are found, and none is made up.
 
 use super::memory_store::{MemoryStore, id};
 use super::scene::{READ, Scene, UPGRADE, WRITE};
