@@ -195,6 +195,8 @@ fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
         for looks in [5, 40, 100] {
             let mut scene = Scene::new();
             chain(&mut scene, LENGTH);
+            // Somebody waits there on, so that what the search has noted of the queue seems to hold.
+            scene.waits("n1990 n1999", "Z", WRITE);
             let news = scene.in_one_turn(|scene| {
                 scene.waits(&name(LENGTH - 1), "t0", WRITE);
                 serves_a_slice(scene, looks - 1);
@@ -204,6 +206,7 @@ fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
                 scene.news()
             });
             assert!(!news.iter().any(|news| news.contains("Deadlock")), "{at}: {} news", news.len());
+            assert_eq!(scene.manager.counters.deadlocks, 0, "{at}");
         }
     }
 }
@@ -300,5 +303,25 @@ fn a_crowd_that_comes_with_a_lock_is_looked_at_to_its_end() {
         });
         let news = scene.news();
         assert!(news.len() == 1 && news[0].starts_with("u Deadlock"), "{readers}: {news:?}");
+    }
+}
+
+#[test]
+fn databases_that_change_again_while_they_are_looked_at_are_looked_at_from_the_start() {
+    const NAMES: usize = 50;
+    for db in [None, Some(0)] {
+        let mut scene = Scene::new();
+        for number in 0..NAMES {
+            scene.takes(&name(number), "H", WRITE);
+            scene.waits(&name(number), &token(number), WRITE);
+        }
+        scene.in_one_turn(|scene| {
+            scene.manager.database_changed(db);
+            serves_a_slice(scene, NAMES / 2);
+            assert!(scene.manager.has_work(), "the look goes on");
+            (0..NAMES).for_each(|number| scene.store.delete(&id(&name(number))));
+            scene.manager.database_changed(db);
+        });
+        assert_eq!(scene.news().len(), NAMES, "those that had been looked at too");
     }
 }
