@@ -272,6 +272,19 @@ def test_a_user_sees_the_names_that_he_may_read(server: Server) -> None:
         control.ok("ACL", "DELUSER", "app")
 
 
+def test_it_looks_at_a_thousand_names(server: Server) -> None:
+    """Those with the longest waits, whoever asks and for however many."""
+    line = Line(server)
+    line.locks.lock("first", "holder", HOUR)
+    line.ask("w", "SLOCK.LOCK", "first", "w", HOUR, "WAIT", 0)
+    line.locks.lock("k1", "holder", HOUR)
+    line.ask("m", *many("MLOCK", [f"k{number}" for number in range(1024)], "m", HOUR), "WAIT", 0)
+    with server.raw() as raw:
+        shown = names(raw, "COUNT", 0)
+        assert len(shown) == 1000 and shown[0] == "first"
+        assert len(names(raw, "COUNT", 1010)) == 1000
+
+
 def test_it_is_a_flat_array_in_resp2_and_a_map_in_resp3(server: Server) -> None:
     line, old, new = Line(server), server.raw(), server.raw(protocol=3)
     assert old.ok("SLOCK.QUEUES") == [] == new.ok("SLOCK.QUEUES", "COUNT", 0)

@@ -14,18 +14,22 @@ fn name(number: usize) -> String {
     format!("n{number}")
 }
 
-/// One look at the clock at a time, until nothing is left to do. How many looks.
+/// One turn, which ends after so many looks at the clock.
+fn serves_a_slice(scene: &mut Scene, looks: usize) {
+    let (now, mut left) = (scene.now(), looks + 1);
+    scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
+        left -= 1;
+        (left > 0).then_some(now)
+    });
+}
+
+/// Such turns until nothing is left to do. How many.
 fn serves_in_slices(scene: &mut Scene, looks: usize) -> usize {
-    let now = scene.now();
     let mut slices = 0;
     while scene.manager.has_work() {
-        let mut left = looks + 1;
-        scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
-            left -= 1;
-            (left > 0).then_some(now)
-        });
+        serves_a_slice(scene, looks);
         slices += 1;
-        assert!(slices < 1_000_000, "it goes on for ever");
+        assert!(slices < 20_000, "it goes on for ever");
     }
     slices
 }
@@ -68,6 +72,61 @@ fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over
     scene.user = "default";
     scene.waits("b", "A", WRITE);
     assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(1), "it is eve's by now");
+}
+
+#[test]
+fn a_withdrawn_request_is_not_counted_while_it_still_stands_in_its_queue() {
+    let mut scene = Scene::new();
+    (scene.manager.max_requests_of_token, scene.manager.left_at_once) = (2, 0);
+    scene.takes("a b", "H", WRITE);
+    scene.waits("a", "A", WRITE);
+    scene.waits("b", "A", WRITE);
+    scene.in_one_turn(|scene| {
+        assert_eq!(scene.withdraws("a", "A"), 1);
+        assert_eq!(scene.queue("a"), ["A"], "it leaves later");
+        scene.waits("a", "A", WRITE);
+        assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(2));
+    });
+    assert_eq!(scene.news(), ["A timed out"]);
+}
+
+/// They stand behind somebody else, so that none of them comes to the front.
+#[test]
+fn all_requests_of_a_token_for_a_lock_are_answered_when_one_is_granted() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    for token in ["A", "B", "A", "A"] {
+        scene.waits("a", token, WRITE);
+    }
+    scene.releases("a", "H");
+    assert_eq!(scene.news(), ["A granted"; 3]);
+    assert_eq!(scene.queue("a"), ["B"]);
+}
+
+#[test]
+fn a_token_that_is_granted_another_lock_while_its_requests_are_looked_at() {
+    let mut scene = Scene::new();
+    scene.takes("a c", "H", WRITE);
+    for (name, other) in [("a", "B"), ("c", "D")] {
+        for token in ["A", other, "A", "A", "A", "A"] {
+            scene.waits(name, token, WRITE);
+        }
+    }
+    let mut news = Vec::new();
+    scene.in_one_turn(|scene| {
+        scene.releases("a", "H");
+        for _ in 0..10 {
+            if news.len() < 3 {
+                serves_a_slice(scene, 1);
+                news.extend(scene.news());
+            }
+        }
+        assert_eq!(news, ["A granted"; 3], "the look goes on");
+        scene.releases("c", "H");
+    });
+    news.extend(scene.news());
+    assert_eq!(news, ["A granted"; 10]);
+    assert_eq!((scene.queue("a"), scene.queue("c")), (vec!["B".into()], vec!["D".into()]));
 }
 
 /// A thousand requests that are withdrawn leave in slices. None of them is granted, and those behind them are.
@@ -136,19 +195,18 @@ fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
         for looks in [5, 40, 100] {
             let mut scene = Scene::new();
             chain(&mut scene, LENGTH);
+            // Somebody waits there on, so that what the search has noted of the queue seems to hold.
+            scene.waits("n1990 n1999", "Z", WRITE);
             let news = scene.in_one_turn(|scene| {
                 scene.waits(&name(LENGTH - 1), "t0", WRITE);
-                let (now, mut left) = (scene.now(), looks);
-                scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut || {
-                    left -= 1;
-                    (left > 0).then_some(now)
-                });
+                serves_a_slice(scene, looks - 1);
                 assert!(scene.manager.has_work(), "the search goes on");
                 breaks(scene);
                 serves_in_slices(scene, 3);
                 scene.news()
             });
             assert!(!news.iter().any(|news| news.contains("Deadlock")), "{at}: {} news", news.len());
+            assert_eq!(scene.manager.counters.deadlocks, 0, "{at}");
         }
     }
 }
@@ -188,5 +246,82 @@ fn one_reader_of_a_crowd_that_closes_a_cycle() {
         }
         assert!(matches!(scene.is_refused("x", "t49", WRITE), LockError::Deadlock(_)), "{from_elsewhere}");
         assert!(scene.store.lock(&id("k")).is_some());
+    }
+}
+
+/// Where more locks with many holders are waited for than are looked at, everybody is searched for.
+#[test]
+fn a_cycle_through_one_of_many_locks_with_many_holders() {
+    let mut scene = Scene::new();
+    scene.takes("x", "W", WRITE);
+    for number in 0..20 {
+        for reader in 0..17 {
+            scene.takes(&name(number), &token(reader), READ);
+        }
+    }
+    scene.takes("n19", "R", READ);
+    for number in 0..19 {
+        scene.waits(&name(number), &format!("w{number}"), WRITE);
+    }
+    scene.waits("n19", "W", WRITE);
+    assert!(matches!(scene.is_refused("x", "R", WRITE), LockError::Deadlock(_)));
+}
+
+#[test]
+fn who_was_granted_what_others_wait_for_closes_a_cycle() {
+    let mut scene = Scene::new();
+    scene.takes("k", "H", WRITE);
+    scene.takes("x", "B", WRITE);
+    scene.waits("k", "A", WRITE);
+    scene.waits("k", "B", WRITE);
+    scene.releases("k", "H");
+    assert_eq!(scene.news(), ["A granted"]);
+    assert!(matches!(scene.is_refused("x", "A", WRITE), LockError::Deadlock(_)));
+}
+
+/// A lock comes from elsewhere with a crowd of readers, the last of whom waits. Either the readers are gone through or
+/// those who wait, whichever are fewer.
+#[test]
+fn a_crowd_that_comes_with_a_lock_is_looked_at_to_its_end() {
+    for (readers, waiters) in [(100, 200), (200, 100)] {
+        let mut scene = Scene::new();
+        for (name, token) in [("k", "X"), ("q", "X"), ("x", "W")] {
+            scene.takes(name, token, WRITE);
+        }
+        for number in 0..readers {
+            scene.takes("z", &token(number), READ);
+        }
+        scene.takes("z", "u", READ);
+        for number in 0..waiters {
+            scene.waits("q", &format!("q{number}"), WRITE);
+        }
+        scene.waits("k", "W", WRITE);
+        scene.waits("x", "u", WRITE);
+        scene.happens("k", |store, lock| {
+            let other = store.lock(&id("z")).unwrap().clone();
+            store.replace(lock, other);
+        });
+        let news = scene.news();
+        assert!(news.len() == 1 && news[0].starts_with("u Deadlock"), "{readers}: {news:?}");
+    }
+}
+
+#[test]
+fn databases_that_change_again_while_they_are_looked_at_are_looked_at_from_the_start() {
+    const NAMES: usize = 50;
+    for db in [None, Some(0)] {
+        let mut scene = Scene::new();
+        for number in 0..NAMES {
+            scene.takes(&name(number), "H", WRITE);
+            scene.waits(&name(number), &token(number), WRITE);
+        }
+        scene.in_one_turn(|scene| {
+            scene.manager.database_changed(db);
+            serves_a_slice(scene, NAMES / 2);
+            assert!(scene.manager.has_work(), "the look goes on");
+            (0..NAMES).for_each(|number| scene.store.delete(&id(&name(number))));
+            scene.manager.database_changed(db);
+        });
+        assert_eq!(scene.news().len(), NAMES, "those that had been looked at too");
     }
 }

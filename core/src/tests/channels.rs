@@ -121,3 +121,19 @@ fn a_channel_with_many_requests_leaves_in_slices() {
     assert!(slices > 10 && scene.news().is_empty());
     assert_eq!(scene.manager.counters.unheard, 1_000);
 }
+
+/// Somebody asks again on the channel while those before are still leaving it.
+#[test]
+fn a_channel_that_closes_twice_before_anybody_has_left_it() {
+    let mut scene = Scene::new();
+    scene.takes("a", "A", WRITE);
+    scene.channel = Some(1);
+    scene.in_one_turn(|scene| {
+        for token in ["B", "C"] {
+            scene.waits("a", token, WRITE);
+            scene.manager.channel_closed(&channel(1));
+        }
+    });
+    assert_eq!(scene.queue("a"), [""; 0]);
+    assert_eq!((scene.news().len(), scene.manager.counters.unheard), (0, 2));
+}

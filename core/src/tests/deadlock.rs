@@ -73,6 +73,26 @@ fn readers_are_let_in_together_only_if_no_writer_stands_between_them() {
     assert_eq!(cycle(&mut scene, "a", "S", READ).first().map(String::as_str), Some("S at a"));
 }
 
+/// S stands ahead of R, and W, who leads nowhere else, between them or not.
+#[test]
+fn a_reader_waits_for_one_ahead_if_a_writer_stands_between_them() {
+    for is_between in [false, true] {
+        let mut scene = Scene::new();
+        scene.takes("a", "H", WRITE);
+        scene.takes("b", "R", WRITE);
+        scene.waits("a", "S", READ);
+        if is_between {
+            scene.waits("a", "W", WRITE);
+        }
+        scene.waits("a", "R", READ);
+        if is_between {
+            assert_eq!(cycle(&mut scene, "b", "S", WRITE), ["S at b", "R at a"]);
+        } else {
+            scene.waits("b", "S", WRITE);
+        }
+    }
+}
+
 #[test]
 fn an_upgrade_that_jumps_the_queue_can_close_a_cycle_behind_it() {
     let mut scene = Scene::new();
@@ -199,6 +219,20 @@ fn a_key_goes_and_nobody_gets_it() {
         scene.waits(names, token, WRITE);
     }
     scene.happens("a", super::memory_store::MemoryStore::delete);
+    assert!(scene.news().concat().starts_with("P Deadlock"));
+}
+
+/// The same by a release: A stands behind P now where it has held.
+#[test]
+fn an_owner_releases_what_it_waits_for_and_nobody_gets_it() {
+    let mut scene = Scene::new();
+    for (names, token) in [("a", "A"), ("c", "A"), ("b d", "X")] {
+        scene.takes(names, token, WRITE);
+    }
+    for (names, token) in [("a d", "P"), ("a b", "A"), ("c", "P")] {
+        scene.waits(names, token, WRITE);
+    }
+    scene.releases("a", "A");
     assert!(scene.news().concat().starts_with("P Deadlock"));
 }
 
