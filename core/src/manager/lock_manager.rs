@@ -207,8 +207,8 @@ impl LockManager {
         self.database_changed(Some(second));
     }
 
-    /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds end in [`LockManager::serve_queues`], and until then count as
-    /// held for everybody but their owner.
+    /// This connection has closed. Requests that end with it leave, if they are answered on a channel. Its holds
+    /// end in [`LockManager::serve_queues`], and until then count as held for everybody but their owner.
     pub fn connection_closed(&mut self, connection: ConnectionId) {
         if self.ephemeral.close(connection) {
             self.not_served_up_to = None;
