@@ -100,7 +100,7 @@ pub type UserName = Option<Rc<[u8]>>;
 pub struct Caller {
     /// The user.
     pub user: UserName,
-    /// The command, as it was sent but in small letters.
+    /// The command, as it was sent.
     pub command: Rc<[u8]>,
     /// Whether the number of keys stands before them.
     pub counts_keys: bool,

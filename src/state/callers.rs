@@ -19,7 +19,7 @@ impl WaitingCommand<'_> {
     pub fn caller(self, ctx: Ctx<'_>) -> Caller {
         Caller {
             user: ctx.user_name().map(|user| user.as_str().bytes().into()),
-            command: self.name.bytes().to_ascii_lowercase().into(),
+            command: self.name.bytes().into(),
             counts_keys: self.counts_keys,
         }
     }

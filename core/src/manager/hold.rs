@@ -214,11 +214,10 @@ impl LockManager {
                 lock.ended(at_ms).for_each(|gone| self.ephemeral.end(gone.fence, id));
             }
         }
-        self.hold_changes(id, &change);
+        let queue = self.hold_changes(id, &change);
         store.commit(at, &Effect { at_ms, change }, event);
-        if !self.waitlist.is_empty()
-            && let Some(queue) = self.waitlist.queue_at(id)
-        {
+        // Who has left is noted until the next one comes: that is no harm.
+        if let (Some(queue), Change::Hold { .. }) = (queue, change) {
             self.waitlist.note_holders(queue, lock_at(store, at).ok().flatten());
         }
     }

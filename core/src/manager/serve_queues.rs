@@ -547,8 +547,9 @@ impl LockManager {
     /// Other requests of the token of this one for the same names hold what they wait for by now, or can never have
     /// it.
     fn look_at_siblings(&mut self, granted: &Waiter) {
+        let Some(first) = self.waitlist.next_of_token(&granted.token, None) else { return };
         if !self.waitlist.has_several(&granted.token) {
-            self.revisit.extend(self.waitlist.next_of_token(&granted.token, None));
+            self.revisit.insert(first);
             return;
         }
         self.granted_again.entry(granted.token.clone()).or_default().note(&granted.queues);
@@ -571,23 +572,26 @@ impl LockManager {
     /// A hold of a token on this lock begins, ends, or has another mode or deadline. If the token waits itself,
     /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
     /// have to wait for it where they could have read beside it.
-    pub(super) fn hold_changes(&mut self, lock: LockIdRef<'_>, change: &Change<'_>) {
+    /// The queue of the lock, if anybody waits there.
+    pub(super) fn hold_changes(&mut self, lock: LockIdRef<'_>, change: &Change<'_>) -> Option<QueueId> {
         if self.waitlist.is_empty() {
-            return;
+            return None;
         }
-        let Some(queue) = self.waitlist.queue_at(lock) else { return };
+        let queue = self.waitlist.queue_at(lock)?;
         let (token, ends_ms) = match change {
             Change::Hold { token, deadline_ms, .. } | Change::Extend { token, deadline_ms } => {
                 (token, Some(*deadline_ms))
             }
             Change::Release { token } => (token, None),
         };
-        let Some(id) = self.waitlist.token_id(token) else { return };
-        self.waitlist.set_own_hold(queue, id, ends_ms);
-        // Who waits for whom is not changed by another deadline. One request stands for its owner.
-        if !matches!(change, Change::Extend { .. }) {
-            self.search_again.extend(self.waitlist.next_of_token(token, None));
+        if let Some(id) = self.waitlist.token_id(token) {
+            self.waitlist.set_own_hold(queue, id, ends_ms);
+            // Who waits for whom is not changed by another deadline. One request stands for its owner.
+            if !matches!(change, Change::Extend { .. }) {
+                self.search_again.extend(self.waitlist.next_of_token(token, None));
+            }
         }
+        Some(queue)
     }
 
     /// Whether names have to be looked at first: a request for many of them is looked at once, after all.

@@ -22,18 +22,12 @@ impl Waitlist {
     /// Another caller has asked for the same again.
     pub(super) fn set_caller(&mut self, request: RequestId, caller: &Caller) {
         let caller = self.caller(caller);
-        let Some(token) = self.waiters.get(&request).map(|waiter| waiter.token.clone()) else { return };
-        let has_several = self.has_several(&token);
-        if has_several {
-            self.count_of_user(request, Count::Down);
-        }
+        self.count_if_several(request, Count::Down);
         if let Some(waiter) = self.waiters.get_mut(&request) {
             let earlier = std::mem::replace(&mut waiter.caller, caller);
             self.forget_caller(&earlier);
         }
-        if has_several {
-            self.count_of_user(request, Count::Up);
-        }
+        self.count_if_several(request, Count::Up);
     }
 
     /// A request of this caller has gone, or has another one now.
@@ -64,7 +58,14 @@ impl Waitlist {
         }
     }
 
-    /// Counts a request of a token that has several, if it was not withdrawn.
+    /// Counts a request, if its token has several.
+    pub(super) fn count_if_several(&mut self, request: RequestId, count: Count) {
+        if self.waiters.get(&request).is_some_and(|waiter| self.has_several(&waiter.token)) {
+            self.count_of_user(request, count);
+        }
+    }
+
+    /// Counts a request that was not withdrawn.
     pub(super) fn count_of_user(&mut self, request: RequestId, count: Count) {
         let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_withdrawn(request)) else { return };
         let key = (waiter.token_id(), waiter.caller.user.clone());
@@ -81,12 +82,10 @@ impl Waitlist {
     /// From now on this request is as good as gone: it is not granted, nobody waits for it, and it is not counted. It
     /// stands in its queues until it is removed. False if it does not wait or was withdrawn before.
     pub(crate) fn withdraw(&mut self, request: RequestId) -> bool {
-        let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_withdrawn(request)) else {
+        if !self.waiters.contains_key(&request) || self.is_withdrawn(request) {
             return false;
-        };
-        if self.has_several(&waiter.token) {
-            self.count_of_user(request, Count::Down);
         }
+        self.count_if_several(request, Count::Down);
         self.withdrawn.insert(request)
     }
 

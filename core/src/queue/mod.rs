@@ -324,7 +324,9 @@ impl Waitlist {
 
     /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
-        self.withdraw(request);
+        if !self.by_user.is_empty() {
+            self.count_if_several(request, Count::Down);
+        }
         self.withdrawn.remove(&request);
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
