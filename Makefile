@@ -7,7 +7,7 @@ SLOCK_SOAK_SECONDS ?= 60
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-servers clients-examples soak faults bench lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-servers clients-examples histories soak faults bench lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -48,6 +48,9 @@ test-servers: build ## Run the server tests on each of SERVERS, or on those that
 
 clients-examples: ## Fetch and build the examples in other languages, which make test then runs
 	@scripts/clients-examples
+
+histories: build ## Play 2,000 histories of late commands and all races through each client library
+	SLOCK_THOROUGH=1 .venv/bin/python -m pytest clients/conformance/test_late_histories.py clients/conformance/test_races.py
 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak

@@ -449,6 +449,11 @@ class ServerHold(HoldRules):
             if lease.changing:
                 raise SlockError(f"{self.names}: another change of the mode is under way")
             lease.changing = True
+            before = self.mode
+            if mode == READ:
+                # The server refuses no downgrade, so a copy may be carried out late.
+                # So it counts as a reader from now on.
+                self.mode = READ
         acquisition = Acquisition(self.shared, self._member.ways, self.wanted.keys, build, seconds, once=once)
         settled = False
         try:
@@ -474,8 +479,11 @@ class ServerHold(HoldRules):
             acquisition.end()
             try:
                 if acquisition.in_doubt and not settled:
-                    await self._settle(acquisition.left_to_give_up)
+                    again = build(None, None) if mode == READ else None
+                    await self._settle(acquisition.left_to_give_up, again)
                 else:
+                    if lease.mode != mode:
+                        self.mode = before  # the server has refused it
                     lease.changing = False
             finally:
                 self.shared.end(acquisition)
@@ -492,12 +500,17 @@ class ServerHold(HoldRules):
                 return
             self.renew_at = granted.sent + self.ttl_seconds * RENEW_AFTER
 
-    async def _settle(self, caller_waits: float) -> None:
-        """A change of mode was given up: ends what waits, and asks in which mode the token holds it."""
+    async def _settle(self, caller_waits: float, downgrade: Command | None) -> None:
+        """A change of mode was given up.
+
+        An upgrade: ends what waits, and asks in which mode the token holds it. A downgrade is repeated until it is
+        answered."""
         done, held = self.shared.io.event(), self.held
         keys, token, ttl = self.wanted.keys, self.token, held.ttl_ms
         asked = [_commands.refresh(keys, mode, token, ttl) for mode in (WRITE, READ)]
         commands = [*_commands.cancel(keys, token, refuse=not held.given), *asked]
+        if downgrade is not None:
+            commands = [downgrade]
 
         async def work() -> None:
             try:
@@ -506,7 +519,8 @@ class ServerHold(HoldRules):
                 with self._changing:
                     held.lease.changing = False
                 if answers is not None:
-                    self._take_mode(answers[-2], answers[-1], sent, ttl)
+                    write = 0 if downgrade is not None else answers[-2]
+                    self._take_mode(write, answers[-1], sent, ttl)
             finally:
                 held.lease.changing = False
                 done.set()
