@@ -503,8 +503,8 @@ class ServerHold(HoldRules):
     async def _settle(self, caller_waits: float, downgrade: Command | None) -> None:
         """A change of mode was given up.
 
-        Of an upgrade, it ends what waits, and asks in which mode the token holds the key. It repeats a downgrade
-        until it is answered."""
+        Of an upgrade, it ends what waits, and asks in which mode the token holds the key.
+        It repeats a downgrade until it is answered."""
         done, held = self.shared.io.event(), self.held
         keys, token, ttl = self.wanted.keys, self.token, held.ttl_ms
         asked = [_commands.refresh(keys, mode, token, ttl) for mode in (WRITE, READ)]
