@@ -50,7 +50,8 @@ clients-examples: ## Fetch and build the examples in other languages, which make
 	@scripts/clients-examples
 
 histories: build ## Play 2,000 histories of late commands and all races through each client library
-	SLOCK_THOROUGH=1 .venv/bin/python -m pytest clients/conformance/test_late_histories.py clients/conformance/test_races.py
+	SLOCK_THOROUGH=1 .venv/bin/python -m pytest \
+	  clients/conformance/test_late_histories.py clients/conformance/test_races.py clients/conformance/test_disturbed.py
 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -63,6 +64,9 @@ def test_connections_are_cut(
     world.wait_until_nothing_is_left()
 
 
+@pytest.mark.skipif(
+    "SLOCK_THOROUGH" not in os.environ, reason="it needs a machine of its own: make histories"
+)
 def test_twenty_contenders_for_a_quorum(
     places: Callable[..., list[Place]], judge: Judge, get_world: Callable[[str], World]
 ) -> None:

@@ -388,7 +388,7 @@ def test_an_interrupt_at_the_grant_leaves_nothing(server: Server, client: redis.
                 holder.release()
             outcomes.add(outcome(process))
             assert process.poll() is None
-            assert not client.exists("job") and queue(server) == []
+            wait_until(lambda: not client.exists("job") and queue(server) == [], what="nothing to be left")
     assert outcomes <= {"interrupted", "had it"} and "interrupted" in outcomes
 
 
