@@ -49,7 +49,7 @@ test-servers: build ## Run the server tests on each of SERVERS, or on those that
 clients-examples: ## Fetch and build the examples in other languages, which make test then runs
 	@scripts/clients-examples
 
-histories: build ## Play 2,000 histories of late commands and all races through each client library
+histories: build ## Play 2,000 late histories, all races and all faults through each client library
 	SLOCK_THOROUGH=1 .venv/bin/python -m pytest \
 	  clients/conformance/test_late_histories.py clients/conformance/test_races.py clients/conformance/test_disturbed.py
 
