@@ -1,5 +1,7 @@
 //! Who asks for what may have to wait: the user and the command, whose permissions are looked at again at the grant.
 
+use std::cell::RefCell;
+
 use slock_core::Caller;
 use smallvec::SmallVec;
 
@@ -14,30 +16,63 @@ pub struct WaitingCommand<'a> {
     pub counts_keys: bool,
 }
 
-impl WaitingCommand<'_> {
-    /// Who asks, by this command.
-    pub fn caller(self, ctx: Ctx<'_>) -> Caller {
-        Caller {
-            user: ctx.user_name().map(|user| user.as_str().bytes().into()),
-            command: self.name.bytes().into(),
-            counts_keys: self.counts_keys,
+/// The caller that asked or was looked at last, and what the server calls it: mostly the next one is the same.
+#[derive(Default)]
+pub struct LastCaller(RefCell<Option<Words>>);
+
+struct Words {
+    caller: Caller,
+    /// Of a user; `None` for who may do everything.
+    user: Option<OwnedString>,
+    command: OwnedString,
+    /// For the token and the ttl, which permissions do not depend on.
+    any: OwnedString,
+}
+
+impl Words {
+    fn of(caller: Caller) -> Self {
+        Self {
+            user: caller.user.as_deref().map(OwnedString::new),
+            command: OwnedString::new(&caller.command),
+            any: OwnedString::new(b"1"),
+            caller,
         }
     }
 }
 
-/// Whether the user may still run the command on these keys.
-pub fn may_run(caller: &Caller, names: &[&[u8]]) -> bool {
-    let Some(user) = &caller.user else { return true };
-    User::named(OwnedString::new(user).as_str()).is_some_and(|user| {
-        let command = OwnedString::new(&caller.command);
+impl LastCaller {
+    /// Who asks by this command.
+    pub fn of_command(&self, ctx: Ctx<'_>, command: WaitingCommand<'_>) -> Caller {
+        let user = ctx.user_name();
+        let user = user.as_ref().map(|user| user.as_str().bytes());
+        let name = command.name.bytes();
+        let mut last = self.0.borrow_mut();
+        if let Some(Words { caller, .. }) = &*last
+            && caller.user.as_deref() == user
+            && *caller.command == *name
+            && caller.counts_keys == command.counts_keys
+        {
+            return caller.clone();
+        }
+        let counts_keys = command.counts_keys;
+        let caller = Caller { user: user.map(Into::into), command: name.into(), counts_keys };
+        *last = Some(Words::of(caller.clone()));
+        caller
+    }
+
+    /// Whether the user may still run the command on these keys.
+    pub fn may_run(&self, caller: &Caller, names: &[&[u8]]) -> bool {
+        let mut last = self.0.borrow_mut();
+        let known = last.take().filter(|words| words.caller == *caller);
+        let words = last.insert(known.unwrap_or_else(|| Words::of(caller.clone())));
+        let Some(user) = &words.user else { return true };
+        let Some(user) = User::named(user.as_str()) else { return false };
         let count = caller.counts_keys.then(|| OwnedString::new(names.len().to_string().as_bytes()));
         let keys = names.iter().map(|name| OwnedString::new(name));
         let arguments: SmallVec<[OwnedString; 2]> = count.into_iter().chain(keys).collect();
-        // For the token and the ttl, which permissions do not depend on.
-        let more = OwnedString::new(b"1");
-        let mut words: SmallVec<[Str<'_>; 5]> = SmallVec::from_slice(&[command.as_str()]);
-        words.extend(arguments.iter().map(OwnedString::as_str));
-        words.extend([more.as_str(), more.as_str()]);
-        user.may_run(&words)
-    })
+        let mut command: SmallVec<[Str<'_>; 5]> = SmallVec::from_slice(&[words.command.as_str()]);
+        command.extend(arguments.iter().map(OwnedString::as_str));
+        command.extend([words.any.as_str(), words.any.as_str()]);
+        user.may_run(&command)
+    }
 }

@@ -5,7 +5,7 @@ use slock_core::{Answer, Clients, LockError, NotGranted, WaitResult, Waiter};
 use std::rc::Rc;
 
 use super::blocked_clients::BlockedClients;
-use super::callers::may_run;
+use super::with;
 use crate::server::{OwnedString, Reply, Str, own_ctx};
 
 /// See the module.
@@ -65,7 +65,11 @@ impl Clients for WaitingClients {
         if waiter.channel.as_ref().is_some_and(|channel| !self.is_heard(channel)) {
             return Err(NotGranted::Unheard);
         }
-        if may_run(&waiter.caller, names) { Ok(()) } else { Err(NotGranted::Failed(LockError::NoPermission)) }
+        if with(|state| state.last_caller.may_run(&waiter.caller, names)) {
+            Ok(())
+        } else {
+            Err(NotGranted::Failed(LockError::NoPermission))
+        }
     }
 }
 

@@ -134,6 +134,10 @@ impl LockManager {
         let mut now = None;
         while idle < KINDS {
             if kinds_left == 0 || self.places_looked_at >= PLACES_AT_ONCE {
+                if now.is_some_and(|now| !self.is_due(now)) {
+                    idle = KINDS;
+                    break;
+                }
                 (kinds_left, self.places_looked_at) = (KINDS, 0);
                 now = slice.now_for(self.urgency());
             }
@@ -145,6 +149,11 @@ impl LockManager {
             self.kind = KINDS - 1;
         }
         store.close();
+    }
+
+    /// Whether [`LockManager::serve_queues`] has anything to do at this moment.
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.has_work() || self.next_due_ms(now).is_some_and(|due_ms| due_ms <= now.monotonic_ms())
     }
 
     fn urgency(&self) -> Urgency {
