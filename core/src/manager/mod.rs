@@ -30,6 +30,7 @@ mod lock_manager;
 mod lookup;
 mod refuse;
 mod request;
+mod search_cycles;
 mod search_queue;
 mod serve_queues;
 

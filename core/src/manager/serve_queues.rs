@@ -1,23 +1,20 @@
 //! Serving the queues: the one place where waiting requests are granted.
 
 use std::num::NonZeroU64;
-use std::ops::Bound;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, Asker, same_hold};
 use super::changed_databases::Changed;
-use super::lock_manager::{HolderScan, LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
+use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::lookup::hold_at;
 use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult, WhoAsks};
 use crate::clients::{Clients, NotGranted};
-use crate::deadlock::{self, Search};
-use crate::effect::Change;
 use crate::error::LockError;
 use crate::ids::{Caller, HoldRef, LockIdRef, RequestId};
-use crate::lock::{Admission, Holder};
-use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter};
+use crate::lock::Admission;
+use crate::queue::{QueueId, Waiter};
 use crate::store::{LockStore, Lookup};
 use crate::time::Timestamp;
 
@@ -46,7 +43,7 @@ pub enum Urgency {
 }
 
 /// What is put off while queues have to be looked at has its turn after so many steps all the same.
-const AT_LEAST_EVERY: usize = 64;
+pub(super) const AT_LEAST_EVERY: usize = 64;
 
 /// How many kinds of work there are.
 const KINDS: usize = 10;
@@ -54,9 +51,6 @@ const KINDS: usize = 10;
 /// The clock is looked at when each kind of work has had its turn, and sooner after a step that had so many places in
 /// queues to do with.
 const PLACES_AT_ONCE: usize = 64;
-
-/// A search for a cycle goes so many steps at a time.
-const SEARCH_STEPS: usize = 100;
 
 /// How far [`LockManager::probe`] has come.
 #[derive(Clone, Copy, Debug)]
@@ -578,167 +572,9 @@ impl LockManager {
         true
     }
 
-    /// A hold of a token on this lock begins, ends, or has another mode or deadline. If the token waits itself,
-    /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
-    /// have to wait for it where they could have read beside it.
-    /// The queue of the lock, if anybody waits there.
-    pub(super) fn hold_changes(&mut self, lock: LockIdRef<'_>, change: &Change<'_>) -> Option<QueueId> {
-        if self.waitlist.is_empty() {
-            return None;
-        }
-        let queue = self.waitlist.queue_at(lock)?;
-        let (token, ends_ms) = match change {
-            Change::Hold { token, deadline_ms, .. } | Change::Extend { token, deadline_ms } => {
-                (token, Some(*deadline_ms))
-            }
-            Change::Release { token } => (token, None),
-        };
-        if let Some(id) = self.waitlist.token_id(token) {
-            self.waitlist.set_own_hold(queue, id, ends_ms);
-            // Who waits for whom is not changed by another deadline. One request stands for its owner.
-            if !matches!(change, Change::Extend { .. }) {
-                self.search_again.extend(self.waitlist.next_of_token(token, None));
-            }
-        }
-        Some(queue)
-    }
-
     /// Whether names have to be looked at first: a request for many of them is looked at once, after all.
     fn has_names_to_look_at(&self) -> bool {
         let has_some = !self.dirty.is_empty() || !self.changed_databases.is_empty();
         has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)
-    }
-
-    /// Whether some still stand in their queues who keep nobody waiting any more.
-    pub(super) fn some_are_leaving(&self, now: Timestamp) -> bool {
-        self.waitlist.first_withdrawn().is_some()
-            || self.waitlist.has_unheard()
-            || !self.closed_askers.is_empty()
-            || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
-    }
-
-    /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
-    fn has_queues_to_look_at(&self, now: Timestamp) -> bool {
-        let has_some = !self.dirty.is_empty()
-            || !self.changed_databases.is_empty()
-            || !self.revisit.is_empty()
-            || !self.granted_again.is_empty()
-            || !self.holder_scans.is_empty();
-        (has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)) || self.some_are_leaving(now)
-    }
-
-    /// Others than before hold this lock, and it was not the manager who gave it to them.
-    fn holders_changed(&mut self, store: &mut impl LockStore, queue: QueueId) {
-        let Some(lock) = self.waitlist.lock_of(queue) else { return };
-        self.waitlist.note_holders(queue, store.peek(lock.clone().as_ref()));
-        self.holder_scans.entry(queue).and_modify(|scan| scan.again = true).or_default();
-    }
-
-    /// Goes on with the look at who held and who holds a lock that has come into other hands. Those of them who wait
-    /// may now wait in a cycle; and who waits for what he holds by now is answered.
-    fn look_at_next_holders(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        let later = self.last_holder_scan.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.holder_scans.range((later, Bound::Unbounded)).next();
-        let Some(id) = next.or_else(|| self.holder_scans.iter().next()).map(|(id, _)| *id) else {
-            return false;
-        };
-        self.last_holder_scan = Some(id);
-        let Some(mut scan) = self.holder_scans.remove(&id) else { return false };
-        let Some(queue) = self.waitlist.queue(id) else { return true };
-        for _ in 0..AT_LEAST_EVERY {
-            let Some(token) = queue.next_own_hold(scan.held_before) else { break };
-            scan.held_before = Some(token);
-            self.search_again.extend(queue.multi_edge_of(token).next());
-        }
-        if queue.next_own_hold(scan.held_before).is_none() {
-            let mut found = SmallVec::<[(RequestId, u64); 1]>::new();
-            match store.peek(queue.lock.as_ref()) {
-                Some(lock) => {
-                    let note = |request, holder: &Holder| found.push((request, holder.deadline_ms));
-                    let seen = &mut scan.hold_now;
-                    self.waitlist.tokens_holding(lock, now.unix_ms(), seen, AT_LEAST_EVERY, note);
-                }
-                None => scan.hold_now = HoldersSeen::All,
-            }
-            found.into_iter().for_each(|(request, ends_ms)| self.holds_by_now(id, request, ends_ms));
-        }
-        if !matches!(scan.hold_now, HoldersSeen::All) {
-            self.holder_scans.insert(id, scan);
-        } else if scan.again {
-            self.holder_scans.insert(id, HolderScan::default());
-        }
-        true
-    }
-
-    /// The token of this request waits, and was seen to hold the lock of this queue.
-    fn holds_by_now(&mut self, queue: QueueId, request: RequestId, ends_ms: u64) {
-        let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
-        self.search_again.extend([request]);
-        self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
-        match self.waitlist.next_of_token_at(queue, &token, None) {
-            None => {}
-            Some(_) if self.waitlist.has_several(&token) => {
-                self.granted_again.entry(token).or_default().note(&[queue]);
-            }
-            Some(only) => self.revisit.extend([only]),
-        }
-    }
-
-    /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
-    /// waits for nobody there until that hold ends.
-    pub(super) fn note_own_holds(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
-        let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
-        let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
-        for (at, queue) in queues.iter().enumerate() {
-            let own = hold_at(store, at, HoldRef::of(&token), now).ok().flatten();
-            self.waitlist.set_own_hold(*queue, TokenId::of(&token), own.map(|own| own.deadline_ms));
-        }
-    }
-
-    /// Looks whether the owner of a request waits by now in a cycle that no request closed: it has lost a lock
-    /// that it waits for among others, or an older request of its own, behind which it waited for nobody, has
-    /// gone. Or whether its request has closed one that was not found at once. The youngest request of such a cycle
-    /// is refused.
-    fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
-        if self.has_queues_to_look_at(now) {
-            return self.search.is_some() || !self.search_again.is_empty();
-        }
-        let mut search = match self.search.take() {
-            Some(search) => search,
-            None => {
-                let Some(request) = self.search_again.pop() else { return false };
-                let Some(search) = Search::around(request, &self.waitlist) else { return true };
-                self.note_own_holds_of(store, now, request);
-                search
-            }
-        };
-        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
-            deadlock::Outcome::NoCycle => {}
-            deadlock::Outcome::NotYet => self.search = Some(search),
-            // There may be another.
-            deadlock::Outcome::Broken => {
-                self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
-            }
-            deadlock::Outcome::Cycle(cycle) => {
-                self.counters.deadlocks += 1;
-                let youngest = cycle.youngest;
-                let error = LockError::Deadlock(cycle.into_steps());
-                self.finish(youngest, WaitResult::Failed(error));
-                // There may be another.
-                self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
-            }
-        }
-        true
-    }
-
-    fn note_own_holds_of(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
-        let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
-        let db = waiter.db;
-        let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
-        store.open(db, &names);
-        self.note_own_holds(store, now, request);
     }
 }
