@@ -19,7 +19,7 @@ use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
 use crate::runtime::{self, Acquired};
 use crate::server::{Ctx, Reply, Str, User, same_slot};
-use crate::state::{self, WaitingCommand};
+use crate::state::WaitingCommand;
 
 pub fn lock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     one(ctx, args, Want::Hold(Mode::Write))
@@ -85,7 +85,7 @@ fn acquire<'a>(
     let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
     let reply_to =
         notify.map_or(ReplyTo::Client, |(channel, tag)| ReplyTo::Channel { channel: channel.bytes(), tag });
-    let caller = || state::with(|state| state.last_caller.of_command(ctx, command));
+    let caller = || command.caller(ctx);
     let request = AcquireRequest {
         db,
         names,

@@ -1,7 +1,5 @@
 //! Who asks for what may have to wait: the user and the command, whose permissions are looked at again at the grant.
 
-use std::cell::RefCell;
-
 use slock_core::Caller;
 use smallvec::SmallVec;
 
@@ -16,9 +14,20 @@ pub struct WaitingCommand<'a> {
     pub counts_keys: bool,
 }
 
-/// The caller that asked or was looked at last, and what the server calls it: mostly the next one is the same.
+impl WaitingCommand<'_> {
+    /// Who asks, by this command.
+    pub fn caller(self, ctx: Ctx<'_>) -> Caller {
+        Caller {
+            user: ctx.user_name().map(|user| user.as_str().bytes().into()),
+            command: self.name.bytes().into(),
+            counts_keys: self.counts_keys,
+        }
+    }
+}
+
+/// What the caller that was looked at last is called as the server's strings: mostly the next one is the same.
 #[derive(Default)]
-pub struct LastCaller(RefCell<Option<Words>>);
+pub struct LastCaller(Option<Words>);
 
 struct Words {
     caller: Caller,
@@ -30,41 +39,21 @@ struct Words {
 }
 
 impl Words {
-    fn of(caller: Caller) -> Self {
+    fn of(caller: &Caller) -> Self {
         Self {
+            caller: caller.clone(),
             user: caller.user.as_deref().map(OwnedString::new),
             command: OwnedString::new(&caller.command),
             any: OwnedString::new(b"1"),
-            caller,
         }
     }
 }
 
 impl LastCaller {
-    /// Who asks by this command.
-    pub fn of_command(&self, ctx: Ctx<'_>, command: WaitingCommand<'_>) -> Caller {
-        let user = ctx.user_name();
-        let user = user.as_ref().map(|user| user.as_str().bytes());
-        let name = command.name.bytes();
-        let mut last = self.0.borrow_mut();
-        if let Some(Words { caller, .. }) = &*last
-            && caller.user.as_deref() == user
-            && *caller.command == *name
-            && caller.counts_keys == command.counts_keys
-        {
-            return caller.clone();
-        }
-        let counts_keys = command.counts_keys;
-        let caller = Caller { user: user.map(Into::into), command: name.into(), counts_keys };
-        *last = Some(Words::of(caller.clone()));
-        caller
-    }
-
-    /// Whether the user may still run the command on these keys.
-    pub fn may_run(&self, caller: &Caller, names: &[&[u8]]) -> bool {
-        let mut last = self.0.borrow_mut();
-        let known = last.take().filter(|words| words.caller == *caller);
-        let words = last.insert(known.unwrap_or_else(|| Words::of(caller.clone())));
+    /// Whether this user may still run the command on these keys.
+    pub fn may_run(&mut self, caller: &Caller, names: &[&[u8]]) -> bool {
+        let known = self.0.take().filter(|words| words.caller == *caller);
+        let words = self.0.insert(known.unwrap_or_else(|| Words::of(caller)));
         let Some(user) = &words.user else { return true };
         let Some(user) = User::named(user.as_str()) else { return false };
         let count = caller.counts_keys.then(|| OwnedString::new(names.len().to_string().as_bytes()));

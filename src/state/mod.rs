@@ -32,7 +32,7 @@ use std::rc::Rc;
 
 use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
-pub use callers::{LastCaller, WaitingCommand};
+pub use callers::WaitingCommand;
 pub use metrics::Metrics;
 pub use reset_watch::ResetWatch;
 pub use schedule::Schedule;
@@ -258,8 +258,6 @@ pub struct State {
     pub settings: Settings,
     /// Whether the server has to be woken for a new timer.
     pub sleep_watch: Rc<SleepWatch>,
-    /// Who has asked last.
-    pub last_caller: LastCaller,
     /// Whether anybody listens to what is replicated; `None` when it has to be looked at again.
     pub has_listeners: Cell<Option<bool>>,
 }

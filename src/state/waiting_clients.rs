@@ -5,7 +5,7 @@ use slock_core::{Answer, Clients, LockError, NotGranted, WaitResult, Waiter};
 use std::rc::Rc;
 
 use super::blocked_clients::BlockedClients;
-use super::with;
+use super::callers::LastCaller;
 use crate::server::{OwnedString, Reply, Str, own_ctx};
 
 /// See the module.
@@ -13,6 +13,7 @@ use crate::server::{OwnedString, Reply, Str, own_ctx};
 pub struct WaitingClients {
     /// Clients that are blocked.
     pub blocked: BlockedClients,
+    last_caller: LastCaller,
     /// The channel that somebody was seen to listen to in this call of the timer. No client runs a command
     /// meanwhile.
     heard: Option<(Rc<[u8]>, OwnedString)>,
@@ -65,7 +66,7 @@ impl Clients for WaitingClients {
         if waiter.channel.as_ref().is_some_and(|channel| !self.is_heard(channel)) {
             return Err(NotGranted::Unheard);
         }
-        if with(|state| state.last_caller.may_run(&waiter.caller, names)) {
+        if self.last_caller.may_run(&waiter.caller, names) {
             Ok(())
         } else {
             Err(NotGranted::Failed(LockError::NoPermission))

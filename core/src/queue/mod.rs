@@ -29,6 +29,7 @@ mod request_set;
 #[cfg(test)]
 mod invariants;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound;
@@ -267,9 +268,16 @@ impl Waitlist {
     /// Puts a request at the end of every queue it asks for, or before them if it is an upgrade.
     pub(crate) fn push(&mut self, new: &NewWaiter<'_>) -> RequestId {
         let request = RequestId(self.draw());
-        let token: Rc<[u8]> = match self.tokens.get_key_value(new.token) {
-            Some((token, _)) => token.clone(),
-            None => new.token.into(),
+        let (token, siblings_len, first) = match self.tokens.entry(new.token.into()) {
+            Entry::Vacant(entry) => {
+                let token = entry.key().clone();
+                entry.insert(RequestSet::One(request));
+                (token, 1, None)
+            }
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().insert(request);
+                (entry.key().clone(), entry.get().len(), entry.get().first())
+            }
         };
         let queues: Box<[QueueId]> =
             new.names.iter().map(|name| self.queue_for(LockIdRef { db: new.db, name })).collect();
@@ -284,13 +292,6 @@ impl Waitlist {
         if let Some(at_ms) = new.gives_up_ms {
             self.give_ups.insert((at_ms, request));
         }
-        let siblings = self
-            .tokens
-            .entry(token.clone())
-            .and_modify(|requests| requests.insert(request))
-            .or_insert(RequestSet::One(request));
-        // The second request of a token makes the first one multi-edge; further ones find it so.
-        let (siblings_len, first) = (siblings.len(), siblings.first());
         let waiter = Waiter {
             db: new.db,
             token,
@@ -311,7 +312,10 @@ impl Waitlist {
         };
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
-        self.set_multi_edge(request, siblings_len > 1);
+        if siblings_len > 1 || new.names.len() > 1 {
+            self.set_multi_edge(request, siblings_len > 1);
+        }
+        // The second request of a token makes the first one multi-edge; further ones find it so.
         if let (Some(first), 2) = (first, siblings_len) {
             self.set_multi_edge(first, true);
             self.count_of_user(first, Count::Up);
@@ -331,7 +335,7 @@ impl Waitlist {
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            queue.remove(request, waiter.token_id());
+            let was_multi_edge = queue.remove(request, waiter.want, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -341,7 +345,9 @@ impl Waitlist {
                 }
             }
             let is_empty = queue.is_empty();
-            self.forget_own_hold(*id, waiter.token_id());
+            if was_multi_edge {
+                self.forget_own_hold(*id, waiter.token_id());
+            }
             if is_empty {
                 self.remove_queue(*id);
             }

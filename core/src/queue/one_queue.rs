@@ -81,26 +81,32 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, request: RequestId, want: Want) {
+        self.those_who(want).insert(request);
+    }
+
+    /// Whether it was multi-edge.
+    pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) -> bool {
+        self.those_who(want).remove(&request);
+        self.set_multi_edge(request, token, false)
+    }
+
+    fn those_who(&mut self, want: Want) -> &mut BTreeSet<RequestId> {
         match want {
-            Want::Upgrade => self.upgrades.insert(request),
-            Want::Hold(Mode::Write) => self.writers.insert(request),
-            Want::Hold(Mode::Read) => self.readers.insert(request),
-        };
+            Want::Upgrade => &mut self.upgrades,
+            Want::Hold(Mode::Write) => &mut self.writers,
+            Want::Hold(Mode::Read) => &mut self.readers,
+        }
     }
 
-    pub(super) fn remove(&mut self, request: RequestId, token: TokenId) {
-        self.upgrades.remove(&request);
-        self.writers.remove(&request);
-        self.readers.remove(&request);
-        self.set_multi_edge(request, token, false);
-    }
-
-    pub(super) fn set_multi_edge(&mut self, request: RequestId, token: TokenId, is_multi_edge: bool) {
+    /// Whether it was multi-edge before.
+    pub(super) fn set_multi_edge(&mut self, request: RequestId, token: TokenId, is_multi_edge: bool) -> bool {
         if is_multi_edge {
-            self.multi_edge.insert(request, token);
             self.multi_edge_by_token.insert((token, request));
-        } else if self.multi_edge.remove(&request).is_some() {
-            self.multi_edge_by_token.remove(&(token, request));
+            self.multi_edge.insert(request, token).is_some()
+        } else {
+            self.multi_edge
+                .remove(&request)
+                .is_some_and(|token| self.multi_edge_by_token.remove(&(token, request)))
         }
     }
 
