@@ -102,8 +102,6 @@ def cancel_of_one_token(bench: Bench) -> None:
     connections = bench.connect(REQUESTS)
     bench.wait_for(connections, [encode_command("SLOCK.LOCK", "k", "T", TTL_MS, "WAIT", 0)] * REQUESTS)
     bench.watched("blocked clients", "SLOCK.CANCEL", "k", "T")
-    # Nearly all of it is the server's, which answers all of them.
-    bench.other["blocked clients: turn, ms"] = bench.longest.pop("blocked clients: turn")
     for connection in connections:
         connection.close()
     wait_for_nobody(bench)

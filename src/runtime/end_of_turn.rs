@@ -23,6 +23,10 @@ use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime, withou
 /// clients and to send replies.)
 const SLICE: Duration = Duration::from_micros(1500);
 
+/// So many are answered in one turn: to wake a client, or to publish a message, takes the server longer than it takes to
+/// end a wait.
+const ANSWERS_AT_ONCE: usize = 128;
+
 /// How long it goes on with work that nobody waits for: those who were answered are told at the end.
 const UPKEEP_SLICE: Duration = Duration::from_micros(400);
 
@@ -90,6 +94,10 @@ impl TimeSlice for Slice {
         };
         (self.started.elapsed() < limit).then(now)
     }
+
+    fn has_room(&self, answers: usize) -> bool {
+        answers < ANSWERS_AT_ONCE
+    }
 }
 
 impl Runtime {
@@ -125,21 +133,15 @@ impl Runtime {
             self.reschedule_if_resigning();
             self.schedule_end_of_watch();
         } else if follows {
-            self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS);
+            self.schedule_retry(now, PAUSED_RETRY_MS);
         } else {
             match block {
                 None => self.reschedule(now),
                 Some(_) if !self.has_work() && self.manager.waitlist().is_empty() => {
                     self.schedule_end_of_watch();
                 }
-                Some(WriteBlock::Paused) => self.schedule_retry(now.monotonic_ms() + PAUSED_RETRY_MS),
-                // Time-outs come at their moment; whatever else is to be done waits.
-                Some(WriteBlock::Refused) => {
-                    let retry_ms = now.monotonic_ms() + REFUSED_RETRY_MS;
-                    self.schedule_retry(
-                        self.manager.next_wait_end_ms().map_or(retry_ms, |end| end.min(retry_ms)),
-                    );
-                }
+                Some(WriteBlock::Paused) => self.schedule_retry(now, PAUSED_RETRY_MS),
+                Some(WriteBlock::Refused) => self.schedule_retry(now, REFUSED_RETRY_MS),
             }
         }
     }
@@ -147,11 +149,18 @@ impl Runtime {
     /// Nobody waits: the server need not say any more when it sleeps.
     fn schedule_end_of_watch(&mut self) {
         if let Some(at_ms) = state::with(|state| state.sleep_watch.next_due_ms()) {
-            self.schedule_retry(at_ms);
+            self.schedule_at(at_ms);
         }
     }
 
-    fn schedule_retry(&mut self, at_ms: u64) {
+    /// Time-outs come at their moment; whatever else is to be done waits.
+    fn schedule_retry(&mut self, now: Timestamp, pause_ms: u64) {
+        let retry_ms = now.monotonic_ms() + pause_ms;
+        let wait_end_ms = self.manager.next_wait_end_ms();
+        self.schedule_at(wait_end_ms.map_or(retry_ms, |end_ms| end_ms.min(retry_ms)));
+    }
+
+    fn schedule_at(&mut self, at_ms: u64) {
         if let Some(schedule) = &mut self.schedule {
             schedule.at(at_ms);
         }

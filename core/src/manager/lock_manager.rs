@@ -24,7 +24,7 @@ pub(super) const RETRY_ENDED_MS: u64 = 500;
 pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
 /// See [`LockManager::withdraw`].
-const LEFT_AT_ONCE: usize = 256;
+const LEFT_AT_ONCE: usize = 128;
 
 /// What a manager had to forget; to drop it may take more than a moment.
 #[derive(Debug)]

@@ -23,6 +23,11 @@ use crate::time::Timestamp;
 pub trait TimeSlice {
     /// The time, if there is enough of it left for work that is so urgent.
     fn now_for(&mut self, urgency: Urgency) -> Option<Timestamp>;
+
+    /// Whether more can be answered in this turn than so many.
+    fn has_room(&self, _answers: usize) -> bool {
+        true
+    }
 }
 
 /// A slice that is as long for all work.
@@ -126,7 +131,7 @@ impl LockManager {
     ) {
         let (mut kinds_left, mut idle) = (0, 0);
         let mut now = None;
-        while idle < KINDS {
+        while idle < KINDS && slice.has_room(self.answers.len()) {
             if kinds_left == 0 || self.places_looked_at >= PLACES_AT_ONCE {
                 if now.is_some_and(|now| !self.is_due(now)) {
                     idle = KINDS;
@@ -182,9 +187,10 @@ impl LockManager {
     /// Answers the requests that have waited long enough, and leaves those behind them to
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
-        while slice
-            .now_for(Urgency::Answers)
-            .is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener())
+        while slice.has_room(self.answers.len())
+            && slice
+                .now_for(Urgency::Answers)
+                .is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener())
         {}
         if self.waitlist.is_empty() {
             self.forget_work();
