@@ -15,3 +15,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # shellcheck disable=SC2034 # for those that source this
 suite=()
 eval "suite=(${SUITE:-})"
+
+# Most tests wait: several run at a time, those of a file in one process.
+# shellcheck disable=SC2034
+side_by_side=(--numprocesses 4 --dist loadfile)

@@ -133,9 +133,9 @@ def test_a_replica_hides_what_has_expired_and_writes_nothing(primary_and_replica
     """The primary is stopped, so that no DEL tells the replica what it must see by itself."""
     primary, replica = primary_and_replica
     locks = Locks(primary.client())
-    brief = locks.lock("gone", "brief", 2 * BRIEF)
-    brief_reader = locks.rlock("k", "brief", 2 * BRIEF)
     lasting = locks.rlock("k", "lasting", LONG)
+    brief_reader = locks.rlock("k", "brief", 2 * BRIEF)
+    brief = locks.lock("gone", "brief", 2 * BRIEF)
     wait_synced(primary, replica)
     client = replica.client()
     at_replica = Locks(client)
