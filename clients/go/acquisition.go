@@ -57,8 +57,8 @@ type acquisition struct {
 
 // run asks until there is a grant or an error. On an error nothing is left on the server, or it is being taken off.
 func (a *acquisition) run(ctx context.Context) (grant, error) {
-	a.locks.background.enter()
-	defer a.locks.background.leave()
+	a.locks.background.count.Add(1)
+	defer a.locks.background.count.Add(-1)
 	a.ctx = ctx
 	if ctx.Err() != nil || a.locks.ending.Err() != nil {
 		return grant{}, a.left()
@@ -144,29 +144,19 @@ func (a *acquisition) mayRelease() error {
 		return nil
 	}
 	o := owner{keys: a.owner.keys, token: newToken(), given: true}
-	asked := make(chan error, 1)
-	go func() {
-		commands := append(o.cancel(), o.release(a.mode, 1))
-		answers, err := a.locks.servers.pipeline(o.keys[0], forCommands, a.answerBy(), commands)
-		for _, answer := range answers {
-			if err == nil && hasCode(answer.Err(), "NOPERM") {
-				err = answer.Err()
-			}
+	commands := append(o.cancel(), o.release(a.mode, 1))
+	answers, err := a.locks.servers.pipeline(a.ctx, a.answerBy(), o.keys[0], forCommands, commands...)
+	for _, answer := range answers {
+		if hasCode(answer.Err(), "NOPERM") {
+			return answer.Err()
 		}
-		asked <- err
-	}()
-	select {
-	case err := <-asked:
-		if hasCode(err, "NOPERM") {
-			return err
-		}
-		a.note(err)
-		permitted.Store(err == nil)
-		return nil
-	case <-a.ctx.Done():
-	case <-a.locks.ending.Done():
 	}
-	return errLeft
+	if errors.Is(err, errLeft) {
+		return err
+	}
+	a.note(err)
+	permitted.Store(err == nil)
+	return nil
 }
 
 // note keeps an error after which the request is asked again. One that says only that nothing came tells the least.
@@ -213,13 +203,11 @@ func (a *acquisition) answer(sent instant, fence int64, err error) (int64, error
 
 // late takes an answer that came when the acquisition was over. With a token of its own the server has taken off
 // what it gave. Else the fence tells what to release.
-func (a *acquisition) late(fence int64) {
-	if a.owner.given && fence > 0 {
-		a.locks.background.run(func() {
-			r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
-			r.until = now().add(a.ttl)
-			r.repeat()
-		})
+func (a *acquisition) late(fence int64, err error) {
+	if a.owner.given && err == nil && fence > 0 {
+		r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
+		r.until = now().add(a.ttl)
+		a.locks.background.run(r.rest)
 	}
 }
 
@@ -258,34 +246,20 @@ func (a *acquisition) onReplicas(g grant) (grant, error) {
 	g.sent = now()
 	wait := words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)}
 	limit := time.Now().Add(a.replicaTimeout + lateAnswer)
-	type result struct {
-		answers []*redis.Cmd
-		err     error
+	answers, err := a.locks.servers.pipeline(
+		a.ctx, limit, a.owner.keys[0], forWaits, a.owner.extend(a.ttl, g.fence), wait)
+	if err != nil {
+		return grant{}, err
 	}
-	done := make(chan result, 1)
-	go func() {
-		commands := []words{a.owner.extend(a.ttl, g.fence), wait}
-		answers, err := a.locks.servers.pipeline(a.owner.keys[0], forWaits, limit, commands)
-		done <- result{answers, err}
-	}()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return grant{}, r.err
-		}
-		held, err := r.answers[0].Int64()
-		if err := a.check(g, held, err); err != nil {
-			return grant{}, err
-		}
-		replicas, err := r.answers[1].Int64()
-		if err == nil && replicas < int64(a.minReplicas) {
-			err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", replicas, a.minReplicas)}
-		}
-		return g, err
-	case <-a.ctx.Done():
-	case <-a.locks.ending.Done():
+	held, err := answers[0].Int64()
+	if err := a.check(g, held, err); err != nil {
+		return grant{}, err
 	}
-	return grant{}, errLeft
+	replicas, err := answers[1].Int64()
+	if err == nil && replicas < int64(a.minReplicas) {
+		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", replicas, a.minReplicas)}
+	}
+	return g, err
 }
 
 // end is until when the request is asked again while no answer comes.
@@ -335,12 +309,12 @@ func (a *acquisition) sleep(pause time.Duration) error {
 
 // over is the error when the wait is over, with the last error before.
 func (a *acquisition) over() error {
-	t := &timeout{what: "lock", keys: a.owner.keys, cause: a.last}
+	cause := a.last
 	// Somebody may also have withdrawn the request before the end of its wait.
 	if a.byCaller && time.Until(a.deadline) < earlyAnswer {
-		t.cause = join(context.DeadlineExceeded, a.last)
+		cause = errors.Join(context.DeadlineExceeded, a.last)
 	}
-	return t
+	return timedOut("lock", a.owner.keys, cause)
 }
 
 // left is the error of a wait that the client ended.
@@ -358,25 +332,12 @@ func leftBy(ctx, ending context.Context, keys []string, last error) error {
 	switch cause := context.Cause(ctx); {
 	case err == nil && ending.Err() != nil:
 		return ErrClosed
-	case err == nil:
-		return &timeout{what: "lock", keys: keys, cause: last}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &timeout{what: "lock", keys: keys, cause: join(err, last)}
+	case err == nil || errors.Is(err, context.DeadlineExceeded):
+		return timedOut("lock", keys, errors.Join(err, last))
 	case !errors.Is(cause, err):
 		return errors.Join(err, cause)
 	}
 	return err
-}
-
-// join joins two errors, of which one may be nil.
-func join(err, other error) error {
-	switch {
-	case err == nil:
-		return other
-	case other == nil:
-		return err
-	}
-	return errors.Join(err, other)
 }
 
 // waiting adds WAIT and what is left of the wait to the command. The server takes 0 as a wait without end.

@@ -32,7 +32,7 @@ var temporaryCodes = []string{
 
 // isTemporary tells whether to ask again: the server said so, or the connection failed.
 func isTemporary(err error) bool {
-	if err == nil || err == redis.Nil {
+	if err == nil || err == redis.Nil || errors.Is(err, ErrLost) {
 		return false
 	}
 	if errors.Is(err, errAskAgain) || isConnectionError(err) {

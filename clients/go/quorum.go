@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -20,7 +21,6 @@ type Quorum struct {
 	nodes    []*Locks
 	names    []string
 	settings settings
-	watchdog *watchdog
 	report   *reporter
 
 	ending     context.Context // done after Close
@@ -46,7 +46,6 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 		q.names = append(q.names, nodeName(client))
 	}
 	q.ending, q.end = context.WithCancel(context.Background())
-	q.watchdog = newWatchdog(q.renew)
 	return q
 }
 
@@ -78,7 +77,6 @@ func (q *Quorum) Read(keys ...string) Request {
 func (q *Quorum) Close() error {
 	q.end()
 	q.background.wait(q.settings.retryFor)
-	q.watchdog.close()
 	errs := make([]error, len(q.nodes))
 	var all sync.WaitGroup
 	for i, n := range q.nodes {
@@ -143,7 +141,7 @@ func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, err
 
 func (q *Quorum) hold(ctx context.Context, r *Request, v *votes, sent instant) *Hold {
 	l := newLease(r, grant{mode: r.mode, sent: sent}, q.drift())
-	return newHold(ctx, r, v.owner, v, q.report, q.watchdog, l)
+	return newHold(ctx, r, v.owner, v, q.report, l)
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -153,7 +151,7 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	v := q.votes(r, r.owner())
 	ttl, sent := r.settings.ttl, now()
 	answers := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (int64, error) {
-		_, fence, err := m.locks.repeat(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
+		_, fence, err := m.locks.ask(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
 		if errors.Is(err, ErrWrongMode) {
 			fence, err = 0, nil
 		}
@@ -186,16 +184,6 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 		return int64(released), err
 	})
 	return count(answers), ctx.Err()
-}
-
-// renew is for the watchdog.
-func (q *Quorum) renew(due []dueRenewal) {
-	for _, d := range due {
-		go func() {
-			held, _, err := d.hold.keeper.extend(context.Background(), d.hold, d.ttl)
-			d.hold.renewed(d.renewal, held, err)
-		}()
-	}
 }
 
 // answer is what one node said: a number above 0, or 0, or an error.
@@ -234,14 +222,12 @@ func (q *Quorum) missed(answers []answer) *QuorumError {
 	e := &QuorumError{Needed: q.majority()}
 	for i, a := range answers {
 		err := a.err
-		var silence *timeout
+		var f *failure
 		switch {
 		case errors.Is(err, errTaken):
 			err = nil
-		case errors.As(err, &silence): // of the node: that of the wait is another
-			if err = errNoAnswer; silence.cause != nil {
-				err = silence.cause
-			}
+		case errors.As(err, &f) && f.kind == ErrTimedOut: // of the node: that of the wait is another
+			err = cmp.Or(f.cause, errNoAnswer)
 		}
 		e.Answers = append(e.Answers, NodeAnswer{Node: q.names[i], Granted: a.granted(), Err: err})
 	}
@@ -367,7 +353,7 @@ func (m *vote) acquire(ttl time.Duration) (int64, error) {
 
 func (m *vote) release(g grant) (bool, error) {
 	r := &release{locks: m.locks, owner: m.of.owner, grant: g, until: now().add(m.of.request.settings.ttl)}
-	return r.repeat()
+	return r.repeat(context.Background(), time.Now().Add(r.until.until()))
 }
 
 // stop has what is granted from now on released, and gives up what has no answer.
@@ -400,7 +386,7 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 		if !has {
 			return 0, errNoAnswer
 		}
-		_, held, err := m.locks.repeat(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, g.fence))
+		_, held, err := m.locks.ask(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, g.fence))
 		if (answer{held, err}).isLost() {
 			v.mu.Lock()
 			m.has = m.has && m.grant.fence != g.fence
@@ -418,6 +404,13 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 		return false, sent, ctx.Err()
 	}
 	return false, sent, q.missed(answers)
+}
+
+func (v *votes) renew(h *Hold, r renewal) {
+	if v.quorum.ending.Err() == nil {
+		held, _, err := v.extend(context.Background(), h, r.ttl)
+		h.renewed(r, held, err)
+	}
 }
 
 // regain asks the nodes that do not have the hold to grant it anew.

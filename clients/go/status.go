@@ -63,7 +63,7 @@ type Queue struct {
 
 // Info tells who holds the lock of the key and who waits for it.
 func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
-	replies, err := l.ask(ctx, func(ctx context.Context) ([]*node, error) {
+	replies, err := l.query(ctx, func(ctx context.Context) ([]*node, error) {
 		n, err := l.servers.node(ctx, key)
 		return []*node{n}, err
 	}, "SLOCK.INFO", key, "FULL")
@@ -93,7 +93,7 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 
 // Queues tells which locks are waited for, on all nodes of a cluster, the longest wait first.
 func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
-	replies, err := l.ask(ctx, l.servers.primaries, "SLOCK.QUEUES", "COUNT", 0)
+	replies, err := l.query(ctx, l.servers.primaries, "SLOCK.QUEUES", "COUNT", 0)
 	var queues []Queue
 	for _, reply := range replies {
 		for _, q := range (fields{"": reply}).list("") {
@@ -108,42 +108,30 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 	return queues, err
 }
 
-// ask sends a question to nodes, one after the other, for no longer than RetryFor.
-func (l *Locks) ask(ctx context.Context, of func(context.Context) ([]*node, error), w ...any) ([]any, error) {
-	if err := l.servers.check(); err != nil {
-		return nil, err
-	}
-	end := l.retryEnd()
-	limited, cancel := context.WithDeadline(ctx, end.Add(lateAnswer))
+// query sends a question to nodes, one after the other, for no longer than RetryFor.
+func (l *Locks) query(
+	ctx context.Context, of func(context.Context) ([]*node, error), w ...any,
+) (replies []any, err error) {
+	limit := l.answerEnd()
+	limited, cancel := context.WithDeadline(ctx, limit)
 	defer cancel()
-	var pauses backoff
-	for {
-		replies, err := l.askOnce(limited, of, w)
-		l.servers.note(asSilence(err))
-		pause := pauses.next()
-		if !isTemporary(err) {
-			return replies, named(err)
+	err = l.repeat(ctx, "answer", []string{fmt.Sprint(w[0])}, l.retryEnd(), func() error {
+		nodes, err := of(limited)
+		replies = nil
+		for _, n := range nodes {
+			if err == nil {
+				c := newCall(limit, w)
+				err = cmp.Or(n.commands.do(ctx, c), c.commands[0].Err())
+				replies = append(replies, c.commands[0].Val())
+			}
+			if errors.Is(err, redis.Nil) {
+				err = nil
+			}
 		}
-		if time.Until(end) < pause || !sleep(ctx, l.closed, pause) {
-			return nil, join(ctx.Err(), &timeout{what: "answer", keys: []string{fmt.Sprint(w[0])}, cause: asSilence(err)})
-		}
-	}
-}
-
-func (l *Locks) askOnce(ctx context.Context, of func(context.Context) ([]*node, error), w words) ([]any, error) {
-	nodes, err := of(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var replies []any
-	for _, n := range nodes {
-		reply, err := n.commands.Do(ctx, w...).Result()
-		if err != nil && !errors.Is(err, redis.Nil) {
-			return nil, err
-		}
-		replies = append(replies, reply)
-	}
-	return replies, nil
+		l.servers.note(err)
+		return err
+	})
+	return replies, err
 }
 
 // primaries are all nodes that have keys.
