@@ -2,6 +2,7 @@ package slock
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -55,13 +56,17 @@ func (l *line) start(c *call) {
 		go l.send([]*call{c})
 		return
 	}
-	l.mu.Lock()
-	l.queue = append(l.queue, c)
-	isFirst := len(l.queue) == 1
-	l.mu.Unlock()
-	if isFirst {
+	if l.add(c) {
 		go l.flush()
 	}
+}
+
+// add queues a call, and tells whether it is the first, so that the caller has to flush.
+func (l *line) add(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, c)
+	return len(l.queue) == 1
 }
 
 // do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
@@ -72,6 +77,13 @@ func (l *line) do(ctx context.Context, c *call) error {
 	}
 	done := make(chan struct{})
 	c.answered = func() { close(done) }
+	if ctx.Done() == nil && !l.alone {
+		if l.add(c) {
+			l.flush()
+		}
+		<-done
+		return nil
+	}
 	l.start(c)
 	timer := time.NewTimer(time.Until(c.limit))
 	defer timer.Stop()
@@ -104,6 +116,7 @@ func (l *line) flush() {
 		case <-timer.C:
 		}
 	}
+	runtime.Gosched()
 	l.mu.Lock()
 	calls := l.queue
 	if l.queue = nil; len(calls) > mostCalls {
