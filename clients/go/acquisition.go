@@ -170,7 +170,7 @@ func (a *acquisition) note(err error) {
 func (a *acquisition) attempt() (fence int64, err error) {
 	switch {
 	case a.once || a.locks.settings.waiting == byPolling:
-		return a.send(a.ask)
+		return a.send(a.ask, false)
 	case a.locks.settings.waiting == byBlocking || a.locks.listener.isForbidden(a.owner.keys[0]):
 		return a.block()
 	}
@@ -178,9 +178,10 @@ func (a *acquisition) attempt() (fence int64, err error) {
 }
 
 // send sends one command, and gives its fence, errTaken for 0, or redis.Nil for null.
-func (a *acquisition) send(w words) (int64, error) {
-	sent := now()
-	fence, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], w, a.late)
+func (a *acquisition) send(w words, patient bool) (int64, error) {
+	sent, c := now(), newCall(a.answerBy(), w)
+	c.patient, c.late = patient, a.late
+	fence, err := a.locks.servers.send(a.ctx, a.owner.keys[0], c)
 	return a.answer(sent, fence, err)
 }
 
@@ -220,7 +221,7 @@ func (a *acquisition) confirm(fence int64) (grant, error) {
 	}
 	if now().sub(a.sent) > a.ttl/3 {
 		g.sent = now()
-		held, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], a.owner.extend(a.ttl, fence), nil)
+		held, err := a.locks.servers.send(a.ctx, a.owner.keys[0], newCall(a.answerBy(), a.owner.extend(a.ttl, fence)))
 		if err := a.check(g, held, err); err != nil {
 			return grant{}, err
 		}
@@ -361,7 +362,7 @@ func (a *acquisition) notify() (int64, error) {
 	c := a.locks.listener.standing(key)
 	if c == nil {
 		if !a.taken {
-			fence, err := a.send(a.ask)
+			fence, err := a.send(a.ask, false)
 			if !errors.Is(err, errTaken) {
 				return fence, err
 			}
@@ -372,10 +373,10 @@ func (a *acquisition) notify() (int64, error) {
 			return 0, err
 		}
 	}
-	defer a.locks.listener.leave(c)
+	defer a.locks.listener.leave(c, key)
 	select {
 	case <-c.ready:
-		return a.waitOn(c)
+		return a.waitOn(c, key)
 	default:
 	}
 	timer := time.NewTimer(time.Until(a.answerBy()))
@@ -383,7 +384,7 @@ func (a *acquisition) notify() (int64, error) {
 	select {
 	case <-c.ready:
 		a.contact = time.Now()
-		return a.waitOn(c)
+		return a.waitOn(c, key)
 	case <-c.gone:
 		return 0, a.afterLoss(c)
 	case <-timer.C:
@@ -395,14 +396,15 @@ func (a *acquisition) notify() (int64, error) {
 }
 
 // waitOn asks with a tag, and waits for its message.
-func (a *acquisition) waitOn(c *channel) (int64, error) {
+func (a *acquisition) waitOn(c *channel, key string) (int64, error) {
 	// The message may arrive before the null, so the tag is noted before the command is sent.
 	tag := a.tags.add(c)
 	w, err := a.waiting("NOTIFY", c.name, tag)
 	if err != nil {
 		return 0, err
 	}
-	fence, err := a.send(w)
+	// Behind others that wait for the key here there is no hurry.
+	fence, err := a.send(w, a.locks.listener.count(c, key) > 1)
 	switch {
 	case err == nil:
 		return fence, nil

@@ -30,7 +30,7 @@ func (a *acquisition) block() (int64, error) {
 	c := newCall(time.Time{}, w)
 	done := make(chan struct{})
 	c.answered = func() { close(done) }
-	c.late = func() { a.late(c.commands[0].Int64()) }
+	c.late = a.late
 	n.waits.start(c)
 	a.queued = true
 	tested, err := a.awaitReply(n, done)

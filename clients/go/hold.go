@@ -418,7 +418,7 @@ func (h *Hold) downgrade(l *Locks, was lease) error {
 	w := h.owner.downgrade(was.ttl, was.fence)
 	return l.repeat(context.Background(), "downgrade", h.owner.keys, time.Now().Add(longestWait), func() error {
 		sent := now()
-		fence, err := l.servers.send(context.Background(), l.answerEnd(), h.owner.keys[0], w, nil)
+		fence, err := l.servers.send(context.Background(), h.owner.keys[0], newCall(l.answerEnd(), w))
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:

@@ -20,6 +20,8 @@ const (
 	// patience is how long commands queue: then they go over one more connection, because what is under way has no
 	// answer.
 	patience = 50 * time.Millisecond
+	// mostPatience is how long a call queues at most that may go with others.
+	mostPatience = time.Millisecond
 	// mostCalls is how many go in one pipeline.
 	mostCalls = 1000
 )
@@ -29,16 +31,19 @@ type line struct {
 	alone  bool          // each call has a connection of its own, because it may be long before it is answered
 	busy   chan struct{} // has one for each lane in use
 
-	mu    sync.Mutex
-	queue []*call
+	mu       sync.Mutex
+	queue    []*call
+	flushing bool        // somebody is about to send what is in the queue
+	timer    *time.Timer // sends what is patient when nothing else does
 }
 
 // call is commands that go one right after the other, on one connection.
 type call struct {
 	commands []*redis.Cmd
 	limit    time.Time // zero: none
+	patient  bool      // it may queue until something else goes, for at most mostPatience
 	answered func()
-	late     func() // instead of answered, when nobody waits any more; may be nil
+	late     func(reply int64, err error) // instead of answered, when nobody waits any more; may be nil
 	over     atomic.Bool
 }
 
@@ -49,6 +54,9 @@ func newCall(limit time.Time, commands ...words) *call {
 	}
 	return c
 }
+
+// last is the answer to the last command.
+func (c *call) last() *redis.Cmd { return c.commands[len(c.commands)-1] }
 
 // start sends a call, and does not wait for the answer.
 func (l *line) start(c *call) {
@@ -61,12 +69,23 @@ func (l *line) start(c *call) {
 	}
 }
 
-// add queues a call, and tells whether it is the first, so that the caller has to flush.
+// add queues a call, and tells whether the caller has to flush.
 func (l *line) add(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, c)
-	return len(l.queue) == 1
+	switch {
+	case !c.patient || len(l.queue) > 1:
+	case l.timer == nil:
+		l.timer = time.AfterFunc(mostPatience, l.flush)
+	default:
+		l.timer.Reset(mostPatience)
+	}
+	if c.patient || l.flushing {
+		return false
+	}
+	l.flushing = true
+	return true
 }
 
 // do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
@@ -116,10 +135,13 @@ func (l *line) flush() {
 		case <-timer.C:
 		}
 	}
-	runtime.Gosched()
+	runtime.Gosched() // others may be about to send too
 	l.mu.Lock()
 	calls := l.queue
-	if l.queue = nil; len(calls) > mostCalls {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	if l.queue, l.flushing = nil, len(calls) > mostCalls; l.flushing {
 		calls, l.queue = calls[:mostCalls:mostCalls], calls[mostCalls:]
 		go l.flush()
 	}
@@ -129,12 +151,13 @@ func (l *line) flush() {
 
 // send sends calls on one connection, but for those that were left, and hands out the answers.
 func (l *line) send(calls []*call) {
+	Sizes[min(len(calls), 9)]++
 	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.over.Load() })
 	var commands []*redis.Cmd
 	ctx, limit := context.Background(), time.Time{}
 	for _, c := range calls {
 		commands = append(commands, c.commands...)
-		if c.limit.After(limit) {
+		if limit.IsZero() || c.limit.Before(limit) { // those whose time is not over are asked again
 			limit = c.limit
 		}
 	}
@@ -165,7 +188,9 @@ func (l *line) send(calls []*call) {
 		if c.over.CompareAndSwap(false, true) {
 			c.answered()
 		} else if c.late != nil {
-			c.late()
+			c.late(c.last().Int64())
 		}
 	}
 }
+
+var Sizes [10]int

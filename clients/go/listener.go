@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -84,7 +85,7 @@ func (l *listener) standing(key string) *channel {
 	if c == nil || c.isLost() {
 		return nil
 	}
-	c.users++
+	c.users[key]++
 	return c
 }
 
@@ -103,7 +104,7 @@ func (l *listener) open(key string) (*channel, error) {
 		l.channels[place] = c
 		go l.subscribe(c, key)
 	}
-	c.users++
+	c.users[key]++
 	return c, nil
 }
 
@@ -130,19 +131,28 @@ func (l *listener) subscribe(c *channel, key string) {
 }
 
 // leave notes that a request no longer uses the channel, and lets go of channels that nobody uses.
-func (l *listener) leave(c *channel) {
+func (l *listener) leave(c *channel, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.users--
+	if c.users[key]--; c.users[key] == 0 {
+		delete(c.users, key)
+	}
 	if len(l.channels) <= mostIdleChannels {
 		return
 	}
 	for place, idle := range l.channels {
-		if idle.users == 0 {
+		if len(idle.users) == 0 {
 			delete(l.channels, place)
 			go idle.drop()
 		}
 	}
+}
+
+// count is how many requests for the key use the channel.
+func (l *listener) count(c *channel, key string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.users[key]
 }
 
 // lost forgets a channel, so that the next request subscribes to a new one.
@@ -159,7 +169,7 @@ func (l *listener) isUsed(connection *subscription) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.channels {
-		if c.users > 0 && c.connection.Load() == connection {
+		if len(c.users) > 0 && c.connection.Load() == connection {
 			return true
 		}
 	}
@@ -182,7 +192,7 @@ func (l *listener) close() {
 type channel struct {
 	place string
 	name  string
-	users int // requests that use it; guarded by the listener
+	users map[string]int // how many requests use it, by their first key; guarded by the listener
 
 	connection atomic.Pointer[subscription]
 	ready      chan struct{} // closed when the server has confirmed the subscription
@@ -201,7 +211,7 @@ func newChannel(place string) *channel {
 	}
 	return &channel{
 		place: place, name: name,
-		ready: make(chan struct{}), gone: make(chan struct{}), tags: map[string]chan<- string{},
+		ready: make(chan struct{}), gone: make(chan struct{}), users: map[string]int{}, tags: map[string]chan<- string{},
 	}
 }
 
@@ -213,6 +223,7 @@ func (c *channel) deliver(payload string) {
 	if messages := c.tags[tag]; messages != nil {
 		delete(c.tags, tag)
 		messages <- answer // it has room for one message of each tag
+		runtime.Gosched()
 	}
 }
 

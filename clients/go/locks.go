@@ -142,7 +142,7 @@ func (l *Locks) ask(
 ) (sent instant, reply int64, err error) {
 	err = l.repeat(ctx, what, o.keys, end, func() (err error) {
 		sent = now()
-		reply, err = l.servers.send(ctx, end.Add(lateAnswer), o.keys[0], w, nil)
+		reply, err = l.servers.send(ctx, o.keys[0], newCall(end.Add(lateAnswer), w))
 		return err
 	})
 	return sent, reply, err

@@ -41,7 +41,7 @@ func (r *release) repeat(ctx context.Context, end time.Time) (released bool, err
 		if r.grant.doubt && l.closed.Err() == nil {
 			reply, err = l.takeOff(ctx, r.owner, r.owner.end(), l.answerEnd())
 		} else {
-			reply, err = l.servers.send(ctx, l.answerEnd(), r.owner.keys[0], w, nil)
+			reply, err = l.servers.send(ctx, r.owner.keys[0], newCall(l.answerEnd(), w))
 		}
 		r.unanswered = r.unanswered || mayRunLater(err)
 		released = err == nil && (reply == int64(len(r.owner.keys)) || r.unanswered && r.until > now())

@@ -190,40 +190,33 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// send sends a command, and gives its answer: a number, redis.Nil, or an error. It ends at the limit, and with
-// errLeft when ctx is over; then what was sent stays under way. The answer that comes all the same goes to late, which
-// may be nil. It follows redirections.
-func (s *servers) send(
-	ctx context.Context, limit time.Time, key string, w words, late func(reply int64, err error),
-) (int64, error) {
-	n, err := s.find(ctx, limit, key)
-	commands := []words{w}
-	for tries := 0; ; tries++ {
+// send sends a call of one command, and gives its answer: a number, redis.Nil, or an error. It ends at the limit, and
+// with errLeft when ctx is over; then what was sent stays under way. It follows redirections.
+func (s *servers) send(ctx context.Context, key string, c *call) (int64, error) {
+	n, err := s.find(ctx, c.limit, key)
+	for w, tries := c.last().Args(), 0; ; tries++ {
 		if errors.Is(err, ErrClosed) {
-			return s.sendAfterClose(ctx, limit, w)
+			return s.sendAfterClose(ctx, c.limit, w)
 		}
 		if err != nil {
 			return 0, err
-		}
-		c := newCall(limit, commands...)
-		answer := c.commands[len(commands)-1]
-		if late != nil {
-			c.late = func() { late(answer.Int64()) }
 		}
 		if err := n.commands.do(ctx, c); err != nil {
 			s.note(err)
 			return 0, err
 		}
-		address, ask := redirection(answer.Err())
+		address, ask := redirection(c.last().Err())
 		if address == "" || tries == mostRedirections {
-			s.note(answer.Err())
-			return answer.Int64()
+			s.note(c.last().Err())
+			return c.last().Int64()
 		}
 		s.reload()
 		n, err = s.at(address, &n.options)
-		if commands = []words{w}; ask {
-			commands = []words{{"ASKING"}, w}
+		late := c.late
+		if c = newCall(c.limit, w); ask {
+			c = newCall(c.limit, words{"ASKING"}, w)
 		}
+		c.late = late
 	}
 }
 
