@@ -151,7 +151,6 @@ func (l *line) flush() {
 
 // send sends calls on one connection, but for those that were left, and hands out the answers.
 func (l *line) send(calls []*call) {
-	Sizes[min(len(calls), 9)]++
 	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.over.Load() })
 	var commands []*redis.Cmd
 	ctx, limit := context.Background(), time.Time{}
@@ -193,4 +192,3 @@ func (l *line) send(calls []*call) {
 	}
 }
 
-var Sizes [10]int

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -223,7 +222,6 @@ func (c *channel) deliver(payload string) {
 	if messages := c.tags[tag]; messages != nil {
 		delete(c.tags, tag)
 		messages <- answer // it has room for one message of each tag
-		runtime.Gosched()
 	}
 }
 
