@@ -22,6 +22,8 @@ const (
 	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may
 	// arrive late, and then it is the request.
 	askInDoubt = 5 * time.Second
+	// mostMessages is how many messages to one acquisition are kept.
+	mostMessages = 16
 )
 
 type acquisition struct {
@@ -50,8 +52,10 @@ type acquisition struct {
 	queued     bool      // it waits on the server, or has been granted and not handed out
 	waitIsOver bool      // with the one answer
 	sent       instant   // before the first command was sent that may have been granted
-	tags       tags
-	last       error // after which it was asked again; nil after another answer
+	tag        string
+	messages   chan string
+	channel    *channel // that the tag is known to; nil: none
+	last       error    // after which it was asked again; nil after another answer
 	pauses     backoff
 }
 
@@ -77,13 +81,15 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	if err == nil {
 		g, err = a.attempts()
 	}
-	a.tags.forget()
+	if a.channel != nil {
+		a.channel.note(a.tag, nil)
+	}
 	if err == nil {
 		g.doubt = a.doubt
 		return g, nil
 	}
 	if a.isOpen() && !a.upgrades {
-		a.locks.giveUp(a.owner, a.ttl, a.tags.channel())
+		a.locks.giveUp(a.owner, a.ttl, a.channel)
 	}
 	if errors.Is(err, errLeft) {
 		err = a.left()
@@ -170,7 +176,7 @@ func (a *acquisition) note(err error) {
 func (a *acquisition) attempt() (fence int64, err error) {
 	switch {
 	case a.once || a.locks.settings.waiting == byPolling:
-		return a.send(a.ask, false)
+		return a.send(a.ask)
 	case a.locks.settings.waiting == byBlocking || a.locks.listener.isForbidden(a.owner.keys[0]):
 		return a.block()
 	}
@@ -178,9 +184,9 @@ func (a *acquisition) attempt() (fence int64, err error) {
 }
 
 // send sends one command, and gives its fence, errTaken for 0, or redis.Nil for null.
-func (a *acquisition) send(w words, patient bool) (int64, error) {
+func (a *acquisition) send(w words) (int64, error) {
 	sent, c := now(), newCall(a.answerBy(), w)
-	c.patient, c.late = patient, a.late
+	c.late = a.late
 	fence, err := a.locks.servers.send(a.ctx, a.owner.keys[0], c)
 	return a.answer(sent, fence, err)
 }
@@ -358,33 +364,29 @@ func (a *acquisition) waiting(rest ...any) (words, error) {
 // notify asks, and waits for the message that says how the wait ended. As long as there is no subscription, the
 // first command goes without a wait, so that a program subscribes only when a request has to wait.
 func (a *acquisition) notify() (int64, error) {
-	key := a.owner.keys[0]
-	c := a.locks.listener.standing(key)
-	if c == nil {
-		if !a.taken {
-			fence, err := a.send(a.ask, false)
-			if !errors.Is(err, errTaken) {
-				return fence, err
-			}
-			a.taken = true
+	key, l := a.owner.keys[0], a.locks.listener
+	c, err := l.use(key, a.taken)
+	if c == nil && err == nil {
+		fence, refused := a.send(a.ask)
+		if !errors.Is(refused, errTaken) {
+			return fence, refused
 		}
-		var err error
-		if c, err = a.locks.listener.open(key); err != nil {
-			return 0, err
-		}
+		a.taken = true
+		c, err = l.use(key, true)
 	}
-	defer a.locks.listener.leave(c, key)
-	select {
-	case <-c.ready:
-		return a.waitOn(c, key)
-	default:
+	if err != nil {
+		return 0, err
+	}
+	defer l.leave(c)
+	if c.isReady() {
+		return a.waitOn(c)
 	}
 	timer := time.NewTimer(time.Until(a.answerBy()))
 	defer timer.Stop()
 	select {
 	case <-c.ready:
 		a.contact = time.Now()
-		return a.waitOn(c, key)
+		return a.waitOn(c)
 	case <-c.gone:
 		return 0, a.afterLoss(c)
 	case <-timer.C:
@@ -395,16 +397,29 @@ func (a *acquisition) notify() (int64, error) {
 	return 0, errLeft
 }
 
-// waitOn asks with a tag, and waits for its message.
-func (a *acquisition) waitOn(c *channel, key string) (int64, error) {
-	// The message may arrive before the null, so the tag is noted before the command is sent.
-	tag := a.tags.add(c)
-	w, err := a.waiting("NOTIFY", c.name, tag)
+// listen has the messages of the acquisition come from the channel. The tag is the same for all copies of the
+// request, so whichever of them is carried out, its message counts.
+func (a *acquisition) listen(c *channel) {
+	if a.channel == c {
+		return
+	}
+	if a.channel != nil {
+		a.channel.note(a.tag, nil)
+	} else {
+		a.tag, a.messages = newToken(), make(chan string, mostMessages)
+	}
+	a.channel = c
+	c.note(a.tag, a.messages)
+}
+
+// waitOn asks with the tag, and waits for its message.
+func (a *acquisition) waitOn(c *channel) (int64, error) {
+	a.listen(c) // the message may arrive before the null
+	w, err := a.waiting("NOTIFY", c.name, a.tag)
 	if err != nil {
 		return 0, err
 	}
-	// Behind others that wait for the key here there is no hurry.
-	fence, err := a.send(w, a.locks.listener.count(c, key) > 1)
+	fence, err := a.send(w)
 	switch {
 	case err == nil:
 		return fence, nil
@@ -426,12 +441,10 @@ func (a *acquisition) waitOn(c *channel, key string) (int64, error) {
 		over = timer.C
 	}
 	if a.doubt {
-		timer := time.NewTimer(askInDoubt)
-		defer timer.Stop()
-		again = timer.C
+		again = time.After(askInDoubt)
 	}
 	select {
-	case message := <-a.tags.messages:
+	case message := <-a.messages:
 		fence, err := readMessage(message)
 		if a.contact = time.Now(); err == nil && fence == 0 {
 			err = errTaken
@@ -454,13 +467,9 @@ func (a *acquisition) waitOn(c *channel, key string) (int64, error) {
 
 // afterLoss is the error of a request whose channel was lost.
 func (a *acquisition) afterLoss(c *channel) error {
-	select {
-	case <-c.ready: // what ended it says nothing about this request
-		return errAskAgain
-	default:
-	}
-	if err := c.reason(); !hasCode(err, "NOPERM") {
+	// What ended a channel that was ready says nothing about this request. After NOPERM it blocks.
+	if err := c.reason(); !c.isReady() && !hasCode(err, "NOPERM") {
 		return err
 	}
-	return errAskAgain // it blocks from now on
+	return errAskAgain
 }

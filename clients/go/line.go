@@ -20,8 +20,6 @@ const (
 	// patience is how long commands queue: then they go over one more connection, because what is under way has no
 	// answer.
 	patience = 50 * time.Millisecond
-	// mostPatience is how long a call queues at most that may go with others.
-	mostPatience = time.Millisecond
 	// mostCalls is how many go in one pipeline.
 	mostCalls = 1000
 )
@@ -31,17 +29,14 @@ type line struct {
 	alone  bool          // each call has a connection of its own, because it may be long before it is answered
 	busy   chan struct{} // has one for each lane in use
 
-	mu       sync.Mutex
-	queue    []*call
-	flushing bool        // somebody is about to send what is in the queue
-	timer    *time.Timer // sends what is patient when nothing else does
+	mu    sync.Mutex
+	queue []*call // the first has somebody who is about to send them
 }
 
 // call is commands that go one right after the other, on one connection.
 type call struct {
 	commands []*redis.Cmd
 	limit    time.Time // zero: none
-	patient  bool      // it may queue until something else goes, for at most mostPatience
 	answered func()
 	late     func(reply int64, err error) // instead of answered, when nobody waits any more; may be nil
 	over     atomic.Bool
@@ -69,23 +64,12 @@ func (l *line) start(c *call) {
 	}
 }
 
-// add queues a call, and tells whether the caller has to flush.
+// add queues a call, and tells whether it is the first, so that the caller has to flush.
 func (l *line) add(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, c)
-	switch {
-	case !c.patient || len(l.queue) > 1:
-	case l.timer == nil:
-		l.timer = time.AfterFunc(mostPatience, l.flush)
-	default:
-		l.timer.Reset(mostPatience)
-	}
-	if c.patient || l.flushing {
-		return false
-	}
-	l.flushing = true
-	return true
+	return len(l.queue) == 1
 }
 
 // do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
@@ -138,10 +122,7 @@ func (l *line) flush() {
 	runtime.Gosched() // others may be about to send too
 	l.mu.Lock()
 	calls := l.queue
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-	if l.queue, l.flushing = nil, len(calls) > mostCalls; l.flushing {
+	if l.queue = nil; len(calls) > mostCalls {
 		calls, l.queue = calls[:mostCalls:mostCalls], calls[mostCalls:]
 		go l.flush()
 	}
@@ -165,18 +146,11 @@ func (l *line) send(calls []*call) {
 		defer cancel()
 		ctx = limited
 	}
-	var err error
-	switch len(commands) {
-	case 0:
-	case 1:
-		err = l.client.Process(ctx, commands[0])
-	default:
-		pipeline := l.client.Pipeline()
-		for _, cmd := range commands {
-			_ = pipeline.Process(ctx, cmd)
-		}
-		_, err = pipeline.Exec(ctx)
+	pipeline := l.client.Pipeline()
+	for _, cmd := range commands {
+		_ = pipeline.Process(ctx, cmd)
 	}
+	_, err := pipeline.Exec(ctx)
 	for _, cmd := range commands {
 		if err != nil && cmd.Err() == nil && cmd.Val() == nil {
 			cmd.SetErr(err) // there was no connection
@@ -191,4 +165,3 @@ func (l *line) send(calls []*call) {
 		}
 	}
 }
-

@@ -3,8 +3,9 @@ package slock
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,6 @@ const (
 	pingEvery = 5 * time.Second
 	// mostIdleChannels is how many channels are kept that nobody uses. In a cluster each hash tag has one of its own.
 	mostIdleChannels = 256
-	// mostTags is how many tags of one request are kept.
-	mostTags = 16
 )
 
 // errConnectionLost is what a listening connection ends with. It is no Error: requests are asked again after it.
@@ -75,35 +74,25 @@ func (l *listener) place(key string) (string, bool) {
 	return key, key != "" && !strings.Contains(key, "}")
 }
 
-// standing is the channel for the key if there is one that is not lost, and notes its use.
-func (l *listener) standing(key string) *channel {
+// use is the channel for the key, and notes its use. If there is none it subscribes to one, or gives nil. The caller
+// waits until the channel is ready or lost.
+func (l *listener) use(key string, subscribe bool) (*channel, error) {
 	place, _ := l.place(key)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.channels[place]
-	if c == nil || c.isLost() {
-		return nil
-	}
-	c.users[key]++
-	return c
-}
-
-// open is the channel for the key, subscribed now if there was none, and notes its use. The caller waits
-// until the channel is ready or lost.
-func (l *listener) open(key string) (*channel, error) {
-	place, _ := l.place(key)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+	switch {
+	case c != nil && !c.isLost():
+	case !subscribe:
+		return nil, nil
+	case l.closed:
 		return nil, ErrClosed
-	}
-	c := l.channels[place]
-	if c == nil || c.isLost() {
+	default:
 		c = newChannel(place)
 		l.channels[place] = c
 		go l.subscribe(c, key)
 	}
-	c.users[key]++
+	c.users++
 	return c, nil
 }
 
@@ -130,28 +119,19 @@ func (l *listener) subscribe(c *channel, key string) {
 }
 
 // leave notes that a request no longer uses the channel, and lets go of channels that nobody uses.
-func (l *listener) leave(c *channel, key string) {
+func (l *listener) leave(c *channel) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.users[key]--; c.users[key] == 0 {
-		delete(c.users, key)
-	}
+	c.users--
 	if len(l.channels) <= mostIdleChannels {
 		return
 	}
 	for place, idle := range l.channels {
-		if len(idle.users) == 0 {
+		if idle.users == 0 {
 			delete(l.channels, place)
 			go idle.drop()
 		}
 	}
-}
-
-// count is how many requests for the key use the channel.
-func (l *listener) count(c *channel, key string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return c.users[key]
 }
 
 // lost forgets a channel, so that the next request subscribes to a new one.
@@ -168,7 +148,7 @@ func (l *listener) isUsed(connection *subscription) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.channels {
-		if len(c.users) > 0 && c.connection.Load() == connection {
+		if c.users > 0 && c.connection.Load() == connection {
 			return true
 		}
 	}
@@ -191,7 +171,7 @@ func (l *listener) close() {
 type channel struct {
 	place string
 	name  string
-	users map[string]int // how many requests use it, by their first key; guarded by the listener
+	users int // requests that use it; guarded by the listener
 
 	connection atomic.Pointer[subscription]
 	ready      chan struct{} // closed when the server has confirmed the subscription
@@ -199,8 +179,7 @@ type channel struct {
 
 	mu   sync.Mutex
 	err  error                    // why it has ended
-	tags map[string]chan<- string // where the message of a tag goes
-	last uint64                   // the number of the last tag
+	tags map[string]chan<- string // where the messages of a tag go
 }
 
 func newChannel(place string) *channel {
@@ -210,7 +189,18 @@ func newChannel(place string) *channel {
 	}
 	return &channel{
 		place: place, name: name,
-		ready: make(chan struct{}), gone: make(chan struct{}), users: map[string]int{}, tags: map[string]chan<- string{},
+		ready: make(chan struct{}), gone: make(chan struct{}), tags: map[string]chan<- string{},
+	}
+}
+
+// note has the messages of a tag go there. Without a place to go, they are ignored.
+func (c *channel) note(tag string, messages chan<- string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if messages == nil {
+		delete(c.tags, tag)
+	} else {
+		c.tags[tag] = messages
 	}
 }
 
@@ -219,9 +209,9 @@ func (c *channel) deliver(payload string) {
 	answer, tag, _ := strings.Cut(payload, " ")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if messages := c.tags[tag]; messages != nil {
-		delete(c.tags, tag)
-		messages <- answer // it has room for one message of each tag
+	select {
+	case c.tags[tag] <- answer: // blocks for ever where the tag is not known
+	default:
 	}
 }
 
@@ -234,9 +224,12 @@ func (c *channel) lose(err error) {
 	}
 }
 
-func (c *channel) isLost() bool {
+func (c *channel) isLost() bool  { return isClosed(c.gone) }
+func (c *channel) isReady() bool { return isClosed(c.ready) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-c.gone:
+	case <-c:
 		return true
 	default:
 		return false
@@ -258,56 +251,6 @@ func (c *channel) drop() {
 	}
 }
 
-// tags are those that one request has sent. They are all kept: a repetition that arrives late takes the message to
-// its own tag.
-type tags struct {
-	messages chan string
-	sent     []tag
-}
-
-type tag struct {
-	channel *channel
-	name    string
-}
-
-// add takes a new tag. Its message will be among the messages.
-func (t *tags) add(c *channel) string {
-	if t.messages == nil {
-		t.messages = make(chan string, mostTags)
-	}
-	if len(t.sent) == mostTags {
-		t.sent[0].forget()
-		t.sent = t.sent[1:]
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last++
-	added := tag{channel: c, name: strconv.FormatUint(c.last, 36)}
-	t.sent = append(t.sent, added)
-	c.tags[added.name] = t.messages
-	return added.name
-}
-
-// channel is that of the last tag, or nil.
-func (t *tags) channel() *channel {
-	if len(t.sent) == 0 {
-		return nil
-	}
-	return t.sent[len(t.sent)-1].channel
-}
-
-func (t *tags) forget() {
-	for _, sent := range t.sent {
-		sent.forget()
-	}
-}
-
-func (t tag) forget() {
-	t.channel.mu.Lock()
-	defer t.channel.mu.Unlock()
-	delete(t.channel.tags, t.name)
-}
-
 // subscription is one connection that listens. It never connects again: when it is lost, so are its channels,
 // because the server has forgotten the requests.
 type subscription struct {
@@ -317,13 +260,10 @@ type subscription struct {
 	ending   context.Context // done when the connection is closed
 	end      context.CancelFunc
 
-	sending sync.Mutex // held while a command is written, so that expected has the order of the commands
-
 	mu       sync.Mutex
 	closed   bool
 	channels map[string]*channel // by name
-	expected []*channel          // whose subscriptions are to be confirmed next; nil for a PING
-	pinged   bool                // a PING has not been answered
+	pinged   bool                // nothing has come since a PING
 	timer    *time.Timer
 }
 
@@ -370,8 +310,7 @@ func (s *subscription) subscribe(c *channel) {
 	}
 	s.channels[c.name] = c
 	s.mu.Unlock()
-	err := s.write(c, func(ctx context.Context) error { return s.pubsub.SSubscribe(ctx, c.name) })
-	if err != nil {
+	if err := s.pubsub.SSubscribe(s.ending, c.name); err != nil {
 		s.close(err)
 		return
 	}
@@ -385,21 +324,9 @@ func (s *subscription) unsubscribe(c *channel) {
 	s.mu.Lock()
 	delete(s.channels, c.name)
 	s.mu.Unlock()
-	s.sending.Lock()
-	defer s.sending.Unlock()
 	if err := s.pubsub.SUnsubscribe(context.Background(), c.name); err != nil {
 		s.close(err)
 	}
-}
-
-// write sends what is answered by a confirmation for the channel, or by a pong.
-func (s *subscription) write(c *channel, send func(context.Context) error) error {
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	s.mu.Lock()
-	s.expected = append(s.expected, c)
-	s.mu.Unlock()
-	return send(s.ending)
 }
 
 // read hands on what arrives, until the connection is lost.
@@ -419,39 +346,39 @@ func (s *subscription) read() {
 }
 
 func (s *subscription) handle(message any) {
+	s.mu.Lock()
+	s.pinged = false
+	s.mu.Unlock()
 	switch message := message.(type) {
 	case *redis.Message:
 		if c := s.channel(message.Channel); c != nil {
 			c.deliver(message.Payload)
 		}
-	case *redis.Pong:
-		s.next()
 	case *redis.Subscription:
-		switch message.Kind {
-		case "ssubscribe":
-			if c := s.next(); c != nil {
-				close(c.ready)
-			}
-		case "sunsubscribe":
-			// The slot has moved, or the server has become a replica: this program lets go only of channels
-			// that it has forgotten before.
-			if c := s.channel(message.Channel); c != nil {
-				s.remove(c, errAskAgain)
-			}
+		c := s.channel(message.Channel)
+		switch {
+		case c == nil: // this program lets go only of channels that it has forgotten before
+		case message.Kind == "ssubscribe":
+			close(c.ready)
+		case message.Kind == "sunsubscribe": // the slot has moved, or the server has become a replica
+			s.remove(c, errAskAgain)
 		}
 	}
 }
 
-// refused handles an error instead of a confirmation or a pong.
+// refused handles an error. It does not say for which channel: those that are not ready are subscribed to again.
 func (s *subscription) refused(err error) {
-	c := s.next()
-	if c == nil {
-		return
-	}
 	if hasCode(err, "NOPERM") {
 		s.listener.forbid(err)
 	}
-	s.remove(c, err)
+	s.mu.Lock()
+	channels := slices.Collect(maps.Values(s.channels))
+	s.mu.Unlock()
+	for _, c := range channels {
+		if !c.isReady() {
+			s.remove(c, err)
+		}
+	}
 }
 
 // remove loses one channel.
@@ -470,21 +397,6 @@ func (s *subscription) channel(name string) *channel {
 	return s.channels[name]
 }
 
-// next is what the answer that came is for.
-func (s *subscription) next() *channel {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.expected) == 0 {
-		return nil
-	}
-	c := s.expected[0]
-	s.expected = s.expected[1:]
-	if c == nil {
-		s.pinged = false
-	}
-	return c
-}
-
 // test sends a PING while somebody waits, and ends the connection when the last one was not answered.
 func (s *subscription) test() {
 	used := s.listener.isUsed(s)
@@ -501,8 +413,7 @@ func (s *subscription) test() {
 	case lost:
 		s.close(errConnectionLost)
 	case used:
-		err := s.write(nil, func(ctx context.Context) error { return s.pubsub.Ping(ctx) })
-		if err != nil {
+		if err := s.pubsub.Ping(s.ending); err != nil {
 			s.close(err)
 		}
 	}
