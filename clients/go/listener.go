@@ -98,9 +98,8 @@ func (l *listener) use(key string, subscribe bool) (*channel, error) {
 
 // subscribe connects if need be. It belongs to no request: one that is cancelled takes nothing from the others.
 func (l *listener) subscribe(c *channel, key string) {
-	n, err := l.servers.node(context.Background(), key)
+	n, err := l.servers.find(context.Background(), time.Now().Add(pingEvery), key)
 	if err != nil {
-		l.servers.note(err)
 		c.lose(err)
 		return
 	}

@@ -64,37 +64,39 @@ func (s *servers) isCluster() bool {
 	return ok
 }
 
-// node is the primary that has the key.
-func (s *servers) node(ctx context.Context, key string) (*node, error) {
+// find is the primary that has the key. It ends as send does.
+func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
 		return s.at(rdb.Options().Addr, rdb.Options())
 	case *redis.ClusterClient:
-		client, err := masterForKey(ctx, rdb, key)
-		if err != nil {
-			s.note(err)
-			return nil, asSilence(err)
+		// It may have to be asked first where the key is, and go-redis does not stop that when a context is over.
+		type found struct {
+			n   *node
+			err error
 		}
-		return s.at(client.Options().Addr, client.Options())
+		answer := make(chan found, 1)
+		go func() {
+			client, err := rdb.MasterForKey(context.Background(), key)
+			if s.note(err); err != nil {
+				answer <- found{nil, err}
+				return
+			}
+			n, err := s.at(client.Options().Addr, client.Options())
+			answer <- found{n, err}
+		}()
+		timer := time.NewTimer(time.Until(limit))
+		defer timer.Stop()
+		select {
+		case f := <-answer:
+			return f.n, f.err
+		case <-ctx.Done():
+			return nil, errLeft
+		case <-timer.C:
+			return nil, errNoAnswer
+		}
 	}
 	return nil, s.check()
-}
-
-// masterForKey may have to ask first where the key is, and go-redis does not stop that when ctx is over.
-func masterForKey(ctx context.Context, rdb *redis.ClusterClient, key string) (client *redis.Client, err error) {
-	found := make(chan struct{})
-	var at *redis.Client
-	var problem error
-	go func() {
-		defer close(found)
-		at, problem = rdb.MasterForKey(ctx, key)
-	}()
-	select {
-	case <-found:
-		return at, problem
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // at is the node of the address.
@@ -218,20 +220,6 @@ func (s *servers) send(ctx context.Context, key string, c *call) (int64, error) 
 		}
 		c.late = late
 	}
-}
-
-// find is the primary that has the key.
-func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
-	if s.isCluster() {
-		limited, cancel := context.WithDeadline(ctx, limit)
-		defer cancel()
-		n, err := s.node(limited, key)
-		if ctx.Err() != nil {
-			err = errLeft
-		}
-		return n, err
-	}
-	return s.node(ctx, key)
 }
 
 // sendAfterClose sends over the program's own client: a release may still be sent.

@@ -63,8 +63,8 @@ type Queue struct {
 
 // Info tells who holds the lock of the key and who waits for it.
 func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
-	replies, err := l.query(ctx, func(ctx context.Context) ([]*node, error) {
-		n, err := l.servers.node(ctx, key)
+	replies, err := l.query(ctx, func(limit time.Time) ([]*node, error) {
+		n, err := l.servers.find(ctx, limit, key)
 		return []*node{n}, err
 	}, "SLOCK.INFO", key, "FULL")
 	if err != nil || replies[0] == nil {
@@ -110,23 +110,21 @@ func (l *Locks) Queues(ctx context.Context) ([]Queue, error) {
 
 // query sends a question to nodes, one after the other, for no longer than RetryFor.
 func (l *Locks) query(
-	ctx context.Context, of func(context.Context) ([]*node, error), w ...any,
+	ctx context.Context, of func(limit time.Time) ([]*node, error), w ...any,
 ) (replies []any, err error) {
 	limit := l.answerEnd()
-	limited, cancel := context.WithDeadline(ctx, limit)
-	defer cancel()
 	err = l.repeat(ctx, "answer", []string{fmt.Sprint(w[0])}, l.retryEnd(), func() error {
-		nodes, err := of(limited)
+		nodes, err := of(limit)
 		replies = nil
 		for _, n := range nodes {
+			c := newCall(limit, w)
 			if err == nil {
-				c := newCall(limit, w)
-				err = cmp.Or(n.commands.do(ctx, c), c.commands[0].Err())
-				replies = append(replies, c.commands[0].Val())
+				err = cmp.Or(n.commands.do(ctx, c), c.last().Err())
 			}
 			if errors.Is(err, redis.Nil) {
 				err = nil
 			}
+			replies = append(replies, c.last().Val())
 		}
 		l.servers.note(err)
 		return err
@@ -135,24 +133,23 @@ func (l *Locks) query(
 }
 
 // primaries are all nodes that have keys.
-func (s *servers) primaries(ctx context.Context) ([]*node, error) {
-	switch rdb := s.rdb.(type) {
-	case *redis.Client:
-		n, err := s.node(ctx, "")
+func (s *servers) primaries(limit time.Time) (all []*node, err error) {
+	rdb, ok := s.rdb.(*redis.ClusterClient)
+	if !ok {
+		n, err := s.find(context.Background(), limit, "")
 		return []*node{n}, err
-	case *redis.ClusterClient:
-		var mu sync.Mutex
-		var all []*node
-		err := rdb.ForEachMaster(ctx, func(_ context.Context, client *redis.Client) error {
-			n, err := s.at(client.Options().Addr, client.Options())
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, n)
-			return err
-		})
-		return all, err
 	}
-	return nil, s.check()
+	ctx, cancel := context.WithDeadline(context.Background(), limit)
+	defer cancel()
+	var mu sync.Mutex
+	err = rdb.ForEachMaster(ctx, func(_ context.Context, client *redis.Client) error {
+		n, err := s.at(client.Options().Addr, client.Options())
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, n)
+		return err
+	})
+	return all, err
 }
 
 // fields are the values of a map, which RESP2 gives as a flat array.
