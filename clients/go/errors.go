@@ -190,13 +190,12 @@ func (e *QuorumError) Error() string {
 	for i, a := range e.Answers {
 		texts[i] = a.String()
 	}
-	granted := e.count(func(a NodeAnswer) bool { return a.Granted })
 	problem := ErrQuorumMissed.Error()
 	if e.heldKeys != nil {
 		problem = timedOut("lock", e.heldKeys, nil).Error()
 	}
 	return fmt.Sprintf("%s: %d of %d granted it, %d are needed (%s)",
-		withCause(problem, e.ended), granted, len(e.Answers), e.Needed, strings.Join(texts, "; "))
+		withCause(problem, e.ended), e.granted(), len(e.Answers), e.Needed, strings.Join(texts, "; "))
 }
 
 // SlockError marks it as an Error.
@@ -228,6 +227,18 @@ func (e *QuorumError) count(is func(NodeAnswer) bool) int {
 		}
 	}
 	return n
+}
+
+func (e *QuorumError) granted() int { return e.count(func(a NodeAnswer) bool { return a.Granted }) }
+
+func (e *QuorumError) isGranted() bool { return e.granted() >= e.Needed }
+
+// over is the error when the wait is over, with what ended it, if that was the context.
+func (e *QuorumError) over(keys []string, ended error) error {
+	if e.ended = ended; e.isRefusal() {
+		e.heldKeys = keys
+	}
+	return e
 }
 
 // mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
