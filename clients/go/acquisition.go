@@ -44,7 +44,6 @@ type acquisition struct {
 	deadline time.Time // of the wait; zero: none
 	byCaller bool      // whether that is the deadline of the caller's context
 	limit    time.Time // of a request that asks once; zero: that of the settings
-	strict   bool      // it takes no answer after the limit
 
 	contact    time.Time // when the server last answered; zero: it has not
 	taken      bool      // the server has said that the lock is not free
@@ -218,49 +217,31 @@ func (a *acquisition) late(fence int64, err error) {
 	}
 }
 
-// confirm makes sure of how long the hold is valid: the ttl began at a grant that may be long ago, if there was a
-// wait.
+// confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
+// be long ago, if there was a wait.
 func (a *acquisition) confirm(fence int64) (grant, error) {
 	g := grant{mode: a.mode, fence: fence, sent: a.sent}
+	if a.minReplicas == 0 && now().sub(a.sent) <= a.ttl/3 {
+		return g, nil
+	}
+	commands, via, limit := []words{a.owner.extend(a.ttl, fence)}, forCommands, a.answerBy()
 	if a.minReplicas > 0 {
-		return a.onReplicas(g)
+		// It counts the replicas that have what its own connection wrote last: the extension.
+		commands = append(commands, words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)})
+		via, limit = forWaits, time.Now().Add(a.replicaTimeout+lateAnswer)
 	}
-	if now().sub(a.sent) > a.ttl/3 {
-		g.sent = now()
-		held, err := a.locks.servers.send(a.ctx, a.owner.keys[0], newCall(a.answerBy(), a.owner.extend(a.ttl, fence)))
-		if err := a.check(g, held, err); err != nil {
-			return grant{}, err
-		}
-	}
-	return g, nil
-}
-
-// check looks at the answer to an extension of what was just granted.
-func (a *acquisition) check(g grant, held int64, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case held == 0 || now().sub(g.sent) >= oneServer.counted(a.ttl):
-		a.sent, a.queued = 0, a.doubt
-		return errAskAgain // it is over by now
-	}
-	return nil
-}
-
-// onReplicas makes sure that enough replicas have the hold. The server's WAIT counts those that have what its own
-// connection wrote last, so the hold is extended on the same connection before. It counts from there.
-func (a *acquisition) onReplicas(g grant) (grant, error) {
 	g.sent = now()
-	wait := words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)}
-	limit := time.Now().Add(a.replicaTimeout + lateAnswer)
-	answers, err := a.locks.servers.pipeline(
-		a.ctx, limit, a.owner.keys[0], forWaits, a.owner.extend(a.ttl, g.fence), wait)
+	answers, err := a.locks.servers.pipeline(a.ctx, limit, a.owner.keys[0], via, commands...)
 	if err != nil {
 		return grant{}, err
 	}
 	held, err := answers[0].Int64()
-	if err := a.check(g, held, err); err != nil {
-		return grant{}, err
+	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(a.ttl)) {
+		a.sent, a.queued = 0, a.doubt
+		err = errAskAgain // it is over by now
+	}
+	if err != nil || a.minReplicas == 0 {
+		return g, err
 	}
 	replicas, err := answers[1].Int64()
 	if err == nil && replicas < int64(a.minReplicas) {
@@ -282,36 +263,28 @@ func (a *acquisition) end() time.Time {
 }
 
 // answerBy is until when an answer is waited for.
-func (a *acquisition) answerBy() time.Time {
-	if a.strict {
-		return a.end()
-	}
-	return a.end().Add(lateAnswer)
-}
+func (a *acquisition) answerBy() time.Time { return a.end().Add(lateAnswer) }
 
 // poll waits before the next attempt, or ends with an error.
 func (a *acquisition) poll(polls int) error {
 	pause, more := a.locks.settings.strategy.pause(polls)
-	if !more || !a.deadline.IsZero() && time.Until(a.deadline) < pause {
-		return a.over()
-	}
-	return a.sleep(pause)
+	return a.sleep(pause, more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause))
 }
 
 // pause waits before a request is asked again after an error, as long as its time lasts.
 func (a *acquisition) pause() error {
 	left := time.Until(a.end())
-	if a.waitIsOver || left <= 0 {
-		return a.over()
-	}
-	return a.sleep(min(a.pauses.next(), left))
+	return a.sleep(min(a.pauses.next(), left), left > 0 && !a.waitIsOver)
 }
 
-func (a *acquisition) sleep(pause time.Duration) error {
-	if sleep(a.ctx, a.locks.ending, pause) {
-		return nil
+func (a *acquisition) sleep(pause time.Duration, more bool) error {
+	switch {
+	case !more:
+		return a.over()
+	case !sleep(a.ctx, a.locks.ending, pause):
+		return errLeft
 	}
-	return errLeft
+	return nil
 }
 
 // over is the error when the wait is over, with the last error before.

@@ -130,6 +130,14 @@ func (l *line) flush() {
 	l.send(calls)
 }
 
+// deadline is a context that only has one: connections look at it, and it needs no timer.
+type deadline struct {
+	context.Context
+	at time.Time
+}
+
+func (d deadline) Deadline() (time.Time, bool) { return d.at, true }
+
 // send sends calls on one connection, but for those that were left, and hands out the answers.
 func (l *line) send(calls []*call) {
 	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.over.Load() })
@@ -142,9 +150,7 @@ func (l *line) send(calls []*call) {
 		}
 	}
 	if !limit.IsZero() {
-		limited, cancel := context.WithDeadline(ctx, limit)
-		defer cancel()
-		ctx = limited
+		ctx = deadline{ctx, limit}
 	}
 	pipeline := l.client.Pipeline()
 	for _, cmd := range commands {

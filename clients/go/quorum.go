@@ -356,8 +356,7 @@ func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
 	r := *v.request
 	r.settings.ttl, r.settings.minReplicas = ttl, 0
 	a := m.locks.acquisition(&r, v.owner)
-	a.once, a.strict, a.began = true, true, time.Now()
-	a.limit = a.began.Add(ttl)
+	a.once, a.limit = true, time.Now().Add(ttl)
 	g, err := a.run(v.ctx)
 	if err == nil {
 		v.keep(m, g)
