@@ -40,10 +40,9 @@ type acquisition struct {
 	replicaTimeout time.Duration
 
 	ctx      context.Context // the caller's
-	began    time.Time
-	deadline time.Time // of the wait; zero: none
-	byCaller bool      // whether that is the deadline of the caller's context
-	limit    time.Time // of a request that asks once; zero: that of the settings
+	deadline time.Time       // of the wait; zero: none
+	byCaller bool            // whether that is the deadline of the caller's context
+	limit    time.Time       // of a request that asks once, or has no answer yet
 
 	contact    time.Time // when the server last answered; zero: it has not
 	taken      bool      // the server has said that the lock is not free
@@ -68,9 +67,6 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	}
 	if end, ok := ctx.Deadline(); ok && (a.deadline.IsZero() || end.Before(a.deadline)) {
 		a.deadline, a.byCaller = end, true
-	}
-	if a.limit.IsZero() {
-		a.limit = a.began.Add(a.locks.settings.retryFor)
 	}
 	var g grant
 	var err error
@@ -99,10 +95,11 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 // isOpen tells whether something may be left on the server.
 func (a *acquisition) isOpen() bool { return a.doubt || a.queued }
 
-// setWait notes when the acquisition began and how long it may take.
-func (a *acquisition) setWait(began time.Time, s *requestSettings) {
-	a.began = began
+// setTimes notes how long the acquisition may take.
+func (a *acquisition) setTimes(began time.Time, s *requestSettings, once bool) {
+	a.once, a.limit = once, began.Add(a.locks.settings.retryFor)
 	switch {
+	case once:
 	case s.hasWait && s.wait == 0:
 		a.once, a.waitIsOver, a.limit = true, true, began
 	case s.hasWait:

@@ -313,7 +313,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		locks: l, owner: h.owner, mode: Write, ttl: was.ttl, upgrades: true,
 		ask: h.owner.upgrade(was.ttl, was.fence),
 	}
-	a.setWait(time.Now(), &s)
+	a.setTimes(time.Now(), &s, false)
 	_ = h.update(func(l *lease) { l.changing = true })
 	// The wait ends with the hold.
 	holdCtx := h.Context()
@@ -329,7 +329,9 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		})
 	}
 	if a.isOpen() {
-		h.refuseUpgrades()
+		if !h.owner.given { // the server is about to refuse upgrades of this token
+			h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
+		}
 		_ = h.update(func(l *lease) { l.doubt = true })
 		l.background.run(func() {
 			defer h.done()
@@ -347,13 +349,6 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		err = timedOut("upgrade", h.owner.keys, nil)
 	}
 	return h.lossOr(err)
-}
-
-// refuseUpgrades notes that the server is about to refuse upgrades of this token.
-func (h *Hold) refuseUpgrades() {
-	if !h.owner.given {
-		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
-	}
 }
 
 // settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It repeats that until

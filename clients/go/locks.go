@@ -61,9 +61,7 @@ func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, erro
 	began := time.Now()
 	o := r.owner()
 	a := l.acquisition(r, o)
-	if a.began, a.once = began, once; !once {
-		a.setWait(began, &r.settings)
-	}
+	a.setTimes(began, &r.settings, once)
 	g, err := a.run(ctx)
 	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
@@ -95,21 +93,15 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	o := r.owner()
-	sent, fence, err := l.fence(ctx, o, r.mode, r.settings.ttl)
+	sent, fence, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
+	if err == nil && fence == 0 || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.mode)
+	}
 	if err != nil {
 		return nil, err
 	}
 	g := grant{mode: r.mode, fence: fence, sent: sent}
 	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
-}
-
-// fence asks for the fence of what the token holds in the mode.
-func (l *Locks) fence(ctx context.Context, o owner, mode Mode, ttl time.Duration) (instant, int64, error) {
-	sent, fence, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(mode, ttl))
-	if err == nil && fence == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(mode)
-	}
-	return sent, fence, err
 }
 
 // Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for

@@ -89,12 +89,12 @@ func (q *Quorum) Close() error {
 }
 
 func (q *Quorum) drift() drift {
-	return drift{factor: q.settings.quorum.driftFactor, fixed: 2 * time.Millisecond}
+	return drift{factor: q.settings.driftFactor, fixed: 2 * time.Millisecond}
 }
 
 // nodeTimeout is how long to wait for one node.
 func (q *Quorum) nodeTimeout(ttl time.Duration) time.Duration {
-	timeout := q.settings.quorum.nodeTimeout
+	timeout := q.settings.nodeTimeout
 	if timeout <= 0 {
 		timeout = max(ttl/20, 50*time.Millisecond)
 	}
@@ -110,7 +110,7 @@ func (q *Quorum) check(r *Request) error {
 			return err
 		}
 	}
-	if f := q.settings.quorum.driftFactor; f < 0 || f >= 1 {
+	if f := q.settings.driftFactor; f < 0 || f >= 1 {
 		return invalid("the drift factor must be 0 or more and less than 1, not %g", f)
 	}
 	if q.drift().counted(r.settings.ttl) <= 0 {
@@ -192,7 +192,7 @@ func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, instant, *Quo
 		if failed > len(q.nodes)-got.Needed {
 			release()
 		}
-		return got.isGranted() || v.ctx.Err() != nil && q.settings.quorum.failFast
+		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
 	}, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
 	if got.isGranted() && now().sub(sent) < q.drift().counted(ttl) {
 		return v, sent, nil // the other nodes may still grant
