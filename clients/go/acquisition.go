@@ -357,7 +357,7 @@ func (a *acquisition) notify() (int64, error) {
 	case <-c.ready:
 		a.contact = time.Now()
 		return a.waitOn(c)
-	case <-c.gone:
+	case <-c.gone.Done():
 		return 0, a.afterLoss(c)
 	case <-timer.C:
 		return 0, errNoAnswer
@@ -421,7 +421,7 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 		}
 		a.queued = fence > 0
 		return fence, err
-	case <-c.gone:
+	case <-c.gone.Done():
 		a.contact = time.Now()
 		return 0, a.afterLoss(c)
 	case <-over:
@@ -438,7 +438,7 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 // afterLoss is the error of a request whose channel was lost.
 func (a *acquisition) afterLoss(c *channel) error {
 	// What ended a channel that was ready says nothing about this request. After NOPERM it blocks.
-	if err := c.reason(); !c.isReady() && !hasCode(err, "NOPERM") {
+	if err := context.Cause(c.gone); !c.isReady() && !hasCode(err, "NOPERM") {
 		return err
 	}
 	return errAskAgain

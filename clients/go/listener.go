@@ -82,7 +82,7 @@ func (l *listener) use(key string, subscribe bool) (*channel, error) {
 	defer l.mu.Unlock()
 	c := l.channels[place]
 	switch {
-	case c != nil && !c.isLost():
+	case c != nil && c.gone.Err() == nil:
 	case !subscribe:
 		return nil, nil
 	case l.closed:
@@ -105,7 +105,7 @@ func (l *listener) subscribe(c *channel, key string) {
 	}
 	l.mu.Lock()
 	connection := l.connections[n.address]
-	if connection == nil || connection.isClosed() {
+	if connection == nil || connection.ending.Err() != nil {
 		connection = newSubscription(n, l)
 		l.connections[n.address] = connection
 	}
@@ -173,11 +173,11 @@ type channel struct {
 	users int // requests that use it; guarded by the listener
 
 	connection atomic.Pointer[subscription]
-	ready      chan struct{} // closed when the server has confirmed the subscription
-	gone       chan struct{} // closed when the subscription has ended
+	ready      chan struct{}   // closed when the server has confirmed the subscription
+	gone       context.Context // done when the subscription has ended; its cause is why
+	lose       context.CancelCauseFunc
 
 	mu   sync.Mutex
-	err  error                    // why it has ended
 	tags map[string]chan<- string // where the messages of a tag go
 }
 
@@ -186,10 +186,9 @@ func newChannel(place string) *channel {
 	if place != "" {
 		name = "{" + place + "}." + name
 	}
-	return &channel{
-		place: place, name: name,
-		ready: make(chan struct{}), gone: make(chan struct{}), tags: map[string]chan<- string{},
-	}
+	c := &channel{place: place, name: name, ready: make(chan struct{}), tags: map[string]chan<- string{}}
+	c.gone, c.lose = context.WithCancelCause(context.Background())
+	return c
 }
 
 // note has the messages of a tag go there. Without a place to go, they are ignored.
@@ -214,32 +213,13 @@ func (c *channel) deliver(payload string) {
 	}
 }
 
-func (c *channel) lose(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-		close(c.gone)
-	}
-}
-
-func (c *channel) isLost() bool  { return isClosed(c.gone) }
-func (c *channel) isReady() bool { return isClosed(c.ready) }
-
-func isClosed(c <-chan struct{}) bool {
+func (c *channel) isReady() bool {
 	select {
-	case <-c:
+	case <-c.ready:
 		return true
 	default:
 		return false
 	}
-}
-
-// reason is why the channel was lost.
-func (c *channel) reason() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
 }
 
 // drop ends a subscription that nobody uses. Its name is not used again.
@@ -260,9 +240,8 @@ type subscription struct {
 	end      context.CancelFunc
 
 	mu       sync.Mutex
-	closed   bool
 	channels map[string]*channel // by name
-	pinged   bool                // nothing has come since a PING
+	pinged   bool                // nothing has come since the last PING
 	timer    *time.Timer
 }
 
@@ -298,7 +277,7 @@ func newSubscription(n *node, l *listener) *subscription {
 func (s *subscription) subscribe(c *channel) {
 	c.connection.Store(s)
 	s.mu.Lock()
-	if s.closed {
+	if s.ending.Err() != nil {
 		s.mu.Unlock()
 		c.lose(errConnectionLost)
 		return
@@ -330,8 +309,11 @@ func (s *subscription) unsubscribe(c *channel) {
 
 // read hands on what arrives, until the connection is lost.
 func (s *subscription) read() {
-	for !s.isClosed() {
+	for s.ending.Err() == nil {
 		message, err := s.pubsub.ReceiveTimeout(context.Background(), 0)
+		s.mu.Lock()
+		s.pinged = false
+		s.mu.Unlock()
 		var reply redis.Error
 		switch {
 		case err == nil:
@@ -345,9 +327,6 @@ func (s *subscription) read() {
 }
 
 func (s *subscription) handle(message any) {
-	s.mu.Lock()
-	s.pinged = false
-	s.mu.Unlock()
 	switch message := message.(type) {
 	case *redis.Message:
 		if c := s.channel(message.Channel); c != nil {
@@ -400,7 +379,7 @@ func (s *subscription) channel(name string) *channel {
 func (s *subscription) test() {
 	used := s.listener.isUsed(s)
 	s.mu.Lock()
-	if s.closed {
+	if s.ending.Err() != nil {
 		s.mu.Unlock()
 		return
 	}
@@ -418,20 +397,14 @@ func (s *subscription) test() {
 	}
 }
 
-func (s *subscription) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
 // close ends the connection and all its channels.
 func (s *subscription) close(err error) {
 	s.mu.Lock()
-	if s.closed {
+	if s.ending.Err() != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.closed = true
+	s.end()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -442,7 +415,6 @@ func (s *subscription) close(err error) {
 		s.listener.lost(c)
 		c.lose(err)
 	}
-	s.end()
 	_ = s.pubsub.Close()
 	_ = s.client.Close()
 	s.listener.servers.note(err)
