@@ -279,6 +279,41 @@ func (q *Quorum) votes(r *Request, o owner) *votes {
 	return v
 }
 
+// count is at how many nodes the answer is so.
+func (e *QuorumError) count(is func(NodeAnswer) bool) int {
+	n := 0
+	for _, a := range e.Answers {
+		if is(a) {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *QuorumError) granted() int { return e.count(func(a NodeAnswer) bool { return a.Granted }) }
+
+func (e *QuorumError) isGranted() bool { return e.granted() >= e.Needed }
+
+// over is the error when the wait is over, with what ended it, if that was the context.
+func (e *QuorumError) over(keys []string, ended error) error {
+	if e.ended = ended; e.isRefusal() {
+		e.heldKeys = keys
+	}
+	return e
+}
+
+// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
+// last.
+func (e *QuorumError) mayHelp() bool {
+	return e.count(func(a NodeAnswer) bool { return a.Err != nil && !isTemporary(a.Err) }) < e.Needed
+}
+
+// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
+// other nodes say.
+func (e *QuorumError) isRefusal() bool {
+	return e.count(func(a NodeAnswer) bool { return a.Err == nil && !a.Granted }) > len(e.Answers)-e.Needed
+}
+
 // whole waits for all nodes.
 func whole(*QuorumError) bool { return false }
 
