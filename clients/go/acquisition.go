@@ -141,8 +141,8 @@ func (a *acquisition) attempts() (grant, error) {
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (a *acquisition) mayRelease() error {
-	permitted := a.locks.permitted(a.owner, a.mode)
-	if permitted.Load() {
+	release := a.owner.release(a.mode, 1)[0]
+	if _, ok := a.locks.permitted.Load(release); ok {
 		return nil
 	}
 	o := owner{keys: a.owner.keys, token: newToken(), given: true}
@@ -156,8 +156,9 @@ func (a *acquisition) mayRelease() error {
 	if errors.Is(err, errLeft) {
 		return err
 	}
-	a.note(err)
-	permitted.Store(err == nil)
+	if a.note(err); err == nil {
+		a.locks.permitted.Store(release, true)
+	}
 	return nil
 }
 

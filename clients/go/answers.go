@@ -157,12 +157,15 @@ func outcome(err error) string {
 	switch {
 	case err == nil:
 		return "granted"
-	case errors.Is(err, errTaken):
-		return "refused"
 	case errors.Is(err, ErrTimedOut):
 		return "timed out"
 	case errors.Is(err, context.Canceled):
 		return "cancelled"
+	case errors.Is(err, ErrQuorumMissed):
+		return "QuorumMissed"
 	}
-	return errorName(err)
+	if k := (*kind)(nil); errors.As(err, &k) {
+		return k.name
+	}
+	return "Other"
 }

@@ -3,7 +3,6 @@ package slock
 // This file has the errors that a program can tell apart.
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,19 +134,6 @@ func (*LostError) SlockError() {}
 
 // Is makes errors.Is(err, ErrLost) true.
 func (*LostError) Is(target error) bool { return target == ErrLost }
-
-// errorName is the name under which hooks hear of an error.
-func errorName(err error) string {
-	for _, known := range []error{ErrLost, ErrQuorumMissed} {
-		if errors.Is(err, known) {
-			return known.(*kind).name
-		}
-	}
-	if k := (*kind)(nil); errors.As(err, &k) {
-		return k.name
-	}
-	return "Other"
-}
 
 // QuorumError says what each node answered. Of these two one is true: errors.Is(err, ErrTimedOut) when a
 // majority of nodes refused until the wait was over, because others have the lock, and errors.Is(err,

@@ -179,8 +179,8 @@ func (h *Hold) begin(ctx context.Context) (lease, error) {
 func (h *Hold) done() { <-h.operation }
 
 // Extend lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals
-// use the longest ttl that was asked for. It fails with a *LostError when the hold is over, and with another error when no answer came for
-// RetryFor, or until ctx was over; then nothing has changed for this package.
+// use the longest ttl that was asked for. It fails with a *LostError when the hold is over, and with another error
+// when no answer came for RetryFor, or until ctx was over; then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < leastTTL || h.snapshot().drift.counted(ttl) <= 0 {
 		return tooShort(ttl)

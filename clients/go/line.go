@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// This file sends the commands of many goroutines to one node together: what is ready at once goes in one pipeline, and
-// what comes while some are under way queues for the next. So a busy program needs a few system calls for many commands.
+// This file sends the commands of many goroutines to one node together: what is ready at once goes in one pipeline,
+// and what comes while some are under way queues for the next. So a busy program needs few system calls.
 
 const (
 	// lanes is how many pipelines are under way at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,7 @@ type Locks struct {
 	ending, closed context.Context // done from the beginning of Close on, and when it has waited
 	end, endAll    context.CancelFunc
 	background     tasks
-	releases       [3]atomic.Bool // the user may release one key for write, one for read, several
+	permitted      sync.Map // the releases that the user may run, by the name of their command
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -75,17 +76,6 @@ func (l *Locks) acquisition(r *Request, o owner) *acquisition {
 		locks: l, owner: o, mode: r.mode, ttl: r.settings.ttl, ask: o.lock(r.mode, &r.settings),
 		minReplicas: r.settings.minReplicas, replicaTimeout: r.settings.replicaTimeout,
 	}
-}
-
-// permitted tells whether the user may release what is asked for.
-func (l *Locks) permitted(o owner, mode Mode) *atomic.Bool {
-	switch {
-	case len(o.keys) > 1:
-		return &l.releases[2]
-	case mode == Read:
-		return &l.releases[1]
-	}
-	return &l.releases[0]
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
