@@ -29,13 +29,9 @@ func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
 	})
 }
 
-// takeOff sends the end of an acquisition once, and tells how many keys it released.
+// takeOff sends the end of an acquisition once, and tells how many keys it released. It is repeated until the end.
 func (l *Locks) takeOff(ctx context.Context, o owner, commands []words, end time.Time) (released int64, err error) {
-	limit := l.answerEnd()
-	if end.Before(limit) {
-		limit = end
-	}
-	answers, err := l.servers.pipeline(ctx, limit, o.keys[0], forCommands, commands...)
+	answers, err := l.servers.pipeline(ctx, l.answerEnd(end), o.keys[0], forCommands, commands...)
 	if err != nil {
 		return 0, err
 	}

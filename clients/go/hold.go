@@ -354,11 +354,11 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 // settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It repeats that until
 // it is answered, or the hold is over.
 func (h *Hold) settle(l *Locks) {
-	ttl := h.snapshot().ttl
-	_ = l.repeat(context.Background(), "upgrade", h.owner.keys, time.Now().Add(longestWait), func() error {
+	ttl, end := h.snapshot().ttl, time.Now().Add(longestWait)
+	_ = l.repeat(context.Background(), "upgrade", h.owner.keys, end, func() error {
 		sent := now()
 		commands := append(h.owner.cancel(), h.owner.refresh(Write, ttl), h.owner.refresh(Read, ttl))
-		answers, err := l.servers.pipeline(context.Background(), l.answerEnd(), h.owner.keys[0], forCommands, commands...)
+		answers, err := l.servers.pipeline(context.Background(), l.answerEnd(end), h.owner.keys[0], forCommands, commands...)
 		if err != nil {
 			return h.lossOr(err)
 		}
@@ -390,37 +390,31 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 		return err
 	}
 	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
-	answered := make(chan error, 1)
-	l.background.run(func() {
-		defer h.done()
-		answered <- h.downgrade(l, was)
-	})
-	timer := time.NewTimer(l.settings.retryFor + lateAnswer)
-	defer timer.Stop()
-	select {
-	case err = <-answered:
-		return h.lossOr(err)
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timer.C:
-		err = timedOut("downgrade", h.owner.keys, errNoAnswer)
+	err = h.downgrade(ctx, l, was, l.retryEnd())
+	if !isUnanswered(err) && ctx.Err() == nil {
+		h.done()
+	} else {
+		l.background.run(func() {
+			defer h.done()
+			_ = h.downgrade(context.Background(), l, was, time.Now().Add(longestWait))
+		})
 	}
 	return h.lossOr(err)
 }
 
-// downgrade repeats the command until it is answered, or the hold is over.
-func (h *Hold) downgrade(l *Locks, was lease) error {
+// downgrade repeats the command until it is answered, the hold or ctx is over, or the time has ended.
+func (h *Hold) downgrade(ctx context.Context, l *Locks, was lease, end time.Time) error {
 	w := h.owner.downgrade(was.ttl, was.fence)
-	return l.repeat(context.Background(), "downgrade", h.owner.keys, time.Now().Add(longestWait), func() error {
+	return l.repeat(ctx, "downgrade", h.owner.keys, end, func() error {
 		sent := now()
-		fence, err := l.servers.send(context.Background(), h.owner.keys[0], newCall(l.answerEnd(), w))
+		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(l.answerEnd(end), w))
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:
 				l.granted(grant{mode: Read, fence: fence, sent: sent}, l.ttl)
 			case hasCode(err, "NOTHELD"):
 				l.lose(Gone)
-			case !isTemporary(err):
+			case !isTemporary(err) && !errors.Is(err, errLeft):
 				l.changing, l.mode = false, was.mode
 			}
 		})

@@ -114,8 +114,13 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 
 func (l *Locks) retryEnd() time.Time { return time.Now().Add(l.settings.retryFor) }
 
-// answerEnd is until when an answer is waited for.
-func (l *Locks) answerEnd() time.Time { return l.retryEnd().Add(lateAnswer) }
+// answerEnd is until when the answer to one copy of a command is waited for that is repeated until the end.
+func (l *Locks) answerEnd(end time.Time) time.Time {
+	if one := l.retryEnd(); one.Before(end) {
+		end = one
+	}
+	return end.Add(lateAnswer)
+}
 
 // ask sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the copy
 // was sent that was answered.
@@ -124,7 +129,7 @@ func (l *Locks) ask(
 ) (sent instant, reply int64, err error) {
 	err = l.repeat(ctx, what, o.keys, end, func() (err error) {
 		sent = now()
-		reply, err = l.servers.send(ctx, o.keys[0], newCall(end.Add(lateAnswer), w))
+		reply, err = l.servers.send(ctx, o.keys[0], newCall(l.answerEnd(end), w))
 		return err
 	})
 	return sent, reply, err

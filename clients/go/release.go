@@ -39,9 +39,9 @@ func (r *release) repeat(ctx context.Context, end time.Time) (released bool, err
 	err = l.repeat(ctx, "release", r.owner.keys, end, func() (err error) {
 		var reply int64
 		if r.grant.doubt && l.closed.Err() == nil {
-			reply, err = l.takeOff(ctx, r.owner, r.owner.end(), l.answerEnd())
+			reply, err = l.takeOff(ctx, r.owner, r.owner.end(), end)
 		} else {
-			reply, err = l.servers.send(ctx, r.owner.keys[0], newCall(l.answerEnd(), w))
+			reply, err = l.servers.send(ctx, r.owner.keys[0], newCall(l.answerEnd(end), w))
 		}
 		r.unanswered = r.unanswered || mayRunLater(err)
 		released = err == nil && (reply == int64(len(r.owner.keys)) || r.unanswered && r.until > now())

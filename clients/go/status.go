@@ -92,8 +92,9 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 func (l *Locks) query(
 	ctx context.Context, of func(limit time.Time) ([]*node, error), w ...any,
 ) (replies []any, err error) {
-	limit := l.answerEnd()
-	err = l.repeat(ctx, "answer", []string{fmt.Sprint(w[0])}, l.retryEnd(), func() error {
+	end := l.retryEnd()
+	limit := l.answerEnd(end)
+	err = l.repeat(ctx, "answer", []string{fmt.Sprint(w[0])}, end, func() error {
 		nodes, err := of(limit)
 		replies = nil
 		for _, n := range nodes {

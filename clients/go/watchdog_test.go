@@ -187,7 +187,7 @@ func TestLongestLeaseEndsAfterClose(t *testing.T) {
 	}
 }
 
-func TestWatchdogIsOneGoroutine(t *testing.T) {
+func TestHoldsHaveNoGoroutinesOfTheirOwn(t *testing.T) {
 	w := newWorld(t)
 	must(w.locks.Write("warm").Lock(t.Context()))
 	before := runtime.NumGoroutine()
