@@ -54,7 +54,7 @@ type acquisition struct {
 	messages   chan string
 	channel    *channel // that the tag is known to; nil: none
 	last       error    // after which it was asked again; nil after another answer
-	pauses     backoff
+	failures   int      // temporary errors one after the other
 }
 
 // run asks until there is a grant or an error. On an error nothing is left on the server, or it is being taken off.
@@ -272,7 +272,9 @@ func (a *acquisition) poll(polls int) error {
 // pause waits before a request is asked again after an error, as long as its time lasts.
 func (a *acquisition) pause() error {
 	left := time.Until(a.end())
-	return a.sleep(min(a.pauses.next(), left), left > 0 && !a.waitIsOver)
+	pause, _ := afterErrors.pause(a.failures)
+	a.failures++
+	return a.sleep(min(pause, left), left > 0 && !a.waitIsOver)
 }
 
 func (a *acquisition) sleep(pause time.Duration, more bool) error {
@@ -404,7 +406,7 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 		return fence, err
 	}
 	a.queued, a.last = true, nil
-	a.pauses.reset()
+	a.failures = 0
 	var over, again <-chan time.Time
 	if !a.deadline.IsZero() {
 		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))

@@ -137,9 +137,8 @@ func (l *Locks) ask(
 
 // repeat tries until there is an answer, ctx is over, or the time has ended.
 func (l *Locks) repeat(ctx context.Context, what string, keys []string, end time.Time, try func() error) error {
-	var pauses backoff
 	var last error
-	for {
+	for failures := 0; ; failures++ {
 		err := try()
 		switch {
 		case errors.Is(err, errLeft):
@@ -151,7 +150,8 @@ func (l *Locks) repeat(ctx context.Context, what string, keys []string, end time
 			last = err
 		}
 		left := time.Until(end)
-		if left <= 0 || !sleep(ctx, l.closed, min(pauses.next(), left)) {
+		pause, _ := afterErrors.pause(failures)
+		if left <= 0 || !sleep(ctx, l.closed, min(pause, left)) {
 			return errors.Join(ctx.Err(), timedOut(what, keys, last))
 		}
 	}
