@@ -119,7 +119,9 @@ func (l *line) flush() {
 		case <-timer.C:
 		}
 	}
-	runtime.Gosched() // others may be about to send too
+	if len(l.busy) > 1 {
+		runtime.Gosched() // others may be about to send too
+	}
 	l.mu.Lock()
 	calls := l.queue
 	if l.queue = nil; len(calls) > mostCalls {
@@ -152,11 +154,16 @@ func (l *line) send(calls []*call) {
 	if !limit.IsZero() {
 		ctx = deadline{ctx, limit}
 	}
-	pipeline := l.client.Pipeline()
-	for _, cmd := range commands {
-		_ = pipeline.Process(ctx, cmd)
+	var err error
+	if len(commands) == 1 {
+		err = l.client.Process(ctx, commands[0])
+	} else {
+		pipeline := l.client.Pipeline()
+		for _, cmd := range commands {
+			_ = pipeline.Process(ctx, cmd)
+		}
+		_, err = pipeline.Exec(ctx)
 	}
-	_, err := pipeline.Exec(ctx)
 	for _, cmd := range commands {
 		if err != nil && cmd.Err() == nil && cmd.Val() == nil {
 			cmd.SetErr(err) // there was no connection
