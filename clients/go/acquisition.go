@@ -22,6 +22,8 @@ const (
 	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may
 	// arrive late, and then it is the request.
 	askInDoubt = 5 * time.Second
+	// mostMessages is how many messages to one acquisition are kept.
+	mostMessages = 16
 )
 
 type acquisition struct {
@@ -38,11 +40,9 @@ type acquisition struct {
 	replicaTimeout time.Duration
 
 	ctx      context.Context // the caller's
-	began    time.Time
-	deadline time.Time // of the wait; zero: none
-	byCaller bool      // whether that is the deadline of the caller's context
-	limit    time.Time // of a request that asks once; zero: that of the settings
-	strict   bool      // it takes no answer after the limit
+	deadline time.Time       // of the wait; zero: none
+	byCaller bool            // whether that is the deadline of the caller's context
+	limit    time.Time       // of a request that asks once, or has no answer yet
 
 	contact    time.Time // when the server last answered; zero: it has not
 	taken      bool      // the server has said that the lock is not free
@@ -50,24 +50,23 @@ type acquisition struct {
 	queued     bool      // it waits on the server, or has been granted and not handed out
 	waitIsOver bool      // with the one answer
 	sent       instant   // before the first command was sent that may have been granted
-	tags       tags
-	last       error // after which it was asked again; nil after another answer
-	pauses     backoff
+	tag        string
+	messages   chan string
+	channel    *channel // that the tag is known to; nil: none
+	last       error    // after which it was asked again; nil after another answer
+	failures   int      // temporary errors one after the other
 }
 
 // run asks until there is a grant or an error. On an error nothing is left on the server, or it is being taken off.
 func (a *acquisition) run(ctx context.Context) (grant, error) {
-	a.locks.background.enter()
-	defer a.locks.background.leave()
+	a.locks.background.count.Add(1)
+	defer a.locks.background.count.Add(-1)
 	a.ctx = ctx
 	if ctx.Err() != nil || a.locks.ending.Err() != nil {
 		return grant{}, a.left()
 	}
 	if end, ok := ctx.Deadline(); ok && (a.deadline.IsZero() || end.Before(a.deadline)) {
 		a.deadline, a.byCaller = end, true
-	}
-	if a.limit.IsZero() {
-		a.limit = a.began.Add(a.locks.settings.retryFor)
 	}
 	var g grant
 	var err error
@@ -77,13 +76,15 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	if err == nil {
 		g, err = a.attempts()
 	}
-	a.tags.forget()
+	if a.channel != nil {
+		a.channel.note(a.tag, nil)
+	}
 	if err == nil {
 		g.doubt = a.doubt
 		return g, nil
 	}
 	if a.isOpen() && !a.upgrades {
-		a.locks.giveUp(a.owner, a.ttl, a.tags.channel())
+		a.locks.giveUp(a.owner, a.ttl, a.channel)
 	}
 	if errors.Is(err, errLeft) {
 		err = a.left()
@@ -94,10 +95,11 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 // isOpen tells whether something may be left on the server.
 func (a *acquisition) isOpen() bool { return a.doubt || a.queued }
 
-// setWait notes when the acquisition began and how long it may take.
-func (a *acquisition) setWait(began time.Time, s *requestSettings) {
-	a.began = began
+// setTimes notes how long the acquisition may take.
+func (a *acquisition) setTimes(began time.Time, s *requestSettings, once bool) {
+	a.once, a.limit = once, began.Add(a.locks.settings.retryFor)
 	switch {
+	case once:
 	case s.hasWait && s.wait == 0:
 		a.once, a.waitIsOver, a.limit = true, true, began
 	case s.hasWait:
@@ -139,34 +141,25 @@ func (a *acquisition) attempts() (grant, error) {
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (a *acquisition) mayRelease() error {
-	permitted := a.locks.permitted(a.owner, a.mode)
-	if permitted.Load() {
+	release := a.owner.release(a.mode, 1)[0]
+	if _, ok := a.locks.permitted.Load(release); ok {
 		return nil
 	}
 	o := owner{keys: a.owner.keys, token: newToken(), given: true}
-	asked := make(chan error, 1)
-	go func() {
-		commands := append(o.cancel(), o.release(a.mode, 1))
-		answers, err := a.locks.servers.pipeline(o.keys[0], forCommands, a.answerBy(), commands)
-		for _, answer := range answers {
-			if err == nil && hasCode(answer.Err(), "NOPERM") {
-				err = answer.Err()
-			}
+	commands := append(o.cancel(), o.release(a.mode, 1))
+	answers, err := a.locks.servers.pipeline(a.ctx, a.answerBy(), o.keys[0], forCommands, commands...)
+	for _, answer := range answers {
+		if hasCode(answer.Err(), "NOPERM") {
+			return answer.Err()
 		}
-		asked <- err
-	}()
-	select {
-	case err := <-asked:
-		if hasCode(err, "NOPERM") {
-			return err
-		}
-		a.note(err)
-		permitted.Store(err == nil)
-		return nil
-	case <-a.ctx.Done():
-	case <-a.locks.ending.Done():
 	}
-	return errLeft
+	if errors.Is(err, errLeft) {
+		return err
+	}
+	if a.note(err); err == nil {
+		a.locks.permitted.Store(release, true)
+	}
+	return nil
 }
 
 // note keeps an error after which the request is asked again. One that says only that nothing came tells the least.
@@ -189,8 +182,9 @@ func (a *acquisition) attempt() (fence int64, err error) {
 
 // send sends one command, and gives its fence, errTaken for 0, or redis.Nil for null.
 func (a *acquisition) send(w words) (int64, error) {
-	sent := now()
-	fence, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], w, a.late)
+	sent, c := now(), newCall(a.answerBy(), w)
+	c.late = a.late
+	fence, err := a.locks.servers.send(a.ctx, a.owner.keys[0], c)
 	return a.answer(sent, fence, err)
 }
 
@@ -213,79 +207,45 @@ func (a *acquisition) answer(sent instant, fence int64, err error) (int64, error
 
 // late takes an answer that came when the acquisition was over. With a token of its own the server has taken off
 // what it gave. Else the fence tells what to release.
-func (a *acquisition) late(fence int64) {
-	if a.owner.given && fence > 0 {
-		a.locks.background.run(func() {
-			r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
-			r.until = now().add(a.ttl)
-			r.repeat()
-		})
+func (a *acquisition) late(fence int64, err error) {
+	if a.owner.given && err == nil && fence > 0 {
+		r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
+		r.until = now().add(a.ttl)
+		a.locks.background.run(r.rest)
 	}
 }
 
-// confirm makes sure of how long the hold is valid: the ttl began at a grant that may be long ago, if there was a
-// wait.
+// confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
+// be long ago, if there was a wait.
 func (a *acquisition) confirm(fence int64) (grant, error) {
 	g := grant{mode: a.mode, fence: fence, sent: a.sent}
+	if a.minReplicas == 0 && now().sub(a.sent) <= a.ttl/3 {
+		return g, nil
+	}
+	commands, via, limit := []words{a.owner.extend(a.ttl, fence)}, forCommands, a.answerBy()
 	if a.minReplicas > 0 {
-		return a.onReplicas(g)
+		// It counts the replicas that have what its own connection wrote last: the extension.
+		commands = append(commands, words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)})
+		via, limit = forWaits, time.Now().Add(a.replicaTimeout+lateAnswer)
 	}
-	if now().sub(a.sent) > a.ttl/3 {
-		g.sent = now()
-		held, err := a.locks.servers.send(a.ctx, a.answerBy(), a.owner.keys[0], a.owner.extend(a.ttl, fence), nil)
-		if err := a.check(g, held, err); err != nil {
-			return grant{}, err
-		}
-	}
-	return g, nil
-}
-
-// check looks at the answer to an extension of what was just granted.
-func (a *acquisition) check(g grant, held int64, err error) error {
-	switch {
-	case err != nil:
-		return err
-	case held == 0 || now().sub(g.sent) >= oneServer.counted(a.ttl):
-		a.sent, a.queued = 0, a.doubt
-		return errAskAgain // it is over by now
-	}
-	return nil
-}
-
-// onReplicas makes sure that enough replicas have the hold. The server's WAIT counts those that have what its own
-// connection wrote last, so the hold is extended on the same connection before. It counts from there.
-func (a *acquisition) onReplicas(g grant) (grant, error) {
 	g.sent = now()
-	wait := words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)}
-	limit := time.Now().Add(a.replicaTimeout + lateAnswer)
-	type result struct {
-		answers []*redis.Cmd
-		err     error
+	answers, err := a.locks.servers.pipeline(a.ctx, limit, a.owner.keys[0], via, commands...)
+	if err != nil {
+		return grant{}, err
 	}
-	done := make(chan result, 1)
-	go func() {
-		commands := []words{a.owner.extend(a.ttl, g.fence), wait}
-		answers, err := a.locks.servers.pipeline(a.owner.keys[0], forWaits, limit, commands)
-		done <- result{answers, err}
-	}()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return grant{}, r.err
-		}
-		held, err := r.answers[0].Int64()
-		if err := a.check(g, held, err); err != nil {
-			return grant{}, err
-		}
-		replicas, err := r.answers[1].Int64()
-		if err == nil && replicas < int64(a.minReplicas) {
-			err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", replicas, a.minReplicas)}
-		}
+	held, err := answers[0].Int64()
+	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(a.ttl)) {
+		a.sent, a.queued = 0, a.doubt
+		err = errAskAgain // it is over by now
+	}
+	if err != nil || a.minReplicas == 0 {
 		return g, err
-	case <-a.ctx.Done():
-	case <-a.locks.ending.Done():
 	}
-	return grant{}, errLeft
+	replicas, err := answers[1].Int64()
+	if err == nil && replicas < int64(a.minReplicas) {
+		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", replicas, a.minReplicas)}
+	}
+	return g, err
 }
 
 // end is until when the request is asked again while no answer comes.
@@ -301,46 +261,40 @@ func (a *acquisition) end() time.Time {
 }
 
 // answerBy is until when an answer is waited for.
-func (a *acquisition) answerBy() time.Time {
-	if a.strict {
-		return a.end()
-	}
-	return a.end().Add(lateAnswer)
-}
+func (a *acquisition) answerBy() time.Time { return a.end().Add(lateAnswer) }
 
 // poll waits before the next attempt, or ends with an error.
 func (a *acquisition) poll(polls int) error {
 	pause, more := a.locks.settings.strategy.pause(polls)
-	if !more || !a.deadline.IsZero() && time.Until(a.deadline) < pause {
-		return a.over()
-	}
-	return a.sleep(pause)
+	return a.sleep(pause, more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause))
 }
 
 // pause waits before a request is asked again after an error, as long as its time lasts.
 func (a *acquisition) pause() error {
 	left := time.Until(a.end())
-	if a.waitIsOver || left <= 0 {
-		return a.over()
-	}
-	return a.sleep(min(a.pauses.next(), left))
+	pause, _ := afterErrors.pause(a.failures)
+	a.failures++
+	return a.sleep(min(pause, left), left > 0 && !a.waitIsOver)
 }
 
-func (a *acquisition) sleep(pause time.Duration) error {
-	if sleep(a.ctx, a.locks.ending, pause) {
-		return nil
+func (a *acquisition) sleep(pause time.Duration, more bool) error {
+	switch {
+	case !more:
+		return a.over()
+	case !sleep(a.ctx, a.locks.ending, pause):
+		return errLeft
 	}
-	return errLeft
+	return nil
 }
 
 // over is the error when the wait is over, with the last error before.
 func (a *acquisition) over() error {
-	t := &timeout{what: "lock", keys: a.owner.keys, cause: a.last}
+	cause := a.last
 	// Somebody may also have withdrawn the request before the end of its wait.
 	if a.byCaller && time.Until(a.deadline) < earlyAnswer {
-		t.cause = join(context.DeadlineExceeded, a.last)
+		cause = errors.Join(context.DeadlineExceeded, a.last)
 	}
-	return t
+	return timedOut("lock", a.owner.keys, cause)
 }
 
 // left is the error of a wait that the client ended.
@@ -358,25 +312,12 @@ func leftBy(ctx, ending context.Context, keys []string, last error) error {
 	switch cause := context.Cause(ctx); {
 	case err == nil && ending.Err() != nil:
 		return ErrClosed
-	case err == nil:
-		return &timeout{what: "lock", keys: keys, cause: last}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &timeout{what: "lock", keys: keys, cause: join(err, last)}
+	case err == nil || errors.Is(err, context.DeadlineExceeded):
+		return timedOut("lock", keys, errors.Join(err, last))
 	case !errors.Is(cause, err):
 		return errors.Join(err, cause)
 	}
 	return err
-}
-
-// join joins two errors, of which one may be nil.
-func join(err, other error) error {
-	switch {
-	case err == nil:
-		return other
-	case other == nil:
-		return err
-	}
-	return errors.Join(err, other)
 }
 
 // waiting adds WAIT and what is left of the wait to the command. The server takes 0 as a wait without end.
@@ -396,26 +337,22 @@ func (a *acquisition) waiting(rest ...any) (words, error) {
 // notify asks, and waits for the message that says how the wait ended. As long as there is no subscription, the
 // first command goes without a wait, so that a program subscribes only when a request has to wait.
 func (a *acquisition) notify() (int64, error) {
-	key := a.owner.keys[0]
-	c := a.locks.listener.standing(key)
-	if c == nil {
-		if !a.taken {
-			fence, err := a.send(a.ask)
-			if !errors.Is(err, errTaken) {
-				return fence, err
-			}
-			a.taken = true
+	key, l := a.owner.keys[0], a.locks.listener
+	c, err := l.use(key, a.taken)
+	if c == nil && err == nil {
+		fence, refused := a.send(a.ask)
+		if !errors.Is(refused, errTaken) {
+			return fence, refused
 		}
-		var err error
-		if c, err = a.locks.listener.open(key); err != nil {
-			return 0, err
-		}
+		a.taken = true
+		c, err = l.use(key, true)
 	}
-	defer a.locks.listener.leave(c)
-	select {
-	case <-c.ready:
+	if err != nil {
+		return 0, err
+	}
+	defer l.leave(c)
+	if c.isReady() {
 		return a.waitOn(c)
-	default:
 	}
 	timer := time.NewTimer(time.Until(a.answerBy()))
 	defer timer.Stop()
@@ -423,7 +360,7 @@ func (a *acquisition) notify() (int64, error) {
 	case <-c.ready:
 		a.contact = time.Now()
 		return a.waitOn(c)
-	case <-c.gone:
+	case <-c.gone.Done():
 		return 0, a.afterLoss(c)
 	case <-timer.C:
 		return 0, errNoAnswer
@@ -433,11 +370,25 @@ func (a *acquisition) notify() (int64, error) {
 	return 0, errLeft
 }
 
-// waitOn asks with a tag, and waits for its message.
+// listen has the messages of the acquisition come from the channel. The tag is the same for all copies of the
+// request, so whichever of them is carried out, its message counts.
+func (a *acquisition) listen(c *channel) {
+	if a.channel == c {
+		return
+	}
+	if a.channel != nil {
+		a.channel.note(a.tag, nil)
+	} else {
+		a.tag, a.messages = newToken(), make(chan string, mostMessages)
+	}
+	a.channel = c
+	c.note(a.tag, a.messages)
+}
+
+// waitOn asks with the tag, and waits for its message.
 func (a *acquisition) waitOn(c *channel) (int64, error) {
-	// The message may arrive before the null, so the tag is noted before the command is sent.
-	tag := a.tags.add(c)
-	w, err := a.waiting("NOTIFY", c.name, tag)
+	a.listen(c) // the message may arrive before the null
+	w, err := a.waiting("NOTIFY", c.name, a.tag)
 	if err != nil {
 		return 0, err
 	}
@@ -455,7 +406,7 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 		return fence, err
 	}
 	a.queued, a.last = true, nil
-	a.pauses.reset()
+	a.failures = 0
 	var over, again <-chan time.Time
 	if !a.deadline.IsZero() {
 		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))
@@ -463,19 +414,17 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 		over = timer.C
 	}
 	if a.doubt {
-		timer := time.NewTimer(askInDoubt)
-		defer timer.Stop()
-		again = timer.C
+		again = time.After(askInDoubt)
 	}
 	select {
-	case message := <-a.tags.messages:
+	case message := <-a.messages:
 		fence, err := readMessage(message)
 		if a.contact = time.Now(); err == nil && fence == 0 {
 			err = errTaken
 		}
 		a.queued = fence > 0
 		return fence, err
-	case <-c.gone:
+	case <-c.gone.Done():
 		a.contact = time.Now()
 		return 0, a.afterLoss(c)
 	case <-over:
@@ -491,13 +440,9 @@ func (a *acquisition) waitOn(c *channel) (int64, error) {
 
 // afterLoss is the error of a request whose channel was lost.
 func (a *acquisition) afterLoss(c *channel) error {
-	select {
-	case <-c.ready: // what ended it says nothing about this request
-		return errAskAgain
-	default:
-	}
-	if err := c.reason(); !hasCode(err, "NOPERM") {
+	// What ended a channel that was ready says nothing about this request. After NOPERM it blocks.
+	if err := context.Cause(c.gone); !c.isReady() && !hasCode(err, "NOPERM") {
 		return err
 	}
-	return errAskAgain // it blocks from now on
+	return errAskAgain
 }

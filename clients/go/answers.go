@@ -32,7 +32,7 @@ var temporaryCodes = []string{
 
 // isTemporary tells whether to ask again: the server said so, or the connection failed.
 func isTemporary(err error) bool {
-	if err == nil || err == redis.Nil {
+	if err == nil || err == redis.Nil || errors.Is(err, ErrLost) {
 		return false
 	}
 	if errors.Is(err, errAskAgain) || isConnectionError(err) {
@@ -157,12 +157,15 @@ func outcome(err error) string {
 	switch {
 	case err == nil:
 		return "granted"
-	case errors.Is(err, errTaken):
-		return "refused"
 	case errors.Is(err, ErrTimedOut):
 		return "timed out"
 	case errors.Is(err, context.Canceled):
 		return "cancelled"
+	case errors.Is(err, ErrQuorumMissed):
+		return "QuorumMissed"
 	}
-	return errorName(err)
+	if k := (*kind)(nil); errors.As(err, &k) {
+		return k.name
+	}
+	return "Other"
 }

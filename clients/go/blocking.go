@@ -3,8 +3,6 @@ package slock
 import (
 	"context"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // This file has a wait on a connection of its own. No reply there is too late, so other commands tell whether the
@@ -23,36 +21,25 @@ func (a *acquisition) block() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), a.answerBy())
-	defer cancel()
 	s := a.locks.servers
-	n, err := s.node(ctx, a.owner.keys[0])
+	n, err := s.find(a.ctx, a.answerBy(), a.owner.keys[0])
 	if err != nil {
-		s.note(err)
 		return 0, err
 	}
 	sent := now()
-	cmd := redis.NewCmd(context.Background(), w...)
-	done, left := make(chan struct{}), make(chan struct{})
-	go func() {
-		_ = n.waits.Process(context.Background(), cmd)
-		close(done)
-		select {
-		case <-left:
-			if fence, err := cmd.Int64(); err == nil {
-				a.late(fence)
-			}
-		default:
-		}
-	}()
+	c := newCall(time.Time{}, w)
+	done := make(chan struct{})
+	c.answered = func() { close(done) }
+	c.late = a.late
+	n.waits.start(c)
 	a.queued = true
 	tested, err := a.awaitReply(n, done)
-	if err != nil {
-		close(left)
+	if err != nil && c.over.CompareAndSwap(false, true) {
 		a.doubt = true
 		return a.answer(sent, 0, err)
 	}
-	fence, err := cmd.Int64()
+	<-done
+	fence, err := c.commands[0].Int64()
 	s.note(err)
 	fence, err = a.answer(sent, fence, err)
 	if mayRunLater(err) && (tested || a.contact.IsZero()) {
@@ -87,7 +74,7 @@ func (a *acquisition) awaitReply(n *node, done <-chan struct{}) (inReach bool, e
 		case <-test.C:
 		}
 		ctx, cancel := context.WithTimeout(a.ctx, min(testEvery, time.Until(a.answerBy())))
-		err := asSilence(n.commands.Ping(ctx).Err())
+		err := asSilence(n.commands.client.Ping(ctx).Err())
 		cancel()
 		a.locks.servers.note(err)
 		switch isDown := isConnectionError(err); {

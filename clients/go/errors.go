@@ -3,8 +3,8 @@ package slock
 // This file has the errors that a program can tell apart.
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +25,7 @@ var (
 	// ErrTimedOut means that the wait was over before the lock was granted. When a context's deadline ended
 	// the wait, errors.Is(err, context.DeadlineExceeded) is true too. When the server could not be reached or
 	// answered errors, errors.Is and errors.As find the last error.
-	ErrTimedOut error = &kind{"TimedOut", "the wait for the lock is over"}
+	ErrTimedOut error = &kind{"TimedOut", "the wait is over"}
 	// ErrLost means that the hold ended and nobody released it through this package. A *LostError has the
 	// reason.
 	ErrLost error = &kind{"Lost", "the hold is lost"}
@@ -79,32 +79,12 @@ func (f *failure) Error() string {
 func (*failure) SlockError() {}
 
 func (f *failure) Unwrap() []error {
-	if f.cause == nil {
-		return []error{f.kind}
-	}
-	return []error{f.kind, f.cause}
+	return slices.DeleteFunc([]error{f.kind, f.cause}, func(err error) bool { return err == nil })
 }
 
-// timeout is an ErrTimedOut with what was waited for, and what ended the wait, if it is known.
-type timeout struct {
-	what  string // "lock" or "release", say
-	keys  []string
-	cause error
-}
-
-func (t *timeout) Error() string { return withCause(timedOutText(t.what, t.keys), t.cause) }
-
-func timedOutText(what string, keys []string) string {
-	return "slock: the wait for the " + what + " of " + strings.Join(keys, ", ") + " is over"
-}
-
-func (*timeout) SlockError() {}
-
-func (t *timeout) Unwrap() []error {
-	if t.cause == nil {
-		return []error{ErrTimedOut}
-	}
-	return []error{ErrTimedOut, t.cause}
+// timedOut is an ErrTimedOut with what was waited for, and what ended the wait, if it is known.
+func timedOut(what string, keys []string, cause error) error {
+	return &failure{kind: ErrTimedOut, text: what + " of " + strings.Join(keys, ", "), cause: cause}
 }
 
 func withCause(text string, cause error) string {
@@ -155,21 +135,6 @@ func (*LostError) SlockError() {}
 // Is makes errors.Is(err, ErrLost) true.
 func (*LostError) Is(target error) bool { return target == ErrLost }
 
-// errorName is the name under which hooks hear of an error.
-func errorName(err error) string {
-	if errors.Is(err, ErrLost) {
-		return "Lost"
-	}
-	var k *kind
-	if errors.As(err, &k) {
-		return k.name
-	}
-	if errors.Is(err, ErrQuorumMissed) {
-		return "QuorumMissed"
-	}
-	return "Other"
-}
-
 // QuorumError says what each node answered. Of these two one is true: errors.Is(err, ErrTimedOut) when a
 // majority of nodes refused until the wait was over, because others have the lock, and errors.Is(err,
 // ErrQuorumMissed) when that is not so: too few nodes answered to know.
@@ -208,19 +173,15 @@ func (a NodeAnswer) String() string {
 
 func (e *QuorumError) Error() string {
 	texts := make([]string, len(e.Answers))
-	granted := 0
 	for i, a := range e.Answers {
 		texts[i] = a.String()
-		if a.Granted {
-			granted++
-		}
 	}
 	problem := ErrQuorumMissed.Error()
 	if e.heldKeys != nil {
-		problem = timedOutText("lock", e.heldKeys)
+		problem = timedOut("lock", e.heldKeys, nil).Error()
 	}
 	return fmt.Sprintf("%s: %d of %d granted it, %d are needed (%s)",
-		withCause(problem, e.ended), granted, len(e.Answers), e.Needed, strings.Join(texts, "; "))
+		withCause(problem, e.ended), e.granted(), len(e.Answers), e.Needed, strings.Join(texts, "; "))
 }
 
 // SlockError marks it as an Error.
@@ -236,38 +197,9 @@ func (e *QuorumError) Is(target error) bool {
 
 // Unwrap gives what ended the wait, and the errors of the nodes.
 func (e *QuorumError) Unwrap() []error {
-	var errs []error
-	if e.ended != nil {
-		errs = append(errs, e.ended)
-	}
+	errs := []error{e.ended}
 	for _, a := range e.Answers {
-		if a.Err != nil {
-			errs = append(errs, a.Err)
-		}
+		errs = append(errs, a.Err)
 	}
-	return errs
-}
-
-// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
-// last.
-func (e *QuorumError) mayHelp() bool {
-	lasting := 0
-	for _, a := range e.Answers {
-		if a.Err != nil && !isTemporary(a.Err) {
-			lasting++
-		}
-	}
-	return lasting < e.Needed
-}
-
-// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
-// other nodes say.
-func (e *QuorumError) isRefusal() bool {
-	refused := 0
-	for _, a := range e.Answers {
-		if a.Err == nil && !a.Granted {
-			refused++
-		}
-	}
-	return refused > len(e.Answers)-e.Needed
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }

@@ -8,8 +8,8 @@ import (
 // This file has the end of an acquisition in doubt: the server withdraws what waits, refuses what comes later, and
 // releases what was given. It is sent whole until it is answered.
 
-// giveUp ends an acquisition in the background, that may wait by the channel (nil: by none). With a token of the program's only what waits is withdrawn: a hold of
-// the token may be another's by now.
+// giveUp ends an acquisition in the background, that may wait by the channel (nil: by none). With a token of the
+// program's only what waits is withdrawn: a hold of the token may be another's by now.
 func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
 	commands := o.end()
 	if o.given {
@@ -18,31 +18,20 @@ func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
 	// After the ttl nothing is left of a grant anyway.
 	end := time.Now().Add(min(ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	l.background.run(func() {
-		var pauses backoff
-		for {
-			_, err := l.takeOff(o, commands, end)
-			pause := pauses.next()
-			if !isTemporary(err) {
-				return
-			}
-			if time.Until(end) < pause || !sleep(context.Background(), l.closed, pause) {
-				break
-			}
-		}
-		if waitsBy != nil { // the server forgets the request when nobody listens to its channel
+		err := l.repeat(context.Background(), "end", o.keys, end, func() error {
+			_, err := l.takeOff(context.Background(), o, commands, end)
+			return err
+		})
+		if isUnanswered(err) && waitsBy != nil { // the server forgets the request when nobody listens to its channel
 			l.listener.lost(waitsBy)
 			waitsBy.drop()
 		}
 	})
 }
 
-// takeOff sends the end of an acquisition once, and tells how many keys it released.
-func (l *Locks) takeOff(o owner, commands []words, end time.Time) (released int64, err error) {
-	limit := l.retryEnd().Add(lateAnswer)
-	if end.Before(limit) {
-		limit = end
-	}
-	answers, err := l.servers.pipeline(o.keys[0], forCommands, limit, commands)
+// takeOff sends the end of an acquisition once, and tells how many keys it released. It is repeated until the end.
+func (l *Locks) takeOff(ctx context.Context, o owner, commands []words, end time.Time) (released int64, err error) {
+	answers, err := l.servers.pipeline(ctx, l.answerEnd(end), o.keys[0], forCommands, commands...)
 	if err != nil {
 		return 0, err
 	}
@@ -57,5 +46,5 @@ func (l *Locks) takeOff(o owner, commands []words, end time.Time) (released int6
 	if failed < len(releases) {
 		err = nil // a user may lack the permission for the other mode
 	}
-	return released, named(err)
+	return released, err
 }

@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,6 @@ type Hold struct {
 	metadata string
 	label    string
 	report   *reporter
-	watchdog *watchdog
 	values   context.Context // of the caller of Lock
 	began    time.Time
 
@@ -31,8 +31,7 @@ type Hold struct {
 	ctx          context.Context
 	cancel       context.CancelCauseFunc
 
-	place int     // in the watchdog's heap; -1: not there. Guarded by the watchdog
-	due   instant // when the watchdog looks at it; guarded likewise
+	timer *time.Timer // of the watchdog; nil: nobody would notice the end
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
@@ -42,6 +41,8 @@ type keeper interface {
 	// release releases, and tells whether the hold was still there. It ends with ctx, and goes on in the background
 	// as long as the hold may be there.
 	release(ctx context.Context, h *Hold, ending lease) (released bool, err error)
+	// renew sends a renewal, whose answer goes to Hold.renewed.
+	renew(h *Hold, r renewal)
 	fences(h *Hold) []int64
 }
 
@@ -54,15 +55,15 @@ func newLease(r *Request, g grant, d drift) lease {
 	return l
 }
 
-func newHold(
-	ctx context.Context, r *Request, o owner, k keeper, report *reporter, w *watchdog, l lease,
-) *Hold {
+func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, l lease) *Hold {
 	h := &Hold{
-		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report, watchdog: w,
-		values: context.WithoutCancel(ctx), began: time.Now(), operation: make(chan struct{}, 1), lease: l, place: -1,
+		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report,
+		values: context.WithoutCancel(ctx), began: time.Now(), operation: make(chan struct{}, 1), lease: l,
 	}
 	if l.renews {
-		w.watch(h, l.due())
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.setTimer()
 	}
 	return h
 }
@@ -111,16 +112,15 @@ func (h *Hold) update(change func(l *lease)) error {
 // unlock ends what a lease before had in another state, and tells of it without the lock.
 func (h *Hold) unlock(before leaseState) error {
 	state, problem := h.lease.state, h.lease.problem(h.owner.keys)
-	cancel, isWatched := h.cancel, h.lease.renews || h.ctx != nil
-	if isWatched && state == live {
-		h.watchdog.moved(h, h.lease.due())
+	cancel := h.cancel
+	if h.timer != nil && state == live {
+		h.setTimer()
+	} else if h.timer != nil {
+		h.timer.Stop()
 	}
 	h.mu.Unlock()
 	if state == before {
 		return problem
-	}
-	if isWatched {
-		h.watchdog.forget(h)
 	}
 	loss, _ := problem.(*LostError)
 	if loss != nil {
@@ -149,7 +149,7 @@ func (h *Hold) Context() context.Context {
 	h.ctx, h.cancel = context.WithCancelCause(h.values)
 	switch h.lease.state {
 	case live:
-		h.watchdog.watch(h, h.lease.due())
+		h.setTimer()
 	case lost:
 		h.cancel(h.lease.loss(h.owner.keys))
 	default:
@@ -179,8 +179,8 @@ func (h *Hold) begin(ctx context.Context) (lease, error) {
 func (h *Hold) done() { <-h.operation }
 
 // Extend lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals
-// use the longest ttl that was asked for. It fails with a *LostError when the hold is over, and with another error when no answer came for
-// RetryFor, or until ctx was over; then nothing has changed for this package.
+// use the longest ttl that was asked for. It fails with a *LostError when the hold is over, and with another error
+// when no answer came for RetryFor, or until ctx was over; then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < leastTTL || h.snapshot().drift.counted(ttl) <= 0 {
 		return tooShort(ttl)
@@ -313,7 +313,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		locks: l, owner: h.owner, mode: Write, ttl: was.ttl, upgrades: true,
 		ask: h.owner.upgrade(was.ttl, was.fence),
 	}
-	a.setWait(time.Now(), &s)
+	a.setTimes(time.Now(), &s, false)
 	_ = h.update(func(l *lease) { l.changing = true })
 	// The wait ends with the hold.
 	holdCtx := h.Context()
@@ -329,7 +329,9 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		})
 	}
 	if a.isOpen() {
-		h.refuseUpgrades()
+		if !h.owner.given { // the server is about to refuse upgrades of this token
+			h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
+		}
 		_ = h.update(func(l *lease) { l.doubt = true })
 		l.background.run(func() {
 			defer h.done()
@@ -344,35 +346,25 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		h.done()
 	}
 	if errors.Is(err, errTaken) {
-		err = &timeout{what: "upgrade", keys: h.owner.keys}
+		err = timedOut("upgrade", h.owner.keys, nil)
 	}
 	return h.lossOr(err)
-}
-
-// refuseUpgrades notes that the server is about to refuse upgrades of this token.
-func (h *Hold) refuseUpgrades() {
-	if !h.owner.given {
-		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
-	}
 }
 
 // settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It repeats that until
 // it is answered, or the hold is over.
 func (h *Hold) settle(l *Locks) {
-	var pauses backoff
-	for h.Check() == nil {
-		ttl, sent := h.snapshot().ttl, now()
+	ttl, end := h.snapshot().ttl, time.Now().Add(longestWait)
+	_ = l.repeat(context.Background(), "upgrade", h.owner.keys, end, func() error {
+		sent := now()
 		commands := append(h.owner.cancel(), h.owner.refresh(Write, ttl), h.owner.refresh(Read, ttl))
-		answers, err := l.servers.pipeline(h.owner.keys[0], forCommands, l.retryEnd().Add(lateAnswer), commands)
+		answers, err := l.servers.pipeline(context.Background(), l.answerEnd(end), h.owner.keys[0], forCommands, commands...)
 		if err != nil {
-			if !sleep(context.Background(), l.closed, pauses.next()) {
-				return
-			}
-			continue
+			return h.lossOr(err)
 		}
 		write, _ := answers[1].Int64() // an error says that the mode is the other
 		read, _ := answers[2].Int64()
-		_ = h.update(func(l *lease) {
+		return h.update(func(l *lease) {
 			switch {
 			case write > 0:
 				l.granted(grant{mode: Write, fence: write, sent: sent}, ttl)
@@ -382,8 +374,7 @@ func (h *Hold) settle(l *Locks) {
 				l.lose(Gone)
 			}
 		})
-		return
-	}
+	})
 }
 
 // Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for
@@ -399,48 +390,36 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 		return err
 	}
 	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
-	answered := make(chan error, 1)
-	l.background.run(func() {
-		defer h.done()
-		answered <- h.downgrade(l, was)
-	})
-	timer := time.NewTimer(l.settings.retryFor + lateAnswer)
-	defer timer.Stop()
-	select {
-	case err = <-answered:
-		return h.lossOr(err)
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timer.C:
-		err = &timeout{what: "downgrade", keys: h.owner.keys, cause: errNoAnswer}
+	err = h.downgrade(ctx, l, was, l.retryEnd())
+	if !isUnanswered(err) && ctx.Err() == nil {
+		h.done()
+	} else {
+		l.background.run(func() {
+			defer h.done()
+			_ = h.downgrade(context.Background(), l, was, time.Now().Add(longestWait))
+		})
 	}
 	return h.lossOr(err)
 }
 
-// downgrade repeats the command until it is answered, or the hold is over.
-func (h *Hold) downgrade(l *Locks, was lease) error {
+// downgrade repeats the command until it is answered, the hold or ctx is over, or the time has ended.
+func (h *Hold) downgrade(ctx context.Context, l *Locks, was lease, end time.Time) error {
 	w := h.owner.downgrade(was.ttl, was.fence)
-	var pauses backoff
-	for {
+	return l.repeat(ctx, "downgrade", h.owner.keys, end, func() error {
 		sent := now()
-		fence, err := l.servers.send(context.Background(), l.retryEnd().Add(lateAnswer), h.owner.keys[0], w, nil)
+		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(l.answerEnd(end), w))
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:
 				l.granted(grant{mode: Read, fence: fence, sent: sent}, l.ttl)
 			case hasCode(err, "NOTHELD"):
 				l.lose(Gone)
-			case !isTemporary(err):
+			case !isTemporary(err) && !errors.Is(err, errLeft):
 				l.changing, l.mode = false, was.mode
 			}
 		})
-		if gone != nil || !isTemporary(err) {
-			return join(gone, named(err))
-		}
-		if !sleep(context.Background(), l.closed, pauses.next()) {
-			return err
-		}
-	}
+		return cmp.Or(gone, err)
+	})
 }
 
 // single is the Locks of a hold of one key on one server.
@@ -461,13 +440,4 @@ func (h *Hold) lossOr(err error) error {
 		return problem
 	}
 	return err
-}
-
-// renewed notes the answer to a renewal.
-func (h *Hold) renewed(r renewal, held bool, err error) {
-	counts := false
-	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, held, err) })
-	if counts && err != nil {
-		h.report.renewalFailed(h.label, named(err))
-	}
 }

@@ -101,11 +101,8 @@ func (l *lease) loss(keys []string) *LostError {
 func (l *lease) lengthen(sent instant, ttl time.Duration) {
 	l.failed, l.waiting = nil, false
 	l.until = max(l.until, sent.add(l.drift.counted(ttl)))
-	l.plan()
+	l.renewAt = l.until.add(l.ttl/3 - l.drift.counted(l.ttl)) // a third of the ttl after the last
 }
-
-// plan has the next renewal a third of the ttl after the last.
-func (l *lease) plan() { l.renewAt = l.until.add(l.ttl/3 - l.drift.counted(l.ttl)) }
 
 // granted notes a new mode and its fence.
 func (l *lease) granted(g grant, ttl time.Duration) {

@@ -2,119 +2,179 @@ package slock
 
 import (
 	"context"
+	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// This file sends the commands of many goroutines to one node together. While some are under way, further ones queue,
-// and then go in one pipeline: so a busy program needs a few system calls for many commands.
+// This file sends the commands of many goroutines to one node together: what is ready at once goes in one pipeline,
+// and what comes while some are under way queues for the next. So a busy program needs few system calls.
 
 const (
-	// lanes is how many commands or pipelines are under way at once.
+	// lanes is how many pipelines are under way at once.
 	lanes = 4
-	// patience is how long a command stays in the queue: then it goes over a connection of its own, because what is
-	// under way has no answer.
+	// patience is how long commands queue: then they go over one more connection, because what is under way has no
+	// answer.
 	patience = 50 * time.Millisecond
+	// mostCalls is how many go in one pipeline.
+	mostCalls = 1000
 )
 
 type line struct {
 	client *redis.Client
+	alone  bool          // each call has a connection of its own, because it may be long before it is answered
+	busy   chan struct{} // has one for each lane in use
 
 	mu    sync.Mutex
-	busy  int
-	queue []*job
+	queue []*call // the first has somebody who is about to send them
 }
 
-type job struct {
-	cmd   *redis.Cmd
-	limit time.Time
-	done  chan struct{}
+// call is commands that go one right after the other, on one connection.
+type call struct {
+	commands []*redis.Cmd
+	limit    time.Time // zero: none
+	answered func()
+	late     func(reply int64, err error) // instead of answered, when nobody waits any more; may be nil
+	over     atomic.Bool
 }
 
-// process sends a command and gives its answer, at the end of ctx at the latest.
-func (l *line) process(ctx context.Context, w words) (int64, error) {
-	l.mu.Lock()
-	if l.busy < lanes {
-		l.busy++
-		l.mu.Unlock()
-		reply, err := l.alone(ctx, w)
-		l.next()
-		return reply, err
+func newCall(limit time.Time, commands ...words) *call {
+	c := &call{commands: make([]*redis.Cmd, len(commands)), limit: limit}
+	for i, w := range commands {
+		c.commands[i] = redis.NewCmd(context.Background(), w...)
 	}
-	limit, _ := ctx.Deadline()
-	j := &job{cmd: redis.NewCmd(ctx, w...), limit: limit, done: make(chan struct{})}
-	l.queue = append(l.queue, j)
-	l.mu.Unlock()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for {
-		select {
-		case <-j.done:
-			return j.cmd.Int64()
-		case <-ctx.Done():
-			l.remove(j)
-			return 0, ctx.Err()
-		case <-timer.C:
-			if l.remove(j) {
-				return l.alone(ctx, w)
-			}
-		}
-	}
+	return c
 }
 
-func (l *line) alone(ctx context.Context, w words) (int64, error) {
-	cmd := redis.NewCmd(ctx, w...)
-	_ = l.client.Process(ctx, cmd)
-	return cmd.Int64()
-}
+// last is the answer to the last command.
+func (c *call) last() *redis.Cmd { return c.commands[len(c.commands)-1] }
 
-// remove takes a command out of the queue, and is false when it is under way.
-func (l *line) remove(j *job) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, other := range l.queue {
-		if other == j {
-			l.queue = append(l.queue[:i], l.queue[i+1:]...)
-			return true
-		}
-	}
-	return false
-}
-
-// next sends what has queued, when something under way has ended.
-func (l *line) next() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.queue) == 0 {
-		l.busy--
+// start sends a call, and does not wait for the answer.
+func (l *line) start(c *call) {
+	if l.alone {
+		go l.send([]*call{c})
 		return
 	}
-	jobs := l.queue
-	l.queue = nil
-	go l.together(jobs)
+	if l.add(c) {
+		go l.flush()
+	}
 }
 
-func (l *line) together(jobs []*job) {
-	limit := jobs[0].limit
-	for _, j := range jobs {
-		if j.limit.After(limit) {
-			limit = j.limit
+// add queues a call, and tells whether it is the first, so that the caller has to flush.
+func (l *line) add(c *call) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, c)
+	return len(l.queue) == 1
+}
+
+// do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
+// by then stays under way.
+func (l *line) do(ctx context.Context, c *call) error {
+	if ctx.Err() != nil {
+		return errLeft
+	}
+	done := make(chan struct{})
+	c.answered = func() { close(done) }
+	if ctx.Done() == nil && !l.alone {
+		if l.add(c) {
+			l.flush()
+		}
+		<-done
+		return nil
+	}
+	l.start(c)
+	timer := time.NewTimer(time.Until(c.limit))
+	defer timer.Stop()
+	err := errNoAnswer
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		err = errLeft
+	case <-timer.C:
+	}
+	if c.over.CompareAndSwap(false, true) {
+		return err
+	}
+	<-done
+	return nil
+}
+
+// flush sends what has queued.
+func (l *line) flush() {
+	select {
+	case l.busy <- struct{}{}:
+		defer func() { <-l.busy }()
+	default:
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case l.busy <- struct{}{}:
+			defer func() { <-l.busy }()
+		case <-timer.C:
 		}
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), limit)
-	defer cancel()
-	pipeline := l.client.Pipeline()
-	for _, j := range jobs {
-		_ = pipeline.Process(ctx, j.cmd)
+	if len(l.busy) > 1 {
+		runtime.Gosched() // others may be about to send too
 	}
-	_, err := pipeline.Exec(ctx)
-	for _, j := range jobs {
-		if err != nil && j.cmd.Err() == nil && j.cmd.Val() == nil {
-			j.cmd.SetErr(err) // there was no connection
+	l.mu.Lock()
+	calls := l.queue
+	if l.queue = nil; len(calls) > mostCalls {
+		calls, l.queue = calls[:mostCalls:mostCalls], calls[mostCalls:]
+		go l.flush()
+	}
+	l.mu.Unlock()
+	l.send(calls)
+}
+
+// deadline is a context that only has one: connections look at it, and it needs no timer.
+type deadline struct {
+	context.Context
+	at time.Time
+}
+
+func (d deadline) Deadline() (time.Time, bool) { return d.at, true }
+
+// send sends calls on one connection, but for those that were left, and hands out the answers.
+func (l *line) send(calls []*call) {
+	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.over.Load() })
+	var commands []*redis.Cmd
+	ctx, limit := context.Background(), time.Time{}
+	for _, c := range calls {
+		commands = append(commands, c.commands...)
+		if limit.IsZero() || c.limit.Before(limit) { // those whose time is not over are asked again
+			limit = c.limit
 		}
-		close(j.done)
 	}
-	l.next()
+	if !limit.IsZero() {
+		ctx = deadline{ctx, limit}
+	}
+	var err error
+	if len(commands) == 1 {
+		err = l.client.Process(ctx, commands[0])
+	} else {
+		pipeline := l.client.Pipeline()
+		for _, cmd := range commands {
+			_ = pipeline.Process(ctx, cmd)
+		}
+		_, err = pipeline.Exec(ctx)
+	}
+	for _, cmd := range commands {
+		if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+			cmd.SetErr(err) // there was no connection
+		}
+		cmd.SetErr(asSilence(cmd.Err()))
+	}
+	for _, c := range calls {
+		if c.over.CompareAndSwap(false, true) {
+			c.answered()
+		} else if c.late != nil {
+			c.late(c.last().Int64())
+		}
+	}
 }

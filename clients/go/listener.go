@@ -3,8 +3,9 @@ package slock
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,6 @@ const (
 	pingEvery = 5 * time.Second
 	// mostIdleChannels is how many channels are kept that nobody uses. In a cluster each hash tag has one of its own.
 	mostIdleChannels = 256
-	// mostTags is how many tags of one request are kept.
-	mostTags = 16
 )
 
 // errConnectionLost is what a listening connection ends with. It is no Error: requests are asked again after it.
@@ -75,30 +74,20 @@ func (l *listener) place(key string) (string, bool) {
 	return key, key != "" && !strings.Contains(key, "}")
 }
 
-// standing is the channel for the key if there is one that is not lost, and notes its use.
-func (l *listener) standing(key string) *channel {
+// use is the channel for the key, and notes its use. If there is none it subscribes to one, or gives nil. The caller
+// waits until the channel is ready or lost.
+func (l *listener) use(key string, subscribe bool) (*channel, error) {
 	place, _ := l.place(key)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.channels[place]
-	if c == nil || c.isLost() {
-		return nil
-	}
-	c.users++
-	return c
-}
-
-// open is the channel for the key, subscribed now if there was none, and notes its use. The caller waits
-// until the channel is ready or lost.
-func (l *listener) open(key string) (*channel, error) {
-	place, _ := l.place(key)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+	switch {
+	case c != nil && c.gone.Err() == nil:
+	case !subscribe:
+		return nil, nil
+	case l.closed:
 		return nil, ErrClosed
-	}
-	c := l.channels[place]
-	if c == nil || c.isLost() {
+	default:
 		c = newChannel(place)
 		l.channels[place] = c
 		go l.subscribe(c, key)
@@ -109,15 +98,14 @@ func (l *listener) open(key string) (*channel, error) {
 
 // subscribe connects if need be. It belongs to no request: one that is cancelled takes nothing from the others.
 func (l *listener) subscribe(c *channel, key string) {
-	n, err := l.servers.node(context.Background(), key)
+	n, err := l.servers.find(context.Background(), time.Now().Add(pingEvery), key)
 	if err != nil {
-		l.servers.note(err)
 		c.lose(err)
 		return
 	}
 	l.mu.Lock()
 	connection := l.connections[n.address]
-	if connection == nil || connection.isClosed() {
+	if connection == nil || connection.ending.Err() != nil {
 		connection = newSubscription(n, l)
 		l.connections[n.address] = connection
 	}
@@ -185,13 +173,12 @@ type channel struct {
 	users int // requests that use it; guarded by the listener
 
 	connection atomic.Pointer[subscription]
-	ready      chan struct{} // closed when the server has confirmed the subscription
-	gone       chan struct{} // closed when the subscription has ended
+	ready      chan struct{}   // closed when the server has confirmed the subscription
+	gone       context.Context // done when the subscription has ended; its cause is why
+	lose       context.CancelCauseFunc
 
 	mu   sync.Mutex
-	err  error                    // why it has ended
-	tags map[string]chan<- string // where the message of a tag goes
-	last uint64                   // the number of the last tag
+	tags map[string]chan<- string // where the messages of a tag go
 }
 
 func newChannel(place string) *channel {
@@ -199,9 +186,19 @@ func newChannel(place string) *channel {
 	if place != "" {
 		name = "{" + place + "}." + name
 	}
-	return &channel{
-		place: place, name: name,
-		ready: make(chan struct{}), gone: make(chan struct{}), tags: map[string]chan<- string{},
+	c := &channel{place: place, name: name, ready: make(chan struct{}), tags: map[string]chan<- string{}}
+	c.gone, c.lose = context.WithCancelCause(context.Background())
+	return c
+}
+
+// note has the messages of a tag go there. Without a place to go, they are ignored.
+func (c *channel) note(tag string, messages chan<- string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if messages == nil {
+		delete(c.tags, tag)
+	} else {
+		c.tags[tag] = messages
 	}
 }
 
@@ -210,35 +207,19 @@ func (c *channel) deliver(payload string) {
 	answer, tag, _ := strings.Cut(payload, " ")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if messages := c.tags[tag]; messages != nil {
-		delete(c.tags, tag)
-		messages <- answer // it has room for one message of each tag
-	}
-}
-
-func (c *channel) lose(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-		close(c.gone)
-	}
-}
-
-func (c *channel) isLost() bool {
 	select {
-	case <-c.gone:
+	case c.tags[tag] <- answer: // blocks for ever where the tag is not known
+	default:
+	}
+}
+
+func (c *channel) isReady() bool {
+	select {
+	case <-c.ready:
 		return true
 	default:
 		return false
 	}
-}
-
-// reason is why the channel was lost.
-func (c *channel) reason() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
 }
 
 // drop ends a subscription that nobody uses. Its name is not used again.
@@ -247,56 +228,6 @@ func (c *channel) drop() {
 	if connection := c.connection.Load(); connection != nil {
 		connection.unsubscribe(c)
 	}
-}
-
-// tags are those that one request has sent. They are all kept: a repetition that arrives late takes the message to
-// its own tag.
-type tags struct {
-	messages chan string
-	sent     []tag
-}
-
-type tag struct {
-	channel *channel
-	name    string
-}
-
-// add takes a new tag. Its message will be among the messages.
-func (t *tags) add(c *channel) string {
-	if t.messages == nil {
-		t.messages = make(chan string, mostTags)
-	}
-	if len(t.sent) == mostTags {
-		t.sent[0].forget()
-		t.sent = t.sent[1:]
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last++
-	added := tag{channel: c, name: strconv.FormatUint(c.last, 36)}
-	t.sent = append(t.sent, added)
-	c.tags[added.name] = t.messages
-	return added.name
-}
-
-// channel is that of the last tag, or nil.
-func (t *tags) channel() *channel {
-	if len(t.sent) == 0 {
-		return nil
-	}
-	return t.sent[len(t.sent)-1].channel
-}
-
-func (t *tags) forget() {
-	for _, sent := range t.sent {
-		sent.forget()
-	}
-}
-
-func (t tag) forget() {
-	t.channel.mu.Lock()
-	defer t.channel.mu.Unlock()
-	delete(t.channel.tags, t.name)
 }
 
 // subscription is one connection that listens. It never connects again: when it is lost, so are its channels,
@@ -308,13 +239,9 @@ type subscription struct {
 	ending   context.Context // done when the connection is closed
 	end      context.CancelFunc
 
-	sending sync.Mutex // held while a command is written, so that expected has the order of the commands
-
 	mu       sync.Mutex
-	closed   bool
 	channels map[string]*channel // by name
-	expected []*channel          // whose subscriptions are to be confirmed next; nil for a PING
-	pinged   bool                // a PING has not been answered
+	pinged   bool                // nothing has come since the last PING
 	timer    *time.Timer
 }
 
@@ -350,7 +277,7 @@ func newSubscription(n *node, l *listener) *subscription {
 func (s *subscription) subscribe(c *channel) {
 	c.connection.Store(s)
 	s.mu.Lock()
-	if s.closed {
+	if s.ending.Err() != nil {
 		s.mu.Unlock()
 		c.lose(errConnectionLost)
 		return
@@ -361,8 +288,7 @@ func (s *subscription) subscribe(c *channel) {
 	}
 	s.channels[c.name] = c
 	s.mu.Unlock()
-	err := s.write(c, func(ctx context.Context) error { return s.pubsub.SSubscribe(ctx, c.name) })
-	if err != nil {
+	if err := s.pubsub.SSubscribe(s.ending, c.name); err != nil {
 		s.close(err)
 		return
 	}
@@ -376,27 +302,18 @@ func (s *subscription) unsubscribe(c *channel) {
 	s.mu.Lock()
 	delete(s.channels, c.name)
 	s.mu.Unlock()
-	s.sending.Lock()
-	defer s.sending.Unlock()
 	if err := s.pubsub.SUnsubscribe(context.Background(), c.name); err != nil {
 		s.close(err)
 	}
 }
 
-// write sends what is answered by a confirmation for the channel, or by a pong.
-func (s *subscription) write(c *channel, send func(context.Context) error) error {
-	s.sending.Lock()
-	defer s.sending.Unlock()
-	s.mu.Lock()
-	s.expected = append(s.expected, c)
-	s.mu.Unlock()
-	return send(s.ending)
-}
-
 // read hands on what arrives, until the connection is lost.
 func (s *subscription) read() {
-	for !s.isClosed() {
+	for s.ending.Err() == nil {
 		message, err := s.pubsub.ReceiveTimeout(context.Background(), 0)
+		s.mu.Lock()
+		s.pinged = false
+		s.mu.Unlock()
 		var reply redis.Error
 		switch {
 		case err == nil:
@@ -415,34 +332,31 @@ func (s *subscription) handle(message any) {
 		if c := s.channel(message.Channel); c != nil {
 			c.deliver(message.Payload)
 		}
-	case *redis.Pong:
-		s.next()
 	case *redis.Subscription:
-		switch message.Kind {
-		case "ssubscribe":
-			if c := s.next(); c != nil {
-				close(c.ready)
-			}
-		case "sunsubscribe":
-			// The slot has moved, or the server has become a replica: this program lets go only of channels
-			// that it has forgotten before.
-			if c := s.channel(message.Channel); c != nil {
-				s.remove(c, errAskAgain)
-			}
+		c := s.channel(message.Channel)
+		switch {
+		case c == nil: // this program lets go only of channels that it has forgotten before
+		case message.Kind == "ssubscribe":
+			close(c.ready)
+		case message.Kind == "sunsubscribe": // the slot has moved, or the server has become a replica
+			s.remove(c, errAskAgain)
 		}
 	}
 }
 
-// refused handles an error instead of a confirmation or a pong.
+// refused handles an error. It does not say for which channel: those that are not ready are subscribed to again.
 func (s *subscription) refused(err error) {
-	c := s.next()
-	if c == nil {
-		return
-	}
 	if hasCode(err, "NOPERM") {
 		s.listener.forbid(err)
 	}
-	s.remove(c, err)
+	s.mu.Lock()
+	channels := slices.Collect(maps.Values(s.channels))
+	s.mu.Unlock()
+	for _, c := range channels {
+		if !c.isReady() {
+			s.remove(c, err)
+		}
+	}
 }
 
 // remove loses one channel.
@@ -461,26 +375,11 @@ func (s *subscription) channel(name string) *channel {
 	return s.channels[name]
 }
 
-// next is what the answer that came is for.
-func (s *subscription) next() *channel {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.expected) == 0 {
-		return nil
-	}
-	c := s.expected[0]
-	s.expected = s.expected[1:]
-	if c == nil {
-		s.pinged = false
-	}
-	return c
-}
-
 // test sends a PING while somebody waits, and ends the connection when the last one was not answered.
 func (s *subscription) test() {
 	used := s.listener.isUsed(s)
 	s.mu.Lock()
-	if s.closed {
+	if s.ending.Err() != nil {
 		s.mu.Unlock()
 		return
 	}
@@ -492,27 +391,20 @@ func (s *subscription) test() {
 	case lost:
 		s.close(errConnectionLost)
 	case used:
-		err := s.write(nil, func(ctx context.Context) error { return s.pubsub.Ping(ctx) })
-		if err != nil {
+		if err := s.pubsub.Ping(s.ending); err != nil {
 			s.close(err)
 		}
 	}
 }
 
-func (s *subscription) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
 // close ends the connection and all its channels.
 func (s *subscription) close(err error) {
 	s.mu.Lock()
-	if s.closed {
+	if s.ending.Err() != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.closed = true
+	s.end()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -523,7 +415,6 @@ func (s *subscription) close(err error) {
 		s.listener.lost(c)
 		c.lose(err)
 	}
-	s.end()
 	_ = s.pubsub.Close()
 	_ = s.client.Close()
 	s.listener.servers.note(err)

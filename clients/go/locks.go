@@ -19,13 +19,12 @@ type Locks struct {
 	settings settings
 	servers  *servers
 	listener *listener
-	watchdog *watchdog
 	report   *reporter
 
 	ending, closed context.Context // done from the beginning of Close on, and when it has waited
 	end, endAll    context.CancelFunc
 	background     tasks
-	releases       [3]atomic.Bool // the user may release one key for write, one for read, several
+	permitted      sync.Map // the releases that the user may run, by the name of their command
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -44,7 +43,6 @@ func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	l.closed, l.endAll = context.WithCancel(context.Background())
 	l.servers = newServers(rdb, l.report)
 	l.listener = newListener(l.servers)
-	l.watchdog = newWatchdog(l.renew)
 	return l
 }
 
@@ -64,15 +62,13 @@ func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, erro
 	began := time.Now()
 	o := r.owner()
 	a := l.acquisition(r, o)
-	if a.began, a.once = began, once; !once {
-		a.setWait(began, &r.settings)
-	}
+	a.setTimes(began, &r.settings, once)
 	g, err := a.run(ctx)
 	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, r, o, l, l.report, l.watchdog, newLease(r, g, oneServer)), nil
+	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
 }
 
 func (l *Locks) acquisition(r *Request, o owner) *acquisition {
@@ -82,37 +78,20 @@ func (l *Locks) acquisition(r *Request, o owner) *acquisition {
 	}
 }
 
-// permitted tells whether the user may release what is asked for.
-func (l *Locks) permitted(o owner, mode Mode) *atomic.Bool {
-	switch {
-	case len(o.keys) > 1:
-		return &l.releases[2]
-	case mode == Read:
-		return &l.releases[1]
-	}
-	return &l.releases[0]
-}
-
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	if l.ending.Err() != nil {
 		return nil, ErrClosed
 	}
 	o := r.owner()
-	sent, fence, err := l.fence(ctx, o, r.mode, r.settings.ttl)
+	sent, fence, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
+	if err == nil && fence == 0 || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.mode)
+	}
 	if err != nil {
 		return nil, err
 	}
 	g := grant{mode: r.mode, fence: fence, sent: sent}
-	return newHold(ctx, r, o, l, l.report, l.watchdog, newLease(r, g, oneServer)), nil
-}
-
-// fence asks for the fence of what the token holds in the mode.
-func (l *Locks) fence(ctx context.Context, o owner, mode Mode, ttl time.Duration) (instant, int64, error) {
-	sent, fence, err := l.repeat(ctx, "adoption", o, l.retryEnd(), o.refresh(mode, ttl))
-	if err == nil && fence == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(mode)
-	}
-	return sent, fence, err
+	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
 }
 
 // Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for
@@ -126,48 +105,66 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 		return 0, ErrClosed
 	}
 	o := owner{keys: keys, token: token, given: true}
-	if len(keys) > 1 {
-		_, released, err := l.repeat(ctx, "release", o, l.retryEnd(), o.command("", "SLOCK.MUNLOCK"))
-		return int(released), err
-	}
-	_, released, err := l.repeat(ctx, "release", o, l.retryEnd(), o.command("SLOCK.UNLOCK", ""))
-	if err == nil && released == 0 {
-		_, released, err = l.repeat(ctx, "release", o, l.retryEnd(), o.command("SLOCK.RUNLOCK", ""))
+	_, released, err := l.ask(ctx, "release", o, l.retryEnd(), o.command("SLOCK.UNLOCK", "SLOCK.MUNLOCK"))
+	if err == nil && released == 0 && len(keys) == 1 {
+		_, released, err = l.ask(ctx, "release", o, l.retryEnd(), o.command("SLOCK.RUNLOCK", ""))
 	}
 	return int(released), err
 }
 
 func (l *Locks) retryEnd() time.Time { return time.Now().Add(l.settings.retryFor) }
 
-// repeat sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the
-// copy was sent that was answered.
-func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time, w words) (instant, int64, error) {
-	var pauses backoff
+// answerEnd is until when the answer to one copy of a command is waited for that is repeated until the end.
+func (l *Locks) answerEnd(end time.Time) time.Time {
+	if one := l.retryEnd(); one.Before(end) {
+		end = one
+	}
+	return end.Add(lateAnswer)
+}
+
+// ask sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the copy
+// was sent that was answered.
+func (l *Locks) ask(
+	ctx context.Context, what string, o owner, end time.Time, w words,
+) (sent instant, reply int64, err error) {
+	err = l.repeat(ctx, what, o.keys, end, func() (err error) {
+		sent = now()
+		reply, err = l.servers.send(ctx, o.keys[0], newCall(l.answerEnd(end), w))
+		return err
+	})
+	return sent, reply, err
+}
+
+// repeat tries until there is an answer, ctx is over, or the time has ended.
+func (l *Locks) repeat(ctx context.Context, what string, keys []string, end time.Time, try func() error) error {
 	var last error
-	for {
-		sent := now()
-		reply, err := l.servers.send(ctx, end.Add(lateAnswer), o.keys[0], w, nil)
+	for failures := 0; ; failures++ {
+		err := try()
 		switch {
 		case errors.Is(err, errLeft):
-			return 0, 0, ctx.Err()
+			return ctx.Err()
 		case !isTemporary(err):
-			return sent, reply, named(err)
+			return named(err)
 		}
 		if last == nil || !isSilence(err) {
 			last = err
 		}
 		left := time.Until(end)
-		if left <= 0 || !sleep(ctx, l.closed, min(pauses.next(), left)) {
-			return 0, 0, join(ctx.Err(), &timeout{what: what, keys: o.keys, cause: last})
+		pause, _ := afterErrors.pause(failures)
+		if left <= 0 || !sleep(ctx, l.closed, min(pause, left)) {
+			return errors.Join(ctx.Err(), timedOut(what, keys, last))
 		}
 	}
 }
+
+// isUnanswered tells that a command was repeated in vain.
+func isUnanswered(err error) bool { return errors.Is(err, ErrTimedOut) }
 
 // extend is for a Hold.
 func (l *Locks) extend(ctx context.Context, h *Hold, ttl time.Duration) (bool, instant, error) {
 	is := h.snapshot()
 	end := time.Now().Add(min(is.until.until(), l.settings.retryFor))
-	sent, reply, err := l.repeat(ctx, "extension", h.owner, end, h.owner.extend(ttl, is.fence))
+	sent, reply, err := l.ask(ctx, "extension", h.owner, end, h.owner.extend(ttl, is.fence))
 	return reply == 1, sent, err
 }
 
@@ -186,48 +183,7 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 	return r.run(ctx)
 }
 
-// mostInPipeline is how many renewals are sent in one go.
-const mostInPipeline = 1000
-
-// renew is for the watchdog. What goes to different nodes is kept apart: a pipeline ends with the last answer, so a
-// node that is silent would keep the answers of the others away.
-func (l *Locks) renew(due []dueRenewal) {
-	groups := map[string][]dueRenewal{}
-	for _, d := range due {
-		address := "" // of a node that is not known now
-		if l.servers.isCluster() {
-			if n, err := l.servers.node(l.closed, d.hold.owner.keys[0]); err == nil {
-				address = n.address
-			}
-		}
-		groups[address] = append(groups[address], d)
-	}
-	for _, group := range groups {
-		for together := range slices.Chunk(group, mostInPipeline) {
-			go l.renewTogether(together)
-		}
-	}
-}
-
-func (l *Locks) renewTogether(due []dueRenewal) {
-	commands := make([]words, len(due))
-	longest := time.Duration(0)
-	for i, d := range due {
-		commands[i] = d.hold.owner.extend(d.ttl, d.fence)
-		longest = max(longest, d.ttl)
-	}
-	limit := time.Now().Add(longest)
-	answers, err := l.servers.pipeline(due[0].hold.owner.keys[0], forRenewals, limit, commands)
-	for i, d := range due {
-		held := int64(0)
-		if answers != nil {
-			held, err = answers[i].Int64()
-		}
-		d.hold.renewed(d.renewal, held == 1, err)
-	}
-}
-
-// Close stops the watchdog and closes all connections. Requests that wait end with ErrClosed. It lets requests that
+// Close ends renewals and closes all connections. Requests that wait end with ErrClosed. It lets requests that
 // were given up get off the server first, for at most the time of RetryFor. It releases nothing: holds that are still
 // there are no longer renewed, and lost at the end of their ttl. They may still be released, over the program's
 // client.
@@ -235,56 +191,24 @@ func (l *Locks) Close() error {
 	l.end()
 	l.background.wait(l.settings.retryFor)
 	l.endAll()
-	l.watchdog.close()
 	l.listener.close()
 	return l.servers.close()
 }
 
 // tasks counts what goes on: acquisitions, and what is sent in the background.
-type tasks struct {
-	mu    sync.Mutex
-	count int
-	idle  chan struct{} // closed when the count is 0; nil while nobody waits for that
-}
+type tasks struct{ count atomic.Int64 }
 
 func (t *tasks) run(task func()) {
-	t.enter()
+	t.count.Add(1)
 	go func() {
-		defer t.leave()
+		defer t.count.Add(-1)
 		task()
 	}()
 }
 
-func (t *tasks) enter() {
-	t.mu.Lock()
-	t.count++
-	t.mu.Unlock()
-}
-
-func (t *tasks) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.count--
-	if t.count == 0 && t.idle != nil {
-		close(t.idle)
-		t.idle = nil
-	}
-}
-
-// wait waits until nothing goes on, for at most the time.
+// wait waits until nothing goes on, for at most the time. It looks now and then: it is for the end of a program.
 func (t *tasks) wait(most time.Duration) {
-	t.mu.Lock()
-	if t.count == 0 {
-		t.mu.Unlock()
-		return
-	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	idle := t.idle
-	t.mu.Unlock()
-	select {
-	case <-idle:
-	case <-time.After(most):
+	for end := time.Now().Add(most); t.count.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"log/slog"
 	"math"
 	"time"
@@ -55,7 +56,11 @@ type settings struct {
 	retryFor, retryWaitFor time.Duration
 	hooks                  Hooks
 	log                    *slog.Logger
-	quorum                 quorumSettings
+
+	// of a Quorum
+	driftFactor float64
+	nodeTimeout time.Duration
+	failFast    bool
 }
 
 type waiting int
@@ -71,13 +76,11 @@ func newSettings(options []Option) settings {
 		request:      requestSettings{ttl: 10 * time.Second, replicaTimeout: time.Second},
 		retryFor:     3 * time.Second,
 		retryWaitFor: time.Minute,
-		quorum:       quorumSettings{driftFactor: 0.01},
+		log:          slog.Default(),
+		driftFactor:  0.01,
 	}
 	for _, option := range options {
 		option.apply(&s)
-	}
-	if s.log == nil {
-		s.log = slog.Default()
 	}
 	return s
 }
@@ -172,31 +175,25 @@ func WithHooks(hooks Hooks) Option {
 
 // WithLogger sets where to log, instead of slog.Default. See the README for what is logged.
 func WithLogger(logger *slog.Logger) Option {
-	return locksOption(func(s *settings) { s.log = logger })
+	return locksOption(func(s *settings) { s.log = cmp.Or(logger, slog.Default()) })
 }
 
 // NodeTimeout sets how long a Quorum waits for one node. The default is a twentieth of the ttl, at least 50
 // ms, and always less than the ttl.
 func NodeTimeout(timeout time.Duration) Option {
-	return locksOption(func(s *settings) { s.quorum.nodeTimeout = timeout })
+	return locksOption(func(s *settings) { s.nodeTimeout = timeout })
 }
 
 // DriftFactor sets which part of the ttl does not count for a Quorum, because clocks run at different speeds. The
 // default is 0.01.
 func DriftFactor(factor float64) Option {
-	return locksOption(func(s *settings) { s.quorum.driftFactor = factor })
+	return locksOption(func(s *settings) { s.driftFactor = factor })
 }
 
 // FailFast ends an attempt of a Quorum as soon as the majority cannot be reached any more, without the answers of
 // the other nodes.
 func FailFast() Option {
-	return locksOption(func(s *settings) { s.quorum.failFast = true })
-}
-
-type quorumSettings struct {
-	driftFactor float64
-	nodeTimeout time.Duration
-	failFast    bool
+	return locksOption(func(s *settings) { s.failFast = true })
 }
 
 // check says what is wrong with the settings of a request, before anything is sent.

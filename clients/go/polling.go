@@ -46,37 +46,15 @@ func (s Strategy) pause(n int) (time.Duration, bool) {
 	if s.first == s.most {
 		return s.first, true
 	}
-	return jitter(doubled(s.first, s.most, n)), true
-}
-
-func doubled(first, most time.Duration, n int) time.Duration {
-	pause := first
-	for range n {
-		if pause >= most/2 {
-			return most
-		}
-		pause *= 2
+	pause := s.first
+	for ; n > 0 && pause < s.most; n-- {
+		pause = min(2*pause, s.most)
 	}
-	return pause
+	return pause/2 + rand.N(pause/2+1), true
 }
 
-func jitter(pause time.Duration) time.Duration {
-	if pause <= 1 {
-		return pause
-	}
-	return pause/2 + rand.N(pause/2)
-}
-
-// backoff gives the pauses after temporary errors: 10 ms, doubled up to 1 s, with jitter.
-type backoff struct{ n int }
-
-func (b *backoff) next() time.Duration {
-	pause := jitter(doubled(10*time.Millisecond, time.Second, b.n))
-	b.n++
-	return pause
-}
-
-func (b *backoff) reset() { b.n = 0 }
+// afterErrors has the pauses after temporary errors.
+var afterErrors = ExponentialPause(10*time.Millisecond, time.Second)
 
 // sleep waits for a pause. It is false when one of the contexts was over before.
 func sleep(ctx, ending context.Context, pause time.Duration) bool {

@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -18,9 +19,7 @@ import (
 // called by several goroutines at once. Close it when the program ends.
 type Quorum struct {
 	nodes    []*Locks
-	names    []string
 	settings settings
-	watchdog *watchdog
 	report   *reporter
 
 	ending     context.Context // done after Close
@@ -43,10 +42,8 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 	each.hooks = Hooks{}
 	for _, client := range clients {
 		q.nodes = append(q.nodes, newLocks(client, each))
-		q.names = append(q.names, nodeName(client))
 	}
 	q.ending, q.end = context.WithCancel(context.Background())
-	q.watchdog = newWatchdog(q.renew)
 	return q
 }
 
@@ -78,7 +75,6 @@ func (q *Quorum) Read(keys ...string) Request {
 func (q *Quorum) Close() error {
 	q.end()
 	q.background.wait(q.settings.retryFor)
-	q.watchdog.close()
 	errs := make([]error, len(q.nodes))
 	var all sync.WaitGroup
 	for i, n := range q.nodes {
@@ -92,15 +88,13 @@ func (q *Quorum) Close() error {
 	return errors.Join(errs...)
 }
 
-func (q *Quorum) majority() int { return len(q.nodes)/2 + 1 }
-
 func (q *Quorum) drift() drift {
-	return drift{factor: q.settings.quorum.driftFactor, fixed: 2 * time.Millisecond}
+	return drift{factor: q.settings.driftFactor, fixed: 2 * time.Millisecond}
 }
 
 // nodeTimeout is how long to wait for one node.
 func (q *Quorum) nodeTimeout(ttl time.Duration) time.Duration {
-	timeout := q.settings.quorum.nodeTimeout
+	timeout := q.settings.nodeTimeout
 	if timeout <= 0 {
 		timeout = max(ttl/20, 50*time.Millisecond)
 	}
@@ -116,7 +110,7 @@ func (q *Quorum) check(r *Request) error {
 			return err
 		}
 	}
-	if f := q.settings.quorum.driftFactor; f < 0 || f >= 1 {
+	if f := q.settings.driftFactor; f < 0 || f >= 1 {
 		return invalid("the drift factor must be 0 or more and less than 1, not %g", f)
 	}
 	if q.drift().counted(r.settings.ttl) <= 0 {
@@ -126,15 +120,9 @@ func (q *Quorum) check(r *Request) error {
 }
 
 func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	p := &poll{quorum: q, request: r, tries: once, once: once, began: time.Now()}
-	if !once && r.settings.hasWait {
-		p.once, p.deadline = r.settings.wait == 0, p.began.Add(r.settings.wait)
-	}
-	if end, ok := ctx.Deadline(); ok && (p.deadline.IsZero() || end.Before(p.deadline)) {
-		p.deadline, p.byCaller = end, true
-	}
-	v, sent, err := p.run(ctx)
-	q.report.waited(r.label(), time.Since(p.began), outcome(err))
+	began := time.Now()
+	v, sent, err := q.poll(ctx, r, once, began)
+	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
@@ -143,34 +131,108 @@ func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, err
 
 func (q *Quorum) hold(ctx context.Context, r *Request, v *votes, sent instant) *Hold {
 	l := newLease(r, grant{mode: r.mode, sent: sent}, q.drift())
-	return newHold(ctx, r, v.owner, v, q.report, q.watchdog, l)
+	return newHold(ctx, r, v.owner, v, q.report, l)
+}
+
+// poll asks until a majority has granted, and gives the time before the first request of that attempt. A TryLock may
+// be refused.
+func (q *Quorum) poll(ctx context.Context, r *Request, try bool, began time.Time) (*votes, instant, error) {
+	deadline, byCaller := ctx.Deadline()
+	if end := began.Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
+		deadline, byCaller = end, false
+	}
+	once := try || r.settings.hasWait && r.settings.wait == 0
+	isOver := func() bool { return ctx.Err() != nil || q.ending.Err() != nil }
+	var last *QuorumError
+	for attempts := 0; !isOver(); attempts++ {
+		v, sent, missed := q.attempt(ctx, r)
+		if missed == nil {
+			return v, sent, nil
+		}
+		if last == nil || !isOver() || missed.isRefusal() { // one that was cut short may tell less than the one before
+			last = missed
+		}
+		pause, more := q.settings.strategy.pause(attempts)
+		switch {
+		case isOver():
+		case try && missed.isRefusal():
+			return nil, 0, errTaken
+		case once || !missed.mayHelp() || !more:
+			return nil, 0, missed.over(r.keys, nil)
+		case !deadline.IsZero() && time.Until(deadline) < pause && byCaller:
+			return nil, 0, missed.over(r.keys, context.DeadlineExceeded)
+		case !deadline.IsZero() && time.Until(deadline) < pause:
+			return nil, 0, missed.over(r.keys, nil)
+		default:
+			sleep(ctx, q.ending, pause)
+		}
+	}
+	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, 0, last.over(r.keys, ctx.Err())
+	}
+	return nil, 0, leftBy(ctx, q.ending, r.keys, nil)
+}
+
+// attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
+// of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
+// it does not.
+func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, instant, *QuorumError) {
+	v, ttl := q.votes(r, r.owner()), r.settings.ttl
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() {
+		v.end()
+		q.background.run(func() {
+			defer close(released)
+			v.each(context.Background(), ttl, whole, v.releaseOne)
+		})
+	})
+	sent := now()
+	got := v.each(ctx, ttl, func(got *QuorumError) bool {
+		failed := got.count(func(a NodeAnswer) bool { return !a.Granted && a.Err != errNoAnswer })
+		if failed > len(q.nodes)-got.Needed {
+			release()
+		}
+		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
+	}, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
+	if got.isGranted() && now().sub(sent) < q.drift().counted(ttl) {
+		return v, sent, nil // the other nodes may still grant
+	}
+	release()
+	select { // else the next attempt would find what this one holds
+	case <-released:
+	case <-ctx.Done():
+	case <-q.ending.Done():
+	}
+	return nil, 0, got
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	if q.ending.Err() != nil {
 		return nil, ErrClosed
 	}
-	v := q.votes(r, r.owner())
-	ttl, sent := r.settings.ttl, now()
-	answers := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (int64, error) {
-		_, fence, err := m.locks.repeat(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
-		if errors.Is(err, ErrWrongMode) {
-			fence, err = 0, nil
-		}
+	v, ttl, sent := q.votes(r, r.owner()), r.settings.ttl, now()
+	got := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (bool, error) {
+		_, fence, err := m.locks.ask(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
 		if err == nil && fence > 0 {
-			m.keep(grant{mode: r.mode, fence: fence, sent: sent})
+			v.keep(m, grant{mode: r.mode, fence: fence, sent: sent})
 		}
-		return fence, err
+		return fence > 0, ignore(err, ErrWrongMode)
 	})
 	switch {
-	case count(answers) >= q.majority():
+	case got.isGranted():
 		return q.hold(ctx, r, v, sent), nil
-	case q.isGone(answers):
+	case got.isRefusal():
 		return nil, notHeld(r.mode)
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
 	}
-	return nil, q.missed(answers)
+	return nil, cmp.Or(ctx.Err(), error(got))
+}
+
+// ignore is nil for an error that says what an answer says.
+func ignore(err, kind error) error {
+	if errors.Is(err, kind) {
+		return nil
+	}
+	return err
 }
 
 // Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
@@ -181,71 +243,11 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 		return 0, invalid("a release needs a token and keys")
 	}
 	v := q.votes(nil, owner{keys: keys, token: token, given: true})
-	answers := v.each(ctx, q.settings.request.ttl, whole, func(m *vote, _ time.Time) (int64, error) {
+	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote, _ time.Time) (bool, error) {
 		released, err := m.locks.Release(context.Background(), token, keys...)
-		return int64(released), err
+		return released > 0, err
 	})
-	return count(answers), ctx.Err()
-}
-
-// renew is for the watchdog.
-func (q *Quorum) renew(due []dueRenewal) {
-	for _, d := range due {
-		go func() {
-			held, _, err := d.hold.keeper.extend(context.Background(), d.hold, d.ttl)
-			d.hold.renewed(d.renewal, held, err)
-		}()
-	}
-}
-
-// answer is what one node said: a number above 0, or 0, or an error.
-type answer struct {
-	reply int64
-	err   error
-}
-
-func (a answer) granted() bool { return a.err == nil && a.reply > 0 }
-
-// isLost tells that the node says that it does not have the hold.
-func (a answer) isLost() bool { return a.err == nil && a.reply == 0 || hasCode(a.err, "WRONGTYPE") }
-
-func count(answers []answer) int {
-	granted := 0
-	for _, a := range answers {
-		if a.granted() {
-			granted++
-		}
-	}
-	return granted
-}
-
-// isGone tells that so many nodes do not have the hold that there is no majority that has it.
-func (q *Quorum) isGone(answers []answer) bool {
-	gone := 0
-	for _, a := range answers {
-		if a.isLost() {
-			gone++
-		}
-	}
-	return gone > len(q.nodes)-q.majority()
-}
-
-func (q *Quorum) missed(answers []answer) *QuorumError {
-	e := &QuorumError{Needed: q.majority()}
-	for i, a := range answers {
-		err := a.err
-		var silence *timeout
-		switch {
-		case errors.Is(err, errTaken):
-			err = nil
-		case errors.As(err, &silence): // of the node: that of the wait is another
-			if err = errNoAnswer; silence.cause != nil {
-				err = silence.cause
-			}
-		}
-		e.Answers = append(e.Answers, NodeAnswer{Node: q.names[i], Granted: a.granted(), Err: err})
-	}
-	return e
+	return got.granted(), ctx.Err()
 }
 
 // votes are what the nodes gave one owner: the keeper of a hold.
@@ -262,127 +264,145 @@ type votes struct {
 
 // vote is what one node gave.
 type vote struct {
-	of    *votes
 	locks *Locks
+	grant grant // its fence is 0 where the node does not have the hold; guarded by votes
 
 	asking sync.Mutex // held while the node is asked for the lock or an extension: one after the other
-
-	has   bool // guarded by votes
-	grant grant
 }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
 	v := &votes{quorum: q, request: r, owner: o}
 	v.ctx, v.end = context.WithCancel(context.Background())
 	for _, n := range q.nodes {
-		v.all = append(v.all, &vote{of: v, locks: n})
+		v.all = append(v.all, &vote{locks: n})
 	}
 	return v
 }
 
+// count is at how many nodes the answer is so.
+func (e *QuorumError) count(is func(NodeAnswer) bool) int {
+	n := 0
+	for _, a := range e.Answers {
+		if is(a) {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *QuorumError) granted() int { return e.count(func(a NodeAnswer) bool { return a.Granted }) }
+
+func (e *QuorumError) isGranted() bool { return e.granted() >= e.Needed }
+
+// over is the error when the wait is over, with what ended it, if that was the context.
+func (e *QuorumError) over(keys []string, ended error) error {
+	if e.ended = ended; e.isRefusal() {
+		e.heldKeys = keys
+	}
+	return e
+}
+
+// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
+// last.
+func (e *QuorumError) mayHelp() bool {
+	return e.count(func(a NodeAnswer) bool { return a.Err != nil && !isTemporary(a.Err) }) < e.Needed
+}
+
+// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
+// other nodes say.
+func (e *QuorumError) isRefusal() bool {
+	return e.count(func(a NodeAnswer) bool { return a.Err == nil && !a.Granted }) > len(e.Answers)-e.Needed
+}
+
 // whole waits for all nodes.
-func whole([]answer) bool { return false }
+func whole(*QuorumError) bool { return false }
+
+// isCertain tells that a majority has granted, or that none can.
+func isCertain(got *QuorumError) bool { return got.isGranted() || got.isRefusal() }
 
 // each asks all nodes at once, in shuffled order. It gives the answers that came until they were enough, ctx was over,
 // or the timeout for nodes. What has no answer by then stays under way.
 func (v *votes) each(
-	ctx context.Context, ttl time.Duration, enough func([]answer) bool, ask func(*vote, time.Time) (int64, error),
-) []answer {
-	type numbered struct {
-		number int
-		answer
-	}
-	timeout := v.quorum.nodeTimeout(ttl)
+	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote, time.Time) (bool, error),
+) *QuorumError {
+	q := v.quorum
+	timeout := q.nodeTimeout(ttl)
 	limit := time.Now().Add(timeout)
-	came := make(chan numbered, len(v.all))
-	for _, i := range rand.Perm(len(v.all)) {
-		v.quorum.background.run(func() {
-			reply, err := ask(v.all[i], limit)
-			came <- numbered{i, answer{reply, err}}
-		})
+	got := &QuorumError{Needed: len(q.nodes)/2 + 1}
+	for _, n := range q.nodes {
+		got.Answers = append(got.Answers, NodeAnswer{Node: nodeName(n.servers.rdb), Err: errNoAnswer})
 	}
-	answers := make([]answer, len(v.all))
-	for i := range answers {
-		answers[i].err = errNoAnswer
+	came := make(chan func(), len(v.all))
+	for _, i := range rand.Perm(len(v.all)) {
+		q.background.run(func() {
+			granted, err := ask(v.all[i], limit)
+			var f *failure
+			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
+				err = cmp.Or(f.cause, errNoAnswer)
+			}
+			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
+		})
 	}
 	timer := time.NewTimer(timeout + timeout/10) // a node may say itself that its time is over
 	defer timer.Stop()
 	for range v.all {
 		select {
-		case a := <-came:
-			answers[a.number] = a.answer
+		case note := <-came:
+			note()
 		case <-timer.C:
-			return answers
+			return got
 		case <-ctx.Done():
-			return answers
-		case <-v.quorum.ending.Done():
-			return answers
+			return got
+		case <-q.ending.Done():
+			return got
 		}
-		if enough(answers) {
-			return answers
+		if enough(got) {
+			return got
 		}
 	}
-	return answers
+	return got
 }
 
 // keep notes a grant. One that comes too late is released.
-func (m *vote) keep(g grant) {
-	m.of.mu.Lock()
-	over := m.of.ctx.Err() != nil
-	if !over {
-		m.has, m.grant = true, g
-	}
-	m.of.mu.Unlock()
-	if over {
-		m.of.quorum.background.run(func() { _, _ = m.release(g) })
-	}
-}
-
-func (m *vote) current() (grant, bool) {
-	m.of.mu.Lock()
-	defer m.of.mu.Unlock()
-	return m.grant, m.has
-}
-
-// acquire asks the node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
-// given up.
-func (m *vote) acquire(ttl time.Duration) (int64, error) {
-	m.asking.Lock()
-	defer m.asking.Unlock()
-	if g, has := m.current(); has {
-		return g.fence, nil
-	}
-	r := *m.of.request
-	r.settings.ttl, r.settings.minReplicas = ttl, 0
-	a := m.locks.acquisition(&r, m.of.owner)
-	a.once, a.strict, a.began = true, true, time.Now()
-	a.limit = a.began.Add(ttl)
-	g, err := a.run(m.of.ctx)
-	if err != nil {
-		return 0, err
-	}
-	m.keep(g)
-	return g.fence, nil
-}
-
-func (m *vote) release(g grant) (bool, error) {
-	r := &release{locks: m.locks, owner: m.of.owner, grant: g, until: now().add(m.of.request.settings.ttl)}
-	return r.repeat()
-}
-
-// stop has what is granted from now on released, and gives up what has no answer.
-func (v *votes) stop() {
+func (v *votes) keep(m *vote, g grant) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.end()
+	if v.ctx.Err() == nil {
+		m.grant = g
+	} else {
+		v.quorum.background.run(func() { _, _ = v.releaseGrant(m, g) })
+	}
+}
+
+func (v *votes) current(m *vote) grant {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return m.grant
+}
+
+// acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
+// given up.
+func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
+	m.asking.Lock()
+	defer m.asking.Unlock()
+	if v.current(m).fence > 0 {
+		return true, nil
+	}
+	r := *v.request
+	r.settings.ttl, r.settings.minReplicas = ttl, 0
+	a := m.locks.acquisition(&r, v.owner)
+	a.once, a.limit = true, time.Now().Add(ttl)
+	g, err := a.run(v.ctx)
+	if err == nil {
+		v.keep(m, g)
+	}
+	return err == nil, ignore(err, errTaken)
 }
 
 func (v *votes) fences(*Hold) []int64 {
 	fences := make([]int64, len(v.all))
 	for i, m := range v.all {
-		if g, has := m.current(); has {
-			fences[i] = g.fence
-		}
+		fences[i] = v.current(m).fence
 	}
 	return fences
 }
@@ -390,172 +410,67 @@ func (v *votes) fences(*Hold) []int64 {
 // extend counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that,
 // with the same token, because a majority has it.
 func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, instant, error) {
-	q, sent := v.quorum, now()
-	answers := v.each(ctx, ttl, func(got []answer) bool {
-		return count(got) >= q.majority() || q.isGone(got)
-	}, func(m *vote, limit time.Time) (int64, error) {
+	sent := now()
+	got := v.each(ctx, ttl, isCertain, func(m *vote, limit time.Time) (bool, error) {
 		m.asking.Lock()
 		defer m.asking.Unlock()
-		g, has := m.current()
-		if !has {
-			return 0, errNoAnswer
+		fence := v.current(m).fence
+		if fence == 0 {
+			return false, errNoAnswer
 		}
-		_, held, err := m.locks.repeat(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, g.fence))
-		if (answer{held, err}).isLost() {
-			v.mu.Lock()
-			m.has = m.has && m.grant.fence != g.fence
-			v.mu.Unlock()
+		_, held, err := m.locks.ask(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, fence))
+		if hasCode(err, "WRONGTYPE") {
+			err = nil
 		}
-		return held, err
+		if held == 0 && err == nil {
+			v.keep(m, grant{})
+		}
+		return held > 0, err
 	})
 	switch {
-	case count(answers) >= q.majority():
-		q.background.run(func() { v.regain(ttl) })
+	case got.isGranted():
+		v.quorum.background.run(func() {
+			v.each(v.ctx, ttl, whole, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
+		})
 		return true, sent, nil
-	case q.isGone(answers):
+	case got.isRefusal():
 		return false, sent, nil
-	case ctx.Err() != nil:
-		return false, sent, ctx.Err()
 	}
-	return false, sent, q.missed(answers)
+	return false, sent, cmp.Or(ctx.Err(), error(got))
 }
 
-// regain asks the nodes that do not have the hold to grant it anew.
-func (v *votes) regain(ttl time.Duration) {
-	v.each(v.ctx, ttl, whole, func(m *vote, _ time.Time) (int64, error) { return m.acquire(ttl) })
+func (v *votes) renew(h *Hold, r renewal) {
+	if v.quorum.ending.Err() == nil {
+		held, _, err := v.extend(context.Background(), h, r.ttl)
+		h.renewed(r, held, err)
+	}
 }
 
 // release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
 // hold may be there.
 func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error) {
-	v.stop()
-	q := v.quorum
+	v.mu.Lock()
+	v.end()
+	v.mu.Unlock()
 	if ending.state == lost && v.owner.given {
 		return false, nil
 	}
-	answers := v.each(ctx, ending.ttl, func(got []answer) bool {
-		return count(got) >= q.majority() || q.isGone(got)
-	}, v.releaseOne)
-	switch {
-	case ending.state == lost || q.isGone(answers):
+	got := v.each(ctx, ending.ttl, isCertain, v.releaseOne)
+	if ending.state == lost || isCertain(got) {
+		return ending.state != lost && got.isGranted(), nil
+	}
+	return false, got
+}
+
+func (v *votes) releaseOne(m *vote, _ time.Time) (bool, error) {
+	return v.releaseGrant(m, v.current(m))
+}
+
+func (v *votes) releaseGrant(m *vote, g grant) (bool, error) {
+	if g.fence == 0 {
 		return false, nil
-	case count(answers) >= q.majority():
-		return true, nil
 	}
-	return false, q.missed(answers)
-}
-
-func (v *votes) releaseOne(m *vote, _ time.Time) (int64, error) {
-	g, has := m.current()
-	if !has {
-		return 0, nil
-	}
-	if released, err := m.release(g); err != nil || !released {
-		return 0, err
-	}
-	return 1, nil
-}
-
-// poll is one use of a request.
-type poll struct {
-	quorum   *Quorum
-	request  *Request
-	began    time.Time
-	tries    bool // a TryLock: it may be refused
-	once     bool
-	deadline time.Time // zero: none
-	byCaller bool      // whether that is the deadline of the caller's context
-}
-
-// run asks until a majority has granted, and gives the time before the first request of that attempt.
-func (p *poll) run(ctx context.Context) (*votes, instant, error) {
-	q := p.quorum
-	var last *QuorumError
-	for attempts := 0; ctx.Err() == nil && q.ending.Err() == nil; attempts++ {
-		v, sent, missed := p.attempt(ctx)
-		if missed == nil {
-			return v, sent, nil
-		}
-		if ctx.Err() != nil || q.ending.Err() != nil {
-			// It was cut short, so the attempt before may tell more.
-			if last == nil || missed.isRefusal() {
-				last = missed
-			}
-			break
-		}
-		last = missed
-		pause, more := q.settings.strategy.pause(attempts)
-		switch {
-		case p.tries && missed.isRefusal():
-			return nil, 0, errTaken
-		case p.once || !missed.mayHelp() || !more:
-			return nil, 0, p.over(missed, nil)
-		case !p.deadline.IsZero() && time.Until(p.deadline) < pause:
-			return nil, 0, p.over(missed, p.deadlineError())
-		}
-		sleep(ctx, q.ending, pause)
-	}
-	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, 0, p.over(last, ctx.Err())
-	}
-	return nil, 0, leftBy(ctx, q.ending, p.request.keys, nil)
-}
-
-// deadlineError is the error of the caller's context at the deadline, if it is that of the context.
-func (p *poll) deadlineError() error {
-	if p.byCaller {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
-// over is the error when the wait is over, with what ended it, if that was the context.
-func (p *poll) over(last *QuorumError, cause error) error {
-	last.ended = cause
-	if last.isRefusal() {
-		last.heldKeys = p.request.keys
-	}
-	return last
-}
-
-// attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
-// of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
-// it does not.
-func (p *poll) attempt(ctx context.Context) (*votes, instant, *QuorumError) {
-	q, ttl := p.quorum, p.request.settings.ttl
-	v := q.votes(p.request, p.request.owner())
-	var released chan struct{}
-	release := func() {
-		if released == nil {
-			released = make(chan struct{})
-			v.stop()
-			q.background.run(func() {
-				defer close(released)
-				v.each(context.Background(), ttl, whole, v.releaseOne)
-			})
-		}
-	}
-	sent := now()
-	answers := v.each(ctx, ttl, func(got []answer) bool {
-		failed := 0
-		for _, a := range got {
-			if a.err != nil && a.err != errNoAnswer {
-				failed++
-			}
-		}
-		if failed > len(q.nodes)-q.majority() {
-			release()
-		}
-		return count(got) >= q.majority() || released != nil && q.settings.quorum.failFast
-	}, func(m *vote, _ time.Time) (int64, error) { return m.acquire(ttl) })
-	if count(answers) >= q.majority() && now().sub(sent) < q.drift().counted(ttl) {
-		return v, sent, nil // the other nodes may still grant
-	}
-	release()
-	select { // else the next attempt would find what this one holds
-	case <-released:
-	case <-ctx.Done():
-	case <-q.ending.Done():
-	}
-	return nil, 0, q.missed(answers)
+	ttl := v.request.settings.ttl
+	r := &release{locks: m.locks, owner: v.owner, grant: g, until: now().add(ttl)}
+	return r.repeat(context.Background(), time.Now().Add(ttl))
 }

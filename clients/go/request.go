@@ -62,7 +62,7 @@ func (r Request) Lock(ctx context.Context) (*Hold, error) {
 	}
 	hold, err := r.by.acquire(ctx, &r, false)
 	if errors.Is(err, errTaken) {
-		err = &timeout{what: "lock", keys: r.keys}
+		err = timedOut("lock", r.keys, nil)
 	}
 	return hold, err
 }

@@ -34,21 +34,19 @@ type servers struct {
 	mu     sync.Mutex
 	closed bool
 	nodes  map[string]*node // by address
-	limits map[int64]context.Context
+}
+
+func newServers(rdb redis.UniversalClient, report *reporter) *servers {
+	return &servers{rdb: rdb, report: report, nodes: map[string]*node{}}
 }
 
 // node is one server with the connections to it.
 type node struct {
 	address  string
 	options  redis.Options
-	commands *redis.Client
-	line     line // of commands
-	renewals *redis.Client
-	waits    *redis.Client // no reply on these is too late
-}
-
-func newServers(rdb redis.UniversalClient, report *reporter) *servers {
-	return &servers{rdb: rdb, report: report, nodes: map[string]*node{}, limits: map[int64]context.Context{}}
+	commands *line
+	renewals *line
+	waits    *line // no reply on these is too late
 }
 
 // check says whether the kind of client can be used. A Ring cannot: it moves keys to another server when one is
@@ -66,17 +64,37 @@ func (s *servers) isCluster() bool {
 	return ok
 }
 
-// node is the primary that has the key.
-func (s *servers) node(ctx context.Context, key string) (*node, error) {
+// find is the primary that has the key. It ends as send does.
+func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
 		return s.at(rdb.Options().Addr, rdb.Options())
 	case *redis.ClusterClient:
-		client, err := rdb.MasterForKey(ctx, key)
-		if err != nil {
-			return nil, err
+		// It may have to be asked first where the key is, and go-redis does not stop that when a context is over.
+		type found struct {
+			n   *node
+			err error
 		}
-		return s.at(client.Options().Addr, client.Options())
+		answer := make(chan found, 1)
+		go func() {
+			client, err := rdb.MasterForKey(context.Background(), key)
+			if s.note(err); err != nil {
+				answer <- found{nil, err}
+				return
+			}
+			n, err := s.at(client.Options().Addr, client.Options())
+			answer <- found{n, err}
+		}()
+		timer := time.NewTimer(time.Until(limit))
+		defer timer.Stop()
+		select {
+		case f := <-answer:
+			return f.n, f.err
+		case <-ctx.Done():
+			return nil, errLeft
+		case <-timer.C:
+			return nil, errNoAnswer
+		}
 	}
 	return nil, s.check()
 }
@@ -110,22 +128,25 @@ func newNode(address string, o redis.Options) *node {
 	if o.WriteTimeout <= 0 {
 		o.WriteTimeout = 3 * time.Second
 	}
-	n := &node{address: address, options: o}
 	client := func(size int, readTimeout time.Duration) *redis.Client {
 		options := o
 		options.PoolSize, options.ReadTimeout = size, readTimeout
 		options.MaxIdleConns = min(size, max(o.PoolSize, 10))
 		return redis.NewClient(&options)
 	}
-	n.commands = client(o.PoolSize, o.ReadTimeout)
-	n.line.client = n.commands
-	n.renewals = client(renewalConnections, o.ReadTimeout)
-	n.waits = client(mostBlocked, -1)
-	return n
+	newLine := func(client *redis.Client) *line {
+		return &line{client: client, busy: make(chan struct{}, lanes)}
+	}
+	return &node{
+		address: address, options: o,
+		commands: newLine(client(o.PoolSize, o.ReadTimeout)),
+		renewals: newLine(client(renewalConnections, o.ReadTimeout)),
+		waits:    &line{client: client(mostBlocked, -1), alone: true},
+	}
 }
 
 func (n *node) close() error {
-	return errors.Join(n.commands.Close(), n.renewals.Close(), n.waits.Close())
+	return errors.Join(n.commands.client.Close(), n.renewals.client.Close(), n.waits.client.Close())
 }
 
 // primary makes the connections to one node. For Sentinel it follows the primary: a connection to another address
@@ -171,176 +192,77 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// send sends a command, and gives its answer: a number, redis.Nil, or an error. It ends at the limit, and with
-// errLeft when ctx is over; then what was sent stays under way. The answer that comes all the same goes to late,
-// which may be nil.
-func (s *servers) send(
-	ctx context.Context, limit time.Time, key string, w words, late func(reply int64),
-) (int64, error) {
-	if ctx.Done() == nil && !s.isCluster() {
-		return s.exchange(ctx, limit, key, w)
-	}
-	if ctx.Err() != nil {
-		return 0, errLeft
-	}
-	type answer struct {
-		reply int64
-		err   error
-	}
-	answers := make(chan answer, 1)
-	left := make(chan struct{})
-	go func() {
-		reply, err := s.exchange(ctx, limit, key, w)
-		answers <- answer{reply, err}
-		select {
-		case <-left:
-			if late != nil && err == nil {
-				late(reply)
-			}
-		default:
+// send sends a call of one command, and gives its answer: a number, redis.Nil, or an error. It ends at the limit, and
+// with errLeft when ctx is over; then what was sent stays under way. It follows redirections.
+func (s *servers) send(ctx context.Context, key string, c *call) (int64, error) {
+	n, err := s.find(ctx, c.limit, key)
+	for w, tries := c.last().Args(), 0; ; tries++ {
+		if errors.Is(err, ErrClosed) {
+			return s.sendAfterClose(ctx, c.limit, w)
 		}
-	}()
-	var over <-chan time.Time
-	if s.isCluster() { // it may have to be asked first where the key is
-		timer := time.NewTimer(time.Until(limit))
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case a := <-answers:
-		return a.reply, a.err
-	case <-ctx.Done():
-		close(left)
-		return 0, errLeft
-	case <-over:
-		close(left)
-		return 0, errNoAnswer
-	}
-}
-
-// limited is a context with a deadline. It is over at most limitStep later, together with others.
-type limited struct {
-	context.Context
-	limit time.Time
-}
-
-func (l limited) Deadline() (time.Time, bool) { return l.limit, true }
-
-// limitStep is how far apart the ends of contexts are. Each command has one, and a timer for each would cost as much as
-// all else that this library does for it.
-const limitStep = 500 * time.Millisecond
-
-// until is a context that is over at the limit.
-func (s *servers) until(limit time.Time) context.Context {
-	step := int64(limit.Sub(start)/limitStep) + 1
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	shared := s.limits[step]
-	if shared == nil {
-		var cancel context.CancelFunc
-		shared, cancel = context.WithDeadline(context.Background(), start.Add(time.Duration(step)*limitStep))
-		s.limits[step] = shared
-		context.AfterFunc(shared, func() {
-			cancel()
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			delete(s.limits, step)
-		})
-	}
-	return limited{shared, limit}
-}
-
-// exchange sends a command to the node of the key, and follows redirections as long as ctx is not over: after the
-// end of an acquisition no earlier command of it is sent again.
-func (s *servers) exchange(ctx context.Context, limit time.Time, key string, w words) (int64, error) {
-	limited := s.until(limit)
-	n, err := s.node(limited, key)
-	for ask, tries := false, 0; err == nil; tries++ {
-		var reply int64
-		if ask {
-			reply, err = n.afterAsking(limited, w)
-		} else {
-			reply, err = n.line.process(limited, w)
+		if err != nil {
+			return 0, err
 		}
-		address := ""
-		switch {
-		case err == nil:
-		case errors.Is(err, redis.ErrPoolTimeout) && ctx.Err() == nil && limited.Err() == nil:
-			err = nil // it was not sent
-			continue
-		case tries < mostRedirections && ctx.Err() == nil:
-			address, ask = redirection(err)
-		}
-		if address == "" {
-			err = asSilence(err)
+		if err := n.commands.do(ctx, c); err != nil {
 			s.note(err)
-			return reply, err
+			return 0, err
+		}
+		address, ask := redirection(c.last().Err())
+		if address == "" || tries == mostRedirections {
+			s.note(c.last().Err())
+			return c.last().Int64()
 		}
 		s.reload()
 		n, err = s.at(address, &n.options)
+		late := c.late
+		if c = newCall(c.limit, w); ask {
+			c = newCall(c.limit, words{"ASKING"}, w)
+		}
+		c.late = late
 	}
-	if errors.Is(err, ErrClosed) {
-		return s.sendAfterClose(limited, w)
-	}
-	s.note(err)
-	return 0, asSilence(err)
-}
-
-// afterAsking sends a command to the node that takes over a slot.
-func (n *node) afterAsking(ctx context.Context, w words) (int64, error) {
-	pipeline := n.commands.Pipeline()
-	pipeline.Do(ctx, "ASKING")
-	cmd := pipeline.Do(ctx, w...)
-	if _, err := pipeline.Exec(ctx); err != nil && cmd.Val() == nil {
-		return 0, err
-	}
-	return cmd.Int64()
 }
 
 // sendAfterClose sends over the program's own client: a release may still be sent.
-func (s *servers) sendAfterClose(ctx context.Context, w words) (int64, error) {
-	cmd := redis.NewCmd(ctx, w...)
+func (s *servers) sendAfterClose(ctx context.Context, limit time.Time, w words) (int64, error) {
+	limited, cancel := context.WithDeadline(ctx, limit)
+	defer cancel()
+	cmd := redis.NewCmd(limited, w...)
 	cmd.SetFirstKeyPos(1)
 	if _, ok := w[1].(int); ok {
 		cmd.SetFirstKeyPos(2)
 	}
-	_ = s.rdb.Process(ctx, cmd)
+	_ = s.rdb.Process(limited, cmd)
 	return cmd.Int64()
 }
 
 // use is what connections are for.
-type use func(*node) *redis.Client
+type use func(*node) *line
 
-func forCommands(n *node) *redis.Client { return n.commands }
-func forRenewals(n *node) *redis.Client { return n.renewals }
-func forWaits(n *node) *redis.Client    { return n.waits }
+func forCommands(n *node) *line { return n.commands }
+func forWaits(n *node) *line    { return n.waits }
 
 // pipeline sends commands for the node of the key in one go, on one connection. The error is one after which they
 // may all be sent again; others stay with their commands.
-func (s *servers) pipeline(key string, client use, limit time.Time, commands []words) ([]*redis.Cmd, error) {
-	ctx := s.until(limit)
-	n, err := s.node(ctx, key)
+func (s *servers) pipeline(
+	ctx context.Context, limit time.Time, key string, via use, commands ...words,
+) ([]*redis.Cmd, error) {
+	n, err := s.find(ctx, limit, key)
 	if err != nil {
+		return nil, err
+	}
+	c := newCall(limit, commands...)
+	if err := via(n).do(ctx, c); err != nil {
 		s.note(err)
 		return nil, err
 	}
-	pipeline := client(n).Pipeline()
-	answers := make([]*redis.Cmd, len(commands))
-	for i, w := range commands {
-		answers[i] = pipeline.Do(ctx, w...)
-	}
-	_, whole := pipeline.Exec(ctx)
-	for _, answer := range answers {
-		if err := asSilence(answer.Err()); isTemporary(err) {
+	for _, answer := range c.commands {
+		if err := answer.Err(); isTemporary(err) {
 			s.note(err)
-			return answers, err
+			return nil, err
 		}
 	}
-	whole = asSilence(whole)
-	if s.note(whole); isTemporary(whole) {
-		return nil, whole // there was no connection
-	}
-	return answers, nil
+	s.note(nil)
+	return c.commands, nil
 }
 
 // note has a cluster looked at again when a node does not answer: a failover may be over, and the lost node would

@@ -1,176 +1,59 @@
 package slock
 
-import (
-	"container/heap"
-	"sync"
-	"time"
-)
+import "time"
 
-// This file has the one goroutine that looks after all holds of a Locks: it has those renewed that are due, and ends
-// those whose time is over. It does not wait for answers: one that stays away must not keep it from the other holds.
+// This file has holds looked after by the timers of Go's runtime: each is renewed when that is due, and ends when its
+// time is over. Nothing waits for answers, so there is no goroutine for it. What is due at once goes in one pipeline.
 
-// mostSleep is the longest that the watchdog sleeps while it has holds: its timer stops while the machine sleeps, and
-// a hold may be over when it goes on.
+// mostSleep is the longest that a timer runs: it stops while the machine sleeps, and the hold may be over when it goes
+// on.
 const mostSleep = time.Second
 
-type watchdog struct {
-	renew func([]dueRenewal) // sends renewals, and notes their answers
-
-	mu      sync.Mutex
-	running bool
-	closed  bool // nothing is renewed any more
-	holds   holdHeap
-	wake    chan struct{}
+// setTimer has the hold looked at when that is due. The hold is locked.
+func (h *Hold) setTimer() {
+	sleep := min(h.lease.due().until(), mostSleep)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(sleep, h.look)
+	} else {
+		h.timer.Reset(sleep)
+	}
 }
 
-// dueRenewal is one that is to be sent.
-type dueRenewal struct {
-	hold *Hold
-	renewal
+// look ends a hold whose time is over, and renews it if that is due.
+func (h *Hold) look() {
+	var r renewal
+	due := false
+	_ = h.update(func(l *lease) { r, due = l.begin(now()) })
+	if due {
+		h.keeper.renew(h, r)
+	}
 }
 
-func newWatchdog(renew func([]dueRenewal)) *watchdog {
-	return &watchdog{renew: renew, wake: make(chan struct{}, 1)}
+// renewed notes the answer to a renewal.
+func (h *Hold) renewed(r renewal, held bool, err error) {
+	counts := false
+	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, held, err) })
+	if counts && err != nil {
+		h.report.renewalFailed(h.label, named(err))
+	}
 }
 
-// watch begins to look after a hold.
-func (w *watchdog) watch(h *Hold, due instant) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if h.due = due; h.place >= 0 {
+// renew sends a renewal of a hold on one server, unless the Locks is closed.
+func (l *Locks) renew(h *Hold, r renewal) {
+	if l.ending.Err() != nil {
 		return
 	}
-	heap.Push(&w.holds, h)
-	if !w.running {
-		w.running = true
-		go w.run()
-	}
-	w.wakeFor(h)
-}
-
-// moved is called when the times of a hold have changed.
-func (w *watchdog) moved(h *Hold, due instant) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if h.place < 0 || h.due == due {
+	limit := time.Now().Add(r.ttl)
+	n, err := l.servers.find(l.closed, limit, h.owner.keys[0])
+	if err != nil {
+		h.renewed(r, false, err)
 		return
 	}
-	h.due = due
-	heap.Fix(&w.holds, h.place)
-	w.wakeFor(h)
-}
-
-func (w *watchdog) wakeFor(h *Hold) {
-	if h.place == 0 {
-		w.alarm()
+	c := newCall(limit, h.owner.extend(r.ttl, r.fence))
+	c.answered = func() {
+		held, err := c.commands[0].Int64()
+		l.servers.note(err)
+		h.renewed(r, held == 1, err)
 	}
-}
-
-func (w *watchdog) alarm() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (w *watchdog) forget(h *Hold) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if h.place >= 0 {
-		heap.Remove(&w.holds, h.place)
-	}
-}
-
-func (w *watchdog) run() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-		case <-w.wake:
-		}
-		at := now()
-		var renewals []dueRenewal
-		for _, h := range w.dueBy(at) {
-			if r, ok := h.look(at); ok && !w.isClosed() {
-				renewals = append(renewals, dueRenewal{hold: h, renewal: r})
-			}
-		}
-		if len(renewals) > 0 {
-			go w.renew(renewals)
-		}
-		w.mu.Lock()
-		if len(w.holds) > 0 {
-			timer.Reset(min(w.holds[0].due.sub(at), mostSleep))
-		} else if w.closed {
-			w.running = false
-			w.mu.Unlock()
-			return
-		}
-		w.mu.Unlock()
-	}
-}
-
-// look is called when the hold is due. It ends a hold whose time is over, and gives the renewal to be sent, if there
-// is one.
-func (h *Hold) look(at instant) (r renewal, ok bool) {
-	_ = h.update(func(l *lease) { r, ok = l.begin(at) })
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.lease.state == live {
-		h.watchdog.watch(h, h.lease.due())
-	}
-	return r, ok
-}
-
-// dueBy takes the holds that are due out of the heap. Each goes back when it was looked at.
-func (w *watchdog) dueBy(at instant) []*Hold {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var due []*Hold
-	for len(w.holds) > 0 && w.holds[0].due <= at {
-		due = append(due, heap.Pop(&w.holds).(*Hold))
-	}
-	return due
-}
-
-func (w *watchdog) isClosed() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.closed
-}
-
-// close ends renewals. The goroutine goes on until the last hold is over.
-func (w *watchdog) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closed = true
-	w.alarm()
-}
-
-// holdHeap has the hold on top that is due first.
-type holdHeap []*Hold
-
-func (h holdHeap) Len() int           { return len(h) }
-func (h holdHeap) Less(i, j int) bool { return h[i].due < h[j].due }
-func (h holdHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-// Push is called by container/heap.
-func (h *holdHeap) Push(x any) {
-	hold := x.(*Hold)
-	hold.place = len(*h)
-	*h = append(*h, hold)
-}
-
-// Pop is called by container/heap.
-func (h *holdHeap) Pop() any {
-	last := len(*h) - 1
-	hold := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	hold.place = -1
-	return hold
+	n.renewals.start(c)
 }

@@ -82,7 +82,8 @@ func TestServerIsAwayPastTheTTL(t *testing.T) {
 
 // limitedClient is the client of a user who may lock and release, but not extend.
 func limitedClient(t *testing.T, w *world) *redis.Client {
-	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+slock.cancel", "+ping", "+hello", "+client")
+	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+slock.cancel",
+		"+ping", "+hello", "+client")
 	rdb := redis.NewClient(&redis.Options{Addr: w.addr, Username: "limited", Password: "pw"})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
@@ -186,7 +187,7 @@ func TestLongestLeaseEndsAfterClose(t *testing.T) {
 	}
 }
 
-func TestWatchdogIsOneGoroutine(t *testing.T) {
+func TestHoldsHaveNoGoroutinesOfTheirOwn(t *testing.T) {
 	w := newWorld(t)
 	must(w.locks.Write("warm").Lock(t.Context()))
 	before := runtime.NumGoroutine()

@@ -6,17 +6,11 @@ import (
 	"time"
 )
 
-// outcome is what one attempt came to.
-type outcome struct {
-	err   error // nil: the attempt succeeded
-	again bool  // the retry strategy decides whether there is another attempt
-}
-
-// attempts calls attempt until it succeeds, fails for good, or no retry is left. It returns the error of the
-// last attempt, joined with that of ctx if ctx ended between two attempts. A ctx without a deadline gets one
-// after ttl, so that nobody tries for ever.
+// attempts calls attempt until it succeeds, fails for good, or no retry is left: an attempt that fails tells whether
+// the retry strategy decides about another. It returns the error of the last attempt, joined with that of ctx if ctx
+// ended between two attempts. A ctx without a deadline gets one after ttl, so that nobody tries for ever.
 func attempts(
-	ctx context.Context, ttl time.Duration, retry RetryStrategy, attempt func(context.Context) outcome,
+	ctx context.Context, ttl time.Duration, retry RetryStrategy, attempt func(context.Context) (again bool, err error),
 ) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -24,20 +18,18 @@ func attempts(
 		defer cancel()
 	}
 	for {
-		result := attempt(ctx)
-		if !result.again {
-			return result.err
+		again, err := attempt(ctx)
+		if !again {
+			return err
 		}
 		pause := retry.NextBackoff()
 		if pause < 1 {
-			return result.err
+			return err
 		}
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(result.err, ctx.Err())
-		case <-timer.C:
+			return errors.Join(err, ctx.Err())
+		case <-time.After(pause):
 		}
 	}
 }

@@ -63,30 +63,28 @@ func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, opt 
 func (c *Client) ObtainMulti(
 	ctx context.Context, keys []string, ttl time.Duration, opt *Options,
 ) (*Lock, error) {
-	token := opt.token()
-	isRandom := token == ""
+	if opt == nil {
+		opt = &Options{}
+	}
+	token, isRandom := opt.Token, opt.Token == ""
 	if isRandom {
 		token = randomToken()
 	}
 	lock := &Lock{
 		Client: c,
 		keys:   slices.Clone(keys),
-		owner:  owner{keys: distinct(keys), token: token, metadata: opt.metadata()},
+		owner:  owner{keys: distinct(keys), token: token, metadata: opt.Metadata},
 	}
-	err := attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) outcome {
+	err := attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) (bool, error) {
 		canSend := ctx.Err() == nil
 		fence, err := lock.owner.run(ctx, c.client, obtainScript, milliseconds(ttl))
-		switch {
-		case err != nil:
-			if isRandom && canSend && mayHaveRun(err) {
-				go lock.abandon(ctx, ttl)
-			}
-			return outcome{err: err, again: isGrace(err)}
-		case fence == 0:
-			return outcome{err: ErrNotObtained, again: true}
-		default:
-			return outcome{}
+		if err == nil && fence == 0 {
+			return true, ErrNotObtained
 		}
+		if isRandom && canSend && mayHaveRun(err) {
+			go lock.abandon(ctx, ttl)
+		}
+		return redis.HasErrorPrefix(err, "GRACE"), err // the server gives no new hold yet
 	})
 	if err != nil {
 		return nil, err

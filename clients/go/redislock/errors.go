@@ -42,8 +42,3 @@ func mayHaveRun(err error) bool {
 	var network *net.OpError
 	return !errors.As(err, &network) || network.Op != "dial"
 }
-
-// isGrace tells whether the server gives no new hold yet, because it has just started.
-func isGrace(err error) bool {
-	return redis.HasErrorPrefix(err, "GRACE")
-}

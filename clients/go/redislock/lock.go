@@ -56,16 +56,12 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *Options) err
 	if l == nil {
 		return ErrNotObtained
 	}
-	return attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) outcome {
+	return attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) (bool, error) {
 		extended, err := l.owner.run(ctx, l.client, refreshScript, milliseconds(ttl))
-		switch {
-		case err != nil:
-			return outcome{err: err, again: true}
-		case extended == 0:
-			return outcome{err: ErrNotObtained}
-		default:
-			return outcome{}
+		if err == nil && extended == 0 {
+			return false, ErrNotObtained
 		}
+		return err != nil, err
 	})
 }
 
@@ -79,11 +75,8 @@ func (l *Lock) Release(ctx context.Context) error {
 		return ErrLockNotHeld
 	}
 	released, err := l.owner.run(ctx, l.client, releaseScript)
-	if err != nil {
-		return err
-	}
-	if released == 0 {
+	if err == nil && released == 0 {
 		return ErrLockNotHeld
 	}
-	return nil
+	return err
 }

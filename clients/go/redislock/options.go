@@ -21,17 +21,3 @@ func (o *Options) retryStrategy() RetryStrategy {
 	}
 	return o.RetryStrategy
 }
-
-func (o *Options) metadata() string {
-	if o == nil {
-		return ""
-	}
-	return o.Metadata
-}
-
-func (o *Options) token() string {
-	if o == nil {
-		return ""
-	}
-	return o.Token
-}

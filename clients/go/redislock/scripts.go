@@ -2,38 +2,35 @@ package redislock
 
 import (
 	"context"
-	_ "embed" // the scripts
+	"embed"
 
 	"github.com/redis/go-redis/v9"
 )
 
-//go:embed script/mine.lua
-var minePart string
-
-//go:embed script/obtain.lua
-var obtainPart string
-
-//go:embed script/refresh.lua
-var refreshPart string
-
-//go:embed script/ttl.lua
-var ttlPart string
-
-//go:embed script/abandon.lua
-var abandonPart string
-
-//go:embed script/release.lua
-var releasePart string
+//go:embed script
+var files embed.FS
 
 // Scripts, because a redis.Scripter can send nothing else, and because the metadata has to be compared in the
 // same step.
 var (
-	obtainScript  = redis.NewScript(minePart + obtainPart)
-	refreshScript = redis.NewScript(minePart + refreshPart)
-	ttlScript     = redis.NewScript(minePart + ttlPart)
-	releaseScript = redis.NewScript(minePart + releasePart)
-	abandonScript = redis.NewScript(minePart + abandonPart)
+	obtainScript  = script("obtain")
+	refreshScript = script("refresh")
+	ttlScript     = script("ttl")
+	releaseScript = script("release")
+	abandonScript = script("abandon")
 )
+
+func script(name string) *redis.Script {
+	text := ""
+	for _, part := range []string{"mine", name} {
+		lua, err := files.ReadFile("script/" + part + ".lua")
+		if err != nil {
+			panic(err) // they are in the binary
+		}
+		text += string(lua)
+	}
+	return redis.NewScript(text)
+}
 
 // owner is what a script needs to know of a lock.
 type owner struct {
