@@ -58,14 +58,14 @@ def test_ctrl_c_after_the_grant_releases_everywhere(make_server: MakeServer) -> 
         for server in servers:
             wait_until(lambda server=server: is_free(server))
         assert hook.outcomes == ["granted", "cancelled"]
-        assert not len(quorum._rules.watchdog._schedule)
+        assert not len(quorum._watchdog)
 
 
 def test_ctrl_c_before_the_acquisition_has_ended_releases_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quorum = slock_client.Quorum([redis.Redis(port=server.port)], ttl=MINUTE)
-    shared = quorum._rules._first.shared
+    shared = quorum._first._shared
     end = shared.end
 
     def interrupted(one: object) -> None:
@@ -88,7 +88,7 @@ def test_ctrl_c_twice_while_the_server_is_silent(
     server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
     locks = slock_client.Locks(redis.Redis(port=server.port), ttl=MINUTE)
     withdraws = threading.Event()
-    give_up = locks._rules.member.give_up
+    give_up = locks._member.give_up
     send = give_up.send
 
     async def noted(*arguments: Any) -> Any:

@@ -1,3 +1,4 @@
+# Made from asyncio/_acquisition.py by scripts/synchronous.py: change it there.
 """One use of a request: token, limit of time, pauses, and what each answer leads to."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import redis.exceptions as base
 
-from slock_client import _blocking
+from slock_client import _threads as io
 from slock_client._answers import (
     Answer,
     error_of,
@@ -22,10 +23,10 @@ from slock_client._answers import (
 from slock_client._clock import now
 from slock_client._commands import Channel, Command, Key, names_of
 from slock_client._durations import ms_left
-from slock_client._io import Event
 from slock_client._options import Wanted
-from slock_client._servers import ask
-from slock_client._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
+from slock_client._sync import _blocking
+from slock_client._sync._servers import ask
+from slock_client._sync._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
 from slock_client.errors import SlockError, TimedOutError
 from slock_client.hooks import log
 from slock_client.polling import Strategy
@@ -59,19 +60,19 @@ class SubscriptionLost(Exception):
 class Inbox:
     """The messages for one acquisition, under all tags that it sent."""
 
-    def __init__(self, arrived: Event) -> None:
-        self._arrived = arrived
+    def __init__(self) -> None:
+        self._arrived = io.Event()
         self._messages: deque[tuple[bytes, Any]] = deque()
 
     def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
         self._messages.append((tag, message))
         self._arrived.set()
 
-    async def get(self, end: float | None) -> tuple[bytes, Any] | None:
+    def get(self, end: float | None) -> tuple[bytes, Any] | None:
         """The next message with its tag; None when there is none until `end`."""
         if not self._messages:
             self._arrived.clear()
-            await self._arrived.wait(end)
+            self._arrived.wait(end)
         return self._messages.popleft() if self._messages else None
 
 
@@ -100,10 +101,10 @@ class Listening(Protocol):
     def present(self, key: Key) -> Subscription | None:
         """The subscription for a key, when there is one."""
 
-    async def subscribe(self, key: Key, end: float) -> Subscription:
+    def subscribe(self, key: Key, end: float) -> Subscription:
         """The subscription for a key; it is made when there is none. Errors of the server are raised."""
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Ends the connections for good. All that wait there are told `SubscriptionLost`."""
 
 
@@ -138,10 +139,7 @@ class Acquisition:
         once: bool,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wait`: at most so many seconds. `once`: a refusal ends it.
-
-        `wanted`: whose permission is to be checked.
-        """
+        """`wait`: at most so many seconds. `once`: a refusal ends it. `wanted`: for a new hold."""
         self.keys = keys
         self.names = names_of(keys)
         self.unanswered = False
@@ -152,7 +150,8 @@ class Acquisition:
         self._shared = shared
         self._ways = ways
         self._build = build
-        self._wanted = wanted
+        self._wanted: Any = wanted
+        self._permitted = wanted is None
         self._once = once
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
@@ -177,13 +176,13 @@ class Acquisition:
         """How long the call may still take when it is over, in seconds."""
         return max(0.05, min(CALL_OVERDUE, self.limit + CALL_OVERDUE - now()))
 
-    async def granted(self) -> Granted | None:
+    def granted(self) -> Granted | None:
         """The grant; None when it was refused and asks once. `TimedOutError` when the limit is over."""
         pauses, polls = retry_pauses(), self._polls()
         while True:
             self._shared.check_open()
             try:
-                granted = await self._attempt()
+                granted = self._attempt()
             except (SlockError, SubscriptionLost) as error:
                 if isinstance(error, SlockError):
                     raise
@@ -196,7 +195,7 @@ class Acquisition:
                 self.problem = error
                 # Shorter pauses near the limit: there is time for another attempt then.
                 left = max(0.0, self.limit - now())
-                await self._shared.pause(min(next(pauses), max(LEAST_PAUSE, left / 2)))
+                self._shared.pause(min(next(pauses), max(LEAST_PAUSE, left / 2)))
                 if now() >= self.limit:
                     raise self.timed_out("the server did not answer within the time") from error
                 continue
@@ -206,7 +205,7 @@ class Acquisition:
             pause = next(polls, None)
             if pause is None:
                 raise self.timed_out("the lock is not free, and no attempt is left")
-            await self._shared.pause(min(pause, max(0.0, self._end - now())))
+            self._shared.pause(min(pause, max(0.0, self._end - now())))
             if now() >= self._end:
                 raise self.timed_out("the wait is over")
 
@@ -232,37 +231,37 @@ class Acquisition:
             return self._began + self._shared.retry_for
         return self._contact + self._shared.retry_wait_for
 
-    async def _attempt(self) -> Granted | None:
-        if self._wanted is not None:
-            if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
+    def _attempt(self) -> Granted | None:
+        if not self._permitted:
+            if self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
                 self._heard()
-            self._wanted = None
+            self._permitted = True
         if self._once or self._ways.strategy is not None:
-            return await self._ask_now()
+            return self._ask_now()
         subscription = None
         if self._ways.listening is not None:
             subscription = self._ways.listening.present(self.keys[0])
             if subscription is None:
-                granted = await self._ask_now()
+                granted = self._ask_now()
                 if granted is not None:
                     return (
                         granted  # most locks are free: only a request that has to wait needs a subscription
                     )
-                subscription = await self._subscribe(self._ways.listening)
+                subscription = self._subscribe(self._ways.listening)
         if subscription is None:
-            return await self._block()
-        return await self._notify(subscription)
+            return self._block()
+        return self._notify(subscription)
 
-    async def _send(self, command: Command, *, blocks: bool = False) -> Answer:
+    def _send(self, command: Command, *, blocks: bool = False) -> Answer:
         """The answer. An error of the server is raised."""
         self.waits = True
         key, servers = self.keys[0], self._shared.servers
         try:
             if blocks:
                 end = self._end + ANSWER_OVERDUE
-                answer = await _blocking.wait(servers, key, command, end, self._heard, self._outage_end)
+                answer = _blocking.wait(servers, key, command, end, self._heard, self._outage_end)
             else:
-                [answer] = await ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
+                [answer] = ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
         except Exception as error:
             self.waits = False
             self.unanswered = self.unanswered or may_be_executed(error)
@@ -276,52 +275,52 @@ class Acquisition:
             raise answer
         return answer
 
-    async def _ask_now(self) -> Granted | None:
+    def _ask_now(self) -> Granted | None:
         sent = now()
-        fence = await self._send(self._build(None, None))
+        fence = self._send(self._build(None, None))
         return Granted(fence, sent, now()) if fence else None
 
-    async def _block(self) -> Granted:
+    def _block(self) -> Granted:
         sent = now()
-        fence = await self._send(self._build(self._wait_ms(sent), None), blocks=True)
+        fence = self._send(self._build(self._wait_ms(sent), None), blocks=True)
         return self._told(fence, sent)
 
-    async def _subscribe(self, listening: Listening) -> Subscription | None:
+    def _subscribe(self, listening: Listening) -> Subscription | None:
         """None: the user may not use the channels."""
         try:
-            return await listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
+            return listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
         except base.ResponseError as error:
             if not is_channel_refused(error):
                 raise
             self._ways.block(error)
             return None
 
-    async def _notify(self, subscription: Subscription) -> Granted | None:
+    def _notify(self, subscription: Subscription) -> Granted | None:
         assert self._ways.listening is not None
         tag, sent = self._ways.listening.new_tag(), now()
         self._tags[tag] = subscription, sent
-        inbox = self._inbox = self._inbox or Inbox(self._shared.io.event())
+        inbox = self._inbox = self._inbox or Inbox()
         subscription.note(tag, inbox)
         try:
-            fence = await self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
+            fence = self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
         except base.ResponseError as error:
             if is_subscriber_missing(error):
                 subscription.unheard()
             elif is_channel_refused(error):
                 self._ways.block(error)
-                return await self._block()
+                return self._block()
             raise
         if fence is not None:
             return self._told(fence, sent)
         while True:
             overdue = self._end + ANSWER_OVERDUE
             end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = await inbox.get(None if end == math.inf else end)
+            message = inbox.get(None if end == math.inf else end)
             self._shared.check_open()
             if message is None:
                 if now() >= overdue:
                     raise self.timed_out("the wait is over, and the server did not say so")
-                return await self._notify(subscription)
+                return self._notify(subscription)
             granted = self._read(*message, newest=tag)
             if granted is not None:
                 return granted

@@ -6,25 +6,30 @@ It knows the servers and the errors of connections, and nothing of locks.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import redis.asyncio
 import redis.exceptions as base
 
-from slock_client._answers import Answer, is_lost_connection, is_wrong_server, note_unsent
+from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
-from slock_client._io import Event, Io, Link, Look
-from slock_client._recipe import Recipe
+from slock_client._recipe import Recipe, recipe, recipe_of
 from slock_client._slots import Address, Redirection, SlotTable, hash_tag, redirection, slot_of
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._connection import Link, connections_of, nodes_of
 
 # A command may be sent on this often before its redirection is an error.
 MOST_REDIRECTIONS = 8
 
 # How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
 LOOK_UP_FOR = 2.0
+
+
+Look = Callable[[], Awaitable[float]]
 
 
 class Place(NamedTuple):
@@ -66,17 +71,18 @@ async def ask(
     """
     place = await servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
-        sent = [part for command in commands for part in (*place.before, command)]
+        sent: Sequence[Command] = commands
+        if place.before:
+            sent = [part for command in commands for part in (*place.before, command)]
         try:
-            if look is None:
-                answers = await place.link.ask(*sent, end=end)
-            else:
-                answers = await place.link.wait(*sent, end=end, look=look)
+            answers = await (place.link.ask(sent, end) if look is None else place.link.wait(sent, end, look))
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
             raise
         answers = answers[len(place.before) :: len(place.before) + 1]
+        if problem_in(answers) is None:
+            return answers
         moved = next((found for found in (servers.redirected(key, one) for one in answers) if found), None)
         if moved is None:
             if any(is_wrong_server(answer) for answer in answers):
@@ -89,12 +95,13 @@ async def ask(
 class OneServer:
     """One server that keeps its address."""
 
-    def __init__(self, io: Io, recipe: Recipe) -> None:
-        self._link = io.link(recipe)
+    def __init__(self, recipe: Recipe) -> None:
+        self._link = Link(recipe)
+        self._place = Place(self._link)
         self.name = recipe.address
 
     async def place_of(self, key: Key, end: float) -> Place:
-        return Place(self._link)
+        return self._place
 
     def redirected(self, key: Key, answer: Answer) -> Place | None:
         return None
@@ -114,14 +121,14 @@ class _LookUp:
 
     def __init__(self) -> None:
         self.needed = True
-        self._changing = threading.RLock()
-        self._under_way: Event | None = None
+        self._changing = io.Mutex()
+        self._under_way: io.Event | None = None
         track(self)
 
     def after_fork(self) -> None:
-        self._changing, self._under_way = threading.RLock(), None
+        self._changing, self._under_way = io.Mutex(), None
 
-    async def until_known(self, io: Io, find: Any, end: float) -> None:
+    async def until_known(self, find: Any, end: float) -> None:
         """Returns when `find(end)` has succeeded.
 
         Its errors are raised, as errors before which nothing was sent.
@@ -130,19 +137,17 @@ class _LookUp:
             with self._changing:
                 other, mine = self._under_way, None
                 if other is None:
-                    self._under_way = mine = io.event()
+                    self._under_way = mine = io.Event()
             if other is not None:
                 if not await other.wait(end):
-                    error = base.TimeoutError("it is not known yet which server serves")
-                    note_unsent(error)
-                    raise error
+                    raise unsent(base.TimeoutError("it is not known yet which server serves"))
                 continue
             assert mine is not None
             try:
                 await find(min(end, now() + LOOK_UP_FOR))
                 self.needed = False
             except Exception as error:
-                note_unsent(error)
+                unsent(error)
                 raise
             finally:
                 self._under_way = None
@@ -152,24 +157,23 @@ class _LookUp:
 class SentinelServers:
     """The primary that the Sentinels name: one address for all that is sent, until it changes."""
 
-    def __init__(self, io: Io, recipe: Recipe) -> None:
-        self._io = io
+    def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._sentinels = [io.link(sentinel) for sentinel in recipe.sentinels]
+        self._sentinels = [Link(sentinel) for sentinel in recipe.sentinels]
         self._primary: tuple[Address, Link] | None = None
         self._look_up = _LookUp()
         self.name = recipe.service
 
     async def place_of(self, key: Key, end: float) -> Place:
-        await self._look_up.until_known(self._io, self._find, end)
+        await self._look_up.until_known(self._find, end)
         assert self._primary is not None
         return Place(self._primary[1])
 
     async def _find(self, end: float) -> None:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._recipe.service)
-        works = [lambda link=link: link.ask(question, end=end) for link in self._sentinels]
+        works = [lambda link=link: link.ask([question], end) for link in self._sentinels]
         problems = []
-        async for _, answers in self._io.each(works):
+        async for _, answers in io.each(works):
             told = answers if isinstance(answers, BaseException) else answers[0]
             if isinstance(told, BaseException) or told is None:
                 problems.append(str(told or "the service is not known"))
@@ -177,7 +181,7 @@ class SentinelServers:
             address = told[0].decode(), int(told[1])
             old = self._primary
             if old is None or old[0] != address:
-                self._primary = address, self._io.link(self._recipe.at(*address))
+                self._primary = address, Link(self._recipe.at(*address))
                 if old is not None:  # nothing more goes to a server that is no longer the primary
                     old[1].interrupt()
                     await old[1].close()
@@ -199,24 +203,41 @@ class SentinelServers:
         return [*self._sentinels, *([self._primary[1]] if self._primary else [])]
 
 
-class ClusterClient(Protocol):
-    """What the servers need of a client of a cluster, of either half."""
+class ClusterClient:
+    """What the servers need of a client of a cluster."""
+
+    def __init__(self, client: redis.asyncio.RedisCluster, *, weak: bool) -> None:
+        """`weak`: the client may be collected nevertheless."""
+        self._get: Callable[[], Any] = weakref.ref(client) if weak else lambda: client
+        self._recipe: Recipe | None = None
+
+    @property
+    def _client(self) -> Any:
+        client = self._get()
+        if client is None:
+            raise base.ConnectionError("the client of the cluster is gone")
+        return client
 
     def recipe(self) -> Recipe:
         """Connections like those to its nodes, whatever their address."""
+        if self._recipe is None:
+            self._recipe = recipe(*connections_of(self._client))
+        return self._recipe
 
     async def nodes(self) -> list[Address]:
         """The nodes that it knows."""
+        return [(str(node.host), int(node.port)) for node in await nodes_of(self._client)]
 
     def remap(self, host: str, port: int) -> Address:
         """The address at which a node that tells this address is reached."""
+        host, port = self._client.nodes_manager.remap_host_port(host, port)
+        return str(host), int(port)
 
 
 class ClusterServers:
     """The nodes of a cluster."""
 
-    def __init__(self, io: Io, client: ClusterClient) -> None:
-        self._io = io
+    def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._slots = SlotTable()
         self._links: dict[Address, Link] = {}
@@ -224,7 +245,7 @@ class ClusterServers:
         self.name = "cluster"
 
     async def place_of(self, key: Key, end: float) -> Place:
-        await self._look_up.until_known(self._io, self._find, end)
+        await self._look_up.until_known(self._find, end)
         address = self._slots.owner(slot_of(key))
         if address is None:
             self.suspect()
@@ -235,9 +256,9 @@ class ClusterServers:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
         asked = list(self._slots.addresses() | set(await self._client.nodes()))
         links = [self._link(address) for address in asked]
-        works = [lambda link=link: link.ask(("CLUSTER", "SLOTS"), end=end) for link in links]
+        works = [lambda link=link: link.ask([("CLUSTER", "SLOTS")], end) for link in links]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")
-        async for number, answers in self._io.each(works):
+        async for number, answers in io.each(works):
             reply = answers if isinstance(answers, BaseException) else answers[0]
             if not isinstance(reply, BaseException):
                 self._slots.load(reply, asked[number], self._client.remap)
@@ -273,5 +294,15 @@ class ClusterServers:
     def _link(self, address: Address) -> Link:
         link = self._links.get(address)
         if link is None:
-            link = self._links.setdefault(address, self._io.link(self._client.recipe().at(*address)))
+            link = self._links.setdefault(address, Link(self._client.recipe().at(*address)))
         return link
+
+
+def servers_of(client: Any, *, weak: bool = False) -> Servers:
+    """The servers behind a client of redis-py. `weak`: the client may be collected nevertheless."""
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return ClusterServers(ClusterClient(client, weak=weak))
+    if not isinstance(client, redis.asyncio.Redis):
+        raise TypeError(f"Locks needs a client of `redis.asyncio`, not {type(client).__name__}")
+    found = recipe_of(client.connection_pool, redis.asyncio.Connection, redis.asyncio.SSLConnection)
+    return SentinelServers(found) if found.sentinels else OneServer(found)

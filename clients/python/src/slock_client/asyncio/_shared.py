@@ -23,9 +23,9 @@ from slock_client._answers import (
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
-from slock_client._io import Event, Io, Look
 from slock_client._options import Wanted
-from slock_client._servers import Servers, ask
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._servers import Look, Servers, ask
 from slock_client.errors import ClosedError, TimedOutError
 from slock_client.hooks import Hooks
 
@@ -69,9 +69,8 @@ class Shared:
     """Used by any thread of the synchronous half, and by one loop of asyncio."""
 
     def __init__(
-        self, io: Io, servers: Servers, hooks: Hooks, retry_for: timedelta, retry_wait_for: timedelta
+        self, servers: Servers, hooks: Hooks, retry_for: timedelta, retry_wait_for: timedelta
     ) -> None:
-        self.io = io
         self.servers = servers
         self.hooks = hooks
         self.retry_for = retry_for.total_seconds()
@@ -82,8 +81,9 @@ class Shared:
 
     def after_fork(self) -> None:
         """What is under way is the parent's."""
-        self._closing: Event = self.io.event()
-        self._changing = threading.RLock()
+        self._closing = io.Event()
+        self.changing = io.Mutex()
+        """Taken for each change that a thread and the watchdog may make at once."""
         self._under_way: dict[object, int] = {}  # with the thread of each
 
     # --- open or closed
@@ -95,7 +95,7 @@ class Shared:
 
     def begin(self, acquisition: object) -> None:
         """One is under way until `end`. `ClosedError` after `close`."""
-        with self._changing:
+        with self.changing:
             self.check_open()
             self._under_way[acquisition] = threading.get_ident()
 
@@ -110,20 +110,20 @@ class Shared:
 
     def close(self) -> None:
         """What waits ends with `ClosedError`, and nothing new begins."""
-        with self._changing:
+        with self.changing:
             self._closing.set()
         for link in self.servers.links():
             link.interrupt()
 
-    async def wait_ended(self, *, own_thread: int | None) -> None:
+    async def wait_ended(self) -> None:
         """Returns when all that was under way has ended.
 
-        `own_thread`: what is under way in this thread is not waited for: it is below on the stack of a signal
+        What is under way in a thread that blocks here is not waited for: it is below on the stack of a signal
         handler.
         """
-        end = now() + self.retry_for
+        end, own_thread = now() + self.retry_for, io.own_thread()
         while any(thread != own_thread for thread in list(self._under_way.values())) and now() < end:
-            await self.io.sleep(CLOSE_LOOKS)
+            await io.sleep(CLOSE_LOOKS)
 
     # --- commands
 
@@ -155,7 +155,7 @@ class Shared:
             if now() + pause >= end:
                 text = "the server did not answer within the time"
                 raise timed_out(names, text, problem, answered=not is_lost_connection(problem))
-            await self.io.sleep(pause)
+            await io.sleep(pause)
         raise AssertionError("unreachable")
 
     async def check_permission(self, wanted: Wanted, end: float) -> bool:
