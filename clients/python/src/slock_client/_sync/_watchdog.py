@@ -208,6 +208,9 @@ def _renew(shared: Shared, holds: Sequence[Renewable], end: float) -> None:
         except Exception as error:
             hold.renewal()[1](now(), error)
     works = [functools.partial(_renew_at, shared, link, holds, end) for link, holds in groups.items()]
+    if len(works) == 1:  # as a rule
+        works[0]()
+        return
     for _ in io.each(works):
         pass
 

@@ -127,6 +127,10 @@ class Connection:
     def is_open(self) -> bool:
         return self._task is not None
 
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._sent or self._unsent)
+
     def fail(self, error: Exception) -> None:
         """Ends the connection. What has no answer gets `error`; the next command connects again."""
         connection, self._connection = self._connection, None
@@ -156,7 +160,7 @@ class Connection:
             await asyncio.wait([task])
 
     async def _answered(self, question: Question) -> list[Answer]:
-        if self._connection is not None and not self._sent and not self._unsent:
+        if self._connection is not None and not self._is_busy:
             await self._send([question])
         else:
             self._put(question)
@@ -172,14 +176,22 @@ class Connection:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="slock connection")
         elif self._connection is not None and self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write(), name="slock connection")
+            self._begin_to_write()
+
+    def _begin_to_write(self) -> None:
+        self._writer = asyncio.get_running_loop().create_task(self._write(), name="slock connection")
+        self._writer.add_done_callback(self._has_written)
+
+    def _has_written(self, task: asyncio.Task[None]) -> None:
+        if self._writer is task:
+            self._writer = None
+            if self._unsent and self._connection is not None:
+                self._begin_to_write()  # it was cancelled: the loop ends, and tasks that clean up wait for it
 
     async def _write(self) -> None:
         while self._unsent and self._connection is not None:
             questions, self._unsent = self._unsent, []
             await self._send(questions)
-        if self._writer is asyncio.current_task():
-            self._writer = None
 
     async def _send(self, questions: Sequence[Question]) -> None:
         """It suspends only when the other side takes nothing more."""
@@ -205,7 +217,7 @@ class Connection:
                 return
             self._connection = connection
             await self._write()
-            while self._task is me and not (self._loop_ends and not self._sent):
+            while self._task is me and not (self._loop_ends and not self._is_busy):
                 await self._read_one(connection)
             if self._task is me:
                 self._task, self._connection = None, None
@@ -225,7 +237,7 @@ class Connection:
         except base.ResponseError as error:
             answer = error
         except asyncio.CancelledError:
-            if self._task is not asyncio.current_task() or not self._sent or self._time == math.inf:
+            if self._task is not asyncio.current_task() or not self._is_busy or self._time == math.inf:
                 raise
             # Not by this library: the loop ends. Tasks that clean up need their answers.
             self._loop_ends = True
@@ -259,7 +271,7 @@ class Connection:
             for question in over:
                 question.settle(unsent(base.TimeoutError(str(late))))
         self._timer = None
-        if self._sent or self._unsent:
+        if self._is_busy:
             self._look_soon()
 
 

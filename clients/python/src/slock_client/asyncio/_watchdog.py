@@ -207,6 +207,9 @@ async def _renew(shared: Shared, holds: Sequence[Renewable], end: float) -> None
         except Exception as error:
             hold.renewal()[1](now(), error)
     works = [functools.partial(_renew_at, shared, link, holds, end) for link, holds in groups.items()]
+    if len(works) == 1:  # as a rule
+        await works[0]()
+        return
     async for _ in io.each(works):
         pass
 
