@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import redis.exceptions as base
 
@@ -76,44 +76,12 @@ class Inbox:
         return self._messages.popleft() if self._messages else None
 
 
-class Subscription(Protocol):
-    """A channel to which this process listens."""
-
-    name: bytes
-
-    def note(self, tag: bytes, inbox: Inbox) -> None:
-        """From now on messages with the tag go there.
-
-        Before the request is sent: they may come before its reply.
-        """
-
-    def forget(self, tag: bytes) -> None: ...
-
-    def unheard(self) -> None:
-        """The server says that nobody listens."""
-
-
-class Listening(Protocol):
-    """The subscriptions of one `Locks`."""
-
-    def new_tag(self) -> bytes: ...
-
-    def present(self, key: Key) -> Subscription | None:
-        """The subscription for a key, when there is one."""
-
-    def subscribe(self, key: Key, end: float) -> Subscription:
-        """The subscription for a key; it is made when there is none. Errors of the server are raised."""
-
-    def close(self) -> None:
-        """Ends the connections for good. All that wait there are told `SubscriptionLost`."""
-
-
 class Ways:
     """How the acquisitions of one `Locks` wait."""
 
-    def __init__(self, strategy: Strategy | None, listening: Listening | None) -> None:
-        """By a strategy of polling; or by NOTIFY, with `listening`; or else each on a connection of its
-        own.
+    def __init__(self, strategy: Strategy | None, listening: Any) -> None:
+        """By a strategy of polling; or by NOTIFY, with `listening`, the `Listening` of asyncio; or else each
+        on a connection of its own.
         """
         self.strategy = strategy
         self.listening = listening
@@ -157,7 +125,7 @@ class Acquisition:
         self._end = math.inf if wait is None else self._began + wait
         self._contact: float | None = None
         self._inbox: Inbox | None = None
-        self._tags: dict[bytes, tuple[Subscription, float]] = {}
+        self._tags: dict[bytes, tuple[Any, float]] = {}
 
     @property
     def limit(self) -> float:
@@ -285,7 +253,7 @@ class Acquisition:
         fence = self._send(self._build(self._wait_ms(sent), None), blocks=True)
         return self._told(fence, sent)
 
-    def _subscribe(self, listening: Listening) -> Subscription | None:
+    def _subscribe(self, listening: Any) -> Any:
         """None: the user may not use the channels."""
         try:
             return listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
@@ -295,7 +263,7 @@ class Acquisition:
             self._ways.block(error)
             return None
 
-    def _notify(self, subscription: Subscription) -> Granted | None:
+    def _notify(self, subscription: Any) -> Granted | None:
         assert self._ways.listening is not None
         tag, sent = self._ways.listening.new_tag(), now()
         self._tags[tag] = subscription, sent
