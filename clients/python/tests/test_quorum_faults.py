@@ -65,7 +65,7 @@ def test_ctrl_c_before_the_acquisition_has_ended_releases_too(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quorum = slock_client.Quorum([redis.Redis(port=server.port)], ttl=MINUTE)
-    shared = quorum._first._shared
+    shared = quorum._shared
     end = shared.end
 
     def interrupted(one: object) -> None:

@@ -6,15 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import redis
 
 from slock_client import _commands, status
-from slock_client._answers import outcome_of
 from slock_client._clock import now
-from slock_client._commands import READ, WRITE, Channel, Command, Key
+from slock_client._commands import Channel, Command, Key
 from slock_client._durations import positive, whole_ms
 from slock_client._lease import is_prompt
 from slock_client._options import (
@@ -28,7 +26,7 @@ from slock_client._options import (
 from slock_client._sync._acquisition import CALL_OVERDUE, Acquisition, Granted, Ways
 from slock_client._sync._give_up import CALLER_WAITS, GiveUp, the_end
 from slock_client._sync._hold import SERVER_DRIFT, Held, Hold, Member
-from slock_client._sync._request import Defaults, Request
+from slock_client._sync._request import Acquirer
 from slock_client._sync._servers import servers_of
 from slock_client._sync._shared import Answered, Shared
 from slock_client._sync._watchdog import Watchdog
@@ -40,10 +38,10 @@ from slock_client.polling import Strategy
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from slock_client._options import ReadOptions, RequestOptions
+    from slock_client._options import ReadOptions
 
 
-class Locks:
+class Locks(Acquirer[Hold]):
     """Makes requests for locks. One for a program (in asyncio: and its event loop), from a client of
     `redis`.
 
@@ -70,32 +68,20 @@ class Locks:
         hooks: Hooks | None = None,
         **options: Unpack[ReadOptions],
     ) -> None:
-        self._defaults = Defaults(options)
         positive("retry_for", retry_for)
         positive("retry_wait_for", retry_wait_for)
         strategy, servers = strategy_of(waiting, WAYS), servers_of(client, weak=self._weak)
         self._listening = None
         shared = Shared(servers, hooks or Hooks(), retry_for, retry_wait_for)
         self._member = Member(shared, Ways(strategy, self._listening), GiveUp(shared), Watchdog())
-        self._shared = shared
-
-    def write(self, *keys: Key, **options: Unpack[RequestOptions]) -> Request[Hold]:
-        """A request to be the only one that holds all of `keys`."""
-        return Request(self, self._defaults.wanted(keys, WRITE, options))
-
-    def read(self, *keys: Key, **options: Unpack[ReadOptions]) -> Request[Hold]:
-        """A request to hold `keys` together with other readers.
-
-        Options as those of `write`, and `limit`: at most so many readers at once.
-        """
-        return Request(self, self._defaults.wanted(keys, READ, options))
+        super().__init__(shared, shared.hooks, options)
 
     def adopt(self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]) -> Hold:
         """The hold that another process took with `token` and handed over. It is renewed from now on.
 
         Options as those of `write`. `NotHeldError` when the token does not hold all keys in this mode.
         """
-        wanted = self._defaults.wanted(keys_of(keys), mode, {**options, "token": token})
+        wanted = self._wanted(keys_of(keys), mode, {**options, "token": token})
         held = Held(self._member, wanted, token, SERVER_DRIFT)
         refresh = _commands.refresh(held.keys, mode, token, held.ttl_ms)
         answered = self._ask(held.names, held.key, refresh, _commands.info(held.key))
@@ -129,10 +115,6 @@ class Locks:
         return status.queue_infos(answered.answers[0])
 
     def close(self) -> None:
-        """Stops renewing and closes the connections. Acquisitions that wait end with `ClosedError`.
-
-        It releases nothing: holds end at their ttl. In a thread a signal handler may call it.
-        """
         self._member.watchdog.close()
         self._shared.close()
         if self._listening is not None:
@@ -141,45 +123,8 @@ class Locks:
         self._member.give_up.close()
         self._close_connections()
 
-    def __enter__(self) -> Locks:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _acquire(self, wanted: Wanted, *, once: bool) -> Hold | None:
-        """The hold; None when it was refused and asks once. An error leaves nothing behind."""
-        shared, attempt, began = self._shared, _NewHold(self._member, wanted, once=once), now()
-        hold: Hold | None = None
-
-        def ended(problem: BaseException | None) -> None:
-            attempt.end()
-            shared.end(attempt)
-            if shared.hooks.waited is not None:
-                outcome = outcome_of(hold is not None, problem)
-                shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
-
-        try:
-            shared.begin(attempt)
-            hold = attempt.hold()
-            if hold is None:
-                if not once:
-                    raise attempt.timed_out("the lock is not free")
-                attempt.give_up(None)  # it was refused, but a copy before may come late
-            ended(None)
-            return hold
-        except BaseException as error:
-            try:
-                # Ctrl-C can come after the grant too, also in the hook. Nobody would have the hold then.
-                if hold is not None:
-                    hold._end()
-                    hold = None
-                attempt.give_up(error)
-            finally:
-                ended(error)  # Ctrl-C can come once more; `close` waits until this has ended
-            raise
+    def _attempt(self, wanted: Wanted, once: bool) -> _NewHold:
+        return _NewHold(self._member, wanted, once=once)
 
     def _ask(self, names: str, key: Key, *commands: Command) -> Answered:
         self._shared.check_open()
@@ -200,6 +145,7 @@ class _NewHold(Acquisition):
         self.token = wanted.new_token()
         self._member = member
         self._new: Granted | None = None
+        self._refusal_is_answer = once
         super().__init__(
             member.shared,
             member.ways,
@@ -214,7 +160,9 @@ class _NewHold(Acquisition):
         while True:
             granted = self._new = self.granted()
             if granted is None:
-                return None
+                if self._refusal_is_answer:
+                    return None
+                raise self.timed_out("the lock is not free")
             sent = self._counts_from(granted)
             if sent is not None:
                 held = Held(self._member, self._wanted, self.token, SERVER_DRIFT)

@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -17,23 +16,16 @@ import redis.exceptions as base
 
 from slock_client import _commands
 from slock_client import _threads as io
-from slock_client._answers import (
-    Answer,
-    error_of,
-    is_lost_connection,
-    is_temporary,
-    may_be_executed,
-    outcome_of,
-)
+from slock_client._answers import Answer, error_of, is_lost_connection, is_temporary, may_be_executed
 from slock_client._clock import now
-from slock_client._commands import READ, WRITE, Command, Key
+from slock_client._commands import WRITE, Command, Key
 from slock_client._durations import positive, ttl_ms
 from slock_client._lease import Drift, Told, majority
 from slock_client._options import HoldOptions, Wanted, keys_of
 from slock_client._sync._give_up import CALLER_WAITS, the_end
 from slock_client._sync._hold import AnyHold, Held
 from slock_client._sync._locks import Locks
-from slock_client._sync._request import Defaults, Request
+from slock_client._sync._request import Acquirer
 from slock_client._sync._watchdog import Watchdog
 from slock_client.errors import NotHeldError, QuorumMissedError, TimedOutError
 from slock_client.hooks import Hooks
@@ -42,7 +34,7 @@ from slock_client.polling import Exponential, Strategy
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from slock_client._options import ReadOptions, RequestOptions
+    from slock_client._options import ReadOptions
 
 DEFAULT_DRIFT_FACTOR = 0.01
 DEFAULT_POLL = Exponential(timedelta(milliseconds=20), timedelta(milliseconds=250))
@@ -222,7 +214,7 @@ class QuorumHold(AnyHold):
     def release(self) -> bool:
         if self._released or self._is_of_another_process:
             return False
-        self._quorum._check_open()
+        self._quorum._shared.check_open()
         held, names = self._end(), self._wanted.names
         end = now() + self._quorum._timeout(self.ttl)
 
@@ -245,7 +237,7 @@ class QuorumHold(AnyHold):
         return False
 
     def extend(self, ttl: timedelta | None = None) -> None:
-        self._quorum._check_open()
+        self._quorum._shared.check_open()
         self.check()
         wanted_ms = self._nodes[0].ttl_ms if ttl is None else ttl_ms(ttl)
         sent = now()
@@ -280,7 +272,7 @@ class QuorumHold(AnyHold):
             node.grant(sent, sent + self._quorum._timeout(self.ttl))
 
 
-class Quorum:
+class Quorum(Acquirer[QuorumHold]):
     """Makes requests for locks that more than half of several independent servers must grant.
 
     It stays usable while a minority of them is away. There is no one fence: where the lock protects something
@@ -312,8 +304,6 @@ class Quorum:
             raise ValueError("a quorum needs servers")
         if node_timeout is not None:
             positive("node_timeout", node_timeout)
-        self._defaults = Defaults(options)
-        self._hooks = hooks or Hooks()
         self._node_timeout = node_timeout
         self._drift = Drift(drift_factor, LEAST_DRIFT)
         self._fail_fast = fail_fast
@@ -325,14 +315,8 @@ class Quorum:
         for number, (name, node) in enumerate(zip(names, nodes, strict=True), 1):
             node._member = node._member._replace(watchdog=self._watchdog)
             self._nodes[f"{name} ({number})" if names.count(name) > 1 else name] = node
-
-    def write(self, *keys: Key, **options: Unpack[RequestOptions]) -> Request[QuorumHold]:
-        """A request to be the only one that holds all of `keys`. Options as those of `Locks.write`."""
-        return Request(self, self._wanted(keys, WRITE, options))
-
-    def read(self, *keys: Key, **options: Unpack[ReadOptions]) -> Request[QuorumHold]:
-        """A request to hold `keys` together with other readers. Options as those of `Locks.read`."""
-        return Request(self, self._wanted(keys, READ, options))
+        # Its acquisitions under way are those of the first node.
+        super().__init__(nodes[0]._shared, hooks or Hooks(), options)
 
     def adopt(
         self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]
@@ -343,7 +327,7 @@ class Quorum:
         nodes did not answer.
         """
         wanted = self._wanted(keys_of(keys), mode, {**options, "token": token})
-        self._check_open()
+        self._shared.check_open()
         nodes = self._node_holds(wanted)
         sent = now()
         end = sent + self._timeout(wanted.options.ttl)
@@ -360,9 +344,9 @@ class Quorum:
         It waits for all nodes, for each at most the `node_timeout`. One that does not answer in time is not
         counted.
         """
-        self._check_open()
+        self._shared.check_open()
         nodes = self._node_holds(self._wanted(keys_of(keys), WRITE, {"token": token}))
-        end = now() + self._timeout(self._defaults.options.ttl)
+        end = now() + self._timeout(self._options.ttl)
 
         def release(node: NodeHold) -> int:
             commands = _commands.release_in_any_mode(node.keys, token)
@@ -372,88 +356,16 @@ class Quorum:
         return (_tally(nodes, release, lambda tally: False)).given
 
     def close(self) -> None:
-        """Stops renewing and closes the connections. Acquisitions that wait end with `ClosedError`.
-
-        It releases nothing: holds end at their ttl.
-        """
         self._watchdog.close()
         for node in self._nodes.values():
             node.close()
 
-    def __enter__(self) -> Quorum:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _acquire(self, wanted: Wanted, *, once: bool) -> QuorumHold | None:
-        began, shared = now(), self._first._shared
-        wait = wanted.options.wait
-        end = math.inf if wait is None else began + wait.total_seconds()
-        pauses = iter(()) if once or wait == timedelta(0) else self._poll.pauses()
-        under_way = object()
-        nodes: list[NodeHold] = []
-        hold: QuorumHold | None = None
-
-        def ended(problem: BaseException | None) -> None:
-            shared.end(under_way)
-            outcome = outcome_of(hold is not None, problem)
-            self._hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
-
-        try:
-            shared.begin(under_way)
-            while True:
-                nodes = self._node_holds(wanted)
-                tally, hold = self._attempt(wanted, nodes)
-                pause = None if hold is not None else next(pauses, None)
-                if pause is None or now() + pause >= end:
-                    break
-                shared.pause(pause)
-            if hold is None:
-                error = tally.missed(f"the lock {wanted.names}", "granted", "refused")
-                if tally.errors and not tally.is_refused:
-                    raise error
-                if not once:
-                    raise TimedOutError(f"{wanted.names}: the lock is not free") from error
-            ended(None)
-            return hold
-        except BaseException as error:
-            try:
-                # Ctrl-C can come after the grant too, also in the hook. Nobody would have the hold then.
-                if hold is not None:
-                    hold._end()
-                    hold = None
-                if not isinstance(error, Exception):
-                    _give_up(nodes)
-            finally:
-                ended(error)  # Ctrl-C can come once more; `close` waits until this has ended
-            raise
-
-    def _attempt(self, wanted: Wanted, nodes: Sequence[NodeHold]) -> tuple[Tally, QuorumHold | None]:
-        """A node that is not waited for any more may still grant: then it belongs to the hold, or is
-        released.
-        """
-        sent = now()
-        end = sent + self._timeout(wanted.options.ttl)
-        tally = _tally(
-            nodes,
-            lambda node: node.grant(sent, end),
-            lambda tally: tally.has_majority or (self._fail_fast and tally.is_hopeless),
-        )
-        if tally.has_majority and now() < self._drift.valid_until(sent, wanted.options.ttl_ms):
-            return tally, QuorumHold(self, wanted, nodes)
-        _give_up(nodes)
-        for error in tally.errors:
-            told = error_of(error, wanted.names)
-            if tally.is_hopeless and not is_temporary(error) and told is not error:
-                raise told
-        return tally, None
+    def _attempt(self, wanted: Wanted, once: bool) -> _NewQuorumHold:
+        return _NewQuorumHold(self, wanted, once)
 
     def _wanted(self, keys: tuple[Key, ...], mode: str, options: Any) -> Wanted:
         _refuse(options)
-        return self._defaults.wanted(keys, mode, options)
+        return super()._wanted(keys, mode, options)
 
     def _node_holds(self, wanted: Wanted) -> list[NodeHold]:
         token = wanted.new_token()
@@ -462,13 +374,61 @@ class Quorum:
     def _timeout(self, ttl: timedelta) -> float:
         return node_timeout(self._node_timeout, ttl)
 
-    @property
-    def _first(self) -> Locks:
-        """Its acquisitions under way are those of the quorum."""
-        return next(iter(self._nodes.values()))
 
-    def _check_open(self) -> None:
-        self._first._shared.check_open()
+class _NewQuorumHold:
+    """The acquisition of a new hold: attempts with a token each, with pauses in between."""
+
+    def __init__(self, quorum: Quorum, wanted: Wanted, once: bool) -> None:
+        self._quorum, self._wanted, self._once = quorum, wanted, once
+        self._nodes: list[NodeHold] = []
+
+    def hold(self) -> QuorumHold | None:
+        quorum, wanted, wait = self._quorum, self._wanted, self._wanted.options.wait
+        end = math.inf if wait is None else now() + wait.total_seconds()
+        pauses = iter(()) if self._once or wait == timedelta(0) else quorum._poll.pauses()
+        while True:
+            tally, hold = self._attempt()
+            if hold is not None:
+                return hold
+            pause = next(pauses, None)
+            if pause is None or now() + pause >= end:
+                break
+            quorum._shared.pause(pause)
+        error = tally.missed(f"the lock {wanted.names}", "granted", "refused")
+        if tally.errors and not tally.is_refused:
+            raise error
+        if not self._once:
+            raise TimedOutError(f"{wanted.names}: the lock is not free") from error
+        return None
+
+    def _attempt(self) -> tuple[Tally, QuorumHold | None]:
+        """A node that is not waited for any more may still grant: then it belongs to the hold, or is
+        released.
+        """
+        quorum, wanted = self._quorum, self._wanted
+        self._nodes = quorum._node_holds(wanted)
+        sent = now()
+        end = sent + quorum._timeout(wanted.options.ttl)
+        tally = _tally(
+            self._nodes,
+            lambda node: node.grant(sent, end),
+            lambda tally: tally.has_majority or (quorum._fail_fast and tally.is_hopeless),
+        )
+        if tally.has_majority and now() < quorum._drift.valid_until(sent, wanted.options.ttl_ms):
+            return tally, QuorumHold(quorum, wanted, self._nodes)
+        _give_up(self._nodes)
+        for error in tally.errors:
+            told = error_of(error, wanted.names)
+            if tally.is_hopeless and not is_temporary(error) and told is not error:
+                raise told
+        return tally, None
+
+    def give_up(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, Exception):
+            _give_up(self._nodes)
+
+    def end(self) -> None:
+        pass
 
 
 def _tally(

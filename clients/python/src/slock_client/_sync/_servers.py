@@ -7,9 +7,10 @@ It knows the servers and the errors of connections, and nothing of locks.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import redis
 import redis.exceptions as base
@@ -20,7 +21,7 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._recipe import Recipe, recipe, recipe_of
-from slock_client._slots import Address, Redirection, SlotTable, hash_tag, redirection, slot_of
+from slock_client._slots import Address, hash_tag, owners_of, redirection, slot_of
 from slock_client._thread_link import Link, connections_of, nodes_of
 
 # A command may be sent on this often before its redirection is an error.
@@ -41,26 +42,68 @@ class Place(NamedTuple):
     """What must come before each command there: ASKING, while a slot is being moved."""
 
 
-class Servers(Protocol):
+class Servers:
     """The servers behind one client of redis-py."""
 
     name: str
     """Where they are, for people to read."""
 
+    def __init__(self) -> None:
+        self._links: dict[Any, Link] = {}
+        self._known = False
+        self._changing = io.Mutex()
+        self._looking_up: io.Event | None = None
+        track(self)
+
+    def after_fork(self) -> None:
+        self._changing, self._looking_up = io.Mutex(), None
+
     def place_of(self, key: Key, end: float) -> Place:
         """The server that serves `key` now."""
+        raise NotImplementedError
 
     def redirected(self, key: Key, answer: Answer) -> Place | None:
         """The place that a redirection among the answers names; None for any other answer."""
+        return None
 
     def channel_tag(self, key: Key) -> bytes | None:
         """The hash tag that a channel needs for `key`; None outside a cluster."""
+        return None
 
     def suspect(self) -> None:
         """A connection was lost, or a server serves no more: perhaps others serve by now."""
+        self._known = False
 
     def links(self) -> Sequence[Link]:
         """All that are open."""
+        return list(self._links.values())
+
+    def _find(self, end: float) -> None:
+        """Finds out who serves."""
+        raise NotImplementedError
+
+    def _until_known(self, end: float) -> None:
+        """Returns when it is known who serves: `_find` is called once for all that want to know.
+
+        Its errors are raised, as errors before which nothing was sent.
+        """
+        while not self._known:
+            with self._changing:
+                other, mine = self._looking_up, io.Event()
+                if other is None:
+                    self._looking_up = mine
+            if other is not None:
+                if not other.wait(end):
+                    raise unsent(base.TimeoutError("it is not known yet which server serves"))
+                continue
+            try:
+                self._find(min(end, now() + LOOK_UP_FOR))
+                self._known = True
+            except Exception as error:
+                raise unsent(error)  # noqa: B904 # the same error
+            finally:
+                self._looking_up = None
+                mine.set()
 
 
 def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None) -> list[Answer]:
@@ -91,161 +134,77 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
     raise base.ClusterError(f"too many redirections for {key!r}")
 
 
-class OneServer:
+class OneServer(Servers):
     """One server that keeps its address."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._link = Link(recipe)
-        self._place = Place(self._link)
+        super().__init__()
         self.name = recipe.address
+        self._place = Place(self._links.setdefault(None, Link(recipe)))
 
     def place_of(self, key: Key, end: float) -> Place:
         return self._place
 
-    def redirected(self, key: Key, answer: Answer) -> Place | None:
-        return None
-
-    def channel_tag(self, key: Key) -> bytes | None:
-        return None
-
     def suspect(self) -> None:
-        self._link.drop()
-
-    def links(self) -> Sequence[Link]:
-        return [self._link]
+        self._place.link.drop()
 
 
-class _LookUp:
-    """Finds out who serves: once for all that want to know at the same time."""
-
-    def __init__(self) -> None:
-        self.needed = True
-        self._changing = io.Mutex()
-        self._under_way: io.Event | None = None
-        track(self)
-
-    def after_fork(self) -> None:
-        self._changing, self._under_way = io.Mutex(), None
-
-    def until_known(self, find: Any, end: float) -> None:
-        """Returns when `find(end)` has succeeded.
-
-        Its errors are raised, as errors before which nothing was sent.
-        """
-        while self.needed:
-            with self._changing:
-                other, mine = self._under_way, None
-                if other is None:
-                    self._under_way = mine = io.Event()
-            if other is not None:
-                if not other.wait(end):
-                    raise unsent(base.TimeoutError("it is not known yet which server serves"))
-                continue
-            assert mine is not None
-            try:
-                find(min(end, now() + LOOK_UP_FOR))
-                self.needed = False
-            except Exception as error:
-                unsent(error)
-                raise
-            finally:
-                self._under_way = None
-                mine.set()
-
-
-class SentinelServers:
+class SentinelServers(Servers):
     """The primary that the Sentinels name: one address for all that is sent, until it changes."""
 
     def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.name = recipe.service
         self._recipe = recipe
         self._sentinels = [Link(sentinel) for sentinel in recipe.sentinels]
+        self._links = dict(enumerate(self._sentinels))
         self._primary: tuple[Address, Link] | None = None
-        self._look_up = _LookUp()
-        self.name = recipe.service
 
     def place_of(self, key: Key, end: float) -> Place:
-        self._look_up.until_known(self._find, end)
+        self._until_known(end)
         assert self._primary is not None
         return Place(self._primary[1])
 
     def _find(self, end: float) -> None:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._recipe.service)
-        works = [lambda link=link: link.ask([question], end) for link in self._sentinels]
+        works = [functools.partial(link.ask, [question], end) for link in self._sentinels]
         problems = []
         for _, answers in io.each(works):
             told = answers if isinstance(answers, BaseException) else answers[0]
             if isinstance(told, BaseException) or told is None:
                 problems.append(str(told or "the service is not known"))
                 continue
-            address = told[0].decode(), int(told[1])
-            old = self._primary
+            address, old = (told[0].decode(), int(told[1])), self._primary
             if old is None or old[0] != address:
                 self._primary = address, Link(self._recipe.at(*address))
+                self._links["primary"] = self._primary[1]
                 if old is not None:  # nothing more goes to a server that is no longer the primary
                     old[1].interrupt()
                     old[1].close()
             return
         raise base.ConnectionError(f"no Sentinel names the primary of {self.name}: {', '.join(problems)}")
 
-    def redirected(self, key: Key, answer: Answer) -> Place | None:
-        return None
-
-    def channel_tag(self, key: Key) -> bytes | None:
-        return None
-
     def suspect(self) -> None:
-        self._look_up.needed = True
+        super().suspect()
         if self._primary is not None:
             self._primary[1].drop()
 
-    def links(self) -> Sequence[Link]:
-        return [*self._sentinels, *([self._primary[1]] if self._primary else [])]
 
+class ClusterServers(Servers):
+    """The nodes of a cluster."""
 
-class ClusterClient:
-    """What the servers need of a client of a cluster."""
+    name = "cluster"
 
     def __init__(self, client: redis.RedisCluster, *, weak: bool) -> None:
         """`weak`: the client may be collected nevertheless."""
+        super().__init__()
         self._get: Callable[[], Any] = weakref.ref(client) if weak else lambda: client
         self._recipe: Recipe | None = None
-
-    @property
-    def _client(self) -> Any:
-        client = self._get()
-        if client is None:
-            raise base.ConnectionError("the client of the cluster is gone")
-        return client
-
-    def recipe(self) -> Recipe:
-        """Connections like those to its nodes, whatever their address."""
-        if self._recipe is None:
-            self._recipe = recipe(*connections_of(self._client))
-        return self._recipe
-
-    def nodes(self) -> list[Address]:
-        """The nodes that it knows."""
-        return [(str(node.host), int(node.port)) for node in nodes_of(self._client)]
-
-    def remap(self, host: str, port: int) -> Address:
-        """The address at which a node that tells this address is reached."""
-        host, port = self._client.nodes_manager.remap_host_port(host, port)
-        return str(host), int(port)
-
-
-class ClusterServers:
-    """The nodes of a cluster."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        self._client = client
-        self._slots = SlotTable()
-        self._links: dict[Address, Link] = {}
-        self._look_up = _LookUp()
-        self.name = "cluster"
+        self._owners: dict[int, Address] = {}  # of the slots, as far as they are known
 
     def place_of(self, key: Key, end: float) -> Place:
-        self._look_up.until_known(self._find, end)
-        address = self._slots.owner(slot_of(key))
+        self._until_known(end)
+        address = self._owners.get(slot_of(key))
         if address is None:
             self.suspect()
             raise base.ClusterDownError(f"no node serves slot {slot_of(key)}")
@@ -253,14 +212,14 @@ class ClusterServers:
 
     def _find(self, end: float) -> None:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
-        asked = list(self._slots.addresses() | set(self._client.nodes()))
-        links = [self._link(address) for address in asked]
-        works = [lambda link=link: link.ask([("CLUSTER", "SLOTS")], end) for link in links]
+        known = {(str(node.host), int(node.port)) for node in nodes_of(self._client())}
+        asked = list(known | set(self._owners.values()))
+        works = [functools.partial(self._link(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")
         for number, answers in io.each(works):
             reply = answers if isinstance(answers, BaseException) else answers[0]
             if not isinstance(reply, BaseException):
-                self._slots.load(reply, asked[number], self._client.remap)
+                self._owners = owners_of(reply, asked[number], self._remap) or self._owners
                 return
             problem = reply
         raise problem
@@ -269,38 +228,40 @@ class ClusterServers:
         target = redirection(answer)
         if target is None:
             return None
-        address = self._address_in(target, key)
+        if target.host:
+            address = self._remap(target.host, target.port)
+        else:  # that of the node which was asked
+            address = self._owners.get(slot_of(key), ("localhost", 0))[0], target.port
         if target.kind == "ASK":
             return Place(self._link(address), (("ASKING",),))
-        self._slots.moved(target.slot, address)
+        self._owners[target.slot] = address
         return Place(self._link(address))
-
-    def _address_in(self, target: Redirection, key: Key) -> Address:
-        if target.host:
-            return self._client.remap(target.host, target.port)
-        known = self._slots.owner(slot_of(key))  # no host: that of the node which was asked
-        return (known[0] if known else "localhost", target.port)
 
     def channel_tag(self, key: Key) -> bytes | None:
         return hash_tag(key)
 
-    def suspect(self) -> None:
-        self._look_up.needed = True
+    def _client(self) -> Any:
+        client = self._get()
+        if client is None:
+            raise base.ConnectionError("the client of the cluster is gone")
+        return client
 
-    def links(self) -> Sequence[Link]:
-        return list(self._links.values())
+    def _remap(self, host: str, port: int) -> Address:
+        """The address at which a node that tells this address is reached."""
+        host, port = self._client().nodes_manager.remap_host_port(host, port)
+        return str(host), int(port)
 
     def _link(self, address: Address) -> Link:
+        if self._recipe is None:
+            self._recipe = recipe(*connections_of(self._client()))
         link = self._links.get(address)
-        if link is None:
-            link = self._links.setdefault(address, Link(self._client.recipe().at(*address)))
-        return link
+        return link or self._links.setdefault(address, Link(self._recipe.at(*address)))
 
 
 def servers_of(client: Any, *, weak: bool = False) -> Servers:
     """The servers behind a client of redis-py. `weak`: the client may be collected nevertheless."""
     if isinstance(client, redis.RedisCluster):
-        return ClusterServers(ClusterClient(client, weak=weak))
+        return ClusterServers(client, weak=weak)
     if not isinstance(client, redis.Redis):
         raise TypeError(f"Locks needs a client of `redis`, not {type(client).__name__}")
     found = recipe_of(client.connection_pool, redis.Connection, redis.SSLConnection)

@@ -36,27 +36,20 @@ LEAST_TIME = 0.05
 class Renewable(Protocol):
     """What is renewed, or only watched. All times are seconds on the clock of the library."""
 
-    @property
-    def shared(self) -> Shared: ...
-
-    @property
-    def key(self) -> Key: ...
+    shared: Shared
+    key: Key
+    renew_at: float
+    """When the next renewal is due. Infinity: no more renewals."""
+    ended: bool
+    """Whether the hold was released or lost. Such a hold is neither renewed nor looked at again."""
 
     @property
     def ttl_seconds(self) -> float:
         """How long a renewal keeps the hold."""
 
     @property
-    def renew_at(self) -> float:
-        """When the next renewal is due. Infinity: no more renewals."""
-
-    @property
     def valid_until(self) -> float:
         """When the hold is over unless a renewal is answered."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the hold was released or lost. Such a hold is neither renewed nor looked at again."""
 
     def renewal(self) -> tuple[Command, Callable[[float, object], None]]:
         """A command, and what takes the moment at which it was sent and its answer, which may be an error."""
