@@ -88,13 +88,10 @@ def release(keys: Sequence[Key], mode: str, token: Token, fence: int) -> Command
     return ("SLOCK.MUNLOCK", len(keys), *keys, token, "FENCE", fence)
 
 
-def release_in_any_mode(
-    keys: Sequence[Key], token: Token, modes: Sequence[str] = (WRITE, READ)
-) -> list[Command]:
+def release_in_any_mode(keys: Sequence[Key], token: Token) -> list[Command]:
     """Releases whatever the token holds: the answers tell how many keys were held."""
     if len(keys) == 1:
-        words = {WRITE: "SLOCK.UNLOCK", READ: "SLOCK.RUNLOCK"}
-        return [(words[mode], keys[0], token) for mode in modes]
+        return [("SLOCK.UNLOCK", keys[0], token), ("SLOCK.RUNLOCK", keys[0], token)]
     return [("SLOCK.MUNLOCK", len(keys), *keys, token)]
 
 

@@ -10,16 +10,9 @@ from typing import Any, NamedTuple
 
 import redis.exceptions as base
 
+from slock_client import _answers
 from slock_client import _threads as io
-from slock_client._answers import (
-    Answer,
-    error_of,
-    error_of_message,
-    is_channel_refused,
-    is_subscriber_missing,
-    is_temporary,
-    may_be_executed,
-)
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Channel, Command, Key, names_of
 from slock_client._durations import ms_left
@@ -158,8 +151,8 @@ class Acquisition:
                 continue
             except Exception as error:
                 self._shared.check_open()
-                if not is_temporary(error) and not is_subscriber_missing(error):
-                    raise error_of(error, self.names) from None
+                if not _answers.is_temporary(error) and not _answers.is_subscriber_missing(error):
+                    raise _answers.error_of(error, self.names) from None
                 self.problem = error
                 # Shorter pauses near the limit: there is time for another attempt then.
                 left = max(0.0, self.limit - now())
@@ -232,9 +225,9 @@ class Acquisition:
                 [answer] = ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
         except Exception as error:
             self.waits = False
-            self.unanswered = self.unanswered or may_be_executed(error)
+            self.unanswered = self.unanswered or _answers.may_be_executed(error)
             heard_of = self._contact is not None and now() < self._outage_end()
-            if blocks and heard_of and may_be_executed(error):
+            if blocks and heard_of and _answers.may_be_executed(error):
                 self._heard()  # until now it waited
             raise
         self._heard()
@@ -258,7 +251,7 @@ class Acquisition:
         try:
             return listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
         except base.ResponseError as error:
-            if not is_channel_refused(error):
+            if not _answers.is_channel_refused(error):
                 raise
             self._ways.block(error)
             return None
@@ -272,9 +265,9 @@ class Acquisition:
         try:
             fence = self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
         except base.ResponseError as error:
-            if is_subscriber_missing(error):
+            if _answers.is_subscriber_missing(error):
                 subscription.unheard()
-            elif is_channel_refused(error):
+            elif _answers.is_channel_refused(error):
                 self._ways.block(error)
                 return self._block()
             raise
@@ -306,7 +299,7 @@ class Acquisition:
             if tag != newest:
                 return None
             self.waits = False
-            raise error_of_message(text[1:])
+            raise _answers.error_of_message(text[1:])
         if int(text) == 0 and tag != newest:
             return None
         self.waits = False

@@ -15,25 +15,13 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from slock_client import _commands
+from slock_client import _commands, _lease
 from slock_client import _threads as io
 from slock_client._answers import is_temporary, problem_in
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Channel, Command, Key
 from slock_client._durations import not_negative, ttl_ms
-from slock_client._lease import (
-    EXPIRED,
-    GONE,
-    LEASE_ENDED,
-    RENEW_AFTER,
-    TRY_AGAIN_AFTER,
-    Drift,
-    Lease,
-    Told,
-    is_prompt,
-    majority,
-    majority_until,
-)
+from slock_client._lease import Drift, Lease, Told
 from slock_client._options import Wanted
 from slock_client._sync._acquisition import Acquisition, Granted, Ways
 from slock_client._sync._give_up import CALLER_WAITS, GiveUp, the_end
@@ -95,7 +83,7 @@ class Held:
     def granted(self, fence: int, mode: str, sent: float, ttl: int) -> None:
         """A command sent at `sent` gave the hold, or changed its mode."""
         self.lease.granted(fence, mode, sent, ttl)
-        self.renew_at = sent + self.ttl_seconds * RENEW_AFTER
+        self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
 
     def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], None]]:
         """A command, and what takes the moment at which it was sent and its answer."""
@@ -108,7 +96,7 @@ class Held:
         if self.ended:
             return
         if isinstance(answer, BaseException):
-            self.renew_at = now() + self.ttl_seconds * TRY_AGAIN_AFTER
+            self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
             if self.owner is not None:
                 self.owner._renewal_failed(answer)
         elif isinstance(answer, int):
@@ -119,9 +107,9 @@ class Held:
         with self.shared.changing:
             told = self.lease.extended(fence, sent, ttl, answer)
             if told is Told.HELD:
-                self.renew_at = sent + self.ttl_seconds * RENEW_AFTER
+                self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
             else:
-                self.renew_at = now() + self.ttl_seconds * TRY_AGAIN_AFTER
+                self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
         self.told(told, sent)
         return told
 
@@ -217,7 +205,7 @@ class AnyHold(HoldBlock):
     @property
     def valid_until(self) -> float:
         """Until when the hold is certain, as `slock_client.now()` counts, in seconds. Renewals move it."""
-        return min(majority_until([held.lease.valid_until for held in self._helds]), self._lease_end)
+        return min(_lease.majority_until([held.lease.valid_until for held in self._helds]), self._lease_end)
 
     @property
     def time_left(self) -> timedelta:
@@ -289,7 +277,7 @@ class AnyHold(HoldBlock):
 
     def _lost_error(self) -> LostError:
         assert self._reason is not None
-        cause = self._problem if self._reason == EXPIRED else None
+        cause = self._problem if self._reason == _lease.EXPIRED else None
         return LostError(self.label, self._wanted.names, self._reason, cause)
 
     def _wait_lost(self, end: float | None) -> bool:
@@ -313,8 +301,8 @@ class AnyHold(HoldBlock):
         if told is Told.HELD:
             self._problem = None
         gone = sum(not one.lease.is_held for one in self._helds)
-        if gone > len(self._helds) - majority(len(self._helds)):
-            self._lose(GONE)
+        if gone > len(self._helds) - _lease.majority(len(self._helds)):
+            self._lose(_lease.GONE)
         else:
             self._expire()
 
@@ -330,9 +318,9 @@ class AnyHold(HoldBlock):
             return
         moment = now()
         if moment >= self._lease_end:
-            self._lose(LEASE_ENDED)
+            self._lose(_lease.LEASE_ENDED)
         elif moment >= self.valid_until:
-            self._lose(EXPIRED)
+            self._lose(_lease.EXPIRED)
 
     def _lose(self, reason: str) -> None:
         """It is lost, unless it has ended before."""
@@ -368,8 +356,8 @@ class AnyHold(HoldBlock):
         with self._changing:
             if self._reason is not None:
                 return
-            self._reason = GONE
-        self._hooks.tell("lost", self.label, GONE)
+            self._reason = _lease.GONE
+        self._hooks.tell("lost", self.label, _lease.GONE)
 
     def _renewal_failed(self, error: BaseException) -> None:
         """It is tried again.
@@ -555,7 +543,7 @@ class Hold(AnyHold):
             self._changed(granted, mode, ttl)
         except NotHeldError:
             settled = True
-            self._lose(GONE)
+            self._lose(_lease.GONE)
             self.check()
             raise
         except RefusedError as error:
@@ -577,7 +565,7 @@ class Hold(AnyHold):
             finally:
                 self._shared.end(acquisition)
         self.check()
-        if not is_prompt(granted.sent, granted.received, ttl):
+        if not _lease.is_prompt(granted.sent, granted.received, ttl):
             self.extend()
         self._look_again()
 
@@ -586,7 +574,7 @@ class Hold(AnyHold):
             self._mode = mode
             renew_at = self._held.renew_at
             self._held.granted(granted.fence, mode, granted.sent, ttl)
-            if not is_prompt(granted.sent, granted.received, ttl):
+            if not _lease.is_prompt(granted.sent, granted.received, ttl):
                 self._held.renew_at = renew_at
 
     def _settle(self, caller_waits: float, downgrade: Command | None) -> None:
@@ -627,4 +615,4 @@ class Hold(AnyHold):
                     self._held.lease.granted(answer, mode, sent, ttl)
                 return
         if problem_in([write, read]) is None:
-            self._lose(GONE)
+            self._lose(_lease.GONE)

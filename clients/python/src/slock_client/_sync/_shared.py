@@ -11,17 +11,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from slock_client import _commands
+from slock_client import _answers, _commands
 from slock_client import _threads as io
-from slock_client._answers import (
-    Answer,
-    code_of,
-    error_of,
-    is_lost_connection,
-    is_temporary,
-    may_be_executed,
-    problem_in,
-)
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
@@ -147,15 +139,15 @@ class Shared:
                 answers = ask(self.servers, key, *commands, end=end + ANSWER_OVERDUE, look=look)
             except Exception as error:
                 answers = [error]
-            problem = problem_in(answers)
+            problem = _answers.problem_in(answers)
             if problem is None:
                 return Answered(sent, answers, unanswered)
-            unanswered = unanswered or may_be_executed(problem)
-            if not is_temporary(problem):
-                raise error_of(problem, names)
+            unanswered = unanswered or _answers.may_be_executed(problem)
+            if not _answers.is_temporary(problem):
+                raise _answers.error_of(problem, names)
             if now() + pause >= end:
                 text = "the server did not answer within the time"
-                raise timed_out(names, text, problem, answered=not is_lost_connection(problem))
+                raise timed_out(names, text, problem, answered=not _answers.is_lost_connection(problem))
             io.sleep(pause)
         raise AssertionError("unreachable")
 
@@ -176,9 +168,9 @@ class Shared:
         answers = self.ask(wanted.keys[0], *asked, end=end)
         for answer in answers:
             if isinstance(answer, BaseException):
-                if code_of(answer) == "NOPERM":
-                    raise error_of(answer, wanted.names)
-                if is_temporary(answer):
+                if _answers.code_of(answer) == "NOPERM":
+                    raise _answers.error_of(answer, wanted.names)
+                if _answers.is_temporary(answer):
                     raise answer
         self._permitted.add(kind)
         return True

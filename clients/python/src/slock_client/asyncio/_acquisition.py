@@ -9,15 +9,8 @@ from typing import Any, NamedTuple
 
 import redis.exceptions as base
 
-from slock_client._answers import (
-    Answer,
-    error_of,
-    error_of_message,
-    is_channel_refused,
-    is_subscriber_missing,
-    is_temporary,
-    may_be_executed,
-)
+from slock_client import _answers
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Channel, Command, Key, names_of
 from slock_client._durations import ms_left
@@ -157,8 +150,8 @@ class Acquisition:
                 continue
             except Exception as error:
                 self._shared.check_open()
-                if not is_temporary(error) and not is_subscriber_missing(error):
-                    raise error_of(error, self.names) from None
+                if not _answers.is_temporary(error) and not _answers.is_subscriber_missing(error):
+                    raise _answers.error_of(error, self.names) from None
                 self.problem = error
                 # Shorter pauses near the limit: there is time for another attempt then.
                 left = max(0.0, self.limit - now())
@@ -231,9 +224,9 @@ class Acquisition:
                 [answer] = await ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
         except Exception as error:
             self.waits = False
-            self.unanswered = self.unanswered or may_be_executed(error)
+            self.unanswered = self.unanswered or _answers.may_be_executed(error)
             heard_of = self._contact is not None and now() < self._outage_end()
-            if blocks and heard_of and may_be_executed(error):
+            if blocks and heard_of and _answers.may_be_executed(error):
                 self._heard()  # until now it waited
             raise
         self._heard()
@@ -257,7 +250,7 @@ class Acquisition:
         try:
             return await listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
         except base.ResponseError as error:
-            if not is_channel_refused(error):
+            if not _answers.is_channel_refused(error):
                 raise
             self._ways.block(error)
             return None
@@ -271,9 +264,9 @@ class Acquisition:
         try:
             fence = await self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
         except base.ResponseError as error:
-            if is_subscriber_missing(error):
+            if _answers.is_subscriber_missing(error):
                 subscription.unheard()
-            elif is_channel_refused(error):
+            elif _answers.is_channel_refused(error):
                 self._ways.block(error)
                 return await self._block()
             raise
@@ -305,7 +298,7 @@ class Acquisition:
             if tag != newest:
                 return None
             self.waits = False
-            raise error_of_message(text[1:])
+            raise _answers.error_of_message(text[1:])
         if int(text) == 0 and tag != newest:
             return None
         self.waits = False

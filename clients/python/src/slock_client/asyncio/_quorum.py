@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import redis.asyncio
 import redis.exceptions as base
 
-from slock_client import _commands
-from slock_client._answers import Answer, error_of, is_lost_connection, is_temporary, may_be_executed
+from slock_client import _answers, _commands
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import WRITE, Command, Key
 from slock_client._durations import positive, ttl_ms
@@ -178,8 +178,8 @@ class NodeHold(Held):
                 answer = error
             if not isinstance(answer, BaseException):
                 break
-            self.lease.in_doubt = self.lease.in_doubt or (gives and may_be_executed(answer))
-            if isinstance(answer, base.TimeoutError) or not is_lost_connection(answer) or self.ended:
+            self.lease.in_doubt = self.lease.in_doubt or (gives and _answers.may_be_executed(answer))
+            if isinstance(answer, base.TimeoutError) or not _answers.is_lost_connection(answer) or self.ended:
                 break
         return answer
 
@@ -417,8 +417,8 @@ class _NewQuorumHold:
             return tally, QuorumHold(quorum, wanted, self._nodes)
         await _give_up(self._nodes)
         for error in tally.errors:
-            told = error_of(error, wanted.names)
-            if tally.is_hopeless and not is_temporary(error) and told is not error:
+            told = _answers.error_of(error, wanted.names)
+            if tally.is_hopeless and not _answers.is_temporary(error) and told is not error:
                 raise told
         return tally, None
 
