@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from redis.crc import key_slot
 
 import slock_client
 from slock_client import _answers, polling
 from slock_client._durations import ms_left, whole_ms
 from slock_client._lease import Drift, Lease, Told, is_prompt, majority, majority_until
+from slock_client._recipe import recipe
 from slock_client._slots import hash_tag, redirection
 from slock_client._sync import _quorum
 from slock_client._sync._shared import retry_pauses
 from slock_client._sync._watchdog import Watchdog
+from slock_client.asyncio._connection import Connection, Question
 
 
 class Hold:
@@ -141,6 +145,18 @@ def test_what_errors_mean() -> None:
         assert type(error) is kind and str(error) == "job: because of this"
     unknown = redis.ResponseError("unknown command 'SLOCK.LOCK', with args beginning with: ")
     assert "loadmodule" in str(_answers.error_of(unknown, "job"))
+
+
+def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
+    async def main() -> list[bool]:
+        connection = Connection(recipe(redis.asyncio.Connection, {}))
+        sent, waiting = Question(b"", 1, 0.0), Question(b"", 1, 0.0)
+        connection._sent.append(sent)
+        connection._unsent.append(waiting)
+        connection.fail(redis.ConnectionError("gone"))
+        return [_answers.may_be_executed(one.done.result() or Exception()) for one in (sent, waiting)]
+
+    assert asyncio.run(main()) == [True, False]
 
 
 @pytest.mark.parametrize("key", ["job", "{job}:1", "a}b", "{}x", "a{b", "x{}y}", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import math
 import os
 import re
@@ -142,7 +143,7 @@ class Connection:
         for question in sent:
             question.settle(error)
         for question in waiting:
-            question.settle(unsent(error))
+            question.settle(unsent(copy.copy(error)))  # not the same: those that were sent are in doubt
         for task in tasks:
             task.cancel()  # the reader closes what it has opened
         if connection is not None and not tasks:
