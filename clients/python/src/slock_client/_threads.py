@@ -9,6 +9,7 @@ import functools
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -23,9 +24,6 @@ Work = Callable[[], T]
 Mutex = threading.RLock
 
 sleep = time.sleep
-
-# A worker without work ends after so long, in seconds.
-WORKER_LINGERS = 2.0
 
 # So many workers at most do what is limited.
 MOST_LIMITED = 32
@@ -78,52 +76,39 @@ class Event:
 
 
 class Workers:
-    """Threads that are kept for a while for the next work. They do not keep the process alive."""
+    """Threads of the library. They do not keep the process alive."""
 
     def __init__(self, most: int | None = None) -> None:
+        """`most`: what is more than so many at once queues."""
         self._most = most
         self.after_fork()
         track(self)
 
     def after_fork(self) -> None:
         self._changing = threading.RLock()
-        self._work: queue.SimpleQueue[tuple[Callable[[], object], str]] = queue.SimpleQueue()
-        self._queued = self._idle = self._threads = 0
+        self._work: deque[tuple[Callable[[], object], str]] = deque()
+        self._threads = 0
 
     def do(self, work: Callable[[], object], name: str = "worker") -> None:
-        """Does `work` in another thread, which has this name meanwhile.
-
-        When there are too many, it queues.
-        """
+        """Does `work` in another thread, which has this name meanwhile."""
         with self._changing:
-            self._queued += 1
-            self._work.put((work, name))
-            if self._queued > self._idle and (self._most is None or self._threads < self._most):
+            self._work.append((work, name))
+            if self._most is None or self._threads < self._most:
                 self._threads += 1
                 threading.Thread(target=self._run, name="slock worker", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             with self._changing:
-                self._idle += 1
-            try:
-                work, name = self._work.get(timeout=WORKER_LINGERS)
-            except queue.Empty:
-                with self._changing:
-                    self._idle -= 1
-                    if self._queued:
-                        continue
+                if not self._work:
                     self._threads -= 1
                     return
-            with self._changing:
-                self._idle -= 1
-                self._queued -= 1
+                work, name = self._work.popleft()
             threading.current_thread().name = f"slock {name}"
             try:
                 work()
             except BaseException:
                 log.exception("slock_client goes on after an error")
-            threading.current_thread().name = "slock worker"
             del work
 
 
