@@ -156,6 +156,13 @@ class Lock(redis.asyncio.lock.Lock):
         Raises an error of redis-py when the server cannot be reached for 3 seconds before the wait, or
         refuses the command, and `slock_client.ModuleNotLoadedError` when it does not know the command.
         """
+        return await self._acquire(blocking, blocking_timeout, token)
+
+    async def do_acquire(self, token: Any) -> bool:
+        """Asks once, without waiting. A part of `acquire` in redis-py, for subclasses."""
+        return await self._acquire(False, None, token)
+
+    async def _acquire(self, blocking: bool | None, blocking_timeout: float | None, token: Any) -> bool:
         blocking = self.blocking if blocking is None else blocking
         blocking_timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         once = not blocking or (blocking_timeout is not None and blocking_timeout <= 0)
@@ -176,10 +183,6 @@ class Lock(redis.asyncio.lock.Lock):
             return False
         self.local.own(hold, hold.token.encode() if given is None else given)
         return True
-
-    async def do_acquire(self, token: Any) -> bool:
-        """Asks once, without waiting. A part of `acquire` in redis-py, for subclasses."""
-        return await self.acquire(blocking=False, token=token)
 
     async def locked(self) -> bool:
         """Whether somebody has the lock."""
