@@ -42,7 +42,10 @@ DIFFERENCES = {
         ('Listening(servers) if waiting == "notify" else None', "None"),
     ],
     "drop_in.py": [
-        ("self, blocking: bool | None", "self, sleep: float | None = None, blocking: bool | None"),
+        (
+            "self, blocking: bool | None = None",
+            "self, sleep: float | None = None, blocking: bool | None = None",
+        ),
     ],
 }
 

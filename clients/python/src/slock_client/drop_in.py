@@ -161,6 +161,13 @@ class Lock(redis.lock.Lock):
         Raises an error of redis-py when the server cannot be reached for 3 seconds before the wait, or
         refuses the command, and `slock_client.ModuleNotLoadedError` when it does not know the command.
         """
+        return self._acquire(blocking, blocking_timeout, token)
+
+    def do_acquire(self, token: Any) -> bool:
+        """Asks once, without waiting. A part of `acquire` in redis-py, for subclasses."""
+        return self._acquire(False, None, token)
+
+    def _acquire(self, blocking: bool | None, blocking_timeout: float | None, token: Any) -> bool:
         blocking = self.blocking if blocking is None else blocking
         blocking_timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         once = not blocking or (blocking_timeout is not None and blocking_timeout <= 0)
@@ -181,10 +188,6 @@ class Lock(redis.lock.Lock):
             return False
         self.local.own(hold, hold.token.encode() if given is None else given)
         return True
-
-    def do_acquire(self, token: Any) -> bool:
-        """Asks once, without waiting. A part of `acquire` in redis-py, for subclasses."""
-        return self.acquire(blocking=False, token=token)
 
     def locked(self) -> bool:
         """Whether somebody has the lock."""
