@@ -78,6 +78,7 @@ class Opened:
 
     def __init__(self, api: str, locks: Any, events: Events, clients: list[Any]) -> None:
         self.api, self.locks, self.events, self.clients = api, locks, events, clients
+        self.plain: Any = None  # the same `Locks` without hooks, once a cost has been measured
 
 
 def to_ms(duration: timedelta) -> int:
@@ -288,7 +289,7 @@ class AsyncioOperations:
 
     async def cost(self, opened: Opened, fields: dict[str, Any]) -> Any:
         [client] = opened.clients
-        asked = opened.locks.write("cost", renew=False)
+        asked = plain(opened).write("cost", renew=False)
 
         async def library() -> None:
             hold = await asked.acquire()
@@ -310,9 +311,10 @@ class AsyncioOperations:
     async def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
         [client] = opened.clients
         tasks, rounds = fields["tasks"], fields["rounds"]
+        locks = plain(opened)
 
         async def library(number: int) -> None:
-            asked = opened.locks.write(f"pairs:{number}", renew=False)
+            asked = locks.write(f"pairs:{number}", renew=False)
             for _ in range(rounds):
                 await (await asked.acquire()).release()
 
@@ -327,7 +329,7 @@ class AsyncioOperations:
     async def handoffs(self, opened: Opened, fields: dict[str, Any]) -> Any:
         [client] = opened.clients
         key, tasks, rounds = fields["key"], fields["tasks"], fields["rounds"]
-        asked = opened.locks.write(key, renew=False)
+        asked = plain(opened).write(key, renew=False)
         arguments = client.connection_pool.connection_kwargs
         waiting = redis.asyncio.Redis(
             host=arguments["host"], port=arguments["port"], socket_timeout=None, max_connections=tasks
@@ -358,7 +360,8 @@ class AsyncioOperations:
         return times
 
     async def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        await opened.locks.close()
+        for locks in filter(None, (opened.locks, opened.plain)):
+            await locks.close()
         for client in opened.clients:
             await client.aclose()
         return {}
@@ -452,7 +455,7 @@ class SynchronousOperations:
 
     def cost(self, opened: Opened, fields: dict[str, Any]) -> Any:
         [client] = opened.clients
-        asked = opened.locks.write("cost", renew=False)
+        asked = plain(opened).write("cost", renew=False)
 
         def library() -> None:
             asked.acquire().release()
@@ -473,9 +476,10 @@ class SynchronousOperations:
     def pairs(self, opened: Opened, fields: dict[str, Any]) -> Any:
         [client] = opened.clients
         tasks, rounds = fields["tasks"], fields["rounds"]
+        locks = plain(opened)
 
         def library(number: int) -> None:
-            asked = opened.locks.write(f"pairs:{number}", renew=False)
+            asked = locks.write(f"pairs:{number}", renew=False)
             for _ in range(rounds):
                 asked.acquire().release()
 
@@ -490,7 +494,7 @@ class SynchronousOperations:
     def handoffs(self, opened: Opened, fields: dict[str, Any]) -> Any:
         [client] = opened.clients
         key, tasks, rounds = fields["key"], fields["tasks"], fields["rounds"]
-        asked = opened.locks.write(key, renew=False)
+        asked = plain(opened).write(key, renew=False)
         arguments = client.connection_pool.connection_kwargs
         waiting = redis.Redis(
             host=arguments["host"], port=arguments["port"], socket_timeout=None, max_connections=tasks
@@ -521,7 +525,8 @@ class SynchronousOperations:
         return times
 
     def close(self, opened: Opened, fields: dict[str, Any]) -> Any:
-        opened.locks.close()
+        for locks in filter(None, (opened.locks, opened.plain)):
+            locks.close()
         for client in opened.clients:
             client.close()
         return {}
@@ -535,6 +540,14 @@ def told(info: slock_client.status.LockInfo) -> dict[str, Any]:
         "holders": len(info.holders),
         "queue": len(info.queue),
     }
+
+
+def plain(opened: Opened) -> Any:
+    """`Locks` of the same client without the hooks: what is measured is the library, not what they note."""
+    if opened.plain is None:
+        kind = slock_client.asyncio.Locks if opened.api == "asyncio" else slock_client.Locks
+        opened.plain = kind(opened.clients[0])
+    return opened.plain
 
 
 def costs(library: list[float], raw: list[float]) -> dict[str, float]:

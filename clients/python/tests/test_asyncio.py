@@ -45,6 +45,32 @@ def waiters(client: redis.Redis) -> int:
     return int(fields[b"waiters"])
 
 
+def test_commands_of_one_turn_of_the_loop_go_together(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = 0
+    send = redis.asyncio.Connection.send_packed_command
+
+    async def counted(*arguments: Any, **options: Any) -> None:
+        nonlocal writes
+        writes += 1
+        await send(*arguments, **options)
+
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        assert await (await locks.write("first").acquire()).release()
+
+        async def task(number: int) -> None:
+            for _ in range(10):
+                hold = await locks.write(f"job:{number}", renew=False).acquire()
+                assert await hold.release()
+
+        monkeypatch.setattr(redis.asyncio.Connection, "send_packed_command", counted)
+        await asyncio.gather(*(task(number) for number in range(50)))
+        assert writes < 250, "1,000 commands"
+
+    run(server, work)
+
+
 def test_many_tasks_wait_on_two_connections(make_server: MakeServer) -> None:
     server = make_server()
     client = server.client()

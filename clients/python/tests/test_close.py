@@ -62,7 +62,7 @@ def test_a_hold_that_was_granted_while_closing_is_not_renewed(server: Server, cl
     locks = slock_client.Locks(server.client(), ttl=SHORT)
     client.execute_command("CLIENT", "PAUSE", 100, "WRITE")
     acquired = in_thread(locks.write("job").try_acquire)
-    wait_until(lambda: locks._rules.shared._under_way)
+    wait_until(lambda: locks._shared._under_way)
     locks.close()
     hold = acquired()
     assert isinstance(hold, slock_client.Hold)

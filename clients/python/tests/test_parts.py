@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from redis.crc import key_slot
 
 import slock_client
-from slock_client import _answers, _quorum, polling
+from slock_client import _answers, polling
 from slock_client._durations import ms_left, whole_ms
-from slock_client._lease import Drift, Lease, Told, is_prompt
-from slock_client._schedule import Schedule
-from slock_client._shared import retry_pauses
+from slock_client._lease import Drift, Lease, Told, is_prompt, majority, majority_until
+from slock_client._recipe import recipe
 from slock_client._slots import hash_tag, redirection
+from slock_client._sync import _quorum
+from slock_client._sync._shared import retry_pauses
+from slock_client._sync._watchdog import Watchdog
+from slock_client.asyncio._connection import Connection, Question
 
 
 class Hold:
-    """What a schedule needs of a hold."""
+    """What a watchdog needs of a hold."""
 
     def __init__(self, renew_at: float, valid_until: float) -> None:
         self.ttl_seconds = 3.0
@@ -29,36 +35,41 @@ class Hold:
         self.ended = True
 
 
-def test_the_schedule_tells_what_is_due_and_what_is_over() -> None:
-    schedule: Schedule[Hold] = Schedule()
+def watchdog_of(*holds: Hold) -> Any:
+    """One whose thread does not run: the tests call what it would call."""
+    watchdog: Any = Watchdog()
+    watchdog._runs = True
+    for hold in holds:
+        watchdog.add(hold)
+    return watchdog
+
+
+def test_the_watchdog_tells_what_is_due_and_what_is_over() -> None:
     early, late, over = Hold(1.0, 10.0), Hold(5.0, 10.0), Hold(9.0, 0.5)
-    for hold in (late, over, early):
-        schedule.put(hold)
-    assert schedule.next_time() == 0.5
-    assert schedule.take(0.4) == ([], [])
-    assert schedule.take(1.0) == ([over], [early])
-    assert over not in schedule and early in schedule
-    assert schedule.take(2.0) == ([], []), "its renewal is under way"
+    watchdog = watchdog_of(late, over, early)
+    assert watchdog.next_time() == 0.5
+    assert watchdog.take(0.4) == ([], [])
+    assert watchdog.take(1.0) == ([over], [early])
+    assert len(watchdog) == 2
+    assert watchdog.take(2.0) == ([], []), "its renewal is under way"
     early.renew_at = 2.5
-    schedule.answered(early)
-    assert schedule.next_time() == 2.5
-    assert schedule.take(2.5) == ([], [early])
-    assert {id(hold) for hold in schedule.take(10.0)[0]} == {id(early), id(late)}, (
+    watchdog.answered([early])
+    assert watchdog.next_time() == 2.5
+    assert watchdog.take(2.5) == ([], [early])
+    assert {id(hold) for hold in watchdog.take(10.0)[0]} == {id(early), id(late)}, (
         "also while the renewal is under way"
     )
 
 
-def test_the_schedule_forgets_what_is_removed_or_has_ended() -> None:
-    schedule: Schedule[Hold] = Schedule()
+def test_the_watchdog_forgets_what_is_removed_or_has_ended() -> None:
     holds = [Hold(1.0, 10.0) for _ in range(1000)]
-    for hold in holds:
-        schedule.put(hold)
+    watchdog = watchdog_of(*holds)
     for hold in holds[1:]:
-        schedule.remove(hold)
-    assert len(schedule) == 1 and len(schedule._heap) < 200
+        watchdog.remove(hold)
+    assert len(watchdog) == 1 and len(watchdog._heap) < 200
     holds[0].ended = True
-    assert schedule.take(5.0) == ([], [])
-    assert not schedule and schedule.next_time() is None
+    assert watchdog.take(5.0) == ([], [])
+    assert not len(watchdog) and watchdog.next_time() is None
 
 
 def test_pauses_after_an_error_double_up_to_a_second() -> None:
@@ -136,6 +147,18 @@ def test_what_errors_mean() -> None:
     assert "loadmodule" in str(_answers.error_of(unknown, "job"))
 
 
+def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
+    async def main() -> list[bool]:
+        connection = Connection(recipe(redis.asyncio.Connection, {}))
+        sent, waiting = Question(b"", 1, 0.0), Question(b"", 1, 0.0)
+        connection._sent.append(sent)
+        connection._unsent.append(waiting)
+        connection.fail(redis.ConnectionError("gone"))
+        return [_answers.may_be_executed(one.done.result() or Exception()) for one in (sent, waiting)]
+
+    assert asyncio.run(main()) == [True, False]
+
+
 @pytest.mark.parametrize("key", ["job", "{job}:1", "a}b", "{}x", "a{b", "x{}y}", ""])
 def test_a_hash_tag_leads_to_the_slot_of_the_key(key: str) -> None:
     assert key_slot(b"{" + hash_tag(key) + b"}.waits:1") == key_slot(key.encode())
@@ -150,9 +173,9 @@ def test_redirections_of_both_spellings() -> None:
 
 
 def test_the_arithmetic_of_a_quorum() -> None:
-    assert [_quorum.majority(nodes) for nodes in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+    assert [majority(nodes) for nodes in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
     assert Drift(0.01, 0.002).valid_until(100.0, 10_000) == pytest.approx(109.898)
-    assert _quorum.majority_until([1.0, 5.0, 2.0, 4.0, 3.0]) == 3.0
+    assert majority_until([1.0, 5.0, 2.0, 4.0, 3.0]) == 3.0
     ten = timedelta(seconds=10)
     assert _quorum.node_timeout(None, ten) == pytest.approx(0.5)
     assert _quorum.node_timeout(None, timedelta(milliseconds=300)) == pytest.approx(0.05)

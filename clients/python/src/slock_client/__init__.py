@@ -2,17 +2,19 @@
 
 `slock_client.Locks` is for synchronous programs, `slock_client.asyncio.Locks` for those that use asyncio.
 
-Decision: each rule stands once, as a coroutine that waits only for what `_io.py` names. In asyncio these
-coroutines are awaited. In the synchronous half nothing that they wait for ever suspends, it blocks the thread
-instead, so a coroutine runs to its end in one step (`_io.finish`). So no half is generated, tracebacks and
-debuggers show the code as it is written, and what differs by nature (a thread that blocks on a connection, a
-task that is told by NOTIFY) is in `_threads.py` and `_thread_link.py`, and in `asyncio/`.
+Decision: each rule stands once, in `asyncio/`. `scripts/synchronous.py` makes `_sync/` and `drop_in.py` of
+it: a coroutine becomes a function that blocks. What differs by nature is written by hand in both halves:
+`asyncio/_tasks.py` and `_threads.py`, `asyncio/_connection.py` and `_thread_link.py`, `asyncio/_block.py` and
+`_thread_block.py`. Only asyncio has a connection on which many waits end, `asyncio/_listener.py`.
 """
 
 from slock_client import polling, status
 from slock_client._clock import now
 from slock_client._options import HoldOptions, ReadOptions, RequestOptions
-from slock_client._sync import Hold, Locks, Quorum, QuorumHold, Request
+from slock_client._sync._hold import Hold
+from slock_client._sync._locks import Locks
+from slock_client._sync._quorum import Quorum, QuorumHold
+from slock_client._sync._request import Request
 from slock_client.errors import (
     ClosedError,
     DeadlockError,

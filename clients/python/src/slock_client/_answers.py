@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import redis.exceptions as base
 
@@ -12,8 +12,11 @@ from slock_client.errors import (
     NotHeldError,
     QueueFullError,
     RefusedError,
+    TimedOutError,
     WrongModeError,
 )
+
+E = TypeVar("E", bound=BaseException)
 
 Answer: TypeAlias = Any
 """What the server answered, or the error: of the server, or of the connection."""
@@ -71,9 +74,10 @@ def is_lost_connection(error: object) -> bool:
     )
 
 
-def note_unsent(error: BaseException) -> None:
+def unsent(error: E) -> E:
     """Notes that there was no connection, so that nothing was sent."""
     error.__dict__[_UNSENT] = True
+    return error
 
 
 def may_be_executed(error: BaseException) -> bool:
@@ -125,6 +129,17 @@ def error_of_message(code: str) -> Exception:
         if code == known:
             return kind(f"{code} at the end of the wait")
     return base.ResponseError(f"{code} at the end of the wait")
+
+
+def outcome_of(granted: bool, problem: BaseException | None) -> str:
+    """How hooks name the end of an acquisition."""
+    if granted:
+        return "granted"
+    if problem is None:
+        return "refused"
+    if isinstance(problem, TimedOutError):
+        return "timed out"
+    return type(problem).__name__ if isinstance(problem, Exception) else "cancelled"
 
 
 def problem_in(answers: list[Answer]) -> BaseException | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Key: TypeAlias = str | bytes
 Token: TypeAlias = str | bytes
@@ -40,23 +40,14 @@ class Channel(NamedTuple):
     tag: bytes
 
 
-def acquire(
-    keys: Sequence[Key],
-    mode: str,
-    token: Token,
-    ttl_ms: int,
-    *,
-    metadata: str | None = None,
-    limit: int | None = None,
-    wait_ms: int | None = None,
-    channel: Channel | None = None,
-) -> Command:
-    """Asks for a new hold. Without `wait_ms` it is refused at once; 0 waits without limit."""
-    command = _lock(keys, mode, token, ttl_ms)
-    if metadata is not None:
-        command += ("META", metadata)
-    if limit is not None:
-        command += ("LIMIT", limit)
+def acquire(wanted: Any, token: Token, wait_ms: int | None = None, channel: Channel | None = None) -> Command:
+    """Asks for what a `Wanted` says. Without `wait_ms` it is refused at once; 0 waits without limit."""
+    options = wanted.options
+    command = _lock(wanted.keys, wanted.mode, token, options.ttl_ms)
+    if options.metadata is not None:
+        command += ("META", options.metadata)
+    if options.limit is not None:
+        command += ("LIMIT", options.limit)
     return command + _wait(wait_ms, channel)
 
 
@@ -97,13 +88,10 @@ def release(keys: Sequence[Key], mode: str, token: Token, fence: int) -> Command
     return ("SLOCK.MUNLOCK", len(keys), *keys, token, "FENCE", fence)
 
 
-def release_in_any_mode(
-    keys: Sequence[Key], token: Token, modes: Sequence[str] = (WRITE, READ)
-) -> list[Command]:
+def release_in_any_mode(keys: Sequence[Key], token: Token) -> list[Command]:
     """Releases whatever the token holds: the answers tell how many keys were held."""
     if len(keys) == 1:
-        words = {WRITE: "SLOCK.UNLOCK", READ: "SLOCK.RUNLOCK"}
-        return [(words[mode], keys[0], token) for mode in modes]
+        return [("SLOCK.UNLOCK", keys[0], token), ("SLOCK.RUNLOCK", keys[0], token)]
     return [("SLOCK.MUNLOCK", len(keys), *keys, token)]
 
 

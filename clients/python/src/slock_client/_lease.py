@@ -5,6 +5,7 @@ input and output, and reads no clock. Times are seconds.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 GONE = "gone"
@@ -13,6 +14,10 @@ LEASE_ENDED = "lease ended"
 
 # An answer that took longer than this part of the ttl says too little about when the grant was made.
 PROMPT_PART = 1 / 3
+
+# A renewal is due after this part of the ttl, and after an error again after that part.
+RENEW_AFTER = 1 / 3
+TRY_AGAIN_AFTER = 1 / 10
 
 NEVER = float("-inf")
 
@@ -29,6 +34,16 @@ class Drift:
     def valid_until(self, sent: float, ttl_ms: int) -> float:
         """The end of a hold whose deadline was set by a request sent at `sent`."""
         return sent + ttl_ms / 1000 * (1 - self.part) - self.seconds
+
+
+def majority(nodes: int) -> int:
+    """How many nodes of so many are more than half."""
+    return nodes // 2 + 1
+
+
+def majority_until(ends: Sequence[float]) -> float:
+    """Until when a majority holds, where each node holds until one of `ends`."""
+    return sorted(ends, reverse=True)[majority(len(ends)) - 1]
 
 
 def is_prompt(sent: float, received: float, ttl_ms: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from slock_client._commands import READ, WRITE, Key, names_of, new_token, text_of
 from slock_client._durations import not_negative, positive, ttl_ms
+from slock_client.polling import Strategy
 
 DEFAULT_TTL = timedelta(seconds=10)
 DEFAULT_REPLICA_TIMEOUT = timedelta(seconds=1)
@@ -145,7 +146,7 @@ class Wanted:
         ]
         return " ".join([self.mode, ", ".join(map(repr, self.keys)), *shown])
 
-    @property
+    @cached_property
     def names(self) -> str:
         """The keys, for people to read."""
         return names_of(self.keys)
@@ -173,3 +174,14 @@ def is_async(function: object) -> bool:
 def keys_of(keys: Key | Sequence[Key]) -> tuple[Key, ...]:
     """One key or several, as a tuple."""
     return (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
+
+
+def strategy_of(waiting: str | Strategy, ways: Sequence[str]) -> Strategy | None:
+    """The strategy of polling, if it is one. `ways` are the names of the others that there are."""
+    if isinstance(waiting, Strategy):
+        return waiting
+    if waiting not in ways:
+        raise ValueError(
+            f"waiting must be {' or '.join(map(repr, ways))}, or a strategy of slock_client.polling"
+        )
+    return None

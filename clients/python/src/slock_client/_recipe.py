@@ -29,6 +29,12 @@ _LEFT_OUT = {
 
 DEFAULT_TIMEOUT = 5.0
 
+# So many connections to a server are kept for the next commands and waits.
+SPARE_CONNECTIONS = 8
+
+# How long a wait is silent, in seconds, before it is looked for the first time whether the server is there.
+FIRST_LOOK = 1.0
+
 
 class Recipe(NamedTuple):
     """A class of connections of redis-py, and its arguments."""

@@ -21,33 +21,17 @@ class Redirection(NamedTuple):
     port: int
 
 
-class SlotTable:
-    """The owners of all slots, as far as they are known."""
+def owners_of(reply: Any, asked: Address, remap: Callable[[str, int], Address]) -> dict[int, Address]:
+    """The owner of each slot, in the answer of CLUSTER SLOTS by the node at `asked`.
 
-    def __init__(self) -> None:
-        self._owners: dict[int, Address] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._owners)
-
-    def owner(self, slot: int) -> Address | None:
-        return self._owners.get(slot)
-
-    def moved(self, slot: int, address: Address) -> None:
-        self._owners[slot] = address
-
-    def addresses(self) -> set[Address]:
-        return set(self._owners.values())
-
-    def load(self, reply: Any, asked: Address, remap: Callable[[str, int], Address]) -> None:
-        """Takes the answer of CLUSTER SLOTS by the node at `asked`. `remap` gives where a node is reached."""
-        owners: dict[int, Address] = {}
-        for first, last, primary, *_ in reply:
-            host = primary[0].decode() if primary[0] else ""
-            address = remap(host, int(primary[1])) if host not in ("", "?") else (asked[0], int(primary[1]))
-            owners.update(dict.fromkeys(range(first, last + 1), address))
-        if owners:
-            self._owners = owners
+    `remap` gives where a node is reached.
+    """
+    owners: dict[int, Address] = {}
+    for first, last, primary, *_ in reply:
+        host = primary[0].decode() if primary[0] else ""
+        address = remap(host, int(primary[1])) if host not in ("", "?") else (asked[0], int(primary[1]))
+        owners.update(dict.fromkeys(range(first, last + 1), address))
+    return owners
 
 
 def slot_of(key: Key) -> int:

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import Answer, note_unsent
+from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
 from slock_client._fork import track
-from slock_client._io import FIRST_LOOK, Look
 from slock_client._looks import wait_in_looks
-from slock_client._recipe import Recipe
-
-T = TypeVar("T")
-
-# So many connections to a server are kept for the next commands and waits.
-SPARE_CONNECTIONS = 8
+from slock_client._recipe import FIRST_LOOK, SPARE_CONNECTIONS, Recipe
+from slock_client._threads import call_until
 
 # A connection that was idle for so long, in seconds, is looked at before it is used again.
 IDLE_TOO_LONG = 0.5
 
 
-class CallUntil(Protocol):
-    """Does `work` in another thread, until `end`; then `undo` gets a result that comes too late."""
+def nodes_of(cluster: Any) -> list[Any]:
+    """The nodes that a client of a cluster knows."""
+    return list(cluster.get_nodes())
 
-    def __call__(self, work: Callable[[], T], undo: Callable[[T], object], end: float) -> T: ...
+
+def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
+    """The class of the connections to its nodes, and their arguments."""
+    pool = cluster.get_redis_connection(cluster.get_nodes()[0]).connection_pool
+    return pool.connection_class, pool.connection_kwargs
 
 
 class Connection:
     """One connection, open until an error or `close`."""
 
-    def __init__(self, recipe: Recipe, call_until: CallUntil, end: float) -> None:
+    def __init__(self, recipe: Recipe, end: float) -> None:
         """Connects. What an error is raised before is sent by nobody."""
         self._recipe = recipe
         self._idle_since = now()
@@ -45,10 +45,9 @@ class Connection:
             self._connection: Any = call_until(self._open, _close, min(end, now() + recipe.connect_timeout))
         except TimeoutError as error:
             problem = base.TimeoutError(f"no connection to {recipe.address} within the time")
-            note_unsent(problem)
-            raise problem from error
+            raise unsent(problem) from error
         except Exception as error:
-            note_unsent(error)
+            unsent(error)
             raise
 
     def send(self, packed: bytes) -> None:
@@ -115,12 +114,14 @@ def _close(connection: Any) -> None:
         connection.disconnect()
 
 
-class ThreadLink:
-    """The connections to one server: those in use, each by one thread, and some that are idle."""
+class Link:
+    """The connections to one server: those in use, each by one thread, and some that are idle.
 
-    def __init__(self, recipe: Recipe, call_until: CallUntil) -> None:
+    `asyncio/_connection.py` has the same for tasks, and says what each function does.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self._call_until = call_until
         self._closed = False
         self._interrupted = False
         self.after_fork()
@@ -132,7 +133,7 @@ class ThreadLink:
         self._waiting: set[Connection] = set()
         self._changing = threading.RLock()
 
-    async def ask(self, *commands: Command, end: float) -> list[Answer]:
+    def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
         packed = self.recipe.packed(commands)
         connection = self._take(end)
         try:
@@ -146,21 +147,19 @@ class ThreadLink:
         self._give_back(connection)
         return answers
 
-    async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
+    def wait(self, commands: Sequence[Command], end: float, look: Callable[[], float]) -> list[Answer]:
         packed = self.recipe.packed(commands)
         connection = self._take(end)
         with self._changing:
             if self._interrupted:
                 connection.close()
-                error = base.ConnectionError("waiting has ended")
-                note_unsent(error)
-                raise error
+                raise unsent(base.ConnectionError("waiting has ended"))
             self._waiting.add(connection)
         try:
             connection.send(packed)
             pause = FIRST_LOOK
             while not connection.has_answer(min(end, now() + pause)) and now() < end:
-                pause = await look()
+                pause = look()
             answers = [connection.receive(end) for _ in commands]
         except BaseException:
             connection.close()
@@ -184,7 +183,7 @@ class ThreadLink:
         for connection in spare:
             connection.close()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._closed = True
         self.drop()
 
@@ -193,7 +192,7 @@ class ThreadLink:
             try:
                 connection = self._spare.pop()
             except IndexError:
-                return Connection(self.recipe, self._call_until, end)
+                return Connection(self.recipe, end)
             if connection.is_usable():
                 return connection
             connection.close()

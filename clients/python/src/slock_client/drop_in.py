@@ -1,56 +1,99 @@
-"""`Lock` in place of redis-py's `redis.lock.Lock`. DROP_IN.md has the differences."""
+# Made from asyncio/drop_in.py by scripts/synchronous.py: change it there.
+"""`Lock` in place of redis-py's, in terms of `Locks`. DROP_IN.md has the differences."""
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
-from typing import Any, Literal
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ClassVar, Literal
 
+import redis.exceptions as base
 import redis.lock
 
-from slock_client._drop_in import DropIn, Owner, ThreadOwner
+from slock_client import _threads as io
+from slock_client._clock import now
+from slock_client._commands import WRITE, Command, text_of
+from slock_client._durations import LEAST_TTL_MS, whole_ms
 from slock_client._fork import track
-from slock_client._io import finish
-from slock_client._locks import LocksRules
-from slock_client._sync import IO, servers_of
+from slock_client._options import DEFAULT_TTL, Options, Wanted
+from slock_client._sync._hold import SERVER_DRIFT, Hold
+from slock_client._sync._locks import Locks
+from slock_client._sync._shared import Answered
+from slock_client.errors import TimedOutError
 
 __all__ = ["Lock"]
 
 
+class _LocksOfClient(Locks):
+    _weak = True
+
+
 class _LocksOfClients:
-    """One `Locks` for each client, as long as the client lives."""
+    """One `Locks` for each client (in asyncio: and loop), as long as both live."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakKeyDictionary[Any, LocksRules] = weakref.WeakKeyDictionary()
+        self._all: weakref.WeakKeyDictionary[Any, dict[object, Locks]] = weakref.WeakKeyDictionary()
         self.after_fork()
         track(self)
 
     def after_fork(self) -> None:
         self._changing = threading.RLock()
 
-    def of(self, client: Any) -> LocksRules:
+    def of(self, client: Any) -> Locks:
+        scope = io.scope()
         with self._changing:
-            rules = self._all.get(client)
-            if rules is None:
-                rules = self._all[client] = LocksRules(IO, servers_of(client, weak=True))
-                weakref.finalize(client, _close, rules).atexit = False
-            return rules
-
-
-def _close(rules: LocksRules) -> None:
-    for link in rules.shared.servers.links():
-        finish(link.close())
+            scopes = self._all.setdefault(client, {})
+            for other in [other for other in scopes if io.is_over(other)]:
+                del scopes[other]
+            if scope not in scopes:
+                locks = scopes[scope] = _LocksOfClient(client)
+                weakref.finalize(client, io.finish, scope, locks._close_connections).atexit = False
+            return scopes[scope]
 
 
 _locks = _LocksOfClients()
 
 
-class Lock(DropIn, redis.lock.Lock):
+class Keeper:
+    """Lives as long as somebody can release the hold."""
+
+
+class Owner:
+    """What a lock has acquired."""
+
+    token: bytes | None = None
+    hold: Hold | None = None
+    keeper: Keeper | None = None
+    releasing: bool = False
+    """Whether a release began that was cancelled. What it did is not known."""
+
+    def own(self, hold: Hold, token: bytes) -> None:
+        """A hold that nobody can release any more is not renewed."""
+        self.disown()
+        self.keeper = Keeper()
+        weakref.finalize(self.keeper, hold._end).atexit = False
+        self.hold, self.token = hold, token
+
+    def disown(self) -> None:
+        self.token, self.hold, self.keeper, self.releasing = None, None, None, False
+
+
+class ThreadOwner(threading.local, Owner):
+    """The same, for each thread."""
+
+
+class Lock(redis.lock.Lock):
     """A lock of the SLOCK module with the interface of redis-py's, for
     `lock_class=slock_client.drop_in.Lock`.
 
     It holds the lock for writing. Times are numbers of seconds, as in redis-py.
     """
+
+    watchdog_ttl: ClassVar[timedelta] = DEFAULT_TTL
+    """How long a lock without a `timeout` lives after its last renewal. A subclass may change it."""
 
     redis: Any
     local: Any
@@ -70,17 +113,33 @@ class Lock(DropIn, redis.lock.Lock):
 
         `timeout` is how long the lock lives without being extended. Without one it is renewed until it is
         released, or its owner ends. `sleep` is not used: the server wakes the one whose turn it is.
-        `blocking` and
-        `blocking_timeout` are the defaults of `acquire`. `thread_local`: each thread sees only the lock
-        that it
-        acquired itself. `raise_on_release_error`: whether it is an error that the lock is no longer owned
-        when a
-        `with` block ends. Otherwise it is logged.
+        `blocking` and `blocking_timeout` are the defaults of `acquire`. `thread_local`: each thread sees only
+        the lock that it acquired itself; tasks of one thread see the same. `raise_on_release_error`: whether
+        it is an error that the lock is no longer owned when a block ends. Otherwise it is logged.
         """
         super().__init__(
             redis, name, timeout, sleep, blocking, blocking_timeout, thread_local, raise_on_release_error
         )
         self.local = ThreadOwner() if self.thread_local else Owner()
+
+    @property
+    def fence(self) -> int | None:
+        """Rises with each new hold of the server: send it with every write. None when it is not acquired."""
+        return None if self.local.hold is None else int(self.local.hold.fence)
+
+    def register_scripts(self) -> None:
+        """Does nothing: the server has the commands."""
+
+    def __enter__(self) -> Lock:
+        if self.acquire():
+            return self
+        raise base.LockError("the lock was not acquired in time", self._text)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        leave: Any = super().__exit__  # redis-py does not say its types
+        leave(kind, error, traceback)
 
     def acquire(
         self,
@@ -97,39 +156,80 @@ class Lock(DropIn, redis.lock.Lock):
         `token` identifies the owner: text or bytes, 1 to 255 bytes. By default it is a new one. With the
         token that has the lock already, the answer is `True`.
 
-        An exception, such as `KeyboardInterrupt`, leaves neither a hold nor a request in the queue.
+        A cancellation, or an exception such as `KeyboardInterrupt`, leaves neither a hold nor a request.
 
         Raises an error of redis-py when the server cannot be reached for 3 seconds before the wait, or
         refuses the command, and `slock_client.ModuleNotLoadedError` when it does not know the command.
         """
-        return finish(self._acquire(blocking, blocking_timeout, token))
+        return self._acquire(blocking, blocking_timeout, token)
 
     def do_acquire(self, token: Any) -> bool:
         """Asks once, without waiting. A part of `acquire` in redis-py, for subclasses."""
-        return finish(self._acquire(False, None, token))
+        return self._acquire(False, None, token)
+
+    def _acquire(self, blocking: bool | None, blocking_timeout: float | None, token: Any) -> bool:
+        blocking = self.blocking if blocking is None else blocking
+        blocking_timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        once = not blocking or (blocking_timeout is not None and blocking_timeout <= 0)
+        given = None if token is None else self._encoded(token)
+        options = Options(
+            ttl=timedelta(milliseconds=max(self._ttl_ms(), LEAST_TTL_MS)),
+            wait=None if once or blocking_timeout is None else timedelta(seconds=blocking_timeout),
+            renew=not self.timeout,
+            token=given,  # type: ignore[arg-type] # bytes: it is sent as it is
+        )
+        try:
+            hold = self._locks()._acquire(Wanted((self._key,), WRITE, options), once=once)
+        except TimedOutError as error:
+            if error.answered or error.__cause__ is None:
+                return False
+            raise error.__cause__ from error
+        if hold is None:
+            return False
+        self.local.own(hold, hold.token.encode() if given is None else given)
+        return True
 
     def locked(self) -> bool:
         """Whether somebody has the lock."""
-        return finish(self._locked())
+        return (self._locks().info(self._key)).mode != "free"
 
     def owned(self) -> bool:
         """Whether this thread has it by this lock. `False` for ever once the watchdog has noticed a loss."""
-        return finish(self._owned())
+        token = self.local.token
+        if token is None or self._is_lost():
+            return False
+        left = (self._ask(("SLOCK.PTTL", self._key, token))).answers[0]
+        return int(left) >= 0 and not self._is_lost()
 
     def release(self) -> None:
-        """Releases the lock.
+        """Releases the lock. When it is cancelled, it may be called again.
 
         Raises `LockError` when it has not been acquired, and `LockNotOwnedError` when it is no longer owned.
         """
-        self._check_acquired()
+        if self.local.token is None:
+            raise base.LockError("cannot release a lock that has not been acquired", self._text)
         try:
             self.do_release(self.local.token)
-        finally:
+        except Exception:
             self.local.disown()
+            raise
 
     def do_release(self, expected_token: Any) -> None:
         """What `release` does after its check."""
-        finish(self._release(expected_token))
+        hold, was_releasing = self.local.hold, self.local.releasing
+        self.local.releasing = True
+        if hold is not None and not hold._is_of_another_process:
+            self.local.hold = None
+            try:
+                released = hold.release()
+            except TimedOutError as error:
+                raise error.__cause__ or error from None
+        else:
+            answered = self._ask(("SLOCK.UNLOCK", self._key, expected_token))
+            released = bool(answered.answers[0]) or answered.after_unanswered or was_releasing
+        self.local.disown()
+        if not released:
+            raise self._not_owned("release")
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Adds `additional_time` seconds to the life of the lock. With `replace_ttl` it ends in so many.
@@ -142,8 +242,13 @@ class Lock(DropIn, redis.lock.Lock):
 
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
         """What `extend` does after its checks."""
-        finish(self._extend(additional_time, replace_ttl))
-        return True
+        ttl_ms = int(additional_time * 1000)
+        if not replace_ttl:
+            left = (self._ask(("SLOCK.PTTL", self._key, self.local.token))).answers[0]
+            if left < 0:
+                raise self._not_owned("extend")
+            ttl_ms += left
+        return self._set_ttl(ttl_ms, "extend")
 
     def reacquire(self) -> Literal[True]:
         """Lets the lock live for `timeout` seconds from now on. Raises what `extend` raises."""
@@ -152,11 +257,64 @@ class Lock(DropIn, redis.lock.Lock):
 
     def do_reacquire(self) -> Literal[True]:
         """What `reacquire` does after its checks."""
-        finish(self._set_ttl(self._ttl_ms(), "reacquire"))
+        return self._set_ttl(self._ttl_ms(), "reacquire")
+
+    def _set_ttl(self, ttl_ms: int, verb: str) -> Literal[True]:
+        """As redis-py does it, also to less. A ttl that comes to nothing ends the hold."""
+        token, hold, sent = self.local.token, self.local.hold, now()
+        lease = None if hold is None else hold._held.lease
+        valid_until = math.inf if lease is None else lease.valid_until
+        command: Command = ("SLOCK.UNLOCK", self._key, token)
+        if ttl_ms >= 1:
+            command = ("SLOCK.EXTEND", self._key, token, ttl_ms)
+        if lease is not None:
+            command += ("FENCE", lease.fence)
+            lease.shortened(sent, ttl_ms)
+        answered = self._ask(command)
+        done_before = answered.after_unanswered and ttl_ms < 1 and sent < valid_until
+        if not answered.answers[0] and not done_before:
+            raise self._not_owned(verb)
+        if lease is not None:
+            lease.valid_until = SERVER_DRIFT.valid_until(answered.sent, ttl_ms)
         return True
 
-    def _rules(self) -> LocksRules:
+    def _is_lost(self) -> bool:
+        hold: Hold | None = self.local.hold
+        return hold is not None and not self.timeout and not hold._is_of_another_process and hold.lost
+
+    def _ask(self, command: Command) -> Answered:
+        """The answer. A connection error is one of redis-py."""
+        try:
+            return self._locks()._ask(self._text, self._key, command)
+        except TimedOutError as error:
+            raise error.__cause__ or error from None
+
+    def _check_extensible(self, verb: str) -> None:
+        if self.local.token is None:
+            raise base.LockError(f"cannot {verb} a lock that has not been acquired", self._text)
+        if not self.timeout:
+            raise base.LockError(f"cannot {verb} a lock without a timeout", self._text)
+
+    def _not_owned(self, verb: str) -> base.LockNotOwnedError:
+        return base.LockNotOwnedError(f"cannot {verb} a lock that is no longer owned", self._text)
+
+    def _ttl_ms(self) -> int:
+        """The time to live of a hold, cut to whole milliseconds as redis-py does."""
+        ttl_ms = int(self.timeout * 1000) if self.timeout else whole_ms(self.watchdog_ttl)
+        if ttl_ms < 1:
+            raise base.ResponseError(f"{self._text}: the timeout of a lock must be a millisecond at least")
+        return ttl_ms
+
+    def _locks(self) -> Locks:
         return _locks.of(self.redis)
 
     def _encoded(self, value: Any) -> bytes:
-        return bytes(self.redis.get_encoder().encode(value))
+        return bytes(getattr(self.redis, "connection_pool", self.redis).get_encoder().encode(value))
+
+    @property
+    def _key(self) -> bytes:
+        return self._encoded(self.name)
+
+    @property
+    def _text(self) -> str:
+        return text_of(self.name) if isinstance(self.name, (str, bytes)) else text_of(bytes(self.name))

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "ClosedError",
-    "DeadlockError",
-    "LostError",
-    "ModuleNotLoadedError",
-    "NotHeldError",
-    "QueueFullError",
-    "QuorumMissedError",
-    "RefusedError",
-    "SlockError",
-    "TimedOutError",
-    "TooFewReplicasError",
-    "WrongModeError",
-]
-
 
 class SlockError(Exception):
     """The base of all errors of this library."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ class Strategy:
         """The same strategy with at most so many further attempts after the first."""
         if attempts < 0:
             raise ValueError("attempts must not be negative")
-        limited = self._copy()
+        limited = copy.copy(self)
         limited._attempts = attempts
         return limited
 
@@ -32,18 +33,12 @@ class Strategy:
         """
         return itertools.islice(self._endless(), self._attempts)
 
-    def _copy(self) -> Strategy:
-        raise NotImplementedError
-
     def _endless(self) -> Iterator[float]:
         raise NotImplementedError
 
 
 class Once(Strategy):
     """Asks once, and not again."""
-
-    def _copy(self) -> Strategy:
-        return Once()
 
     def _endless(self) -> Iterator[float]:
         return iter(())
@@ -54,9 +49,6 @@ class Constant(Strategy):
 
     def __init__(self, pause: timedelta) -> None:
         self.pause = positive("pause", pause)
-
-    def _copy(self) -> Strategy:
-        return Constant(self.pause)
 
     def _endless(self) -> Iterator[float]:
         return itertools.repeat(self.pause.total_seconds())
@@ -72,9 +64,6 @@ class Exponential(Strategy):
     def __init__(self, first: timedelta, most: timedelta) -> None:
         self.first = positive("first", first)
         self.most = positive("most", most)
-
-    def _copy(self) -> Strategy:
-        return Exponential(self.first, self.most)
 
     def _endless(self) -> Iterator[float]:
         pause, most = self.first.total_seconds(), self.most.total_seconds()

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import math
 import os
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import Answer, note_unsent
+from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
-from slock_client._io import FIRST_LOOK, Look
-from slock_client._recipe import Recipe
+from slock_client._recipe import FIRST_LOOK, SPARE_CONNECTIONS, Recipe
 
 # So often, in seconds, it is looked whether answers are overdue.
 TICK = 0.05
-
-# So many connections for waits are kept for the next waits.
-SPARE_CONNECTIONS = 8
-
-Future = asyncio.Future  # of an answer
 
 
 async def connected(recipe: Recipe) -> Any:
@@ -54,76 +49,107 @@ async def disconnected(connection: Any) -> None:
         await connection.disconnect(nowait=True)
 
 
+async def nodes_of(cluster: Any) -> list[Any]:
+    """The nodes that a client of a cluster knows."""
+    await cluster.initialize()
+    return list(cluster.get_nodes())
+
+
+def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
+    """The class of the connections to its nodes, and their arguments."""
+    node = cluster.get_nodes()[0]
+    return node.connection_class, node.connection_kwargs
+
+
+class Question:
+    """Commands that go together, and what is answered to them."""
+
+    __slots__ = ("answers", "count", "done", "end", "overdue", "packed")
+
+    def __init__(self, packed: bytes, count: int, end: float) -> None:
+        self.packed, self.count, self.end = packed, count, end
+        self.overdue = math.inf
+        self.answers: list[Answer] = []
+        self.done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, problem: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(problem)
+
+
 class Connection:
     """Sends the commands of many tasks over one connection, in the order in which they are asked.
 
     A command that was asked is sent and gets its answer, also when the task that asked is cancelled. It
     connects when it is first used, and again after an error. Nothing is sent twice.
+
+    The first command in a turn of the loop goes at once, the others go together after it: many tasks cost few
+    calls of the system.
     """
 
-    def __init__(self, recipe: Recipe, *, limited: bool = True) -> None:
-        """`limited`: whether an answer that does not come within the time of the recipe ends the
-        connection.
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        limited: bool = True,
+        take: Callable[[Any], bool] | None = None,
+        ended: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """`limited`: whether an answer that does not come within the time of the recipe ends the connection.
+
+        `take` is given what arrives first, and says whether it was a message instead of an answer. `ended`
+        is called when the connection has failed.
         """
         self._recipe = recipe
-        self._limited = limited
+        self._time = recipe.timeout if limited else math.inf
+        self._take = take
+        self._ended = ended
         self._connection: Any = None
-        self._unsent: list[tuple[bytes, list[Future[Answer]]]] = []
-        self._sent: deque[Future[Answer]] = deque()
-        self._overdue: deque[float] = deque()  # when the answers to those that were sent are overdue
-        self._ends: dict[Future[Answer], float] = {}  # until when a caller waits
+        self._unsent: list[Question] = []
+        self._sent: deque[Question] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop_ends = False
+        self._turn_taken = False
 
-    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
+    def ask(self, commands: Sequence[Command], end: float) -> Awaitable[list[Answer]]:
         """The answers, errors of the server among them.
 
         A lost connection is raised, and `TimeoutError` at `end`.
         """
-        loop, packed = asyncio.get_running_loop(), self._recipe.packed(commands)
-        futures: list[Future[Answer]] = [loop.create_future() for _ in commands]
-        for future in futures:
-            self._ends[future] = end
-        if self._timer is None:
-            self._timer = loop.call_later(TICK, self._look_at_time)
-        if self._task is None:
-            self._task = loop.create_task(self._run(), name="slock connection")
-        if self._connection is None:
-            self._unsent.append((packed, futures))
-        else:
-            await self._send(packed, futures)
-        try:
-            answers = [await future for future in futures]
-        finally:
-            for future in futures:
-                self._ends.pop(future, None)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, base.ResponseError):
-                raise answer
-        return answers
+        return self._answered(Question(self._recipe.packed(commands), len(commands), end))
+
+    def tell(self, command: Command, *, answers: int = 0) -> None:
+        """Sends a command whose answers nobody waits for."""
+        self._put(Question(self._recipe.packed([command]), answers, math.inf))
+        self._look_soon()
 
     @property
     def is_open(self) -> bool:
         return self._task is not None
 
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._sent or self._unsent)
+
     def fail(self, error: Exception) -> None:
         """Ends the connection. What has no answer gets `error`; the next command connects again."""
         connection, self._connection = self._connection, None
-        task, self._task = self._task, None
+        tasks = [task for task in (self._task, self._writer) if task is not None]
+        self._task = self._writer = None
         sent, self._sent = self._sent, deque()
-        unsent, self._unsent = self._unsent, []
-        self._overdue.clear()
-        for future in sent:
-            if not future.done():
-                future.set_result(error)
-        for future in [future for _, futures in unsent for future in futures]:
-            if not future.done():
-                future.set_result(_unsent(error))
-        if task is not None:
-            task.cancel()  # it closes what it has opened
-        elif connection is not None:
+        waiting, self._unsent = self._unsent, []
+        for question in sent:
+            question.settle(error)
+        for question in waiting:
+            question.settle(unsent(copy.copy(error)))  # not the same: those that were sent are in doubt
+        for task in tasks:
+            task.cancel()  # the reader closes what it has opened
+        if connection is not None and not tasks:
             asyncio.get_running_loop().create_task(disconnected(connection), name="slock connection")
+        if self._ended is not None:
+            self._ended(error)
 
     async def close(self) -> None:
         """Ends the connection, and returns when it is closed."""
@@ -135,12 +161,61 @@ class Connection:
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
 
-    async def _send(self, packed: bytes, futures: Sequence[Future[Answer]]) -> None:
-        """In the task of the caller: it is suspended only when the other side takes nothing more."""
-        self._sent.extend(futures)
-        self._overdue.extend([now() + self._recipe.timeout if self._limited else math.inf] * len(futures))
+    async def _answered(self, question: Question) -> list[Answer]:
+        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
+            await self._send([question])
+        else:
+            self._put(question)
+        self._look_soon()
+        problem = await question.done
+        if problem is not None:
+            raise problem
+        return question.answers
+
+    def _turn_is_taken(self) -> bool:
+        """Whether this turn of the loop has sent a command already. From now on it has."""
+        taken, self._turn_taken = self._turn_taken, True
+        if not taken:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        return taken
+
+    def _begin_turn(self) -> None:
+        self._turn_taken = False
+
+    def _put(self, question: Question) -> None:
+        """It goes with the others of this turn of the loop."""
+        self._unsent.append(question)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="slock connection")
+        elif self._connection is not None and self._writer is None:
+            self._begin_to_write()
+
+    def _begin_to_write(self) -> None:
+        self._writer = asyncio.get_running_loop().create_task(self._write(), name="slock connection")
+        self._writer.add_done_callback(self._has_written)
+
+    def _has_written(self, task: asyncio.Task[None]) -> None:
+        if self._writer is task:
+            self._writer = None
+            if self._unsent and self._connection is not None:
+                self._begin_to_write()  # it was cancelled: the loop ends, and tasks that clean up wait for it
+
+    async def _write(self) -> None:
+        while self._unsent and self._connection is not None:
+            questions, self._unsent = self._unsent, []
+            await self._send(questions)
+
+    async def _send(self, questions: Sequence[Question]) -> None:
+        """It suspends only when the other side takes nothing more."""
+        overdue = now() + self._time
+        for question in questions:
+            question.overdue = overdue
+            if question.count:
+                self._sent.append(question)
         try:
-            await self._connection.send_packed_command([packed], check_health=False)
+            await self._connection.send_packed_command(
+                [question.packed for question in questions], check_health=False
+            )
         except (base.RedisError, OSError, RuntimeError, AssertionError) as error:
             self.fail(base.ConnectionError(f"the connection has ended: {error}"))
 
@@ -153,9 +228,8 @@ class Connection:
             if self._task is not me:
                 return
             self._connection = connection
-            while self._unsent and self._connection is connection:
-                await self._send(*self._unsent.pop(0))
-            while self._task is me and not (self._loop_ends and not self._sent):
+            await self._write()
+            while self._task is me and not (self._loop_ends and not self._is_busy):
                 await self._read_one(connection)
             if self._task is me:
                 self._task, self._connection = None, None
@@ -164,7 +238,7 @@ class Connection:
                 self.fail(base.ConnectionError("the connection was cancelled"))
         except Exception as error:
             if self._task is me:
-                self.fail(error if connection is not None else _unsent(error))
+                self.fail(error if connection is not None else unsent(error))
         finally:
             if connection is not None:
                 await disconnected(connection)
@@ -175,43 +249,51 @@ class Connection:
         except base.ResponseError as error:
             answer = error
         except asyncio.CancelledError:
-            if self._task is not asyncio.current_task() or not self._limited:
+            if self._task is not asyncio.current_task() or not self._is_busy or self._time == math.inf:
                 raise
             # Not by this library: the loop ends. Tasks that clean up need their answers.
             self._loop_ends = True
             return
-        if self._task is not asyncio.current_task():
+        if self._connection is not connection or (self._take is not None and self._take(answer)):
             return
         if not self._sent:
-            raise base.InvalidResponse("an answer that nobody asked for")
-        future = self._sent.popleft()
-        self._overdue.popleft()
-        if not future.done():
-            future.set_result(answer)
+            raise answer if isinstance(answer, Exception) else base.InvalidResponse("nobody asked for it")
+        question = self._sent[0]
+        question.answers.append(answer)
+        if len(question.answers) == question.count:
+            self._sent.popleft()
+            question.settle(None)
+
+    def _look_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TICK, self._look_at_time)
 
     def _look_at_time(self) -> None:
         """Ends what is overdue. It costs a timer only while there is something to wait for."""
         moment = now()
-        for future, end in list(self._ends.items()):
-            if end <= moment and not future.done():
-                late: Exception = base.TimeoutError(f"no answer from {self._recipe.address} within the time")
-                self._unsent = [entry for entry in self._unsent if future not in entry[1]]
-                future.set_result(late if future in self._sent else _unsent(late))
-        if self._overdue and self._overdue[0] <= moment:
-            self.fail(base.TimeoutError(f"no answer from {self._recipe.address} within the time"))
-        if self._ends or self._sent:
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._look_at_time)
-        else:
-            self._timer = None
+        late = base.TimeoutError(f"no answer from {self._recipe.address} within the time")
+        if self._sent and self._sent[0].overdue <= moment:
+            self.fail(late)
+        for question in self._sent:
+            if question.end <= moment:
+                question.settle(late)
+        over = [question for question in self._unsent if question.end <= moment]
+        if over:
+            self._unsent = [question for question in self._unsent if question.end > moment]
+            for question in over:
+                question.settle(unsent(base.TimeoutError(str(late))))
+        self._timer = None
+        if self._is_busy:
+            self._look_soon()
 
 
-def _unsent(error: Exception) -> Exception:
-    note_unsent(error)
-    return error
+class Link:
+    """The connections to one server: one that all tasks share, and one for each wait.
 
-
-class TaskLink:
-    """The connections to one server: one that all tasks share, and one for each wait."""
+    An error of the server is an answer. A lost connection is raised; `unsent` marks an error before which
+    nothing was sent. `TimeoutError` of redis-py is raised when the answers do not come until `end`, or when
+    one takes longer than the recipe says.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -221,16 +303,24 @@ class TaskLink:
         self._interrupted = False
         self._closed = False
 
-    async def ask(self, *commands: Command, end: float) -> list[Answer]:
+    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
+        """The answers to the commands, which go in one pipeline."""
         try:
             return await self._shared.ask(commands, end)
         finally:
             if self._closed:
                 await self._shared.close()
 
-    async def wait(self, *commands: Command, end: float, look: Look) -> list[Answer]:
+    async def wait(
+        self, commands: Sequence[Command], end: float, look: Callable[[], Awaitable[float]]
+    ) -> list[Answer]:
+        """The answers to commands that may block a connection until `end`. They get one of their own.
+
+        While there is no answer it awaits `look()` now and then, whose errors end the wait, and which says
+        after how many seconds to look again.
+        """
         if self._interrupted:
-            raise _unsent(base.ConnectionError("waiting has ended"))
+            raise unsent(base.ConnectionError("waiting has ended"))
         connection = self._spare.pop() if self._spare else Connection(self.recipe, limited=False)
         self._waiting.add(connection)
         asked = asyncio.ensure_future(connection.ask(commands, end))
@@ -252,16 +342,19 @@ class TaskLink:
         return answers
 
     def interrupt(self) -> None:
+        """Each `wait` ends with an error of a lost connection, also each that begins later."""
         self._interrupted = True
         for connection in self._waiting:
             connection.fail(base.ConnectionError("waiting has ended"))
 
     def drop(self) -> None:
+        """Closes the connections that are idle: perhaps they lead to the wrong server."""
         spare, self._spare = self._spare, []
         for connection in spare:
             connection.fail(base.ConnectionError("it is not needed any more"))
 
     async def close(self) -> None:
+        """Closes what is idle for good. A release that comes later opens a connection for itself."""
         self._closed = True
         spare, self._spare = self._spare, []
         for connection in [self._shared, *spare]:

@@ -1,42 +1,89 @@
-"""The asyncio half of input and output: tasks that are suspended. It knows nothing of locks."""
+"""Tasks, events and pauses for the rules; `_threads.py` has the same for threads.
+
+It knows nothing of locks.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from slock_client._clock import now
-from slock_client._io import Work
-from slock_client._recipe import Recipe
-from slock_client.asyncio._connection import TaskLink
 from slock_client.hooks import log
 
 T = TypeVar("T")
 
+Work = Callable[[], Coroutine[Any, Any, T]]
+
+# All tasks of a loop share its thread.
+Mutex = contextlib.nullcontext
+
+sleep = asyncio.sleep
+
 _running: set[asyncio.Task[Any]] = set()  # asyncio keeps no strong reference to a task
 
 
-def start(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """Begins a task that is kept until it ends."""
-    task = asyncio.get_running_loop().create_task(work, name=name)
+def own_thread() -> int | None:
+    """What is under way in this thread cannot end before this call does. Here it can: it is another task."""
+    return None
+
+
+def scope() -> object:
+    """What the connections belong to: the loop."""
+    return asyncio.get_running_loop()
+
+
+def is_over(scope: Any) -> bool:
+    return bool(scope.is_closed())
+
+
+def finish(scope: Any, work: Work[object]) -> None:
+    """Begins `work` there, from anywhere."""
+    if not scope.is_closed():
+        scope.call_soon_threadsafe(start, work, "close")
+
+
+def start(work: Work[object], name: str, *, limited: bool = False) -> asyncio.Task[None]:
+    """Begins a task that is kept until it ends. Its errors are logged."""
+
+    async def do() -> None:
+        try:
+            await work()
+        except Exception:
+            log.exception("slock_client goes on after an error")
+
+    task = asyncio.get_running_loop().create_task(do(), name=f"slock {name}")
     _running.add(task)
     task.add_done_callback(_running.discard)
     return task
 
 
-async def wait_until(end: float | None, *futures: asyncio.Future[Any]) -> None:
-    """Returns when one of the futures is done, or at `end`. A cancellation of the caller cancels none of
-    them.
+async def each(works: Sequence[Work[T]]) -> AsyncIterator[tuple[int, T | Exception]]:
+    """Does all at the same time: the number of each and its result, or its error, as they end.
 
-    Not `asyncio.wait_for`, which may swallow a cancellation before Python 3.12.
+    Who stops iterating leaves the others to end by themselves.
     """
-    timeout = None if end is None else max(0.0, end - now())
-    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    ended: asyncio.Queue[tuple[int, T | Exception]] = asyncio.Queue()
+
+    async def do(number: int) -> None:
+        try:
+            ended.put_nowait((number, await works[number]()))
+        except Exception as error:
+            ended.put_nowait((number, error))
+
+    for number in range(len(works)):
+        start(functools.partial(do, number), "work")
+    for _ in works:
+        yield await ended.get()
 
 
-class TaskEvent:
+class Event:
     """An event for the tasks of one loop."""
+
+    __slots__ = ("_happened", "_waiters")
 
     def __init__(self) -> None:
         self._happened = False
@@ -54,6 +101,7 @@ class TaskEvent:
         return self._happened
 
     async def wait(self, end: float | None) -> bool:
+        """Returns when it has happened, or at `end`: whether it has."""
         if self._happened:
             return True
         loop = asyncio.get_running_loop()
@@ -72,38 +120,3 @@ class TaskEvent:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-class Tasks:
-    """Input and output by tasks that are suspended."""
-
-    def event(self) -> TaskEvent:
-        return TaskEvent()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def link(self, recipe: Recipe) -> TaskLink:
-        return TaskLink(recipe)
-
-    def start(self, work: Work[None], name: str, *, limited: bool = False) -> None:
-        async def do() -> None:
-            try:
-                await work()
-            except Exception:
-                log.exception("slock_client goes on after an error")
-
-        start(do(), f"slock {name}")
-
-    async def each(self, works: Sequence[Work[T]]) -> AsyncIterator[tuple[int, T | BaseException]]:
-        async def do(number: int) -> tuple[int, T | BaseException]:
-            try:
-                return number, await works[number]()
-            except Exception as error:
-                return number, error
-
-        waiting = {start(do(number), "slock work") for number in range(len(works))}
-        while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()

@@ -9,7 +9,7 @@ import redis.exceptions as base
 from slock_client._answers import Answer, is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Command, Key
-from slock_client._servers import Servers, ask
+from slock_client.asyncio._servers import Servers, ask
 
 # How long a server has at least, and at most, to say that it is there, in seconds.
 LEAST_PING = 0.3

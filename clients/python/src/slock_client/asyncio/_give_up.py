@@ -12,8 +12,8 @@ from slock_client import _commands
 from slock_client._answers import Answer, is_temporary
 from slock_client._clock import now
 from slock_client._commands import REFUSE_MS, Command, Key, Token, names_of
-from slock_client._io import Event
-from slock_client._shared import Shared, retry_pauses
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._shared import Shared, retry_pauses
 from slock_client.hooks import log
 
 # How long the caller waits for it, in seconds. Then it goes on in the background.
@@ -49,7 +49,7 @@ class GiveUp:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._under_way: set[Event] = set()
+        self._under_way: set[io.Event] = set()
 
     async def send(
         self, keys: Sequence[Key], commands: Sequence[Command], caller_waits: float
@@ -59,7 +59,7 @@ class GiveUp:
         if len(self._under_way) >= MOST_UNDER_WAY:
             log.warning("%s: too much is being given up: what is left ends by its ttl", names)
             return None
-        done, found = self._shared.io.event(), list[Answer]()
+        done, found = io.Event(), list[Answer]()
 
         async def work() -> None:
             try:
@@ -69,7 +69,7 @@ class GiveUp:
                 done.set()
 
         self._under_way.add(done)
-        self._shared.io.start(work, "giving up", limited=True)
+        io.start(work, "giving up", limited=True)
         await done.wait(now() + caller_waits)
         return found or None
 
@@ -96,5 +96,5 @@ class GiveUp:
                     "%s: the server does not answer: what is left ends by its ttl (%s)", names, problem
                 )
                 break
-            await self._shared.io.sleep(pause)
+            await io.sleep(pause)
         return []

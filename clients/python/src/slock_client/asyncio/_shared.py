@@ -10,22 +10,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
-from slock_client import _commands
-from slock_client._answers import (
-    Answer,
-    code_of,
-    error_of,
-    is_lost_connection,
-    is_temporary,
-    may_be_executed,
-    problem_in,
-)
+from slock_client import _answers, _commands
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
-from slock_client._io import Event, Io, Look
 from slock_client._options import Wanted
-from slock_client._servers import Servers, ask
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._servers import Look, Servers, ask
 from slock_client.errors import ClosedError, TimedOutError
 from slock_client.hooks import Hooks
 
@@ -69,9 +61,8 @@ class Shared:
     """Used by any thread of the synchronous half, and by one loop of asyncio."""
 
     def __init__(
-        self, io: Io, servers: Servers, hooks: Hooks, retry_for: timedelta, retry_wait_for: timedelta
+        self, servers: Servers, hooks: Hooks, retry_for: timedelta, retry_wait_for: timedelta
     ) -> None:
-        self.io = io
         self.servers = servers
         self.hooks = hooks
         self.retry_for = retry_for.total_seconds()
@@ -82,8 +73,9 @@ class Shared:
 
     def after_fork(self) -> None:
         """What is under way is the parent's."""
-        self._closing: Event = self.io.event()
-        self._changing = threading.RLock()
+        self._closing = io.Event()
+        self.changing = io.Mutex()
+        """Taken for each change that a thread and the watchdog may make at once."""
         self._under_way: dict[object, int] = {}  # with the thread of each
 
     # --- open or closed
@@ -95,7 +87,7 @@ class Shared:
 
     def begin(self, acquisition: object) -> None:
         """One is under way until `end`. `ClosedError` after `close`."""
-        with self._changing:
+        with self.changing:
             self.check_open()
             self._under_way[acquisition] = threading.get_ident()
 
@@ -110,20 +102,20 @@ class Shared:
 
     def close(self) -> None:
         """What waits ends with `ClosedError`, and nothing new begins."""
-        with self._changing:
+        with self.changing:
             self._closing.set()
         for link in self.servers.links():
             link.interrupt()
 
-    async def wait_ended(self, *, own_thread: int | None) -> None:
+    async def wait_ended(self) -> None:
         """Returns when all that was under way has ended.
 
-        `own_thread`: what is under way in this thread is not waited for: it is below on the stack of a signal
+        What is under way in a thread that blocks here is not waited for: it is below on the stack of a signal
         handler.
         """
-        end = now() + self.retry_for
+        end, own_thread = now() + self.retry_for, io.own_thread()
         while any(thread != own_thread for thread in list(self._under_way.values())) and now() < end:
-            await self.io.sleep(CLOSE_LOOKS)
+            await io.sleep(CLOSE_LOOKS)
 
     # --- commands
 
@@ -146,16 +138,16 @@ class Shared:
                 answers = await ask(self.servers, key, *commands, end=end + ANSWER_OVERDUE, look=look)
             except Exception as error:
                 answers = [error]
-            problem = problem_in(answers)
+            problem = _answers.problem_in(answers)
             if problem is None:
                 return Answered(sent, answers, unanswered)
-            unanswered = unanswered or may_be_executed(problem)
-            if not is_temporary(problem):
-                raise error_of(problem, names)
+            unanswered = unanswered or _answers.may_be_executed(problem)
+            if not _answers.is_temporary(problem):
+                raise _answers.error_of(problem, names)
             if now() + pause >= end:
                 text = "the server did not answer within the time"
-                raise timed_out(names, text, problem, answered=not is_lost_connection(problem))
-            await self.io.sleep(pause)
+                raise timed_out(names, text, problem, answered=not _answers.is_lost_connection(problem))
+            await io.sleep(pause)
         raise AssertionError("unreachable")
 
     async def check_permission(self, wanted: Wanted, end: float) -> bool:
@@ -175,9 +167,9 @@ class Shared:
         answers = await self.ask(wanted.keys[0], *asked, end=end)
         for answer in answers:
             if isinstance(answer, BaseException):
-                if code_of(answer) == "NOPERM":
-                    raise error_of(answer, wanted.names)
-                if is_temporary(answer):
+                if _answers.code_of(answer) == "NOPERM":
+                    raise _answers.error_of(answer, wanted.names)
+                if _answers.is_temporary(answer):
                     raise answer
         self._permitted.add(kind)
         return True

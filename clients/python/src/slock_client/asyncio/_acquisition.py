@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import redis.exceptions as base
 
-from slock_client import _blocking
-from slock_client._answers import (
-    Answer,
-    error_of,
-    error_of_message,
-    is_channel_refused,
-    is_subscriber_missing,
-    is_temporary,
-    may_be_executed,
-)
+from slock_client import _answers
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Channel, Command, Key, names_of
 from slock_client._durations import ms_left
-from slock_client._io import Event
 from slock_client._options import Wanted
-from slock_client._servers import ask
-from slock_client._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
+from slock_client.asyncio import _blocking
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._servers import ask
+from slock_client.asyncio._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
 from slock_client.errors import SlockError, TimedOutError
 from slock_client.hooks import log
 from slock_client.polling import Strategy
@@ -59,8 +52,8 @@ class SubscriptionLost(Exception):
 class Inbox:
     """The messages for one acquisition, under all tags that it sent."""
 
-    def __init__(self, arrived: Event) -> None:
-        self._arrived = arrived
+    def __init__(self) -> None:
+        self._arrived = io.Event()
         self._messages: deque[tuple[bytes, Any]] = deque()
 
     def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
@@ -75,44 +68,12 @@ class Inbox:
         return self._messages.popleft() if self._messages else None
 
 
-class Subscription(Protocol):
-    """A channel to which this process listens."""
-
-    name: bytes
-
-    def note(self, tag: bytes, inbox: Inbox) -> None:
-        """From now on messages with the tag go there.
-
-        Before the request is sent: they may come before its reply.
-        """
-
-    def forget(self, tag: bytes) -> None: ...
-
-    def unheard(self) -> None:
-        """The server says that nobody listens."""
-
-
-class Listening(Protocol):
-    """The subscriptions of one `Locks`."""
-
-    def new_tag(self) -> bytes: ...
-
-    def present(self, key: Key) -> Subscription | None:
-        """The subscription for a key, when there is one."""
-
-    async def subscribe(self, key: Key, end: float) -> Subscription:
-        """The subscription for a key; it is made when there is none. Errors of the server are raised."""
-
-    async def close(self) -> None:
-        """Ends the connections for good. All that wait there are told `SubscriptionLost`."""
-
-
 class Ways:
     """How the acquisitions of one `Locks` wait."""
 
-    def __init__(self, strategy: Strategy | None, listening: Listening | None) -> None:
-        """By a strategy of polling; or by NOTIFY, with `listening`; or else each on a connection of its
-        own.
+    def __init__(self, strategy: Strategy | None, listening: Any) -> None:
+        """By a strategy of polling; or by NOTIFY, with `listening`, the `Listening` of asyncio; or else each
+        on a connection of its own.
         """
         self.strategy = strategy
         self.listening = listening
@@ -138,10 +99,7 @@ class Acquisition:
         once: bool,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wait`: at most so many seconds. `once`: a refusal ends it.
-
-        `wanted`: whose permission is to be checked.
-        """
+        """`wait`: at most so many seconds. `once`: a refusal ends it. `wanted`: for a new hold."""
         self.keys = keys
         self.names = names_of(keys)
         self.unanswered = False
@@ -152,13 +110,14 @@ class Acquisition:
         self._shared = shared
         self._ways = ways
         self._build = build
-        self._wanted = wanted
+        self._wanted: Any = wanted
+        self._permitted = wanted is None
         self._once = once
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
         self._contact: float | None = None
         self._inbox: Inbox | None = None
-        self._tags: dict[bytes, tuple[Subscription, float]] = {}
+        self._tags: dict[bytes, tuple[Any, float]] = {}
 
     @property
     def limit(self) -> float:
@@ -191,8 +150,8 @@ class Acquisition:
                 continue
             except Exception as error:
                 self._shared.check_open()
-                if not is_temporary(error) and not is_subscriber_missing(error):
-                    raise error_of(error, self.names) from None
+                if not _answers.is_temporary(error) and not _answers.is_subscriber_missing(error):
+                    raise _answers.error_of(error, self.names) from None
                 self.problem = error
                 # Shorter pauses near the limit: there is time for another attempt then.
                 left = max(0.0, self.limit - now())
@@ -233,10 +192,10 @@ class Acquisition:
         return self._contact + self._shared.retry_wait_for
 
     async def _attempt(self) -> Granted | None:
-        if self._wanted is not None:
+        if not self._permitted:
             if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
                 self._heard()
-            self._wanted = None
+            self._permitted = True
         if self._once or self._ways.strategy is not None:
             return await self._ask_now()
         subscription = None
@@ -265,9 +224,9 @@ class Acquisition:
                 [answer] = await ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
         except Exception as error:
             self.waits = False
-            self.unanswered = self.unanswered or may_be_executed(error)
+            self.unanswered = self.unanswered or _answers.may_be_executed(error)
             heard_of = self._contact is not None and now() < self._outage_end()
-            if blocks and heard_of and may_be_executed(error):
+            if blocks and heard_of and _answers.may_be_executed(error):
                 self._heard()  # until now it waited
             raise
         self._heard()
@@ -286,28 +245,28 @@ class Acquisition:
         fence = await self._send(self._build(self._wait_ms(sent), None), blocks=True)
         return self._told(fence, sent)
 
-    async def _subscribe(self, listening: Listening) -> Subscription | None:
+    async def _subscribe(self, listening: Any) -> Any:
         """None: the user may not use the channels."""
         try:
             return await listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
         except base.ResponseError as error:
-            if not is_channel_refused(error):
+            if not _answers.is_channel_refused(error):
                 raise
             self._ways.block(error)
             return None
 
-    async def _notify(self, subscription: Subscription) -> Granted | None:
+    async def _notify(self, subscription: Any) -> Granted | None:
         assert self._ways.listening is not None
         tag, sent = self._ways.listening.new_tag(), now()
         self._tags[tag] = subscription, sent
-        inbox = self._inbox = self._inbox or Inbox(self._shared.io.event())
+        inbox = self._inbox = self._inbox or Inbox()
         subscription.note(tag, inbox)
         try:
             fence = await self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
         except base.ResponseError as error:
-            if is_subscriber_missing(error):
+            if _answers.is_subscriber_missing(error):
                 subscription.unheard()
-            elif is_channel_refused(error):
+            elif _answers.is_channel_refused(error):
                 self._ways.block(error)
                 return await self._block()
             raise
@@ -339,7 +298,7 @@ class Acquisition:
             if tag != newest:
                 return None
             self.waits = False
-            raise error_of_message(text[1:])
+            raise _answers.error_of_message(text[1:])
         if int(text) == 0 and tag != newest:
             return None
         self.waits = False

@@ -1,0 +1,1 @@
+"""The synchronous half, made by scripts/synchronous.py."""

@@ -1,0 +1,316 @@
+# Made from asyncio/_acquisition.py by scripts/synchronous.py: change it there.
+"""One use of a request: token, limit of time, pauses, and what each answer leads to."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import redis.exceptions as base
+
+from slock_client import _answers
+from slock_client import _threads as io
+from slock_client._answers import Answer
+from slock_client._clock import now
+from slock_client._commands import Channel, Command, Key, names_of
+from slock_client._durations import ms_left
+from slock_client._options import Wanted
+from slock_client._sync import _blocking
+from slock_client._sync._servers import ask
+from slock_client._sync._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
+from slock_client.errors import SlockError, TimedOutError
+from slock_client.hooks import log
+from slock_client.polling import Strategy
+
+# While a copy of a request lacks its answer, a request that waits by NOTIFY asks again so often, in seconds:
+# the copy may come late and take the message to its own tag.
+ASK_AGAIN_AFTER = 5.0
+
+# A call ends at most about so long after its limit, in seconds. What is left to do goes on without it.
+CALL_OVERDUE = 0.5
+
+# After an error it pauses for at least so long, in seconds.
+LEAST_PAUSE = 0.01
+
+Build = Callable[["int | None", "Channel | None"], Command]
+"""The command for a wait of so many ms, which is told on a channel."""
+
+
+class Granted(NamedTuple):
+    """A fence, and when its request was sent and answered."""
+
+    fence: int
+    sent: float
+    received: float
+
+
+class SubscriptionLost(Exception):
+    """The channel has no subscriber any more: subscribe again, and ask again with the same token."""
+
+
+class Inbox:
+    """The messages for one acquisition, under all tags that it sent."""
+
+    def __init__(self) -> None:
+        self._arrived = io.Event()
+        self._messages: deque[tuple[bytes, Any]] = deque()
+
+    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
+        self._messages.append((tag, message))
+        self._arrived.set()
+
+    def get(self, end: float | None) -> tuple[bytes, Any] | None:
+        """The next message with its tag; None when there is none until `end`."""
+        if not self._messages:
+            self._arrived.clear()
+            self._arrived.wait(end)
+        return self._messages.popleft() if self._messages else None
+
+
+class Ways:
+    """How the acquisitions of one `Locks` wait."""
+
+    def __init__(self, strategy: Strategy | None, listening: Any) -> None:
+        """By a strategy of polling; or by NOTIFY, with `listening`, the `Listening` of asyncio; or else each
+        on a connection of its own.
+        """
+        self.strategy = strategy
+        self.listening = listening
+
+    def block(self, error: BaseException) -> None:
+        """From now on by connections: the user may not use the channels."""
+        if self.listening is not None:
+            log.warning("waits have a connection each from now on, for want of a permission: %s", error)
+        self.listening = None
+
+
+class Acquisition:
+    """Asks for a hold, or for another mode of one, until there is an answer that counts."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        ways: Ways,
+        keys: Sequence[Key],
+        build: Build,
+        wait: float | None,
+        *,
+        once: bool,
+        wanted: Wanted | None = None,
+    ) -> None:
+        """`wait`: at most so many seconds. `once`: a refusal ends it. `wanted`: for a new hold."""
+        self.keys = keys
+        self.names = names_of(keys)
+        self.unanswered = False
+        """Whether a copy of the command had no answer: the server may carry it out at any later time."""
+        self.waits = False
+        """Whether the server may know a request that waits, or has not answered yet."""
+        self.problem: BaseException | None = None
+        self._shared = shared
+        self._ways = ways
+        self._build = build
+        self._wanted: Any = wanted
+        self._permitted = wanted is None
+        self._once = once
+        self._began = now()
+        self._end = math.inf if wait is None else self._began + wait
+        self._contact: float | None = None
+        self._inbox: Inbox | None = None
+        self._tags: dict[bytes, tuple[Any, float]] = {}
+
+    @property
+    def limit(self) -> float:
+        """When the call is over, as things are now."""
+        if self._once:
+            return self._began + self._shared.retry_for
+        return min(self._end, self._outage_end())
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something may be left of it on the server that nobody knows of."""
+        return self.unanswered or self.waits
+
+    @property
+    def left_to_give_up(self) -> float:
+        """How long the call may still take when it is over, in seconds."""
+        return max(0.05, min(CALL_OVERDUE, self.limit + CALL_OVERDUE - now()))
+
+    def granted(self) -> Granted | None:
+        """The grant; None when it was refused and asks once. `TimedOutError` when the limit is over."""
+        pauses, polls = retry_pauses(), self._polls()
+        while True:
+            self._shared.check_open()
+            try:
+                granted = self._attempt()
+            except (SlockError, SubscriptionLost) as error:
+                if isinstance(error, SlockError):
+                    raise
+                self._heard()
+                continue
+            except Exception as error:
+                self._shared.check_open()
+                if not _answers.is_temporary(error) and not _answers.is_subscriber_missing(error):
+                    raise _answers.error_of(error, self.names) from None
+                self.problem = error
+                # Shorter pauses near the limit: there is time for another attempt then.
+                left = max(0.0, self.limit - now())
+                self._shared.pause(min(next(pauses), max(LEAST_PAUSE, left / 2)))
+                if now() >= self.limit:
+                    raise self.timed_out("the server did not answer within the time") from error
+                continue
+            self.problem = None
+            if granted is not None or self._once:
+                return granted
+            pause = next(polls, None)
+            if pause is None:
+                raise self.timed_out("the lock is not free, and no attempt is left")
+            self._shared.pause(min(pause, max(0.0, self._end - now())))
+            if now() >= self._end:
+                raise self.timed_out("the wait is over")
+
+    def timed_out(self, text: str) -> TimedOutError:
+        """The error of a call that is over. Its cause is the error of the last attempt."""
+        return timed_out(self.names, text, self.problem, answered=self._contact is not None)
+
+    def end(self) -> None:
+        """Messages that come later are ignored."""
+        for tag, (subscription, _) in self._tags.items():
+            subscription.forget(tag)
+        self._tags.clear()
+
+    def _polls(self) -> Iterator[float]:
+        return iter(()) if self._ways.strategy is None else self._ways.strategy.pauses()
+
+    def _heard(self) -> None:
+        self._contact = now()
+
+    def _outage_end(self) -> float:
+        """Until when it goes on without any answer."""
+        if self._contact is None:
+            return self._began + self._shared.retry_for
+        return self._contact + self._shared.retry_wait_for
+
+    def _attempt(self) -> Granted | None:
+        if not self._permitted:
+            if self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
+                self._heard()
+            self._permitted = True
+        if self._once or self._ways.strategy is not None:
+            return self._ask_now()
+        subscription = None
+        if self._ways.listening is not None:
+            subscription = self._ways.listening.present(self.keys[0])
+            if subscription is None:
+                granted = self._ask_now()
+                if granted is not None:
+                    return (
+                        granted  # most locks are free: only a request that has to wait needs a subscription
+                    )
+                subscription = self._subscribe(self._ways.listening)
+        if subscription is None:
+            return self._block()
+        return self._notify(subscription)
+
+    def _send(self, command: Command, *, blocks: bool = False) -> Answer:
+        """The answer. An error of the server is raised."""
+        self.waits = True
+        key, servers = self.keys[0], self._shared.servers
+        try:
+            if blocks:
+                end = self._end + ANSWER_OVERDUE
+                answer = _blocking.wait(servers, key, command, end, self._heard, self._outage_end)
+            else:
+                [answer] = ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
+        except Exception as error:
+            self.waits = False
+            self.unanswered = self.unanswered or _answers.may_be_executed(error)
+            heard_of = self._contact is not None and now() < self._outage_end()
+            if blocks and heard_of and _answers.may_be_executed(error):
+                self._heard()  # until now it waited
+            raise
+        self._heard()
+        self.waits = answer is None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def _ask_now(self) -> Granted | None:
+        sent = now()
+        fence = self._send(self._build(None, None))
+        return Granted(fence, sent, now()) if fence else None
+
+    def _block(self) -> Granted:
+        sent = now()
+        fence = self._send(self._build(self._wait_ms(sent), None), blocks=True)
+        return self._told(fence, sent)
+
+    def _subscribe(self, listening: Any) -> Any:
+        """None: the user may not use the channels."""
+        try:
+            return listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
+        except base.ResponseError as error:
+            if not _answers.is_channel_refused(error):
+                raise
+            self._ways.block(error)
+            return None
+
+    def _notify(self, subscription: Any) -> Granted | None:
+        assert self._ways.listening is not None
+        tag, sent = self._ways.listening.new_tag(), now()
+        self._tags[tag] = subscription, sent
+        inbox = self._inbox = self._inbox or Inbox()
+        subscription.note(tag, inbox)
+        try:
+            fence = self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
+        except base.ResponseError as error:
+            if _answers.is_subscriber_missing(error):
+                subscription.unheard()
+            elif _answers.is_channel_refused(error):
+                self._ways.block(error)
+                return self._block()
+            raise
+        if fence is not None:
+            return self._told(fence, sent)
+        while True:
+            overdue = self._end + ANSWER_OVERDUE
+            end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
+            message = inbox.get(None if end == math.inf else end)
+            self._shared.check_open()
+            if message is None:
+                if now() >= overdue:
+                    raise self.timed_out("the wait is over, and the server did not say so")
+                return self._notify(subscription)
+            granted = self._read(*message, newest=tag)
+            if granted is not None:
+                return granted
+
+    def _read(self, tag: bytes, message: Any, newest: bytes) -> Granted | None:
+        """What a message means. Of the end of an older copy nothing follows, but a fence is one."""
+        if tag not in self._tags:
+            return None
+        if isinstance(message, SubscriptionLost):
+            if self._tags[tag][0] is self._tags[newest][0]:
+                raise message
+            return None
+        text = message.decode()
+        if text.startswith("-"):
+            if tag != newest:
+                return None
+            self.waits = False
+            raise _answers.error_of_message(text[1:])
+        if int(text) == 0 and tag != newest:
+            return None
+        self.waits = False
+        return self._told(int(text), self._tags[tag][1])
+
+    def _told(self, fence: int, sent: float) -> Granted:
+        if not fence:
+            self.problem = None
+            raise self.timed_out("the wait is over")
+        return Granted(fence, sent, now())
+
+    def _wait_ms(self, moment: float) -> int:
+        """What is left of the wait, as the server takes it: 0 is without limit."""
+        return 0 if self._end == math.inf else ms_left(self._end, moment)

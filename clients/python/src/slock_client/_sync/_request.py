@@ -1,0 +1,147 @@
+# Made from asyncio/_request.py by scripts/synchronous.py: change it there.
+"""`Request`: what is wanted, and how a program gets it from an `Acquirer`: from `Locks` or from `Quorum`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from slock_client._answers import outcome_of
+from slock_client._clock import now
+from slock_client._commands import READ, WRITE, Key
+from slock_client._options import Options, Wanted
+from slock_client._sync._hold import AnyHold
+from slock_client._sync._shared import Shared
+from slock_client._thread_block import RequestBlock
+from slock_client.hooks import Hooks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from slock_client._options import ReadOptions, RequestOptions
+
+H = TypeVar("H", bound=AnyHold)
+H_co = TypeVar("H_co", bound=AnyHold, covariant=True)
+
+
+class Attempt(Protocol[H_co]):
+    """The acquisition of one hold."""
+
+    def hold(self) -> H_co | None:
+        """The hold; None when it was refused and asks once."""
+
+    def give_up(self, error: BaseException | None) -> None:
+        """Leaves neither a hold nor a request. `error` is why."""
+
+    def end(self) -> None:
+        """Messages that come later are ignored."""
+
+
+class Acquirer(Generic[H]):
+    """What `Locks` and `Quorum` have in common: a program can take either."""
+
+    def __init__(self, shared: Shared, hooks: Hooks, options: Any) -> None:
+        """`options`: of requests, as far as they do not say otherwise."""
+        self._shared = shared
+        self._hooks = hooks
+        self._limit = options.get("limit")
+        Wanted(("any",), READ, Options(**options))
+        self._options = Options(**{**options, "limit": None})
+
+    def write(self, *keys: Key, **options: Unpack[RequestOptions]) -> Request[H]:
+        """A request to be the only one that holds all of `keys`."""
+        return Request(self, self._wanted(keys, WRITE, options))
+
+    def read(self, *keys: Key, **options: Unpack[ReadOptions]) -> Request[H]:
+        """A request to hold `keys` together with other readers.
+
+        Options as those of `write`, and `limit`: at most so many readers at once.
+        """
+        return Request(self, self._wanted(keys, READ, options))
+
+    def close(self) -> None:
+        """Stops renewing and closes the connections. Acquisitions that wait end with `ClosedError`.
+
+        It releases nothing: holds end at their ttl. In a thread a signal handler may call it.
+        """
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wanted(self, keys: tuple[Key, ...], mode: str, options: Any) -> Wanted:
+        if mode == READ and self._limit is not None:
+            options = {"limit": self._limit, **options}
+        return Wanted(keys, mode, self._options.changed(**options))
+
+    def _attempt(self, wanted: Wanted, once: bool) -> Attempt[H]:
+        raise NotImplementedError
+
+    def _acquire(self, wanted: Wanted, *, once: bool) -> H | None:
+        """The hold; None when it was refused and asks once. An error leaves nothing behind."""
+        shared, attempt, began = self._shared, self._attempt(wanted, once), now()
+        hold: H | None = None
+
+        def ended(problem: BaseException | None) -> None:
+            attempt.end()
+            shared.end(attempt)
+            if self._hooks.waited is not None:
+                outcome = outcome_of(hold is not None, problem)
+                self._hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+
+        try:
+            shared.begin(attempt)
+            hold = attempt.hold()
+            if hold is None:
+                attempt.give_up(None)  # it was refused, but a copy before may come late
+            ended(None)
+            return hold
+        except BaseException as error:
+            try:
+                # Ctrl-C can come after the grant too, also in the hook. Nobody would have the hold then.
+                if hold is not None:
+                    hold._end()
+                    hold = None
+                attempt.give_up(error)
+            finally:
+                ended(error)  # Ctrl-C can come once more; `close` waits until this has ended
+            raise
+
+
+class Request(RequestBlock[H]):
+    """Keys, a mode and options. Making one sends nothing. It can be used many times, also at once.
+
+    `with request as hold:` acquires, runs the work, and releases. When the hold is lost meanwhile, the
+    block ends with `LostError`: in asyncio at once, as the task is cancelled; in a thread unless it ends with
+    an error of its own: call `hold.check()` before each step, or give `on_lost`. `@request` does the same for
+    a function, with a hold of its own for each call.
+    """
+
+    def __init__(self, locks: Acquirer[H], wanted: Wanted) -> None:
+        super().__init__()
+        self._locks = locks
+        self._wanted = wanted
+
+    def acquire(self) -> H:
+        """Waits until the lock is granted, at most for `wait`.
+
+        `TimedOutError` when the wait is over, or when no server answers for `retry_for`; else as the
+        servers say. A cancellation, or an exception such as `KeyboardInterrupt`, leaves neither a hold nor a
+        request.
+        """
+        hold = self._locks._acquire(self._wanted, once=False)
+        assert hold is not None
+        return hold
+
+    def try_acquire(self) -> H | None:
+        """Asks once. None when the lock is not free. Errors as those of `acquire`."""
+        return self._locks._acquire(self._wanted, once=True)
+
+    def __repr__(self) -> str:
+        return f"<Request {self._wanted}>"

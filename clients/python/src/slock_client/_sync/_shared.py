@@ -1,0 +1,176 @@
+# Made from asyncio/_shared.py by scripts/synchronous.py: change it there.
+"""What all acquisitions and holds of one `Locks` share: its servers, its limits of time, and whether it
+is open.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from slock_client import _answers, _commands
+from slock_client import _threads as io
+from slock_client._answers import Answer
+from slock_client._clock import now
+from slock_client._commands import Command, Key
+from slock_client._fork import track
+from slock_client._options import Wanted
+from slock_client._sync._servers import Look, Servers, ask
+from slock_client.errors import ClosedError, TimedOutError
+from slock_client.hooks import Hooks
+
+# The answer to what was sent before a limit may come so long after it, in seconds.
+ANSWER_OVERDUE = 0.25
+
+# `close` looks so often, in seconds, whether all that was under way has ended.
+CLOSE_LOOKS = 0.005
+
+_FIRST_PAUSE = 0.010
+_MOST_PAUSE = 1.0
+
+
+def retry_pauses() -> Iterator[float]:
+    """Seconds between attempts: 10 ms, doubled up to 1 s, each less up to a half of it by chance."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1)
+        pause = min(pause * 2, _MOST_PAUSE)
+
+
+def timed_out(names: str, text: str, cause: BaseException | None, *, answered: bool = True) -> TimedOutError:
+    """The error of a call about the keys `names` whose limit is over."""
+    told = f" ({str(cause) or type(cause).__name__})" if cause is not None else ""
+    error = TimedOutError(f"{names}: {text}{told}")
+    error.__cause__ = cause
+    error.answered = answered
+    return error
+
+
+class Answered(NamedTuple):
+    """The answers to commands that may have been sent several times."""
+
+    sent: float
+    answers: list[Answer]
+    after_unanswered: bool
+    """Whether a copy before had no answer."""
+
+
+class Shared:
+    """Used by any thread of the synchronous half, and by one loop of asyncio."""
+
+    def __init__(
+        self, servers: Servers, hooks: Hooks, retry_for: timedelta, retry_wait_for: timedelta
+    ) -> None:
+        self.servers = servers
+        self.hooks = hooks
+        self.retry_for = retry_for.total_seconds()
+        self.retry_wait_for = retry_wait_for.total_seconds()
+        self._permitted: set[str] = set()
+        self.after_fork()
+        track(self)
+
+    def after_fork(self) -> None:
+        """What is under way is the parent's."""
+        self._closing = io.Event()
+        self.changing = io.Mutex()
+        """Taken for each change that a thread and the watchdog may make at once."""
+        self._under_way: dict[object, int] = {}  # with the thread of each
+
+    # --- open or closed
+
+    def check_open(self) -> None:
+        """Raises `ClosedError` after `close`."""
+        if self._closing.is_set():
+            raise ClosedError
+
+    def begin(self, acquisition: object) -> None:
+        """One is under way until `end`. `ClosedError` after `close`."""
+        with self.changing:
+            self.check_open()
+            self._under_way[acquisition] = threading.get_ident()
+
+    def end(self, acquisition: object) -> None:
+        """Nothing happens when it is not under way."""
+        self._under_way.pop(acquisition, None)
+
+    def pause(self, seconds: float) -> None:
+        """Waits between two attempts. `ClosedError` as soon as `close` is called."""
+        self._closing.wait(now() + seconds)
+        self.check_open()
+
+    def close(self) -> None:
+        """What waits ends with `ClosedError`, and nothing new begins."""
+        with self.changing:
+            self._closing.set()
+        for link in self.servers.links():
+            link.interrupt()
+
+    def wait_ended(self) -> None:
+        """Returns when all that was under way has ended.
+
+        What is under way in a thread that blocks here is not waited for: it is below on the stack of a signal
+        handler.
+        """
+        end, own_thread = now() + self.retry_for, io.own_thread()
+        while any(thread != own_thread for thread in list(self._under_way.values())) and now() < end:
+            io.sleep(CLOSE_LOOKS)
+
+    # --- commands
+
+    def ask(self, key: Key, *commands: Command, end: float) -> list[Answer]:
+        """The answers, errors of the server among them. A lost connection is raised. Nothing is repeated."""
+        return ask(self.servers, key, *commands, end=end)
+
+    def insist(
+        self, names: str, key: Key, *commands: Command, end: float, look: Look | None = None
+    ) -> Answered:
+        """The answers. After an error that may pass all commands are sent again, until `end`: then
+        `TimedOutError`.
+
+        With `look` they may block a connection: see `Link.wait`.
+        """
+        unanswered = False
+        for pause in retry_pauses():
+            sent = now()
+            try:
+                answers = ask(self.servers, key, *commands, end=end + ANSWER_OVERDUE, look=look)
+            except Exception as error:
+                answers = [error]
+            problem = _answers.problem_in(answers)
+            if problem is None:
+                return Answered(sent, answers, unanswered)
+            unanswered = unanswered or _answers.may_be_executed(problem)
+            if not _answers.is_temporary(problem):
+                raise _answers.error_of(problem, names)
+            if now() + pause >= end:
+                text = "the server did not answer within the time"
+                raise timed_out(names, text, problem, answered=not _answers.is_lost_connection(problem))
+            io.sleep(pause)
+        raise AssertionError("unreachable")
+
+    def check_permission(self, wanted: Wanted, end: float) -> bool:
+        """What cannot be released must not be taken: asked once for each kind of request, on its keys.
+
+        False when it was not asked again. The commands name a token made for this and a fence that no hold
+        has. `NOPERM` is raised.
+        """
+        kind = wanted.mode if len(wanted.keys) == 1 else "several keys"
+        if kind in self._permitted:
+            return False
+        token = _commands.new_token()
+        asked = [
+            *_commands.cancel(wanted.keys, token, refuse=False),
+            _commands.release(wanted.keys, wanted.mode, token, 1),
+        ]
+        answers = self.ask(wanted.keys[0], *asked, end=end)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                if _answers.code_of(answer) == "NOPERM":
+                    raise _answers.error_of(answer, wanted.names)
+                if _answers.is_temporary(answer):
+                    raise answer
+        self._permitted.add(kind)
+        return True

@@ -1,0 +1,617 @@
+"""A hold: what a program may ask of it, when it is lost, and how it is extended, changed and released.
+
+`Held` is what one server knows of it, and what the watchdog renews. `AnyHold` is common to the holds of one
+server and of a quorum: the former is a quorum of one. `Hold` is the hold of one server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from slock_client import _commands, _lease
+from slock_client._answers import is_temporary, problem_in
+from slock_client._clock import now
+from slock_client._commands import READ, WRITE, Channel, Command, Key
+from slock_client._durations import not_negative, ttl_ms
+from slock_client._lease import Drift, Lease, Told
+from slock_client._options import Wanted
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._acquisition import Acquisition, Granted, Ways
+from slock_client.asyncio._block import HoldBlock
+from slock_client.asyncio._give_up import CALLER_WAITS, GiveUp, the_end
+from slock_client.asyncio._shared import Shared, timed_out
+from slock_client.asyncio._watchdog import Watchdog
+from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
+from slock_client.hooks import Hooks, call, log
+
+# How long the release of a hold that is lost may take, in seconds. Its ttl ends what is left of it.
+LOST_RELEASE_FOR = 0.5
+
+SERVER_DRIFT = Drift()
+
+
+class Member(NamedTuple):
+    """What belongs to one `Locks`."""
+
+    shared: Shared
+    ways: Ways
+    give_up: GiveUp
+    watchdog: Watchdog
+
+
+class Held:
+    """What a token holds at one server, or tries to get. Its commands name the hold by its fence."""
+
+    def __init__(self, member: Member, wanted: Wanted, token: str, drift: Drift) -> None:
+        self.shared, self.ways, self.give_up, self.watchdog = member
+        self.keys = wanted.keys
+        self.key: Key = wanted.keys[0]
+        self.names = wanted.names
+        self.token = token
+        self.given = wanted.options.token is not None
+        self.ttl_ms = wanted.options.ttl_ms
+        self.lease = Lease(wanted.mode, drift)
+        self.renew_at = math.inf
+        self.ended = False
+        """Whether nobody renews it any more, and what comes late is released."""
+        self.owner: AnyHold | None = None
+        """None before the grant, and for ever when a quorum has no majority."""
+
+    @property
+    def ttl_seconds(self) -> float:
+        return self.ttl_ms / 1000
+
+    @property
+    def valid_until(self) -> float:
+        return math.inf if self.owner is None else self.owner.valid_until
+
+    def expire(self) -> None:
+        if self.owner is not None:
+            self.owner._expire()
+
+    def stop(self) -> None:
+        self.ended = True
+        self.watchdog.remove(self)
+
+    def granted(self, fence: int, mode: str, sent: float, ttl: int) -> None:
+        """A command sent at `sent` gave the hold, or changed its mode."""
+        self.lease.granted(fence, mode, sent, ttl)
+        self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
+
+    def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], None]]:
+        """A command, and what takes the moment at which it was sent and its answer."""
+        fence, asked_ms = self.lease.fence or 0, ttl or self.ttl_ms
+        command = _commands.extend(self.keys, self.token, asked_ms, fence)
+        return command, lambda sent, answer: self._renewed(fence, sent, asked_ms, answer)
+
+    def _renewed(self, fence: int, sent: float, ttl: int, answer: object) -> None:
+        self.expire()  # a hold that is lost stays lost, whatever the answer is
+        if self.ended:
+            return
+        if isinstance(answer, BaseException):
+            self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
+            if self.owner is not None:
+                self.owner._renewal_failed(answer)
+        elif isinstance(answer, int):
+            self.extended(fence, sent, ttl, answer)
+
+    def extended(self, fence: int, sent: float, ttl: int, answer: int) -> Told:
+        """The answer to an extension."""
+        with self.shared.changing:
+            told = self.lease.extended(fence, sent, ttl, answer)
+            if told is Told.HELD:
+                self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
+            else:
+                self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
+        self.told(told, sent)
+        return told
+
+    def told(self, told: Told, sent: float) -> None:
+        """What an answer to a command that was sent at `sent` meant."""
+        if self.owner is not None and told is not Told.NOTHING:
+            self.owner._told(self, told)
+
+    async def release(self, end: float) -> bool:
+        """Releases it: whether it was still there.
+
+        `TimedOutError` at `end`: then it goes on in the background.
+        """
+        lease = self.lease
+        if (lease.in_doubt and not self.given) or lease.changing:
+            commands = the_end(self.keys, self.token, given=self.given, fence=lease.fence)
+            answers = await self.give_up.send(self.keys, commands, end - now())
+            if answers is None:
+                raise timed_out(self.names, "the release had no answer within the time", None)
+            return any(isinstance(answer, int) and answer for answer in answers[len(self.keys) :])
+        if lease.fence is None or (not lease.is_held and len(self.keys) == 1):
+            return False
+        was_valid = now() < lease.valid_until
+        command = _commands.release(self.keys, lease.mode, self.token, lease.fence)
+        try:
+            answered = await self.shared.insist(self.names, self.key, command, end=end)
+        except TimedOutError:
+            await self.give_up.send(self.keys, [command], 0)  # it goes on in the background
+            raise
+        # 0 after a copy without an answer: that copy released it.
+        return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
+
+
+class AnyHold(HoldBlock):
+    """A hold of one server or of a quorum.
+
+    Hooks and `on_lost` are called when no lock of the library is taken: they may call the hold.
+    """
+
+    def __init__(self, wanted: Wanted, helds: Sequence[Held], hooks: Hooks) -> None:
+        super().__init__()
+        self._wanted = wanted
+        self._helds = helds
+        self._hooks = hooks
+        self._mode = wanted.mode
+        self._metadata = wanted.options.metadata
+        self._reason: str | None = None
+        self._released = False  # or handed over
+        self._handed_over = False
+        self._problem: BaseException | None = None  # of the last renewal
+        self._warned = False
+        self._ended_event: io.Event | None = None
+        self._granted_at = now()
+        lease = wanted.options.longest_lease
+        self._lease_end = math.inf if lease is None else self._granted_at + lease.total_seconds()
+        self._process = os.getpid()
+        self._listeners: list[Callable[[], None]] = []
+        self._changing = helds[0].shared.changing
+        for held in helds:
+            held.owner = self
+        self._look_again()
+
+    # --- what a program asks
+
+    @property
+    def token(self) -> str:
+        """The owner's identity."""
+        return self._helds[0].token
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return self._wanted.keys
+
+    @property
+    def mode(self) -> str:
+        """`write` or `read`."""
+        return self._mode
+
+    @property
+    def metadata(self) -> str | None:
+        return self._metadata
+
+    @property
+    def label(self) -> str:
+        """The name under which hooks report it."""
+        return self._wanted.label
+
+    @property
+    def ttl(self) -> timedelta:
+        """How long a renewal keeps the hold."""
+        return timedelta(milliseconds=self._helds[0].ttl_ms)
+
+    @property
+    def valid_until(self) -> float:
+        """Until when the hold is certain, as `slock_client.now()` counts, in seconds. Renewals move it."""
+        return min(_lease.majority_until([held.lease.valid_until for held in self._helds]), self._lease_end)
+
+    @property
+    def time_left(self) -> timedelta:
+        """How long the hold is certain from now on; zero when it is not."""
+        return timedelta(seconds=0 if self._ended else max(0.0, self.valid_until - now()))
+
+    @property
+    def lost(self) -> bool:
+        """Whether the hold ended and nobody released it. Asks the clock, not the server."""
+        self._expire()
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the hold is lost: `gone`, `expired` or `lease ended`; None when it is not."""
+        return self._reason if self.lost else None
+
+    def check(self) -> None:
+        """Raises `LostError` when the hold is lost, and `NotHeldError` when it has been released.
+
+        Asks the clock, not the server: call it before each step.
+        """
+        if self.lost:
+            raise self._lost_error()
+        if self._released:
+            raise NotHeldError(f"the hold of {self._wanted.names} has been released or handed over")
+        if self._is_of_another_process:
+            raise NotHeldError(
+                f"the hold of {self._wanted.names} is that of the process that this one was forked from"
+            )
+
+    def hand_over(self) -> None:
+        """Ends the hold here without releasing it: another process goes on with it, by `adopt`."""
+        self.check()
+        self._handed_over = True
+        self._end()
+
+    async def release(self) -> bool:
+        """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
+        False.
+
+        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
+        lock ends by its ttl then.
+        """
+        raise NotImplementedError
+
+    async def extend(self, ttl: timedelta | None = None) -> None:
+        """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
+        shortens.
+
+        `LostError` when it is lost, `NotHeldError` when it has been released.
+        """
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        state = "released" if self._released else self._reason or "held"
+        return f"<{type(self).__name__} {self.label!r} {self.mode} {state}>"
+
+    # --- its end
+
+    @property
+    def _ended(self) -> bool:
+        """Whether it was released, handed over or lost."""
+        return self._released or self._reason is not None
+
+    @property
+    def _is_of_another_process(self) -> bool:
+        return os.getpid() != self._process
+
+    def _lost_error(self) -> LostError:
+        assert self._reason is not None
+        cause = self._problem if self._reason == _lease.EXPIRED else None
+        return LostError(self.label, self._wanted.names, self._reason, cause)
+
+    async def _wait_lost(self, end: float | None) -> bool:
+        """Waits until it is lost, or until `end`: whether it is lost.
+
+        For ever when it is released and there is no end.
+        """
+        if self._ended_event is None or self._is_of_another_process:
+            self._ended_event = io.Event()
+        while not self.lost:
+            if end is not None and now() >= end:
+                return False
+            ends = [one for one in (end, None if self._released else self.valid_until) if one is not None]
+            await self._ended_event.wait(min(ends, default=None))
+        return True
+
+    def _told(self, held: Held, told: Told) -> None:
+        """A server says that it has the hold, or that it has lost it."""
+        if self._ended:
+            return
+        if told is Told.HELD:
+            self._problem = None
+        gone = sum(not one.lease.is_held for one in self._helds)
+        if gone > len(self._helds) - _lease.majority(len(self._helds)):
+            self._lose(_lease.GONE)
+        else:
+            self._expire()
+
+    def _look_again(self) -> None:
+        """The times have changed."""
+        if self._wanted.options.renew and not self._ended:
+            for held in self._helds:
+                held.watchdog.add(held)
+
+    def _expire(self) -> None:
+        """It is lost when its time has passed."""
+        if self._ended:
+            return
+        moment = now()
+        if moment >= self._lease_end:
+            self._lose(_lease.LEASE_ENDED)
+        elif moment >= self.valid_until:
+            self._lose(_lease.EXPIRED)
+
+    def _lose(self, reason: str) -> None:
+        """It is lost, unless it has ended before."""
+        with self._changing:
+            if self._ended:
+                return
+            self._reason = reason
+        self._stop()
+        # A hold that nobody renews ends by its ttl as a rule.
+        level = logging.WARNING if self._wanted.options.renew else logging.DEBUG
+        log.log(level, "%s", LostError(self.label, self._wanted.names, reason, self._problem))
+        self._hooks.tell("lost", self.label, reason)
+        self._tell_held()
+        if self._ended_event is not None:
+            self._ended_event.set()
+        for listener in list(self._listeners):
+            listener()
+        if self._wanted.options.on_lost is not None:
+            call(self._wanted.options.on_lost, self)
+
+    def _end(self) -> bool:
+        """The program releases it or hands it over. Whether it was there, as far as is known."""
+        held = not self.lost
+        with self._changing:
+            first, self._released = not self._released, True
+        self._stop()
+        if held and first:
+            self._tell_held()
+        return held and first
+
+    def _found_gone(self) -> None:
+        """The release found nothing: it had ended before."""
+        with self._changing:
+            if self._reason is not None:
+                return
+            self._reason = _lease.GONE
+        self._hooks.tell("lost", self.label, _lease.GONE)
+
+    def _renewal_failed(self, error: BaseException) -> None:
+        """It is tried again.
+
+        Of a renewal that the server refuses an operator must know: once for each hold.
+        """
+        if self._ended:
+            return
+        self._problem = error
+        refused = not is_temporary(error) and not self._warned
+        self._warned = self._warned or refused
+        level = logging.WARNING if refused else logging.DEBUG
+        log.log(level, "%s: a renewal failed: %s", self.label, error)
+        self._hooks.tell("renewal_failed", self.label, error)
+
+    def _release_failed(self, error: BaseException) -> None:
+        log.warning("%s: the release failed; the lock ends by its ttl: %s", self.label, error)
+        self._hooks.tell("release_failed", self.label, error)
+
+    async def _finish_block(self) -> None:
+        """Releases at the end of a block.
+
+        The work was done under the hold: a release that fails is no error of it.
+        """
+        with contextlib.suppress(Exception):  # which has been logged and told to the hook
+            await self.release()
+
+    def _stop(self) -> None:
+        for held in self._helds:
+            held.stop()
+
+    def _tell_held(self) -> None:
+        if self._hooks.held is not None:
+            self._hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
+
+
+class Hold(AnyHold):
+    """A lock that is held. `Locks` makes it; `release` ends it. `async with hold:` releases it at the end."""
+
+    def __init__(self, wanted: Wanted, held: Held) -> None:
+        self._held = held
+        self._shared = held.shared
+        super().__init__(wanted, (held,), held.shared.hooks)
+
+    @property
+    def fence(self) -> int:
+        """Rises with each new hold of the server: send it with every write."""
+        return self._held.lease.fence or 0
+
+    @property
+    def valid_until(self) -> float:
+        """Until when the hold is certain, as `slock_client.now()` counts, in seconds. Renewals move it."""
+        return min(self._held.lease.valid_until, self._lease_end)
+
+    async def release(self) -> bool:
+        """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
+        False.
+
+        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
+        lock ends by its ttl then.
+        """
+        if self._released or self._is_of_another_process:
+            return False
+        held = self._end()
+        end = now() + (self._shared.retry_for if held else LOST_RELEASE_FOR)
+        try:
+            there = await self._held.release(end)
+        except Exception as error:
+            if not held:
+                return False  # its ttl has ended, or ends what is left of it
+            self._release_failed(error)
+            raise
+        except BaseException:
+            await self._release_in_background(end)
+            raise
+        if held and not there:
+            self._found_gone()
+        return held and there
+
+    async def _release_in_background(self, end: float) -> None:
+        """The caller was cancelled. To release a second time is safe: the release names the fence."""
+        done = io.Event()
+
+        async def work() -> None:
+            try:
+                await self._held.release(end)
+            except Exception as error:
+                self._release_failed(error)
+            finally:
+                done.set()
+
+        io.start(work, "release")
+        await done.wait(now() + CALLER_WAITS)
+
+    async def extend(self, ttl: timedelta | None = None) -> None:
+        """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
+        shortens.
+
+        `LostError` when it is lost, `NotHeldError` when it has been released.
+        """
+        self._shared.check_open()
+        self.check()
+        held, names = self._held, self._wanted.names
+        wanted_ms = held.ttl_ms if ttl is None else ttl_ms(ttl)
+        end = now() + self._shared.retry_for
+        while True:
+            fence = self.fence
+            command = _commands.extend(held.keys, held.token, wanted_ms, fence)
+            try:
+                answered = await self._shared.insist(
+                    names, held.key, command, end=min(end, max(now(), self.valid_until))
+                )
+            except TimedOutError as error:
+                self._problem = error.__cause__
+                self.check()  # it may have ended meanwhile
+                raise
+            self.check()
+            if held.extended(fence, answered.sent, wanted_ms, answered.answers[0]) is not Told.NOTHING:
+                break
+            if now() >= end:
+                raise timed_out(names, "a change of mode is under way", None)
+            await io.sleep(0.02)  # a change of mode gives another fence
+        self.check()
+        held.ttl_ms = max(held.ttl_ms, wanted_ms)
+        self._look_again()
+
+    async def upgrade(self, wait: timedelta | None = None) -> None:
+        """The reader becomes the writer, when the other readers have gone. It waits at most for `wait`.
+
+        `TimedOutError` when the wait is over: the hold stays as it was. `DeadlockError` when another reader
+        waits for the same. `RefusedError` within 120 s after an upgrade of this hold that was given up.
+        """
+        seconds = None if wait is None else not_negative("wait", wait).total_seconds()
+        held = self._held
+
+        def build(wait_ms: int | None, channel: Channel | None) -> Command:
+            return _commands.upgrade(
+                held.key, held.token, held.ttl_ms, self.fence, wait_ms=wait_ms, channel=channel
+            )
+
+        await self._change(WRITE, build, seconds, once=seconds == 0)
+
+    async def downgrade(self) -> None:
+        """The writer becomes a reader. No other writer comes in between."""
+        held = self._held
+
+        def build(wait_ms: int | None, channel: Channel | None) -> Command:
+            return _commands.downgrade(held.key, held.token, held.ttl_ms, self.fence)
+
+        await self._change(READ, build, None, once=True)
+
+    async def _change(
+        self,
+        mode: str,
+        build: Callable[[int | None, Channel | None], Command],
+        seconds: float | None,
+        *,
+        once: bool,
+    ) -> None:
+        self._shared.check_open()
+        self.check()
+        held, lease, names = self._held, self._held.lease, self._wanted.names
+        if len(held.keys) > 1:
+            raise ValueError("the mode of a hold of several keys cannot be changed")
+        with self._changing:
+            if lease.changing:
+                raise SlockError(f"{names}: another change of the mode is under way")
+            lease.changing = True
+            before = self._mode
+            if mode == READ:
+                # The server refuses no downgrade, so a copy may be carried out late.
+                # So it counts as a reader from now on.
+                self._mode = READ
+        acquisition = Acquisition(self._shared, held.ways, held.keys, build, seconds, once=once)
+        settled = False
+        try:
+            self._shared.begin(acquisition)
+            ttl = held.ttl_ms
+            granted = await acquisition.granted()
+            settled = True
+            if granted is None:
+                raise acquisition.timed_out("other readers hold it")
+            self._changed(granted, mode, ttl)
+        except NotHeldError:
+            settled = True
+            self._lose(_lease.GONE)
+            self.check()
+            raise
+        except RefusedError as error:
+            raise RefusedError(
+                f"{names}: an upgrade of this hold was given up less than "
+                f"{_commands.REFUSE_MS // 1000} s ago, and the server refuses another one for so long"
+            ) from error
+        finally:
+            lease.in_doubt = lease.in_doubt or acquisition.in_doubt
+            acquisition.end()
+            try:
+                if acquisition.in_doubt and not settled:
+                    again = build(None, None) if mode == READ else None
+                    await self._settle(acquisition.left_to_give_up, again)
+                else:
+                    if lease.mode != mode:
+                        self._mode = before  # the server has refused it
+                    lease.changing = False
+            finally:
+                self._shared.end(acquisition)
+        self.check()
+        if not _lease.is_prompt(granted.sent, granted.received, ttl):
+            await self.extend()
+        self._look_again()
+
+    def _changed(self, granted: Granted, mode: str, ttl: int) -> None:
+        with self._changing:
+            self._mode = mode
+            renew_at = self._held.renew_at
+            self._held.granted(granted.fence, mode, granted.sent, ttl)
+            if not _lease.is_prompt(granted.sent, granted.received, ttl):
+                self._held.renew_at = renew_at
+
+    async def _settle(self, caller_waits: float, downgrade: Command | None) -> None:
+        """A change of mode was given up.
+
+        Of an upgrade, it ends what waits, and asks in which mode the token holds the key.
+        It repeats a downgrade until it is answered."""
+        done, held = io.Event(), self._held
+        keys, token, ttl = held.keys, held.token, held.ttl_ms
+        asked = [_commands.refresh(keys, mode, token, ttl) for mode in (WRITE, READ)]
+        commands = [*_commands.cancel(keys, token, refuse=not held.given), *asked]
+        if downgrade is not None:
+            commands = [downgrade]
+
+        async def work() -> None:
+            try:
+                sent = now()
+                answers = await held.give_up.send(keys, commands, _commands.REFUSE_MS / 1000)
+                with self._changing:
+                    held.lease.changing = False
+                if answers is not None:
+                    write = 0 if downgrade is not None else answers[-2]
+                    self._take_mode(write, answers[-1], sent, ttl)
+            finally:
+                held.lease.changing = False
+                done.set()
+
+        io.start(work, "giving up")
+        await done.wait(now() + caller_waits)
+
+    def _take_mode(self, write: object, read: object, sent: float, ttl: int) -> None:
+        if self._ended:
+            return
+        for mode, answer in ((WRITE, write), (READ, read)):
+            if isinstance(answer, int) and answer:
+                with self._changing:
+                    self._mode = mode
+                    self._held.lease.granted(answer, mode, sent, ttl)
+                return
+        if problem_in([write, read]) is None:
+            self._lose(_lease.GONE)

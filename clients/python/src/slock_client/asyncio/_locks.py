@@ -1,0 +1,220 @@
+"""`Locks`: made once from a client of redis-py. It makes requests, adopts, releases by token, and looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import redis.asyncio
+
+from slock_client import _commands, status
+from slock_client._clock import now
+from slock_client._commands import Channel, Command, Key
+from slock_client._durations import positive, whole_ms
+from slock_client._lease import is_prompt
+from slock_client._options import (
+    DEFAULT_RETRY_FOR,
+    DEFAULT_RETRY_WAIT_FOR,
+    HoldOptions,
+    Wanted,
+    keys_of,
+    strategy_of,
+)
+from slock_client.asyncio._acquisition import CALL_OVERDUE, Acquisition, Granted, Ways
+from slock_client.asyncio._block import WAYS
+from slock_client.asyncio._give_up import CALLER_WAITS, GiveUp, the_end
+from slock_client.asyncio._hold import SERVER_DRIFT, Held, Hold, Member
+from slock_client.asyncio._listener import Listening
+from slock_client.asyncio._request import Acquirer
+from slock_client.asyncio._servers import servers_of
+from slock_client.asyncio._shared import Answered, Shared
+from slock_client.asyncio._watchdog import Watchdog
+from slock_client.errors import NotHeldError, TooFewReplicasError
+from slock_client.hooks import Hooks
+from slock_client.polling import Strategy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from slock_client._options import ReadOptions
+
+
+class Locks(Acquirer[Hold]):
+    """Makes requests for locks. One for a program (in asyncio: and its event loop), from a client of
+    `redis.asyncio`.
+
+    `client`: `Redis`, also one for a primary that Sentinels name, or `RedisCluster`. `Locks` opens
+    connections of its own with the options of the client. An answer may take as long as the client's
+    `socket_timeout`; a wait may take longer.
+
+    `waiting`: `"notify"`, in asyncio only, and its default: all waits share one connection. `"block"`: each
+    wait has a connection of its own. A strategy of `slock_client.polling`: asks again and again. `retry_for`:
+    how long a call goes on without any answer of the server. `retry_wait_for`: the same for a request that
+    waits. `hooks`: what the program is told. All options of `read` are the defaults of requests.
+    """
+
+    _weak = False
+    """Whether the client may be collected nevertheless."""
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis | redis.asyncio.RedisCluster,
+        *,
+        waiting: str | Strategy = WAYS[0],
+        retry_for: timedelta = DEFAULT_RETRY_FOR,
+        retry_wait_for: timedelta = DEFAULT_RETRY_WAIT_FOR,
+        hooks: Hooks | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> None:
+        positive("retry_for", retry_for)
+        positive("retry_wait_for", retry_wait_for)
+        strategy, servers = strategy_of(waiting, WAYS), servers_of(client, weak=self._weak)
+        self._listening = Listening(servers) if waiting == "notify" else None
+        shared = Shared(servers, hooks or Hooks(), retry_for, retry_wait_for)
+        self._member = Member(shared, Ways(strategy, self._listening), GiveUp(shared), Watchdog())
+        super().__init__(shared, shared.hooks, options)
+
+    async def adopt(
+        self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]
+    ) -> Hold:
+        """The hold that another process took with `token` and handed over. It is renewed from now on.
+
+        Options as those of `write`. `NotHeldError` when the token does not hold all keys in this mode.
+        """
+        wanted = self._wanted(keys_of(keys), mode, {**options, "token": token})
+        held = Held(self._member, wanted, token, SERVER_DRIFT)
+        refresh = _commands.refresh(held.keys, mode, token, held.ttl_ms)
+        answered = await self._ask(held.names, held.key, refresh, _commands.info(held.key))
+        fence, info = answered.answers
+        if not fence:
+            raise NotHeldError(f"the token does not hold {held.names} for {mode}")
+        held.granted(fence, mode, answered.sent, held.ttl_ms)
+        hold = Hold(wanted, held)
+        holders = [one for one in status.lock_info(info).holders if one.fence == fence]
+        hold._metadata = holders[0].metadata if holders else None
+        return hold
+
+    async def release(self, keys: Key | Sequence[Key], token: str) -> int:
+        """Releases what `token` holds, in whichever mode: how many of the keys it held.
+
+        When it had to be sent again, 0 can also mean that the first attempt did it.
+        """
+        names = keys_of(keys)
+        commands = _commands.release_in_any_mode(names, token)
+        answered = await self._ask(_commands.names_of(names), names[0], *commands)
+        return sum(answered.answers)
+
+    async def info(self, key: Key) -> status.LockInfo:
+        """Who holds the lock and who waits for it."""
+        answered = await self._ask(_commands.text_of(key), key, _commands.info(key))
+        return status.lock_info(answered.answers[0])
+
+    async def queues(self) -> list[status.QueueInfo]:
+        """The locks for which somebody waits, the longest wait first. In a cluster those of one node."""
+        answered = await self._ask("the queues", "queues", _commands.queues())
+        return status.queue_infos(answered.answers[0])
+
+    async def close(self) -> None:
+        self._member.watchdog.close()
+        self._shared.close()
+        if self._listening is not None:
+            await self._listening.close()
+        await self._shared.wait_ended()
+        await self._member.give_up.close()
+        await self._close_connections()
+
+    def _attempt(self, wanted: Wanted, once: bool) -> _NewHold:
+        return _NewHold(self._member, wanted, once=once)
+
+    async def _ask(self, names: str, key: Key, *commands: Command) -> Answered:
+        self._shared.check_open()
+        return await self._shared.insist(names, key, *commands, end=now() + self._shared.retry_for)
+
+    async def _close_connections(self) -> None:
+        if self._listening is not None:
+            await self._listening.close()
+        for link in self._shared.servers.links():
+            await link.close()
+
+
+class _NewHold(Acquisition):
+    """The acquisition of a new hold, with the token that is made for it."""
+
+    def __init__(self, member: Member, wanted: Wanted, *, once: bool) -> None:
+        wait = wanted.options.wait
+        self.token = wanted.new_token()
+        self._member = member
+        self._new: Granted | None = None
+        self._refusal_is_answer = once
+        super().__init__(
+            member.shared,
+            member.ways,
+            wanted.keys,
+            self._command,
+            None if wait is None else wait.total_seconds(),
+            once=once or wait == timedelta(0),
+            wanted=wanted,
+        )
+
+    async def hold(self) -> Hold | None:
+        while True:
+            granted = self._new = await self.granted()
+            if granted is None:
+                if self._refusal_is_answer:
+                    return None
+                raise self.timed_out("the lock is not free")
+            sent = await self._counts_from(granted)
+            if sent is not None:
+                held = Held(self._member, self._wanted, self.token, SERVER_DRIFT)
+                held.lease.in_doubt = self.unanswered
+                held.granted(granted.fence, self._wanted.mode, sent, held.ttl_ms)
+                return Hold(self._wanted, held)
+            if self._once:
+                raise self.timed_out("the hold was over before the answer came")
+
+    async def give_up(self, error: BaseException | None) -> None:
+        """Leaves neither a hold nor a request."""
+        fence = None if self._new is None else self._new.fence
+        if not self.in_doubt and fence is None:
+            return
+        seconds = min(CALLER_WAITS, self.left_to_give_up)
+        if isinstance(error, KeyboardInterrupt):
+            seconds = self._shared.retry_for  # the program may end with it
+        given = self._wanted.options.token is not None
+        commands = the_end(self.keys, self.token, given=given, fence=fence)
+        await self._member.give_up.send(self.keys, commands, seconds)
+
+    def _command(self, wait_ms: int | None, channel: Channel | None) -> Command:
+        return _commands.acquire(self._wanted, self.token, wait_ms, channel)
+
+    async def _counts_from(self, granted: Granted) -> float | None:
+        """When the request was sent that the validity is counted from; None when the hold is over."""
+        options = self._wanted.options
+        if not options.min_replicas and is_prompt(granted.sent, granted.received, options.ttl_ms):
+            return granted.sent
+        extend = _commands.extend(self.keys, self.token, options.ttl_ms, granted.fence)
+        if options.min_replicas:
+            return await self._replicated(extend)
+        end = min(now() + self._shared.retry_for, max(now(), self.limit))
+        answered = await self._shared.insist(self.names, self.keys[0], extend, end=end)
+        counts = answered.answers[0] and now() < SERVER_DRIFT.valid_until(answered.sent, options.ttl_ms)
+        return answered.sent if counts else None
+
+    async def _replicated(self, extend: Command) -> float | None:
+        """Extends the hold: the replicas have it when they have what this connection wrote."""
+        options = self._wanted.options
+        wait = _commands.wait_for_replicas(options.min_replicas, whole_ms(options.replica_timeout))
+        end = now() + options.replica_timeout.total_seconds() + CALL_OVERDUE
+        answered = await self._shared.insist(
+            self.names, self.keys[0], extend, wait, end=end, look=_nothing_to_look_at
+        )
+        extended, confirmed = answered.answers
+        if confirmed < options.min_replicas:
+            raise TooFewReplicasError(f"{confirmed} of {options.min_replicas} replicas have {self.names}")
+        return answered.sent if extended else None
+
+
+async def _nothing_to_look_at() -> float:
+    return math.inf

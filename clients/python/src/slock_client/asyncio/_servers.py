@@ -1,0 +1,269 @@
+"""How a command reaches the right server: one server, the primary that Sentinels name, or a node of a
+cluster.
+
+It knows the servers and the errors of connections, and nothing of locks.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import redis.asyncio
+import redis.exceptions as base
+
+from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._clock import now
+from slock_client._commands import Command, Key
+from slock_client._fork import track
+from slock_client._recipe import Recipe, recipe, recipe_of
+from slock_client._slots import Address, hash_tag, owners_of, redirection, slot_of
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._connection import Link, connections_of, nodes_of
+
+# A command may be sent on this often before its redirection is an error.
+MOST_REDIRECTIONS = 8
+
+# How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
+LOOK_UP_FOR = 2.0
+
+
+Look = Callable[[], Awaitable[float]]
+
+
+class Place(NamedTuple):
+    """Where a command goes."""
+
+    link: Link
+    before: tuple[Command, ...] = ()
+    """What must come before each command there: ASKING, while a slot is being moved."""
+
+
+class Servers:
+    """The servers behind one client of redis-py."""
+
+    name: str
+    """Where they are, for people to read."""
+
+    def __init__(self) -> None:
+        self._links: dict[Any, Link] = {}
+        self._known = False
+        self._changing = io.Mutex()
+        self._looking_up: io.Event | None = None
+        track(self)
+
+    def after_fork(self) -> None:
+        self._changing, self._looking_up = io.Mutex(), None
+
+    async def place_of(self, key: Key, end: float) -> Place:
+        """The server that serves `key` now."""
+        raise NotImplementedError
+
+    def redirected(self, key: Key, answer: Answer) -> Place | None:
+        """The place that a redirection among the answers names; None for any other answer."""
+        return None
+
+    def channel_tag(self, key: Key) -> bytes | None:
+        """The hash tag that a channel needs for `key`; None outside a cluster."""
+        return None
+
+    def suspect(self) -> None:
+        """A connection was lost, or a server serves no more: perhaps others serve by now."""
+        self._known = False
+
+    def links(self) -> Sequence[Link]:
+        """All that are open."""
+        return list(self._links.values())
+
+    async def _find(self, end: float) -> None:
+        """Finds out who serves."""
+        raise NotImplementedError
+
+    async def _until_known(self, end: float) -> None:
+        """Returns when it is known who serves: `_find` is called once for all that want to know.
+
+        Its errors are raised, as errors before which nothing was sent.
+        """
+        while not self._known:
+            with self._changing:
+                other, mine = self._looking_up, io.Event()
+                if other is None:
+                    self._looking_up = mine
+            if other is not None:
+                if not await other.wait(end):
+                    raise unsent(base.TimeoutError("it is not known yet which server serves"))
+                continue
+            try:
+                await self._find(min(end, now() + LOOK_UP_FOR))
+                self._known = True
+            except Exception as error:
+                raise unsent(error)  # noqa: B904 # the same error
+            finally:
+                self._looking_up = None
+                mine.set()
+
+
+async def ask(
+    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None
+) -> list[Answer]:
+    """The answers of the server that serves `key`, errors of the server among them.
+
+    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Link.wait`.
+    """
+    place = await servers.place_of(key, end)
+    for _ in range(MOST_REDIRECTIONS):
+        sent: Sequence[Command] = commands
+        if place.before:
+            sent = [part for command in commands for part in (*place.before, command)]
+        try:
+            answers = await (place.link.ask(sent, end) if look is None else place.link.wait(sent, end, look))
+        except Exception as error:
+            if is_lost_connection(error):
+                servers.suspect()
+            raise
+        answers = answers[len(place.before) :: len(place.before) + 1]
+        if problem_in(answers) is None:
+            return answers
+        moved = next((found for found in (servers.redirected(key, one) for one in answers) if found), None)
+        if moved is None:
+            if any(is_wrong_server(answer) for answer in answers):
+                servers.suspect()
+            return answers
+        place = moved
+    raise base.ClusterError(f"too many redirections for {key!r}")
+
+
+class OneServer(Servers):
+    """One server that keeps its address."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.name = recipe.address
+        self._place = Place(self._links.setdefault(None, Link(recipe)))
+
+    async def place_of(self, key: Key, end: float) -> Place:
+        return self._place
+
+    def suspect(self) -> None:
+        self._place.link.drop()
+
+
+class SentinelServers(Servers):
+    """The primary that the Sentinels name: one address for all that is sent, until it changes."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.name = recipe.service
+        self._recipe = recipe
+        self._sentinels = [Link(sentinel) for sentinel in recipe.sentinels]
+        self._links = dict(enumerate(self._sentinels))
+        self._primary: tuple[Address, Link] | None = None
+
+    async def place_of(self, key: Key, end: float) -> Place:
+        await self._until_known(end)
+        assert self._primary is not None
+        return Place(self._primary[1])
+
+    async def _find(self, end: float) -> None:
+        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._recipe.service)
+        works = [functools.partial(link.ask, [question], end) for link in self._sentinels]
+        problems = []
+        async for _, answers in io.each(works):
+            told = answers if isinstance(answers, BaseException) else answers[0]
+            if isinstance(told, BaseException) or told is None:
+                problems.append(str(told or "the service is not known"))
+                continue
+            address, old = (told[0].decode(), int(told[1])), self._primary
+            if old is None or old[0] != address:
+                self._primary = address, Link(self._recipe.at(*address))
+                self._links["primary"] = self._primary[1]
+                if old is not None:  # nothing more goes to a server that is no longer the primary
+                    old[1].interrupt()
+                    await old[1].close()
+            return
+        raise base.ConnectionError(f"no Sentinel names the primary of {self.name}: {', '.join(problems)}")
+
+    def suspect(self) -> None:
+        super().suspect()
+        if self._primary is not None:
+            self._primary[1].drop()
+
+
+class ClusterServers(Servers):
+    """The nodes of a cluster."""
+
+    name = "cluster"
+
+    def __init__(self, client: redis.asyncio.RedisCluster, *, weak: bool) -> None:
+        """`weak`: the client may be collected nevertheless."""
+        super().__init__()
+        self._get: Callable[[], Any] = weakref.ref(client) if weak else lambda: client
+        self._recipe: Recipe | None = None
+        self._owners: dict[int, Address] = {}  # of the slots, as far as they are known
+
+    async def place_of(self, key: Key, end: float) -> Place:
+        await self._until_known(end)
+        address = self._owners.get(slot_of(key))
+        if address is None:
+            self.suspect()
+            raise base.ClusterDownError(f"no node serves slot {slot_of(key)}")
+        return Place(self._link(address))
+
+    async def _find(self, end: float) -> None:
+        """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
+        known = {(str(node.host), int(node.port)) for node in await nodes_of(self._client())}
+        asked = list(known | set(self._owners.values()))
+        works = [functools.partial(self._link(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
+        problem: BaseException = base.ConnectionError("no node of the cluster is known")
+        async for number, answers in io.each(works):
+            reply = answers if isinstance(answers, BaseException) else answers[0]
+            if not isinstance(reply, BaseException):
+                self._owners = owners_of(reply, asked[number], self._remap) or self._owners
+                return
+            problem = reply
+        raise problem
+
+    def redirected(self, key: Key, answer: Answer) -> Place | None:
+        target = redirection(answer)
+        if target is None:
+            return None
+        if target.host:
+            address = self._remap(target.host, target.port)
+        else:  # that of the node which was asked
+            address = self._owners.get(slot_of(key), ("localhost", 0))[0], target.port
+        if target.kind == "ASK":
+            return Place(self._link(address), (("ASKING",),))
+        self._owners[target.slot] = address
+        return Place(self._link(address))
+
+    def channel_tag(self, key: Key) -> bytes | None:
+        return hash_tag(key)
+
+    def _client(self) -> Any:
+        client = self._get()
+        if client is None:
+            raise base.ConnectionError("the client of the cluster is gone")
+        return client
+
+    def _remap(self, host: str, port: int) -> Address:
+        """The address at which a node that tells this address is reached."""
+        host, port = self._client().nodes_manager.remap_host_port(host, port)
+        return str(host), int(port)
+
+    def _link(self, address: Address) -> Link:
+        if self._recipe is None:
+            self._recipe = recipe(*connections_of(self._client()))
+        link = self._links.get(address)
+        return link or self._links.setdefault(address, Link(self._recipe.at(*address)))
+
+
+def servers_of(client: Any, *, weak: bool = False) -> Servers:
+    """The servers behind a client of redis-py. `weak`: the client may be collected nevertheless."""
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return ClusterServers(client, weak=weak)
+    if not isinstance(client, redis.asyncio.Redis):
+        raise TypeError(f"Locks needs a client of `redis.asyncio`, not {type(client).__name__}")
+    found = recipe_of(client.connection_pool, redis.asyncio.Connection, redis.asyncio.SSLConnection)
+    return SentinelServers(found) if found.sentinels else OneServer(found)
