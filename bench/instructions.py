@@ -65,6 +65,24 @@ def hand_off(server: Server, count: int) -> None:
         control.ok("PING")
 
 
+def hand_off_by_notify(server: Server, count: int) -> None:
+    """The same with requests that wait by NOTIFY, all over one connection, and one that listens."""
+    listener, client = server.raw(), server.raw()
+    listener.ok("SSUBSCRIBE", "answers")
+
+    def ask(number: int) -> None:
+        client.send("SLOCK.LOCK", "k", f"t{number}", TTL_MS, "WAIT", 0, "NOTIFY", "answers", number)
+        client.read()
+
+    for number in range(CLIENTS):
+        ask(number)
+    for number in range(count):
+        here = number % CLIENTS
+        client.ok("SLOCK.UNLOCK", "k", f"t{here}")
+        listener.read()
+        ask(here)
+
+
 CASES: dict[str, Play] = {
     "two PINGs": pipelined(of_key("PING"), of_key("PING")),
     "SET NX PX, DEL": pipelined(of_key("SET", "K", "T", "NX", "PX", TTL_MS), of_key("DEL", "K")),
@@ -74,6 +92,7 @@ CASES: dict[str, Play] = {
     "LOCK, UNLOCK": pipelined(of_key("SLOCK.LOCK", "K", "T", TTL_MS), of_key("SLOCK.UNLOCK", "K", "T")),
     "RLOCK, RUNLOCK": pipelined(of_key("SLOCK.RLOCK", "K", "T", TTL_MS), of_key("SLOCK.RUNLOCK", "K", "T")),
     "hand-off": hand_off,
+    "hand-off by NOTIFY": hand_off_by_notify,
 }
 
 
