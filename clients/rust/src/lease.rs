@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::errors::{Error, Reason};
-use crate::options::Mode;
+use crate::options::{Mode, Wanted};
 
 /// How long a hold is valid after the command was sent that set its deadline. A clock runs up to 500 ppm fast,
 /// and the server counts whole milliseconds.
@@ -29,39 +29,30 @@ pub(crate) struct Lease {
     /// The longest that was asked for.
     pub(crate) ttl: Duration,
     valid_until: Moment,
+    /// Then it is lost, however often it is renewed.
     lease_end: Option<Moment>,
     /// Of the last renewal, when that failed.
     pub(crate) error: Option<Error>,
-    /// A change of mode was sent and has no answer yet.
+    /// A change of mode was sent and has no answer yet: the server may be ahead.
     pub(crate) changing: bool,
     /// A command without an answer could give the token a hold at any later time.
     pub(crate) in_doubt: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(fence: i64, mode: Mode, ttl: Duration, valid_until: Moment) -> Self {
+    /// It is valid for so long after the request was sent, unless it is renewed before.
+    pub(crate) fn new(fence: i64, wanted: &Wanted, sent: Moment, validity: Duration) -> Self {
         Self {
             phase: Phase::Held,
             fence,
-            mode,
-            ttl,
-            valid_until,
-            lease_end: None,
+            mode: wanted.mode,
+            ttl: wanted.options.ttl,
+            valid_until: sent.after(validity),
+            lease_end: wanted.options.longest_lease.map(|longest| sent.after(longest)),
             error: None,
             changing: false,
             in_doubt: false,
         }
-    }
-
-    /// The hold is lost at this moment, however often it is renewed.
-    pub(crate) fn ends_at(mut self, lease_end: Option<Moment>) -> Self {
-        self.lease_end = lease_end;
-        self
-    }
-
-    pub(crate) fn in_doubt(mut self, in_doubt: bool) -> Self {
-        self.in_doubt = in_doubt;
-        self
     }
 
     /// The moment at which the hold is lost unless it is renewed before, or at the latest.
@@ -122,21 +113,11 @@ impl Lease {
         }
     }
 
-    /// A change of mode is sent. Until its answer has come, the server may be ahead.
-    pub(crate) fn begin_change(&mut self) {
-        self.changing = true;
-    }
-
     /// The answer to a change of mode, which left the deadline or moved it to a later moment.
     pub(crate) fn changed(&mut self, fence: i64, mode: Mode, valid_until: Moment) {
         (self.fence, self.mode) = (fence, mode);
         self.changing = false;
         self.extended(fence, self.ttl, valid_until);
-    }
-
-    /// The mode is as it was.
-    pub(crate) fn unchanged(&mut self) {
-        self.changing = false;
     }
 }
 

@@ -1,13 +1,12 @@
 //! The connection on which waits end: channels, tags, and the messages to acquisitions.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind, RedisError, Value, cmd};
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use crate::answers::{self, Failure};
 use crate::{commands, slot};
@@ -23,7 +22,6 @@ pub(crate) struct Listener {
     table: Arc<Table>,
     /// One at a time: all that come at once wait in one channel.
     subscribing: tokio::sync::Mutex<()>,
-    tests: OnceLock<AbortHandle>,
 }
 
 #[derive(Default)]
@@ -84,12 +82,8 @@ impl Listener {
             let mut entries = table.entries();
             entries.connection = (!entries.has_ended).then_some(connection);
         }
-        let tests = tokio::spawn(test_now_and_then(Ends(Arc::downgrade(&table))));
-        Ok(Arc::new(Self {
-            table,
-            subscribing: tokio::sync::Mutex::default(),
-            tests: OnceLock::from(tests.abort_handle()),
-        }))
+        tokio::spawn(test_now_and_then(Ends(Arc::downgrade(&table))));
+        Ok(Arc::new(Self { table, subscribing: tokio::sync::Mutex::default() }))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -143,9 +137,6 @@ impl Listener {
     /// Ends all waits, and closes the connection when the last of them is gone.
     pub(crate) fn end(&self) {
         self.table.end();
-        if let Some(tests) = self.tests.get() {
-            tests.abort();
-        }
     }
 }
 
@@ -205,7 +196,7 @@ impl Drop for Ends {
 async fn test_now_and_then(ends: Ends) {
     loop {
         tokio::time::sleep(BETWEEN_TESTS).await;
-        let Some(table) = ends.0.upgrade() else { return };
+        let Some(table) = ends.0.upgrade().filter(|table| !table.entries().has_ended) else { return };
         if let Some(mut connection) = table.connection_to_test()
             && connection.send_packed_command(&cmd("PING")).await.is_err()
         {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
@@ -14,6 +15,8 @@ use crate::once::Once;
 
 /// No command but a wait that blocks takes the server longer to answer.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// So many commands may wait to be written, before those who send have to wait for each other.
+const MOST_UNSENT: usize = 4096;
 /// How often TCP looks whether the other end of an idle connection is there.
 const BETWEEN_PROBES: Duration = Duration::from_secs(5);
 
@@ -22,18 +25,6 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(5);
 pub(crate) enum Words<'a> {
     One(&'a Cmd),
     Several(&'a Pipeline),
-}
-
-impl<'a> From<&'a Cmd> for Words<'a> {
-    fn from(command: &'a Cmd) -> Self {
-        Words::One(command)
-    }
-}
-
-impl<'a> From<&'a Pipeline> for Words<'a> {
-    fn from(commands: &'a Pipeline) -> Self {
-        Words::Several(commands)
-    }
 }
 
 impl Words<'_> {
@@ -102,7 +93,8 @@ impl Node {
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(REPLY_TIMEOUT))
-            .set_response_timeout(None);
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(MOST_UNSENT);
         self.client.get_multiplexed_async_connection_with_config(&config).await
     }
 
@@ -113,16 +105,15 @@ impl Node {
             Some(current) => current,
             None => in_time(until, Box::pin(self.open())).await?,
         };
-        let reply = timeout_at(until.into(), async {
-            match words {
-                Words::One(command) => connection.req_packed_command(command).await,
-                Words::Several(commands) => {
-                    let replies = connection.send_packed_commands(commands, 0, commands.len());
-                    Box::pin(replies).await.map(Value::Array)
-                }
+        let reply: BoxFuture<'_, _> = match words {
+            Words::One(command) => connection.req_packed_command(command),
+            Words::Several(commands) => {
+                let replies = connection.req_packed_commands(commands, 0, commands.len());
+                Box::pin(async { replies.await.map(Value::Array) })
             }
-        });
-        let reply = reply.await.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
+        };
+        let reply = timeout_at(until.into(), reply).await;
+        let reply = reply.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
         if reply.is_err() {
             self.connection.discard(number);
         }

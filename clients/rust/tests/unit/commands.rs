@@ -1,4 +1,5 @@
 use super::*;
+use crate::options::Options;
 
 fn words(packed: Vec<u8>) -> String {
     let packed = String::from_utf8(packed).unwrap();
@@ -41,19 +42,15 @@ fn one_key_and_several() {
 
 #[test]
 fn options_follow_the_ttl() {
-    let request = Acquire {
-        owner: owner(&["a"], false),
-        mode: Mode::Read,
-        ttl: TTL,
-        limit: Some(3),
-        metadata: Some("m".into()),
-    };
+    let one = owner(&["a"], false);
+    let options = Options { ttl: TTL, limit: Some(3), metadata: Some("m".into()), ..Options::default() };
+    let request = Wanted { keys: one.keys.clone(), mode: Mode::Read, options };
     let wait = Wait::Notified { most: Some(Duration::from_micros(1)), channel: "c", tag: 7 };
     let wanted = "SLOCK.RLOCK a t 5 WAIT 1 NOTIFY c 7 META m LIMIT 3";
-    assert_eq!(text(&acquire(&request, &wait)), wanted);
+    assert_eq!(text(&acquire(&one, &request, &wait)), wanted);
     let endless = Wait::Blocked { most: None };
-    assert_eq!(text(&acquire(&request, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
-    assert_eq!(text(&upgrade(&request.owner, TTL, &endless, 9)), "SLOCK.UPGRADE a t 5 WAIT 0 FENCE 9");
+    assert_eq!(text(&acquire(&one, &request, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
+    assert_eq!(text(&upgrade(&one, TTL, &endless, 9)), "SLOCK.UPGRADE a t 5 WAIT 0 FENCE 9");
 }
 
 #[test]
@@ -66,10 +63,7 @@ fn giving_up_refuses_what_comes_late_but_for_a_token_of_the_program() {
         texts(&give_up(&owner(&["a", "b"], false))),
         "SLOCK.CANCEL a t REFUSE 120000; SLOCK.CANCEL b t REFUSE 120000; SLOCK.MUNLOCK 2 a b t"
     );
-    assert_eq!(
-        texts(&withdraw(&owner(&["a"], true), Mode::Write)),
-        "SLOCK.CANCEL a t; SLOCK.LOCK a t 1 XX"
-    );
+    assert_eq!(texts(&withdraw(&owner(&["a"], true), Mode::Write)), "SLOCK.CANCEL a t; SLOCK.LOCK a t 1 XX");
 }
 
 #[test]

@@ -1,9 +1,15 @@
 use super::*;
+use crate::options::Options;
 
 const TTL: Duration = Duration::from_secs(10);
 
 fn lease(now: Moment) -> Lease {
-    Lease::new(7, Mode::Write, TTL, now.after(validity(TTL)))
+    lease_of(now, Options { ttl: TTL, ..Options::default() })
+}
+
+fn lease_of(now: Moment, options: Options) -> Lease {
+    let wanted = Wanted { keys: ["k".to_owned()].into(), mode: Mode::Write, options };
+    Lease::new(7, &wanted, now, validity(TTL))
 }
 
 #[test]
@@ -52,10 +58,10 @@ fn an_answer_counts_for_the_fence_that_it_names() {
 fn nothing_is_gone_while_a_change_of_mode_is_open() {
     let now = Moment::now();
     let mut lease = lease(now);
-    lease.begin_change();
+    lease.changing = true;
     lease.gone(7);
     assert_eq!(lease.phase, Phase::Held);
-    lease.unchanged();
+    lease.changing = false;
     lease.gone(7);
     assert_eq!(lease.phase, Phase::Lost(Reason::Gone));
 }
@@ -63,7 +69,8 @@ fn nothing_is_gone_while_a_change_of_mode_is_open() {
 #[test]
 fn the_longest_lease_ends_a_hold_that_is_renewed() {
     let now = Moment::now();
-    let mut lease = lease(now).ends_at(Some(now.after(TTL / 2)));
+    let options = Options { ttl: TTL, longest_lease: Some(TTL / 2), ..Options::default() };
+    let mut lease = lease_of(now, options);
     lease.error = Some(Error::Closed);
     lease.extended(7, TTL, now.after(TTL));
     lease.look(now.after(TTL / 2));
