@@ -284,8 +284,7 @@ impl Route<'_> {
     ) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
         loop {
             let node = in_time(until, self.node()).await?;
-            let subscribes = async { node.subscribe(self.slot, key).await.map_err(answers::failure) };
-            match in_time(until, subscribes).await {
+            match in_time(until, node.subscribe(self.slot, key)).await {
                 Ok(listener) => return Ok(Some((node, listener))),
                 Err(failure) if self.follow(&failure, &node) => {}
                 Err(failure) if failure.denies_to_subscribe() => return Ok(None),
