@@ -1,7 +1,5 @@
 //! A hold that was granted by a server: extended, changed in its mode, handed over, released.
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -18,8 +16,8 @@ use crate::held::Held;
 use crate::lease::{Lease, Phase, validity};
 use crate::locks::Locks;
 use crate::node::Words;
-use crate::options::{IntoKeys, LONGEST, Mode, Wanted, check_ttl};
-use crate::request::{Holding, Locking, Request};
+use crate::options::{LONGEST, Mode, Wanted, check_ttl};
+use crate::request::{Locking, holds, locking};
 use crate::shared::Shared;
 use crate::watchdog::Renew;
 
@@ -60,21 +58,7 @@ pub struct HoldView {
 impl Locking for Locks {
     type Hold = Hold;
 
-    fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
-        self.request(keys, mode)
-    }
-
-    async fn release(
-        &self,
-        keys: impl IntoKeys + Send,
-        token: impl Into<String> + Send,
-    ) -> Result<usize, Error> {
-        self.release(keys, token).await
-    }
-
-    async fn close(&self) {
-        self.close().await;
-    }
+    locking!();
 
     fn ask(&self, wanted: Arc<Wanted>, once: bool) -> BoxFuture<'static, Result<Option<Hold>, Error>> {
         let shared = self.shared().clone();
@@ -185,36 +169,6 @@ impl Hold {
     /// Whether a later request of the same token would meet what this one may still have on its way.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.core.held.update(|lease, _| lease.in_doubt)
-    }
-}
-
-impl Holding for Hold {
-    type View = HoldView;
-
-    async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        HoldView::extend(self, ttl).await
-    }
-
-    async fn release(self) -> Result<bool, Error> {
-        self.release().await
-    }
-
-    fn hand_over(self) -> Result<(), Error> {
-        self.hand_over()
-    }
-}
-
-impl Deref for Hold {
-    type Target = HoldView;
-
-    fn deref(&self) -> &HoldView {
-        &self.view
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.fmt(f)
     }
 }
 
@@ -540,21 +494,4 @@ impl HoldView {
     }
 }
 
-impl Deref for HoldView {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.core.held
-    }
-}
-
-impl fmt::Debug for HoldView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("keys", &self.keys())
-            .field("mode", &self.mode())
-            .field("fence", &self.fence())
-            .field("valid_until", &self.valid_until())
-            .finish_non_exhaustive()
-    }
-}
+holds!(Hold, HoldView, fence);

@@ -1,7 +1,5 @@
 //! One lock on several independent servers: N `Locks` and arithmetic.
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -24,9 +22,9 @@ use crate::hold::{Hold, HoldView};
 use crate::hooks::{Reporter, Waited};
 use crate::lease::Lease;
 use crate::locks::Locks;
-use crate::options::{self, IntoKeys, Mode, Options, Wanted, check_keys, shared_options};
+use crate::options::{self, IntoKeys, Options, Wanted, check_keys, shared_options};
 use crate::polling::Poll;
-use crate::request::{Holding, Locking, Request, Settings, maker_options, requests};
+use crate::request::{Locking, Settings, holds, locking, maker_options, requests};
 use crate::servers::GRACE;
 use crate::watchdog::{Renew, Watchdog};
 
@@ -427,21 +425,7 @@ impl Inner {
 impl Locking for Quorum {
     type Hold = QuorumHold;
 
-    fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
-        self.request(keys, mode)
-    }
-
-    async fn release(
-        &self,
-        keys: impl IntoKeys + Send,
-        token: impl Into<String> + Send,
-    ) -> Result<usize, Error> {
-        self.release(keys, token).await
-    }
-
-    async fn close(&self) {
-        self.close().await;
-    }
+    locking!();
 
     fn ask(&self, wanted: Arc<Wanted>, once: bool) -> BoxFuture<'static, Result<Option<QuorumHold>, Error>> {
         Box::pin(self.inner.clone().acquire(wanted, once))
@@ -595,36 +579,6 @@ impl QuorumHold {
     }
 }
 
-impl Holding for QuorumHold {
-    type View = QuorumHoldView;
-
-    async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        QuorumHoldView::extend(self, ttl).await
-    }
-
-    async fn release(self) -> Result<bool, Error> {
-        self.release().await
-    }
-
-    fn hand_over(self) -> Result<(), Error> {
-        self.hand_over()
-    }
-}
-
-impl Deref for QuorumHold {
-    type Target = QuorumHoldView;
-
-    fn deref(&self) -> &QuorumHoldView {
-        &self.view
-    }
-}
-
-impl fmt::Debug for QuorumHold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.fmt(f)
-    }
-}
-
 impl Drop for QuorumHold {
     fn drop(&mut self) {
         self.core.held.released();
@@ -733,21 +687,4 @@ impl QuorumHoldView {
     }
 }
 
-impl Deref for QuorumHoldView {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.core.held
-    }
-}
-
-impl fmt::Debug for QuorumHoldView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumHold")
-            .field("keys", &self.keys())
-            .field("mode", &self.mode())
-            .field("fences", &self.fences())
-            .field("valid_until", &self.valid_until())
-            .finish_non_exhaustive()
-    }
-}
+holds!(QuorumHold, QuorumHoldView, fences);

@@ -273,4 +273,79 @@ macro_rules! requests {
     };
 }
 
-pub(crate) use {maker_options, requests};
+/// What the holds of single servers and of quorums have in common: a hold shows its view, a view what is held.
+macro_rules! holds {
+    ($hold:ty, $view:ty, $debug:ident) => {
+        impl $crate::Holding for $hold {
+            type View = $view;
+
+            async fn extend(&self, ttl: std::time::Duration) -> Result<(), $crate::Error> {
+                <$view>::extend(self, ttl).await
+            }
+
+            async fn release(self) -> Result<bool, $crate::Error> {
+                self.release().await
+            }
+
+            fn hand_over(self) -> Result<(), $crate::Error> {
+                self.hand_over()
+            }
+        }
+
+        impl std::ops::Deref for $hold {
+            type Target = $view;
+
+            fn deref(&self) -> &$view {
+                &self.view
+            }
+        }
+
+        impl std::ops::Deref for $view {
+            type Target = $crate::Held;
+
+            fn deref(&self) -> &$crate::Held {
+                &self.core.held
+            }
+        }
+
+        impl std::fmt::Debug for $hold {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.view.fmt(f)
+            }
+        }
+
+        impl std::fmt::Debug for $view {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($hold))
+                    .field("keys", &self.keys())
+                    .field("mode", &self.mode())
+                    .field(stringify!($debug), &self.$debug())
+                    .field("valid_until", &self.valid_until())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+/// The rest of `Locking`, by the methods of the same names.
+macro_rules! locking {
+    () => {
+        fn request(&self, keys: impl $crate::IntoKeys, mode: $crate::Mode) -> $crate::Request<Self> {
+            self.request(keys, mode)
+        }
+
+        async fn release(
+            &self,
+            keys: impl $crate::IntoKeys + Send,
+            token: impl Into<String> + Send,
+        ) -> Result<usize, $crate::Error> {
+            self.release(keys, token).await
+        }
+
+        async fn close(&self) {
+            self.close().await;
+        }
+    };
+}
+
+pub(crate) use {holds, locking, maker_options, requests};
