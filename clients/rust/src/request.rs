@@ -243,17 +243,17 @@ macro_rules! requests {
     ($hold:ty) => {
         /// A request to be the only holder of the key, or of all the keys.
         pub fn write(&self, keys: impl $crate::IntoKeys) -> $crate::Request<Self> {
-            self.request(keys, $crate::Mode::Write)
+            self.request(keys, $crate::options::Mode::Write)
         }
 
         /// A request to share the key, or all the keys, with other readers.
         pub fn read(&self, keys: impl $crate::IntoKeys) -> $crate::Request<Self> {
-            self.request(keys, $crate::Mode::Read)
+            self.request(keys, $crate::options::Mode::Read)
         }
 
         /// A request in the mode that is given.
         pub fn request(&self, keys: impl $crate::IntoKeys, mode: $crate::Mode) -> $crate::Request<Self> {
-            $crate::Request::new(self.clone(), keys, mode, self.defaults.clone())
+            $crate::request::Request::new(self.clone(), keys, mode, self.defaults.clone())
         }
 
         /// A hold of what another process took and handed over: as
