@@ -7,55 +7,34 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
+use tokio::time::{sleep_until, timeout};
 
 use crate::answers::{self, Failure};
 use crate::clock::Moment;
-use crate::commands::{self, Acquire, Owner, Wait};
+use crate::commands::{self, Owner, Wait};
 use crate::errors::Error;
 use crate::hooks::Waited;
 use crate::lease::validity;
-use crate::listener::Listener;
+use crate::listener::{Listener, Noted};
 use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
-use crate::options::{LONGEST, Label, Waiting};
+use crate::options::{LONGEST, Waiting, Wanted};
 use crate::polling::Backoff;
-use crate::replicas::{self, Replicas};
-use crate::servers::{GRACE, Route, no_answer};
+use crate::servers::{GRACE, no_answer};
 use crate::shared::Shared;
-use crate::{blocking, give_up};
+use crate::{blocking, give_up, replicas};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
 const BETWEEN_COPIES: Duration = Duration::from_secs(5);
 
 /// What is asked for.
-#[derive(Clone)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Goal {
-    Hold {
-        acquire: Arc<Acquire>,
-        label: Label,
-        replicas: Option<Replicas>,
-    },
+    Hold,
     /// Who asks for it also gives it up.
     Upgrade {
-        owner: Owner,
         ttl: Duration,
         fence: i64,
     },
-}
-
-impl Goal {
-    fn owner(&self) -> &Owner {
-        match self {
-            Goal::Hold { acquire, .. } => &acquire.owner,
-            Goal::Upgrade { owner, .. } => owner,
-        }
-    }
-
-    fn command(&self, wait: &Wait<'_>) -> Cmd {
-        match self {
-            Goal::Hold { acquire, .. } => commands::acquire(acquire, wait),
-            Goal::Upgrade { owner, ttl, fence } => commands::upgrade(owner, *ttl, wait, *fence),
-        }
-    }
 }
 
 /// How long to ask.
@@ -79,23 +58,21 @@ pub(crate) struct Granted {
 }
 
 enum Answer {
-    Granted {
-        fence: i64,
-        sent: Moment,
-        /// It may be the grant of an earlier copy, which set an earlier deadline.
-        of_any_copy: bool,
-    },
+    Granted(Granted),
+    /// It was granted, and may be over by now.
+    Over,
     Refused,
     TimedOut,
 }
 
-pub(crate) struct Acquisition {
-    shared: Arc<Shared>,
+pub(crate) struct Acquisition<'a> {
+    shared: &'a Arc<Shared>,
+    owner: &'a Owner,
+    wanted: &'a Wanted,
     goal: Goal,
     limits: Limits,
     /// All copies have one tag: a message is for the acquisition, whichever copy it answers.
     tag: u64,
-    started: Instant,
     runtime: Handle,
     /// A refused request has to wait from now on.
     must_wait: bool,
@@ -103,33 +80,35 @@ pub(crate) struct Acquisition {
     may_stand: bool,
     /// A copy had no answer.
     in_doubt: bool,
-    answered: bool,
-    /// Nothing was answered since then.
-    out_of_reach_since: Option<Instant>,
+    /// When to end if nothing is answered until then; nothing while the server answers.
+    patience_ends: Option<Instant>,
     /// The error of the last copy; nothing when it was answered.
     last_error: Option<Error>,
-    waited: Option<Waited>,
+    waited: Option<Waited<'a>>,
 }
 
-impl Acquisition {
-    pub(crate) fn new(shared: Arc<Shared>, goal: Goal, limits: Limits) -> Self {
+impl<'a> Acquisition<'a> {
+    pub(crate) fn new(
+        shared: &'a Arc<Shared>,
+        owner: &'a Owner,
+        wanted: &'a Wanted,
+        goal: Goal,
+        limits: Limits,
+    ) -> Self {
         let started = Instant::now();
-        let waited = match &goal {
-            Goal::Hold { label, .. } => Some(Waited::begin(shared.reporter.clone(), label.clone(), started)),
-            Goal::Upgrade { .. } => None,
-        };
+        let waited = (goal == Goal::Hold).then(|| Waited::begin(&shared.reporter, wanted.label(), started));
         Self {
-            tag: shared.next_tag(),
             shared,
+            owner,
+            wanted,
             goal,
             limits,
-            started,
+            tag: shared.next_tag(),
             runtime: Handle::current(),
             must_wait: false,
             may_stand: false,
             in_doubt: false,
-            answered: false,
-            out_of_reach_since: None,
+            patience_ends: Some(started + limits.retry_for),
             last_error: None,
             waited,
         }
@@ -153,35 +132,24 @@ impl Acquisition {
     }
 
     async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
-        if !self.can_be_released() {
-            Box::pin(self.ask_whether_it_can_be_released()).await?;
+        if !self.shared.may_release(self.owner, self.wanted.mode).load(Ordering::Relaxed) {
+            let until = self.ends().expect("nothing was answered yet");
+            let asks = self.shared.ask_whether_it_can_be_released(self.owner, self.wanted.mode, until);
+            Box::pin(asks).await?;
+            self.heard();
         }
         let mut backoff = Backoff::new();
         let mut polls = 0;
         loop {
             self.shared.closing.unless_closed()?;
-            let answer = self.ask().await;
-            if answer.is_ok() {
-                self.heard();
-                self.last_error = None;
-            }
-            let pause = match answer {
-                Ok(Answer::Granted { fence, sent, of_any_copy }) => {
-                    if !self.is_to_be_confirmed(sent, of_any_copy) {
-                        return Ok(Some(Granted { fence, sent, in_doubt: self.in_doubt }));
-                    }
-                    match Box::pin(self.confirm(fence, sent, of_any_copy)).await {
-                        Ok(Some(granted)) => return Ok(Some(granted)),
-                        Ok(None) => backoff.next(),
-                        Err(failure) => self.pause_after(failure, &mut backoff)?,
-                    }
-                }
+            let pause = match self.ask().await {
+                Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
+                Ok(Answer::TimedOut) => return Err(self.timed_out()),
                 Ok(Answer::Refused) if self.limits.once => return Ok(None),
                 Ok(Answer::Refused) => match &self.shared.waiting {
                     Waiting::Poll(poll) => {
-                        let pause = poll.pause(polls).ok_or_else(|| self.timed_out())?;
                         polls += 1;
-                        pause
+                        poll.pause(polls - 1).ok_or_else(|| self.timed_out())?
                     }
                     _ => {
                         self.must_wait = true;
@@ -189,74 +157,22 @@ impl Acquisition {
                         Duration::ZERO
                     }
                 },
-                Ok(Answer::TimedOut) => return Err(self.timed_out()),
+                Ok(Answer::Over) => backoff.next(),
                 Err(failure) => self.pause_after(failure, &mut backoff)?,
             };
-            if let Some(deadline) = self.limits.deadline
-                && time_left(deadline) <= pause
-            {
-                Box::pin(unless_closed(&self.shared, tokio::time::sleep_until(deadline.into()))).await;
-                return Err(self.timed_out());
-            }
-            if !pause.is_zero() {
-                Box::pin(unless_closed(&self.shared, tokio::time::sleep(pause))).await;
+            let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline) <= pause);
+            if is_over || !pause.is_zero() {
+                Box::pin(self.pause(pause, is_over)).await?;
             }
         }
     }
 
-    /// Whether it was asked already.
-    fn can_be_released(&self) -> bool {
-        match &self.goal {
-            Goal::Hold { acquire, .. } => {
-                self.shared.may_release(&acquire.owner, acquire.mode).load(Ordering::Relaxed)
-            }
-            Goal::Upgrade { .. } => true,
-        }
-    }
-
-    /// What could not be released is not taken. Asked once for each kind of request.
-    async fn ask_whether_it_can_be_released(&mut self) -> Result<(), Error> {
-        let Goal::Hold { acquire, .. } = &self.goal else { return Ok(()) };
-        let (shared, acquire) = (self.shared.clone(), acquire.clone());
-        shared.closing.unless_closed()?;
-        let nobody = Owner::new(acquire.owner.keys.clone(), None);
-        let patience_ends = self.started + self.limits.retry_for;
-        let until = self.limits.deadline.map_or(patience_ends, |deadline| deadline.min(patience_ends));
-        match shared.call(&nobody, &commands::may_release(&nobody, acquire.mode), until).await {
-            Err(error @ (Error::TimedOut { .. } | Error::ModuleNotLoaded)) => return Err(error),
-            Err(Error::Redis(error)) if error.code() == Some("NOPERM") => return Err(error.into()),
-            _ => {}
-        }
-        self.heard();
-        shared.may_release(&acquire.owner, acquire.mode).store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn timed_out(&self) -> Error {
-        let source = self.last_error.clone().map(Box::new);
-        Error::TimedOut { keys: self.goal.owner().keys.clone(), source }
-    }
-
-    /// The server has said something.
-    fn heard(&mut self) {
-        self.answered = true;
-        self.out_of_reach_since = None;
-        self.shared.reporter.reached();
-    }
-
-    /// When to end if nothing is answered until then; nothing while the server answers.
-    fn patience_ends(&self) -> Option<Instant> {
-        if self.limits.once || !self.answered {
-            return Some(self.started + self.limits.retry_for);
-        }
-        self.out_of_reach_since.map(|since| since + self.limits.retry_wait_for)
-    }
-
-    /// Until when the next answer has to be there.
-    fn answer_until(&self) -> Instant {
-        let until = Instant::now() + REPLY_TIMEOUT;
-        let ends = [self.limits.deadline, self.patience_ends()].into_iter().flatten().min();
-        ends.map_or(until, |end| until.min(end + GRACE))
+    async fn pause(&self, pause: Duration, is_over: bool) -> Result<(), Error> {
+        let until = Instant::now() + pause;
+        let until = self.limits.deadline.map_or(until, |deadline| deadline.min(until));
+        let pauses = self.shared.closing.unless_closing(sleep_until(until.into()));
+        pauses.await.ok_or(Error::Closed)?;
+        if is_over { Err(self.timed_out()) } else { Ok(()) }
     }
 
     fn pause_after(&mut self, failure: Failure, backoff: &mut Backoff) -> Result<Duration, Error> {
@@ -264,55 +180,94 @@ impl Acquisition {
             return Err(error);
         }
         self.shared.servers.doubt();
-        let pause = backoff.next();
         let is_answer = failure.is_answer();
         let error = failure.into_error();
         if is_answer {
             self.heard();
         } else {
-            self.out_of_reach_since.get_or_insert_with(Instant::now);
+            self.patience_ends.get_or_insert_with(|| Instant::now() + self.limits.retry_wait_for);
             self.shared.reporter.out_of_reach(&error);
         }
         self.last_error = Some(error);
         // The last copy is sent at the end itself.
-        match self.patience_ends().map(time_left) {
-            Some(Duration::ZERO) => Err(self.timed_out()),
-            Some(left) => Ok(pause.min(left)),
-            None => Ok(pause),
+        match self.patience_ends.map_or(LONGEST, time_left) {
+            Duration::ZERO => Err(self.timed_out()),
+            left => Ok(backoff.next().min(left)),
         }
+    }
+
+    fn timed_out(&self) -> Error {
+        let source = self.last_error.clone().map(Box::new);
+        Error::TimedOut { keys: self.owner.keys.clone(), source }
+    }
+
+    /// The server has said something.
+    fn heard(&mut self) {
+        if !self.limits.once {
+            self.patience_ends = None;
+        }
+        self.shared.reporter.reached();
+    }
+
+    /// When to end, as far as that is known.
+    fn ends(&self) -> Option<Instant> {
+        [self.limits.deadline, self.patience_ends].into_iter().flatten().min()
+    }
+
+    /// Until when the next answer has to be there.
+    fn answer_until(&self) -> Instant {
+        let until = Instant::now() + REPLY_TIMEOUT;
+        self.ends().map_or(until, |end| until.min(end + GRACE))
     }
 
     async fn ask(&mut self) -> Result<Answer, Failure> {
         let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline).is_zero());
-        if self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_)) {
-            return self.ask_at_once().await;
-        }
+        let at_once = self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_));
+        let blocks = self.shared.must_block();
+        let listening = if at_once || blocks { None } else { self.listening() };
         // Boxed, so that the commonest way is small.
-        if self.shared.must_block() {
-            return if self.must_wait {
-                Box::pin(self.ask_blocked()).await
-            } else {
-                self.ask_at_once().await
-            };
-        }
-        match self.shared.servers.listening(self.goal.owner().first_key()) {
-            None if !self.must_wait => self.ask_at_once().await,
-            listening => Box::pin(self.ask_notified(listening)).await,
+        let answer = if at_once || (listening.is_none() && !self.must_wait) {
+            self.ask_at_once().await?
+        } else if blocks {
+            Box::pin(self.ask_blocked()).await?
+        } else {
+            Box::pin(self.ask_notified(listening)).await?
+        };
+        self.heard();
+        self.last_error = None;
+        match answer {
+            Answer::Granted(granted) if self.is_to_be_confirmed(&granted) => {
+                Box::pin(self.confirm(granted)).await
+            }
+            answer => Ok(answer),
         }
     }
 
-    /// Notes what may come of one copy: before its answer is there, since this future may be dropped.
-    async fn noting<T>(&mut self, sends: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        let before = self.in_doubt;
-        (self.may_stand, self.in_doubt) = (true, true);
-        let answer = sends.await;
+    fn listening(&self) -> Option<(Arc<Node>, Arc<Listener>)> {
+        self.shared.servers.listening(self.owner.first_key())
+    }
+
+    fn command(&self, wait: &Wait<'_>) -> Cmd {
+        match self.goal {
+            Goal::Hold => commands::acquire(self.owner, self.wanted, wait),
+            Goal::Upgrade { ttl, fence } => commands::upgrade(self.owner, ttl, wait, fence),
+        }
+    }
+
+    /// Notes what may come of a copy: before its answer is there, since this future may be dropped. Gives
+    /// whether an earlier copy had no answer.
+    fn copy_is_sent(&mut self) -> bool {
+        self.may_stand = true;
+        std::mem::replace(&mut self.in_doubt, true)
+    }
+
+    fn copy_is_answered(&mut self, was_in_doubt: bool, answer: &Result<Value, Failure>) {
         if !matches!(answer, Err(Failure::Unanswered(_))) {
-            self.in_doubt = before;
+            self.in_doubt = was_in_doubt;
         }
         if answer.is_err() {
             self.nothing_stands();
         }
-        answer
     }
 
     /// The last copy has ended without a hold. An earlier one may be another matter.
@@ -320,56 +275,56 @@ impl Acquisition {
         self.may_stand = self.in_doubt;
     }
 
-    fn granted(&mut self, value: &Value, sent: Moment) -> Option<Answer> {
-        match answers::number(value) {
-            0 => {
-                self.nothing_stands();
-                None
-            }
-            fence => Some(Answer::Granted { fence, sent, of_any_copy: false }),
+    /// The fence of a hold, or 0.
+    fn granted(&mut self, fence: i64, sent: Moment, otherwise: Answer) -> Answer {
+        if fence == 0 {
+            self.nothing_stands();
+            return otherwise;
         }
+        Answer::Granted(Granted { fence, sent, in_doubt: self.in_doubt })
     }
 
     async fn ask_at_once(&mut self) -> Result<Answer, Failure> {
-        let (shared, goal) = (self.shared.clone(), self.goal.clone());
-        let command = goal.command(&Wait::No);
+        let command = self.command(&Wait::No);
         let sent = Moment::now();
-        let sends = shared.servers.send(goal.owner().first_key(), Words::One(&command), self.answer_until());
-        let value = self.noting(sends).await?;
-        Ok(self.granted(&value, sent).unwrap_or(Answer::Refused))
-    }
-
-    /// The user may not use channels.
-    async fn block_instead(&mut self) -> Result<Answer, Failure> {
-        self.shared.block_from_now_on();
-        self.ask_blocked().await
+        let was_in_doubt = self.copy_is_sent();
+        let (key, until) = (self.owner.first_key(), self.answer_until());
+        let answer = self.shared.servers.send(key, Words::One(&command), until).await;
+        self.copy_is_answered(was_in_doubt, &answer);
+        Ok(self.granted(answers::number(&answer?), sent, Answer::Refused))
     }
 
     async fn ask_notified(
         &mut self,
         mut listening: Option<(Arc<Node>, Arc<Listener>)>,
     ) -> Result<Answer, Failure> {
-        let (shared, goal) = (self.shared.clone(), self.goal.clone());
-        let mut route = shared.servers.route(goal.owner().first_key());
+        let mut route = self.shared.servers.route(self.owner.first_key());
         loop {
-            let (node, listener) = match listening.take() {
-                Some(found) => found,
-                None => match Box::pin(self.listen(&mut route)).await? {
-                    Some(found) => found,
-                    None => return Box::pin(self.block_instead()).await,
-                },
+            if listening.is_none() {
+                listening = Box::pin(route.listen(self.owner.first_key(), self.answer_until())).await?;
+                self.heard();
+            }
+            let Some((node, listener)) = listening.take() else {
+                return Box::pin(self.block_from_now_on()).await;
             };
-            let Some((mut noted, channel)) = listener.note(route.slot(), self.tag) else {
+            let Some((noted, channel)) = listener.note(route.slot(), self.tag) else {
                 return Err(Failure::Unreachable(answers::listening_lost()));
             };
+            // Who closes ends all waits that are noted.
+            self.shared.closing.unless_closed().map_err(Failure::Final)?;
             let most = self.limits.deadline.map(time_left);
-            let command = goal.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
+            let command = self.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
             let sent = Moment::now();
-            match self.noting(node.send(Words::One(&command), self.answer_until())).await {
-                Ok(Value::Nil) => {}
-                Ok(value) => return Ok(self.granted(&value, sent).unwrap_or(Answer::TimedOut)),
-                Err(failure @ Failure::Moved { .. }) if route.follow(&failure, &node) => continue,
-                Err(failure) if failure.denies_the_channel() => return Box::pin(self.block_instead()).await,
+            let was_in_doubt = self.copy_is_sent();
+            let answer = node.send(Words::One(&command), self.answer_until()).await;
+            self.copy_is_answered(was_in_doubt, &answer);
+            match answer {
+                Ok(Value::Nil) => return self.until_told(noted, sent).await,
+                Ok(value) => return Ok(self.granted(answers::number(&value), sent, Answer::TimedOut)),
+                Err(failure) if route.follow(&failure, &node) => {}
+                Err(failure) if failure.denies_the_channel() => {
+                    return Box::pin(self.block_from_now_on()).await;
+                }
                 Err(failure) => {
                     if let Failure::NoSubscriber(_) = failure {
                         noted.end_listening();
@@ -377,155 +332,113 @@ impl Acquisition {
                     return Err(failure);
                 }
             }
-            self.heard();
-            return match self.until_over(noted.end()).await {
-                Some(Some(Ok(0))) => {
-                    self.nothing_stands();
-                    Ok(Answer::TimedOut)
-                }
-                Some(Some(Ok(fence))) => Ok(Answer::Granted { fence, sent, of_any_copy: self.in_doubt }),
-                Some(Some(Err(failure))) => {
-                    self.nothing_stands();
-                    Err(failure)
-                }
-                Some(None) => {
-                    // The server may not have noticed yet, and grant what waits.
-                    self.in_doubt = true;
-                    Err(Failure::Unanswered(answers::listening_lost()))
-                }
-                None => self.no_message(),
-            };
         }
     }
 
-    /// Subscribes where the key is served; nothing when the user may not.
-    async fn listen(&mut self, route: &mut Route<'_>) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
-        loop {
-            let until = self.answer_until();
-            let node = in_time(until, route.node()).await?;
-            let subscribes = async {
-                node.subscribe(route.slot(), self.goal.owner().first_key()).await.map_err(answers::failure)
-            };
-            match in_time(until, subscribes).await {
-                Ok(listener) => {
-                    self.heard();
-                    return Ok(Some((node, listener)));
-                }
-                Err(failure) if route.follow(&failure, &node) => {}
-                Err(failure) if failure.denies_to_subscribe() => return Ok(None),
-                Err(failure) => return Err(failure.before_sending()),
-            }
-        }
-    }
-
-    /// A wait of the server: until its own end should long have come, or an earlier copy may have come.
-    async fn until_over<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+    /// It waits on the server: until the message comes, or should long have come, or an earlier copy may have
+    /// come and taken its place.
+    async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Answer, Failure> {
+        self.heard();
         let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
         let again = self.in_doubt.then_some(BETWEEN_COPIES);
-        let limit = [over, again].into_iter().flatten().min().unwrap_or(LONGEST);
-        unless_closed(&self.shared, tokio::time::timeout(limit, wait)).await?.ok()
+        let message = match [over, again].into_iter().flatten().min() {
+            Some(limit) => timeout(limit, noted.end()).await,
+            None => Ok(noted.end().await),
+        };
+        match message {
+            Ok(Some(Ok(fence))) => Ok(self.granted(fence, sent, Answer::TimedOut)),
+            Ok(Some(Err(failure))) => {
+                self.nothing_stands();
+                Err(failure)
+            }
+            Ok(None) => {
+                // The server may not have noticed yet, and grant what waits.
+                self.in_doubt = true;
+                self.shared.closing.unless_closed().map_err(Failure::Final)?;
+                Err(Failure::Unanswered(answers::listening_lost()))
+            }
+            // What was asked stands.
+            Err(_) if self.limits.deadline.is_none_or(|deadline| !time_left(deadline).is_zero()) => {
+                Ok(Answer::Refused)
+            }
+            Err(_) => Err(no_answer()),
+        }
     }
 
-    /// The message did not come. What was asked stands.
-    fn no_message(&mut self) -> Result<Answer, Failure> {
-        match self.limits.deadline {
-            Some(deadline) if time_left(deadline).is_zero() => {
-                self.last_error = Some(no_answer().into_error());
-                Ok(Answer::TimedOut)
-            }
-            _ => Ok(Answer::Refused),
-        }
+    /// The user may not use channels.
+    async fn block_from_now_on(&mut self) -> Result<Answer, Failure> {
+        self.shared.block_from_now_on();
+        self.ask_blocked().await
     }
 
     async fn ask_blocked(&mut self) -> Result<Answer, Failure> {
-        let (shared, goal) = (self.shared.clone(), self.goal.clone());
-        let mut route = shared.servers.route(goal.owner().first_key());
+        let mut route = self.shared.servers.route(self.owner.first_key());
         loop {
-            let node = in_time(self.answer_until(), route.node()).await?;
-            let connects = async { node.connect().await.map_err(answers::failure) };
-            let connection = in_time(self.answer_until(), connects).await.map_err(Failure::before_sending)?;
+            let until = self.answer_until();
+            let node = in_time(until, route.node()).await?;
+            let connects =
+                async { node.connect().await.map_err(|error| answers::failure(error).before_sending()) };
+            let connection = in_time(until, connects).await?;
             self.heard();
-            let command = goal.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
+            let command = self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
             let sent = Moment::now();
             let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
-            let waits = async {
-                let waits = tokio::time::timeout(over, blocking::wait(&node, connection, &command));
-                let answer = unless_closed(&shared, waits).await.and_then(Result::ok);
-                answer.unwrap_or_else(|| Err(no_answer()))
-            };
-            match self.noting(waits).await {
-                Ok(value) => return Ok(self.granted(&value, sent).unwrap_or(Answer::TimedOut)),
+            let was_in_doubt = self.copy_is_sent();
+            let waits = timeout(over, blocking::wait(&node, connection, &command));
+            let answer = self.shared.closing.unless_closing(waits).await;
+            let answer = answer.and_then(Result::ok).unwrap_or_else(|| Err(no_answer()));
+            self.copy_is_answered(was_in_doubt, &answer);
+            match answer {
+                Ok(value) => return Ok(self.granted(answers::number(&value), sent, Answer::TimedOut)),
                 Err(failure) if route.follow(&failure, &node) => {}
                 Err(failure) => return Err(failure),
             }
         }
     }
 
-    fn is_to_be_confirmed(&self, sent: Moment, of_any_copy: bool) -> bool {
-        match &self.goal {
-            Goal::Hold { acquire, replicas, .. } => {
-                of_any_copy || replicas.is_some() || sent.elapsed() > acquire.ttl / 3
-            }
-            Goal::Upgrade { .. } => false,
-        }
+    /// What is granted to an earlier copy, or long after the request, has less validity.
+    fn is_late(&self, granted: &Granted) -> bool {
+        granted.in_doubt || granted.sent.elapsed() > self.wanted.options.ttl / 3
     }
 
-    /// Makes sure of the validity. Gives nothing when the hold may be over by now.
-    async fn confirm(
-        &mut self,
-        fence: i64,
-        sent: Moment,
-        of_any_copy: bool,
-    ) -> Result<Option<Granted>, Failure> {
-        let in_doubt = self.in_doubt;
-        let Goal::Hold { acquire, replicas, .. } = self.goal.clone() else {
-            return Ok(Some(Granted { fence, sent, in_doubt }));
-        };
-        let (shared, owner, ttl) = (self.shared.clone(), &acquire.owner, acquire.ttl);
-        let mut sent = sent;
-        if of_any_copy || sent.elapsed() > ttl / 3 {
-            let extend = commands::extend(owner, ttl, fence);
-            sent = Moment::now();
-            let until = self.answer_until();
-            let extends = shared.servers.send(owner.first_key(), Words::One(&extend), until);
-            let extended = Box::pin(extends).await?;
+    fn is_to_be_confirmed(&self, granted: &Granted) -> bool {
+        self.goal == Goal::Hold && (self.wanted.options.min_replicas > 0 || self.is_late(granted))
+    }
+
+    /// Makes sure of the validity, and of the replicas.
+    async fn confirm(&mut self, mut granted: Granted) -> Result<Answer, Failure> {
+        let (servers, options) = (&self.shared.servers, &self.wanted.options);
+        if self.is_late(&granted) {
+            let extend = commands::extend(self.owner, options.ttl, granted.fence);
+            granted.sent = Moment::now();
+            let (key, until) = (self.owner.first_key(), self.answer_until());
+            let extended = servers.send(key, Words::One(&extend), until).await?;
             if answers::number(&extended) != 1 {
-                return Ok(None);
+                return Ok(Answer::Over);
             }
         }
-        if let Some(wanted) = replicas {
-            let until = self.answer_until() + wanted.timeout;
-            let confirms = Box::pin(replicas::confirm(&shared.servers, owner, ttl, fence, wanted));
+        if options.min_replicas > 0 {
+            let until = self.answer_until() + options.replica_timeout;
+            let confirms = replicas::confirm(servers, self.owner, options, granted.fence);
             match in_time(until, confirms).await? {
-                Some(confirmed_from) => sent = confirmed_from,
-                None => return Ok(None),
+                Some(confirmed_from) => granted.sent = confirmed_from,
+                None => return Ok(Answer::Over),
             }
         }
-        let is_valid = sent.elapsed() < validity(ttl);
-        Ok(is_valid.then_some(Granted { fence, sent, in_doubt }))
+        let is_valid = granted.sent.elapsed() < validity(options.ttl);
+        Ok(if is_valid { Answer::Granted(granted) } else { Answer::Over })
     }
 }
 
-impl Drop for Acquisition {
+impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
-        if let Goal::Hold { acquire, .. } = &self.goal
-            && self.may_stand
-        {
-            let gives_up = give_up::give_up(self.shared.clone(), acquire.owner.clone(), acquire.mode);
-            self.shared.in_background(&self.runtime, gives_up);
+        if self.goal == Goal::Hold && self.may_stand {
+            let gives_up = give_up::give_up(self.shared.clone(), self.owner.clone(), self.wanted.mode);
+            self.shared.background.spawn(&self.runtime, gives_up);
         }
     }
 }
 
 fn time_left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
-}
-
-/// Waits, or gives nothing when the locks are closed. Commands are not cut short by that.
-async fn unless_closed<T>(shared: &Shared, wait: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        biased;
-        ended = wait => Some(ended),
-        () = shared.closing.closed() => None,
-    }
 }

@@ -3,7 +3,7 @@
 //! The cluster client of the redis crate sends commands again on its own, and has no connection for a wait. This
 //! map does neither.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -15,54 +15,41 @@ use crate::errors::Error;
 use crate::node::{Node, REPLY_TIMEOUT, Words};
 use crate::once::Once;
 
+const SLOTS: usize = 16384;
+
 pub(crate) struct Cluster {
     first_nodes: Vec<ConnectionInfo>,
     map: Mutex<Map>,
     /// Whoever needs the map reads it, and the others wait for that.
-    refreshing: Once<()>,
+    refreshed: Once<()>,
 }
 
 #[derive(Default)]
 struct Map {
-    doubtful: bool,
-    /// The last slot of a range and its node, by the first slot.
-    ranges: BTreeMap<u16, (u16, Arc<Node>)>,
-    /// Slots that moved since the ranges were read.
-    moved: HashMap<u16, Arc<Node>>,
+    /// Empty, or one for each slot.
+    slots: Vec<Option<Arc<Node>>>,
     nodes: HashMap<String, Arc<Node>>,
-}
-
-impl Map {
-    fn serving(&self, slot: u16) -> Option<Arc<Node>> {
-        if let Some(node) = self.moved.get(&slot) {
-            return Some(node.clone());
-        }
-        let (_, (last, node)) = self.ranges.range(..=slot).next_back()?;
-        (slot <= *last).then(|| node.clone())
-    }
 }
 
 impl Cluster {
     pub(crate) fn new(first_nodes: Vec<ConnectionInfo>) -> Self {
-        let map = Map { doubtful: true, ..Map::default() };
-        Self { first_nodes, map: Mutex::new(map), refreshing: Once::default() }
+        Self { first_nodes, map: Mutex::default(), refreshed: Once::default() }
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().expect("no panic while the map of slots is locked")
     }
 
+    /// Nothing while the map is in doubt.
     pub(crate) fn known(&self, slot: u16) -> Option<Arc<Node>> {
-        let map = self.map();
-        if map.doubtful { None } else { map.serving(slot) }
+        self.refreshed.current()?;
+        self.map().slots.get(usize::from(slot))?.clone()
     }
 
     pub(crate) async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
-        if let Some(node) = self.known(slot) {
-            return Ok(node);
-        }
         self.refresh_if_doubtful().await?;
-        self.map().serving(slot).ok_or_else(|| {
+        let node = self.map().slots.get(usize::from(slot)).cloned().flatten();
+        node.ok_or_else(|| {
             (ErrorKind::ClusterConnectionNotFound, "no node of the cluster serves the slot").into()
         })
     }
@@ -70,22 +57,17 @@ impl Cluster {
     /// All nodes that serve slots.
     pub(crate) async fn serving(&self) -> Result<Vec<Arc<Node>>, RedisError> {
         self.refresh_if_doubtful().await?;
-        let mut nodes: Vec<Arc<Node>> = Vec::new();
-        for (_, node) in self.map().ranges.values() {
-            if !nodes.iter().any(|other| Arc::ptr_eq(other, node)) {
-                nodes.push(node.clone());
-            }
-        }
-        Ok(nodes)
+        let map = self.map();
+        let serves = |node: &&Arc<Node>| map.slots.iter().flatten().any(|other| Arc::ptr_eq(other, node));
+        Ok(map.nodes.values().filter(serves).cloned().collect())
     }
 
     async fn refresh_if_doubtful(&self) -> Result<(), RedisError> {
-        self.refreshing.get(self.refresh()).await.map(drop)
+        self.refreshed.get(self.refresh()).await.map(drop)
     }
 
     pub(crate) fn doubt(&self) {
-        self.map().doubtful = true;
-        self.refreshing.take();
+        self.refreshed.take();
     }
 
     pub(crate) fn at(&self, address: &str, asked: &Arc<Node>) -> Option<Arc<Node>> {
@@ -96,7 +78,9 @@ impl Cluster {
 
     pub(crate) fn moved(&self, slot: u16, address: &str, asked: &Arc<Node>) -> bool {
         let Some(node) = self.at(address, asked) else { return false };
-        self.map().moved.insert(slot, node);
+        if let Some(serving) = self.map().slots.get_mut(usize::from(slot)) {
+            *serving = Some(node);
+        }
         true
     }
 
@@ -150,18 +134,17 @@ impl Cluster {
 
     fn replace(&self, asked: &Arc<Node>, ranges: Vec<Range>) {
         let mut map = self.map();
-        let mut new = BTreeMap::new();
+        map.slots = vec![None; SLOTS];
         for range in ranges {
             let host = match range.host.as_str() {
                 "" | "?" => host_of(asked.client().get_connection_info().addr()),
                 host => host,
             };
             let node = self.node_at(&mut map, host, range.port);
-            new.insert(range.first, (range.last, node));
+            if let Some(slots) = map.slots.get_mut(usize::from(range.first)..=usize::from(range.last)) {
+                slots.fill(Some(node));
+            }
         }
-        map.ranges = new;
-        map.moved.clear();
-        map.doubtful = false;
     }
 }
 

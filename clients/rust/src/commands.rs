@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, cmd};
 
-use crate::options::Mode;
+use crate::options::{Mode, Wanted};
 
 /// For how long the server refuses what a request that was given up may still send.
 const REFUSE_MS: u64 = 120_000;
@@ -25,7 +25,7 @@ impl Owner {
     /// With the token that the program gave, or one that nobody can guess.
     pub(crate) fn new(keys: Arc<[String]>, given: Option<String>) -> Self {
         let is_given = given.is_some();
-        Self { keys, token: given.unwrap_or_else(random_name).into(), given: is_given }
+        Self { keys, given: is_given, token: given.unwrap_or_else(random_name).into() }
     }
 
     /// The key that routes the commands in a cluster.
@@ -36,22 +36,7 @@ impl Owner {
 
 /// 128 random bits as 32 hexadecimal digits.
 pub(crate) fn random_name() -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let bits = rand::random::<[u8; 16]>();
-    bits.iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|digit| char::from(DIGITS[usize::from(digit)]))
-        .collect()
-}
-
-/// Everything of an acquisition but how it waits.
-#[derive(Clone, Debug)]
-pub(crate) struct Acquire {
-    pub(crate) owner: Owner,
-    pub(crate) mode: Mode,
-    pub(crate) ttl: Duration,
-    pub(crate) limit: Option<u32>,
-    pub(crate) metadata: Option<String>,
+    format!("{:032x}", rand::random::<u128>())
 }
 
 /// How a request waits on the server.
@@ -83,15 +68,20 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 
 /// The one-key command, or the one for many keys with their number.
 fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
-    let mut command;
     if let [key] = &*owner.keys {
-        command = cmd(one);
-        command.arg(key);
-    } else {
-        command = cmd(many);
-        command.arg(owner.keys.len()).arg(&*owner.keys);
+        return with_key(one, key, owner);
     }
-    command.arg(&*owner.token);
+    let mut command = cmd(many);
+    command.arg(owner.keys.len()).arg(&*owner.keys).arg(&*owner.token);
+    command
+}
+
+/// With room for all words: memory that grows is what such a command costs most.
+fn with_key(name: &str, key: &str, owner: &Owner) -> Cmd {
+    const WORDS: usize = 12;
+    const BYTES_OF_OPTIONS: usize = 160;
+    let mut command = Cmd::with_capacity(WORDS, BYTES_OF_OPTIONS + key.len() + owner.token.len());
+    command.arg(name).arg(key).arg(&*owner.token);
     command
 }
 
@@ -104,13 +94,13 @@ fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
     command
 }
 
-pub(crate) fn acquire(acquire: &Acquire, wait: &Wait<'_>) -> Cmd {
-    let mut command = lock(&acquire.owner, acquire.mode, acquire.ttl);
+pub(crate) fn acquire(owner: &Owner, wanted: &Wanted, wait: &Wait<'_>) -> Cmd {
+    let mut command = lock(owner, wanted.mode, wanted.options.ttl);
     wait.add_to(&mut command);
-    if let Some(metadata) = &acquire.metadata {
+    if let Some(metadata) = &wanted.options.metadata {
         command.arg("META").arg(metadata);
     }
-    if let Some(limit) = acquire.limit {
+    if let Some(limit) = wanted.options.limit {
         command.arg("LIMIT").arg(limit);
     }
     command
@@ -154,30 +144,25 @@ pub(crate) fn release_all(owner: &Owner) -> Pipeline {
     commands
 }
 
-fn cancel(key: &str, owner: &Owner) -> Cmd {
-    let mut command = cmd("SLOCK.CANCEL");
-    command.arg(key).arg(&*owner.token);
-    command
-}
-
 /// Withdraws what waits. For a token that the library drew, the server also refuses what comes late; that is
 /// for each key.
-fn add_withdrawal(commands: &mut Pipeline, owner: &Owner) {
+fn withdrawal(owner: &Owner) -> Pipeline {
+    let mut commands = redis::pipe();
     if owner.given {
-        commands.add_command(cancel(owner.first_key(), owner));
-        return;
+        commands.add_command(with_key("SLOCK.CANCEL", owner.first_key(), owner));
+        return commands;
     }
     for key in &*owner.keys {
-        let mut command = cancel(key, owner);
+        let mut command = with_key("SLOCK.CANCEL", key, owner);
         command.arg("REFUSE").arg(REFUSE_MS);
         commands.add_command(command);
     }
+    commands
 }
 
 /// The end of an acquisition in doubt: nothing waits, nothing is held, and nothing comes late.
 pub(crate) fn give_up(owner: &Owner) -> Pipeline {
-    let mut commands = redis::pipe();
-    add_withdrawal(&mut commands, owner);
+    let mut commands = withdrawal(owner);
     for release in release_all(owner).cmd_iter() {
         commands.add_command(release.clone());
     }
@@ -187,8 +172,7 @@ pub(crate) fn give_up(owner: &Owner) -> Pipeline {
 /// The end of an acquisition in doubt by a token that the program gave. The last answer is the fence of a hold
 /// that was granted meanwhile.
 pub(crate) fn withdraw(owner: &Owner, mode: Mode) -> Pipeline {
-    let mut commands = redis::pipe();
-    add_withdrawal(&mut commands, owner);
+    let mut commands = withdrawal(owner);
     commands.add_command(held_fence(owner, mode, Duration::ZERO));
     commands
 }
@@ -196,8 +180,7 @@ pub(crate) fn withdraw(owner: &Owner, mode: Mode) -> Pipeline {
 /// The end of a change of mode that was given up. The last two answers are the fences of a writer and of a
 /// reader.
 pub(crate) fn give_up_change(owner: &Owner, ttl: Duration) -> Pipeline {
-    let mut commands = redis::pipe();
-    add_withdrawal(&mut commands, owner);
+    let mut commands = withdrawal(owner);
     commands.add_command(held_fence(owner, Mode::Write, ttl)).add_command(held_fence(owner, Mode::Read, ttl));
     commands
 }
@@ -205,13 +188,14 @@ pub(crate) fn give_up_change(owner: &Owner, ttl: Duration) -> Pipeline {
 /// What giving up and releasing need, about a hold that does not exist.
 pub(crate) fn may_release(owner: &Owner, mode: Mode) -> Pipeline {
     let mut commands = redis::pipe();
-    commands.add_command(cancel(owner.first_key(), owner)).add_command(release(owner, mode, NO_FENCE));
+    commands.add_command(with_key("SLOCK.CANCEL", owner.first_key(), owner));
+    commands.add_command(release(owner, mode, NO_FENCE));
     commands
 }
 
 fn change(name: &str, owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
-    let mut command = cmd(name);
-    command.arg(owner.first_key()).arg(&*owner.token).arg(milliseconds(ttl));
+    let mut command = with_key(name, owner.first_key(), owner);
+    command.arg(milliseconds(ttl));
     wait.add_to(&mut command);
     command.arg("FENCE").arg(fence);
     command
@@ -245,85 +229,5 @@ pub(crate) fn wait_for_replicas(least: u32, timeout: Duration) -> Cmd {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn words(packed: Vec<u8>) -> String {
-        let packed = String::from_utf8(packed).unwrap();
-        let lines: Vec<_> = packed.split("\r\n").collect();
-        let mut words = Vec::new();
-        let mut at = 0;
-        while at + 1 < lines.len() {
-            let count: usize = lines[at].strip_prefix('*').unwrap().parse().unwrap();
-            let command: Vec<_> = (0..count).map(|word| lines[at + 2 + 2 * word]).collect();
-            words.push(command.join(" "));
-            at += 1 + 2 * count;
-        }
-        words.join("; ")
-    }
-
-    fn text(command: &Cmd) -> String {
-        words(command.get_packed_command())
-    }
-
-    fn texts(commands: &Pipeline) -> String {
-        words(commands.get_packed_pipeline())
-    }
-
-    fn owner(keys: &[&str], given: bool) -> Owner {
-        Owner { keys: keys.iter().map(|key| key.to_string()).collect(), token: "t".into(), given }
-    }
-
-    const TTL: Duration = Duration::from_millis(5);
-
-    #[test]
-    fn one_key_and_several() {
-        let (one, two) = (owner(&["a"], false), owner(&["a", "b"], false));
-        assert_eq!(text(&extend(&one, TTL, 7)), "SLOCK.EXTEND a t 5 GT FENCE 7");
-        assert_eq!(text(&extend(&two, TTL, 7)), "SLOCK.MEXTEND 2 a b t 5 GT FENCE 7");
-        assert_eq!(text(&release(&one, Mode::Read, 7)), "SLOCK.RUNLOCK a t FENCE 7");
-        assert_eq!(text(&release(&two, Mode::Read, 7)), "SLOCK.MUNLOCK 2 a b t FENCE 7");
-        assert_eq!(text(&held_fence(&two, Mode::Write, TTL)), "SLOCK.MLOCK 2 a b t 5 XX");
-        assert_eq!(text(&downgrade(&one, TTL, 7)), "SLOCK.DOWNGRADE a t 5 FENCE 7");
-    }
-
-    #[test]
-    fn options_follow_the_ttl() {
-        let request = Acquire {
-            owner: owner(&["a"], false),
-            mode: Mode::Read,
-            ttl: TTL,
-            limit: Some(3),
-            metadata: Some("m".into()),
-        };
-        let wait = Wait::Notified { most: Some(Duration::from_micros(1)), channel: "c", tag: 7 };
-        let wanted = "SLOCK.RLOCK a t 5 WAIT 1 NOTIFY c 7 META m LIMIT 3";
-        assert_eq!(text(&acquire(&request, &wait)), wanted);
-        let endless = Wait::Blocked { most: None };
-        assert_eq!(text(&acquire(&request, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
-        assert_eq!(text(&upgrade(&request.owner, TTL, &endless, 9)), "SLOCK.UPGRADE a t 5 WAIT 0 FENCE 9");
-    }
-
-    #[test]
-    fn giving_up_refuses_what_comes_late_but_for_a_token_of_the_program() {
-        assert_eq!(
-            texts(&give_up(&owner(&["a"], false))),
-            "SLOCK.CANCEL a t REFUSE 120000; SLOCK.UNLOCK a t; SLOCK.RUNLOCK a t"
-        );
-        assert_eq!(
-            texts(&give_up(&owner(&["a", "b"], false))),
-            "SLOCK.CANCEL a t REFUSE 120000; SLOCK.CANCEL b t REFUSE 120000; SLOCK.MUNLOCK 2 a b t"
-        );
-        assert_eq!(
-            texts(&withdraw(&owner(&["a"], true), Mode::Write)),
-            "SLOCK.CANCEL a t; SLOCK.LOCK a t 1 XX"
-        );
-    }
-
-    #[test]
-    fn durations_are_rounded_up() {
-        assert_eq!(milliseconds(Duration::ZERO), 1);
-        assert_eq!(milliseconds(Duration::from_micros(1500)), 2);
-        assert_eq!(milliseconds(Duration::MAX), u64::MAX);
-    }
-}
+#[path = "../tests/unit/commands.rs"]
+mod tests;

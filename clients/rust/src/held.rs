@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use crate::clock::Moment;
-use crate::commands::Owner;
 use crate::errors::{Error, Reason};
 use crate::hooks::Reporter;
 use crate::lease::{Lease, Phase};
-use crate::options::{Label, Mode};
+use crate::options::{Mode, Wanted};
 
 /// Timers may stand still while the machine sleeps. So a hold is looked at as often as this at least, or once
 /// in a tenth of what is left.
@@ -20,10 +19,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 pub struct Held {
     lease: Mutex<Lease>,
     ended: Notify,
-    keys: Arc<[String]>,
     token: Arc<str>,
-    metadata: Option<String>,
-    label: Label,
+    wanted: Arc<Wanted>,
     since: Moment,
     reporter: Reporter,
 }
@@ -31,22 +28,12 @@ pub struct Held {
 impl Held {
     pub(crate) fn new(
         lease: Lease,
-        owner: &Owner,
-        metadata: Option<String>,
-        label: Label,
+        token: Arc<str>,
+        wanted: Arc<Wanted>,
         since: Moment,
         reporter: Reporter,
     ) -> Self {
-        Self {
-            lease: Mutex::new(lease),
-            ended: Notify::new(),
-            keys: owner.keys.clone(),
-            token: owner.token.clone(),
-            metadata,
-            label,
-            since,
-            reporter,
-        }
+        Self { lease: Mutex::new(lease), ended: Notify::new(), token, wanted, since, reporter }
     }
 
     /// The owner's identity. Who has it and the keys can adopt and release the hold.
@@ -56,7 +43,7 @@ impl Held {
 
     /// The keys, in the order in which they were asked for.
     pub fn keys(&self) -> &[String] {
-        &self.keys
+        &self.wanted.keys
     }
 
     /// Whether the hold excludes others or shares with readers.
@@ -66,7 +53,7 @@ impl Held {
 
     /// The text that was given with the request. An adopted hold has none.
     pub fn metadata(&self) -> Option<&str> {
-        self.metadata.as_deref()
+        self.wanted.options.metadata.as_deref()
     }
 
     /// The hold is lost at this moment unless it is renewed before. It counts from before the request was sent
@@ -133,7 +120,7 @@ impl Held {
 
     pub(crate) fn lost_error(&self, reason: Reason) -> Error {
         let cause = self.update(|lease, _| lease.cause(reason).cloned());
-        Error::Lost { reason, keys: self.keys.clone(), source: cause.map(Box::new) }
+        Error::Lost { reason, keys: self.wanted.keys.clone(), source: cause.map(Box::new) }
     }
 
     /// Every access looks at the clock before and after it. Hooks run when the lease is unlocked again.
@@ -156,15 +143,19 @@ impl Held {
     }
 
     fn report(&self, phase: Phase) {
-        let cause;
-        let lost = match phase {
+        let (label, duration) = (self.wanted.label(), self.since.elapsed());
+        match phase {
             Phase::Lost(reason) => {
-                cause = self.update(|lease, _| lease.cause(reason).cloned());
-                Some((reason, cause.as_ref()))
+                let cause = self.update(|lease, _| lease.cause(reason).cloned());
+                self.reporter.held(label, duration, Some((reason, cause.as_ref())));
             }
-            _ => None,
-        };
-        self.reporter.held(&self.label, self.since.elapsed(), lost);
+            _ => self.reporter.held(label, duration, None),
+        }
+    }
+
+    /// Ends it here. Gives whether it was valid until now.
+    pub(crate) fn released(&self) -> bool {
+        self.update(|lease, _| lease.release())
     }
 
     /// The answer to an extension of the hold with this fence. Gives whether that moved its deadline.
@@ -180,12 +171,12 @@ impl Held {
     }
 
     pub(crate) fn renewal_failed(&self, error: Error) {
-        self.reporter.renewal_failed(&self.label, &error);
+        self.reporter.renewal_failed(self.wanted.label(), &error);
         self.update(|lease, _| lease.error = Some(error));
     }
 
     pub(crate) fn release_failed(&self, error: &Error) {
-        self.reporter.release_failed(&self.label, error);
+        self.reporter.release_failed(self.wanted.label(), error);
     }
 
     /// Ends with the hold, and gives why it was lost; nothing when it was released.

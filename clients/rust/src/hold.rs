@@ -1,38 +1,34 @@
 //! A hold that was granted by a server: extended, changed in its mode, handed over, released.
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::acquisition::{Acquisition, Goal, Granted, Limits};
+use crate::answers;
 use crate::clock::Moment;
-use crate::commands::{self, Acquire, Owner};
+use crate::commands::{self, Owner};
 use crate::errors::{Error, Reason};
 use crate::held::Held;
 use crate::lease::{Lease, Phase, validity};
 use crate::locks::Locks;
 use crate::node::Words;
 use crate::options::{LONGEST, Mode, Wanted, check_ttl};
-use crate::replicas::Replicas;
-use crate::request::{Holding, Locking, Request};
+use crate::request::{Locking, holds, locking};
 use crate::shared::Shared;
 use crate::watchdog::Renew;
-use crate::{answers, options};
 
 /// What all views of one hold share.
 struct Core {
     shared: Arc<Shared>,
     owner: Owner,
+    wanted: Arc<Wanted>,
     held: Held,
     /// Locked while the mode is being changed.
     changing: OnceLock<Arc<tokio::sync::Mutex<()>>>,
-    wait: Option<Duration>,
-    renew: bool,
     /// Dead when the runtime has shut down on which the hold was renewed.
     renewed: Mutex<Weak<()>>,
 }
@@ -46,16 +42,10 @@ struct Core {
 pub struct Hold {
     view: HoldView,
     runtime: Handle,
-    release: Release,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Release {
-    Due,
-    /// It failed, and the hooks were told.
-    Failed,
     /// Nothing is to be done any more.
-    Done,
+    is_over: bool,
+    /// The release failed, and the hooks were told.
+    was_told: bool,
 }
 
 /// All that can be seen and done with a hold but to end it. It can be cloned and given to tasks, and releases
@@ -68,45 +58,31 @@ pub struct HoldView {
 impl Locking for Locks {
     type Hold = Hold;
 
-    fn request(&self, keys: impl options::IntoKeys, mode: Mode) -> Request<Self> {
-        self.request(keys, mode)
-    }
+    locking!();
 
-    async fn release(
-        &self,
-        keys: impl options::IntoKeys + Send,
-        token: impl Into<String> + Send,
-    ) -> Result<usize, Error> {
-        self.release(keys, token).await
-    }
-
-    async fn close(&self) {
-        self.close().await;
-    }
-
-    fn ask(&self, wanted: Wanted, once: bool) -> BoxFuture<'static, Result<Option<Hold>, Error>> {
+    fn ask(&self, wanted: Arc<Wanted>, once: bool) -> BoxFuture<'static, Result<Option<Hold>, Error>> {
         let shared = self.shared().clone();
         Box::pin(async move {
             wanted.check()?;
-            let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
             let limits = Limits {
                 once,
                 deadline: wanted.options.wait.filter(|_| !once).map(|wait| Instant::now() + wait),
                 retry_for: shared.retry_for,
                 retry_wait_for: shared.retry_wait_for,
             };
-            Hold::acquire(shared, wanted, owner, limits).await
+            let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
+            Hold::acquire(shared, owner, wanted, limits).await
         })
     }
 
-    fn take_over(&self, wanted: Wanted, token: String) -> BoxFuture<'static, Result<Hold, Error>> {
+    fn take_over(&self, wanted: Arc<Wanted>, token: String) -> BoxFuture<'static, Result<Hold, Error>> {
         let shared = self.shared().clone();
         Box::pin(async move {
             wanted.check()?;
             shared.closing.unless_closed()?;
             let owner = Owner::new(wanted.keys.clone(), Some(token));
             let asks = commands::held_fence(&owner, wanted.mode, wanted.options.ttl);
-            let answered = shared.call(&owner, &asks, shared.limit()).await?;
+            let answered = shared.call(&owner, Words::One(&asks), shared.limit()).await?;
             match answers::number(&answered.value) {
                 0 => Err(Error::NotHeld),
                 fence => {
@@ -122,47 +98,24 @@ impl Hold {
     /// The hold that is granted to this owner; nothing when it asks once and is refused.
     pub(crate) async fn acquire(
         shared: Arc<Shared>,
-        wanted: Wanted,
         owner: Owner,
+        wanted: Arc<Wanted>,
         limits: Limits,
     ) -> Result<Option<Self>, Error> {
-        let options = &wanted.options;
-        let replicas = Replicas { least: options.min_replicas, timeout: options.replica_timeout };
-        let acquire = Acquire {
-            owner: owner.clone(),
-            mode: wanted.mode,
-            ttl: options.ttl,
-            limit: options.limit,
-            metadata: options.metadata.clone(),
-        };
-        let goal = Goal::Hold {
-            acquire: Arc::new(acquire),
-            label: wanted.label(),
-            replicas: Some(replicas).filter(|replicas| replicas.least > 0),
-        };
-        let granted = Acquisition::new(shared.clone(), goal, limits).run().await?;
+        let granted = Acquisition::new(&shared, &owner, &wanted, Goal::Hold, limits).run().await?;
         Ok(granted.map(|granted| Self::new(shared, owner, wanted, granted)))
     }
 
-    fn new(shared: Arc<Shared>, owner: Owner, wanted: Wanted, granted: Granted) -> Self {
-        let label = wanted.label();
-        let options = wanted.options;
-        let valid_until = granted.sent.after(validity(options.ttl));
-        let lease = Lease::new(granted.fence, wanted.mode, options.ttl, valid_until)
-            .ends_at(options.longest_lease.map(|longest| granted.sent.after(longest)))
-            .in_doubt(granted.in_doubt);
-        let held = Held::new(lease, &owner, options.metadata, label, granted.sent, shared.reporter.clone());
-        let core = Arc::new(Core {
-            shared,
-            owner,
-            held,
-            changing: OnceLock::new(),
-            wait: options.wait,
-            renew: options.renew,
-            renewed: Mutex::default(),
-        });
+    fn new(shared: Arc<Shared>, owner: Owner, wanted: Arc<Wanted>, granted: Granted) -> Self {
+        let mut lease = Lease::new(granted.fence, &wanted, granted.sent, validity(wanted.options.ttl));
+        lease.in_doubt = granted.in_doubt;
+        let reporter = shared.reporter.clone();
+        let held = Held::new(lease, owner.token.clone(), wanted.clone(), granted.sent, reporter);
+        let (changing, renewed) = (OnceLock::new(), Mutex::default());
+        let core = Arc::new(Core { shared, owner, wanted, held, changing, renewed });
         core.renew_by_the_watchdog();
-        Self { view: HoldView { core }, runtime: Handle::current(), release: Release::Due }
+        let runtime = Handle::current();
+        Self { view: HoldView { core }, runtime, is_over: false, was_told: false }
     }
 
     /// A view of this hold for another task.
@@ -178,20 +131,18 @@ impl Hold {
     /// [`Error::TimedOut`] when the server did not answer for `retry_for`, with the last error as its cause.
     /// Then the release goes on in the background until the validity is over. A lasting error of the server.
     pub async fn release(mut self) -> Result<bool, Error> {
-        let core = self.core.clone();
-        let valid = core.held.update(|lease, _| lease.release());
-        match core.release(core.shared.limit()).await {
+        let valid = self.core.held.released();
+        match self.core.release(self.core.shared.limit()).await {
             Ok(there) => {
-                self.release = Release::Done;
+                self.is_over = true;
                 Ok(valid && there)
             }
-            Err(_) if !valid => {
-                self.release = Release::Failed;
-                Ok(false)
-            }
             Err(error) => {
-                core.held.release_failed(&error);
-                self.release = Release::Failed;
+                self.was_told = true;
+                if !valid {
+                    return Ok(false);
+                }
+                self.core.held.release_failed(&error);
                 Err(error)
             }
         }
@@ -203,11 +154,16 @@ impl Hold {
     /// # Errors
     ///
     /// [`Error::Lost`] when there is nothing to hand over.
-    pub fn hand_over(mut self) -> Result<(), Error> {
+    pub fn hand_over(self) -> Result<(), Error> {
         self.check()?;
-        self.core.held.update(|lease, _| lease.release());
-        self.release = Release::Done;
+        self.leave();
         Ok(())
+    }
+
+    /// Ends it here, and leaves to others what the token may still hold.
+    pub(crate) fn leave(mut self) {
+        self.core.held.released();
+        self.is_over = true;
     }
 
     /// Whether a later request of the same token would meet what this one may still have on its way.
@@ -216,53 +172,21 @@ impl Hold {
     }
 }
 
-impl Holding for Hold {
-    type View = HoldView;
-
-    async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        HoldView::extend(self, ttl).await
-    }
-
-    async fn release(self) -> Result<bool, Error> {
-        self.release().await
-    }
-
-    fn hand_over(self) -> Result<(), Error> {
-        self.hand_over()
-    }
-}
-
-impl Deref for Hold {
-    type Target = HoldView;
-
-    fn deref(&self) -> &HoldView {
-        &self.view
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.fmt(f)
-    }
-}
-
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.release == Release::Done {
+        if self.is_over {
             return;
         }
         let core = self.core.clone();
-        let valid = core.held.update(|lease, _| lease.release());
-        let tell = valid && self.release == Release::Due;
-        self.core.shared.in_background(&self.runtime, async move {
-            let released = core.release(core.shared.limit()).await;
-            if let Err(error) = released {
-                if tell {
+        let mut tell = core.held.released() && !self.was_told;
+        self.core.shared.background.spawn(&self.runtime, async move {
+            for until in [core.shared.limit(), core.held.valid_until()] {
+                let Err(error) = core.release(until).await else { return };
+                if std::mem::take(&mut tell) {
                     core.held.release_failed(&error);
                 }
-                if let Error::TimedOut { .. } = error {
-                    let valid_until = core.held.valid_until();
-                    let _ = core.release(valid_until).await;
+                if !matches!(error, Error::TimedOut { .. }) {
+                    return;
                 }
             }
         });
@@ -275,7 +199,7 @@ impl Core {
     }
 
     fn renew_by_the_watchdog(self: &Arc<Self>) {
-        if !self.renew {
+        if !self.wanted.options.renew {
             return;
         }
         let mut renewed = self.renewed.lock().expect("no panic while this is locked");
@@ -289,57 +213,139 @@ impl Core {
     async fn release(&self, until: Instant) -> Result<bool, Error> {
         let (fence, mode, in_doubt) =
             self.held.update(|lease, _| (lease.fence, lease.mode, lease.in_doubt || lease.changing));
+        let keys = self.owner.keys.len();
         let (by_fence, all);
-        let words = if in_doubt && !self.owner.given {
+        let (words, withdrawals) = if in_doubt && !self.owner.given {
             all = commands::give_up(&self.owner);
-            Words::Several(&all)
+            (Words::Several(&all), keys)
         } else {
             by_fence = commands::release(&self.owner, mode, fence);
-            Words::One(&by_fence)
+            (Words::One(&by_fence), 0)
         };
         let answered = self.shared.call(&self.owner, words, until).await?;
-        let numbers = answers::numbers(&answered.value);
-        // Those of the withdrawals come first.
-        let withdrawals = if numbers.len() > 1 { self.owner.keys.len() } else { 0 };
-        let released: i64 = numbers.iter().skip(withdrawals).sum();
+        let released: i64 = answers::numbers(&answered.value).iter().skip(withdrawals).sum();
         // When an earlier copy got no answer, that one did it.
-        Ok(usize::try_from(released) == Ok(self.owner.keys.len()) || (answered.repeated && released == 0))
+        Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
     }
 
-    /// Brings a downgrade to its end that is not known to be carried out. To ask for the mode would not do: the
-    /// server refuses no downgrade, so an earlier copy could come later.
-    async fn finish_downgrade(&self, ttl: Duration, fence: i64) {
-        let downgrade = commands::downgrade(&self.owner, ttl, fence);
-        let downgraded = self.shared.call(&self.owner, &downgrade, self.held.valid_until()).await;
-        self.held.update(|lease, _| match downgraded {
-            Ok(answered) => {
-                let valid_until = answered.sent.after(validity(ttl));
-                lease.changed(answers::number(&answered.value), Mode::Read, valid_until);
-            }
-            Err(Error::NotHeld) => {
-                lease.unchanged();
-                lease.lose(Reason::Gone);
-            }
-            Err(_) => {}
+    fn changed(&self, granted: &Granted, to: Mode) {
+        self.held.update(|lease, _| {
+            lease.changed(granted.fence, to, granted.sent.after(validity(lease.ttl)));
+            lease.in_doubt |= granted.in_doubt;
         });
     }
 
+    /// The change of mode has ended, and left this one.
+    fn unchanged(&self, mode: Mode) {
+        self.held.update(|lease, _| (lease.changing, lease.mode) = (false, mode));
+    }
+
+    fn gone(&self) {
+        self.held.update(|lease, _| {
+            lease.changing = false;
+            lease.lose(Reason::Gone);
+        });
+    }
+
+    /// The error of a command for this hold.
+    fn failed(&self, error: Error) -> Error {
+        if let Error::NotHeld = error {
+            self.gone();
+            return error;
+        }
+        self.held.unless_over(error)
+    }
+
+    /// Goes on when nobody waits for it any more: then it is given up.
+    async fn upgrade(
+        self: Arc<Self>,
+        deadline: Option<Instant>,
+        mut tell: oneshot::Sender<Result<i64, Error>>,
+        _one_at_a_time: OwnedMutexGuard<()>,
+    ) {
+        let (retry_for, retry_wait_for) = (self.shared.retry_for, self.shared.retry_wait_for);
+        let limits = Limits { once: false, deadline, retry_for, retry_wait_for };
+        let goal = self.held.update(|lease, _| Goal::Upgrade { ttl: lease.ttl, fence: lease.fence });
+        let mut acquisition = Acquisition::new(&self.shared, &self.owner, &self.wanted, goal, limits);
+        let result = tokio::select! {
+            biased;
+            result = acquisition.run() => result,
+            _ = self.held.end() => Err(self.held.unless_over(Error::NotHeld)),
+            () = tell.closed() => Err(Error::Closed),
+        };
+        let may_stand = acquisition.may_stand();
+        let result = match result {
+            Ok(granted) => {
+                let granted = granted.expect("an upgrade is not asked for once");
+                self.changed(&granted, Mode::Write);
+                self.held.check().map(|()| granted.fence)
+            }
+            Err(error) if may_stand => {
+                self.held.update(|lease, _| lease.in_doubt = true);
+                Err(self.held.unless_over(error))
+            }
+            Err(error) => {
+                self.unchanged(Mode::Read);
+                Err(self.failed(error))
+            }
+        };
+        // Nobody may wait for it any more.
+        let _ = tell.send(result);
+        if may_stand && self.held.phase() == Phase::Held {
+            self.give_up_upgrade().await;
+        }
+    }
+
     /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
-    async fn give_up_upgrade(&self, ttl: Duration) {
+    async fn give_up_upgrade(&self) {
+        let ttl = self.held.update(|lease, _| lease.ttl);
         let commands = commands::give_up_change(&self.owner, ttl);
         let valid_until = self.held.valid_until();
-        let Ok(answered) = self.shared.call(&self.owner, &commands, valid_until).await else { return };
-        let fences = answers::numbers(&answered.value);
-        let [.., writer, reader] = fences[..] else { return };
-        self.held.update(|lease, _| {
-            let valid_until = answered.sent.after(validity(ttl));
-            match (writer, reader) {
-                (0, 0) => {
-                    lease.unchanged();
-                    lease.lose(Reason::Gone);
+        let answered = self.shared.call(&self.owner, Words::Several(&commands), valid_until).await;
+        let Ok(answered) = answered else { return };
+        let [.., writer, reader] = answers::numbers(&answered.value)[..] else { return };
+        let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
+        match fence {
+            0 => self.gone(),
+            fence => self.changed(&Granted { fence, sent: answered.sent, in_doubt: true }, mode),
+        }
+    }
+
+    /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
+    /// would not do: the server refuses no downgrade, so an earlier copy could come later.
+    async fn downgrade(
+        self: Arc<Self>,
+        former: Mode,
+        until: Instant,
+        tell: oneshot::Sender<Result<i64, Error>>,
+        _one_at_a_time: OwnedMutexGuard<()>,
+    ) {
+        let (ttl, fence) = self.held.update(|lease, _| (lease.ttl, lease.fence));
+        let downgrade = commands::downgrade(&self.owner, ttl, fence);
+        let mut tell = Some(tell);
+        // Nobody may wait for it any more.
+        let mut told = |result| drop(tell.take().map(|tell| tell.send(result)));
+        let mut answered = self.shared.call(&self.owner, Words::One(&downgrade), until).await;
+        if let Err(error @ Error::TimedOut { .. }) = &answered {
+            told(Err(self.held.unless_over(error.clone())));
+            self.held.update(|lease, _| lease.in_doubt = true);
+            let valid_until = self.held.valid_until();
+            answered = self.shared.call(&self.owner, Words::One(&downgrade), valid_until).await;
+        }
+        told(match answered {
+            Ok(answered) => {
+                let fence = answers::number(&answered.value);
+                self.changed(
+                    &Granted { fence, sent: answered.sent, in_doubt: answered.repeated },
+                    Mode::Read,
+                );
+                self.held.check().map(|()| fence)
+            }
+            Err(error) => {
+                if !matches!(error, Error::TimedOut { .. }) {
+                    self.unchanged(former);
                 }
-                (0, fence) => lease.changed(fence, Mode::Read, valid_until),
-                (fence, _) => lease.changed(fence, Mode::Write, valid_until),
+                Err(self.failed(error))
             }
         });
     }
@@ -350,7 +356,7 @@ impl Renew for Core {
         &self.held
     }
 
-    async fn renew(&self, limit: Duration) -> Result<(), Error> {
+    async fn renew(self: Arc<Self>, limit: Duration) -> Result<(), Error> {
         let (fence, ttl) = self.held.update(|lease, _| (lease.fence, lease.ttl));
         let extend = commands::extend(&self.owner, ttl, fence);
         let (sent, until) = (Moment::now(), Instant::now() + limit);
@@ -370,69 +376,6 @@ impl Renew for Core {
                 Err(error)
             }
         }
-    }
-}
-
-/// A change of mode that was sent. When this is dropped before its answer was there, it goes on in the
-/// background.
-struct Change {
-    core: Arc<Core>,
-    ttl: Duration,
-    to: Mode,
-    /// It names the hold until the answer is there.
-    fence: i64,
-    runtime: Handle,
-    /// Keeps other changes away until this one is known to have ended.
-    one_at_a_time: Option<OwnedMutexGuard<()>>,
-}
-
-impl Change {
-    async fn begin(core: &Arc<Core>, to: Mode) -> Self {
-        let one_at_a_time = Some(core.changing().clone().lock_owned().await);
-        let (ttl, fence) = core.held.update(|lease, _| (lease.ttl, lease.fence));
-        Self { core: core.clone(), ttl, to, fence, runtime: Handle::current(), one_at_a_time }
-    }
-
-    /// From here on the server may be ahead.
-    fn send(&self) {
-        self.core.held.update(|lease, _| lease.begin_change());
-    }
-
-    fn granted(mut self, granted: &Granted) {
-        self.one_at_a_time = None;
-        self.core.held.update(|lease, _| {
-            lease.changed(granted.fence, self.to, granted.sent.after(validity(self.ttl)));
-            lease.in_doubt |= granted.in_doubt;
-        });
-    }
-
-    fn refused(mut self, mode: Mode) {
-        self.one_at_a_time = None;
-        self.core.held.update(|lease, _| {
-            lease.unchanged();
-            lease.mode = mode;
-        });
-    }
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        let Some(one_at_a_time) = self.one_at_a_time.take() else { return };
-        let open = self.core.held.update(|lease, _| {
-            lease.in_doubt |= lease.changing;
-            lease.changing && lease.phase == Phase::Held
-        });
-        if !open {
-            return;
-        }
-        let (core, ttl, to, fence) = (self.core.clone(), self.ttl, self.to, self.fence);
-        self.core.shared.in_background(&self.runtime, async move {
-            match to {
-                Mode::Write => core.give_up_upgrade(ttl).await,
-                Mode::Read => core.finish_downgrade(ttl, fence).await,
-            }
-            drop(one_at_a_time);
-        });
     }
 }
 
@@ -464,18 +407,14 @@ impl HoldView {
         loop {
             let fence = self.fence();
             let extend = commands::extend(&core.owner, ttl, fence);
-            let answered = core.shared.call(&core.owner, &extend, until).await;
-            let answered = answered.map_err(|error| self.failed(error))?;
+            let answered = core.shared.call(&core.owner, Words::One(&extend), until).await;
+            let answered = answered.map_err(|error| core.failed(error))?;
             let valid_until = answered.sent.after(validity(ttl));
             if core.held.extended(answers::number(&answered.value), fence, ttl, valid_until) {
                 return self.check();
             }
-            self.check()?;
-            // The mode is being changed, and with it the fence.
-            let changed = tokio::time::timeout_at(until.into(), core.changing().lock()).await;
-            if changed.is_err() {
-                return Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None });
-            }
+            // Unless it is lost, the mode is being changed, and with it the fence.
+            drop(self.nothing_changes(Some(until)).await?);
         }
     }
 
@@ -491,41 +430,10 @@ impl HoldView {
     /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
     /// [`Error::Refused`] after an upgrade that was given up.
     pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        self.one_key()?;
-        self.may_change()?;
         let core = &self.core;
-        let wait = wait.into().or(core.wait).map(|wait| wait.min(LONGEST));
+        let wait = wait.into().or(core.wanted.options.wait).map(|wait| wait.min(LONGEST));
         let deadline = wait.map(|wait| Instant::now() + wait);
-        let change = self.begin_change(deadline, Mode::Write).await?;
-        change.send();
-        let goal = Goal::Upgrade { owner: core.owner.clone(), ttl: change.ttl, fence: change.fence };
-        let limits = Limits {
-            once: false,
-            deadline,
-            retry_for: core.shared.retry_for,
-            retry_wait_for: core.shared.retry_wait_for,
-        };
-        let mut acquisition = Acquisition::new(core.shared.clone(), goal, limits);
-        let asks: BoxFuture<'_, _> = Box::pin(acquisition.run());
-        let result = tokio::select! {
-            biased;
-            result = asks => result,
-            _ = core.held.end() => Err(self.check().err().unwrap_or(Error::NotHeld)),
-        };
-        match result {
-            Ok(Some(granted)) => {
-                change.granted(&granted);
-                self.check()?;
-                Ok(granted.fence)
-            }
-            Ok(None) => Err(Error::TimedOut { keys: core.owner.keys.clone(), source: None }),
-            Err(error) => {
-                if !acquisition.may_stand() {
-                    change.refused(Mode::Read);
-                }
-                Err(self.failed(error))
-            }
-        }
+        self.change(deadline, |tell, one_at_a_time| core.clone().upgrade(deadline, tell, one_at_a_time)).await
     }
 
     /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
@@ -538,78 +446,52 @@ impl HoldView {
     /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`,
     /// [`Error::SeveralKeys`] for a hold of several keys.
     pub async fn downgrade(&self) -> Result<i64, Error> {
-        self.one_key()?;
-        self.may_change()?;
         let core = &self.core;
         let until = core.shared.limit();
-        let change = self.begin_change(Some(until), Mode::Read).await?;
-        change.send();
-        let former = core.held.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
-        let downgrade = commands::downgrade(&core.owner, change.ttl, change.fence);
-        match core.shared.call(&core.owner, &downgrade, until).await {
-            Ok(answered) => {
-                let fence = answers::number(&answered.value);
-                let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
-                change.granted(&granted);
-                self.check()?;
-                Ok(fence)
-            }
-            Err(error) => {
-                if !matches!(error, Error::TimedOut { .. }) {
-                    change.refused(former);
-                }
-                Err(self.failed(error))
-            }
+        self.change(Some(until), |tell, one_at_a_time| {
+            let former = core.held.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
+            core.clone().downgrade(former, until, tell, one_at_a_time)
+        })
+        .await
+    }
+
+    /// Changes the mode in the background, so that a change that was sent comes to its end when this future is
+    /// dropped.
+    async fn change<F>(
+        &self,
+        deadline: Option<Instant>,
+        changes: impl FnOnce(oneshot::Sender<Result<i64, Error>>, OwnedMutexGuard<()>) -> F,
+    ) -> Result<i64, Error>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if self.keys().len() != 1 {
+            return Err(Error::SeveralKeys);
         }
+        self.may_change()?;
+        let one_at_a_time = self.nothing_changes(deadline).await?;
+        self.core.held.update(|lease, _| lease.changing = true);
+        let (tell, told) = oneshot::channel();
+        self.core.shared.background.spawn(&Handle::current(), changes(tell, one_at_a_time));
+        told.await.unwrap_or(Err(Error::Closed))
     }
 
     /// Waits for an earlier change that was given up.
-    async fn begin_change(&self, deadline: Option<Instant>, to: Mode) -> Result<Change, Error> {
-        let begins = Change::begin(&self.core, to);
-        let change = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), begins).await.ok(),
-            None => Some(begins.await),
-        };
-        let timed_out = || Error::TimedOut { keys: self.core.owner.keys.clone(), source: None };
-        let change = change.ok_or_else(timed_out)?;
+    async fn nothing_changes(&self, deadline: Option<Instant>) -> Result<OwnedMutexGuard<()>, Error> {
         self.check()?;
-        Ok(change)
-    }
-
-    /// The error of a command for this hold.
-    fn failed(&self, error: Error) -> Error {
-        if let Error::NotHeld = error {
-            self.core.held.update(|lease, _| lease.lose(Reason::Gone));
-            return error;
-        }
-        self.core.held.unless_over(error)
+        let ended = self.core.changing().clone().lock_owned();
+        let ended = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), ended).await.ok(),
+            None => Some(ended.await),
+        };
+        self.check()?;
+        ended.ok_or_else(|| Error::TimedOut { keys: self.core.owner.keys.clone(), source: None })
     }
 
     fn may_change(&self) -> Result<(), Error> {
         self.check()?;
         self.core.shared.closing.unless_closed()
     }
-
-    fn one_key(&self) -> Result<(), Error> {
-        if self.keys().len() == 1 { Ok(()) } else { Err(Error::SeveralKeys) }
-    }
 }
 
-impl Deref for HoldView {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.core.held
-    }
-}
-
-impl fmt::Debug for HoldView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("keys", &self.keys())
-            .field("mode", &self.mode())
-            .field("fence", &self.fence())
-            .field("valid_until", &self.valid_until())
-            .finish_non_exhaustive()
-    }
-}
+holds!(Hold, HoldView, fence);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
 use crate::errors::{Error, Reason};
-use crate::options::Label;
 
 /// How an acquisition ended.
 #[derive(Clone, Copy, Debug)]
@@ -94,11 +93,8 @@ impl Reporter {
         self.0.hooks.as_deref()
     }
 
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
-        debug!(lock = label, ?duration, %outcome, "waited");
-        if let Some(hooks) = self.hooks() {
-            hooks.waited(label, duration, outcome);
-        }
+    fn tell(&self, call: impl FnOnce(&dyn Hooks)) {
+        self.hooks().map(call);
     }
 
     pub(crate) fn held(&self, label: &str, duration: Duration, lost: Option<(Reason, Option<&Error>)>) {
@@ -107,33 +103,23 @@ impl Reporter {
         }
         if let Some((reason, cause)) = lost {
             warn!(lock = label, %reason, cause = cause.map(tracing::field::display), "lock lost");
+            self.tell(|hooks| hooks.lost(label, reason));
         }
         debug!(lock = label, ?duration, "held");
-        if let Some(hooks) = self.hooks() {
-            if let Some((reason, _)) = lost {
-                hooks.lost(label, reason);
-            }
-            hooks.held(label, duration);
-        }
+        self.tell(|hooks| hooks.held(label, duration));
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
-        if self.0.is_part {
-            return;
-        }
-        debug!(lock = label, %error, "renewal failed");
-        if let Some(hooks) = self.hooks() {
-            hooks.renewal_failed(label, error);
+        if !self.0.is_part {
+            debug!(lock = label, %error, "renewal failed");
+            self.tell(|hooks| hooks.renewal_failed(label, error));
         }
     }
 
     pub(crate) fn release_failed(&self, label: &str, error: &Error) {
-        if self.0.is_part {
-            return;
-        }
-        warn!(lock = label, %error, "release failed: the lock ends by its ttl");
-        if let Some(hooks) = self.hooks() {
-            hooks.release_failed(label, error);
+        if !self.0.is_part {
+            warn!(lock = label, %error, "release failed: the lock ends by its ttl");
+            self.tell(|hooks| hooks.release_failed(label, error));
         }
     }
 
@@ -156,18 +142,17 @@ impl Reporter {
 }
 
 /// An acquisition from its first command on. Its end is told, also when its future is dropped.
-pub(crate) struct Waited {
-    reporter: Reporter,
-    label: Label,
+pub(crate) struct Waited<'a> {
+    reporter: &'a Reporter,
+    label: &'a str,
     started: Instant,
     told: bool,
 }
 
-impl Waited {
-    pub(crate) fn begin(reporter: Reporter, label: Label, started: Instant) -> Self {
-        let told =
-            reporter.0.is_part || (reporter.hooks().is_none() && !tracing::enabled!(tracing::Level::DEBUG));
-        Self { told, reporter, label, started }
+impl<'a> Waited<'a> {
+    pub(crate) fn begin(reporter: &'a Reporter, label: &'a str, started: Instant) -> Self {
+        let nobody_listens = reporter.hooks().is_none() && !tracing::enabled!(tracing::Level::DEBUG);
+        Self { told: reporter.0.is_part || nobody_listens, reporter, label, started }
     }
 
     /// It gave this, or nothing for a refusal.
@@ -182,12 +167,14 @@ impl Waited {
 
     fn tell(&mut self, outcome: Outcome<'_>) {
         if !std::mem::replace(&mut self.told, true) {
-            self.reporter.waited(&self.label, self.started.elapsed(), outcome);
+            let (label, duration) = (self.label, self.started.elapsed());
+            debug!(lock = label, ?duration, %outcome, "waited");
+            self.reporter.tell(|hooks| hooks.waited(label, duration, outcome));
         }
     }
 }
 
-impl Drop for Waited {
+impl Drop for Waited<'_> {
     fn drop(&mut self) {
         self.tell(Outcome::Cancelled);
     }

@@ -1,12 +1,12 @@
 //! `Locks`: made once from a client of the redis crate.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::errors::Error;
-use crate::hooks::{Hooks, Reporter};
-use crate::options::{self, IntoKeys, Mode, Options, Waiting, check_keys, replica_options, shared_options};
-use crate::request::{Locking, Request};
+use crate::hooks::Reporter;
+use crate::node::Words;
+use crate::options::{IntoKeys, Options, Waiting, check_keys, replica_options, shared_options};
+use crate::request::{Locking, Settings, maker_options, requests};
 use crate::servers::Server;
 use crate::shared::{Shared, out_of_time};
 use crate::status::{self, Info, Queue};
@@ -14,9 +14,9 @@ use crate::{answers, commands};
 
 /// The locks of one server, of a primary that Sentinels name, or of a cluster.
 ///
-/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection for
-/// commands and, once somebody has waited, one more on which waits end (in a cluster: for each node), and one
-/// task that renews the holds.
+/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection, for
+/// commands and for the messages that end waits (in a cluster: for each node), and one task that renews the
+/// holds.
 ///
 /// All that belongs to the runtime on which it was first needed. When that shuts down, another runtime takes
 /// new connections; a runtime that lives and is not driven answers nothing, so do not share one with it.
@@ -36,17 +36,14 @@ use crate::{answers, commands};
 #[derive(Clone)]
 pub struct Locks {
     shared: Arc<Shared>,
-    defaults: Arc<Options>,
+    defaults: Options,
 }
 
 /// Options of [`Locks`]. Those of a request are the defaults of all its requests.
 pub struct LocksBuilder {
     server: Server,
-    defaults: Options,
     waiting: Waiting,
-    retry_for: Duration,
-    retry_wait_for: Duration,
-    hooks: Option<Box<dyn Hooks>>,
+    settings: Settings,
 }
 
 impl Locks {
@@ -57,49 +54,14 @@ impl Locks {
 
     /// Locks with options.
     pub fn builder(server: impl Into<Server>) -> LocksBuilder {
-        LocksBuilder {
-            server: server.into(),
-            defaults: Options::default(),
-            waiting: Waiting::default(),
-            retry_for: Duration::from_secs(3),
-            retry_wait_for: Duration::from_secs(60),
-            hooks: None,
-        }
+        LocksBuilder { server: server.into(), waiting: Waiting::default(), settings: Settings::default() }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// A request to be the only holder of the key, or of all the keys.
-    pub fn write(&self, keys: impl IntoKeys) -> Request<Self> {
-        self.request(keys, Mode::Write)
-    }
-
-    /// A request to share the key, or all the keys, with other readers.
-    pub fn read(&self, keys: impl IntoKeys) -> Request<Self> {
-        self.request(keys, Mode::Read)
-    }
-
-    /// A request in the mode that is given.
-    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
-        Request::new(self.clone(), keys, mode, Options::clone(&self.defaults))
-    }
-
-    /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
-    /// `Locks`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotHeld`] when the token does not hold all the keys in this mode.
-    pub async fn adopt(
-        &self,
-        keys: impl IntoKeys,
-        token: impl Into<String>,
-        mode: Mode,
-    ) -> Result<<Self as Locking>::Hold, Error> {
-        self.request(keys, mode).token(token).adopt().await
-    }
+    requests!(<Self as Locking>::Hold);
 
     /// Releases what the token holds, in whichever mode, and gives how many of the keys it held.
     ///
@@ -112,7 +74,7 @@ impl Locks {
         check_keys(&keys)?;
         let owner = commands::Owner::new(keys, Some(token.into()));
         let release = commands::release_all(&owner);
-        let answered = self.shared.call(&owner, &release, self.shared.limit()).await?;
+        let answered = self.shared.call(&owner, Words::Several(&release), self.shared.limit()).await?;
         let released: i64 = answers::numbers(&answered.value).iter().sum();
         Ok(usize::try_from(released).unwrap_or(0))
     }
@@ -125,7 +87,8 @@ impl Locks {
     pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
         self.shared.closing.unless_closed()?;
         let owner = commands::Owner::new([key.to_owned()].into(), None);
-        let answered = self.shared.call(&owner, &commands::info(key), self.shared.limit()).await?;
+        let info = commands::info(key);
+        let answered = self.shared.call(&owner, Words::One(&info), self.shared.limit()).await?;
         status::info(answered.value)
     }
 
@@ -137,7 +100,7 @@ impl Locks {
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         self.shared.closing.unless_closed()?;
         let ask = commands::queues();
-        let answers = self.shared.servers.all_answers((&ask).into(), self.shared.limit()).await;
+        let answers = self.shared.servers.all_answers(Words::One(&ask), self.shared.limit()).await;
         status::queues(answers.map_err(|failure| out_of_time(failure, &Arc::from([])))?)
     }
 
@@ -154,8 +117,9 @@ impl Locks {
 }
 
 impl LocksBuilder {
-    shared_options!(defaults);
-    replica_options!(defaults);
+    shared_options!(options);
+    replica_options!(options);
+    maker_options!();
 
     /// How requests wait. [`Waiting::Notify`] unless it is set.
     pub fn waiting(mut self, waiting: Waiting) -> Self {
@@ -163,33 +127,15 @@ impl LocksBuilder {
         self
     }
 
-    /// How long a call goes on without an answer. 3 s unless it is set.
-    pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.retry_for = retry_for.min(options::LONGEST);
-        self
-    }
-
-    /// How long a request that waits goes on while the server cannot be reached. 60 s unless it is set.
-    pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.retry_wait_for = retry_wait_for.min(options::LONGEST);
-        self
-    }
-
-    /// Hooks for metrics and traces.
-    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Some(Box::new(hooks));
-        self
-    }
-
     /// The locks.
     pub fn build(mut self) -> Locks {
-        let reporter = Reporter::new(self.hooks.take());
+        let reporter = Reporter::new(self.settings.hooks.take());
         self.reporting_to(reporter)
     }
 
     pub(crate) fn reporting_to(self, reporter: Reporter) -> Locks {
-        let servers = self.server.open();
-        let shared = Shared::new(servers, self.waiting, self.retry_for, self.retry_wait_for, reporter);
-        Locks { shared: Arc::new(shared), defaults: Arc::new(self.defaults) }
+        let Settings { defaults, retry_for, retry_wait_for, .. } = self.settings;
+        let shared = Shared::new(self.server.open(), self.waiting, retry_for, retry_wait_for, reporter);
+        Locks { shared: Arc::new(shared), defaults }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
@@ -12,8 +13,10 @@ use crate::answers::{self, Failure};
 use crate::listener::Listener;
 use crate::once::Once;
 
-/// No command but a wait that blocks takes the server longer to answer.
-pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) use crate::listener::REPLY_TIMEOUT;
+
+/// So many commands may wait to be written, before those who send have to wait for each other.
+const MOST_UNSENT: usize = 4096;
 /// How often TCP looks whether the other end of an idle connection is there.
 const BETWEEN_PROBES: Duration = Duration::from_secs(5);
 
@@ -22,18 +25,6 @@ const BETWEEN_PROBES: Duration = Duration::from_secs(5);
 pub(crate) enum Words<'a> {
     One(&'a Cmd),
     Several(&'a Pipeline),
-}
-
-impl<'a> From<&'a Cmd> for Words<'a> {
-    fn from(command: &'a Cmd) -> Self {
-        Words::One(command)
-    }
-}
-
-impl<'a> From<&'a Pipeline> for Words<'a> {
-    fn from(commands: &'a Pipeline) -> Self {
-        Words::Several(commands)
-    }
 }
 
 impl Words<'_> {
@@ -60,21 +51,23 @@ pub(crate) async fn in_time<T>(
     need.unwrap_or_else(|_| Err(Failure::Unreachable(answers::no_answer("the server"))))
 }
 
-/// A server. All commands share one connection, which is opened when it is needed.
+/// The connection that all share, for commands and for the messages that end waits. An answer and the messages
+/// that follow from the same command often come in one packet.
+type Link = (MultiplexedConnection, Arc<Listener>);
+
+/// A server. Its connection is opened when it is needed.
 pub(crate) struct Node {
     client: Client,
     address: String,
-    connection: Once<MultiplexedConnection>,
+    link: Once<Link>,
     spare: Mutex<Vec<MultiplexedConnection>>,
-    listener: Once<Arc<Listener>>,
 }
 
 impl Node {
     pub(crate) fn new(client: Client) -> Self {
         let info = client.get_connection_info().clone();
         let address = info.addr().to_string();
-        // Small commands that wait for an answer each: none may wait for another to fill a packet.
-        let mut settings = info.tcp_settings().clone().set_nodelay(true);
+        let mut settings = info.tcp_settings().clone();
         // A wait without limit must notice that its connection is lost although nobody closed it.
         if settings.keepalive().is_none() {
             settings = settings
@@ -84,9 +77,8 @@ impl Node {
         Self {
             client: Client::open(info).expect("the settings are those of a client"),
             address,
-            connection: Once::default(),
+            link: Once::default(),
             spare: Mutex::default(),
-            listener: Once::default(),
         }
     }
 
@@ -100,38 +92,40 @@ impl Node {
 
     /// A connection of its own, without a limit for replies.
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(REPLY_TIMEOUT))
-            .set_response_timeout(None);
-        self.client.get_multiplexed_async_connection_with_config(&config).await
+        self.client.get_multiplexed_async_connection_with_config(&config()).await
     }
 
     /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
     /// several commands an array. After a connection error the next one takes a new connection.
     pub(crate) async fn send(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
-        let (mut connection, number) = match self.connection.current() {
+        let ((mut connection, _), number) = match self.link.current() {
             Some(current) => current,
             None => in_time(until, Box::pin(self.open())).await?,
         };
-        let reply = timeout_at(until.into(), async {
-            match words {
-                Words::One(command) => connection.req_packed_command(command).await,
-                Words::Several(commands) => {
-                    let replies = connection.send_packed_commands(commands, 0, commands.len());
-                    Box::pin(replies).await.map(Value::Array)
-                }
+        let reply: BoxFuture<'_, _> = match words {
+            Words::One(command) => connection.req_packed_command(command),
+            Words::Several(commands) => {
+                let replies = connection.req_packed_commands(commands, 0, commands.len());
+                Box::pin(async { replies.await.map(Value::Array) })
             }
-        });
-        let reply = reply.await.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
+        };
+        let reply = timeout_at(until.into(), reply).await;
+        let reply = reply.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
         if reply.is_err() {
-            self.connection.discard(number);
+            self.discard(number);
         }
         answers::value(reply)
     }
 
-    async fn open(&self) -> Result<(MultiplexedConnection, u64), Failure> {
-        let connection = self.connection.get(self.connect()).await;
-        connection.map_err(|error| answers::failure(error).before_sending())
+    async fn open(&self) -> Result<(Link, u64), Failure> {
+        let link = self.link.get(Listener::connect(&self.client, config())).await;
+        link.map_err(|error| answers::failure(error).before_sending())
+    }
+
+    fn discard(&self, number: u64) {
+        if let Some((_, listener)) = self.link.discard(number) {
+            listener.end();
+        }
     }
 
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
@@ -166,25 +160,25 @@ impl Node {
 
     /// The listener that is subscribed for this slot, if there is one.
     pub(crate) fn listening(&self, slot: u16) -> Option<Arc<Listener>> {
-        let (listener, _) = self.listener.current()?;
+        let ((_, listener), _) = self.link.current()?;
         listener.is_subscribed(slot).then_some(listener)
     }
 
     /// A listener that is subscribed for the slot of this key.
-    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, RedisError> {
-        if let Some((listener, number)) = self.listener.current()
+    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, Failure> {
+        if let Some(((_, listener), number)) = self.link.current()
             && listener.has_ended()
         {
-            self.listener.discard(number);
+            self.discard(number);
         }
-        let (listener, _) = self.listener.get(Listener::connect(&self.client, REPLY_TIMEOUT)).await?;
-        listener.subscribe(slot, key).await?;
+        let ((_, listener), _) = self.open().await?;
+        listener.subscribe(slot, key).await.map_err(answers::failure)?;
         Ok(listener)
     }
 
     /// Ends all waits that listen on this node.
     pub(crate) fn end_listening(&self) {
-        if let Some(listener) = self.listener.take() {
+        if let Some(((_, listener), _)) = self.link.current() {
             listener.end();
         }
     }
@@ -192,7 +186,15 @@ impl Node {
     /// Closes the connections. What is on its way gets its answer first.
     pub(crate) fn close(&self) {
         self.end_listening();
-        self.connection.take();
+        self.link.take();
         self.spare().clear();
     }
+}
+
+/// Without a limit for replies: each command has its own.
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(REPLY_TIMEOUT))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(MOST_UNSENT)
 }

@@ -1,15 +1,18 @@
 //! Something that all need, such as a connection: one makes it, and the others wait for that.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::RwLock;
 use std::time::Instant;
 
 use redis::RedisError;
 
 pub(crate) struct Once<T> {
-    made: Mutex<Made<T>>,
+    /// Many read it at once, with every command.
+    made: RwLock<Made<T>>,
     /// The last failure, and when it came.
     making: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
 }
+
+const NO_PANIC: &str = "no panic while this is locked";
 
 struct Made<T> {
     value: Option<T>,
@@ -19,19 +22,19 @@ struct Made<T> {
 
 impl<T> Default for Once<T> {
     fn default() -> Self {
-        Self { made: Mutex::new(Made { value: None, number: 0 }), making: tokio::sync::Mutex::default() }
+        Self { made: RwLock::new(Made { value: None, number: 0 }), making: tokio::sync::Mutex::default() }
     }
 }
 
 impl<T: Clone> Once<T> {
-    fn made(&self) -> MutexGuard<'_, Made<T>> {
-        self.made.lock().expect("no panic while this is locked")
-    }
-
     /// What is there, and its number.
     pub(crate) fn current(&self) -> Option<(T, u64)> {
-        let made = self.made();
+        let made = self.made.read().expect(NO_PANIC);
         made.value.clone().map(|value| (value, made.number))
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Made<T>) -> R) -> R {
+        change(&mut self.made.write().expect(NO_PANIC))
     }
 
     /// What is there, or is made now. Who has waited while another failed fails with it: a thousand tasks
@@ -55,10 +58,12 @@ impl<T: Clone> Once<T> {
         }
         match make.await {
             Ok(value) => {
-                let mut made = self.made();
-                made.value = Some(value.clone());
-                made.number += 1;
-                Ok((value, made.number))
+                let number = self.change(|made| {
+                    made.value = Some(value.clone());
+                    made.number += 1;
+                    made.number
+                });
+                Ok((value, number))
             }
             Err(error) => {
                 *failed = Some((Instant::now(), error.clone()));
@@ -68,50 +73,15 @@ impl<T: Clone> Once<T> {
     }
 
     /// The next one who needs it makes a new one.
-    pub(crate) fn discard(&self, number: u64) {
-        let mut made = self.made();
-        if made.number == number {
-            made.value = None;
-        }
+    pub(crate) fn discard(&self, number: u64) -> Option<T> {
+        self.change(|made| made.value.take_if(|_| made.number == number))
     }
 
     pub(crate) fn take(&self) -> Option<T> {
-        self.made().value.take()
+        self.change(|made| made.value.take())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use futures_util::future::join_all;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn who_waited_for_a_failure_shares_it() {
-        let (once, tries) = (Once::<()>::default(), AtomicU32::new(0));
-        let get = || {
-            once.get(async {
-                tries.fetch_add(1, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                Err(RedisError::from((redis::ErrorKind::Io, "away")))
-            })
-        };
-        assert!(join_all((0..100).map(|_| get())).await.iter().all(Result::is_err));
-        assert_eq!(tries.load(Ordering::SeqCst), 1);
-        // Who comes later tries again.
-        get().await.unwrap_err();
-        assert_eq!(tries.load(Ordering::SeqCst), 2);
-    }
-
-    #[tokio::test]
-    async fn an_earlier_one_discards_no_later_one() {
-        let once = Once::default();
-        let (_, first) = once.get(async { Ok(1) }).await.unwrap();
-        once.discard(first);
-        let (_, second) = once.get(async { Ok(2) }).await.unwrap();
-        once.discard(first);
-        assert_eq!(once.current(), Some((2, second)));
-    }
-}
+#[path = "../tests/unit/once.rs"]
+mod tests;

@@ -1,7 +1,6 @@
 //! What is asked for: keys, mode and options, with their defaults and checks.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,23 +144,9 @@ impl Wanted {
         check_ttl(self.options.ttl)
     }
 
-    pub(crate) fn label(&self) -> Label {
-        Label { keys: self.keys.clone(), given: self.options.label.clone() }
-    }
-}
-
-/// The name under which a request is reported: the first key, unless another was given.
-#[derive(Clone, Debug)]
-pub(crate) struct Label {
-    keys: Arc<[String]>,
-    given: Option<Arc<str>>,
-}
-
-impl Deref for Label {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        self.given.as_deref().unwrap_or(&self.keys[0])
+    /// The name under which a request is reported: the first key, unless another was given.
+    pub(crate) fn label(&self) -> &str {
+        self.options.label.as_deref().unwrap_or(&self.keys[0])
     }
 }
 
@@ -174,69 +159,69 @@ pub(crate) fn check_keys(keys: &[String]) -> Result<(), Error> {
 
 /// The options that a request and the defaults of its maker have in common.
 macro_rules! shared_options {
-    ($($field:ident).+) => {
+    ($options:ident) => {
         /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server
         /// takes whole milliseconds, rounded up.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.$($field).+.ttl = ttl.min($crate::options::LONGEST);
+            self.$options().ttl = ttl.min($crate::options::LONGEST);
             self
         }
 
         /// How long [`acquire`](crate::Request::acquire) waits at most. Without it, until the lock is
         /// granted.
         pub fn wait(mut self, wait: std::time::Duration) -> Self {
-            self.$($field).+.wait = Some(wait.min($crate::options::LONGEST));
+            self.$options().wait = Some(wait.min($crate::options::LONGEST));
             self
         }
 
         /// Text that `SLOCK.INFO key FULL` shows with the hold and the request, up to 1024 bytes.
         pub fn metadata(mut self, metadata: impl Into<String>) -> Self {
-            self.$($field).+.metadata = Some(metadata.into());
+            self.$options().metadata = Some(metadata.into());
             self
         }
 
         /// Whether the watchdog renews the hold. It does unless this says `false`.
         pub fn renew(mut self, renew: bool) -> Self {
-            self.$($field).+.renew = renew;
+            self.$options().renew = renew;
             self
         }
 
         /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not
         /// hold for ever.
         pub fn longest_lease(mut self, longest_lease: std::time::Duration) -> Self {
-            self.$($field).+.longest_lease = Some(longest_lease.min($crate::options::LONGEST));
+            self.$options().longest_lease = Some(longest_lease.min($crate::options::LONGEST));
             self
         }
 
         /// For reading: granted only while fewer than this many others read. A semaphore.
         pub fn limit(mut self, limit: u32) -> Self {
-            self.$($field).+.limit = Some(limit);
+            self.$options().limit = Some(limit);
             self
         }
 
         /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is
         /// set.
         pub fn label(mut self, label: impl Into<String>) -> Self {
-            self.$($field).+.label = Some(label.into().into());
+            self.$options().label = Some(label.into().into());
             self
         }
     };
 }
 
 macro_rules! replica_options {
-    ($($field:ident).+) => {
+    ($options:ident) => {
         /// The hold counts only when this many replicas have it; else it is released and the error is
         /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set, and not for a quorum.
         ///
         /// A failover can still lose the lock, but only one that reached none of the replicas that remain.
         pub fn min_replicas(mut self, least: u32) -> Self {
-            self.$($field).+.min_replicas = least;
+            self.$options().min_replicas = least;
             self
         }
 
         /// How long to wait for the replicas, beyond the wait for the lock. 1 s unless it is set.
         pub fn replica_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.$($field).+.replica_timeout = timeout.min($crate::options::LONGEST);
+            self.$options().replica_timeout = timeout.min($crate::options::LONGEST);
             self
         }
     };

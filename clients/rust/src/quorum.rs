@@ -1,7 +1,5 @@
 //! One lock on several independent servers: N `Locks` and arithmetic.
 
-use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -10,8 +8,9 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use rand::seq::SliceRandom;
 use redis::Client;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::acquisition::Limits;
 use crate::background::{Background, Closing};
@@ -20,12 +19,12 @@ use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
 use crate::held::Held;
 use crate::hold::{Hold, HoldView};
-use crate::hooks::{Hooks, Reporter, Waited};
-use crate::lease::{Lease, Phase};
+use crate::hooks::{Reporter, Waited};
+use crate::lease::Lease;
 use crate::locks::Locks;
-use crate::options::{self, IntoKeys, Mode, Options, Wanted, check_keys, shared_options};
+use crate::options::{self, IntoKeys, Options, Wanted, check_keys, shared_options};
 use crate::polling::Poll;
-use crate::request::{Holding, Locking, Request};
+use crate::request::{Locking, Settings, holds, locking, maker_options, requests};
 use crate::servers::GRACE;
 use crate::watchdog::{Renew, Watchdog};
 
@@ -55,28 +54,27 @@ use crate::watchdog::{Renew, Watchdog};
 #[derive(Clone)]
 pub struct Quorum {
     inner: Arc<Inner>,
-    defaults: Arc<Options>,
+    defaults: Options,
 }
 
 /// Options of a [`Quorum`]. Those of a request are the defaults of all its requests.
 pub struct QuorumBuilder {
     clients: Vec<Client>,
-    defaults: Options,
+    rules: Rules,
+    settings: Settings,
+}
+
+/// How many have to answer what, and when.
+struct Rules {
     poll: Poll,
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
-    retry_for: Duration,
-    retry_wait_for: Duration,
-    hooks: Option<Box<dyn Hooks>>,
 }
 
 struct Inner {
     nodes: Vec<Node>,
-    poll: Poll,
-    node_timeout: Option<Duration>,
-    drift_factor: f64,
-    fail_fast: bool,
+    rules: Rules,
     retry_for: Duration,
     retry_wait_for: Duration,
     reporter: Reporter,
@@ -99,48 +97,15 @@ impl Quorum {
 
     /// A quorum with options. The servers must not be replicas of each other.
     pub fn builder(clients: impl IntoIterator<Item = Client>) -> QuorumBuilder {
+        let poll = Poll::exponential(Duration::from_millis(50), Duration::from_millis(250));
         QuorumBuilder {
             clients: clients.into_iter().collect(),
-            defaults: Options::default(),
-            poll: Poll::exponential(Duration::from_millis(50), Duration::from_millis(250)),
-            node_timeout: None,
-            drift_factor: 0.01,
-            fail_fast: false,
-            retry_for: Duration::from_secs(3),
-            retry_wait_for: Duration::from_secs(60),
-            hooks: None,
+            rules: Rules { poll, node_timeout: None, drift_factor: 0.01, fail_fast: false },
+            settings: Settings::default(),
         }
     }
 
-    /// A request to be the only holder of the key, or of all the keys.
-    pub fn write(&self, keys: impl IntoKeys) -> Request<Self> {
-        self.request(keys, Mode::Write)
-    }
-
-    /// A request to share the key, or all the keys, with other readers.
-    pub fn read(&self, keys: impl IntoKeys) -> Request<Self> {
-        self.request(keys, Mode::Read)
-    }
-
-    /// A request in the mode that is given.
-    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
-        Request::new(self.clone(), keys, mode, Options::clone(&self.defaults))
-    }
-
-    /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of this
-    /// quorum.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Request::adopt`].
-    pub async fn adopt(
-        &self,
-        keys: impl IntoKeys,
-        token: impl Into<String>,
-        mode: Mode,
-    ) -> Result<QuorumHold, Error> {
-        self.request(keys, mode).token(token).adopt().await
-    }
+    requests!(QuorumHold);
 
     /// Releases what the token holds on all servers, in whichever mode. Gives on how many of them it held a
     /// key. A server that does not answer in time counts as one where it did not.
@@ -171,50 +136,33 @@ impl Quorum {
 }
 
 impl QuorumBuilder {
-    shared_options!(defaults);
+    shared_options!(options);
+    maker_options!();
 
     /// How a lock that others have is asked for again. Pauses from 50 up to 250 ms unless it is set.
     pub fn poll(mut self, poll: Poll) -> Self {
-        self.poll = poll;
+        self.rules.poll = poll;
         self
     }
 
     /// How long each server has to answer. A twentieth of the ttl and at least 50 ms unless it is set, and
     /// always less than the ttl.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
-        self.node_timeout = Some(node_timeout);
+        self.rules.node_timeout = Some(node_timeout);
         self
     }
 
     /// Which part of the ttl is left for clocks that run at different speeds. 0.01 unless it is set; 2 ms are
     /// left in any case.
     pub fn drift_factor(mut self, drift_factor: f64) -> Self {
-        self.drift_factor = drift_factor.clamp(0.0, 1.0);
+        self.rules.drift_factor = drift_factor.clamp(0.0, 1.0);
         self
     }
 
     /// Whether an attempt ends as soon as the majority cannot be reached any more. Otherwise it waits for all
     /// servers.
     pub fn fail_fast(mut self, fail_fast: bool) -> Self {
-        self.fail_fast = fail_fast;
-        self
-    }
-
-    /// How long an acquisition goes on while too few servers answer. 3 s unless it is set.
-    pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.retry_for = retry_for.min(options::LONGEST);
-        self
-    }
-
-    /// The same once it was refused and waits. 60 s unless it is set.
-    pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.retry_wait_for = retry_wait_for.min(options::LONGEST);
-        self
-    }
-
-    /// Hooks for metrics and traces.
-    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Some(Box::new(hooks));
+        self.rules.fail_fast = fail_fast;
         self
     }
 
@@ -224,22 +172,18 @@ impl QuorumBuilder {
             address: client.get_connection_info().addr().to_string(),
             locks: Locks::builder(client).reporting_to(Reporter::of_a_part()),
         };
-        Quorum {
-            inner: Arc::new(Inner {
-                nodes: self.clients.into_iter().map(node).collect(),
-                poll: self.poll,
-                node_timeout: self.node_timeout,
-                drift_factor: self.drift_factor,
-                fail_fast: self.fail_fast,
-                retry_for: self.retry_for,
-                retry_wait_for: self.retry_wait_for,
-                reporter: Reporter::new(self.hooks),
-                watchdog: Watchdog::default(),
-                background: Background::default(),
-                closing: Closing::default(),
-            }),
-            defaults: Arc::new(self.defaults),
-        }
+        let Settings { defaults, retry_for, retry_wait_for, hooks } = self.settings;
+        let inner = Inner {
+            nodes: self.clients.into_iter().map(node).collect(),
+            rules: self.rules,
+            retry_for,
+            retry_wait_for,
+            reporter: Reporter::new(hooks),
+            watchdog: Watchdog::default(),
+            background: Background::default(),
+            closing: Closing::default(),
+        };
+        Quorum { inner: Arc::new(inner), defaults }
     }
 }
 
@@ -261,7 +205,7 @@ impl Inner {
     /// How long one server has to answer: always less than the ttl.
     fn node_timeout(&self, ttl: Duration) -> Duration {
         const LEAST: Duration = Duration::from_millis(50);
-        self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
+        self.rules.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
     }
 
     /// How long a hold is valid after a request for it was sent.
@@ -271,7 +215,7 @@ impl Inner {
 
     /// The part of the ttl that is left for clocks that run at different speeds.
     fn drift(&self, ttl: Duration) -> Duration {
-        ttl.mul_f64(self.drift_factor) + Duration::from_millis(2)
+        ttl.mul_f64(self.rules.drift_factor) + Duration::from_millis(2)
     }
 
     fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
@@ -324,44 +268,44 @@ fn answer_of(error: Error) -> Answer {
     }
 }
 
+/// What one server answers until its time is over.
+async fn answer<T>(limit: Duration, asks: impl Future<Output = Result<T, Error>>) -> Result<T, Answer> {
+    timeout(limit, asks)
+        .await
+        .unwrap_or(Err(Error::TimedOut { keys: Arc::from([]), source: None }))
+        .map_err(answer_of)
+}
+
 /// What one server is asked for: the quorum renews, and tells the hooks.
-fn of_one_node(wanted: &Wanted, ttl: Duration) -> Wanted {
-    let mut wanted = wanted.clone();
-    wanted.options.ttl = ttl;
-    wanted.options.renew = false;
-    wanted.options.longest_lease = None;
-    wanted
+fn of_one_node(wanted: &Wanted, ttl: Duration) -> Arc<Wanted> {
+    let options = Options { ttl, renew: false, longest_lease: None, ..wanted.options.clone() };
+    Arc::new(Wanted { options, ..wanted.clone() })
 }
 
 /// Acquisition.
 impl Inner {
-    async fn acquire(self: Arc<Self>, wanted: Wanted, once: bool) -> Result<Option<QuorumHold>, Error> {
+    async fn acquire(self: Arc<Self>, wanted: Arc<Wanted>, once: bool) -> Result<Option<QuorumHold>, Error> {
         self.check(&wanted)?;
-        let mut waited = Waited::begin(self.reporter.clone(), wanted.label(), Instant::now());
-        let result = tokio::select! {
-            biased;
-            result = self.poll(&wanted, once) => result,
-            () = self.closing.closed() => Err(Error::Closed),
-        };
+        let mut waited = Waited::begin(&self.reporter, wanted.label(), Instant::now());
+        let polls = self.closing.unless_closing(self.poll(&wanted, once));
+        let result = polls.await.unwrap_or(Err(Error::Closed));
         waited.end(&result);
         result
     }
 
-    async fn poll(self: &Arc<Self>, wanted: &Wanted, once: bool) -> Result<Option<QuorumHold>, Error> {
+    async fn poll(self: &Arc<Self>, wanted: &Arc<Wanted>, once: bool) -> Result<Option<QuorumHold>, Error> {
         let started = Instant::now();
         let deadline = wanted.options.wait.filter(|_| !once).map(|wait| started + wait);
-        let mut missed_since = started;
-        let mut patience = self.retry_for;
-        let mut number = 0;
-        loop {
+        let (mut missed_since, mut patience) = (started, self.retry_for);
+        for number in 0.. {
             let mut answers = vec![Answer::NoAnswer; self.nodes.len()];
             let attempt = self.attempt(wanted, &mut answers);
             let hold = match deadline {
                 Some(deadline) => timeout_at((deadline + GRACE).into(), attempt).await.ok().flatten(),
                 None => attempt.await,
             };
-            if let Some(hold) = hold {
-                return Ok(Some(hold));
+            if hold.is_some() {
+                return Ok(hold);
             }
             let refused = self.verdict(&answers) == Verdict::No;
             let missed = self.missed(&answers);
@@ -371,56 +315,52 @@ impl Inner {
             if refused {
                 (missed_since, patience) = (Instant::now(), self.retry_wait_for);
             }
-            let pause = self.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
+            let pause = self.rules.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match pause {
-                Some(pause) if left.is_none_or(|left| pause < left) => tokio::time::sleep(pause).await,
+            match (pause, left) {
+                (Some(pause), left) if left.is_none_or(|left| pause < left) => sleep(pause).await,
                 _ if !refused => return Err(missed),
-                pause => {
-                    if let (Some(_), Some(left)) = (pause, left) {
-                        tokio::time::sleep(left).await;
-                    }
+                (pause, left) => {
+                    sleep(left.filter(|_| pause.is_some()).unwrap_or_default()).await;
                     let source = Some(Box::new(missed));
                     return Err(Error::TimedOut { keys: wanted.keys.clone(), source });
                 }
             }
-            number += 1;
         }
+        unreachable!("the range has no end")
+    }
+
+    fn parts(&self) -> Arc<Parts> {
+        let holds = self.nodes.iter().map(|_| None).collect();
+        Arc::new(Parts(Mutex::new(State { holds, ended: false, are_left: false })))
     }
 
     /// Asks all servers at once, in any order. What is dropped here, each server's part gives up by itself.
-    async fn attempt(self: &Arc<Self>, wanted: &Wanted, answers: &mut [Answer]) -> Option<QuorumHold> {
-        let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
+    async fn attempt(self: &Arc<Self>, wanted: &Arc<Wanted>, answers: &mut [Answer]) -> Option<QuorumHold> {
         let ttl = wanted.options.ttl;
+        let limit = Instant::now() + self.node_timeout(ttl);
         let sent = Moment::now();
+        let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
+        let parts = self.parts();
         let mut order: Vec<_> = (0..self.nodes.len()).collect();
         order.shuffle(&mut rand::rng());
         let mut asked: FuturesUnordered<_> = order
             .into_iter()
-            .map(|number| self.clone().ask(number, of_one_node(wanted, ttl), owner.clone()))
+            .map(|number| self.clone().ask(number, of_one_node(wanted, ttl), owner.clone(), parts.clone()))
             .collect();
-        let mut holds: Vec<_> = self.nodes.iter().map(|_| None).collect();
-        let limit = Instant::now() + self.node_timeout(ttl);
         while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
-            match answer {
-                Ok(hold) => {
-                    holds[number] = Some(hold);
-                    answers[number] = Answer::Granted;
-                }
-                Err(answer) => answers[number] = answer,
-            }
-            let verdict = self.verdict(answers);
-            if verdict == Verdict::Yes {
+            answers[number] = answer;
+            if self.verdict(answers) == Verdict::Yes {
                 if sent.elapsed() >= self.validity(ttl) {
                     return None;
                 }
-                let hold = QuorumHold::new(self.clone(), owner, wanted.clone(), sent, holds);
-                hold.core.take_slow(asked);
-                return Some(hold);
+                // Servers that were slower than a majority may still grant.
+                self.background
+                    .spawn(&Handle::current(), async move { while asked.next().await.is_some() {} });
+                return Some(QuorumHold::new(self.clone(), owner, wanted.clone(), sent, parts));
             }
-            let open = asked.len();
             let granted = answers.iter().filter(|answer| **answer == Answer::Granted).count();
-            if self.fail_fast && granted + open < self.majority() {
+            if self.rules.fail_fast && granted + asked.len() < self.majority() {
                 return None;
             }
         }
@@ -431,100 +371,128 @@ impl Inner {
     async fn ask(
         self: Arc<Self>,
         number: usize,
-        wanted: Wanted,
+        wanted: Arc<Wanted>,
         owner: Owner,
-    ) -> (usize, Result<Hold, Answer>) {
+        parts: Arc<Parts>,
+    ) -> (usize, Answer) {
         // So that what it answered last is known when the attempt ends.
         let retry_for = self.node_timeout(wanted.options.ttl) * 3 / 4;
         let limits = Limits { once: true, deadline: None, retry_for, retry_wait_for: retry_for };
         let shared = self.nodes[number].locks.shared().clone();
-        let answer = match Hold::acquire(shared, wanted, owner, limits).await {
-            Ok(Some(hold)) => Ok(hold),
-            Ok(None) => Err(Answer::Refused),
-            Err(error) => Err(answer_of(error)),
+        let answer = match Hold::acquire(shared, owner, wanted, limits).await {
+            Ok(Some(hold)) => {
+                parts.put(number, hold);
+                Answer::Granted
+            }
+            Ok(None) => Answer::Refused,
+            Err(error) => answer_of(error),
         };
         (number, answer)
     }
 
-    async fn adopt(self: Arc<Self>, wanted: Wanted, token: String) -> Result<QuorumHold, Error> {
+    async fn adopt(self: Arc<Self>, wanted: Arc<Wanted>, token: String) -> Result<QuorumHold, Error> {
         self.check(&wanted)?;
         let ttl = wanted.options.ttl;
-        let limit = self.node_timeout(ttl);
         let sent = Moment::now();
-        let adopts = self.nodes.iter().map(|node| async {
-            match timeout(limit, node.locks.take_over(of_one_node(&wanted, ttl), token.clone())).await {
-                Ok(Ok(hold)) => Ok(Adopted(Some(hold))),
-                Ok(Err(error)) => Err(answer_of(error)),
-                Err(_) => Err(Answer::NoAnswer),
+        let parts = self.parts();
+        // Until the whole is adopted, they are another's.
+        parts.lock().are_left = true;
+        let adopts = self.nodes.iter().enumerate().map(|(number, node)| {
+            let adopts = node.locks.take_over(of_one_node(&wanted, ttl), token.clone());
+            let (parts, limit) = (&parts, self.node_timeout(ttl));
+            async move {
+                match answer(limit, adopts).await {
+                    Ok(hold) => {
+                        parts.put(number, hold);
+                        Answer::Granted
+                    }
+                    Err(answer) => answer,
+                }
             }
         });
-        let adopted = join_all(adopts).await;
-        let answers: Vec<_> = adopted
-            .iter()
-            .map(|adopted| adopted.as_ref().err().cloned().unwrap_or(Answer::Granted))
-            .collect();
+        let answers = join_all(adopts).await;
         match self.verdict(&answers) {
             Verdict::Yes => {}
             Verdict::No => return Err(Error::NotHeld),
             Verdict::Missed => return Err(self.missed(&answers)),
         }
-        let holds = adopted.into_iter().map(|adopted| adopted.ok().and_then(Adopted::keep)).collect();
+        parts.lock().are_left = false;
         let owner = Owner::new(wanted.keys.clone(), Some(token));
-        Ok(QuorumHold::new(self, owner, wanted, sent, holds))
-    }
-}
-
-/// A hold that was another's until the whole is adopted: dropping it releases nothing.
-struct Adopted(Option<Hold>);
-
-impl Adopted {
-    fn keep(mut self) -> Option<Hold> {
-        self.0.take()
-    }
-}
-
-impl Drop for Adopted {
-    fn drop(&mut self) {
-        // A hold that was lost meanwhile is nobody's.
-        let _ = self.0.take().map(Hold::hand_over);
+        Ok(QuorumHold::new(self, owner, wanted, sent, parts))
     }
 }
 
 impl Locking for Quorum {
     type Hold = QuorumHold;
 
-    fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<Self> {
-        self.request(keys, mode)
-    }
+    locking!();
 
-    async fn release(
-        &self,
-        keys: impl IntoKeys + Send,
-        token: impl Into<String> + Send,
-    ) -> Result<usize, Error> {
-        self.release(keys, token).await
-    }
-
-    async fn close(&self) {
-        self.close().await;
-    }
-
-    fn ask(&self, wanted: Wanted, once: bool) -> BoxFuture<'static, Result<Option<QuorumHold>, Error>> {
+    fn ask(&self, wanted: Arc<Wanted>, once: bool) -> BoxFuture<'static, Result<Option<QuorumHold>, Error>> {
         Box::pin(self.inner.clone().acquire(wanted, once))
     }
 
-    fn take_over(&self, wanted: Wanted, token: String) -> BoxFuture<'static, Result<QuorumHold, Error>> {
+    fn take_over(&self, wanted: Arc<Wanted>, token: String) -> BoxFuture<'static, Result<QuorumHold, Error>> {
         Box::pin(self.inner.clone().adopt(wanted, token))
+    }
+}
+
+/// The holds of the servers.
+struct Parts(Mutex<State>);
+
+struct State {
+    /// In the order of the servers; nothing where the lock was not granted.
+    holds: Vec<Option<Hold>>,
+    /// What comes later is not kept.
+    ended: bool,
+    /// What is not kept is left to another who has the token, and not released.
+    are_left: bool,
+}
+
+impl Parts {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no panic while the holds are locked")
+    }
+
+    fn view(&self, number: usize) -> Option<HoldView> {
+        self.lock().holds[number].as_ref().map(Hold::view)
+    }
+
+    /// A server granted the lock.
+    fn put(&self, number: usize, hold: Hold) {
+        let mut state = self.lock();
+        if !state.ended {
+            // To release the former one could end this one: both have one token.
+            state.holds[number].replace(hold).into_iter().for_each(Hold::leave);
+        } else if state.are_left {
+            hold.leave();
+        }
+    }
+
+    fn end(&self, are_left: bool) -> Vec<Option<Hold>> {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.ended, true) {
+            state.are_left = are_left;
+        }
+        state.holds.iter_mut().map(Option::take).collect()
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.are_left {
+            self.holds.drain(..).flatten().for_each(Hold::leave);
+        }
     }
 }
 
 struct Core {
     inner: Arc<Inner>,
     owner: Owner,
-    wanted: Wanted,
+    wanted: Arc<Wanted>,
     held: Held,
-    /// In the order of the servers; nothing where the lock was not granted.
-    holds: Mutex<Vec<Option<Hold>>>,
+    parts: Arc<Parts>,
+    /// Locked while servers that have lost the hold are asked to grant it anew.
+    granting_anew: tokio::sync::Mutex<()>,
 }
 
 /// A hold on more than half of the servers. It is renewed until it is lost or released.
@@ -543,15 +511,14 @@ pub struct QuorumHoldView {
 }
 
 impl QuorumHold {
-    fn new(inner: Arc<Inner>, owner: Owner, wanted: Wanted, sent: Moment, holds: Vec<Option<Hold>>) -> Self {
-        let (label, options) = (wanted.label(), &wanted.options);
+    fn new(inner: Arc<Inner>, owner: Owner, wanted: Arc<Wanted>, sent: Moment, parts: Arc<Parts>) -> Self {
         // There is no fence of the whole.
-        let lease = Lease::new(0, wanted.mode, options.ttl, sent.after(inner.validity(options.ttl)))
-            .ends_at(options.longest_lease.map(|longest| sent.after(longest)));
-        let held = Held::new(lease, &owner, options.metadata.clone(), label, sent, inner.reporter.clone());
-        let core = Arc::new(Core { inner, owner, wanted, held, holds: Mutex::new(holds) });
+        let lease = Lease::new(0, &wanted, sent, inner.validity(wanted.options.ttl));
+        let held = Held::new(lease, owner.token.clone(), wanted.clone(), sent, inner.reporter.clone());
+        let granting_anew = tokio::sync::Mutex::default();
+        let core = Arc::new(Core { inner, owner, wanted, held, parts, granting_anew });
         if core.wanted.options.renew {
-            core.inner.watchdog.add(Arc::new(Renewed(core.clone())));
+            core.inner.watchdog.add(core.clone());
         }
         Self { view: QuorumHoldView { core } }
     }
@@ -568,33 +535,30 @@ impl QuorumHold {
     ///
     /// [`Error::QuorumMissed`] when too few servers answered to know.
     pub async fn release(self) -> Result<bool, Error> {
-        let core = &self.core;
-        let inner = &core.inner;
-        let limit = inner.node_timeout(core.held.update(|lease, _| lease.ttl));
-        let valid = core.held.update(|lease, _| lease.release());
+        let (held, inner) = (&self.core.held, &self.core.inner);
+        let limit = inner.node_timeout(held.update(|lease, _| lease.ttl));
+        let valid = held.released();
         let mut answers = vec![Answer::Gone; inner.nodes.len()];
         let mut releases = FuturesUnordered::new();
-        for (number, hold) in core.take_all() {
+        for (number, hold) in self.core.parts.end(false).into_iter().enumerate() {
+            let Some(hold) = hold else { continue };
             answers[number] = Answer::NoAnswer;
-            releases.push(async move { (number, timeout(limit, hold.release()).await) });
+            releases.push(async move { (number, answer(limit, hold.release()).await) });
         }
-        let mut verdict = inner.verdict(&answers);
-        while verdict == Verdict::Missed
+        while inner.verdict(&answers) == Verdict::Missed
             && let Some((number, released)) = releases.next().await
         {
             answers[number] = match released {
-                Ok(Ok(true)) => Answer::Granted,
-                Ok(Ok(false)) => Answer::Gone,
-                Ok(Err(error)) => answer_of(error),
-                Err(_) => Answer::NoAnswer,
+                Ok(true) => Answer::Granted,
+                Ok(false) => Answer::Gone,
+                Err(answer) => answer,
             };
-            verdict = inner.verdict(&answers);
         }
-        match verdict {
+        match inner.verdict(&answers) {
             Verdict::Yes => Ok(valid),
             Verdict::Missed if valid => {
                 let error = inner.missed(&answers);
-                core.held.release_failed(&error);
+                held.release_failed(&error);
                 Err(error)
             }
             _ => Ok(false),
@@ -608,100 +572,27 @@ impl QuorumHold {
     ///
     /// [`Error::Lost`] when there is nothing to hand over.
     pub fn hand_over(self) -> Result<(), Error> {
-        self.core.held.check()?;
-        self.core.held.update(|lease, _| lease.release());
-        self.core.take_all().for_each(|(_, hold)| drop(Adopted(Some(hold))));
+        self.check()?;
+        self.core.held.released();
+        self.core.parts.end(true).into_iter().flatten().for_each(Hold::leave);
         Ok(())
-    }
-}
-
-impl Holding for QuorumHold {
-    type View = QuorumHoldView;
-
-    async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        QuorumHoldView::extend(self, ttl).await
-    }
-
-    async fn release(self) -> Result<bool, Error> {
-        self.release().await
-    }
-
-    fn hand_over(self) -> Result<(), Error> {
-        self.hand_over()
-    }
-}
-
-impl Deref for QuorumHold {
-    type Target = QuorumHoldView;
-
-    fn deref(&self) -> &QuorumHoldView {
-        &self.view
-    }
-}
-
-impl fmt::Debug for QuorumHold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.fmt(f)
     }
 }
 
 impl Drop for QuorumHold {
     fn drop(&mut self) {
-        self.core.held.update(|lease, _| lease.release());
+        self.core.held.released();
         // Each server's hold releases itself.
-        self.core.take_all().for_each(|(_, hold)| drop(hold));
+        drop(self.core.parts.end(false));
     }
 }
 
+/// Extension.
 impl Core {
-    fn holds(&self) -> MutexGuard<'_, Vec<Option<Hold>>> {
-        self.holds.lock().expect("no panic while the holds are locked")
-    }
-
-    fn take_all(&self) -> impl Iterator<Item = (usize, Hold)> + use<> {
-        let holds: Vec<_> = self.holds().iter_mut().map(Option::take).collect();
-        holds.into_iter().enumerate().filter_map(|(number, hold)| Some((number, hold?)))
-    }
-
-    fn view(&self, number: usize) -> Option<HoldView> {
-        self.holds()[number].as_ref().map(Hold::view)
-    }
-
-    /// A server granted the lock. After the end of the whole its hold releases itself.
-    fn put(&self, number: usize, hold: Hold) {
-        let mut holds = self.holds();
-        if self.held.phase() == Phase::Held {
-            holds[number] = Some(hold);
-        }
-    }
-
-    /// Servers that were slower than a majority may still grant.
-    fn take_slow<F>(self: &Arc<Self>, mut asked: FuturesUnordered<F>)
-    where
-        F: Future<Output = (usize, Result<Hold, Answer>)> + Send + 'static,
-    {
-        if asked.is_empty() {
-            return;
-        }
-        let core = self.clone();
-        self.in_background(async move {
-            while let Some((number, answer)) = asked.next().await {
-                if let Ok(hold) = answer {
-                    core.put(number, hold);
-                }
-            }
-        });
-    }
-
-    fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.inner.background.spawn(&tokio::runtime::Handle::current(), work);
-    }
-
     /// Extends on all servers, and ends when the outcome is certain. What comes later goes on.
-    async fn extend(self: &Arc<Self>, ttl: Duration) -> Result<(), Error> {
+    async fn extend(self: Arc<Self>, ttl: Duration) -> Result<(), Error> {
         let (tell, told) = oneshot::channel();
-        let core = self.clone();
-        self.in_background(async move { core.extend_on_all(ttl, tell).await });
+        self.inner.background.spawn(&Handle::current(), self.clone().extend_on_all(ttl, tell));
         told.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -710,11 +601,8 @@ impl Core {
         let sent = Moment::now();
         let mut tell = Some(tell);
         let mut answers = vec![Answer::NoAnswer; inner.nodes.len()];
-        let extends = (0..answers.len()).map(|number| {
-            let core = &self;
-            async move { (number, core.extend_on(number, ttl).await) }
-        });
-        let mut extends: FuturesUnordered<_> = extends.collect();
+        let mut extends: FuturesUnordered<_> =
+            (0..answers.len()).map(|number| self.extend_on(number, ttl)).collect();
         while let Some((number, answer)) = extends.next().await {
             answers[number] = answer;
             let outcome = match inner.verdict(&answers) {
@@ -734,48 +622,43 @@ impl Core {
             let _ = tell.take().map(|tell| tell.send(outcome));
         }
         if inner.verdict(&answers) == Verdict::Yes {
+            let _one_at_a_time = self.granting_anew.lock().await;
             let gone = (0..answers.len()).filter(|number| answers[*number] == Answer::Gone);
             join_all(gone.map(|number| self.grant_anew(number, ttl))).await;
         }
     }
 
-    async fn extend_on(&self, number: usize, ttl: Duration) -> Answer {
-        let Some(view) = self.view(number) else { return Answer::Gone };
+    async fn extend_on(&self, number: usize, ttl: Duration) -> (usize, Answer) {
+        let Some(view) = self.parts.view(number) else { return (number, Answer::Gone) };
         let limit = self.inner.node_timeout(ttl);
-        match timeout(limit, view.extend_until(ttl, Instant::now() + limit)).await {
-            Ok(Ok(())) => Answer::Granted,
-            Ok(Err(error)) => answer_of(error),
-            Err(_) => Answer::NoAnswer,
-        }
+        let extended = answer(limit, view.extend_until(ttl, Instant::now() + limit)).await;
+        (number, extended.map_or_else(|answer| answer, |()| Answer::Granted))
     }
 
     /// A server has lost the hold, and a majority has it.
     async fn grant_anew(&self, number: usize, ttl: Duration) {
-        let in_doubt = self.holds()[number].as_ref().is_some_and(Hold::is_in_doubt);
-        // What ends a hold in doubt would end the new one of the same token.
-        if in_doubt || self.held.check().is_err() {
-            return;
-        }
-        let wanted = of_one_node(&self.wanted, ttl);
-        if let (number, Ok(hold)) = self.inner.clone().ask(number, wanted, self.owner.clone()).await {
-            self.put(number, hold);
+        let is_needed = self.parts.lock().holds[number].as_ref().is_none_or(|former| {
+            // Another extension may have done it. What ends a hold in doubt would end the new one of the same
+            // token.
+            former.check().is_err() && !former.is_in_doubt()
+        });
+        if is_needed && self.held.check().is_ok() {
+            let (wanted, owner) = (of_one_node(&self.wanted, ttl), self.owner.clone());
+            self.inner.clone().ask(number, wanted, owner, self.parts.clone()).await;
         }
     }
 }
 
-/// The watchdog's part of a hold.
-struct Renewed(Arc<Core>);
-
-impl Renew for Renewed {
+/// The watchdog's part.
+impl Renew for Core {
     fn held(&self) -> &Held {
-        &self.0.held
+        &self.held
     }
 
-    async fn renew(&self, limit: Duration) -> Result<(), Error> {
-        let ttl = self.0.held.update(|lease, _| lease.ttl);
-        let extended = timeout(limit, self.0.extend(ttl)).await;
-        extended
-            .unwrap_or_else(|_| Err(self.0.inner.missed(&vec![Answer::NoAnswer; self.0.inner.nodes.len()])))
+    async fn renew(self: Arc<Self>, limit: Duration) -> Result<(), Error> {
+        let ttl = self.held.update(|lease, _| lease.ttl);
+        let no_answer = self.inner.missed(&vec![Answer::NoAnswer; self.inner.nodes.len()]);
+        timeout(limit, self.extend(ttl)).await.unwrap_or(Err(no_answer))
     }
 }
 
@@ -783,7 +666,7 @@ impl QuorumHoldView {
     /// The fence of each server, in the order in which the servers were given; nothing where the lock was not
     /// granted. Fences of different servers cannot be compared.
     pub fn fences(&self) -> Vec<Option<i64>> {
-        self.core.holds().iter().map(|hold| hold.as_ref().map(|hold| hold.fence())).collect()
+        self.core.parts.lock().holds.iter().map(|hold| hold.as_ref().map(|hold| hold.fence())).collect()
     }
 
     /// Makes the hold valid for this ttl from now on, and never shortens. A server that has lost the hold is
@@ -798,27 +681,10 @@ impl QuorumHoldView {
         self.core.inner.check_ttl(ttl)?;
         self.check()?;
         self.core.inner.closing.unless_closed()?;
-        let extended = self.core.extend(ttl.min(options::LONGEST)).await;
+        let extended = self.core.clone().extend(ttl.min(options::LONGEST)).await;
         extended.map_err(|error| self.core.held.unless_over(error))?;
         self.check()
     }
 }
 
-impl Deref for QuorumHoldView {
-    type Target = Held;
-
-    fn deref(&self) -> &Held {
-        &self.core.held
-    }
-}
-
-impl fmt::Debug for QuorumHoldView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumHold")
-            .field("keys", &self.keys())
-            .field("mode", &self.mode())
-            .field("fences", &self.fences())
-            .field("valid_until", &self.valid_until())
-            .finish_non_exhaustive()
-    }
-}
+holds!(QuorumHold, QuorumHoldView, fences);

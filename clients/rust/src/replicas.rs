@@ -1,21 +1,13 @@
 //! Whether enough replicas have a hold.
 
-use std::time::Duration;
-
 use redis::Value;
 
 use crate::answers::{self, Failure};
 use crate::clock::Moment;
 use crate::commands::{self, Owner};
 use crate::errors::Error;
+use crate::options::Options;
 use crate::servers::Servers;
-
-/// The hold counts only when this many replicas have it within this time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Replicas {
-    pub(crate) least: u32,
-    pub(crate) timeout: Duration,
-}
 
 /// Renews the hold and waits until that has reached the replicas. The server's `WAIT` blocks the connection
 /// and asks for what this connection wrote, so both go over one that nobody else uses. Gives when the renewal
@@ -23,13 +15,13 @@ pub(crate) struct Replicas {
 pub(crate) async fn confirm(
     servers: &Servers,
     owner: &Owner,
-    ttl: Duration,
+    options: &Options,
     fence: i64,
-    wanted: Replicas,
 ) -> Result<Option<Moment>, Failure> {
+    let wanted = options.min_replicas;
     let mut commands = redis::pipe();
-    commands.add_command(commands::extend(owner, ttl, fence));
-    commands.add_command(commands::wait_for_replicas(wanted.least, wanted.timeout));
+    commands.add_command(commands::extend(owner, options.ttl, fence));
+    commands.add_command(commands::wait_for_replicas(wanted, options.replica_timeout));
     let mut route = servers.route(owner.first_key());
     loop {
         let node = route.node().await?;
@@ -44,13 +36,10 @@ pub(crate) async fn confirm(
             Err(failure) if route.follow(&failure, &node) => continue,
             Err(failure) => return Err(failure),
         };
-        let [extended, reached] = numbers[..] else { return Ok(None) };
-        if extended != 1 {
-            return Ok(None);
-        }
+        let [1, reached] = numbers[..] else { return Ok(None) };
         let reached = u32::try_from(reached).unwrap_or(0);
-        if reached < wanted.least {
-            return Err(Failure::Final(Error::TooFewReplicas { wanted: wanted.least, reached }));
+        if reached < wanted {
+            return Err(Failure::Final(Error::TooFewReplicas { wanted, reached }));
         }
         return Ok(Some(sent));
     }

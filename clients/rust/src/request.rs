@@ -1,12 +1,14 @@
 //! What is wanted: keys, mode and options. What single servers and quorums have in common.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
 use crate::errors::{Error, Reason};
 use crate::held::Held;
+use crate::hooks::Hooks;
 use crate::options::{IntoKeys, Mode, Options, Wanted, replica_options, shared_options};
 
 /// What [`Locks`](crate::Locks) and [`Quorum`](crate::Quorum) have in common: a program can take either.
@@ -51,11 +53,11 @@ pub trait Locking: Clone + Send + Sync + 'static {
     /// One acquisition. Nothing when it asks once and is refused. Boxed, so that the depth of types in the
     /// programs of users stays small.
     #[doc(hidden)]
-    fn ask(&self, wanted: Wanted, once: bool) -> BoxFuture<'static, Result<Option<Self::Hold>, Error>>;
+    fn ask(&self, wanted: Arc<Wanted>, once: bool) -> BoxFuture<'static, Result<Option<Self::Hold>, Error>>;
 
     /// A hold of what the token has already.
     #[doc(hidden)]
-    fn take_over(&self, wanted: Wanted, token: String) -> BoxFuture<'static, Result<Self::Hold, Error>>;
+    fn take_over(&self, wanted: Arc<Wanted>, token: String) -> BoxFuture<'static, Result<Self::Hold, Error>>;
 }
 
 /// What the holds of [`Locks`](crate::Locks) and [`Quorum`](crate::Quorum) have in common. Dropping one
@@ -103,15 +105,19 @@ pub trait Holding: Deref<Target = Self::View> + Send + Sync + Sized + 'static {
 #[must_use = "a request does nothing until it is acquired"]
 pub struct Request<L: Locking> {
     locks: L,
-    wanted: Wanted,
+    wanted: Arc<Wanted>,
 }
 
 impl<L: Locking> Request<L> {
-    shared_options!(wanted.options);
-    replica_options!(wanted.options);
+    shared_options!(options);
+    replica_options!(options);
 
     pub(crate) fn new(locks: L, keys: impl IntoKeys, mode: Mode, options: Options) -> Self {
-        Self { locks, wanted: Wanted { keys: keys.into_keys().into(), mode, options } }
+        Self { locks, wanted: Arc::new(Wanted { keys: keys.into_keys().into(), mode, options }) }
+    }
+
+    fn options(&mut self) -> &mut Options {
+        &mut Arc::make_mut(&mut self.wanted).options
     }
 
     /// The owner's identity, for handing the hold over and adopting it. Without it each use of the request
@@ -120,7 +126,7 @@ impl<L: Locking> Request<L> {
     /// Two acquisitions of one key by one given token are the program's own affair: they are one hold, which
     /// either ends. Different keys are safe.
     pub fn token(mut self, token: impl Into<String>) -> Self {
-        self.wanted.options.token = Some(token.into());
+        self.options().token = Some(token.into());
         self
     }
 
@@ -184,3 +190,162 @@ impl<L: Locking> Request<L> {
         self.locks.take_over(self.wanted.clone(), token).await
     }
 }
+
+/// What `Locks` and `Quorum` are made with.
+pub(crate) struct Settings {
+    pub(crate) defaults: Options,
+    pub(crate) retry_for: Duration,
+    pub(crate) retry_wait_for: Duration,
+    pub(crate) hooks: Option<Box<dyn Hooks>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            defaults: Options::default(),
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+            hooks: None,
+        }
+    }
+}
+
+/// The options of `Locks` and `Quorum` themselves.
+macro_rules! maker_options {
+    () => {
+        /// How long a call goes on without an answer: 3 s unless it is set. For a quorum, while too few
+        /// servers answer.
+        pub fn retry_for(mut self, retry_for: std::time::Duration) -> Self {
+            self.settings.retry_for = retry_for.min($crate::options::LONGEST);
+            self
+        }
+
+        /// How long a request that waits goes on while the server cannot be reached. 60 s unless it is set.
+        pub fn retry_wait_for(mut self, retry_wait_for: std::time::Duration) -> Self {
+            self.settings.retry_wait_for = retry_wait_for.min($crate::options::LONGEST);
+            self
+        }
+
+        /// Hooks for metrics and traces.
+        pub fn hooks(mut self, hooks: impl $crate::Hooks) -> Self {
+            self.settings.hooks = Some(Box::new(hooks));
+            self
+        }
+
+        fn options(&mut self) -> &mut $crate::options::Options {
+            &mut self.settings.defaults
+        }
+    };
+}
+
+/// The requests of `Locks` and `Quorum`.
+macro_rules! requests {
+    ($hold:ty) => {
+        /// A request to be the only holder of the key, or of all the keys.
+        pub fn write(&self, keys: impl $crate::IntoKeys) -> $crate::Request<Self> {
+            self.request(keys, $crate::options::Mode::Write)
+        }
+
+        /// A request to share the key, or all the keys, with other readers.
+        pub fn read(&self, keys: impl $crate::IntoKeys) -> $crate::Request<Self> {
+            self.request(keys, $crate::options::Mode::Read)
+        }
+
+        /// A request in the mode that is given.
+        pub fn request(&self, keys: impl $crate::IntoKeys, mode: $crate::Mode) -> $crate::Request<Self> {
+            $crate::request::Request::new(self.clone(), keys, mode, self.defaults.clone())
+        }
+
+        /// A hold of what another process took and handed over: as
+        /// [`Request::adopt`](crate::Request::adopt), with the options of these locks.
+        ///
+        /// # Errors
+        ///
+        /// Those of [`Request::adopt`](crate::Request::adopt).
+        pub async fn adopt(
+            &self,
+            keys: impl $crate::IntoKeys,
+            token: impl Into<String>,
+            mode: $crate::Mode,
+        ) -> Result<$hold, $crate::Error> {
+            self.request(keys, mode).token(token).adopt().await
+        }
+    };
+}
+
+/// What the holds of single servers and of quorums have in common: a hold shows its view, a view what is held.
+macro_rules! holds {
+    ($hold:ty, $view:ty, $debug:ident) => {
+        impl $crate::Holding for $hold {
+            type View = $view;
+
+            async fn extend(&self, ttl: std::time::Duration) -> Result<(), $crate::Error> {
+                <$view>::extend(self, ttl).await
+            }
+
+            async fn release(self) -> Result<bool, $crate::Error> {
+                self.release().await
+            }
+
+            fn hand_over(self) -> Result<(), $crate::Error> {
+                self.hand_over()
+            }
+        }
+
+        impl std::ops::Deref for $hold {
+            type Target = $view;
+
+            fn deref(&self) -> &$view {
+                &self.view
+            }
+        }
+
+        impl std::ops::Deref for $view {
+            type Target = $crate::Held;
+
+            fn deref(&self) -> &$crate::Held {
+                &self.core.held
+            }
+        }
+
+        impl std::fmt::Debug for $hold {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.view.fmt(f)
+            }
+        }
+
+        impl std::fmt::Debug for $view {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($hold))
+                    .field("keys", &self.keys())
+                    .field("mode", &self.mode())
+                    .field(stringify!($debug), &self.$debug())
+                    .field("valid_until", &self.valid_until())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+/// The rest of `Locking`, by the methods of the same names.
+macro_rules! locking {
+    () => {
+        fn request(&self, keys: impl $crate::IntoKeys, mode: $crate::Mode) -> $crate::Request<Self> {
+            self.request(keys, mode)
+        }
+
+        async fn release(
+            &self,
+            keys: impl $crate::IntoKeys + Send,
+            token: impl Into<String> + Send,
+        ) -> Result<usize, $crate::Error> {
+            self.release(keys, token).await
+        }
+
+        async fn close(&self) {
+            self.close().await;
+        }
+    };
+}
+
+pub(crate) use {holds, locking, maker_options, requests};

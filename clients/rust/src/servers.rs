@@ -1,6 +1,6 @@
 //! How a command reaches the right server: one server, a primary that Sentinels name, or a cluster.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::cluster::Cluster;
 use crate::listener::Listener;
 use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
+use crate::once::Once;
 use crate::polling::Backoff;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
@@ -65,7 +66,8 @@ impl Server {
             Kind::Single(client) => Servers::Single(Arc::new(Node::new(client))),
             Kind::Sentinel(client) => Servers::Sentinel(Sentinel {
                 client: tokio::sync::Mutex::new(*client),
-                state: Mutex::default(),
+                named: Once::default(),
+                last: Mutex::default(),
             }),
             Kind::Cluster(nodes) => Servers::Cluster(Cluster::new(nodes)),
         }
@@ -114,17 +116,15 @@ impl Servers {
     async fn send_by_route(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
         let mut route = self.route(key);
         loop {
-            let (node, answer) = match route.asking.take() {
-                Some(node) => {
-                    let answer = node.send_asking(words, until).await;
-                    (node, answer)
-                }
-                None => {
-                    let node = in_time(until, route.node()).await?;
-                    let answer = node.send(words, until).await;
-                    (node, answer)
-                }
-            };
+            let asking = route.asking.take();
+            let (node, answer);
+            if let Some(asking) = asking {
+                answer = asking.send_asking(words, until).await;
+                node = asking;
+            } else {
+                node = in_time(until, route.node()).await?;
+                answer = node.send(words, until).await;
+            }
             match answer {
                 Err(failure) if route.follow(&failure, &node) => {}
                 answer => return answer,
@@ -179,7 +179,7 @@ impl Servers {
         let slot = self.slot(key);
         let node = match self {
             Servers::Single(node) => node.clone(),
-            Servers::Sentinel(sentinel) => sentinel.known()?,
+            Servers::Sentinel(sentinel) => sentinel.named.current()?.0,
             Servers::Cluster(cluster) => cluster.known(slot)?,
         };
         let listener = node.listening(slot)?;
@@ -190,7 +190,7 @@ impl Servers {
     async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
         match self {
             Servers::Single(node) => Ok(node.clone()),
-            Servers::Sentinel(sentinel) => sentinel.master().await,
+            Servers::Sentinel(sentinel) => sentinel.primary().await,
             Servers::Cluster(cluster) => cluster.node(slot).await,
         }
     }
@@ -199,7 +199,7 @@ impl Servers {
     pub(crate) fn doubt(&self) {
         match self {
             Servers::Single(_) => {}
-            Servers::Sentinel(sentinel) => sentinel.state().doubtful = true,
+            Servers::Sentinel(sentinel) => drop(sentinel.named.take()),
             Servers::Cluster(cluster) => cluster.doubt(),
         }
     }
@@ -216,7 +216,7 @@ impl Servers {
     pub(crate) fn known_nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Servers::Single(node) => vec![node.clone()],
-            Servers::Sentinel(sentinel) => sentinel.state().node.iter().cloned().collect(),
+            Servers::Sentinel(sentinel) => sentinel.last().iter().cloned().collect(),
             Servers::Cluster(cluster) => cluster.known_nodes(),
         }
     }
@@ -276,6 +276,23 @@ impl Route<'_> {
         self.servers.node(self.slot).await.map_err(|error| answers::failure(error).before_sending())
     }
 
+    /// Subscribes where the key is served; nothing when the user may not.
+    pub(crate) async fn listen(
+        &mut self,
+        key: &str,
+        until: Instant,
+    ) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
+        loop {
+            let node = in_time(until, self.node()).await?;
+            match in_time(until, node.subscribe(self.slot, key)).await {
+                Ok(listener) => return Ok(Some((node, listener))),
+                Err(failure) if self.follow(&failure, &node) => {}
+                Err(failure) if failure.denies_to_subscribe() => return Ok(None),
+                Err(failure) => return Err(failure.before_sending()),
+            }
+        }
+    }
+
     /// Gives whether to ask again at once, at another node.
     pub(crate) fn follow(&mut self, failure: &Failure, asked: &Arc<Node>) -> bool {
         let Servers::Cluster(cluster) = self.servers else { return false };
@@ -297,47 +314,34 @@ impl Route<'_> {
 
 pub(crate) struct Sentinel {
     client: tokio::sync::Mutex<SentinelClient>,
-    state: Mutex<Primary>,
-}
-
-#[derive(Default)]
-struct Primary {
-    node: Option<Arc<Node>>,
-    doubtful: bool,
+    /// The primary, until it is in doubt.
+    named: Once<Arc<Node>>,
+    /// The one that was named last: its connections stay when it is named again.
+    last: Mutex<Option<Arc<Node>>>,
 }
 
 impl Sentinel {
-    fn state(&self) -> std::sync::MutexGuard<'_, Primary> {
-        self.state.lock().expect("no panic while the primary is locked")
+    fn last(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
+        self.last.lock().expect("no panic while the primary is locked")
     }
 
-    fn known(&self) -> Option<Arc<Node>> {
-        let state = self.state();
-        state.node.as_ref().filter(|_| !state.doubtful).cloned()
+    async fn primary(&self) -> Result<Arc<Node>, RedisError> {
+        Ok(self.named.get(self.ask()).await?.0)
     }
 
-    async fn master(&self) -> Result<Arc<Node>, RedisError> {
-        if let Some(node) = self.known() {
-            return Ok(node);
-        }
+    async fn ask(&self) -> Result<Arc<Node>, RedisError> {
         let mut client = self.client.lock().await;
-        if let Some(node) = self.known() {
-            return Ok(node);
-        }
         let named = tokio::time::timeout(REPLY_TIMEOUT, client.async_get_client());
         let named = named.await.map_err(|_| answers::no_answer("the Sentinels"))??;
-        let mut state = self.state();
-        state.doubtful = false;
         let address = named.get_connection_info().addr().to_string();
-        match &state.node {
-            Some(node) if node.address() == address => Ok(node.clone()),
-            _ => {
-                let node = Arc::new(Node::new(named));
-                if let Some(former) = state.node.replace(node.clone()) {
-                    former.close();
-                }
-                Ok(node)
-            }
+        let mut last = self.last();
+        if let Some(node) = last.as_ref().filter(|node| node.address() == address) {
+            return Ok(node.clone());
         }
+        let node = Arc::new(Node::new(named));
+        if let Some(former) = last.replace(node.clone()) {
+            former.close();
+        }
+        Ok(node)
     }
 }

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
-
 use crate::answers::Failure;
 use crate::background::{Background, Closing};
-use crate::commands::Owner;
+use crate::commands::{self, Owner};
 use crate::errors::Error;
 use crate::hooks::Reporter;
 use crate::node::Words;
@@ -74,6 +72,24 @@ impl Shared {
         }
     }
 
+    /// What could not be released is not taken. Asked about a hold that nobody has.
+    pub(crate) async fn ask_whether_it_can_be_released(
+        &self,
+        owner: &Owner,
+        mode: Mode,
+        until: Instant,
+    ) -> Result<(), Error> {
+        self.closing.unless_closed()?;
+        let nobody = Owner::new(owner.keys.clone(), None);
+        match self.call(&nobody, Words::Several(&commands::may_release(&nobody, mode)), until).await {
+            Err(error @ (Error::TimedOut { .. } | Error::ModuleNotLoaded)) => return Err(error),
+            Err(Error::Redis(error)) if error.code() == Some("NOPERM") => return Err(error.into()),
+            _ => {}
+        }
+        self.may_release(owner, mode).store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// A tag that no other acquisition of this process has or had.
     pub(crate) fn next_tag(&self) -> u64 {
         self.tags.fetch_add(1, Ordering::Relaxed)
@@ -85,32 +101,19 @@ impl Shared {
     }
 
     /// Sends this until it is answered or this moment has come.
-    pub(crate) async fn call<'a>(
-        &'a self,
-        owner: &'a Owner,
-        words: impl Into<Words<'a>>,
+    pub(crate) async fn call(
+        &self,
+        owner: &Owner,
+        words: Words<'_>,
         until: Instant,
     ) -> Result<Answered, Error> {
         let goes_on = || !self.closing.is_closed();
-        let answered = self.servers.until_answered(owner.first_key(), words.into(), until, goes_on).await;
-        self.close_what_was_opened_later();
-        answered.map_err(|failure| out_of_time(failure, &owner.keys))
-    }
-
-    /// Brings something to its end that its caller does not wait for.
-    pub(crate) fn in_background(
-        self: &Arc<Self>,
-        runtime: &Handle,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
-        self.background.spawn(runtime, work);
-    }
-
-    /// What is sent after the connections were closed has opened one.
-    fn close_what_was_opened_later(&self) {
+        let answered = self.servers.until_answered(owner.first_key(), words, until, goes_on).await;
         if self.closing.is_closed() {
+            // What is sent after the connections were closed has opened one.
             self.servers.close();
         }
+        answered.map_err(|failure| out_of_time(failure, &owner.keys))
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) trait Renew: Send + Sync + 'static {
     fn held(&self) -> &Held;
 
     /// Renews it once, within this time. The lease is told of an answer.
-    fn renew(&self, limit: Duration) -> impl Future<Output = Result<(), Error>> + Send;
+    fn renew(self: Arc<Self>, limit: Duration) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 type Renewals = mpsc::UnboundedSender<BoxFuture<'static, ()>>;
@@ -49,7 +49,7 @@ impl Watchdog {
         let alive = Arc::new(());
         let renewed = Arc::downgrade(&alive);
         let renewal: BoxFuture<'static, ()> = Box::pin(async move {
-            keep(&*hold).await;
+            keep(&hold).await;
             drop(alive);
         });
         let mut state = self.state();
@@ -89,7 +89,7 @@ async fn run(mut added: mpsc::UnboundedReceiver<BoxFuture<'static, ()>>) {
     }
 }
 
-async fn keep(hold: &impl Renew) {
+async fn keep(hold: &Arc<impl Renew>) {
     let held = hold.held();
     tokio::select! {
         biased;
@@ -100,7 +100,7 @@ async fn keep(hold: &impl Renew) {
 
 /// The base library puts what is sent at once into one write. So holds that are due together are renewed by
 /// one pipeline.
-async fn renew_again_and_again(hold: &impl Renew) {
+async fn renew_again_and_again(hold: &Arc<impl Renew>) {
     let held = hold.held();
     loop {
         let (phase, pause, ttl) = held.update(|lease, now| (lease.phase, lease.next_renewal(now), lease.ttl));
@@ -108,7 +108,7 @@ async fn renew_again_and_again(hold: &impl Renew) {
             return;
         }
         tokio::time::sleep(pause).await;
-        if let Err(error) = hold.renew(LONGEST_ATTEMPT.min(ttl / 5)).await {
+        if let Err(error) = hold.clone().renew(LONGEST_ATTEMPT.min(ttl / 5)).await {
             held.renewal_failed(error);
         }
     }

@@ -93,6 +93,30 @@ async fn a_node_that_restarted_empty_is_back_after_one_extension() {
     assert_eq!(holders(&servers[..3]).await, 0);
 }
 
+/// A server that is empty again is asked to grant the hold anew by one extension only.
+#[tokio::test]
+async fn extensions_one_right_after_the_other_leave_no_hold_that_nobody_knows() {
+    let servers = servers().await;
+    let quorum = quorum(&servers);
+    let ttl = Duration::from_secs(3600);
+    for round in 0..20 {
+        let hold = quorum.write("k").ttl(ttl).renew(false).acquire().await.unwrap();
+        until(async || hold.fences().iter().flatten().count() == 5).await;
+        let () = servers[0].ask("DEL k").await;
+        hold.extend(ttl).await.unwrap();
+        if round % 2 == 0 {
+            hold.extend(ttl).await.unwrap();
+        } else {
+            let (one, other) = tokio::join!(hold.extend(ttl), hold.extend(ttl));
+            one.and(other).unwrap();
+        }
+        until(async || holders(&servers).await == 5).await;
+        until(async || hold.fences()[0] == Some(servers[0].info("k", "fence").await)).await;
+        assert!(hold.release().await.unwrap());
+        until(async || holders(&servers).await == 0).await;
+    }
+}
+
 #[tokio::test]
 async fn a_release_by_token_ends_a_hold_on_all_servers_in_whichever_mode() {
     let mut servers = servers().await;

@@ -1,0 +1,32 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::join_all;
+
+use super::*;
+
+#[tokio::test]
+async fn who_waited_for_a_failure_shares_it() {
+    let (once, tries) = (Once::<()>::default(), AtomicU32::new(0));
+    let get = || {
+        once.get(async {
+            tries.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            Err(RedisError::from((redis::ErrorKind::Io, "away")))
+        })
+    };
+    assert!(join_all((0..100).map(|_| get())).await.iter().all(Result::is_err));
+    assert_eq!(tries.load(Ordering::SeqCst), 1);
+    // Who comes later tries again.
+    get().await.unwrap_err();
+    assert_eq!(tries.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn an_earlier_one_discards_no_later_one() {
+    let once = Once::default();
+    let (_, first) = once.get(async { Ok(1) }).await.unwrap();
+    once.discard(first);
+    let (_, second) = once.get(async { Ok(2) }).await.unwrap();
+    once.discard(first);
+    assert_eq!(once.current(), Some((2, second)));
+}
