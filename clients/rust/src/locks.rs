@@ -14,9 +14,9 @@ use crate::{answers, commands};
 
 /// The locks of one server, of a primary that Sentinels name, or of a cluster.
 ///
-/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection, for
-/// commands and for the messages that end waits (in a cluster: for each node), and one task that renews the
-/// holds.
+/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection for
+/// commands and, once somebody has waited, one more on which waits end (in a cluster: for each node), and one
+/// task that renews the holds.
 ///
 /// All that belongs to the runtime on which it was first needed. When that shuts down, another runtime takes
 /// new connections; a runtime that lives and is not driven answers nothing, so do not share one with it.

@@ -13,8 +13,8 @@ use crate::answers::{self, Failure};
 use crate::listener::Listener;
 use crate::once::Once;
 
-pub(crate) use crate::listener::REPLY_TIMEOUT;
-
+/// No command but a wait that blocks takes the server longer to answer.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// So many commands may wait to be written, before those who send have to wait for each other.
 const MOST_UNSENT: usize = 4096;
 /// How often TCP looks whether the other end of an idle connection is there.
@@ -51,23 +51,21 @@ pub(crate) async fn in_time<T>(
     need.unwrap_or_else(|_| Err(Failure::Unreachable(answers::no_answer("the server"))))
 }
 
-/// The connection that all share, for commands and for the messages that end waits. An answer and the messages
-/// that follow from the same command often come in one packet.
-type Link = (MultiplexedConnection, Arc<Listener>);
-
-/// A server. Its connection is opened when it is needed.
+/// A server. All commands share one connection, which is opened when it is needed.
 pub(crate) struct Node {
     client: Client,
     address: String,
-    link: Once<Link>,
+    connection: Once<MultiplexedConnection>,
     spare: Mutex<Vec<MultiplexedConnection>>,
+    listener: Once<Arc<Listener>>,
 }
 
 impl Node {
     pub(crate) fn new(client: Client) -> Self {
         let info = client.get_connection_info().clone();
         let address = info.addr().to_string();
-        let mut settings = info.tcp_settings().clone();
+        // Small commands that wait for an answer each: none may wait for another to fill a packet.
+        let mut settings = info.tcp_settings().clone().set_nodelay(std::env::var("ND").is_ok());
         // A wait without limit must notice that its connection is lost although nobody closed it.
         if settings.keepalive().is_none() {
             settings = settings
@@ -77,8 +75,9 @@ impl Node {
         Self {
             client: Client::open(info).expect("the settings are those of a client"),
             address,
-            link: Once::default(),
+            connection: Once::default(),
             spare: Mutex::default(),
+            listener: Once::default(),
         }
     }
 
@@ -92,13 +91,17 @@ impl Node {
 
     /// A connection of its own, without a limit for replies.
     pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        self.client.get_multiplexed_async_connection_with_config(&config()).await
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(REPLY_TIMEOUT))
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(MOST_UNSENT);
+        self.client.get_multiplexed_async_connection_with_config(&config).await
     }
 
     /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
     /// several commands an array. After a connection error the next one takes a new connection.
     pub(crate) async fn send(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
-        let ((mut connection, _), number) = match self.link.current() {
+        let (mut connection, number) = match self.connection.current() {
             Some(current) => current,
             None => in_time(until, Box::pin(self.open())).await?,
         };
@@ -112,20 +115,14 @@ impl Node {
         let reply = timeout_at(until.into(), reply).await;
         let reply = reply.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
         if reply.is_err() {
-            self.discard(number);
+            self.connection.discard(number);
         }
         answers::value(reply)
     }
 
-    async fn open(&self) -> Result<(Link, u64), Failure> {
-        let link = self.link.get(Listener::connect(&self.client, config())).await;
-        link.map_err(|error| answers::failure(error).before_sending())
-    }
-
-    fn discard(&self, number: u64) {
-        if let Some((_, listener)) = self.link.discard(number) {
-            listener.end();
-        }
+    async fn open(&self) -> Result<(MultiplexedConnection, u64), Failure> {
+        let connection = self.connection.get(self.connect()).await;
+        connection.map_err(|error| answers::failure(error).before_sending())
     }
 
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
@@ -160,25 +157,25 @@ impl Node {
 
     /// The listener that is subscribed for this slot, if there is one.
     pub(crate) fn listening(&self, slot: u16) -> Option<Arc<Listener>> {
-        let ((_, listener), _) = self.link.current()?;
+        let (listener, _) = self.listener.current()?;
         listener.is_subscribed(slot).then_some(listener)
     }
 
     /// A listener that is subscribed for the slot of this key.
-    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, Failure> {
-        if let Some(((_, listener), number)) = self.link.current()
+    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, RedisError> {
+        if let Some((listener, number)) = self.listener.current()
             && listener.has_ended()
         {
-            self.discard(number);
+            self.listener.discard(number);
         }
-        let ((_, listener), _) = self.open().await?;
-        listener.subscribe(slot, key).await.map_err(answers::failure)?;
+        let (listener, _) = self.listener.get(Listener::connect(&self.client, REPLY_TIMEOUT)).await?;
+        listener.subscribe(slot, key).await?;
         Ok(listener)
     }
 
     /// Ends all waits that listen on this node.
     pub(crate) fn end_listening(&self) {
-        if let Some(((_, listener), _)) = self.link.current() {
+        if let Some(listener) = self.listener.take() {
             listener.end();
         }
     }
@@ -186,15 +183,7 @@ impl Node {
     /// Closes the connections. What is on its way gets its answer first.
     pub(crate) fn close(&self) {
         self.end_listening();
-        self.link.take();
+        self.connection.take();
         self.spare().clear();
     }
-}
-
-/// Without a limit for replies: each command has its own.
-fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(REPLY_TIMEOUT))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(MOST_UNSENT)
 }

@@ -73,8 +73,8 @@ impl<T: Clone> Once<T> {
     }
 
     /// The next one who needs it makes a new one.
-    pub(crate) fn discard(&self, number: u64) -> Option<T> {
-        self.change(|made| made.value.take_if(|_| made.number == number))
+    pub(crate) fn discard(&self, number: u64) {
+        self.change(|made| made.value.take_if(|_| made.number == number));
     }
 
     pub(crate) fn take(&self) -> Option<T> {

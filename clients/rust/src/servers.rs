@@ -284,7 +284,8 @@ impl Route<'_> {
     ) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
         loop {
             let node = in_time(until, self.node()).await?;
-            match in_time(until, node.subscribe(self.slot, key)).await {
+            let subscribes = async { node.subscribe(self.slot, key).await.map_err(answers::failure) };
+            match in_time(until, subscribes).await {
                 Ok(listener) => return Ok(Some((node, listener))),
                 Err(failure) if self.follow(&failure, &node) => {}
                 Err(failure) if failure.denies_to_subscribe() => return Ok(None),
