@@ -34,6 +34,7 @@ program; 128+N ended by signal N (130 by Ctrl-C).";
 
 /// Where the locks are.
 #[derive(Args)]
+#[command(next_help_heading = "Connection")]
 pub struct At {
     /// The server, the Sentinels or the cluster; see the forms below
     #[arg(long, global = true, env = "SLOCK_URL", default_value = "redis://127.0.0.1:6379", hide_env_values = true)]

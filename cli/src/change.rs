@@ -36,7 +36,7 @@ pub async fn check(place: &Place, key: &str, fence: i64, as_json: bool) -> Resul
 fn answer(as_json: bool, name: &str, is_yes: bool, yes: &str, no: &str) -> Result<u8, Failure> {
     match as_json {
         true => table::print_json(&json!({ name: is_yes })),
-        false => println!("{}", if is_yes { yes } else { no }),
+        false => table::put(if is_yes { yes } else { no }),
     }
     Ok(if is_yes { 0 } else { NO })
 }
@@ -55,7 +55,7 @@ pub async fn take_away(place: &Place, key: &str, yes: bool, as_json: bool) -> Re
     }
     for (_, holder) in &holders {
         let held = duration(milliseconds(&holder["held-ms"]));
-        eprintln!("{} is held by '{}' for {held}", clean(key), owner(holder));
+        table::say(&format!("{} is held by '{}' for {held}", clean(key), owner(holder)));
     }
     if !yes && !is_confirmed("Its owner may go on working without it. Break the lock? [y/N] ")? {
         return Err(Failure::new(NO, "not broken"));

@@ -94,12 +94,12 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
         table::print_json(&faults.iter().map(fault).collect());
     } else {
         for fault in &faults {
-            println!("{} [{}] {}\n    {}", fault.server, fault.check, fault.found, fault.set);
+            table::put(&format!("{} [{}] {}\n    {}", fault.server, fault.check, fault.found, fault.set));
         }
-        println!("{} faults on {} servers", faults.len(), facts.len());
+        table::put(&format!("{} faults on {} servers", faults.len(), facts.len()));
     }
     for unchecked in facts.iter().flat_map(|facts| &facts.unchecked) {
-        eprintln!("slock: not checked: {unchecked}");
+        table::say(&format!("not checked: {unchecked}"));
     }
     Ok(if faults.is_empty() { 0 } else { NO })
 }

@@ -32,6 +32,7 @@ impl Failure {
             Error::TimedOut { source: Some(source), .. } => Self::of(source, place),
             Error::Redis(error) => Self::new(UNAVAILABLE, explain(error, place)),
             Error::InvalidArgument(text) => Self::usage(text),
+            Error::QueueFull(_) => Self::new(NOT_OBTAINED, error.to_string()),
             error => Self::new(UNAVAILABLE, error.to_string()),
         }
     }
@@ -57,7 +58,7 @@ pub fn explain(error: &RedisError, place: &str) -> String {
     } else if error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
         format!("{place}: the Sentinels know no primary of this name; see SENTINEL MASTERS")
     } else if error.is_timeout() {
-        format!("{place} does not answer: is it the right address, and does the server run?")
+        format!("{place} does not answer: is it the right address, and does it speak TLS (rediss://) or not?")
     } else if error.is_connection_dropped() {
         format!("{place} closed the connection: does it want TLS, rediss://…, or not?")
     } else if error.kind() == ErrorKind::Io && text.contains("certificate") {

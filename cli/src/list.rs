@@ -29,7 +29,7 @@ pub async fn ls(place: &Place, pattern: Option<&str>, most: usize, as_json: bool
     }
     if locks.len() > most {
         locks.truncate(most);
-        eprintln!("slock: there are more: --count 0 lists all");
+        table::say("there are more: --count 0 lists all");
     }
     locks.sort_by(|one, other| one["key"].as_str().cmp(&other["key"].as_str()));
     if as_json {
@@ -124,7 +124,7 @@ pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure
         return Ok(0);
     }
     if info.is_null() {
-        println!("{} is free", clean(key));
+        table::put(&format!("{} is free", clean(key)));
         return Ok(0);
     }
     let held = match info["mode"].as_str() {
@@ -132,7 +132,7 @@ pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure
         Some("read") => format!("held by {} for read", info["readers"]),
         _ => "free".to_owned(),
     };
-    println!("{} is {held}, {} wait", clean(key), info["waiters"]);
+    table::put(&format!("{} is {held}, {} wait", clean(key), info["waiters"]));
     let holder = |holder: &Json| {
         let token = clean(holder["token"].as_str().unwrap_or(""));
         let ages = [age(&holder["held-ms"]), age(&holder["pttl"])];
@@ -150,11 +150,11 @@ pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure
     let holders: Vec<_> = rows("holders").iter().map(holder).collect();
     let waiters: Vec<_> = rows("queue").iter().map(waiter).collect();
     if !holders.is_empty() {
-        println!();
+        table::put("");
         table::print(&["TOKEN", "FENCE", "HELD", "LEFT", "HOLDER"], &holders);
     }
     if !waiters.is_empty() {
-        println!();
+        table::put("");
         table::print(&["TOKEN", "WANTS", "WAITING", "AT MOST", "WAITER"], &waiters);
     }
     Ok(0)
@@ -162,7 +162,7 @@ pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure
 
 fn show(headings: &[&str], rows: &[Vec<String>], none: &str) {
     if rows.is_empty() {
-        println!("{none}");
+        table::put(none);
     } else {
         table::print(headings, rows);
     }

@@ -9,12 +9,14 @@ mod failure;
 mod list;
 mod nodes;
 mod run;
+mod sample;
 mod signals;
 mod table;
+mod top;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::address::Place;
 use crate::args::{Cli, Command};
@@ -25,13 +27,18 @@ async fn main() -> ExitCode {
     match act(&Cli::parse()).await {
         Ok(code) => ExitCode::from(code),
         Err(Failure { line, code }) => {
-            eprintln!("slock: {line}");
+            table::say(&line);
             ExitCode::from(code)
         }
     }
 }
 
 async fn act(cli: &Cli) -> Result<u8, Failure> {
+    match &cli.command {
+        Command::Completions { shell } => return Ok(print_completions(*shell)),
+        Command::Man { command } => return print_man(command.as_deref()),
+        _ => {}
+    }
     let place = Place::of(&cli.at)?;
     match &cli.command {
         Command::Run(options) => run::run(&place, options).await,
@@ -48,6 +55,31 @@ async fn act(cli: &Cli) -> Result<u8, Failure> {
         Command::Doctor { user, key, output } => {
             doctor::doctor(&place, user.as_deref(), key, output.json).await
         }
-        _ => todo!(),
+        Command::Top { no_color } => top::top(place, *no_color).await,
+        Command::Completions { .. } | Command::Man { .. } => Ok(0),
     }
+}
+
+fn print_completions(shell: clap_complete::Shell) -> u8 {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "slock", &mut script);
+    table::put(String::from_utf8_lossy(&script).trim_end());
+    0
+}
+
+/// Of slock, or of one of its commands.
+fn print_man(of: Option<&str>) -> Result<u8, Failure> {
+    let mut program = Cli::command();
+    program.build();
+    let page = match of {
+        None => program,
+        Some(name) => {
+            let found = program.find_subcommand(name).cloned();
+            found.ok_or_else(|| Failure::usage(format!("there is no command '{name}'")))?
+        }
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text).map_err(|error| Failure::usage(error.to_string()))?;
+    table::put(String::from_utf8_lossy(&text).trim_end());
+    Ok(0)
 }

@@ -111,7 +111,9 @@ async fn under(hold: Hold, options: &Run, signals: &mut Signals) -> Result<u8, F
         Err(error) => {
             let _ = hold.release().await;
             let code = if error.kind() == io::ErrorKind::NotFound { NO_PROGRAM } else { NO_EXECUTABLE };
-            return Err(Failure::new(code, format!("{}: {error}", options.command[0].display())));
+            let program = table::clean(&options.command[0].to_string_lossy());
+            let why = if code == NO_PROGRAM { "no such program".to_owned() } else { error.to_string() };
+            return Err(Failure::new(code, format!("{program}: {why}")));
         }
     };
     guard(hold, child, options, signals).await
@@ -137,10 +139,10 @@ async fn guard(hold: Hold, mut child: Child, options: &Run, signals: &mut Signal
         }
     };
     let Some(why) = lost else { return finish(hold, &child).await };
-    eprintln!("slock: {why}: the command gets SIGTERM");
+    table::say(&format!("{why}; the command gets SIGTERM"));
     child.end_by(libc::SIGTERM);
     if timeout(options.kill_after, child.all_ended()).await.is_err() {
-        eprintln!("slock: it did not end within {}: SIGKILL", table::duration(options.kill_after));
+        table::say(&format!("it did not end within {}: SIGKILL", table::duration(options.kill_after)));
         child.signal(libc::SIGKILL);
         let _ = timeout(BETWEEN_LOOKS, child.all_ended()).await;
     }
@@ -159,7 +161,7 @@ async fn finish(hold: Hold, child: &Child) -> Result<u8, Failure> {
         Ok(false) => {
             return Err(Failure::new(LOST, format!("{key} was lost before the command ended")));
         }
-        Err(error) => eprintln!("slock: {key} was not released, and ends by its ttl: {error}"),
+        Err(error) => table::say(&format!("{key} was not released, and ends by its ttl: {error}")),
     }
     Ok(ended.code())
 }

@@ -1,5 +1,6 @@
 //! How things are shown: tables for people, JSON for programs, durations.
 
+use std::io::Write;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -13,12 +14,24 @@ pub fn print(headings: &[&str], rows: &[Vec<String>]) {
     for line in lines() {
         let cells: Vec<String> =
             line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
+        put(cells.join("  ").trim_end());
     }
 }
 
 pub fn print_json(value: &Value) {
-    println!("{value:#}");
+    put(&format!("{value:#}"));
+}
+
+/// A line of output. When nobody reads any more (`slock ls | head`), the program ends as by SIGPIPE.
+pub fn put(line: &str) {
+    if writeln!(std::io::stdout(), "{line}").is_err() {
+        std::process::exit(128 + libc::SIGPIPE);
+    }
+}
+
+/// A line for people, beside the output. Whether anybody reads it must not matter.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "slock: {line}");
 }
 
 /// What others chose, names and META, must not command the terminal.
