@@ -1,5 +1,7 @@
-"""`slock ls`, `info`, `queues`, `old`, `release`, `break`, `check`, `wait`: what people see, and what programs get.
-On a single server, behind a Sentinel, on a cluster, and with TLS."""
+"""`slock ls`, `info`, `queues`, `old`, `release`, `break`, `check`, `wait`: for people and for programs.
+
+On a single server, behind a Sentinel, on a cluster, and with TLS.
+"""
 
 from __future__ import annotations
 
