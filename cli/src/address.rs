@@ -60,7 +60,9 @@ impl Place {
             "sentinel" => {
                 let (name, database) = path.split_once('/').unwrap_or((path, "0"));
                 if name.is_empty() {
-                    return Err(unknown_form("the name of the primary is missing: redis+sentinel://HOST/NAME"));
+                    return Err(unknown_form(
+                        "the name of the primary is missing: redis+sentinel://HOST/NAME",
+                    ));
                 }
                 let of_query = |name: &str| {
                     let parts = query.split('&').filter_map(|part| part.split_once('='));
@@ -90,8 +92,8 @@ impl Place {
             Kind::Cluster => Server::cluster(self.first.clone()).map_err(failure),
             Kind::Sentinel(name) => {
                 let sentinels = self.first.iter().map(|info| info.addr().clone());
-                let mut builder =
-                    SentinelClientBuilder::new(sentinels, name, SentinelServerType::Master).map_err(failure)?;
+                let mut builder = SentinelClientBuilder::new(sentinels, name, SentinelServerType::Master)
+                    .map_err(failure)?;
                 let there = self.first[0].redis_settings();
                 let server = self.server.redis_settings();
                 builder = builder.set_client_to_redis_db(server.db());
@@ -138,7 +140,8 @@ fn unknown_form(why: &str) -> Failure {
 
 /// In `[::1]:6379` as in `host:6379`.
 fn has_port(host: &str) -> bool {
-    host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
+    host.rsplit_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// The error does not quote the URL, which may hold a password.
@@ -156,7 +159,8 @@ fn connection_info(url: &str, certificates: Option<&TlsCertificates>) -> Result<
 
 fn certificates(at: &At) -> Result<Option<TlsCertificates>, Failure> {
     let read = |path: &Path| {
-        std::fs::read(path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+        std::fs::read(path)
+            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
     };
     let root_cert = at.tls_ca.as_deref().map(read).transpose()?;
     let client_tls = match (&at.tls_cert, &at.tls_key) {

@@ -37,7 +37,13 @@ program; 128+N ended by signal N (130 by Ctrl-C).";
 #[command(next_help_heading = "Connection")]
 pub struct At {
     /// The server, the Sentinels or the cluster; see the forms below
-    #[arg(long, global = true, env = "SLOCK_URL", default_value = "redis://127.0.0.1:6379", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "SLOCK_URL",
+        default_value = "redis://127.0.0.1:6379",
+        hide_env_values = true
+    )]
     pub url: String,
     /// With rediss: certificates of the authorities to trust, instead of those of the system (PEM)
     #[arg(long, global = true, value_name = "FILE", env = "SLOCK_TLS_CA")]

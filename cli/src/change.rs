@@ -46,7 +46,9 @@ pub async fn take_away(place: &Place, key: &str, yes: bool, as_json: bool) -> Re
     let mut node = nodes::of_key(place, key).await?;
     let info = node.answer(full_info(key, 0)).await?;
     let holders: Vec<(redis::Value, Json)> = match field(&info, "holders") {
-        Some(Value::Array(holders)) => holders.iter().map(|holder| (holder.clone(), json_of(holder))).collect(),
+        Some(Value::Array(holders)) => {
+            holders.iter().map(|holder| (holder.clone(), json_of(holder))).collect()
+        }
         _ => Vec::new(),
     };
     if holders.is_empty() {

@@ -103,15 +103,20 @@ impl Child {
 
     /// The command has stopped. Where job control did it (Ctrl-Z, or a background job that wants the terminal),
     /// slock stops with all of its group, so that the shell sees the job stopped. Any other stop is the
-    /// command's own affair.
-    pub fn stop_with_it(&self, by: i32) {
-        let Some(terminal) = &self.terminal else { return };
-        if [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&by) {
-            if terminal.is_of(self.group) {
-                terminal.give_to(getpgrp());
-            }
-            let _ = kill_current_process_group(Signal::TSTP);
+    /// command's own affair. Gives whether to go on at once: slock has the terminal, as the shell gave it back
+    /// (`fg`) or there is no shell that could have stopped it.
+    pub fn stop_with_it(&self, by: i32) -> bool {
+        let Some(terminal) = &self.terminal else { return false };
+        if ![libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&by) {
+            return false;
         }
+        if terminal.is_of(self.group) {
+            terminal.give_to(getpgrp());
+        }
+        let _ = kill_current_process_group(Signal::TSTP);
+        // Any thread may be the one that the signal stops all of them by.
+        std::thread::sleep(BETWEEN_LOOKS);
+        terminal.is_of(getpgrp())
     }
 
     /// slock goes on (`fg`, `bg`), so the command does, with the terminal if slock has it.

@@ -88,9 +88,7 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
     }
     let faults = judge(&facts);
     if as_json {
-        let fault = |fault: &Fault| {
-            json!({"server": fault.server, "check": fault.check, "found": fault.found, "set": fault.set})
-        };
+        let fault = |fault: &Fault| json!({"server": fault.server, "check": fault.check, "found": fault.found, "set": fault.set});
         table::print_json(&faults.iter().map(fault).collect());
     } else {
         for fault in &faults {
@@ -106,7 +104,8 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
 
 async fn facts_of(node: &mut Node) -> Result<Facts, Failure> {
     let mut facts = Facts { address: node.address.clone(), is_replica: node.is_replica, ..Facts::default() };
-    let commands = [cmd("INFO"), cmd("MODULE").arg("LIST").clone(), cmd("CONFIG").arg("GET").arg(&SETTINGS).clone()];
+    let commands =
+        [cmd("INFO"), cmd("MODULE").arg("LIST").clone(), cmd("CONFIG").arg("GET").arg(&SETTINGS).clone()];
     let answers = node.answers(&commands).await.map_err(|error| node.failure(&error))?;
     for (answer, command) in answers.iter().zip(["INFO", "MODULE LIST", "CONFIG GET"]) {
         if let Some(error) = error_of(answer) {
@@ -136,7 +135,8 @@ async fn clock_of(node: &mut Node) -> Option<(f64, f64)> {
         let half_a_trip = sent.elapsed().as_secs_f64() * 500.0;
         let number = |index: usize| answer[index].as_str()?.parse::<f64>().ok();
         let there = number(0)? * 1000.0 + number(1)? / 1000.0;
-        let here = sent_wall.duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64() * 1000.0;
+        let here =
+            sent_wall.duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64() * 1000.0;
         if best.is_none_or(|(_, unsure)| half_a_trip < unsure) {
             best = Some((there - here - half_a_trip, half_a_trip));
         }
@@ -243,7 +243,8 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
             _ => {}
         }
         if let Some(policy) = setting("maxmemory-policy").filter(|&policy| policy != "noeviction") {
-            let found = format!("maxmemory-policy is {policy}: when memory is full, locks that are held are evicted");
+            let found =
+                format!("maxmemory-policy is {policy}: when memory is full, locks that are held are evicted");
             fault("eviction", found, "set: maxmemory-policy noeviction");
         }
         if setting("appendonly") == Some("no") {
@@ -254,12 +255,16 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
             fault("persistence", found.to_owned(), "set: appendonly yes");
         } else if setting("appendfsync") == Some("no") {
             let found = "appendfsync is no: a power cut forgets the locks of the last half minute".to_owned();
-            fault("fsync", found, "set: appendfsync everysec (or always)");
+            fault("fsync", found, "set: appendfsync everysec");
         }
         let fails = |name: &str| info(name) == "err";
         let has_snapshots = setting("save").is_some_and(|save| !save.is_empty());
-        if has_snapshots && setting("stop-writes-on-bgsave-error") == Some("yes") && setting("appendonly") == Some("yes") {
-            let found = "a snapshot that fails would stop all locking, although there is the append-only file";
+        if has_snapshots
+            && setting("stop-writes-on-bgsave-error") == Some("yes")
+            && setting("appendonly") == Some("yes")
+        {
+            let found =
+                "a snapshot that fails would stop all locking, although there is the append-only file";
             fault("snapshots", found.to_owned(), "set: stop-writes-on-bgsave-error no");
         }
         if fails("aof_last_write_status") {
@@ -270,24 +275,33 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
         let wanted = setting("min-replicas-to-write").map_or(0, number);
         if !facts.is_replica && replicas > 0 && wanted == 0 {
             let found = "min-replicas-to-write is 0: cut off from its replicas it goes on granting locks";
-            fault("min-replicas", found.to_owned(), "set: min-replicas-to-write 1 and min-replicas-max-lag 10");
+            fault("min-replicas", found.to_owned(), "set: min-replicas-to-write 1");
         } else if !facts.is_replica && wanted > number(info("min_slaves_good_slaves")) {
             let good = number(info("min_slaves_good_slaves"));
-            let found = format!("min-replicas-to-write is {wanted}, and {good} replicas are up: no lock is granted");
+            let found =
+                format!("min-replicas-to-write is {wanted}, and {good} replicas are up: no lock is granted");
             fault("min-replicas", found, "connect its replicas, or set: min-replicas-to-write 0");
         }
         if facts.is_replica && info("master_link_status") == "down" {
             let found = "it is cut off from its primary: a failover to it would lose locks";
-            fault("replication", found.to_owned(), "look for the reason in its log: network, masterauth, repl-timeout");
+            fault(
+                "replication",
+                found.to_owned(),
+                "look for the reason in its log: network, masterauth, repl-timeout",
+            );
         }
         if let Some(timeout) = setting("timeout").filter(|&timeout| timeout != "0") {
-            let found = format!("timeout is {timeout}: idle connections are closed, and EPHEMERAL holds end with them");
+            let found = format!(
+                "timeout is {timeout}: idle connections are closed, and EPHEMERAL holds end with them"
+            );
             fault("timeout", found, "set: timeout 0");
         }
         if let Some(keepalive) = setting("tcp-keepalive").map(number)
             && (keepalive == 0 || keepalive > LONGEST_KEEPALIVE)
         {
-            let found = format!("tcp-keepalive is {keepalive}: a machine that lost power stays in the queue for long");
+            let found = format!(
+                "tcp-keepalive is {keepalive}: a machine that lost power stays in the queue for long"
+            );
             fault("keepalive", found, "set: tcp-keepalive 30");
         }
         if setting("slock.allow-apply") == Some("yes") {
@@ -300,7 +314,8 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
         }
         let (clients, most) = (number(info("connected_clients")), setting("maxclients").map_or(0, number));
         if most > 0 && clients * 10 > most * 9 {
-            let found = format!("{clients} of {most} connections are in use: owners that reconnect are refused");
+            let found =
+                format!("{clients} of {most} connections are in use: owners that reconnect are refused");
             fault("connections", found, "set: a higher maxclients, and ulimit -n");
         }
         if info("cluster_state") == "fail" {
@@ -311,7 +326,9 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
         {
             let way = if ahead > primary { "ahead of" } else { "behind" };
             let skew = table::duration(Duration::from_secs_f64((ahead - primary).abs() / 1000.0));
-            let found = format!("its clock is {skew} {way} the first server's: after a failover holds end too early or late");
+            let found = format!(
+                "its clock is {skew} {way} the first server's: after a failover holds end too early or late"
+            );
             fault("clock", found, "let NTP (chrony, systemd-timesyncd) run on its machine");
         }
         if let Some((user, rights)) = facts.denied.split_first() {
@@ -324,7 +341,26 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
     faults
 }
 
-/// 102 is 0.1.2.
+/// 10203 is 1.2.3.
 fn dotted(version: i64) -> String {
     format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(module: i64) -> Facts {
+        Facts { settings: json!({}), info: json!({}), module: Some(module), ..Facts::default() }
+    }
+
+    #[test]
+    fn an_older_module_than_another_servers_is_a_fault() {
+        let checks = |facts: &[Facts]| judge(facts).iter().map(|fault| fault.check).collect::<Vec<_>>();
+        assert_eq!(checks(&[facts(99_00_00), facts(99_00_00)]), [""; 0]);
+        assert_eq!(checks(&[facts(99_00_01), facts(99_00_00)]), ["version"]);
+        // Older than this program.
+        assert_eq!(checks(&[facts(1)]), ["version"]);
+        assert_eq!(dotted(1_02_03), "1.2.3");
+    }
 }

@@ -41,8 +41,8 @@ impl Failure {
 /// The error of a server or a connection, and what to do.
 pub fn explain(error: &RedisError, place: &str) -> String {
     let text = error.detail().map_or_else(|| error.to_string(), str::to_owned).replace(['\r', '\n'], " ");
-    let is_login =
-        error.kind() == ErrorKind::AuthenticationFailed || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
+    let is_login = error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
     if error.is_connection_refusal() {
         format!("nobody listens at {place}: start the server there, or name another by --url or SLOCK_URL")
     } else if is_login {

@@ -192,7 +192,11 @@ impl Slices {
     }
 
     /// The names in the next slice of so many keys; nothing when all keys were looked at.
-    pub async fn next_names(&mut self, node: &mut Node, slice: usize) -> Result<Option<Vec<String>>, Failure> {
+    pub async fn next_names(
+        &mut self,
+        node: &mut Node,
+        slice: usize,
+    ) -> Result<Option<Vec<String>>, Failure> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(slice).arg("TYPE").arg("SLOCK-RWL").clone();
         if let Some(pattern) = &self.pattern {

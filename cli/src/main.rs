@@ -14,8 +14,6 @@ mod signals;
 mod table;
 mod top;
 
-use std::process::ExitCode;
-
 use clap::{CommandFactory, Parser};
 
 use crate::address::Place;
@@ -23,14 +21,13 @@ use crate::args::{Cli, Command};
 use crate::failure::Failure;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    match act(&Cli::parse()).await {
-        Ok(code) => ExitCode::from(code),
-        Err(Failure { line, code }) => {
-            table::say(&line);
-            ExitCode::from(code)
-        }
-    }
+async fn main() {
+    let code = act(&Cli::parse()).await.unwrap_or_else(|Failure { line, code }| {
+        table::say(&line);
+        code
+    });
+    // At once: a look-up of a name that still goes on must not keep the program.
+    std::process::exit(i32::from(code));
 }
 
 async fn act(cli: &Cli) -> Result<u8, Failure> {

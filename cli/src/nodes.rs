@@ -155,7 +155,10 @@ async fn of_cluster(place: &Place, asked: &mut Node) -> Result<Vec<Node>, Failur
         }
     }
     if nodes.is_empty() {
-        return Err(Failure::new(UNAVAILABLE, format!("{}: no node of the cluster serves slots", asked.address)));
+        return Err(Failure::new(
+            UNAVAILABLE,
+            format!("{}: no node of the cluster serves slots", asked.address),
+        ));
     }
     Ok(nodes)
 }

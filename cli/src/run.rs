@@ -26,9 +26,8 @@ pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
     let locks = Locks::new(place.server()?);
     let asks_once = options.no_wait || options.wait == Some(Duration::ZERO);
     let request = request(&locks, options);
-    let asked = async {
-        if asks_once { request.try_acquire().await } else { request.acquire().await.map(Some) }
-    };
+    let asked =
+        async { if asks_once { request.try_acquire().await } else { request.acquire().await.map(Some) } };
     let code = tokio::select! {
         biased;
         // What was asked is withdrawn, and what was granted is released, before `close` comes back.
@@ -64,7 +63,8 @@ fn request(locks: &Locks, options: &Run) -> Request<Locks> {
 /// Without the arguments: they may hold secrets.
 fn who_we_are(options: &Run) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let program = Path::new(&options.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let program =
+        Path::new(&options.command[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let text = format!("{host} {} {program}", std::process::id());
     text.chars().take(200).collect()
 }
@@ -77,7 +77,14 @@ async fn not_obtained(locks: &Locks, options: &Run) -> Failure {
     };
     let mut texts = Vec::new();
     for key in &options.keys {
-        let Ok(Some(info)) = locks.info(key).await else { continue };
+        let info = match locks.info(key).await {
+            Ok(Some(info)) => info,
+            Ok(None) => continue,
+            Err(_) => {
+                texts.push(format!("who has {} may not be seen", table::clean(key)));
+                continue;
+            }
+        };
         let holder = info.holders.first().map(|holder| {
             let who = table::clean(holder.metadata.as_ref().unwrap_or(&holder.token));
             let others = match info.holders.len() {
@@ -127,10 +134,14 @@ async fn guard(hold: Hold, mut child: Child, options: &Run, signals: &mut Signal
             biased;
             event = child.event() => match event {
                 Event::Ended => break None,
-                Event::Stopped { by } => child.stop_with_it(by),
+                // slock may have stood still with it for long: nothing goes on without its lock.
+                Event::Stopped { by } => {
+                    if child.stop_with_it(by) && ends_within(&hold, margin).is_ok() {
+                        child.go_on();
+                    }
+                }
             },
             why = until_it_ends(&hold, margin) => break Some(why),
-            // After the look at the lease: slock may have stood still for long.
             signal = signals.next() => match signal {
                 libc::SIGCONT => child.go_on(),
                 libc::SIGUSR1 | libc::SIGUSR2 => child.signal(signal),
@@ -152,7 +163,8 @@ async fn guard(hold: Hold, mut child: Child, options: &Run, signals: &mut Signal
 
 /// The command has ended by itself.
 async fn finish(hold: Hold, child: &Child) -> Result<u8, Failure> {
-    let ended = child.ended().map_err(|error| Failure::new(LOST, format!("the command's status: {error}")))?;
+    let ended =
+        child.ended().map_err(|error| Failure::new(LOST, format!("the command's status: {error}")))?;
     let key = table::clean(&hold.keys().join(", "));
     let released = hold.release().await;
     ended.tell_group();

@@ -50,7 +50,9 @@ impl Server {
         let text = self.info[field].as_str().unwrap_or("");
         let text = match part {
             None => text,
-            Some(part) => text.split(',').find_map(|one| one.strip_prefix(part)?.strip_prefix('=')).unwrap_or(""),
+            Some(part) => {
+                text.split(',').find_map(|one| one.strip_prefix(part)?.strip_prefix('=')).unwrap_or("")
+            }
         };
         text.parse().unwrap_or(0)
     }
@@ -112,7 +114,8 @@ impl Sampler {
                 ..Server::default()
             };
             let asked = timeout(ANSWER_WITHIN, watched.look(&mut server, &mut frame.locks)).await;
-            match asked.unwrap_or_else(|_| Err(Failure::usage(format!("{} does not answer", server.address)))) {
+            match asked.unwrap_or_else(|_| Err(Failure::usage(format!("{} does not answer", server.address))))
+            {
                 Ok(()) => {}
                 Err(failure) => {
                     watched.grants = None;
@@ -121,7 +124,8 @@ impl Sampler {
                     self.searched = None;
                 }
             }
-            if let Some((key, node)) = opened.filter(|(_, node)| *node == server.address && server.problem.is_none())
+            if let Some((key, node)) =
+                opened.filter(|(_, node)| *node == server.address && server.problem.is_none())
             {
                 let answer = timeout(ANSWER_WITHIN, watched.node.answer(full_info(key, 100))).await;
                 frame.opened = answer.ok().and_then(Result::ok).map(|answer| json_of(&answer));
@@ -194,8 +198,11 @@ impl Watched {
         let mut locks: Vec<Lock> = locks(&mut self.node, &names, 1).await?.into_iter().map(lock).collect();
         locks.sort_by_key(|lock| std::cmp::Reverse(lock.held()));
         self.long_held = locks.iter().take(HOLDS).map(|lock| lock.key.clone()).collect();
-        let is_shown = |number: usize, lock: &Lock| number < HOLDS || lock.longest_wait > 0 || lock.waiters() > 0;
-        shown.extend(locks.into_iter().enumerate().filter(|(n, lock)| is_shown(*n, lock)).map(|(_, lock)| lock));
+        let is_shown =
+            |number: usize, lock: &Lock| number < HOLDS || lock.longest_wait > 0 || lock.waiters() > 0;
+        shown.extend(
+            locks.into_iter().enumerate().filter(|(n, lock)| is_shown(*n, lock)).map(|(_, lock)| lock),
+        );
         Ok(())
     }
 }

@@ -34,9 +34,7 @@ impl Signals {
         for &number in numbers.iter().filter(|&&number| !is_ignored(number)) {
             let mut stream = signal(SignalKind::from_raw(number))?;
             let tell = self.tell.clone();
-            tokio::spawn(async move {
-                while stream.recv().await.is_some() && tell.send(number).is_ok() {}
-            });
+            tokio::spawn(async move { while stream.recv().await.is_some() && tell.send(number).is_ok() {} });
         }
         Ok(())
     }

@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn durations_are_read() {
-        let cases = [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("2h", 7_200_000), ("7", 7_000), ("0", 0)];
+        let cases =
+            [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("2h", 7_200_000), ("7", 7_000), ("0", 0)];
         for (text, milliseconds) in cases {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }

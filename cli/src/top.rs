@@ -1,6 +1,7 @@
 //! `slock top`: what is shown of the frames, and what each key of the keyboard does.
 
 use std::collections::VecDeque;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -26,10 +27,13 @@ const WIDE: u16 = 70;
 
 pub async fn top(place: Place, no_color: bool) -> Result<u8, Failure> {
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let no_terminal = |error| Failure::usage(format!("slock top needs a terminal: {error}"));
+    let no_terminal = |error: std::io::Error| Failure::usage(format!("slock top needs a terminal: {error}"));
     let mut signals = Signals::ending().map_err(no_terminal)?;
     let mut view = View::new(place.shown.clone(), no_color);
     let (open, opened) = watch::channel(None);
+    if !std::io::stdout().is_terminal() {
+        return Err(no_terminal(std::io::ErrorKind::NotConnected.into()));
+    }
     let mut terminal = ratatui::try_init().map_err(no_terminal)?;
     let mut frames = frames(Sampler::new(place), opened);
     let mut events = keyboard();
@@ -64,7 +68,10 @@ fn draw(terminal: &mut DefaultTerminal, view: &mut View) -> std::io::Result<()> 
 }
 
 /// A frame a second, and one at once when a lock is opened.
-fn frames(mut sampler: Sampler, mut opened: watch::Receiver<Option<(String, String)>>) -> mpsc::Receiver<Frame> {
+fn frames(
+    mut sampler: Sampler,
+    mut opened: watch::Receiver<Option<(String, String)>>,
+) -> mpsc::Receiver<Frame> {
     let (send, frames) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut ticks = tokio::time::interval(BETWEEN_FRAMES);
@@ -143,7 +150,8 @@ impl View {
     }
 
     fn show(&mut self, frame: Frame) {
-        let problems: Vec<&String> = frame.servers.iter().filter_map(|server| server.problem.as_ref()).collect();
+        let problems: Vec<&String> =
+            frame.servers.iter().filter_map(|server| server.problem.as_ref()).collect();
         let problem = frame.problem.clone().or(problems.first().map(|&problem| problem.clone()));
         let is_away = problems.len() == frame.servers.len();
         // While nobody answers, what was seen last stays.
@@ -155,7 +163,8 @@ impl View {
             remember(&mut self.waiters, waiters);
             remember(&mut self.grants, grants);
         }
-        self.frame.problem = problem.map(|problem| if is_away { format!("away: {problem}") } else { problem });
+        self.frame.problem =
+            problem.map(|problem| if is_away { format!("away: {problem}") } else { problem });
     }
 
     /// Gives whether to end.
@@ -280,10 +289,22 @@ impl View {
             let number = |field| server.number(field, None).to_string();
             let grants = format!("{:.0}", server.grants_per_second);
             let style = if server.problem.is_some() { self.color(Color::Red) } else { Style::new() };
-            let cells = [clean(&server.address), state.to_owned(), number("slock_waiters"), grants, number("slock_locks")];
+            let cells = [
+                clean(&server.address),
+                state.to_owned(),
+                number("slock_waiters"),
+                grants,
+                number("slock_locks"),
+            ];
             Row::new(cells).style(style)
         };
-        let widths = [Constraint::Min(12), Constraint::Length(7), Constraint::Length(7), Constraint::Length(5), Constraint::Length(5)];
+        let widths = [
+            Constraint::Min(12),
+            Constraint::Length(7),
+            Constraint::Length(7),
+            Constraint::Length(5),
+            Constraint::Length(5),
+        ];
         let heading = Row::new(["SERVER", "STATE", "WAITERS", "GR/S", "LOCKS"]).style(self.heading());
         screen.render_widget(Table::new(self.frame.servers.iter().map(row), widths).header(heading), area);
     }
@@ -296,7 +317,8 @@ impl View {
         let is_wide = area.width >= WIDE;
         let row = |lock: &&Lock| {
             let holder = &lock.info["holders"][0];
-            let held = if holder.is_null() { "-".to_owned() } else { duration(milliseconds(&holder["held-ms"])) };
+            let held =
+                if holder.is_null() { "-".to_owned() } else { duration(milliseconds(&holder["held-ms"])) };
             let wait = duration(Duration::from_millis(lock.longest_wait));
             let mode = lock.info["mode"].as_str().unwrap_or("-").to_owned();
             let mut cells = vec![clean(&lock.key), lock.waiters().to_string()];
@@ -312,10 +334,18 @@ impl View {
         let rows: Vec<Row> = locks.iter().map(row).collect();
         let count = rows.len();
         let (headings, widths) = if is_wide {
-            let widths = [Constraint::Fill(2), Constraint::Length(7), Constraint::Length(8), Constraint::Length(8), Constraint::Length(5), Constraint::Fill(2)];
+            let widths = [
+                Constraint::Fill(2),
+                Constraint::Length(7),
+                Constraint::Length(8),
+                Constraint::Length(8),
+                Constraint::Length(5),
+                Constraint::Fill(2),
+            ];
             (vec!["KEY", "WAITERS", "LONGEST", "HELD", "MODE", "HOLDER"], widths.to_vec())
         } else {
-            let widths = [Constraint::Fill(1), Constraint::Length(4), Constraint::Length(7), Constraint::Fill(1)];
+            let widths =
+                [Constraint::Fill(1), Constraint::Length(4), Constraint::Length(7), Constraint::Fill(1)];
             (vec!["KEY", "WAIT", "HELD", "HOLDER"], widths.to_vec())
         };
         let selected = self.table.selected().unwrap_or(0).min(count.saturating_sub(1));
@@ -332,17 +362,31 @@ impl View {
             None => lines.push(Line::raw("asking …")),
             Some(Json::Null) => lines.push(Line::raw("free: nobody holds it, nobody waits")),
             Some(info) => {
-                lines.push(Line::raw(format!("{}, {} wait", info["mode"].as_str().unwrap_or("-"), info["waiters"])));
+                lines.push(Line::raw(format!(
+                    "{}, {} wait",
+                    info["mode"].as_str().unwrap_or("-"),
+                    info["waiters"]
+                )));
                 for holder in info["holders"].as_array().into_iter().flatten() {
                     let (held, left) = (milliseconds(&holder["held-ms"]), milliseconds(&holder["pttl"]));
                     let (held, left) = (duration(held), duration(left));
-                    lines.push(Line::styled(format!("held {held}, {left} left: {}", owner(holder)), self.color(Color::Green)));
-                    lines.push(Line::raw(format!("  fence {} token {}", holder["fence"], clean(holder["token"].as_str().unwrap_or("")))));
+                    lines.push(Line::styled(
+                        format!("held {held}, {left} left: {}", owner(holder)),
+                        self.color(Color::Green),
+                    ));
+                    lines.push(Line::raw(format!(
+                        "  fence {} token {}",
+                        holder["fence"],
+                        clean(holder["token"].as_str().unwrap_or(""))
+                    )));
                 }
                 for waiter in info["queue"].as_array().into_iter().flatten() {
                     let waiting = duration(milliseconds(&waiter["waiting-ms"]));
                     let mode = waiter["mode"].as_str().unwrap_or("-");
-                    lines.push(Line::styled(format!("waits {waiting} to {mode}: {}", owner(waiter)), self.color(Color::Yellow)));
+                    lines.push(Line::styled(
+                        format!("waits {waiting} to {mode}: {}", owner(waiter)),
+                        self.color(Color::Yellow),
+                    ));
                 }
             }
         }
