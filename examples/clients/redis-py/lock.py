@@ -1,7 +1,8 @@
 """A lock by redis-py and asyncio: wait, work and release; give up a wait; look.
 
 Usage: lock.py port key work counter | try counter | give-up | info
-Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard input ends.
+Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard input
+ends.
 """
 
 import asyncio
