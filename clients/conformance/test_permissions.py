@@ -18,6 +18,9 @@ HOUR = 3_600_000
 # Sent where a connection has long been silent, and where a channel is of no more use.
 SELDOM = {"ping", "sunsubscribe"}
 
+# What the base libraries try at the start of a connection, and do without. Redis 7.0 has not got it.
+OPTIONAL = {"client|setinfo"}
+
 
 def _uses_everything(agent: Agent, world: World, waiting: str) -> None:
     operation, servers = world.open_fields()
@@ -64,7 +67,8 @@ def test_a_library_can_do_everything_as_its_user(
     world.call("main", "CONFIG", "RESETSTAT")
     for waiting in LANGUAGES[name].waitings:
         _uses_everything(agent, world, waiting)
-    assert world.call("main", "ACL", "LOG") == [], "what was refused"
+    log = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in world.call("main", "ACL", "LOG")]
+    assert {entry["object"] for entry in log} <= OPTIONAL, "what was refused"
     used = world.call("main", "INFO", "commandstats")
     unused = {command for command in given(USER) if f"cmdstat_{command}:" not in used}
     assert unused <= SELDOM or "notify" not in LANGUAGES[name].waitings
