@@ -7,7 +7,7 @@ SLOCK_SOAK_SECONDS ?= 60
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-servers clients-examples histories soak faults bench lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-servers dist clients-examples histories soak faults bench lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -25,7 +25,7 @@ help: ## Show this
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
 
-build: deps ## Build target/release/libslock.so
+build: deps ## Build target/release/libslock.so and slock
 	cargo build --release
 
 run: build ## Start a server with the module, in the foreground, on 127.0.0.1:PORT
@@ -45,6 +45,9 @@ test-go: build ## Run the tests of the Go library only
 
 test-servers: build ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
 	@scripts/test-servers
+
+dist: build ## Pack module, program, man pages and completions: a tarball and a Debian package in target/dist
+	@scripts/dist
 
 clients-examples: ## Fetch and build the examples in other languages, which make test then runs
 	@scripts/clients-examples

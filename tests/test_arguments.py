@@ -100,7 +100,7 @@ def bad_calls(command: Command, key: str) -> Iterator[tuple[Words, Words]]:
             yield call(token=token), ("token", MAX_TOKEN)
     if "ttl-ms" in command.required:
         for ttl in NOT_A_TTL:
-            yield call(ttl_ms=ttl), ("ttl", MAX_TTL)
+            yield call(ttl_ms=ttl), ("ttl", MAX_TTL, "(slock.max-ttl-ms)")
     if "fence" in command.required:
         for fence in [*NOT_A_NUMBER, 0, -1, MAX_FENCE + 1]:
             yield call(fence=fence), ("fence", f"from 1 to {MAX_FENCE}")

@@ -114,6 +114,15 @@ def test_those_that_wait_work_one_after_the_other(client: redis.Redis, start: St
     assert _is_unused(client)
 
 
+def test_who_only_tries_is_told_at_once_whether_the_lock_is_free(client: redis.Redis, start: Start) -> None:
+    _hold(client)
+    assert _end(start("try", "counter")) == "busy"
+    assert client.get("counter") is None and client.info("slock")["slock_waiters"] == 0
+    _let_go(client)
+    assert _end(start("try", "counter")) == "done"
+    assert int(client.get("counter")) == 1 and _is_unused(client)
+
+
 def test_a_wait_that_is_given_up_leaves_nothing(client: redis.Redis, start: Start) -> None:
     _hold(client)
     waiting = start("give-up")

@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+import redis
 
 from harness import (
     Locks,
@@ -20,6 +21,7 @@ from harness import (
     wait_past,
     wait_until,
 )
+from harness.causes import HOLDER
 from harness.many import many
 from harness.notify import Listener
 from harness.queues import Queues
@@ -27,6 +29,7 @@ from harness.waiting import HOUR, Line, WaitingClient
 
 PARTS = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 TIMES = [
+    "oldest_wait_ms",
     "wait_ms_total",
     "wait_ms_max",
     *(f"{name}.{part}" for name in ("wait_ms", "hold_ms") for part in PARTS),
@@ -38,11 +41,12 @@ COUNTED = (
 FIELDS = [
     "locks",
     "waiters",
+    "oldest_wait_ms",
     "waiting_callers",
     "waiters_max",
     "refused_tokens",
     *COUNTED.split(),
-    *TIMES,
+    *TIMES[1:],
     "last_fence",
 ]
 
@@ -118,7 +122,7 @@ def test_every_field_agrees_with_a_history(meter: Meter) -> None:
     withdrawn = queues.mlock("withdrawn", "free w")
     assert raw.ok("SLOCK.CANCEL", "free", "withdrawn") == 1 and withdrawn.reply() == 0
     meter.grew(wait_cancels=1)
-    assert not any(meter.read()[name] for name in TIMES), "only a wait that ended well is measured"
+    assert not any(meter.read()[name] for name in TIMES[1:]), "only a wait that ended well is measured"
     wait_until(lambda: queues.locks.full("w").queue[0].waiting_ms >= 60, what="them to have waited a while")
     assert queues.free("x", "a b w") == 3
     fences = [waiter.fence() for waiter in waiting]
@@ -198,6 +202,39 @@ def test_locks_and_the_last_fence_come_back_with_the_data(make_server: MakeServe
 
 
 # --- how long it takes
+
+
+def test_the_oldest_wait_is_shown_while_it_lasts(server: Server, client: redis.Redis) -> None:
+    """All else that is shown of waits is of those that have ended."""
+
+    def shown() -> int:
+        return client.info("slock")["slock_oldest_wait_ms"]
+
+    assert shown() == 0
+    line, other = Line(server), Line(server, "other")
+    assert line.locks.lock("k", HOLDER, HOUR) and line.locks.lock("other", HOLDER, HOUR)
+    before = time.monotonic()
+    first = line.write("first")
+    wait_until(lambda: shown() >= 300, what="it to have waited for 300 ms")
+    assert shown() <= (time.monotonic() - before) * 1000 + 1
+    second = other.read("second")
+    assert shown() >= 300, "of all that wait, on whichever lock"
+    assert line.client.execute_command("SLOCK.CANCEL", "k", "first") == 1 and first.reply() == 0
+    waited_ms = other.info().queue[0].waiting_ms
+    assert waited_ms <= shown() <= other.info().queue[0].waiting_ms
+    assert other.release(HOLDER) == 1 and second.fence()
+    assert shown() == 0
+
+
+def test_a_request_asked_again_by_notify_waits_from_its_first_time_on(
+    server: Server, client: redis.Redis
+) -> None:
+    line, listener = Line(server), Listener(server)
+    assert line.locks.lock("k", HOLDER, HOUR)
+    assert listener.ask("SLOCK.LOCK", "k", "me", HOUR) is None
+    wait_until(lambda: client.info("slock")["slock_oldest_wait_ms"] >= 100, what="it to wait a while")
+    assert listener.ask("SLOCK.LOCK", "k", "me", HOUR) is None
+    assert client.info("slock")["slock_oldest_wait_ms"] >= 100
 
 
 class Durations:
@@ -290,6 +327,7 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         wait_until(lambda line=line: line.info().queue[0].waiting_ms >= 5, what="it to have waited")
         assert raw.ok("SLOCK.UNLOCK", "k", "a") == 1 and waiting.fence()
         line.write("stays")
+        wait_until(lambda: meter.read()["oldest_wait_ms"], what="a millisecond to pass")
         before = meter.read()
         assert all(before.values())
         now = {
@@ -302,7 +340,9 @@ def test_config_resetstat_begins_anew(meter: Meter) -> None:
         now["refused_tokens"] = 100_000
         for _ in range(2):
             raw.ok("CONFIG", "RESETSTAT")
-            assert {name: value for name, value in meter.read().items() if value} == now
+            left = {name: value for name, value in meter.read().items() if value}
+            assert left.pop("oldest_wait_ms") > 0, "who waits goes on waiting"
+            assert left == now
         raw.ok("SLOCK.CANCEL", "k", "stays")
         raw.ok("FLUSHALL")
 

@@ -124,7 +124,7 @@ impl<'a> Args<'a> {
         let max = state::with(|state| state.settings.max_ttl_ms.get());
         match self.required()?.integer() {
             Some(ttl) if (1..=max).contains(&ttl) => Ok(ttl.unsigned_abs()),
-            _ => error(format!("ERR ttl must be an integer from 1 to {max} milliseconds")),
+            _ => error(format!("ERR ttl must be an integer from 1 to {max} milliseconds (slock.max-ttl-ms)")),
         }
     }
 

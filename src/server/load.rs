@@ -8,7 +8,17 @@ use super::log::log_warning;
 use super::string::Str;
 
 const NAME: &std::ffi::CStr = c"slock";
-const VERSION: i32 = 1;
+/// MODULE LIST shows a number: 10203 is version 1.2.3.
+const VERSION: i32 = number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
+    + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
+
+const fn number(digits: &str) -> i32 {
+    match i32::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a part of the version is no number"),
+    }
+}
 
 /// Finds the module API, and calls `load` with the arguments of the `loadmodule` line. An error is logged, and the
 /// server does not load the module.

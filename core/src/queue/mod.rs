@@ -192,6 +192,12 @@ impl Waitlist {
         self.waiters.is_empty()
     }
 
+    /// Since when the request waits that has waited longest, on the monotonic clock.
+    #[must_use]
+    pub fn oldest_since_ms(&self) -> Option<u64> {
+        self.waiters.first_key_value().map(|(_, waiter)| waiter.arrived_ms)
+    }
+
     /// The request with this number, while it waits.
     #[must_use]
     pub fn get(&self, request: RequestId) -> Option<&Waiter> {

@@ -1,7 +1,7 @@
 //! What the passing of time does to a queue: deadlines, waits that run out, the grace after a start.
 
 use super::memory_store::id;
-use super::scene::{READ, Scene, TTL_MS, WRITE, whole_turn};
+use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, whole_turn};
 use crate::error::LockError;
 use crate::manager::WaitPolicy;
 
@@ -176,4 +176,34 @@ fn durations_do_not_go_by_the_wall_clock_and_deadlines_do() {
     scene.serves();
     assert_eq!(scene.news(), ["B granted"]);
     assert_eq!(scene.manager.counters.wait_ms_total, 30, "whatever the wall clock says");
+}
+
+#[test]
+fn the_oldest_wait_is_that_of_the_first_request_that_is_still_there() {
+    let mut scene = Scene::new();
+    let oldest_ms = |scene: &Scene| {
+        let since_ms = scene.manager.waitlist().oldest_since_ms()?;
+        Some(scene.now().monotonic_ms() - since_ms)
+    };
+    assert_eq!(oldest_ms(&scene), None, "nobody waits");
+    scene.takes("a b", "H", READ);
+    scene.takes("a", "U", READ);
+    scene.channel = Some(1);
+    scene.waits("b", "A", WRITE);
+    scene.channel = None;
+    scene.serves_at(scene.now_ms + 10);
+    scene.waits_with("a b", "B", WRITE, TTL_MS, WaitPolicy::Timeout(20));
+    scene.serves_at(scene.now_ms + 10);
+    scene.waits("a", "U", UPGRADE);
+    assert_eq!(oldest_ms(&scene), Some(20), "the upgrade stands in front, and came last");
+    scene.channel = Some(2);
+    scene.waits("b", "A", WRITE);
+    scene.channel = None;
+    assert_eq!(oldest_ms(&scene), Some(20), "asked again it is the same request");
+    assert_eq!(scene.withdraws("b", "A"), 1);
+    assert_eq!(oldest_ms(&scene), Some(10), "withdrawn");
+    scene.serves_at(scene.now_ms + 10);
+    assert_eq!(oldest_ms(&scene), Some(10), "its wait has run out");
+    scene.releases("a", "H");
+    assert_eq!(oldest_ms(&scene), None, "granted");
 }

@@ -1,7 +1,7 @@
 // A lock by go-redis: wait, work and release; give up a wait; look.
 //
-// Usage: lock port key work counter | give-up | info
-// Work adds one to the counter. A wait is given up when standard input ends.
+// Usage: lock port key work counter | try counter | give-up | info
+// Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard input ends.
 package main
 
 import (
@@ -45,6 +45,15 @@ func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
 	return fence, nil
 }
 
+// tryAcquire returns the fence, or 0 at once when another owner holds or waits. On an error nothing is left.
+func (l locks) tryAcquire(ctx context.Context, key, token string) (int64, error) {
+	fence, err := l.commands.Do(ctx, "SLOCK.LOCK", key, token, ttl.Milliseconds()).Int64()
+	if err != nil {
+		return 0, errors.Join(err, l.giveUp(key, token))
+	}
+	return fence, nil
+}
+
 // giveUp leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
 func (l locks) giveUp(key, token string) error {
 	ctx, commands := context.Background(), l.commands.Pipeline()
@@ -82,8 +91,20 @@ func (l locks) work(ctx context.Context, key, counter string) error {
 	} else if fence == 0 {
 		return errors.New("the wait is over")
 	}
+	return l.addAndRelease(ctx, key, token, counter)
+}
+
+func (l locks) tryToWork(ctx context.Context, key, counter string) (string, error) {
+	token := rand.Text()
+	if fence, err := l.tryAcquire(ctx, key, token); fence == 0 {
+		return "busy", err
+	}
+	return "done", l.addAndRelease(ctx, key, token, counter)
+}
+
+func (l locks) addAndRelease(ctx context.Context, key, token, counter string) error {
 	value, _ := l.commands.Get(ctx, counter).Int()
-	err = l.commands.Set(ctx, counter, value+1, 0).Err()
+	err := l.commands.Set(ctx, counter, value+1, 0).Err()
 	return errors.Join(err, l.release(key, token))
 }
 
@@ -100,17 +121,19 @@ func (l locks) waitUntilTheInputEnds(key string) error {
 func main() {
 	ctx, locks, key := context.Background(), connect("127.0.0.1:"+os.Args[1]), os.Args[2]
 	var err error
+	text := ""
 	switch os.Args[3] {
 	case "work":
 		err = locks.work(ctx, key, os.Args[4])
 	case "give-up":
 		err = locks.waitUntilTheInputEnds(key)
+	case "try":
+		text, err = locks.tryToWork(ctx, key, os.Args[4])
 	case "info":
-		var text string
 		text, err = locks.info(ctx, key)
-		fmt.Println(text)
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println(text)
 }

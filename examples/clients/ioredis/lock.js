@@ -1,7 +1,7 @@
 // A lock by ioredis: wait, work and release; give up a wait; look.
 //
-// Usage: node lock.js port key work counter | give-up | info
-// Work adds one to the counter. A wait is given up when standard input ends.
+// Usage: node lock.js port key work counter | try counter | give-up | info
+// Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard input ends.
 
 import { randomUUID } from 'node:crypto';
 import Redis from 'ioredis';
@@ -35,6 +35,16 @@ async function acquire(key, token, signal) {
   }
 }
 
+// The fence, or 0 at once when another owner holds or waits. When it throws, nothing is left.
+async function tryAcquire(key, token) {
+  try {
+    return await commands.call('SLOCK.LOCK', key, token, TTL_MS);
+  } catch (error) {
+    await giveUp(key, token);
+    throw error;
+  }
+}
+
 // Leaves neither a hold nor a request. One that is still on its way is refused when it arrives.
 async function giveUp(key, token) {
   await commands.call('SLOCK.CANCEL', key, token, 'REFUSE', REFUSE_MS);
@@ -46,6 +56,17 @@ const release = (key, token) => commands.call('SLOCK.UNLOCK', key, token);
 async function work() {
   const token = randomUUID();
   if (!(await acquire(key, token))) throw new Error('the wait is over');
+  await addAndRelease(token);
+}
+
+async function tryToWork() {
+  const token = randomUUID();
+  if (!(await tryAcquire(key, token))) return 'busy';
+  await addAndRelease(token);
+  return 'done';
+}
+
+async function addAndRelease(token) {
   try {
     await commands.set(counter, Number(await commands.get(counter)) + 1);
   } finally {
@@ -73,6 +94,7 @@ async function info() {
 }
 
 if (task === 'work') await work();
+if (task === 'try') console.log(await tryToWork());
 if (task === 'give-up') await waitUntilTheInputEnds();
 if (task === 'info') console.log(await info());
 commands.disconnect();

@@ -1,7 +1,8 @@
 """A lock by redis-py and asyncio: wait, work and release; give up a wait; look.
 
-Usage: lock.py port key work counter | give-up | info
-Work adds one to the counter. A wait is given up when standard input ends.
+Usage: lock.py port key work counter | try counter | give-up | info
+Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard input
+ends.
 """
 
 import asyncio
@@ -37,6 +38,14 @@ class Locks:
             await asyncio.shield(asyncio.wait([answer]))  # which ends now
             raise
 
+    async def try_acquire(self, key: str, token: str) -> int:
+        """The fence, or 0 at once when another owner holds or waits. When it raises, nothing is left."""
+        try:
+            return await self.commands.execute_command("SLOCK.LOCK", key, token, TTL_MS)
+        except BaseException:
+            await asyncio.shield(self.give_up(key, token))
+            raise
+
     async def give_up(self, key: str, token: str) -> None:
         """Leaves neither a hold nor a request. One that is still on its way is refused when it arrives."""
         pipeline = self.commands.pipeline(transaction=False)
@@ -51,6 +60,16 @@ class Locks:
         token = str(uuid.uuid4())
         if not await self.acquire(key, token):
             raise TimeoutError("the wait is over")
+        await self.add_and_release(key, token, counter)
+
+    async def try_to_work(self, key: str, counter: str) -> bool:
+        token = str(uuid.uuid4())
+        if not await self.try_acquire(key, token):
+            return False
+        await self.add_and_release(key, token, counter)
+        return True
+
+    async def add_and_release(self, key: str, token: str, counter: str) -> None:
         try:
             await self.commands.set(counter, int(await self.commands.get(counter) or 0) + 1)
         finally:
@@ -84,6 +103,8 @@ async def main(port: str, key: str, task: str, *counter: str) -> None:
     locks = Locks(int(port))
     if task == "work":
         await locks.work(key, *counter)
+    elif task == "try":
+        print("done" if await locks.try_to_work(key, *counter) else "busy")
     elif task == "give-up":
         await wait_until_the_input_ends(locks, key)
     elif task == "info":

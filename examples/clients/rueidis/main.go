@@ -1,7 +1,7 @@
 // A lock by rueidis: wait, work and release; give up a wait; look.
 //
-// Usage: lock port key work counter | give-up | info
-// Work adds one to the counter. A wait is given up when standard input ends.
+// Usage: lock port key work counter | try counter | give-up | info
+// Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard input ends.
 package main
 
 import (
@@ -35,6 +35,16 @@ func (l locks) acquire(ctx context.Context, key, token string) (int64, error) {
 	fence, err := l.Do(context.WithoutCancel(ctx), request).AsInt64()
 	stop()
 	if err = errors.Join(err, ctx.Err()); err != nil {
+		return 0, errors.Join(err, l.giveUp(key, token))
+	}
+	return fence, nil
+}
+
+// tryAcquire returns the fence, or 0 at once when another owner holds or waits. On an error nothing is left.
+func (l locks) tryAcquire(ctx context.Context, key, token string) (int64, error) {
+	request := l.B().Arbitrary("SLOCK.LOCK").Keys(key).Args(token, milliseconds(ttl)).Build()
+	fence, err := l.Do(context.WithoutCancel(ctx), request).AsInt64()
+	if err != nil {
 		return 0, errors.Join(err, l.giveUp(key, token))
 	}
 	return fence, nil
@@ -76,8 +86,20 @@ func (l locks) work(ctx context.Context, key, counter string) error {
 	} else if fence == 0 {
 		return errors.New("the wait is over")
 	}
+	return l.addAndRelease(ctx, key, token, counter)
+}
+
+func (l locks) tryToWork(ctx context.Context, key, counter string) (string, error) {
+	token := rand.Text()
+	if fence, err := l.tryAcquire(ctx, key, token); fence == 0 {
+		return "busy", err
+	}
+	return "done", l.addAndRelease(ctx, key, token, counter)
+}
+
+func (l locks) addAndRelease(ctx context.Context, key, token, counter string) error {
 	value, _ := l.Do(ctx, l.B().Get().Key(counter).Build()).AsInt64()
-	err = l.Do(ctx, l.B().Set().Key(counter).Value(strconv.FormatInt(value+1, 10)).Build()).Error()
+	err := l.Do(ctx, l.B().Set().Key(counter).Value(strconv.FormatInt(value+1, 10)).Build()).Error()
 	return errors.Join(err, l.ask("SLOCK.UNLOCK", key, token))
 }
 
@@ -98,17 +120,19 @@ func main() {
 		log.Fatal(err)
 	}
 	locks := locks{client}
+	text := ""
 	switch os.Args[3] {
 	case "work":
 		err = locks.work(ctx, key, os.Args[4])
 	case "give-up":
 		err = locks.waitUntilTheInputEnds(key)
+	case "try":
+		text, err = locks.tryToWork(ctx, key, os.Args[4])
 	case "info":
-		var text string
 		text, err = locks.info(ctx, key)
-		fmt.Println(text)
 	}
 	if err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println(text)
 }

@@ -20,6 +20,7 @@ import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.commands.ProtocolCommand;
+import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.executors.RetryableCommandExecutor;
 import redis.clients.jedis.providers.PooledConnectionProvider;
 import redis.clients.jedis.util.KeyValue;
@@ -27,9 +28,10 @@ import redis.clients.jedis.util.KeyValue;
 /**
  * A lock by Jedis: wait, work and release; give up a wait; look.
  *
- * <p>Usage: java Lock port key work counter | give-up | info
+ * <p>Usage: java Lock port key work counter | try counter | give-up | info
  *
- * <p>Work adds one to the counter. A wait is given up when standard input ends.
+ * <p>Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard
+ * input ends.
  */
 class Lock {
     static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1),
@@ -75,6 +77,16 @@ class Lock {
         }
     }
 
+    /** Returns the fence, or 0 at once when another owner holds or waits. When it throws, nothing is left. */
+    long tryAcquire(String key, String token) {
+        try {
+            return (long) commands.sendCommand(Command.LOCK, key, token, "" + TTL.toMillis());
+        } catch (JedisException problem) {
+            giveUp(key, token);
+            throw problem;
+        }
+    }
+
     /** Leaves neither a hold nor a request. One that is still on its way is refused when it arrives. */
     void giveUp(String key, String token) {
         commands.sendCommand(Command.CANCEL, key, token, "REFUSE", "" + REFUSAL.toMillis());
@@ -106,6 +118,19 @@ class Lock {
         if (acquire(key, token) == 0) {
             throw new TimeoutException("the wait is over");
         }
+        addAndRelease(key, token, counter);
+    }
+
+    String tryToWork(String key, String counter) {
+        var token = UUID.randomUUID().toString();
+        if (tryAcquire(key, token) == 0) {
+            return "busy";
+        }
+        addAndRelease(key, token, counter);
+        return "done";
+    }
+
+    void addAndRelease(String key, String token, String counter) {
         try {
             var value = commands.get(counter);
             commands.set(counter, String.valueOf(value == null ? 1 : Long.parseLong(value) + 1));
@@ -140,6 +165,7 @@ class Lock {
         try {
             switch (arguments[2]) {
                 case "work" -> lock.work(key, arguments[3]);
+                case "try" -> System.out.println(lock.tryToWork(key, arguments[3]));
                 case "give-up" -> lock.waitUntilTheInputEnds(key);
                 case "info" -> System.out.println(lock.info(key));
                 default -> throw new IllegalArgumentException(arguments[2]);

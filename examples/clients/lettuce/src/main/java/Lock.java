@@ -1,4 +1,5 @@
 import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisException;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.output.ComplexData;
@@ -19,9 +20,10 @@ import java.util.stream.Collectors;
 /**
  * A lock by Lettuce: wait, work and release; give up a wait; look.
  *
- * <p>Usage: java Lock port key work counter | give-up | info
+ * <p>Usage: java Lock port key work counter | try counter | give-up | info
  *
- * <p>Work adds one to the counter. A wait is given up when standard input ends.
+ * <p>Work adds one to the counter; try does so only if the lock is free. A wait is given up when standard
+ * input ends.
  */
 class Lock {
     static final Duration TTL = Duration.ofSeconds(30), LONGEST_WAIT = Duration.ofMinutes(1),
@@ -57,6 +59,16 @@ class Lock {
                 CompletableFuture.runAsync(() -> giveUp(key, token)).join();
                 throw problem;
             }
+        }
+    }
+
+    /** Returns the fence, or 0 at once when another owner holds or waits. When it throws, nothing is left. */
+    long tryAcquire(String key, String token) {
+        try {
+            return ask(Command.LOCK, arguments(key, token).add(TTL.toMillis()));
+        } catch (RedisException problem) {
+            giveUp(key, token);
+            throw problem;
         }
     }
 
@@ -96,6 +108,19 @@ class Lock {
         if (acquire(key, token) == 0) {
             throw new TimeoutException("the wait is over");
         }
+        addAndRelease(key, token, counter);
+    }
+
+    String tryToWork(String key, String counter) {
+        var token = UUID.randomUUID().toString();
+        if (tryAcquire(key, token) == 0) {
+            return "busy";
+        }
+        addAndRelease(key, token, counter);
+        return "done";
+    }
+
+    void addAndRelease(String key, String token, String counter) {
         try {
             var value = commands.sync().get(counter);
             commands.sync().set(counter, String.valueOf(value == null ? 1 : Long.parseLong(value) + 1));
@@ -130,6 +155,7 @@ class Lock {
         try {
             switch (arguments[2]) {
                 case "work" -> lock.work(key, arguments[3]);
+                case "try" -> System.out.println(lock.tryToWork(key, arguments[3]));
                 case "give-up" -> lock.waitUntilTheInputEnds(key);
                 case "info" -> System.out.println(lock.info(key));
                 default -> throw new IllegalArgumentException(arguments[2]);

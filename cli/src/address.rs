@@ -1,0 +1,174 @@
+//! What `--url` says: which servers there are, and how to reach them.
+
+use std::path::Path;
+
+use slock_client::redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use slock_client::redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode,
+};
+use slock_client::{Server, redis};
+
+use crate::args::At;
+use crate::failure::{Failure, explain};
+
+pub enum Kind {
+    Single,
+    /// The name under which the Sentinels know the primary.
+    Sentinel(String),
+    Cluster,
+}
+
+/// Where the locks are.
+pub struct Place {
+    pub kind: Kind,
+    /// The server, or the Sentinels or nodes that are asked for the others.
+    pub first: Vec<ConnectionInfo>,
+    /// User, password, database and TLS of the servers; the address is not used.
+    server: ConnectionInfo,
+    certificates: Option<TlsCertificates>,
+    /// What may be shown: no password.
+    pub shown: String,
+}
+
+impl Place {
+    pub fn of(at: &At) -> Result<Self, Failure> {
+        let certificates = certificates(at)?;
+        let (scheme, rest) = at.url.split_once("://").ok_or_else(|| unknown_form("it has no ://"))?;
+        let (scheme, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let open = |url: String| connection_info(&url, certificates.as_ref());
+        if kind.is_empty() || scheme == "redis" && kind == "unix" {
+            let server = open(at.url.clone())?;
+            let shown = server.addr().to_string();
+            return Ok(Self { kind: Kind::Single, first: vec![server.clone()], server, certificates, shown });
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (format!("{login}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let hosts: Vec<&str> = hosts.split(',').filter(|host| !host.is_empty()).collect();
+        let first_host = *hosts.first().ok_or_else(|| unknown_form("it names no host"))?;
+        let shown = format!("{kind} {}", hosts.join(","));
+        match kind {
+            "cluster" => {
+                let urls = hosts.iter().map(|host| format!("{scheme}://{login}{host}"));
+                let first = urls.map(open).collect::<Result<Vec<_>, _>>()?;
+                let server = first[0].clone();
+                Ok(Self { kind: Kind::Cluster, first, server, certificates, shown })
+            }
+            "sentinel" => {
+                let (name, database) = path.split_once('/').unwrap_or((path, "0"));
+                if name.is_empty() {
+                    return Err(unknown_form(
+                        "the name of the primary is missing: redis+sentinel://HOST/NAME",
+                    ));
+                }
+                let of_query = |name: &str| {
+                    let parts = query.split('&').filter_map(|part| part.split_once('='));
+                    parts.filter(|(key, _)| *key == name).map(|(_, value)| value).next().unwrap_or("")
+                };
+                let login_there = match (of_query("sentinel-user"), of_query("sentinel-password")) {
+                    ("", "") => String::new(),
+                    (user, password) => format!("{user}:{password}@"),
+                };
+                let urls = hosts.iter().map(|host| match has_port(host) {
+                    true => format!("{scheme}://{login_there}{host}"),
+                    false => format!("{scheme}://{login_there}{host}:26379"),
+                });
+                let first = urls.map(open).collect::<Result<Vec<_>, _>>()?;
+                let server = open(format!("{scheme}://{login}{first_host}/{database}"))?;
+                Ok(Self { kind: Kind::Sentinel(name.to_owned()), first, server, certificates, shown })
+            }
+            other => Err(unknown_form(&format!("what is '+{other}'?"))),
+        }
+    }
+
+    /// The servers, as the library takes them.
+    pub fn server(&self) -> Result<Server, Failure> {
+        let failure = |error| Failure::usage(explain(&error, &self.shown));
+        match &self.kind {
+            Kind::Single => Ok(Client::open(self.server.clone()).map_err(failure)?.into()),
+            Kind::Cluster => Server::cluster(self.first.clone()).map_err(failure),
+            Kind::Sentinel(name) => {
+                let sentinels = self.first.iter().map(|info| info.addr().clone());
+                let mut builder = SentinelClientBuilder::new(sentinels, name, SentinelServerType::Master)
+                    .map_err(failure)?;
+                let there = self.first[0].redis_settings();
+                let server = self.server.redis_settings();
+                builder = builder.set_client_to_redis_db(server.db());
+                if let Some(user) = server.username() {
+                    builder = builder.set_client_to_redis_username(user);
+                }
+                if let Some(password) = server.password() {
+                    builder = builder.set_client_to_redis_password(password);
+                }
+                if let Some(user) = there.username() {
+                    builder = builder.set_client_to_sentinel_username(user);
+                }
+                if let Some(password) = there.password() {
+                    builder = builder.set_client_to_sentinel_password(password);
+                }
+                if matches!(self.server.addr(), ConnectionAddr::TcpTls { .. }) {
+                    builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+                }
+                if let Some(certificates) = &self.certificates {
+                    builder = builder
+                        .set_client_to_redis_certificates(certificates.clone())
+                        .set_client_to_sentinel_certificates(certificates.clone());
+                }
+                Ok(builder.build().map_err(failure)?.into())
+            }
+        }
+    }
+
+    /// How to reach a server of which another told the address.
+    pub fn at(&self, host: String, port: u16) -> ConnectionInfo {
+        let address = match self.server.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        self.server.clone().set_addr(address)
+    }
+}
+
+fn unknown_form(why: &str) -> Failure {
+    Failure::usage(format!("the URL is not understood: {why}; `slock --help` has its forms"))
+}
+
+/// In `[::1]:6379` as in `host:6379`.
+fn has_port(host: &str) -> bool {
+    host.rsplit_once(':')
+        .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// The error does not quote the URL, which may hold a password.
+fn connection_info(url: &str, certificates: Option<&TlsCertificates>) -> Result<ConnectionInfo, Failure> {
+    let refused = |error: redis::RedisError| unknown_form(&error.to_string());
+    let info = url.into_connection_info().map_err(refused)?;
+    match (info.addr(), certificates) {
+        (ConnectionAddr::TcpTls { .. }, Some(certificates)) => {
+            let client = Client::build_with_tls(info, certificates.clone());
+            Ok(client.map_err(refused)?.get_connection_info().clone())
+        }
+        _ => Ok(info),
+    }
+}
+
+fn certificates(at: &At) -> Result<Option<TlsCertificates>, Failure> {
+    let read = |path: &Path| {
+        std::fs::read(path)
+            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+    };
+    let root_cert = at.tls_ca.as_deref().map(read).transpose()?;
+    let client_tls = match (&at.tls_cert, &at.tls_key) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        _ => None,
+    };
+    if root_cert.is_none() && client_tls.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(TlsCertificates { client_tls, root_cert }))
+}

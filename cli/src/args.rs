@@ -1,0 +1,190 @@
+//! The command line: commands, options and their help. It does nothing by itself.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::table;
+
+/// Runs commands under a lock of the SLOCK module for Redis and Valkey, and shows who holds what.
+#[derive(Parser)]
+#[command(name = "slock", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub at: At,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Forms of URL, each also with rediss for TLS:
+  redis://[USER:PASSWORD@]HOST[:PORT][/DB]
+  redis+sentinel://[USER:PASSWORD@]HOST[:PORT],…/PRIMARY[/DB][?sentinel-user=…&sentinel-password=…]
+  redis+cluster://[USER:PASSWORD@]HOST[:PORT],…
+  unix:///PATH[?db=DB&user=USER&pass=PASSWORD]
+
+Durations: 500ms, 30s, 10m, 2h, 1d, 1m30s; a number alone is seconds.
+
+Exit codes: 0 done; 1 no (not held, faults found); 2 wrong usage; 69 the server cannot be used;
+75 not obtained; 76 the lock was lost while the command ran; 126 not executable; 127 no such
+program; 128+N ended by signal N (130 by Ctrl-C).";
+
+/// Where the locks are.
+#[derive(Args)]
+#[command(next_help_heading = "Connection")]
+pub struct At {
+    /// The server, the Sentinels or the cluster; see the forms below
+    #[arg(
+        long,
+        global = true,
+        env = "SLOCK_URL",
+        default_value = "redis://127.0.0.1:6379",
+        hide_env_values = true
+    )]
+    pub url: String,
+    /// With rediss: certificates of the authorities to trust, instead of those of the system (PEM)
+    #[arg(long, global = true, value_name = "FILE", env = "SLOCK_TLS_CA")]
+    pub tls_ca: Option<PathBuf>,
+    /// With rediss: the certificate of this client (PEM)
+    #[arg(long, global = true, value_name = "FILE", env = "SLOCK_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// With rediss: the private key of this client (PEM)
+    #[arg(long, global = true, value_name = "FILE", env = "SLOCK_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a command under a lock, renewed while it runs, and exit with its status
+    Run(Run),
+    /// List the locks that are held
+    Ls {
+        /// Only names like this, as in SCAN: job:*
+        pattern: Option<String>,
+        #[command(flatten)]
+        most: Most,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show who holds a lock and who waits for it
+    Info {
+        key: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the locks that are waited for, the longest wait first
+    Queues {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List holds that are held too long, whether or not anybody waits
+    Old {
+        /// How long is too long
+        #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10m")]
+        held_for: Duration,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Release a hold by its token
+    Release {
+        key: String,
+        token: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take a lock away from all who hold it now
+    Break {
+        key: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Tell whether a live holder of the key has this fence
+    Check {
+        key: String,
+        fence: i64,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Wait until nobody holds the lock, without taking it
+    Wait {
+        key: String,
+        /// Give up after this, with status 75
+        #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+        wait: Option<Duration>,
+    },
+    /// Watch locks and queues live
+    Top {
+        /// Without colours, as with NO_COLOR in the environment
+        #[arg(long)]
+        no_color: bool,
+    },
+    /// Check servers for what costs people their locks, and say what to set
+    Doctor {
+        /// Check the permissions of this user, rather than of the one of the URL
+        #[arg(long = "for", value_name = "USER")]
+        user: Option<String>,
+        /// Check the permissions with this key
+        #[arg(long, default_value = "slock-doctor")]
+        key: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Print the completions of a shell
+    Completions { shell: Shell },
+    /// Print the man page, of slock or of one command
+    Man { command: Option<String> },
+}
+
+#[derive(Args)]
+pub struct Run {
+    /// Share the lock with other readers
+    #[arg(long)]
+    pub read: bool,
+    /// Share it with at most N-1 others: a semaphore
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+    /// How long the lock outlives a slock that was killed or cut off
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "30s")]
+    pub ttl: Duration,
+    /// Give up after this; without it, wait until the lock is granted
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration)]
+    pub wait: Option<Duration>,
+    /// Do not wait
+    #[arg(long, conflicts_with = "wait")]
+    pub no_wait: bool,
+    /// What others see of this hold; without it, host, process and program
+    #[arg(long, value_name = "TEXT")]
+    pub meta: Option<String>,
+    /// When the lock is lost: the time between SIGTERM and SIGKILL
+    #[arg(long, value_name = "TIME", value_parser = table::parse_duration, default_value = "10s")]
+    pub kill_after: Duration,
+    /// Let the command live on when slock itself is killed
+    #[arg(long)]
+    pub detach: bool,
+    /// The lock; several are taken all or none
+    #[arg(required = true, value_name = "KEY")]
+    pub keys: Vec<String>,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub struct Output {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Most {
+    /// List at most this many; 0 lists all
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub count: usize,
+}

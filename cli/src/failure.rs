@@ -1,0 +1,77 @@
+//! What ends the program, as one line that says what to do, and its exit code.
+
+use slock_client::redis::{ErrorKind, RedisError};
+use slock_client::{Error, redis};
+
+/// The answer is no: not held, or faults were found.
+pub const NO: u8 = 1;
+/// The server cannot be used (`EX_UNAVAILABLE`).
+pub const UNAVAILABLE: u8 = 69;
+/// Not obtained (`EX_TEMPFAIL`).
+pub const NOT_OBTAINED: u8 = 75;
+/// Lost while the command ran.
+pub const LOST: u8 = 76;
+
+pub struct Failure {
+    pub line: String,
+    pub code: u8,
+}
+
+impl Failure {
+    pub fn new(code: u8, line: impl Into<String>) -> Self {
+        Self { line: line.into(), code }
+    }
+
+    pub fn usage(line: impl Into<String>) -> Self {
+        Self::new(2, line)
+    }
+
+    /// What the library says of these servers.
+    pub fn of(error: &Error, place: &str) -> Self {
+        match error {
+            Error::TimedOut { source: Some(source), .. } => Self::of(source, place),
+            Error::Redis(error) => Self::new(UNAVAILABLE, explain(error, place)),
+            Error::InvalidArgument(text) => Self::usage(text),
+            Error::QueueFull(_) => Self::new(NOT_OBTAINED, error.to_string()),
+            error => Self::new(UNAVAILABLE, error.to_string()),
+        }
+    }
+}
+
+/// The error of a server or a connection, and what to do.
+pub fn explain(error: &RedisError, place: &str) -> String {
+    let text = error.detail().map_or_else(|| error.to_string(), str::to_owned).replace(['\r', '\n'], " ");
+    let is_login = error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
+    if error.is_connection_refusal() {
+        format!("nobody listens at {place}: start the server there, or name another by --url or SLOCK_URL")
+    } else if is_login {
+        format!("{place} refuses the user or the password: give them as redis://USER:PASSWORD@HOST:PORT")
+    } else if error.code() == Some("NOPERM") {
+        let text = text.to_lowercase();
+        let text = text.trim_start_matches("noperm ");
+        format!("{place} refuses: {text}; give it with ACL SETUSER, as `slock doctor` says")
+    } else if text.to_lowercase().contains("unknown command") {
+        format!("{place}: {}", Error::ModuleNotLoaded)
+    } else if error.redirect_node().is_some() || text.contains("cluster support disabled") {
+        format!("{place}: {text}; redis+cluster://… is for clusters, redis://… for single servers")
+    } else if error.kind() == ErrorKind::MasterNameNotFoundBySentinel {
+        format!("{place}: the Sentinels know no primary of this name; see SENTINEL MASTERS")
+    } else if error.is_timeout() {
+        format!("{place} does not answer: is it the right address, and does it speak TLS (rediss://) or not?")
+    } else if error.is_connection_dropped() {
+        format!("{place} closed the connection: does it want TLS, rediss://…, or not?")
+    } else if error.kind() == ErrorKind::Io && text.contains("certificate") {
+        format!("the TLS of {place} failed: {text}; --tls-ca names the authorities to trust")
+    } else {
+        format!("{place}: {text}")
+    }
+}
+
+/// The error among the answers of a pipeline.
+pub fn error_of(value: &redis::Value) -> Option<RedisError> {
+    match value {
+        redis::Value::ServerError(error) => Some(error.clone().into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,241 @@
+//! `slock ls`, `old`, `queues` and `info`: what is held and what is waited for. Reads only.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+use slock_client::redis::cmd;
+
+use crate::address::Place;
+use crate::failure::{Failure, error_of};
+use crate::nodes::{self, Node, full_info, json_of};
+use crate::table::{self, clean, duration, milliseconds, owner};
+
+/// How many keys of a server are looked at in one step.
+const SLICE: usize = 500;
+/// How many readers of one lock are looked at; the oldest come first.
+const READERS: usize = 100;
+
+/// The locks that are held, by name.
+pub async fn ls(place: &Place, pattern: Option<&str>, most: usize, as_json: bool) -> Result<u8, Failure> {
+    let most = if most == 0 { usize::MAX } else { most };
+    let mut locks = Vec::new();
+    for mut node in nodes::primaries(place).await? {
+        let mut slices = Slices::new(pattern);
+        while locks.len() <= most
+            && let Some(some) = slices.next(&mut node, 1).await?
+        {
+            locks.extend(some);
+        }
+    }
+    if locks.len() > most {
+        locks.truncate(most);
+        table::say("there are more: --count 0 lists all");
+    }
+    locks.sort_by(|one, other| one["key"].as_str().cmp(&other["key"].as_str()));
+    if as_json {
+        table::print_json(&Json::Array(locks));
+        return Ok(0);
+    }
+    let row = |lock: &Json| {
+        let holders = lock["readers"].as_u64().unwrap_or(0).max(1);
+        vec![
+            name_of(lock),
+            text(&lock["mode"]),
+            holders.to_string(),
+            lock["waiters"].to_string(),
+            age(&lock["holders"][0]["held-ms"]),
+            age(&lock["pttl"]),
+            owner(&lock["holders"][0]),
+        ]
+    };
+    let rows: Vec<_> = locks.iter().map(row).collect();
+    show(&["KEY", "MODE", "HOLDERS", "WAITERS", "HELD", "LEFT", "HOLDER"], &rows, "no locks are held");
+    Ok(0)
+}
+
+/// Holds that are older than this, the oldest first.
+pub async fn old(place: &Place, held_for: Duration, as_json: bool) -> Result<u8, Failure> {
+    let mut holds = Vec::new();
+    for mut node in nodes::primaries(place).await? {
+        let mut slices = Slices::new(None);
+        while let Some(locks) = slices.next(&mut node, READERS).await? {
+            for lock in &locks {
+                for holder in lock["holders"].as_array().into_iter().flatten() {
+                    let mut hold = json!({"key": lock["key"], "node": lock["node"], "mode": lock["mode"]});
+                    hold["waiters"] = lock["waiters"].clone();
+                    hold["holder"] = holder.clone();
+                    if milliseconds(&holder["held-ms"]) >= held_for {
+                        holds.push(hold);
+                    }
+                }
+            }
+        }
+    }
+    holds.sort_by_key(|hold| std::cmp::Reverse(hold["holder"]["held-ms"].as_u64()));
+    if as_json {
+        table::print_json(&Json::Array(holds));
+        return Ok(0);
+    }
+    let row = |hold: &Json| {
+        let holder = &hold["holder"];
+        let token = clean(holder["token"].as_str().unwrap_or(""));
+        let waiters = hold["waiters"].to_string();
+        vec![name_of(hold), text(&hold["mode"]), age(&holder["held-ms"]), waiters, token, owner(holder)]
+    };
+    let rows: Vec<_> = holds.iter().map(row).collect();
+    let none = format!("nothing is held for {} or longer", duration(held_for));
+    show(&["KEY", "MODE", "HELD", "WAITERS", "TOKEN", "HOLDER"], &rows, &none);
+    Ok(0)
+}
+
+/// The locks that are waited for, the longest wait first.
+pub async fn queues(place: &Place, as_json: bool) -> Result<u8, Failure> {
+    let mut queues = Vec::new();
+    for mut node in nodes::primaries(place).await? {
+        let answer = json_of(&node.answer(cmd("SLOCK.QUEUES").arg("COUNT").arg(0).clone()).await?);
+        for mut queue in answer.as_array().cloned().unwrap_or_default() {
+            queue["node"] = json!(node.address);
+            queues.push(queue);
+        }
+    }
+    queues.sort_by_key(|queue| std::cmp::Reverse(queue["longest-wait-ms"].as_u64()));
+    if as_json {
+        table::print_json(&Json::Array(queues));
+        return Ok(0);
+    }
+    let row = |queue: &Json| {
+        let next = clean(queue["next"].as_str().unwrap_or(""));
+        let (waiters, writers) = (queue["waiters"].to_string(), queue["writers"].to_string());
+        let (waits, held) = (age(&queue["longest-wait-ms"]), age(&queue["held-ms"]));
+        vec![name_of(queue), waiters, writers, waits, text(&queue["mode"]), held, next]
+    };
+    let rows: Vec<_> = queues.iter().map(row).collect();
+    let headings = ["KEY", "WAITERS", "WRITERS", "LONGEST", "HELD FOR", "HELD", "NEXT"];
+    show(&headings, &rows, "nobody waits");
+    Ok(0)
+}
+
+/// Who holds one lock and who waits for it.
+pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure> {
+    let mut node = nodes::of_key(place, key).await?;
+    let info = json_of(&node.answer(full_info(key, 0)).await?);
+    if as_json {
+        table::print_json(&info);
+        return Ok(0);
+    }
+    if info.is_null() {
+        table::put(&format!("{} is free", clean(key)));
+        return Ok(0);
+    }
+    let held = match info["mode"].as_str() {
+        Some("write") => "held for write".to_owned(),
+        Some("read") => format!("held by {} for read", info["readers"]),
+        _ => "free".to_owned(),
+    };
+    table::put(&format!("{} is {held}, {} wait", clean(key), info["waiters"]));
+    let holder = |holder: &Json| {
+        let token = clean(holder["token"].as_str().unwrap_or(""));
+        let ages = [age(&holder["held-ms"]), age(&holder["pttl"])];
+        [vec![token, holder["fence"].to_string()], ages.to_vec(), vec![owner(holder)]].concat()
+    };
+    let waiter = |waiter: &Json| {
+        let token = clean(waiter["token"].as_str().unwrap_or(""));
+        let limit = match waiter["timeout-ms"].as_u64() {
+            Some(0) | None => "-".to_owned(),
+            Some(limit) => duration(Duration::from_millis(limit)),
+        };
+        vec![token, text(&waiter["mode"]), age(&waiter["waiting-ms"]), limit, owner(waiter)]
+    };
+    let rows = |name: &str| info[name].as_array().cloned().unwrap_or_default();
+    let holders: Vec<_> = rows("holders").iter().map(holder).collect();
+    let waiters: Vec<_> = rows("queue").iter().map(waiter).collect();
+    if !holders.is_empty() {
+        table::put("");
+        table::print(&["TOKEN", "FENCE", "HELD", "LEFT", "HOLDER"], &holders);
+    }
+    if !waiters.is_empty() {
+        table::put("");
+        table::print(&["TOKEN", "WANTS", "WAITING", "AT MOST", "WAITER"], &waiters);
+    }
+    Ok(0)
+}
+
+fn show(headings: &[&str], rows: &[Vec<String>], none: &str) {
+    if rows.is_empty() {
+        table::put(none);
+    } else {
+        table::print(headings, rows);
+    }
+}
+
+fn name_of(lock: &Json) -> String {
+    clean(lock["key"].as_str().unwrap_or(""))
+}
+
+fn text(value: &Json) -> String {
+    value.as_str().unwrap_or("-").to_owned()
+}
+
+fn age(value: &Json) -> String {
+    if value.is_null() { "-".to_owned() } else { duration(milliseconds(value)) }
+}
+
+/// The locks of a server, a slice of its keys after the other, so that it is never kept long.
+pub struct Slices {
+    pattern: Option<String>,
+    cursor: Option<String>,
+}
+
+impl Slices {
+    pub fn new(pattern: Option<&str>) -> Self {
+        Self { pattern: pattern.map(str::to_owned), cursor: Some("0".to_owned()) }
+    }
+
+    /// The names in the next slice of so many keys; nothing when all keys were looked at.
+    pub async fn next_names(
+        &mut self,
+        node: &mut Node,
+        slice: usize,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let mut scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(slice).arg("TYPE").arg("SLOCK-RWL").clone();
+        if let Some(pattern) = &self.pattern {
+            scan.arg("MATCH").arg(pattern);
+        }
+        let answer = json_of(&node.answer(scan).await?);
+        self.cursor = answer[0].as_str().filter(|cursor| *cursor != "0").map(str::to_owned);
+        let names = answer[1].as_array().cloned().unwrap_or_default();
+        Ok(Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()))
+    }
+
+    async fn next(&mut self, node: &mut Node, holders: usize) -> Result<Option<Vec<Json>>, Failure> {
+        match self.next_names(node, SLICE).await? {
+            Some(names) => Ok(Some(locks(node, &names, holders).await?)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// What the server tells of these locks: `key` and `node` beside what SLOCK.INFO says. Those that have ended, or
+/// that the user may not read, are left out.
+pub async fn locks(node: &mut Node, names: &[String], holders: usize) -> Result<Vec<Json>, Failure> {
+    let commands: Vec<_> = names.iter().map(|name| full_info(name, holders)).collect();
+    let answers = node.answers(&commands).await.map_err(|error| node.failure(&error))?;
+    // The module is missing, or all of it is forbidden: that is worth an error.
+    if let Some(error) = answers.first().and_then(error_of)
+        && answers.iter().all(|answer| error_of(answer).is_some())
+        && error.code() != Some("WRONGTYPE")
+    {
+        return Err(node.failure(&error));
+    }
+    let mut locks = Vec::new();
+    for (name, answer) in names.iter().zip(&answers) {
+        let mut lock = json_of(answer);
+        if lock.is_object() {
+            lock["key"] = json!(name);
+            lock["node"] = json!(node.address);
+            locks.push(lock);
+        }
+    }
+    Ok(locks)
+}

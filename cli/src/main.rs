@@ -1,0 +1,82 @@
+//! The command line of SLOCK.
+
+mod address;
+mod args;
+mod change;
+mod child;
+mod doctor;
+mod failure;
+mod list;
+mod nodes;
+mod run;
+mod sample;
+mod signals;
+mod table;
+mod top;
+
+use clap::{CommandFactory, Parser};
+
+use crate::address::Place;
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let code = act(&Cli::parse()).await.unwrap_or_else(|Failure { line, code }| {
+        table::say(&line);
+        code
+    });
+    // At once: a look-up of a name that still goes on must not keep the program.
+    std::process::exit(i32::from(code));
+}
+
+async fn act(cli: &Cli) -> Result<u8, Failure> {
+    match &cli.command {
+        Command::Completions { shell } => return Ok(print_completions(*shell)),
+        Command::Man { command } => return print_man(command.as_deref()),
+        _ => {}
+    }
+    let place = Place::of(&cli.at)?;
+    match &cli.command {
+        Command::Run(options) => run::run(&place, options).await,
+        Command::Ls { pattern, most, output } => {
+            list::ls(&place, pattern.as_deref(), most.count, output.json).await
+        }
+        Command::Info { key, output } => list::info(&place, key, output.json).await,
+        Command::Queues { output } => list::queues(&place, output.json).await,
+        Command::Old { held_for, output } => list::old(&place, *held_for, output.json).await,
+        Command::Release { key, token, output } => change::release(&place, key, token, output.json).await,
+        Command::Break { key, yes, output } => change::take_away(&place, key, *yes, output.json).await,
+        Command::Check { key, fence, output } => change::check(&place, key, *fence, output.json).await,
+        Command::Wait { key, wait } => change::wait(&place, key, *wait).await,
+        Command::Doctor { user, key, output } => {
+            doctor::doctor(&place, user.as_deref(), key, output.json).await
+        }
+        Command::Top { no_color } => top::top(place, *no_color).await,
+        Command::Completions { .. } | Command::Man { .. } => Ok(0),
+    }
+}
+
+fn print_completions(shell: clap_complete::Shell) -> u8 {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "slock", &mut script);
+    table::put(String::from_utf8_lossy(&script).trim_end());
+    0
+}
+
+/// Of slock, or of one of its commands.
+fn print_man(of: Option<&str>) -> Result<u8, Failure> {
+    let mut program = Cli::command();
+    program.build();
+    let page = match of {
+        None => program,
+        Some(name) => {
+            let found = program.find_subcommand(name).cloned();
+            found.ok_or_else(|| Failure::usage(format!("there is no command '{name}'")))?
+        }
+    };
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).render(&mut text).map_err(|error| Failure::usage(error.to_string()))?;
+    table::put(String::from_utf8_lossy(&text).trim_end());
+    Ok(0)
+}

@@ -1,0 +1,121 @@
+"""The command line program under test, and terminals in which it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.server import Server
+from harness.settings import REPOSITORY
+from harness.wait import wait_until
+
+# Longer than anything takes that a test waits for.
+LIMIT = 60.0
+
+
+def program() -> Path:
+    """SLOCK_CLI, or the release build of this repository."""
+    path = Path(os.environ.get("SLOCK_CLI") or REPOSITORY / "target/release/slock").resolve()
+    assert path.exists(), f"there is no {path}: make build"
+    return path
+
+
+class Cli:
+    """`slock` with the URL of a server, or another."""
+
+    def __init__(self, url: str | Server) -> None:
+        self.url = url if isinstance(url, str) else f"redis://127.0.0.1:{url.port}"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SLOCK_")},
+            "SLOCK_URL": self.url,
+            "PATH": f"{program().parent}:{os.environ['PATH']}",
+            "RUST_BACKTRACE": "0",
+        }
+
+    def __call__(self, *words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Runs it to its end."""
+        options = {"capture_output": True, "text": True, "timeout": LIMIT, **options}
+        return subprocess.run([program(), *map(str, words)], env=self.environment, **options)
+
+    def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
+        """Starts it; `ending` sees to its end."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        return subprocess.Popen([program(), *map(str, words)], env=self.environment, **options)
+
+
+@contextmanager
+def ending(*processes: subprocess.Popen[str]) -> Iterator[None]:
+    """Leaves none of these behind, whatever happens."""
+    try:
+        yield
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def ends(process: subprocess.Popen[str]) -> int:
+    """The status of a process that ends by itself."""
+    process.communicate(timeout=LIMIT)
+    return process.returncode
+
+
+class Terminal:
+    """A terminal of this size, with a program in it. tmux keeps its screen."""
+
+    def __init__(self, cli: Cli, command: str, *, width: int = 100, height: int = 24) -> None:
+        if shutil.which("tmux") is None:
+            pytest.skip("tmux is not installed")
+        # The path of a socket must be short.
+        self._directory = tempfile.TemporaryDirectory(prefix="slock-tmux-", dir="/tmp")
+        self._socket = f"{self._directory.name}/{uuid.uuid4().hex[:8]}"
+        self._environment = {**cli.environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+        self._environment.pop("TMUX", None)
+        self._tmux("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), command)
+
+    def _tmux(self, *words: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", self._socket, *words],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def screen(self, *, with_colors: bool = False) -> str:
+        return self._tmux("capture-pane", "-p", *(["-e"] if with_colors else []))
+
+    def press(self, *keys: str) -> None:
+        """Keys by their names in tmux: `C-c`, `Enter`, `Escape`, or letters."""
+        self._tmux("send-keys", *keys)
+
+    def shows(self, text: str, timeout: float = LIMIT) -> str:
+        """Waits until the screen has this text, and gives the screen."""
+
+        def screen() -> str:
+            now = self.screen()
+            return now if text in now else ""
+
+        try:
+            return wait_until(screen, timeout, f"{text!r} on the screen")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.screen()}") from None
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True)
+        self._directory.cleanup()

@@ -1,0 +1,50 @@
+"""One Sentinel that watches a primary."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.raw import RawConnection
+from harness.server import Server, _die_with_parent
+from harness.settings import free_port, server_binary
+from harness.wait import wait_until
+
+SERVICE = "locks"
+
+
+@contextmanager
+def sentinel(primary: Server, *, replicas: int) -> Iterator[int]:
+    """Its port, when it knows the primary and that many replicas."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="slock-sentinel-") as directory:
+        config = Path(directory) / "sentinel.conf"
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {directory}\n"
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
+        )
+        process = subprocess.Popen(
+            [server_binary(), str(config), "--sentinel"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        try:
+            wait_until(lambda: _replicas(port) == replicas, 30, "the Sentinel to know the replicas")
+            yield port
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _replicas(port: int) -> int:
+    try:
+        with RawConnection(port) as connection:
+            return len(connection.ok("SENTINEL", "REPLICAS", SERVICE))
+    except OSError:
+        return -1

@@ -1,0 +1,99 @@
+"""The users that redis.conf.example and docs/operating.md give: each may do what it is for, and nothing else.
+
+That the client libraries need what theirs has, and no more, is shown by clients/conformance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness import RawConnection, Server
+from harness.acl_lines import add_user, allowed, example_lines, given, page_lines
+from harness.commands import commands
+from harness.notify import Listener
+from harness.waiting import HOUR
+
+USERS = ["raw", "notify", "library"]
+KEY, OTHER = "lock:1", "secret:1"
+
+Login = Callable[[str], RawConnection]
+
+each_user = pytest.mark.parametrize("name", USERS)
+
+
+@pytest.fixture
+def login(server: Server, raw: RawConnection) -> Iterator[Login]:
+    def login(name: str, protocol: int = 2) -> RawConnection:
+        add_user(raw, name)
+        connection = server.raw(protocol)
+        connection.ok("AUTH", name, "secret")
+        return connection
+
+    yield login
+    for name in USERS:
+        raw.call("ACL", "DELUSER", name)
+
+
+def _is_refused(connection: RawConnection, *words: object) -> bool:
+    reply = connection.call(*words)
+    return isinstance(reply, Exception) and reply.prefix == "NOPERM"
+
+
+def test_the_page_and_the_example_have_the_same_lines() -> None:
+    assert list(example_lines()) == USERS
+    assert page_lines() == example_lines()
+
+
+@each_user
+def test_a_user_may_run_what_its_line_names_and_nothing_else(
+    login: Login, raw: RawConnection, name: str
+) -> None:
+    login(name)
+    assert allowed(raw, name) == given(name)
+
+
+@each_user
+def test_a_user_may_use_its_commands_on_its_names_and_on_no_others(
+    server: Server, login: Login, raw: RawConnection, name: str
+) -> None:
+    app, every = login(name), commands(server)
+    for command in sorted(given(name) & set(every)):
+        call = every[command].call
+        keyed = "key" in every[command].required
+        assert not _is_refused(app, *(call(KEY) if keyed else call())), command
+        assert not keyed or _is_refused(app, *call(OTHER)), command
+    assert app.ok("PING") == b"PONG"
+    assert raw.ok("EXISTS", OTHER) == 0
+
+
+@each_user
+def test_a_user_takes_waits_gives_up_and_releases(login: Login, raw: RawConnection, name: str) -> None:
+    app, token = login(name), f"the owner of {name}"
+    raw.ok("SLOCK.LOCK", KEY, "other", HOUR)
+    app.send("SLOCK.LOCK", KEY, token, HOUR, "WAIT", 0)
+    assert not app.has_reply(0.02)
+    assert raw.ok("SLOCK.UNLOCK", KEY, "other") == 1
+    assert (fence := app.read()) > 0
+    assert app.ok("SLOCK.EXTEND", KEY, token, HOUR, "GT", "FENCE", fence) == 1
+    ends = app.pipeline([("SLOCK.CANCEL", KEY, token, "REFUSE", 1000), ("SLOCK.UNLOCK", KEY, token)])
+    assert ends == [0, 1]
+
+
+@pytest.mark.parametrize(("name", "listens"), [("raw", False), ("notify", True), ("library", True)])
+def test_who_may_listen_has_channels_of_both_forms_and_no_others(
+    server: Server, login: Login, name: str, listens: bool
+) -> None:
+    app = login(name, 3)
+    request = ("SLOCK.LOCK", KEY, "me", HOUR, "WAIT", 0, "NOTIFY")
+    for channel in ("waits:5f0c2a9be1", "{lock:1}.waits:5f0c2a9be1"):
+        others = Listener(server, channel=channel.encode())
+        assert _is_refused(app, *request, channel, "tag") != listens
+        assert _is_refused(app, "SSUBSCRIBE", channel) != listens
+        assert _is_refused(app, "SPUBLISH", channel, "1 tag")
+        assert not listens or app.ok("SUNSUBSCRIBE", channel)
+        others.connection.close()
+    others = Listener(server)
+    assert _is_refused(app, *request, others.channel, "tag")
+    assert _is_refused(app, "SSUBSCRIBE", others.channel)

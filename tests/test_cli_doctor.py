@@ -1,0 +1,188 @@
+"""`slock doctor`: finds one fault and only it, nothing on a right server, and says what to set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness import Clock, Cluster, MakeServer, Server, replica_of
+from harness.cli import Cli
+from harness.sentinel import SERVICE, sentinel
+from harness.settings import REPOSITORY, module_path
+
+RIGHT = {"appendonly": True, "appendfsync": "everysec"}
+RIGHT_PRIMARY = {**RIGHT, "min_replicas_to_write": 1}
+
+
+def faults(cli: Cli, *words: object) -> list[dict[str, Any]]:
+    """The faults, after a check that both forms of the output and the status say the same."""
+    done = cli("doctor", *words, "--json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    for_people = cli("doctor", *words)
+    assert done.returncode == for_people.returncode == (1 if found else 0)
+    assert [f"[{fault['check']}]" in for_people.stdout for fault in found] == [True] * len(found)
+    assert for_people.stdout.splitlines()[-1].startswith(f"{len(found)} faults on ")
+    return found
+
+
+def test_nothing_on_a_right_server(make_server: MakeServer) -> None:
+    assert faults(Cli(make_server(**RIGHT))) == []
+
+
+def test_nothing_on_the_example(make_server: MakeServer) -> None:
+    server = Server(name="example")
+    text = (REPOSITORY / "redis.conf.example").read_text()
+    text = text.replace("./target/release/libslock.so", str(module_path()))
+    server.config_text = text.replace("port 6379", f"port {server.port}").replace(
+        "dir ./", f"dir {server.directory}"
+    )
+    try:
+        server.start()
+        assert faults(Cli(server)) == []
+    finally:
+        server.stop()
+        server.discard()
+
+
+@pytest.mark.parametrize("settings,check", [
+    ({"maxmemory_policy": "allkeys-lru"}, "eviction"),
+    ({"maxmemory_policy": "volatile-ttl", "maxmemory": "1gb"}, "eviction"),
+    ({"appendonly": False}, "persistence"),
+    ({"appendfsync": "no"}, "fsync"),
+    ({"save": "3600 1"}, "snapshots"),
+    ({"timeout": 60}, "timeout"),
+    ({"tcp_keepalive": 0}, "keepalive"),
+    ({"slock_allow_apply": True}, "apply"),
+    ({"slock_max_waiters": 0}, "waiters"),
+])  # fmt: skip
+def test_one_fault_and_what_to_set(make_server: MakeServer, settings: dict[str, Any], check: str) -> None:
+    server = make_server(**{**RIGHT, **settings})
+    cli = Cli(server)
+    (fault,) = faults(cli)
+    assert (fault["check"], fault["server"]) == (check, f"127.0.0.1:{server.port}")
+    line = fault["set"].removeprefix("set: ").split()
+    server.client().config_set(line[0], line[1])
+    assert faults(cli) == []
+
+
+def test_a_missing_module(make_server: MakeServer) -> None:
+    (fault,) = faults(Cli(make_server(module=False, **RIGHT)))
+    assert fault["check"] == "module"
+    assert "loadmodule" in fault["set"]
+
+
+def test_replicas_are_not_waited_for(make_server: MakeServer) -> None:
+    primary, replica = make_server(**RIGHT), make_server(**RIGHT)
+    replica_of(replica, primary)
+    cli = Cli(primary)
+    (fault,) = faults(cli)
+    assert (fault["check"], fault["server"]) == ("min-replicas", f"127.0.0.1:{primary.port}")
+    primary.client().config_set("min-replicas-to-write", 1)
+    assert faults(cli) == []
+    primary.client().config_set("min-replicas-to-write", 2)
+    (fault,) = faults(cli)
+    assert "no lock is granted" in fault["found"]
+
+
+def test_a_replica_with_a_fault(make_server: MakeServer) -> None:
+    """It is found from the primary alone."""
+    primary, replica = make_server(**RIGHT_PRIMARY), make_server(**RIGHT, maxmemory_policy="allkeys-lfu")
+    replica_of(replica, primary)
+    (fault,) = faults(Cli(primary))
+    assert (fault["check"], fault["server"]) == ("eviction", f"127.0.0.1:{replica.port}")
+
+
+@pytest.mark.parametrize("ahead", [-2, 2])
+def test_clocks_that_differ(make_server: MakeServer, make_clock: Callable[..., Clock], ahead: int) -> None:
+    clock = make_clock()
+    primary, replica = make_server(**RIGHT_PRIMARY), make_server(**RIGHT, environment=clock.environment)
+    replica_of(replica, primary)
+    cli = Cli(primary)
+    assert faults(cli) == []
+    clock.step(ahead)
+    (fault,) = faults(cli)
+    assert (fault["check"], fault["server"]) == ("clock", f"127.0.0.1:{replica.port}")
+    assert ("ahead of" in fault["found"]) == (ahead > 0)
+
+
+NEEDED = [
+    "slock.lock",
+    "slock.rlock",
+    "slock.unlock",
+    "slock.runlock",
+    "slock.extend",
+    "slock.cancel",
+    "ssubscribe",
+]
+
+
+@pytest.mark.parametrize("command", NEEDED)
+def test_permissions_of_another_user(make_server: MakeServer, command: str) -> None:
+    server = make_server(**RIGHT)
+    cli, client = Cli(server), server.client()
+    allowed = [f"+{name}" for name in [*NEEDED, "ping"]]
+    client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~lock:*", "&{*}.waits:*", *allowed)
+    assert faults(cli, "--for", "app", "--key", "lock:1") == []
+    client.execute_command("ACL", "SETUSER", "app", f"-{command}")
+    (fault,) = faults(cli, "--for", "app", "--key", "lock:1")
+    assert (fault["check"], fault["set"]) == ("permissions", f"run: ACL SETUSER app +{command}")
+    (fault,) = faults(cli, "--for", "app", "--key", "other")
+    assert "--key" in fault["set"]
+
+
+def test_own_permissions(make_server: MakeServer) -> None:
+    server = make_server(**RIGHT)
+    client = server.client()
+    client.execute_command(
+        "ACL", "SETUSER", "watcher", "on", ">secret", "~*", "&*", "+@all", "-slock.cancel", "-slock.unlock"
+    )
+    cli = Cli(f"redis://watcher:secret@127.0.0.1:{server.port}")
+    (fault,) = faults(cli)
+    assert fault["set"] == "run: ACL SETUSER watcher +slock.unlock +slock.cancel"
+    assert client.dbsize() == 0
+
+
+def test_what_may_not_be_checked_is_said(make_server: MakeServer) -> None:
+    server = make_server(**RIGHT)
+    app = ["on", ">secret", "~*", "&*", "+@all", "-config"]
+    server.client().execute_command("ACL", "SETUSER", "app", *app)
+    done = Cli(f"redis://app:secret@127.0.0.1:{server.port}")("doctor")
+    assert done.stdout == "0 faults on 1 servers\n"
+    assert done.stderr.startswith("slock: not checked: CONFIG GET: ")
+
+
+def test_it_changes_nothing(make_server: MakeServer) -> None:
+    server = make_server(**RIGHT)
+    client = server.client()
+    client.execute_command("SLOCK.LOCK", "slock-doctor", "t", 60_000)
+    offset = client.info("replication")["master_repl_offset"]
+    assert faults(Cli(server)) == []
+    assert client.info("replication")["master_repl_offset"] == offset
+    assert client.execute_command("SLOCK.UNLOCK", "slock-doctor", "t") == 1
+
+
+def test_all_nodes_of_a_cluster() -> None:
+    cluster = Cluster(**RIGHT)
+    try:
+        cli = Cli(f"redis+cluster://127.0.0.1:{cluster.start().nodes[0].port}")
+        assert faults(cli) == []
+        cluster.nodes[2].client().config_set("timeout", 5)
+        (fault,) = faults(cli)
+        assert (fault["check"], fault["server"]) == ("timeout", f"127.0.0.1:{cluster.nodes[2].port}")
+    finally:
+        cluster.discard()
+
+
+def test_all_servers_of_a_sentinel(make_server: MakeServer) -> None:
+    primary, replica = make_server(**RIGHT_PRIMARY), make_server(**RIGHT)
+    replica_of(replica, primary)
+    with sentinel(primary, replicas=1) as port:
+        cli = Cli(f"redis+sentinel://127.0.0.1:{port}/{SERVICE}")
+        assert faults(cli) == []
+        replica.client().config_set("appendonly", "no")
+        (fault,) = faults(cli)
+        assert (fault["check"], fault["server"]) == ("persistence", f"127.0.0.1:{replica.port}")

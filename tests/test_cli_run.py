@@ -1,0 +1,456 @@
+"""`slock run`: a command under a lock, its exit codes, signals and terminal, and an outage of its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from harness import Locks, MakeServer, Server, wait_until
+from harness.cli import LIMIT, Cli, Terminal, ending, ends
+
+# Appends its start and its end to a file; in between another could.
+WORK = 'echo "start $1" >>"$2"; sleep 0.05; echo "end $1" >>"$2"'
+
+
+@pytest.fixture
+def cli(server: Server) -> Cli:
+    return Cli(server)
+
+
+def waiters(client: redis.Redis, key: str) -> int:
+    info = client.execute_command("SLOCK.INFO", key)
+    return dict(zip(info[::2], info[1::2], strict=True))[b"waiters"] if info else 0
+
+
+def holders(client: redis.Redis, key: str) -> int:
+    info = client.execute_command("SLOCK.INFO", key, "FULL", "COUNT", 0)
+    return len(dict(zip(info[::2], info[1::2], strict=True))[b"holders"]) if info else 0
+
+
+def is_running(pid: int) -> bool:
+    try:
+        # A process that has ended and that nobody has waited for has no command line.
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except FileNotFoundError:
+        return False
+
+
+def number_in(path: Path) -> int:
+    return int(
+        wait_until(lambda: path.exists() and path.read_text().strip(), LIMIT, f"a number in {path.name}")
+    )
+
+
+# --- one after the other
+
+
+def test_ten_shells_one_after_the_other_in_order(
+    cli: Cli, client: redis.Redis, locks: Locks, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    client.execute_command("SLOCK.LOCK", "job", "first", 60_000)
+    shells = []
+    for number in range(10):
+        shells.append(cli.start("run", "job", "--", "sh", "-c", WORK, "sh", number, file))
+        wait_until(lambda n=number: waiters(client, "job") == n + 1, LIMIT, f"{number + 1} to wait")
+    with ending(*shells):
+        client.execute_command("SLOCK.UNLOCK", "job", "first")
+        assert [ends(shell) for shell in shells] == [0] * 10
+    expected = [f"{word} {number}" for number in range(10) for word in ("start", "end")]
+    assert file.read_text().splitlines() == expected
+
+
+def test_limit_3_is_never_more_than_three(cli: Cli, client: redis.Redis, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    client.execute_command("SLOCK.LOCK", "job", "first", 60_000)
+    shells = [
+        cli.start("run", "--limit", 3, "job", "--", "sh", "-c", WORK, "sh", number, file)
+        for number in range(10)
+    ]
+    with ending(*shells):
+        wait_until(lambda: waiters(client, "job") == 10, LIMIT, "all to wait")
+        client.execute_command("SLOCK.UNLOCK", "job", "first")
+        assert [ends(shell) for shell in shells] == [0] * 10
+    now, most = 0, 0
+    for line in file.read_text().splitlines():
+        now += 1 if line.startswith("start") else -1
+        most = max(most, now)
+    assert 2 <= most <= 3
+    assert now == 0
+
+
+def test_readers_share_and_exclude_a_writer(cli: Cli, client: redis.Redis) -> None:
+    script = "slock run --no-wait --read job -- true && ! slock run --no-wait job -- true 2>/dev/null"
+    assert cli("run", "--read", "job", "--", "sh", "-c", script).returncode == 0
+
+
+# --- what the command gets, and what it leaves
+
+
+def test_the_command_knows_its_lock(cli: Cli, client: redis.Redis) -> None:
+    script = 'echo "$SLOCK_KEY"; slock check "$SLOCK_KEY" "$SLOCK_FENCE"; slock release job "$SLOCK_TOKEN"'
+    done = cli("run", "job", "--", "sh", "-c", script)
+    assert done.stdout.splitlines() == ["job", "a live holder of job has this fence", "job is released"]
+    # Somebody released it, so the command ran without a lock at its end.
+    assert done.returncode == 76, done.stderr
+
+
+def test_input_and_output_are_untouched(cli: Cli) -> None:
+    data = bytes(range(256)) * 4096
+    done = cli("run", "job", "--", "cat", input=data, text=False)
+    assert (done.stdout, done.stderr, done.returncode) == (data, b"", 0)
+
+
+def test_several_keys_all_or_none(cli: Cli, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "b", "other", 60_000, "META", "backup on web-2")
+    refused = cli("run", "--no-wait", "a", "b", "c", "--", "echo", "ran")
+    assert (refused.returncode, refused.stdout) == (75, "")
+    assert "b is held for write by 'backup on web-2' for" in refused.stderr
+    assert client.dbsize() == 1
+    client.execute_command("SLOCK.UNLOCK", "b", "other")
+    done = cli("run", "--no-wait", "a", "b", "c", "--", "sh", "-c", 'echo "$SLOCK_KEY"; slock ls --json')
+    assert done.stdout.startswith("a\nb\nc\n")
+    assert [done.stdout.count(f'"key": "{key}"') for key in "abc"] == [1, 1, 1]
+    assert client.dbsize() == 0
+
+
+def test_others_see_what_it_says(cli: Cli) -> None:
+    shown = cli("run", "--meta", "deploy 7", "job", "--", "slock", "info", "job").stdout
+    assert "deploy 7" in shown
+    shown = cli("run", "job", "--", "sh", "-c", "slock info job; : secret").stdout
+    assert os.uname().nodename in shown
+    assert " sh" in shown
+    assert "secret" not in shown
+
+
+# --- exit codes
+
+
+@pytest.mark.parametrize("command,code", [
+    (["true"], 0),
+    (["sh", "-c", "exit 3"], 3),
+    (["sh", "-c", "kill -9 $$"], 137),
+    (["sh", "-c", "kill -INT $$"], 130),
+    (["sh", "-c", "kill -TERM $$"], 143),
+    (["/nowhere/no-such-program"], 127),
+    (["/etc/passwd"], 126),
+])  # fmt: skip
+def test_exit_code(cli: Cli, client: redis.Redis, command: list[str], code: int) -> None:
+    assert cli("run", "job", "--", *command).returncode == code
+    assert client.dbsize() == 0
+
+
+def test_not_obtained_says_who_holds_it(cli: Cli, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "job", "t", 60_000, "META", "backup\x1b[2J on web-2")
+    for limit in (["--no-wait"], ["--wait", "100ms"], ["--wait", "0"]):
+        done = cli("run", *limit, "job", "--", "echo", "ran")
+        assert (done.returncode, done.stdout) == (75, "")
+        assert "job is held for write by 'backup\\u{1b}[2J on web-2' for" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_wrong_usage(cli: Cli) -> None:
+    for words in (["run", "job"], ["run", "--", "true"], ["run", "--ttl", "1w", "job", "--", "true"]):
+        assert cli(*words).returncode == 2
+    assert cli("run", "--ttl", "1ms", "job", "--", "true").returncode == 2
+
+
+@pytest.mark.parametrize("words", [["run", "job", "--", "true"], ["ls"], ["doctor"]])
+def test_errors_say_in_one_line_what_to_do(server: Server, words: list[str]) -> None:
+    for url, said in {
+        f"redis://nobody:hidden@127.0.0.1:{server.port}": "redis://USER:PASSWORD@HOST:PORT",
+        "redis://127.0.0.1:1": "nobody listens at 127.0.0.1:1: start the server there, or name",
+    }.items():
+        done = Cli(url)(*words)
+        assert (done.returncode, done.stdout) == (69, "")
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "hidden" not in done.stderr
+
+
+def test_a_missing_module_says_how_to_load_it(make_server: MakeServer) -> None:
+    cli = Cli(make_server(module=False))
+    for words in (["run", "job", "--", "true"], ["info", "job"], ["queues"]):
+        done = cli(*words)
+        assert done.returncode == 69
+        assert "--loadmodule /path/to/libslock.so" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+# --- signals
+
+
+def test_a_signal_ends_the_wait(cli: Cli, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        waiting = cli.start("run", "job", "--", "echo", "ran")
+        with ending(waiting):
+            wait_until(lambda: waiters(client, "job") == 1, LIMIT, "the request to wait")
+            waiting.send_signal(number)
+            output, _ = waiting.communicate(timeout=LIMIT)
+            assert (waiting.returncode, output) == (128 + number, "")
+            wait_until(lambda: waiters(client, "job") == 0, LIMIT, "the request to be withdrawn")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_passed_on(cli: Cli, client: redis.Redis, tmp_path: Path, number: int) -> None:
+    ready = tmp_path / "ready"
+    with ending(running := cli.start("run", "job", "--", "sh", "-c", f"echo 1 >{ready}; sleep 100; exit 0")):
+        number_in(ready)
+        running.send_signal(number)
+        assert ends(running) == 128 + number
+    assert client.dbsize() == 0
+
+
+def test_the_command_decides_what_a_signal_means(cli: Cli, client: redis.Redis, tmp_path: Path) -> None:
+    """It ignores TERM, and goes on under its lock."""
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    script = (
+        f"trap '' TERM; trap 'exit 5' USR1; echo 1 >{ready}; while ! [ -e {go} ]; do sleep 0.02; done; exit 4"
+    )
+    with ending(running := cli.start("run", "job", "--", "sh", "-c", script)):
+        number_in(ready)
+        running.terminate()
+        running.terminate()
+        assert holders(client, "job") == 1
+        go.touch()
+        assert ends(running) == 4
+
+
+def test_what_was_ignored_stays_ignored(cli: Cli, tmp_path: Path) -> None:
+    """As nohup does."""
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    script = f"echo 1 >{ready}; while ! [ -e {go} ]; do sleep 0.02; done"
+    words = ["sh", "-c", 'trap "" HUP; exec slock run job -- sh -c "$1"', "sh", script]
+    with ending(running := subprocess.Popen(words, env=cli.environment, text=True)):
+        number_in(ready)
+        running.send_signal(signal.SIGHUP)
+        go.touch()
+        assert ends(running) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+@pytest.mark.parametrize("detach", [False, True])
+def test_the_command_dies_with_a_killed_slock(
+    cli: Cli, client: redis.Redis, tmp_path: Path, detach: bool
+) -> None:
+    ready = tmp_path / "ready"
+    words = ["--detach"] if detach else []
+    script = f"echo $$ >{ready}; exec sleep 100"
+    running = cli.start(
+        "run", "--ttl", "2s", *words, "job", "--", "sh", "-c", script, stdout=None, stderr=None
+    )
+    child = None
+    try:
+        with ending(running):
+            child = number_in(ready)
+            # Longer than the thread that starts a command could live by chance.
+            time.sleep(0.2)
+            assert is_running(child)
+        if not detach:
+            wait_until(lambda: not is_running(child), LIMIT, "the command to end")
+        wait_until(lambda: client.execute_command("SLOCK.INFO", "job") is None, 5, "the lease to end")
+        assert is_running(child) == detach
+    finally:
+        if child and is_running(child):
+            os.kill(child, signal.SIGKILL)
+
+
+# --- the terminal
+
+
+def in_shell(cli: Cli) -> Terminal:
+    terminal = Terminal(cli, "PS1='ready> ' bash --norc --noprofile -i")
+    terminal.shows("ready>")
+    return terminal
+
+
+def test_ctrl_c_ends_the_command_and_frees_the_lock(cli: Cli, client: redis.Redis) -> None:
+    with in_shell(cli) as terminal:
+        terminal.press("slock run job -- sleep 100", "Enter")
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("C-c")
+        wait_until(lambda: client.dbsize() == 0, LIMIT, "the lock to be free")
+        terminal.press("echo status $?", "Enter")
+        terminal.shows("status 130")
+
+
+def test_ctrl_c_reaches_the_script_that_called(cli: Cli, client: redis.Redis) -> None:
+    """Its shell would have got it too if the command had been started without slock."""
+    with in_shell(cli) as terminal:
+        terminal.press(
+            "sh -c 'trap \"echo caught; exit 9\" INT; slock run job -- sleep 100; echo on'", "Enter"
+        )
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("C-c")
+        assert "\non" not in terminal.shows("caught")
+
+
+def test_the_command_reads_the_terminal(cli: Cli, client: redis.Redis) -> None:
+    with in_shell(cli) as terminal:
+        terminal.press("slock run job -- sh -c 'read x; echo got $x'; echo and the shell again", "Enter")
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("words", "Enter")
+        terminal.shows("got words")
+        terminal.shows("\nand the shell again")
+        terminal.press("echo a$((1+1))", "Enter")
+        terminal.shows("a2")
+
+
+def test_ctrl_z_stops_and_fg_goes_on(cli: Cli, client: redis.Redis) -> None:
+    with in_shell(cli) as terminal:
+        terminal.press("slock run job -- sh -c 'read x; echo got $x; read y; echo and $y'", "Enter")
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("one", "Enter")
+        terminal.shows("got one")
+        terminal.press("C-z")
+        terminal.shows("Stopped")
+        terminal.press("fg", "Enter")
+        terminal.press("two", "Enter")
+        terminal.shows("and two")
+        wait_until(lambda: client.dbsize() == 0, LIMIT, "the lock to be free")
+
+
+def test_ctrl_z_without_a_shell_does_not_stop_for_ever(cli: Cli, client: redis.Redis) -> None:
+    """As in a container: nobody could type `fg`."""
+    with Terminal(cli, "slock run job -- sh -c 'read x; echo got $x; sleep 100'") as terminal:
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("C-z")
+        terminal.press("words", "Enter")
+        terminal.shows("got words")
+        terminal.press("C-c")
+        wait_until(lambda: client.dbsize() == 0, LIMIT, "the lock to be free")
+
+
+def test_a_command_that_was_stopped_for_longer_than_the_ttl_ends(cli: Cli, client: redis.Redis) -> None:
+    with in_shell(cli) as terminal:
+        script = 'trap "echo asked; exit 3" TERM; read x; echo went on with $x'
+        terminal.press(f"slock run --ttl 1s job -- sh -c '{script}'", "Enter")
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("C-z")
+        terminal.shows("Stopped")
+        wait_until(lambda: holders(client, "job") == 0, LIMIT, "the lease to end")
+        terminal.press("fg", "Enter")
+        terminal.shows("gets SIGTERM")
+        terminal.press("echo status $?", "Enter")
+        assert "\nwent on" not in terminal.shows("status 76")
+
+
+def test_a_background_command_gets_the_terminal_by_fg(cli: Cli, client: redis.Redis) -> None:
+    with in_shell(cli) as terminal:
+        terminal.press("slock run job -- sh -c 'read x; echo got $x' &", "Enter")
+        wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
+        terminal.press("Enter")
+        terminal.shows("Stopped")
+        terminal.press("fg", "Enter")
+        terminal.press("words", "Enter")
+        terminal.shows("got words")
+
+
+# --- the lease
+
+NOTES_TERM = (
+    'trap \'date +%s%3N >"$1/term"; exit 0\' TERM; echo 1 >"$1/ready"; '
+    'while ! [ -e "$1/go" ]; do sleep 0.02; done; exit 7'
+)
+
+
+@pytest.fixture
+def own(make_server: MakeServer) -> Server:
+    """A server that keeps its locks when it is killed."""
+    return make_server(appendonly=True)
+
+
+def deadline_ms(server: Server, key: str) -> int:
+    client = server.client()
+    info = client.execute_command("SLOCK.INFO", key)
+    pttl = dict(zip(info[::2], info[1::2], strict=True))[b"pttl"]
+    return int(time.time() * 1000) + pttl
+
+
+def just_renewed(server: Server, key: str) -> int:
+    """Waits for a renewal, so that the next one is far, and gives the deadline."""
+    first = deadline_ms(server, key)
+    return wait_until(
+        lambda: (now := deadline_ms(server, key)) > first + 300 and now, LIMIT, "a renewal of the lock"
+    )
+
+
+def test_a_server_away_for_longer_than_the_ttl(own: Server, tmp_path: Path) -> None:
+    words = ["run", "--ttl", "3s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
+    with ending(running := Cli(own).start(*words)):
+        number_in(tmp_path / "ready")
+        deadline = just_renewed(own, "job")
+        own.kill9()
+        _, errors = running.communicate(timeout=LIMIT)
+        assert running.returncode == 76, errors
+    assert number_in(tmp_path / "term") < deadline
+    assert number_in(tmp_path / "term") > deadline - 1500
+    assert "SIGTERM" in errors
+
+
+def test_a_server_back_within_the_ttl_goes_unnoticed(own: Server, tmp_path: Path) -> None:
+    words = ["run", "--ttl", "6s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
+    with ending(running := Cli(own).start(*words)):
+        number_in(tmp_path / "ready")
+        deadline = just_renewed(own, "job")
+        own.kill9()
+        time.sleep(2)  # the outage
+        own.start()
+        wait_until(lambda: deadline_ms(own, "job") > deadline + 1000, LIMIT, "a renewal after the outage")
+        wait_until(lambda: time.time() * 1000 > deadline, LIMIT, "the old deadline to pass")
+        assert not (tmp_path / "term").exists()
+        (tmp_path / "go").touch()
+        assert running.communicate(timeout=LIMIT) == ("", "")
+        assert running.returncode == 7
+
+
+def test_what_ignores_term_is_killed_with_all_that_it_started(cli: Cli, tmp_path: Path) -> None:
+    """The lock is broken: TERM at the next renewal, KILL to the whole group after --kill-after."""
+    script = (
+        f"trap '' TERM; sh -c 'trap \"\" TERM; echo $$ >{tmp_path}/grandchild; while :; do sleep 0.1; done' &"
+        f" echo $$ >{tmp_path}/child; while :; do sleep 0.1; done"
+    )
+    with ending(
+        running := cli.start("run", "--ttl", "1s", "--kill-after", "500ms", "job", "--", "sh", "-c", script)
+    ):
+        child, grandchild = number_in(tmp_path / "child"), number_in(tmp_path / "grandchild")
+        assert cli("break", "--yes", "job").returncode == 0
+        _, errors = running.communicate(timeout=LIMIT)
+        assert running.returncode == 76
+    assert "SIGTERM" in errors and "SIGKILL" in errors
+    assert not is_running(child)
+    assert not is_running(grandchild)
+
+
+def test_what_the_command_started_does_not_outlive_the_lock(cli: Cli, tmp_path: Path) -> None:
+    """The command obeys TERM; what it started does not."""
+    script = (
+        f"sh -c 'trap \"\" TERM; echo $$ >{tmp_path}/grandchild; while :; do sleep 0.1; done' & "
+        f"wait; sleep 100"
+    )
+    with ending(
+        running := cli.start("run", "--ttl", "1s", "--kill-after", "500ms", "job", "--", "sh", "-c", script)
+    ):
+        grandchild = number_in(tmp_path / "grandchild")
+        assert cli("break", "--yes", "job").returncode == 0
+        assert ends(running) == 76
+    assert not is_running(grandchild)
+
+
+def test_a_command_that_is_done_when_the_server_is_away_succeeds(own: Server, tmp_path: Path) -> None:
+    words = ["run", "--ttl", "20s", "job", "--", "sh", "-c", NOTES_TERM, "sh", tmp_path]
+    with ending(running := Cli(own).start(*words)):
+        number_in(tmp_path / "ready")
+        own.kill9()
+        (tmp_path / "go").touch()
+        _, errors = running.communicate(timeout=LIMIT)
+        assert running.returncode == 7
+    assert "was not released, and ends by its ttl" in errors

@@ -1,0 +1,157 @@
+"""The packages of `make dist`: installed by dpkg and unpacked, they work where there is no Rust."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness import MakeServer, Server
+from harness.cli import program
+from harness.docs import blocks
+from harness.settings import REPOSITORY, module_path
+from harness.waiting import HOUR
+
+README = REPOSITORY / "README.md"
+# All that is in the PATH beside what was installed.
+TOOLS = ("sh", "bash", "cat")
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what `scripts/dist` makes of the program and the module under test."""
+    if program().parent != module_path().parent:
+        pytest.skip("the program and the module under test are of two builds")
+    directory = tmp_path_factory.mktemp("dist")
+    environment = {**os.environ, "DIST": str(directory), "CARGO_TARGET_DIR": str(program().parents[1])}
+    subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=120)
+    return directory
+
+
+@dataclass
+class Installed:
+    """What was installed, by the place of its parts, and a way to run it without Rust."""
+
+    slock: Path
+    module: Path
+    example: Path
+    pages: list[Path]
+    completions: dict[str, Path]
+    path: str
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        assert not shutil.which("cargo", path=self.path)
+        command = [str(self.slock), *words]
+        environment = {"PATH": self.path, **environment}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def _by_dpkg(packages: Path, root: Path) -> Installed:
+    """As `dpkg -i` does it, into a system of its own that has the packages of this one."""
+    if not shutil.which("dpkg") or os.geteuid() != 0:
+        pytest.skip("only root can install with dpkg, where there is one")
+    (package,) = packages.glob("*.deb")
+    admin = root / "var/lib/dpkg"
+    for directory in ("info", "updates", "triggers"):
+        (admin / directory).mkdir(parents=True)
+    shutil.copy("/var/lib/dpkg/status", admin)
+    words = ["dpkg", f"--root={root}", "--force-script-chrootless", f"--log={root}/log", "-i", str(package)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    share = root / "usr/share"
+    return Installed(
+        root / "usr/bin/slock",
+        root / "usr/lib/redis/modules/slock.so",
+        share / "doc/redis-slock/examples/redis.conf.example",
+        sorted((share / "man/man1").iterdir()),
+        {
+            "bash": share / "bash-completion/completions/slock",
+            "zsh": share / "zsh/vendor-completions/_slock",
+            "fish": share / "fish/vendor_completions.d/slock.fish",
+        },
+        "",
+    )
+
+
+def _by_tar(packages: Path, root: Path) -> Installed:
+    (package,) = packages.glob("*.tar.gz")
+    subprocess.run(["tar", "-xzf", package, "-C", root], check=True, timeout=60)
+    (top,) = root.iterdir()
+    return Installed(
+        top / "bin/slock",
+        top / "lib/slock.so",
+        top / "redis.conf.example",
+        sorted((top / "man").iterdir()),
+        {shell: top / f"completions/slock.{shell}" for shell in ("bash", "zsh", "fish")},
+        "",
+    )
+
+
+@pytest.fixture(scope="module", params=[_by_dpkg, _by_tar], ids=["dpkg", "tar"])
+def installed(
+    request: pytest.FixtureRequest, packages: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    parts = request.param(packages, tmp_path_factory.mktemp("root"))
+    tools = tmp_path_factory.mktemp("tools")
+    for tool in TOOLS:
+        (tools / tool).symlink_to(shutil.which(tool))
+    parts.path = f"{parts.slock.parent}:{tools}"
+    return parts
+
+
+@pytest.fixture
+def start(make_server: MakeServer) -> Callable[[str], Server]:
+    def run(config: str) -> Server:
+        server = make_server(name="packaged", module=False)
+        server.stop()
+        server.config_text = f"{config}\nport {server.port}\n"
+        return server.start()
+
+    return run
+
+
+def test_the_program_and_the_module_work_together_without_rust(
+    installed: Installed, start: Callable[[str], Server]
+) -> None:
+    server = start(f"loadmodule {installed.module}\nsave ''")
+    url = f"redis://127.0.0.1:{server.port}"
+    done = installed.run("run", "job:42", "--", "sh", "-c", "echo fence $SLOCK_FENCE", SLOCK_URL=url)
+    assert done.returncode == 0 and re.fullmatch(r"fence \d{16}\n", done.stdout), done
+    server.raw().ok("SLOCK.LOCK", "job:42", "another", HOUR, "META", "who it is")
+    done = installed.run("run", "--no-wait", "job:42", "--", "cat", SLOCK_URL=url)
+    assert done.returncode == 75 and "who it is" in done.stderr, done
+    assert "another" in installed.run("info", "job:42", SLOCK_URL=url).stdout
+
+
+def test_the_example_of_a_configuration_starts(installed: Installed, start: Callable[[str], Server]) -> None:
+    """The module is where the example says, but for the folder into which the test has installed it."""
+    text = installed.example.read_text()
+    assert "\nloadmodule /usr/lib/redis/modules/slock.so\n" in text
+    server = start(text.replace("/usr/lib/redis/modules/slock.so", str(installed.module)))
+    assert server.raw().ok("SLOCK.LOCK", "k", "a", HOUR)
+
+
+def test_each_command_has_a_page_and_each_shell_its_completions(installed: Installed) -> None:
+    told = installed.run("--help").stdout.split("Commands:")[1].split("\n\n")[0]
+    commands = re.findall(r"^  (\w+) ", told, re.MULTILINE)
+    assert {page.name.split(".")[0] for page in installed.pages} == {
+        "slock",
+        *(f"slock-{name}" for name in commands),
+    }
+    for path in installed.completions.values():
+        assert "doctor" in path.read_text()
+    assert subprocess.run(["bash", "-n", installed.completions["bash"]]).returncode == 0
+
+
+def test_the_package_is_that_of_the_readme(packages: Path) -> None:
+    """Its name, and where the module is."""
+    (package,) = packages.glob("*.deb")
+    shown = "\n".join(block.text for block in blocks(README, "sh"))
+    assert f"sudo dpkg -i {re.sub('_[a-z0-9]+.deb', '_amd64.deb', package.name)}\n" in shown
+    assert "redis-server --loadmodule /usr/lib/redis/modules/slock.so" in shown

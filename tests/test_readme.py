@@ -1,0 +1,160 @@
+"""The first page: short, in the order in which a reader asks, and every line of code on it works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import Server
+from harness.cli import Cli
+from harness.docs import Block, blocks, table
+from harness.settings import REPOSITORY
+
+README = REPOSITORY / "README.md"
+CLIENTS = REPOSITORY / "clients"
+LIMIT_SECONDS = 300
+
+# What stands around the code of the page, which takes a server of the test and some work to do.
+GO = """package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+	slock "slock.example/go"
+)
+
+func work(ctx context.Context) error { fmt.Println("worked"); return nil }
+
+func main() {
+	ctx := context.Background()
+%s
+	if err != nil {
+		panic(err)
+	}
+	locks.Close()
+}
+"""
+RUST = """use slock_client::{Error, Locks, redis};
+
+async fn work(fence: i64) -> i64 { println!("worked"); fence }
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+%s
+    assert!(done > 0);
+    locks.close().await;
+    Ok(())
+}
+"""
+CARGO = """[package]
+name = "readme"
+edition = "2024"
+
+[dependencies]
+slock-client = {{ path = "{clients}/rust" }}
+tokio = {{ version = "1", features = ["full"] }}
+
+[workspace]
+"""
+
+
+def _code(language: str) -> str:
+    """The one block of a language, which has five lines beside empty ones."""
+    (block,) = blocks(README, language)
+    assert len(block.text.split("\n")) - block.text.count("\n\n") == 5
+    return block.text
+
+
+def _run(command: list[object], directory: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=directory,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _is_released(server: Server) -> bool:
+    """It was taken, and nobody has it any more."""
+    numbers = server.client().info("slock")
+    return numbers["slock_last_fence"] > 0 and server.raw().ok("SLOCK.INFO", "job:42") is None
+
+
+def test_the_page_is_short_and_has_its_parts_in_order() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 130
+    parts = re.findall(r"^## (.*)$|^```(python|go|rust|sh)$", text, re.MULTILINE)
+    assert [heading or language for heading, language in parts] == [
+        *("python", "go", "rust", "sh"),
+        *("What it needs", "Install", "sh", "sh", "Why", "Not for you if", "Try the commands", "More"),
+    ]
+    assert len(table(text)) == 6, "six rows that compare"
+
+
+def test_the_python_works(server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "readme.py"
+    program.write_text(_code("python").replace("redis.Redis()", f"redis.Redis(port={server.port})"))
+    said = _run([sys.executable, program], tmp_path, PYTHONPATH=str(CLIENTS / "python/src"))
+    assert re.search(r"the fence with every write: \d{16}$", said.strip()) and _is_released(server)
+
+
+@pytest.mark.programs
+def test_the_go_works(server: Server, tmp_path: Path) -> None:
+    if not shutil.which("go"):
+        pytest.skip("no go in the PATH")
+    program = tmp_path / "main.go"
+    code = _code("go").replace("localhost:6379", f"localhost:{server.port}")
+    program.write_text(GO % code)
+    assert _run(["go", "run", program], CLIENTS / "go") == "worked\n" and _is_released(server)
+
+
+@pytest.mark.programs
+def test_the_rust_works(server: Server, tmp_path: Path) -> None:
+    """In a package of its own, as a reader has it, built with what the library's own tests have fetched."""
+    if not shutil.which("cargo"):
+        pytest.skip("no cargo in the PATH")
+    (tmp_path / "src").mkdir()
+    code = _code("rust").replace("127.0.0.1/", f"127.0.0.1:{server.port}/")
+    (tmp_path / "src/main.rs").write_text(RUST % code)
+    (tmp_path / "Cargo.toml").write_text(CARGO.format(clients=CLIENTS))
+    shutil.copy(CLIENTS / "rust/Cargo.lock", tmp_path)
+    target = os.environ.get("CARGO_TARGET_DIR") or str(CLIENTS / "rust/target")
+    said = _run(["cargo", "run", "--quiet", "--offline"], tmp_path, CARGO_TARGET_DIR=target)
+    assert said == "worked\n" and _is_released(server)
+
+
+def test_the_shell_works(server: Server, tmp_path: Path) -> None:
+    command = _shell()[0].text
+    script = tmp_path / "deploy.sh"
+    script.write_text('#!/bin/sh\necho "deployed under $SLOCK_KEY"\n')
+    script.chmod(0o755)
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, env=Cli(server).environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "deployed under job:42\n"), done.stderr
+    assert _is_released(server)
+
+
+def test_what_is_to_be_typed_is_tested() -> None:
+    """The first block above, the second in test_dist.py; the third is what runs the tests."""
+    _, package, build = _shell()
+    assert [line.split()[0] for line in package.text.splitlines()] == ["sudo", "redis-server"]
+    assert [line.split("#")[0].strip() for line in build.text.splitlines()] == ["make run", "make test"]
+    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert {"run", "test", "dist", "help"} <= set(targets)
+
+
+def _shell() -> list[Block]:
+    return blocks(README, "sh")
