@@ -5,6 +5,8 @@ use super::memory_store::{MemoryStore, id};
 use super::scene::{READ, Scene, WRITE};
 use crate::error::LockError;
 use crate::limits::REQUESTS_OF_TOKEN_MAX;
+use crate::manager::{TimeSlice, Urgency};
+use crate::time::Timestamp;
 
 fn token(number: usize) -> String {
     format!("t{number}")
@@ -324,4 +326,36 @@ fn databases_that_change_again_while_they_are_looked_at_are_looked_at_from_the_s
         });
         assert_eq!(scene.news().len(), NAMES, "those that had been looked at too");
     }
+}
+
+/// A turn with room for so many answers.
+struct Room(Timestamp, usize);
+
+impl TimeSlice for Room {
+    fn now_for(&mut self, _: Urgency) -> Option<Timestamp> {
+        Some(self.0)
+    }
+
+    fn has_room(&self, answers: usize) -> bool {
+        answers < self.1
+    }
+}
+
+#[test]
+fn so_many_are_answered_in_a_turn_as_it_has_room_for() {
+    let mut scene = Scene::new();
+    scene.takes("a", "H", WRITE);
+    (0..5).for_each(|number| drop(scene.waits("a", &token(number), READ)));
+    let now = scene.now();
+    scene.in_one_turn(|scene| {
+        scene.releases("a", "H");
+        for (left, answered) in [(3, 2), (1, 2), (0, 1)] {
+            assert!(scene.manager.has_work());
+            scene.manager.serve_queues(&mut scene.store, &mut scene.clients, &mut Room(now, 2));
+            assert_eq!(
+                (scene.manager.waitlist().len(), scene.manager.take_answers().len()),
+                (left, answered)
+            );
+        }
+    });
 }
