@@ -120,16 +120,13 @@ impl Sampler {
                 Err(failure) => {
                     watched.grants = None;
                     server.problem = Some(failure.line);
-                    // After a failover others serve.
-                    self.searched = None;
                 }
             }
-            if let Some((key, node)) =
-                opened.filter(|(_, node)| *node == server.address && server.problem.is_none())
+            if let Some((key, node)) = opened
+                && *node == server.address
             {
                 let answer = timeout(ANSWER_WITHIN, watched.node.answer(full_info(key, 100))).await;
                 frame.opened = answer.ok().and_then(Result::ok).map(|answer| json_of(&answer));
-                debug_assert_eq!(*node, server.address);
             }
             frame.servers.push(server);
         }
