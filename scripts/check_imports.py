@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-CRATES = ("core/src", "src", "clients/rust/src")
+CRATES = ("core/src", "src", "cli/src", "clients/rust/src")
 PACKAGES = "clients/python/src"
 Module = tuple[str, ...]
 
