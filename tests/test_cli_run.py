@@ -236,6 +236,15 @@ def test_what_was_ignored_stays_ignored(cli: Cli, tmp_path: Path) -> None:
         assert ends(running) == 0
 
 
+def test_the_status_is_known_where_the_end_of_children_was_ignored(cli: Cli) -> None:
+    script = (
+        "import signal, os; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execvp('slock', ['slock', 'run', 'job', '--', 'sh', '-c', 'exit 3'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=cli.environment, timeout=LIMIT)
+    assert done.returncode == 3
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 @pytest.mark.parametrize("detach", [False, True])
 def test_the_command_dies_with_a_killed_slock(
@@ -295,6 +304,15 @@ def test_the_command_reads_the_terminal(cli: Cli, client: redis.Redis) -> None:
         terminal.shows("\nand the shell again")
         terminal.press("echo a$((1+1))", "Enter")
         terminal.shows("a2")
+
+
+def test_a_script_keeps_its_terminal_when_there_is_no_such_program(cli: Cli) -> None:
+    with Terminal(
+        cli, "sh -c 'slock run job -- no-such-program; read x; echo got $x; sleep 100'"
+    ) as terminal:
+        terminal.shows("no such program")
+        terminal.press("words", "Enter")
+        terminal.shows("got words")
 
 
 def test_ctrl_z_stops_and_fg_goes_on(cli: Cli, client: redis.Redis) -> None:
