@@ -25,7 +25,7 @@ help: ## Show this
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
 
-build: deps ## Build target/release/libslock.so and target/release/slock
+build: deps ## Build target/release/libslock.so
 	cargo build --release
 
 run: build ## Start a server with the module, in the foreground, on 127.0.0.1:PORT

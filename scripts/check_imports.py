@@ -31,7 +31,7 @@ def modules(root: Path) -> dict[Module, Path]:
         parts = file.relative_to(root).with_suffix("").parts
         if "tests" in parts or file.name == "invariants.rs":
             continue
-        found[parts[:-1] if parts[-1] in ("mod", "lib") else parts] = file
+        found[parts[:-1] if parts[-1] in ("mod", "lib", "main") else parts] = file
     return found
 
 
