@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-CRATES = ("core/src", "src", "clients/rust/src")
+CRATES = ("core/src", "src", "cli/src", "clients/rust/src")
 PACKAGES = "clients/python/src"
 Module = tuple[str, ...]
 
@@ -31,7 +31,7 @@ def modules(root: Path) -> dict[Module, Path]:
         parts = file.relative_to(root).with_suffix("").parts
         if "tests" in parts or file.name == "invariants.rs":
             continue
-        found[parts[:-1] if parts[-1] in ("mod", "lib") else parts] = file
+        found[parts[:-1] if parts[-1] in ("mod", "lib", "main") else parts] = file
     return found
 
 

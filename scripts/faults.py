@@ -42,6 +42,7 @@ ENVIRONMENT = {
     "CARGO_TARGET_DIR": str(TARGET),
     "CARGO_TERM_COLOR": "never",
     "SLOCK_MODULE": str(TARGET / "release/libslock.so"),
+    "SLOCK_CLI": str(TARGET / "release/slock"),
     # Without the checks of a debug build, as it is released, but quickly built.
     "CARGO_PROFILE_RELEASE_LTO": "off",
     "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",

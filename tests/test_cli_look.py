@@ -69,6 +69,7 @@ def test_ls(cli: Cli, client: redis.Redis) -> None:
     hold(client, "job:2", "c", command="SLOCK.RLOCK")
     hold(client, "other", "d")
     client.set("job:text", "no lock")
+    hold(client, b"bytes\xff", "e")
     lines = [line.split() for line in cli("ls", "job:*").stdout.splitlines()]
     assert lines[0] == ["KEY", "MODE", "HOLDERS", "WAITERS", "HELD", "LEFT", "HOLDER"]
     assert [(line[0], line[1], line[2], line[-1]) for line in lines[1:]] == [
@@ -76,8 +77,8 @@ def test_ls(cli: Cli, client: redis.Redis) -> None:
         ("job:2", "read", "2", "b"),
     ]
     listed = as_json(cli, "ls")
-    assert [lock["key"] for lock in listed] == ["job:1", "job:2", "other"]
-    assert (listed[0]["fence"], listed[0]["holders"][0]["meta"]) == (fence, "backup")
+    assert [lock["key"] for lock in listed] == ["bytes\ufffd", "job:1", "job:2", "other"]
+    assert (listed[1]["fence"], listed[1]["holders"][0]["meta"]) == (fence, "backup")
 
 
 def test_ls_is_bounded(cli: Cli, client: redis.Redis) -> None:

@@ -229,11 +229,20 @@ def test_what_was_ignored_stays_ignored(cli: Cli, tmp_path: Path) -> None:
     ready, go = tmp_path / "ready", tmp_path / "go"
     script = f"echo 1 >{ready}; while ! [ -e {go} ]; do sleep 0.02; done"
     words = ["sh", "-c", 'trap "" HUP; exec slock run job -- sh -c "$1"', "sh", script]
-    with ending(running := subprocess.Popen(words, env=cli.environment, text=True)):
+    with ending(running := subprocess.Popen(words, env=cli.environment, text=True, start_new_session=True)):
         number_in(ready)
         running.send_signal(signal.SIGHUP)
         go.touch()
         assert ends(running) == 0
+
+
+def test_the_status_is_known_where_the_end_of_children_was_ignored(cli: Cli) -> None:
+    script = (
+        "import signal, os; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+        "os.execvp('slock', ['slock', 'run', 'job', '--', 'sh', '-c', 'exit 3'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=cli.environment, timeout=LIMIT)
+    assert done.returncode == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
@@ -244,23 +253,17 @@ def test_the_command_dies_with_a_killed_slock(
     ready = tmp_path / "ready"
     words = ["--detach"] if detach else []
     script = f"echo $$ >{ready}; exec sleep 100"
-    running = cli.start(
-        "run", "--ttl", "2s", *words, "job", "--", "sh", "-c", script, stdout=None, stderr=None
-    )
-    child = None
-    try:
-        with ending(running):
-            child = number_in(ready)
-            # Longer than the thread that starts a command could live by chance.
-            time.sleep(0.2)
-            assert is_running(child)
+    running = cli.start("run", "--ttl", "2s", *words, "job", "--", "sh", "-c", script)
+    with ending(running):
+        child = number_in(ready)
+        # Longer than the thread that starts a command could live by chance.
+        time.sleep(0.2)
+        assert is_running(child)
+        running.kill()
         if not detach:
             wait_until(lambda: not is_running(child), LIMIT, "the command to end")
         wait_until(lambda: client.execute_command("SLOCK.INFO", "job") is None, 5, "the lease to end")
         assert is_running(child) == detach
-    finally:
-        if child and is_running(child):
-            os.kill(child, signal.SIGKILL)
 
 
 # --- the terminal
@@ -284,13 +287,12 @@ def test_ctrl_c_ends_the_command_and_frees_the_lock(cli: Cli, client: redis.Redi
 
 def test_ctrl_c_reaches_the_script_that_called(cli: Cli, client: redis.Redis) -> None:
     """Its shell would have got it too if the command had been started without slock."""
+    script = "trap 'echo c$((1+1))t; exit 9' INT; slock run job -- sleep 100; echo on$((1+1))"
     with in_shell(cli) as terminal:
-        terminal.press(
-            "sh -c 'trap \"echo caught; exit 9\" INT; slock run job -- sleep 100; echo on'", "Enter"
-        )
+        terminal.press(f'sh -c "{script}"'.replace("$", "\\$"), "Enter")
         wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
         terminal.press("C-c")
-        assert "\non" not in terminal.shows("caught")
+        assert "on2" not in terminal.shows("c2t")
 
 
 def test_the_command_reads_the_terminal(cli: Cli, client: redis.Redis) -> None:
@@ -302,6 +304,15 @@ def test_the_command_reads_the_terminal(cli: Cli, client: redis.Redis) -> None:
         terminal.shows("\nand the shell again")
         terminal.press("echo a$((1+1))", "Enter")
         terminal.shows("a2")
+
+
+def test_a_script_keeps_its_terminal_when_there_is_no_such_program(cli: Cli) -> None:
+    with Terminal(
+        cli, "sh -c 'slock run job -- no-such-program; read x; echo got $x; sleep 100'"
+    ) as terminal:
+        terminal.shows("no such program")
+        terminal.press("words", "Enter")
+        terminal.shows("got words")
 
 
 def test_ctrl_z_stops_and_fg_goes_on(cli: Cli, client: redis.Redis) -> None:
@@ -320,9 +331,12 @@ def test_ctrl_z_stops_and_fg_goes_on(cli: Cli, client: redis.Redis) -> None:
 
 def test_ctrl_z_without_a_shell_does_not_stop_for_ever(cli: Cli, client: redis.Redis) -> None:
     """As in a container: nobody could type `fg`."""
-    with Terminal(cli, "slock run job -- sh -c 'read x; echo got $x; sleep 100'") as terminal:
+    # tmux would let it go on by itself; script does not.
+    command = "script -qc \"slock run job -- sh -c 'read x; echo got \\$x; sleep 100'\" /dev/null"
+    with Terminal(cli, command) as terminal:
         wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
         terminal.press("C-z")
+        terminal.shows("^Z")
         terminal.press("words", "Enter")
         terminal.shows("got words")
         terminal.press("C-c")

@@ -178,7 +178,7 @@ def test_the_longest_hold_is_found_among_many(own: Server) -> None:
         client.config_resetstat()
         time.sleep(3)
         used = sum(one["usec"] for one in client.info("commandstats").values())
-        assert used < 3 * 5_000, f"{used} us in three seconds"
+        assert used < 3 * 20_000, f"{used} us in three seconds"
 
 
 def test_no_terminal(own: Server) -> None:

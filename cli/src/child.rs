@@ -57,6 +57,8 @@ impl Child {
         let mut program = Command::new(&command[0]);
         program.args(&command[1..]).envs(environment).process_group(0);
         let slock = std::process::id();
+        // SAFETY: a plain system call. Where its parent ignored the end of children, nobody could tell how one ended.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         // SAFETY: between fork and exec it only makes system calls that are safe for signal handlers.
         unsafe {
             program.pre_exec(move || {
@@ -79,8 +81,11 @@ impl Child {
                 watch(group, &tell);
             }
         });
-        let group = started.await.map_err(io::Error::other)??;
-        Ok(Self { group, events, terminal })
+        let started = started.await.map_err(io::Error::other)?;
+        if let (Err(_), Some(terminal), true) = (&started, &terminal, given.is_some()) {
+            terminal.give_to(getpgrp());
+        }
+        Ok(Self { group: started?, events, terminal })
     }
 
     /// What happens next to the command.
@@ -107,14 +112,15 @@ impl Child {
     /// (`fg`) or there is no shell that could have stopped it.
     pub fn stop_with_it(&self, by: i32) -> bool {
         let Some(terminal) = &self.terminal else { return false };
-        if ![libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&by) {
+        let had_terminal = terminal.is_of(self.group);
+        if !had_terminal && ![libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].contains(&by) {
             return false;
         }
-        if terminal.is_of(self.group) {
+        if had_terminal {
             terminal.give_to(getpgrp());
         }
         let _ = kill_current_process_group(Signal::TSTP);
-        // Any thread may be the one that the signal stops all of them by.
+        // Another thread may get the signal, so that this one stops a moment later.
         std::thread::sleep(BETWEEN_LOOKS);
         terminal.is_of(getpgrp())
     }

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use slock_client::redis::cmd;
+use slock_client::redis::{cmd, from_redis_value};
 
 use crate::address::Place;
 use crate::failure::{Failure, error_of};
 use crate::nodes::{self, Node, full_info, json_of};
 use crate::table::{self, clean, duration, milliseconds, owner};
+
+/// The name of a lock: any bytes.
+pub type Name = Vec<u8>;
 
 /// How many keys of a server are looked at in one step.
 const SLICE: usize = 500;
@@ -192,20 +195,16 @@ impl Slices {
     }
 
     /// The names in the next slice of so many keys; nothing when all keys were looked at.
-    pub async fn next_names(
-        &mut self,
-        node: &mut Node,
-        slice: usize,
-    ) -> Result<Option<Vec<String>>, Failure> {
+    pub async fn next_names(&mut self, node: &mut Node, slice: usize) -> Result<Option<Vec<Name>>, Failure> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(slice).arg("TYPE").arg("SLOCK-RWL").clone();
         if let Some(pattern) = &self.pattern {
             scan.arg("MATCH").arg(pattern);
         }
-        let answer = json_of(&node.answer(scan).await?);
-        self.cursor = answer[0].as_str().filter(|cursor| *cursor != "0").map(str::to_owned);
-        let names = answer[1].as_array().cloned().unwrap_or_default();
-        Ok(Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect()))
+        let (cursor, names): (String, Vec<Name>) =
+            from_redis_value(node.answer(scan).await?).map_err(|error| node.failure(&error.into()))?;
+        self.cursor = Some(cursor).filter(|cursor| cursor != "0");
+        Ok(Some(names))
     }
 
     async fn next(&mut self, node: &mut Node, holders: usize) -> Result<Option<Vec<Json>>, Failure> {
@@ -218,8 +217,8 @@ impl Slices {
 
 /// What the server tells of these locks: `key` and `node` beside what SLOCK.INFO says. Those that have ended, or
 /// that the user may not read, are left out.
-pub async fn locks(node: &mut Node, names: &[String], holders: usize) -> Result<Vec<Json>, Failure> {
-    let commands: Vec<_> = names.iter().map(|name| full_info(name, holders)).collect();
+pub async fn locks(node: &mut Node, names: &[Name], holders: usize) -> Result<Vec<Json>, Failure> {
+    let commands: Vec<_> = names.iter().map(|name| full_info(name.as_slice(), holders)).collect();
     let answers = node.answers(&commands).await.map_err(|error| node.failure(&error))?;
     // The module is missing, or all of it is forbidden: that is worth an error.
     if let Some(error) = answers.first().and_then(error_of)
@@ -232,7 +231,7 @@ pub async fn locks(node: &mut Node, names: &[String], holders: usize) -> Result<
     for (name, answer) in names.iter().zip(&answers) {
         let mut lock = json_of(answer);
         if lock.is_object() {
-            lock["key"] = json!(name);
+            lock["key"] = json!(String::from_utf8_lossy(name));
             lock["node"] = json!(node.address);
             locks.push(lock);
         }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use slock_client::redis::aio::MultiplexedConnection;
 use slock_client::redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, RedisError, Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, RedisError, ToRedisArgs,
+    Value, cmd,
 };
 
 use crate::address::{Kind, Place};
@@ -208,6 +209,6 @@ pub fn json_of(value: &Value) -> Json {
 }
 
 /// Who holds the lock and who waits for it, up to so many of each.
-pub fn full_info(key: &str, count: usize) -> Cmd {
+pub fn full_info(key: impl ToRedisArgs, count: usize) -> Cmd {
     cmd("SLOCK.INFO").arg(key).arg("FULL").arg("COUNT").arg(count).clone()
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::address::Place;
 use crate::failure::Failure;
-use crate::list::{Slices, locks};
+use crate::list::{Name, Slices, locks};
 use crate::nodes::{self, Node, full_info, info_of, json_of};
 
 /// So many of the longest queues, and of the longest holds, are known.
@@ -82,7 +82,7 @@ impl Lock {
 struct Watched {
     node: Node,
     slices: Slices,
-    long_held: Vec<String>,
+    long_held: Vec<Name>,
     grants: Option<(u64, Instant)>,
 }
 
@@ -120,16 +120,13 @@ impl Sampler {
                 Err(failure) => {
                     watched.grants = None;
                     server.problem = Some(failure.line);
-                    // After a failover others serve.
-                    self.searched = None;
                 }
             }
-            if let Some((key, node)) =
-                opened.filter(|(_, node)| *node == server.address && server.problem.is_none())
+            if let Some((key, node)) = opened
+                && *node == server.address
             {
                 let answer = timeout(ANSWER_WITHIN, watched.node.answer(full_info(key, 100))).await;
                 frame.opened = answer.ok().and_then(Result::ok).map(|answer| json_of(&answer));
-                debug_assert_eq!(*node, server.address);
             }
             frame.servers.push(server);
         }
@@ -186,7 +183,7 @@ impl Watched {
                 Vec::new()
             }
         };
-        let mut names: Vec<String> = longest_waits.keys().map(|&name| name.to_owned()).collect();
+        let mut names: Vec<Name> = longest_waits.keys().map(|&name| name.into()).collect();
         names.extend(self.long_held.drain(..).chain(new));
         names.sort();
         names.dedup();
@@ -197,7 +194,7 @@ impl Watched {
         };
         let mut locks: Vec<Lock> = locks(&mut self.node, &names, 1).await?.into_iter().map(lock).collect();
         locks.sort_by_key(|lock| std::cmp::Reverse(lock.held()));
-        self.long_held = locks.iter().take(HOLDS).map(|lock| lock.key.clone()).collect();
+        self.long_held = locks.iter().take(HOLDS).map(|lock| lock.key.clone().into()).collect();
         let is_shown =
             |number: usize, lock: &Lock| number < HOLDS || lock.longest_wait > 0 || lock.waiters() > 0;
         shown.extend(

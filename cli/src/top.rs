@@ -164,7 +164,7 @@ impl View {
             remember(&mut self.grants, grants);
         }
         self.frame.problem =
-            problem.map(|problem| if is_away { format!("away: {problem}") } else { problem });
+            problem.map(|problem| if is_away { format!("away, trying again: {problem}") } else { problem });
     }
 
     /// Gives whether to end.
@@ -243,9 +243,7 @@ impl View {
     fn title(&self) -> Paragraph<'_> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         Paragraph::new(match &self.frame.problem {
-            Some(problem) => {
-                Line::styled(format!("{} · trying again", clean(problem)), bold.patch(self.color(Color::Red)))
-            }
+            Some(problem) => Line::styled(clean(problem), bold.patch(self.color(Color::Red))),
             None => Line::from(vec![
                 Span::styled("slock top ", bold),
                 Span::raw(format!("{} · by {}", self.place, self.sort.name())),

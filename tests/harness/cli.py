@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,36 @@ class Cli:
         return subprocess.run([program(), *map(str, words)], env=self.environment, **options)
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
-        """Starts it; `ending` sees to its end."""
+        """Starts it in a session of its own, without a terminal; `ending` sees to its end."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        options["start_new_session"] = True
         return subprocess.Popen([program(), *map(str, words)], env=self.environment, **options)
 
 
 @contextmanager
 def ending(*processes: subprocess.Popen[str]) -> Iterator[None]:
-    """Leaves none of these behind, whatever happens."""
+    """Leaves nothing behind of what `start` started, whatever happens."""
     try:
         yield
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+            for pid in _session(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream:
+                    stream.close()
+
+
+def _session(leader: int) -> list[int]:
+    """All processes of this session."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getsid(int(directory.name)) == leader:
+                found.append(int(directory.name))
+    return found
 
 
 def ends(process: subprocess.Popen[str]) -> int:
