@@ -136,7 +136,7 @@ def _series(before: Values, after: Values, times: int) -> list[dict[str, str]]:
     for name, value in after.items():
         grown = 0.0 if name in GAUGES else (value - before.get(name, 0)) * times
         start = f"{before[name]}x{QUIET_MINUTES}" if name in before else f"_x{QUIET_MINUTES}"
-        series.append({"series": _metric(name), "values": f"{start} {value}+{grown}x{BUSY_MINUTES}"})
+        series.append({"series": _metric(name), "values": f"{start} {value}{grown:+}x{BUSY_MINUTES}"})
     return series
 
 

@@ -19,6 +19,11 @@ from harness.server import Server
 from harness.settings import REPOSITORY
 from harness.wait import wait_until
 
+# Whoever starts the tests in the background may have them ignore these, and slock would go on ignoring them.
+for _ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, signal.SIG_DFL)
+
 # Longer than anything takes that a test waits for.
 LIMIT = 60.0
 
