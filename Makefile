@@ -46,7 +46,7 @@ test-go: build ## Run the tests of the Go library only
 test-servers: build ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
 	@scripts/test-servers
 
-dist: build ## Pack module, program, man pages and completions: a tarball and a Debian package in target/dist
+dist: build ## Pack all for machines without Rust, into target/dist: a Debian package, a tarball, a wheel of the Python library
 	@scripts/dist
 
 clients-examples: ## Fetch and build the examples in other languages, which make test then runs

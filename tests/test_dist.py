@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +129,23 @@ def test_the_program_and_the_module_work_together_without_rust(
     done = installed.run("run", "--no-wait", "job:42", "--", "cat", SLOCK_URL=url)
     assert done.returncode == 75 and "who it is" in done.stderr, done
     assert "another" in installed.run("info", "job:42", SLOCK_URL=url).stdout
+
+
+def test_the_first_lines_of_the_first_page_work_with_the_wheel(
+    packages: Path, installed: Installed, start: Callable[[str], Server], tmp_path: Path
+) -> None:
+    (wheel,) = packages.glob("slock_client-*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(tmp_path / "library")
+    server = start(f"loadmodule {installed.module}\nsave ''")
+    code = next(block.text for block in blocks(README) if block.language == "python")
+    source = tmp_path / "program.py"
+    source.write_text(code.replace("redis.Redis()", f"redis.Redis(port={server.port})"))
+    environment = {"PATH": installed.path, "PYTHONPATH": str(tmp_path / "library")}
+    done = subprocess.run(
+        [sys.executable, source], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and re.search(r"\d{16}", done.stdout), done
 
 
 def test_the_example_of_a_configuration_starts(installed: Installed, start: Callable[[str], Server]) -> None:
