@@ -18,20 +18,19 @@ func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
 	// After the ttl nothing is left of a grant anyway.
 	end := time.Now().Add(min(ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	l.background.run(func() {
-		err := l.repeat(context.Background(), "end", o.keys, end, func() error {
-			_, err := l.takeOff(context.Background(), o, commands, end)
+		err := l.repeat(context.Background(), "end", o, end, func(ctx context.Context, limit time.Time) error {
+			_, err := l.takeOff(ctx, o, commands, limit)
 			return err
 		})
 		if isUnanswered(err) && waitsBy != nil { // the server forgets the request when nobody listens to its channel
-			l.listener.lost(waitsBy)
-			waitsBy.drop()
+			waitsBy.connection.close(errConnectionLost)
 		}
 	})
 }
 
-// takeOff sends the end of an acquisition once, and tells how many keys it released. It is repeated until the end.
-func (l *Locks) takeOff(ctx context.Context, o owner, commands []words, end time.Time) (released int64, err error) {
-	answers, err := l.servers.pipeline(ctx, l.answerEnd(end), o.keys[0], forCommands, commands...)
+// takeOff sends the end of an acquisition once, and tells how many keys it released.
+func (l *Locks) takeOff(ctx context.Context, o owner, commands []words, limit time.Time) (released int64, err error) {
+	answers, err := l.servers.pipeline(ctx, limit, o.keys[0], forCommands, commands...)
 	if err != nil {
 		return 0, err
 	}

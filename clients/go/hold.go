@@ -289,18 +289,14 @@ func joinLoss(loss *LostError, err error) error {
 // After an upgrade that was given up (cancelled, or without an answer) the server is asked in the background for the
 // mode that the hold has, which may be either, and refuses another upgrade of the hold for two minutes: ErrRefused.
 func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
-	l, err := h.single("an upgrade")
-	if err != nil {
-		return err
-	}
-	var s requestSettings
+	var wanted requestSettings
 	for _, option := range options {
-		option(&s)
+		option(&wanted)
 	}
-	if s.hasWait && s.wait < 0 {
-		return invalid("the wait must not be negative, not %s", s.wait)
+	if wanted.hasWait && wanted.wait < 0 {
+		return invalid("the wait must not be negative, not %s", wanted.wait)
 	}
-	was, err := h.begin(ctx)
+	l, was, err := h.beginChange(ctx, "an upgrade")
 	if err != nil {
 		return err
 	}
@@ -309,11 +305,9 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		text := fmt.Sprintf("an upgrade of this hold was given up, the next is possible in %s", left.Round(time.Second))
 		return &failure{kind: ErrRefused, text: text}
 	}
-	a := &acquisition{
-		locks: l, owner: h.owner, mode: Write, ttl: was.ttl, upgrades: true,
-		ask: h.owner.upgrade(was.ttl, was.fence),
-	}
-	a.setTimes(time.Now(), &s, false)
+	wanted.ttl = was.ttl
+	a := l.acquisition(h.owner, Write, wanted, false)
+	a.ask, a.upgrades = h.owner.upgrade(was.ttl, was.fence), true
 	_ = h.update(func(l *lease) { l.changing = true })
 	// The wait ends with the hold.
 	holdCtx := h.Context()
@@ -321,59 +315,52 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	defer cancel(nil)
 	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
 	g, err := a.run(waitCtx)
-	if err == nil {
-		defer h.done()
-		return h.update(func(l *lease) {
-			l.doubt = l.doubt || g.doubt
+	isOpen := err != nil && a.isOpen()
+	problem := h.update(func(l *lease) {
+		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
+		if err == nil {
 			l.granted(g, l.ttl)
-		})
-	}
-	if a.isOpen() {
-		if !h.owner.given { // the server is about to refuse upgrades of this token
-			h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
 		}
-		_ = h.update(func(l *lease) { l.doubt = true })
-		l.background.run(func() {
-			defer h.done()
-			h.settle(l)
-		})
-	} else {
-		_ = h.update(func(l *lease) {
-			if l.changing = false; hasCode(err, "NOTHELD") {
-				l.lose(Gone)
-			}
-		})
+	})
+	if err == nil {
 		h.done()
+		return problem
 	}
 	if errors.Is(err, errTaken) {
 		err = timedOut("upgrade", h.owner.keys, nil)
 	}
-	return h.lossOr(err)
+	err = h.lossOr(err)
+	if !isOpen {
+		h.done()
+		return err
+	}
+	if !h.owner.given { // the server is about to refuse upgrades of this token
+		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
+	}
+	l.background.run(func() {
+		defer h.done()
+		_ = l.repeat(context.Background(), "upgrade", h.owner, time.Now().Add(longestWait), h.settle)
+	})
+	return err
 }
 
-// settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It repeats that until
+// settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until
 // it is answered, or the hold is over.
-func (h *Hold) settle(l *Locks) {
-	ttl, end := h.snapshot().ttl, time.Now().Add(longestWait)
-	_ = l.repeat(context.Background(), "upgrade", h.owner.keys, end, func() error {
-		sent := now()
-		commands := append(h.owner.cancel(), h.owner.refresh(Write, ttl), h.owner.refresh(Read, ttl))
-		answers, err := l.servers.pipeline(context.Background(), l.answerEnd(end), h.owner.keys[0], forCommands, commands...)
-		if err != nil {
-			return h.lossOr(err)
-		}
-		write, _ := answers[1].Int64() // an error says that the mode is the other
-		read, _ := answers[2].Int64()
-		return h.update(func(l *lease) {
-			switch {
-			case write > 0:
-				l.granted(grant{mode: Write, fence: write, sent: sent}, ttl)
-			case read > 0:
-				l.granted(grant{mode: Read, fence: read, sent: sent}, ttl)
-			default:
-				l.lose(Gone)
+func (h *Hold) settle(ctx context.Context, limit time.Time) error {
+	sent, ttl, o := now(), h.snapshot().ttl, h.owner
+	commands := append(o.cancel(), o.refresh(Write, ttl), o.refresh(Read, ttl))
+	answers, err := h.keeper.(*Locks).servers.pipeline(ctx, limit, o.keys[0], forCommands, commands...)
+	if err != nil {
+		return h.lossOr(err)
+	}
+	return h.update(func(l *lease) {
+		for i, mode := range []Mode{Write, Read} {
+			if fence, _ := answers[1+i].Int64(); fence > 0 { // an error says that the mode is the other
+				l.granted(grant{mode: mode, fence: fence, sent: sent}, ttl)
+				return
 			}
-		})
+		}
+		l.lose(Gone)
 	})
 }
 
@@ -381,59 +368,41 @@ func (h *Hold) settle(l *Locks) {
 // one key on one server. Without an answer for RetryFor, or until ctx is over, it fails, and goes on in the
 // background. The hold counts as a reader's from the first attempt on.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	l, err := h.single("a downgrade")
-	if err != nil {
-		return err
-	}
-	was, err := h.begin(ctx)
+	l, was, err := h.beginChange(ctx, "a downgrade")
 	if err != nil {
 		return err
 	}
 	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
-	err = h.downgrade(ctx, l, was, l.retryEnd())
-	if !isUnanswered(err) && ctx.Err() == nil {
-		h.done()
-	} else {
-		l.background.run(func() {
-			defer h.done()
-			_ = h.downgrade(context.Background(), l, was, time.Now().Add(longestWait))
-		})
-	}
-	return h.lossOr(err)
-}
-
-// downgrade repeats the command until it is answered, the hold or ctx is over, or the time has ended.
-func (h *Hold) downgrade(ctx context.Context, l *Locks, was lease, end time.Time) error {
 	w := h.owner.downgrade(was.ttl, was.fence)
-	return l.repeat(ctx, "downgrade", h.owner.keys, end, func() error {
+	downgrade := func(ctx context.Context, limit time.Time) error {
 		sent := now()
-		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(l.answerEnd(end), w))
+		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(limit, w))
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:
 				l.granted(grant{mode: Read, fence: fence, sent: sent}, l.ttl)
-			case hasCode(err, "NOTHELD"):
-				l.lose(Gone)
 			case !isTemporary(err) && !errors.Is(err, errLeft):
 				l.changing, l.mode = false, was.mode
 			}
 		})
-		return cmp.Or(gone, err)
-	})
+		return cmp.Or(gone, h.lossOr(err))
+	}
+	return h.lossOr(l.insist(ctx, "downgrade", h.owner, longestWait, downgrade, h.done))
 }
 
-// single is the Locks of a hold of one key on one server.
-func (h *Hold) single(what string) (*Locks, error) {
+// beginChange is begin for a change of the mode.
+func (h *Hold) beginChange(ctx context.Context, what string) (*Locks, lease, error) {
 	l, ok := h.keeper.(*Locks)
 	if !ok || len(h.owner.keys) > 1 {
-		return nil, invalid("%s works for one key on one server", what)
+		return nil, lease{}, invalid("%s works for one key on one server", what)
 	}
-	return l, nil
+	is, err := h.begin(ctx)
+	return l, is, err
 }
 
 // lossOr is the loss if the hold is lost by now, else the error.
 func (h *Hold) lossOr(err error) error {
-	if hasCode(err, "WRONGTYPE") {
+	if hasCode(err, "WRONGTYPE") || hasCode(err, "NOTHELD") {
 		_ = h.update(func(l *lease) { l.lose(Gone) })
 	}
 	if problem := h.Check(); problem != nil && err != nil {

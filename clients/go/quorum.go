@@ -388,10 +388,10 @@ func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
 	if v.current(m).fence > 0 {
 		return true, nil
 	}
-	r := *v.request
-	r.settings.ttl, r.settings.minReplicas = ttl, 0
-	a := m.locks.acquisition(&r, v.owner)
-	a.once, a.limit = true, time.Now().Add(ttl)
+	wanted := v.request.settings
+	wanted.ttl, wanted.minReplicas = ttl, 0
+	a := m.locks.acquisition(v.owner, v.request.mode, wanted, true)
+	a.ask, a.limit = v.owner.lock(a.mode, &wanted), time.Now().Add(ttl)
 	g, err := a.run(v.ctx)
 	if err == nil {
 		v.keep(m, g)
@@ -472,5 +472,6 @@ func (v *votes) releaseGrant(m *vote, g grant) (bool, error) {
 	}
 	ttl := v.request.settings.ttl
 	r := &release{locks: m.locks, owner: v.owner, grant: g, until: now().add(ttl)}
-	return r.repeat(context.Background(), time.Now().Add(ttl))
+	err := m.locks.repeat(context.Background(), "release", v.owner, time.Now().Add(ttl), r.send)
+	return r.released, err
 }

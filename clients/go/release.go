@@ -15,37 +15,37 @@ type release struct {
 	until instant // the hold is not there after that
 
 	unanswered bool // a copy had no answer
+	released   bool // the hold was there
 }
 
-// run releases, and tells whether the hold was there. It ends with ctx, and after RetryFor, and then goes on in the
-// background.
-func (r *release) run(ctx context.Context) (released bool, err error) {
-	if err = ctx.Err(); err == nil {
-		released, err = r.repeat(ctx, r.locks.retryEnd())
+// release is for a Hold.
+func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
+	g := grant{mode: ending.mode, fence: ending.fence, doubt: ending.doubt || ending.changing}
+	r := &release{locks: l, owner: h.owner, grant: g, until: ending.until}
+	isWhole := ending.reason == Gone && len(h.owner.keys) == 1 && !g.doubt
+	if ending.state == lost && (isWhole || h.owner.given) {
+		return false, nil // nothing is left, or the token may have a later hold by now
 	}
-	if isUnanswered(err) || ctx.Err() != nil {
-		r.locks.background.run(r.rest)
-	}
-	return released, err
+	err := l.insist(ctx, "release", h.owner, r.until.until(), r.send, func() {})
+	return err == nil && r.released, err
 }
 
 // rest releases until it is answered, or the hold is not there any more.
-func (r *release) rest() { _, _ = r.repeat(context.Background(), time.Now().Add(r.until.until())) }
+func (r *release) rest() {
+	_ = r.locks.repeat(context.Background(), "release", r.owner, time.Now().Add(r.until.until()), r.send)
+}
 
-// repeat releases until it is answered, ctx is over, or the time has ended. A 0 after a copy without an answer means
-// that this copy released the hold, if it was valid then.
-func (r *release) repeat(ctx context.Context, end time.Time) (released bool, err error) {
-	l, w := r.locks, r.owner.release(r.grant.mode, r.grant.fence)
-	err = l.repeat(ctx, "release", r.owner.keys, end, func() (err error) {
-		var reply int64
-		if r.grant.doubt && l.closed.Err() == nil {
-			reply, err = l.takeOff(ctx, r.owner, r.owner.end(), end)
-		} else {
-			reply, err = l.servers.send(ctx, r.owner.keys[0], newCall(l.answerEnd(end), w))
-		}
-		r.unanswered = r.unanswered || mayRunLater(err)
-		released = err == nil && (reply == int64(len(r.owner.keys)) || r.unanswered && r.until > now())
-		return err
-	})
-	return released, err
+// send sends the release once. A 0 after a copy without an answer means that this copy released the hold, if it was
+// valid then.
+func (r *release) send(ctx context.Context, limit time.Time) (err error) {
+	var reply int64
+	if l := r.locks; r.grant.doubt && l.closed.Err() == nil {
+		reply, err = l.takeOff(ctx, r.owner, r.owner.end(), limit)
+	} else {
+		w := r.owner.release(r.grant.mode, r.grant.fence)
+		reply, err = l.servers.send(ctx, r.owner.keys[0], newCall(limit, w))
+	}
+	r.unanswered = r.unanswered || mayRunLater(err)
+	r.released = err == nil && (reply == int64(len(r.owner.keys)) || r.unanswered && r.until > now())
+	return err
 }

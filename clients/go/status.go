@@ -92,9 +92,8 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 func (l *Locks) query(
 	ctx context.Context, of func(limit time.Time) ([]*node, error), w ...any,
 ) (replies []any, err error) {
-	end := l.retryEnd()
-	limit := l.answerEnd(end)
-	err = l.repeat(ctx, "answer", []string{fmt.Sprint(w[0])}, end, func() error {
+	about := owner{keys: []string{fmt.Sprint(w[0])}}
+	err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) error {
 		nodes, err := of(limit)
 		replies = nil
 		for _, n := range nodes {
