@@ -321,29 +321,6 @@ func (a *acquisition) waiting(rest ...any) (words, error) {
 	return append(append(w, "WAIT", wait), rest...), nil
 }
 
-// await waits for an answer. It ends with errNoAnswer at the time, if that is not zero, with errAskAgain when the
-// channel is gone, and with errLeft when the client ends the wait.
-func await[T any](a *acquisition, answer <-chan T, gone <-chan struct{}, until time.Time) (came T, err error) {
-	var over <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case came = <-answer:
-	case <-gone:
-		err = errAskAgain
-	case <-over:
-		err = errNoAnswer
-	case <-a.ctx.Done():
-		err = errLeft
-	case <-a.locks.ending.Done():
-		err = errLeft
-	}
-	return came, err
-}
-
 // notify asks, and waits for the message that says how the wait ended. As long as there is no subscription, the
 // first command goes without a wait, so that a program subscribes only when a request has to wait.
 func (a *acquisition) notify() (int64, error) {
@@ -364,7 +341,7 @@ func (a *acquisition) notify() (int64, error) {
 	}
 	a.channel = c
 	if !c.isReady() {
-		_, err := await(a, c.ready, c.gone.Done(), a.answerBy())
+		_, err := await(a.ctx, c.ready, a.answerBy(), c.gone.Done(), a.locks.ending.Done())
 		// After NOPERM it blocks.
 		if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
 			err = cause
@@ -394,7 +371,7 @@ func (a *acquisition) notify() (int64, error) {
 	if a.doubt {
 		until = earlier(until, time.Now().Add(askInDoubt))
 	}
-	message, err := await(a, a.messages, c.gone.Done(), until)
+	message, err := await(a.ctx, a.messages, until, c.gone.Done(), a.locks.ending.Done())
 	switch {
 	case err == nil:
 		fence, err = readMessage(message)

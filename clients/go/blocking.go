@@ -37,7 +37,7 @@ func (a *acquisition) block() (int64, error) {
 	tested, outage := false, false
 	test := time.Now().Add(min(testAfter, time.Until(a.end())/3))
 	for {
-		_, err = await(a, done, nil, earlier(a.waitBy(), test))
+		_, err = await(a.ctx, done, earlier(a.waitBy(), test), nil, a.locks.ending.Done())
 		if errors.Is(err, errNoAnswer) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0 {
 			a.note(err)
 			err = a.over()

@@ -20,18 +20,16 @@ type Hold struct {
 	metadata string
 	label    string
 	report   *reporter
-	values   context.Context // of the caller of Lock
 	began    time.Time
+	ctx      context.Context // done when the hold has ended
+	cancel   context.CancelCauseFunc
 
 	operation chan struct{} // held by Extend, Upgrade and Downgrade
 
 	mu           sync.Mutex
 	lease        lease
-	refusedUntil time.Time // the server refuses an upgrade until then
-	ctx          context.Context
-	cancel       context.CancelCauseFunc
-
-	timer *time.Timer // of the watchdog; nil: nobody would notice the end
+	refusedUntil time.Time   // the server refuses an upgrade until then
+	timer        *time.Timer // of the watchdog; nil: nobody would notice the end
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
@@ -46,24 +44,19 @@ type keeper interface {
 	fences(h *Hold) []int64
 }
 
-func newLease(r *Request, g grant, d drift) lease {
-	l := lease{mode: r.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
-	l.lengthen(g.sent, l.ttl)
-	if r.settings.longestLease > 0 && l.renews {
-		l.leaseEnd = now().add(r.settings.longestLease)
-	}
-	return l
-}
-
-func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, l lease) *Hold {
+func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, g grant, d drift) *Hold {
 	h := &Hold{
 		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report,
-		values: context.WithoutCancel(ctx), began: time.Now(), operation: make(chan struct{}, 1), lease: l,
+		began: time.Now(), operation: make(chan struct{}, 1),
 	}
-	if l.renews {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.setTimer()
+	h.lease = lease{mode: g.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
+	h.lease.lengthen(g.sent, h.lease.ttl)
+	if r.settings.longestLease > 0 && h.lease.renews {
+		h.lease.leaseEnd = now().add(r.settings.longestLease)
+	}
+	h.ctx, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	if h.lease.renews {
+		h.startTimer()
 	}
 	return h
 }
@@ -98,21 +91,22 @@ func (h *Hold) snapshot() lease {
 	return h.lease
 }
 
-// update changes the lease of a live hold, and does what follows when that ends it. It gives what is wrong with the
-// hold after that.
+// update changes the lease of a live hold, and gives what is wrong with the hold after that.
 func (h *Hold) update(change func(l *lease)) error {
-	h.mu.Lock()
-	before := h.lease.state
-	if h.lease.isOver(now()); h.lease.state == live && change != nil {
-		change(&h.lease)
-	}
-	return h.unlock(before)
+	return h.updateAny(func(l *lease) {
+		if l.state == live {
+			change(l)
+		}
+	})
 }
 
-// unlock ends what a lease before had in another state, and tells of it without the lock.
-func (h *Hold) unlock(before leaseState) error {
+// updateAny changes the lease, also of a hold that has ended, and does what follows when that ends it.
+func (h *Hold) updateAny(change func(l *lease)) error {
+	h.mu.Lock()
+	before := h.lease.state
+	h.lease.isOver(now())
+	change(&h.lease)
 	state, problem := h.lease.state, h.lease.problem(h.owner.keys)
-	cancel := h.cancel
 	if h.timer != nil && state == live {
 		h.setTimer()
 	} else if h.timer != nil {
@@ -122,45 +116,30 @@ func (h *Hold) unlock(before leaseState) error {
 	if state == before {
 		return problem
 	}
-	loss, _ := problem.(*LostError)
-	if loss != nil {
+	loss, isLost := problem.(*LostError)
+	if isLost {
 		h.report.lost(h.label, loss)
 	}
 	if state != releasing {
 		h.report.held(h.label, time.Since(h.began))
 	}
-	if cancel != nil {
-		if loss != nil {
-			cancel(loss)
-		}
-		cancel(nil)
+	if isLost {
+		h.cancel(loss)
 	}
+	h.cancel(nil)
 	return problem
 }
 
 // Context ends when the hold is lost, with a *LostError as its cause, or released. It has the values of the
 // context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ctx != nil {
-		return h.ctx
-	}
-	h.ctx, h.cancel = context.WithCancelCause(h.values)
-	switch h.lease.state {
-	case live:
-		h.setTimer()
-	case lost:
-		h.cancel(h.lease.loss(h.owner.keys))
-	default:
-		h.cancel(nil)
-	}
+	h.startTimer() // somebody would notice the end
 	return h.ctx
 }
 
 // Check is nil while the hold is valid, a *LostError when it is lost, and ErrNotHeld when it has been
 // released or handed over. It sends nothing. Call it before each step that matters.
-func (h *Hold) Check() error { return h.update(nil) }
+func (h *Hold) Check() error { return h.update(func(*lease) {}) }
 
 // begin waits until no other change goes on, and gives the hold as it is then.
 func (h *Hold) begin(ctx context.Context) (lease, error) {
@@ -235,12 +214,11 @@ func (h *Hold) Release(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	released, err := h.keeper.release(ctx, h, ending)
-	h.mu.Lock()
-	h.lease.state = ended
-	if err == nil && !released {
-		h.lease.lose(Gone)
-	}
-	_ = h.unlock(releasing)
+	_ = h.updateAny(func(l *lease) {
+		if l.state = ended; err == nil && !released {
+			l.lose(Gone)
+		}
+	})
 	if err != nil {
 		h.report.releaseFailed(h.label, err)
 	}
@@ -267,19 +245,17 @@ func (h *Hold) run(ctx context.Context, work func(context.Context) error) (err e
 		_, _ = h.Release(context.WithoutCancel(ctx)) // it has been told
 		cancel(nil)
 		var loss *LostError
-		if errors.As(h.Check(), &loss) {
-			err = joinLoss(loss, err)
+		if !errors.As(h.Check(), &loss) {
+			return
+		}
+		// What says only that the context of the work ended adds nothing.
+		if err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled) {
+			err = loss
+		} else {
+			err = errors.Join(loss, err)
 		}
 	}()
 	return work(workCtx)
-}
-
-// joinLoss adds what the work said, unless that is only that its context ended.
-func joinLoss(loss *LostError, err error) error {
-	if err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled) {
-		return loss
-	}
-	return errors.Join(loss, err)
 }
 
 // Upgrade makes a reader the writer, in one step, with a new fence. It waits until the other readers are

@@ -68,7 +68,7 @@ func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, erro
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
+	return newHold(ctx, r, o, l, l.report, g, oneServer), nil
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -84,7 +84,7 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, err
 	}
 	g := grant{mode: r.mode, fence: fence, sent: sent}
-	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
+	return newHold(ctx, r, o, l, l.report, g, oneServer), nil
 }
 
 // Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for

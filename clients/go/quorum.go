@@ -75,17 +75,15 @@ func (q *Quorum) Read(keys ...string) Request {
 func (q *Quorum) Close() error {
 	q.end()
 	q.background.wait(q.settings.retryFor)
-	errs := make([]error, len(q.nodes))
-	var all sync.WaitGroup
-	for i, n := range q.nodes {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			errs[i] = n.Close()
-		}()
+	closed := make(chan error, len(q.nodes))
+	for _, n := range q.nodes {
+		go func() { closed <- n.Close() }()
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	var err error
+	for range q.nodes {
+		err = errors.Join(err, <-closed)
+	}
+	return err
 }
 
 func (q *Quorum) drift() drift {
@@ -121,72 +119,65 @@ func (q *Quorum) check(r *Request) error {
 
 func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	began := time.Now()
-	v, sent, err := q.poll(ctx, r, once, began)
+	v, err := q.poll(ctx, r, once)
 	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return q.hold(ctx, r, v, sent), nil
+	return v.hold(ctx), nil
 }
 
-func (q *Quorum) hold(ctx context.Context, r *Request, v *votes, sent instant) *Hold {
-	l := newLease(r, grant{mode: r.mode, sent: sent}, q.drift())
-	return newHold(ctx, r, v.owner, v, q.report, l)
-}
-
-// poll asks until a majority has granted, and gives the time before the first request of that attempt. A TryLock may
-// be refused.
-func (q *Quorum) poll(ctx context.Context, r *Request, try bool, began time.Time) (*votes, instant, error) {
+// poll asks until a majority has granted. A TryLock may be refused.
+func (q *Quorum) poll(ctx context.Context, r *Request, try bool) (*votes, error) {
 	deadline, byCaller := ctx.Deadline()
-	if end := began.Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
+	if end := time.Now().Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
 		deadline, byCaller = end, false
 	}
 	once := try || r.settings.hasWait && r.settings.wait == 0
 	isOver := func() bool { return ctx.Err() != nil || q.ending.Err() != nil }
 	var last *QuorumError
 	for attempts := 0; !isOver(); attempts++ {
-		v, sent, missed := q.attempt(ctx, r)
+		v, missed := q.attempt(ctx, r)
 		if missed == nil {
-			return v, sent, nil
+			return v, nil
 		}
 		if last == nil || !isOver() || missed.isRefusal() { // one that was cut short may tell less than the one before
 			last = missed
 		}
 		pause, more := q.settings.strategy.pause(attempts)
+		isLate := !deadline.IsZero() && time.Until(deadline) < pause
 		switch {
 		case isOver():
 		case try && missed.isRefusal():
-			return nil, 0, errTaken
-		case once || !missed.mayHelp() || !more:
-			return nil, 0, missed.over(r.keys, nil)
-		case !deadline.IsZero() && time.Until(deadline) < pause && byCaller:
-			return nil, 0, missed.over(r.keys, context.DeadlineExceeded)
-		case !deadline.IsZero() && time.Until(deadline) < pause:
-			return nil, 0, missed.over(r.keys, nil)
+			return nil, errTaken
+		case !once && missed.mayHelp() && more && isLate && byCaller:
+			return nil, missed.over(r.keys, context.DeadlineExceeded)
+		case once || !missed.mayHelp() || !more || isLate:
+			return nil, missed.over(r.keys, nil)
 		default:
 			sleep(ctx, q.ending, pause)
 		}
 	}
 	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, 0, last.over(r.keys, ctx.Err())
+		return nil, last.over(r.keys, ctx.Err())
 	}
-	return nil, 0, leftBy(ctx, q.ending, r.keys, nil)
+	return nil, leftBy(ctx, q.ending, r.keys, nil)
 }
 
 // attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
 // of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
 // it does not.
-func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, instant, *QuorumError) {
+func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, *QuorumError) {
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	released := make(chan struct{})
-	release := sync.OnceFunc(func() {
+	release := sync.OnceValue(func() <-chan struct{} {
+		released := make(chan struct{})
 		v.end()
 		q.background.run(func() {
 			defer close(released)
 			v.each(context.Background(), ttl, whole, v.releaseOne)
 		})
+		return released
 	})
-	sent := now()
 	got := v.each(ctx, ttl, func(got *QuorumError) bool {
 		failed := got.count(func(a NodeAnswer) bool { return !a.Granted && a.Err != errNoAnswer })
 		if failed > len(q.nodes)-got.Needed {
@@ -194,33 +185,29 @@ func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, instant, *Quo
 		}
 		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
 	}, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
-	if got.isGranted() && now().sub(sent) < q.drift().counted(ttl) {
-		return v, sent, nil // the other nodes may still grant
+	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
+		return v, nil // the other nodes may still grant
 	}
-	release()
-	select { // else the next attempt would find what this one holds
-	case <-released:
-	case <-ctx.Done():
-	case <-q.ending.Done():
-	}
-	return nil, 0, got
+	// Else the next attempt would find what this one holds.
+	_, _ = await(ctx, release(), time.Time{}, nil, q.ending.Done())
+	return nil, got
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	if q.ending.Err() != nil {
 		return nil, ErrClosed
 	}
-	v, ttl, sent := q.votes(r, r.owner()), r.settings.ttl, now()
+	v, ttl := q.votes(r, r.owner()), r.settings.ttl
 	got := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (bool, error) {
 		_, fence, err := m.locks.ask(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
 		if err == nil && fence > 0 {
-			v.keep(m, grant{mode: r.mode, fence: fence, sent: sent})
+			v.keep(m, grant{mode: r.mode, fence: fence, sent: v.sent})
 		}
 		return fence > 0, ignore(err, ErrWrongMode)
 	})
 	switch {
 	case got.isGranted():
-		return q.hold(ctx, r, v, sent), nil
+		return v.hold(ctx), nil
 	case got.isRefusal():
 		return nil, notHeld(r.mode)
 	}
@@ -255,6 +242,7 @@ type votes struct {
 	quorum  *Quorum
 	request *Request
 	owner   owner
+	sent    instant // before the first command was sent
 	all     []*vote
 
 	ctx context.Context // done when what is granted from now on is released
@@ -271,12 +259,18 @@ type vote struct {
 }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
-	v := &votes{quorum: q, request: r, owner: o}
+	v := &votes{quorum: q, request: r, owner: o, sent: now()}
 	v.ctx, v.end = context.WithCancel(context.Background())
 	for _, n := range q.nodes {
 		v.all = append(v.all, &vote{locks: n})
 	}
 	return v
+}
+
+// hold is the hold that a majority gave.
+func (v *votes) hold(ctx context.Context) *Hold {
+	g := grant{mode: v.request.mode, sent: v.sent}
+	return newHold(ctx, v.request, v.owner, v, v.quorum.report, g, v.quorum.drift())
 }
 
 // count is at how many nodes the answer is so.
@@ -343,21 +337,14 @@ func (v *votes) each(
 			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
 		})
 	}
-	timer := time.NewTimer(timeout + timeout/10) // a node may say itself that its time is over
-	defer timer.Stop()
+	until := limit.Add(timeout / 10) // a node may say itself that its time is over
 	for range v.all {
-		select {
-		case note := <-came:
-			note()
-		case <-timer.C:
-			return got
-		case <-ctx.Done():
-			return got
-		case <-q.ending.Done():
-			return got
+		note, err := await(ctx, came, until, nil, q.ending.Done())
+		if err != nil {
+			break
 		}
-		if enough(got) {
-			return got
+		if note(); enough(got) {
+			break
 		}
 	}
 	return got

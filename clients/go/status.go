@@ -123,7 +123,7 @@ func (s *servers) primaries(limit time.Time) (all []*node, err error) {
 	defer cancel()
 	var mu sync.Mutex
 	err = rdb.ForEachMaster(ctx, func(_ context.Context, client *redis.Client) error {
-		n, err := s.at(client.Options().Addr, client.Options())
+		n, err := s.at(client.Options())
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, n)
