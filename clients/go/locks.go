@@ -3,7 +3,6 @@ package slock
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 // Locks is what a program asks for locks. Make one for the program by New; all methods may be called by
 // several goroutines at once. Close it when the program ends.
 type Locks struct {
+	requests
 	settings settings
 	servers  *servers
 	listener *listener
@@ -39,21 +39,12 @@ func New(rdb redis.UniversalClient, options ...Option) *Locks {
 
 func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	l := &Locks{settings: s, report: &reporter{hooks: s.hooks, log: s.log}}
+	l.requests = requests{by: l, defaults: s.request}
 	l.ending, l.end = context.WithCancel(context.Background())
 	l.closed, l.endAll = context.WithCancel(context.Background())
 	l.servers = newServers(rdb, l.report)
 	l.listener = newListener(l.servers)
 	return l
-}
-
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (l *Locks) Write(keys ...string) Request {
-	return Request{by: l, keys: slices.Clone(keys), mode: Write, settings: l.settings.request}
-}
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (l *Locks) Read(keys ...string) Request {
-	return Request{by: l, keys: slices.Clone(keys), mode: Read, settings: l.settings.request}
 }
 
 func (l *Locks) check(*Request) error { return l.servers.check() }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 // it outlives the loss of a minority. It polls, because no server knows of the others. All methods may be
 // called by several goroutines at once. Close it when the program ends.
 type Quorum struct {
+	requests
 	nodes    []*Locks
 	settings settings
 	report   *reporter
@@ -34,6 +34,7 @@ type Quorum struct {
 // DriftFactor and FailFast. Without WaitByPolling the pauses between attempts are random, of 10 to 250 ms.
 func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 	q := &Quorum{settings: newSettings(options)}
+	q.requests = requests{by: q, defaults: q.settings.request}
 	if q.settings.waiting != byPolling {
 		q.settings.strategy = ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
 	}
@@ -57,16 +58,6 @@ func nodeName(client redis.UniversalClient) string {
 		}
 	}
 	return "unknown"
-}
-
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (q *Quorum) Write(keys ...string) Request {
-	return Request{by: q, keys: slices.Clone(keys), mode: Write, settings: q.settings.request}
-}
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (q *Quorum) Read(keys ...string) Request {
-	return Request{by: q, keys: slices.Clone(keys), mode: Read, settings: q.settings.request}
 }
 
 // Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
