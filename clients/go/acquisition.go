@@ -207,9 +207,10 @@ func (a *acquisition) answer(sent instant, fence int64, err error) (int64, error
 // what it gave. Else the fence tells what to release.
 func (a *acquisition) late(fence int64, err error) {
 	if a.owner.given && err == nil && fence > 0 {
-		r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
-		r.until = now().add(a.wanted.ttl)
-		a.locks.background.run(r.rest)
+		a.locks.background.run(func() {
+			end := time.Now().Add(a.wanted.ttl)
+			_, _, _ = a.locks.ask(context.Background(), "release", a.owner, end, a.owner.release(a.mode, fence))
+		})
 	}
 }
 

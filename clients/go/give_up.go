@@ -5,8 +5,32 @@ import (
 	"time"
 )
 
-// This file has the end of an acquisition in doubt: the server withdraws what waits, refuses what comes later, and
-// releases what was given. It is sent whole until it is answered.
+// This file has the ends on one server. A release names the fence, so that it does no harm when it arrives late. The end
+// of an acquisition in doubt has the server withdraw what waits, refuse what comes later, and release what was given.
+// It is sent whole until it is answered.
+
+// release is for a Hold.
+func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
+	o, inDoubt := h.owner, ending.doubt || ending.changing
+	isWhole := ending.reason == Gone && len(o.keys) == 1 && !inDoubt
+	if ending.state == lost && (isWhole || o.given) {
+		return false, nil // nothing is left, or the token may have a later hold by now
+	}
+	unanswered, released := false, false
+	err := l.insist(ctx, "release", o, ending.until.until(), func(ctx context.Context, limit time.Time) (err error) {
+		var reply int64
+		if inDoubt && l.closed.Err() == nil {
+			reply, err = l.takeOff(ctx, o, o.end(), limit)
+		} else {
+			reply, err = l.servers.send(ctx, o.keys[0], newCall(limit, o.release(ending.mode, ending.fence)))
+		}
+		// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
+		unanswered = unanswered || mayRunLater(err)
+		released = err == nil && (reply == int64(len(o.keys)) || unanswered && ending.until > now())
+		return err
+	}, func() {})
+	return err == nil && released, err
+}
 
 // giveUp ends an acquisition in the background, that may wait by the channel (nil: by none). With a token of the
 // program's only what waits is withdrawn: a hold of the token may be another's by now.

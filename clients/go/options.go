@@ -44,6 +44,7 @@ type requestSettings struct {
 	noRenewal      bool
 	longestLease   time.Duration
 	token          string
+	isFresh        bool // the token is not the program's, but that of an attempt of a Quorum
 	minReplicas    int
 	replicaTimeout time.Duration
 	label          string

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -42,7 +43,9 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 	each := q.settings
 	each.hooks = Hooks{}
 	for _, client := range clients {
-		q.nodes = append(q.nodes, newLocks(client, each))
+		n := newLocks(client, each)
+		n.report = &reporter{log: slog.New(slog.DiscardHandler)} // the loss at one node is no loss
+		q.nodes = append(q.nodes, n)
 	}
 	q.ending, q.end = context.WithCancel(context.Background())
 	return q
@@ -175,7 +178,7 @@ func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, *QuorumError)
 			release()
 		}
 		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
-	}, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
+	}, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
 	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
 		return v, nil // the other nodes may still grant
 	}
@@ -189,12 +192,9 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	got := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (bool, error) {
-		_, fence, err := m.locks.ask(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
-		if err == nil && fence > 0 {
-			v.keep(m, grant{mode: r.mode, fence: fence, sent: v.sent})
-		}
-		return fence > 0, ignore(err, ErrWrongMode)
+	got := v.each(ctx, ttl, whole, func(m *vote) (bool, error) {
+		h, err := m.locks.adopt(context.Background(), v.requestOfNode(ttl))
+		return v.keep(m, h, err, ErrNotHeld)
 	})
 	switch {
 	case got.isGranted():
@@ -205,14 +205,6 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	return nil, cmp.Or(ctx.Err(), error(got))
 }
 
-// ignore is nil for an error that says what an answer says.
-func ignore(err, kind error) error {
-	if errors.Is(err, kind) {
-		return nil
-	}
-	return err
-}
-
 // Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
 // released something. It is for a token that another process took; a Hold has a Release of its own. A node that does
 // not answer in time is not counted, and is asked again in the background.
@@ -221,7 +213,7 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 		return 0, invalid("a release needs a token and keys")
 	}
 	v := q.votes(nil, owner{keys: keys, token: token, given: true})
-	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote, _ time.Time) (bool, error) {
+	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote) (bool, error) {
 		released, err := m.locks.Release(context.Background(), token, keys...)
 		return released > 0, err
 	})
@@ -244,9 +236,9 @@ type votes struct {
 // vote is what one node gave.
 type vote struct {
 	locks *Locks
-	grant grant // its fence is 0 where the node does not have the hold; guarded by votes
+	hold  *Hold // the last that it gave, or nil; guarded by votes
 
-	asking sync.Mutex // held while the node is asked for the lock or an extension: one after the other
+	asking sync.Mutex // held while the node is asked for the lock
 }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
@@ -308,7 +300,7 @@ func isCertain(got *QuorumError) bool { return got.isGranted() || got.isRefusal(
 // each asks all nodes at once, in shuffled order. It gives the answers that came until they were enough, ctx was over,
 // or the timeout for nodes. What has no answer by then stays under way.
 func (v *votes) each(
-	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote, time.Time) (bool, error),
+	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote) (bool, error),
 ) *QuorumError {
 	q := v.quorum
 	timeout := q.nodeTimeout(ttl)
@@ -320,7 +312,7 @@ func (v *votes) each(
 	came := make(chan func(), len(v.all))
 	for _, i := range rand.Perm(len(v.all)) {
 		q.background.run(func() {
-			granted, err := ask(v.all[i], limit)
+			granted, err := ask(v.all[i])
 			var f *failure
 			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
 				err = cmp.Or(f.cause, errNoAnswer)
@@ -341,46 +333,56 @@ func (v *votes) each(
 	return got
 }
 
-// keep notes a grant. One that comes too late is released.
-func (v *votes) keep(m *vote, g grant) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.ctx.Err() == nil {
-		m.grant = g
-	} else {
-		v.quorum.background.run(func() { _, _ = v.releaseGrant(m, g) })
+// keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none. A hold that comes too
+// late is released.
+func (v *votes) keep(m *vote, h *Hold, err, refusal error) (bool, error) {
+	if errors.Is(err, refusal) {
+		err = nil
 	}
-}
-
-func (v *votes) current(m *vote) grant {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return m.grant
+	if h != nil && v.ctx.Err() == nil {
+		m.hold = h
+	} else if h != nil {
+		v.quorum.background.run(func() { _, _ = h.Release(context.Background()) })
+	}
+	return h != nil, err
 }
 
-// acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
+func (v *votes) current(m *vote) *Hold {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return m.hold
+}
+
+// requestOfNode is for one node: the quorum renews.
+func (v *votes) requestOfNode(ttl time.Duration) *Request {
+	r := *v.request
+	r.settings.ttl, r.settings.minReplicas, r.settings.noRenewal = ttl, 0, true
+	r.settings.token, r.settings.isFresh = v.owner.token, !v.owner.given
+	return &r
+}
+
+// acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most RetryFor; then it is
 // given up.
 func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
-	m.asking.Lock()
+	if !m.asking.TryLock() {
+		return false, errNoAnswer // to the one before
+	}
 	defer m.asking.Unlock()
-	if v.current(m).fence > 0 {
+	if h := v.current(m); h != nil && h.Check() == nil {
 		return true, nil
 	}
-	wanted := v.request.settings
-	wanted.ttl, wanted.minReplicas = ttl, 0
-	a := m.locks.acquisition(v.owner, v.request.mode, wanted, true)
-	a.ask, a.limit = v.owner.lock(a.mode, &wanted), time.Now().Add(ttl)
-	g, err := a.run(v.ctx)
-	if err == nil {
-		v.keep(m, g)
-	}
-	return err == nil, ignore(err, errTaken)
+	h, err := m.locks.acquire(v.ctx, v.requestOfNode(ttl), true)
+	return v.keep(m, h, err, errTaken)
 }
 
 func (v *votes) fences(*Hold) []int64 {
 	fences := make([]int64, len(v.all))
 	for i, m := range v.all {
-		fences[i] = v.current(m).fence
+		if h := v.current(m); h != nil && h.Check() == nil {
+			fences[i] = h.Fence()
+		}
 	}
 	return fences
 }
@@ -389,26 +391,21 @@ func (v *votes) fences(*Hold) []int64 {
 // with the same token, because a majority has it.
 func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, instant, error) {
 	sent := now()
-	got := v.each(ctx, ttl, isCertain, func(m *vote, limit time.Time) (bool, error) {
-		m.asking.Lock()
-		defer m.asking.Unlock()
-		fence := v.current(m).fence
-		if fence == 0 {
+	got := v.each(ctx, ttl, isCertain, func(m *vote) (bool, error) {
+		h := v.current(m)
+		if h == nil {
 			return false, errNoAnswer
 		}
-		_, held, err := m.locks.ask(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, fence))
-		if hasCode(err, "WRONGTYPE") {
-			err = nil
+		err := h.Extend(context.Background(), ttl)
+		if errors.Is(err, ErrLost) {
+			return false, nil
 		}
-		if held == 0 && err == nil {
-			v.keep(m, grant{})
-		}
-		return held > 0, err
+		return err == nil, err
 	})
 	switch {
 	case got.isGranted():
 		v.quorum.background.run(func() {
-			v.each(v.ctx, ttl, whole, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
+			v.each(v.ctx, ttl, whole, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
 		})
 		return true, sent, nil
 	case got.isRefusal():
@@ -440,16 +437,9 @@ func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error
 	return false, got
 }
 
-func (v *votes) releaseOne(m *vote, _ time.Time) (bool, error) {
-	return v.releaseGrant(m, v.current(m))
-}
-
-func (v *votes) releaseGrant(m *vote, g grant) (bool, error) {
-	if g.fence == 0 {
-		return false, nil
+func (v *votes) releaseOne(m *vote) (bool, error) {
+	if h := v.current(m); h != nil {
+		return h.Release(context.Background())
 	}
-	ttl := v.request.settings.ttl
-	r := &release{locks: m.locks, owner: v.owner, grant: g, until: now().add(ttl)}
-	err := m.locks.repeat(context.Background(), "release", v.owner, time.Now().Add(ttl), r.send)
-	return r.released, err
+	return false, nil
 }
