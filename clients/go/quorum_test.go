@@ -280,3 +280,20 @@ func TestQuorumForgetsTheContextOfACaller(t *testing.T) {
 		return kept.Value() == nil
 	})
 }
+
+// A node that does not answer must not gather one more request with each renewal.
+func TestSilentNodeIsAskedByOneRequestAtATime(t *testing.T) {
+	q := newNodes(t, 3)
+	q.worlds[0].pause()
+	defer q.worlds[0].resume()
+	hold := must(q.quorum.Write("job").With(slock.TTL(300 * time.Millisecond)).Lock(t.Context()))
+	defer hold.Unlock(context.WithoutCancel(t.Context()))
+	before := runtime.NumGoroutine()
+	time.Sleep(3 * time.Second) // some thirty renewals
+	if more := runtime.NumGoroutine() - before; more > 20 {
+		t.Fatalf("%d goroutines more than before", more)
+	}
+	if err := hold.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
