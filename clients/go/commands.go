@@ -2,6 +2,7 @@ package slock
 
 import (
 	"crypto/rand"
+	"encoding/hex"
 	"time"
 )
 
@@ -31,8 +32,12 @@ type grant struct {
 	doubt bool
 }
 
-// newToken is at least 128 random bits, as text.
-func newToken() string { return rand.Text() }
+// newToken is 128 random bits, as text.
+func newToken() string {
+	var bits [16]byte
+	_, _ = rand.Read(bits[:]) // never fails
+	return hex.EncodeToString(bits[:])
+}
 
 // command is a command for one key or for several, by its two names.
 func (o owner) command(single, several string, rest ...any) words {

@@ -21,8 +21,7 @@ type Hold struct {
 	label    string
 	report   *reporter
 	began    time.Time
-	ctx      context.Context // done when the hold has ended
-	cancel   context.CancelCauseFunc
+	values   context.Context // of the caller of Lock
 
 	operation chan struct{} // held by Extend, Upgrade and Downgrade
 
@@ -30,6 +29,8 @@ type Hold struct {
 	lease        lease
 	refusedUntil time.Time   // the server refuses an upgrade until then
 	timer        *time.Timer // of the watchdog; nil: nobody would notice the end
+	ctx          context.Context
+	end          func(problem error) // ends ctx; nil: nobody has asked for it
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
@@ -47,16 +48,17 @@ type keeper interface {
 func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, g grant, d drift) *Hold {
 	h := &Hold{
 		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report,
-		began: time.Now(), operation: make(chan struct{}, 1),
+		values: ctx, began: time.Now(), operation: make(chan struct{}, 1),
 	}
 	h.lease = lease{mode: g.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
 	h.lease.lengthen(g.sent, h.lease.ttl)
 	if r.settings.longestLease > 0 && h.lease.renews {
 		h.lease.leaseEnd = now().add(r.settings.longestLease)
 	}
-	h.ctx, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if h.lease.renews {
-		h.startTimer()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.setTimer()
 	}
 	return h
 }
@@ -106,7 +108,7 @@ func (h *Hold) updateAny(change func(l *lease)) error {
 	before := h.lease.state
 	h.lease.isOver(now())
 	change(&h.lease)
-	state, problem := h.lease.state, h.lease.problem(h.owner.keys)
+	state, problem, end := h.lease.state, h.lease.problem(h.owner.keys), h.end
 	if h.timer != nil && state == live {
 		h.setTimer()
 	} else if h.timer != nil {
@@ -116,24 +118,38 @@ func (h *Hold) updateAny(change func(l *lease)) error {
 	if state == before {
 		return problem
 	}
-	loss, isLost := problem.(*LostError)
-	if isLost {
+	if loss, ok := problem.(*LostError); ok {
 		h.report.lost(h.label, loss)
 	}
 	if state != releasing {
 		h.report.held(h.label, time.Since(h.began))
 	}
-	if isLost {
-		h.cancel(loss)
+	if end != nil {
+		end(problem)
 	}
-	h.cancel(nil)
 	return problem
 }
 
 // Context ends when the hold is lost, with a *LostError as its cause, or released. It has the values of the
 // context that was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
-	h.startTimer() // somebody would notice the end
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx != nil {
+		return h.ctx
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(h.values))
+	h.ctx, h.end = ctx, func(problem error) {
+		if !errors.Is(problem, ErrLost) {
+			problem = nil
+		}
+		cancel(problem)
+	}
+	if problem := h.lease.problem(h.owner.keys); problem != nil {
+		h.end(problem)
+	} else {
+		h.setTimer() // somebody would notice the end
+	}
 	return h.ctx
 }
 

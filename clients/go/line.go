@@ -109,12 +109,17 @@ func (l *line) do(ctx context.Context, c *call) error {
 
 // flush sends what has queued, as soon as a lane is free.
 func (l *line) flush() {
-	free := time.NewTimer(patience)
-	defer free.Stop()
 	select {
 	case l.busy <- struct{}{}:
 		defer func() { <-l.busy }()
-	case <-free.C:
+	default:
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case l.busy <- struct{}{}:
+			defer func() { <-l.busy }()
+		case <-timer.C:
+		}
 	}
 	if len(l.busy) > 1 {
 		runtime.Gosched() // others may be about to send too

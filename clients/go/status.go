@@ -97,14 +97,16 @@ func (l *Locks) query(
 		nodes, err := of(limit)
 		replies = nil
 		for _, n := range nodes {
+			if err != nil {
+				break
+			}
 			c := newCall(limit, w)
-			if err == nil {
-				err = cmp.Or(n.commands.do(ctx, c), c.last().Err())
+			if err = n.commands.do(ctx, c); err == nil {
+				replies, err = append(replies, c.last().Val()), c.last().Err()
 			}
 			if errors.Is(err, redis.Nil) {
 				err = nil
 			}
-			replies = append(replies, c.last().Val())
 		}
 		l.servers.note(err)
 		return err

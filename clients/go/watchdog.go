@@ -9,18 +9,15 @@ import "time"
 // on.
 const mostSleep = time.Second
 
-// startTimer has the hold looked after from now on.
-func (h *Hold) startTimer() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.timer == nil && h.lease.state == live {
-		h.timer = time.AfterFunc(mostSleep, h.look)
-		h.setTimer()
+// setTimer has the hold looked at when that is due. The hold is locked.
+func (h *Hold) setTimer() {
+	sleep := min(h.lease.due().until(), mostSleep)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(sleep, h.look)
+	} else {
+		h.timer.Reset(sleep)
 	}
 }
-
-// setTimer has the hold looked at when that is due. The hold is locked.
-func (h *Hold) setTimer() { h.timer.Reset(min(h.lease.due().until(), mostSleep)) }
 
 // look ends a hold whose time is over, and renews it if that is due.
 func (h *Hold) look() {
