@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,8 @@ type acquisition struct {
 
 func (l *Locks) acquisition(o owner, mode Mode, wanted requestSettings, once bool) *acquisition {
 	began := time.Now()
-	a := &acquisition{locks: l, owner: o, mode: mode, wanted: wanted, limit: began.Add(l.settings.retryFor)}
+	a := &acquisition{locks: l, owner: o, mode: mode, wanted: wanted}
+	a.limit = began.Add(cmp.Or(wanted.retryFor, l.settings.retryFor))
 	a.once = once || wanted.hasWait && wanted.wait == 0
 	if wanted.hasWait && !once {
 		a.deadline = began.Add(wanted.wait)

@@ -17,7 +17,8 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 		return false, nil // nothing is left, or the token may have a later hold by now
 	}
 	unanswered, released := false, false
-	err := l.insist(ctx, "release", o, ending.until.until(), func(ctx context.Context, limit time.Time) (err error) {
+	most := min(ending.until.until(), ending.ttl)
+	err := l.insist(ctx, "release", o, most, func(ctx context.Context, limit time.Time) (err error) {
 		var reply int64
 		if inDoubt && l.closed.Err() == nil {
 			reply, err = l.takeOff(ctx, o, o.end(), limit)

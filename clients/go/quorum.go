@@ -339,6 +339,9 @@ func (v *votes) keep(m *vote, h *Hold, err, refusal error) (bool, error) {
 	if errors.Is(err, refusal) {
 		err = nil
 	}
+	if h != nil { // the quorum knows until when it is valid: a node that was silent for long is asked whether it has it
+		_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if h != nil && v.ctx.Err() == nil {
@@ -359,19 +362,22 @@ func (v *votes) current(m *vote) *Hold {
 func (v *votes) requestOfNode(ttl time.Duration) *Request {
 	r := *v.request
 	r.settings.ttl, r.settings.minReplicas, r.settings.noRenewal = ttl, 0, true
-	r.settings.token, r.settings.isFresh = v.owner.token, !v.owner.given
+	r.settings.token, r.settings.isFresh, r.settings.retryFor = v.owner.token, !v.owner.given, ttl
 	return &r
 }
 
-// acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most RetryFor; then it is
+// acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
 // given up.
 func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
 	if !m.asking.TryLock() {
 		return false, errNoAnswer // to the one before
 	}
 	defer m.asking.Unlock()
-	if h := v.current(m); h != nil && h.Check() == nil {
-		return true, nil
+	if h := v.current(m); h != nil {
+		if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
+			h.done()
+			return true, nil
+		}
 	}
 	h, err := m.locks.acquire(v.ctx, v.requestOfNode(ttl), true)
 	return v.keep(m, h, err, errTaken)
@@ -396,11 +402,16 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 		if h == nil {
 			return false, errNoAnswer
 		}
-		err := h.Extend(context.Background(), ttl)
-		if errors.Is(err, ErrLost) {
+		limited, cancel := context.WithTimeout(context.Background(), v.quorum.nodeTimeout(ttl))
+		defer cancel()
+		switch err := h.Extend(limited, ttl); {
+		case errors.Is(err, ErrLost):
 			return false, nil
+		case err != nil && err == limited.Err():
+			return false, errNoAnswer
+		default:
+			return err == nil, err
 		}
-		return err == nil, err
 	})
 	switch {
 	case got.isGranted():
