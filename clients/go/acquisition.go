@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,39 +23,45 @@ const (
 	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may
 	// arrive late, and then it is the request.
 	askInDoubt = 5 * time.Second
-	// mostMessages is how many messages to one acquisition are kept.
-	mostMessages = 16
 )
 
+// acquisition is what was asked for, and what is known so far. All its attempts have one token and one tag, so
+// whichever of them is carried out, its answer counts.
 type acquisition struct {
-	locks *Locks
-	owner owner
-	mode  Mode // that is asked for
-	ttl   time.Duration
-	ask   words
-	once  bool // ask once, without a wait
-
+	locks    *Locks
+	owner    owner
+	wanted   requestSettings
+	mode     Mode // that is asked for
+	ask      words
 	upgrades bool // a hold: what is given up is not released
 
-	minReplicas    int
-	replicaTimeout time.Duration
-
 	ctx      context.Context // the caller's
+	once     bool            // ask once, without a wait
 	deadline time.Time       // of the wait; zero: none
 	byCaller bool            // whether that is the deadline of the caller's context
 	limit    time.Time       // of a request that asks once, or has no answer yet
 
-	contact    time.Time // when the server last answered; zero: it has not
-	taken      bool      // the server has said that the lock is not free
-	doubt      bool      // a command had no answer, so that something may be left on the server
-	queued     bool      // it waits on the server, or has been granted and not handed out
-	waitIsOver bool      // with the one answer
-	sent       instant   // before the first command was sent that may have been granted
-	tag        string
-	messages   chan string
-	channel    *channel // that the tag is known to; nil: none
-	last       error    // after which it was asked again; nil after another answer
-	failures   int      // temporary errors one after the other
+	contact  time.Time // when the server last answered; zero: it has not
+	doubt    bool      // a command had no answer, so that something may be left on the server
+	queued   bool      // it waits on the server, or has been granted and not handed out
+	sent     instant   // before the first command was sent that may have been granted
+	refused  bool      // others had the lock, so it needs a channel
+	channel  *channel  // that it waits by; nil: none
+	tag      string    // of its messages
+	messages <-chan string
+	last     error // after which it was asked again; nil after another answer
+	failures int   // temporary errors one after the other
+}
+
+func (l *Locks) acquisition(o owner, mode Mode, wanted requestSettings, once bool) *acquisition {
+	began := time.Now()
+	a := &acquisition{locks: l, owner: o, mode: mode, wanted: wanted}
+	a.limit = began.Add(cmp.Or(wanted.retryFor, l.settings.retryFor))
+	a.once = once || wanted.hasWait && wanted.wait == 0
+	if wanted.hasWait && !once {
+		a.deadline = began.Add(wanted.wait)
+	}
+	return a
 }
 
 // run asks until there is a grant or an error. On an error nothing is left on the server, or it is being taken off.
@@ -62,29 +69,22 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 	a.locks.background.count.Add(1)
 	defer a.locks.background.count.Add(-1)
 	a.ctx = ctx
-	if ctx.Err() != nil || a.locks.ending.Err() != nil {
-		return grant{}, a.left()
-	}
 	if end, ok := ctx.Deadline(); ok && (a.deadline.IsZero() || end.Before(a.deadline)) {
 		a.deadline, a.byCaller = end, true
 	}
-	var g grant
-	var err error
-	if !a.upgrades {
-		err = a.mayRelease()
-	}
-	if err == nil {
+	g, err := grant{}, errLeft
+	if ctx.Err() == nil && a.locks.ending.Err() == nil {
 		g, err = a.attempts()
 	}
-	if a.channel != nil {
-		a.channel.note(a.tag, nil)
+	if a.tag != "" {
+		a.locks.listener.removeTag(a.tag)
 	}
 	if err == nil {
 		g.doubt = a.doubt
 		return g, nil
 	}
 	if a.isOpen() && !a.upgrades {
-		a.locks.giveUp(a.owner, a.ttl, a.channel)
+		a.locks.giveUp(a.owner, a.wanted.ttl, a.channel)
 	}
 	if errors.Is(err, errLeft) {
 		err = a.left()
@@ -95,45 +95,56 @@ func (a *acquisition) run(ctx context.Context) (grant, error) {
 // isOpen tells whether something may be left on the server.
 func (a *acquisition) isOpen() bool { return a.doubt || a.queued }
 
-// setTimes notes how long the acquisition may take.
-func (a *acquisition) setTimes(began time.Time, s *requestSettings, once bool) {
-	a.once, a.limit = once, began.Add(a.locks.settings.retryFor)
-	switch {
-	case once:
-	case s.hasWait && s.wait == 0:
-		a.once, a.waitIsOver, a.limit = true, true, began
-	case s.hasWait:
-		a.deadline = began.Add(s.wait)
-	}
-}
-
 // attempts asks again and again, with the same token, as long as that makes sense.
-func (a *acquisition) attempts() (grant, error) {
+func (a *acquisition) attempts() (g grant, err error) {
+	if !a.upgrades {
+		if err := a.mayRelease(); err != nil {
+			return grant{}, err
+		}
+	}
+	s := &a.locks.settings
 	for polls := 0; ; {
-		fence, err := a.attempt()
+		var fence int64
+		switch {
+		case a.once || s.waiting == byPolling:
+			fence, err = a.send(a.ask)
+		case s.waiting == byBlocking || a.locks.listener.isForbidden(a.owner.keys[0]):
+			fence, err = a.block()
+		default:
+			fence, err = a.notify()
+		}
 		if err == nil {
 			a.queued = true
-			var g grant
 			if g, err = a.confirm(fence); err == nil {
 				return g, nil
 			}
 		}
-		switch {
+		var pause time.Duration
+		var more bool
+		switch left := time.Until(a.end()); {
+		case errors.Is(err, errTaken) && a.once:
+			return grant{}, err
 		case errors.Is(err, errTaken):
-			if a.last = nil; a.once {
-				return grant{}, err
+			// Else the wait has run out on the server, or was withdrawn there.
+			a.last = nil
+			if s.waiting == byPolling {
+				pause, more = s.strategy.pause(polls)
+				more = more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause)
+				polls++
 			}
-			if a.locks.settings.waiting != byPolling {
-				return grant{}, a.over() // the wait has run out on the server, or was withdrawn there
-			}
-			err = a.poll(polls)
-			polls++
 		case isTemporary(err):
 			a.note(err)
-			err = a.pause()
-		}
-		if err != nil {
+			pause, _ = afterErrors.pause(a.failures)
+			pause, more = min(pause, left), left > 0
+			a.failures++
+		default:
 			return grant{}, err
+		}
+		if !more {
+			return grant{}, a.over()
+		}
+		if !sleep(a.ctx, a.locks.ending, pause) {
+			return grant{}, errLeft
 		}
 	}
 }
@@ -169,17 +180,6 @@ func (a *acquisition) note(err error) {
 	}
 }
 
-// attempt asks, and waits as the settings say.
-func (a *acquisition) attempt() (fence int64, err error) {
-	switch {
-	case a.once || a.locks.settings.waiting == byPolling:
-		return a.send(a.ask)
-	case a.locks.settings.waiting == byBlocking || a.locks.listener.isForbidden(a.owner.keys[0]):
-		return a.block()
-	}
-	return a.notify()
-}
-
 // send sends one command, and gives its fence, errTaken for 0, or redis.Nil for null.
 func (a *acquisition) send(w words) (int64, error) {
 	sent, c := now(), newCall(a.answerBy(), w)
@@ -193,7 +193,7 @@ func (a *acquisition) answer(sent instant, fence int64, err error) (int64, error
 	if mayRunLater(err) {
 		a.doubt = true
 	}
-	if a.sent == 0 || !a.doubt && !a.queued {
+	if a.sent == 0 || !a.isOpen() {
 		a.sent = sent // else an earlier copy may be the one that is granted
 	}
 	if !isConnectionError(err) && !errors.Is(err, errLeft) {
@@ -209,24 +209,25 @@ func (a *acquisition) answer(sent instant, fence int64, err error) (int64, error
 // what it gave. Else the fence tells what to release.
 func (a *acquisition) late(fence int64, err error) {
 	if a.owner.given && err == nil && fence > 0 {
-		r := &release{locks: a.locks, owner: a.owner, grant: grant{mode: a.mode, fence: fence}}
-		r.until = now().add(a.ttl)
-		a.locks.background.run(r.rest)
+		a.locks.background.run(func() {
+			end := time.Now().Add(a.wanted.ttl)
+			_, _, _ = a.locks.ask(context.Background(), "release", a.owner, end, a.owner.release(a.mode, fence))
+		})
 	}
 }
 
 // confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
 // be long ago, if there was a wait.
 func (a *acquisition) confirm(fence int64) (grant, error) {
-	g := grant{mode: a.mode, fence: fence, sent: a.sent}
-	if a.minReplicas == 0 && now().sub(a.sent) <= a.ttl/3 {
+	g, ttl, replicas := grant{mode: a.mode, fence: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
+	if replicas == 0 && now().sub(a.sent) <= ttl/3 {
 		return g, nil
 	}
-	commands, via, limit := []words{a.owner.extend(a.ttl, fence)}, forCommands, a.answerBy()
-	if a.minReplicas > 0 {
+	commands, via, limit := []words{a.owner.extend(ttl, fence)}, forCommands, a.answerBy()
+	if replicas > 0 {
 		// It counts the replicas that have what its own connection wrote last: the extension.
-		commands = append(commands, words{"WAIT", a.minReplicas, milliseconds(a.replicaTimeout)})
-		via, limit = forWaits, time.Now().Add(a.replicaTimeout+lateAnswer)
+		commands = append(commands, words{"WAIT", replicas, milliseconds(a.wanted.replicaTimeout)})
+		via, limit = forWaits, time.Now().Add(a.wanted.replicaTimeout+lateAnswer)
 	}
 	g.sent = now()
 	answers, err := a.locks.servers.pipeline(a.ctx, limit, a.owner.keys[0], via, commands...)
@@ -234,16 +235,16 @@ func (a *acquisition) confirm(fence int64) (grant, error) {
 		return grant{}, err
 	}
 	held, err := answers[0].Int64()
-	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(a.ttl)) {
+	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(ttl)) {
 		a.sent, a.queued = 0, a.doubt
 		err = errAskAgain // it is over by now
 	}
-	if err != nil || a.minReplicas == 0 {
+	if err != nil || replicas == 0 {
 		return g, err
 	}
-	replicas, err := answers[1].Int64()
-	if err == nil && replicas < int64(a.minReplicas) {
-		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", replicas, a.minReplicas)}
+	confirmed, err := answers[1].Int64()
+	if err == nil && confirmed < int64(replicas) {
+		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", confirmed, replicas)}
 	}
 	return g, err
 }
@@ -254,37 +255,26 @@ func (a *acquisition) end() time.Time {
 	if !a.once && !a.contact.IsZero() {
 		end = a.contact.Add(a.locks.settings.retryWaitFor)
 	}
-	if !a.deadline.IsZero() && a.deadline.Before(end) {
-		return a.deadline
+	return earlier(a.deadline, end)
+}
+
+// earlier is the earlier of two times, of which zero is none.
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || !a.IsZero() && a.Before(b) {
+		return a
 	}
-	return end
+	return b
 }
 
 // answerBy is until when an answer is waited for.
 func (a *acquisition) answerBy() time.Time { return a.end().Add(lateAnswer) }
 
-// poll waits before the next attempt, or ends with an error.
-func (a *acquisition) poll(polls int) error {
-	pause, more := a.locks.settings.strategy.pause(polls)
-	return a.sleep(pause, more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause))
-}
-
-// pause waits before a request is asked again after an error, as long as its time lasts.
-func (a *acquisition) pause() error {
-	left := time.Until(a.end())
-	pause, _ := afterErrors.pause(a.failures)
-	a.failures++
-	return a.sleep(min(pause, left), left > 0 && !a.waitIsOver)
-}
-
-func (a *acquisition) sleep(pause time.Duration, more bool) error {
-	switch {
-	case !more:
-		return a.over()
-	case !sleep(a.ctx, a.locks.ending, pause):
-		return errLeft
+// waitBy is until when the end of a wait is waited for; zero: without end.
+func (a *acquisition) waitBy() time.Time {
+	if a.deadline.IsZero() {
+		return a.deadline
 	}
-	return nil
+	return a.deadline.Add(lateAnswer)
 }
 
 // over is the error when the wait is over, with the last error before.
@@ -337,112 +327,69 @@ func (a *acquisition) waiting(rest ...any) (words, error) {
 // notify asks, and waits for the message that says how the wait ended. As long as there is no subscription, the
 // first command goes without a wait, so that a program subscribes only when a request has to wait.
 func (a *acquisition) notify() (int64, error) {
-	key, l := a.owner.keys[0], a.locks.listener
-	c, err := l.use(key, a.taken)
+	l := a.locks.listener
+	c, err := l.channel(a.owner.keys[0], a.refused)
 	if c == nil && err == nil {
-		fence, refused := a.send(a.ask)
-		if !errors.Is(refused, errTaken) {
-			return fence, refused
+		fence, err := a.send(a.ask)
+		if a.refused = errors.Is(err, errTaken); !a.refused {
+			return fence, err
 		}
-		a.taken = true
-		c, err = l.use(key, true)
+		return a.notify()
 	}
 	if err != nil {
 		return 0, err
 	}
-	defer l.leave(c)
-	if c.isReady() {
-		return a.waitOn(c)
-	}
-	timer := time.NewTimer(time.Until(a.answerBy()))
-	defer timer.Stop()
-	select {
-	case <-c.ready:
-		a.contact = time.Now()
-		return a.waitOn(c)
-	case <-c.gone.Done():
-		return 0, a.afterLoss(c)
-	case <-timer.C:
-		return 0, errNoAnswer
-	case <-a.ctx.Done():
-	case <-a.locks.ending.Done():
-	}
-	return 0, errLeft
-}
-
-// listen has the messages of the acquisition come from the channel. The tag is the same for all copies of the
-// request, so whichever of them is carried out, its message counts.
-func (a *acquisition) listen(c *channel) {
-	if a.channel == c {
-		return
-	}
-	if a.channel != nil {
-		a.channel.note(a.tag, nil)
-	} else {
-		a.tag, a.messages = newToken(), make(chan string, mostMessages)
+	if a.tag == "" {
+		a.tag, a.messages = l.addTag() // the message may arrive before the null
 	}
 	a.channel = c
-	c.note(a.tag, a.messages)
-}
-
-// waitOn asks with the tag, and waits for its message.
-func (a *acquisition) waitOn(c *channel) (int64, error) {
-	a.listen(c) // the message may arrive before the null
+	if !c.isReady() {
+		_, err := await(a.ctx, c.ready, a.answerBy(), c.gone.Done(), a.locks.ending.Done())
+		// After NOPERM it blocks.
+		if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
+			err = cause
+		}
+		if err != nil {
+			return 0, err
+		}
+		a.contact = time.Now()
+	}
 	w, err := a.waiting("NOTIFY", c.name, a.tag)
 	if err != nil {
 		return 0, err
 	}
 	fence, err := a.send(w)
 	switch {
-	case err == nil:
-		return fence, nil
 	case hasCode(err, "NOSUBSCRIBER"):
-		a.locks.listener.lost(c)
+		l.remove(c, err)
 		return 0, err
 	case hasCode(err, "NOPERM") && isAboutChannels(err):
-		a.locks.listener.forbid(err)
+		l.forbid(err)
 		return 0, errAskAgain
 	case !errors.Is(err, redis.Nil):
 		return fence, err
 	}
-	a.queued, a.last = true, nil
-	a.failures = 0
-	var over, again <-chan time.Time
-	if !a.deadline.IsZero() {
-		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))
-		defer timer.Stop()
-		over = timer.C
-	}
+	a.queued, a.last, a.failures = true, nil, 0
+	until := a.waitBy()
 	if a.doubt {
-		again = time.After(askInDoubt)
+		until = earlier(until, time.Now().Add(askInDoubt))
 	}
-	select {
-	case message := <-a.messages:
-		fence, err := readMessage(message)
+	message, err := await(a.ctx, a.messages, until, c.gone.Done(), a.locks.ending.Done())
+	switch {
+	case err == nil:
+		fence, err = readMessage(message)
 		if a.contact = time.Now(); err == nil && fence == 0 {
 			err = errTaken
 		}
 		a.queued = fence > 0
 		return fence, err
-	case <-c.gone.Done():
+	case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
 		a.contact = time.Now()
-		return 0, a.afterLoss(c)
-	case <-over:
-		a.note(errNoAnswer)
-		return 0, a.over()
-	case <-again:
-		return 0, errAskAgain
-	case <-a.ctx.Done():
-	case <-a.locks.ending.Done():
+	case errors.Is(err, errNoAnswer) && until.Equal(a.waitBy()):
+		a.note(err)
+		err = a.over()
+	case errors.Is(err, errNoAnswer):
+		err = errAskAgain
 	}
-	return 0, errLeft
-}
-
-// afterLoss is the error of a request whose channel was lost.
-func (a *acquisition) afterLoss(c *channel) error {
-	// What ended a channel that was ready says nothing about this request. After NOPERM it blocks.
-	if err := context.Cause(c.gone); !c.isReady() && !hasCode(err, "NOPERM") {
-		return err
-	}
-	return errAskAgain
+	return 0, err
 }

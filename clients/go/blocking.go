@@ -2,6 +2,7 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -15,7 +16,8 @@ const (
 	testEvery = 5 * time.Second
 )
 
-// block asks, and waits for the reply.
+// block asks, and waits for the reply as long as the server is in reach. After an outage the request is asked again:
+// nobody would tell a connection that has nothing to send that its server was restarted.
 func (a *acquisition) block() (int64, error) {
 	w, err := a.waiting()
 	if err != nil {
@@ -26,14 +28,37 @@ func (a *acquisition) block() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	sent := now()
-	c := newCall(time.Time{}, w)
+	sent, c := now(), newCall(time.Time{}, w)
 	done := make(chan struct{})
 	c.answered = func() { close(done) }
 	c.late = a.late
 	n.waits.start(c)
 	a.queued = true
-	tested, err := a.awaitReply(n, done)
+	tested, outage := false, false
+	test := time.Now().Add(min(testAfter, time.Until(a.end())/3))
+	for {
+		_, err = await(a.ctx, done, earlier(a.waitBy(), test), nil, a.locks.ending.Done())
+		if errors.Is(err, errNoAnswer) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0 {
+			a.note(err)
+			err = a.over()
+		}
+		if !errors.Is(err, errNoAnswer) {
+			break
+		}
+		ctx, cancel := context.WithTimeout(a.ctx, min(testEvery, time.Until(a.answerBy())))
+		err = asSilence(n.commands.client.Ping(ctx).Err())
+		cancel()
+		s.note(err)
+		isDown := isConnectionError(err)
+		if !isDown {
+			tested, a.contact, err = true, time.Now(), errAskAgain
+		}
+		if !isDown && outage || isDown && time.Until(a.end()) <= 0 {
+			break
+		}
+		outage = isDown
+		test = time.Now().Add(min(testEvery, max(time.Until(a.end()), 0)))
+	}
 	if err != nil && c.over.CompareAndSwap(false, true) {
 		a.doubt = true
 		return a.answer(sent, 0, err)
@@ -47,46 +72,4 @@ func (a *acquisition) block() (int64, error) {
 	}
 	a.queued = err == nil
 	return fence, err
-}
-
-// awaitReply waits for the reply as long as the server is in reach, and tells whether it was. After an outage the
-// request is asked again: nobody would tell a connection that has nothing to send that its server was restarted.
-func (a *acquisition) awaitReply(n *node, done <-chan struct{}) (inReach bool, err error) {
-	var over <-chan time.Time
-	if !a.deadline.IsZero() {
-		timer := time.NewTimer(time.Until(a.deadline.Add(lateAnswer)))
-		defer timer.Stop()
-		over = timer.C
-	}
-	test := time.NewTimer(min(testAfter, time.Until(a.end())/3))
-	defer test.Stop()
-	for outage := false; ; {
-		select {
-		case <-done:
-			return inReach, nil
-		case <-over:
-			a.note(errNoAnswer)
-			return inReach, a.over()
-		case <-a.ctx.Done():
-			return inReach, errLeft
-		case <-a.locks.ending.Done():
-			return inReach, errLeft
-		case <-test.C:
-		}
-		ctx, cancel := context.WithTimeout(a.ctx, min(testEvery, time.Until(a.answerBy())))
-		err := asSilence(n.commands.client.Ping(ctx).Err())
-		cancel()
-		a.locks.servers.note(err)
-		switch isDown := isConnectionError(err); {
-		case !isDown && outage:
-			return true, errAskAgain
-		case !isDown:
-			inReach, a.contact = true, time.Now()
-		case time.Until(a.end()) <= 0:
-			return inReach, err
-		default:
-			outage = true
-		}
-		test.Reset(min(testEvery, max(time.Until(a.end()), 0)))
-	}
 }

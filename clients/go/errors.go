@@ -187,17 +187,12 @@ func (e *QuorumError) Error() string {
 // SlockError marks it as an Error.
 func (*QuorumError) SlockError() {}
 
-// Is makes errors.Is true for ErrTimedOut or for ErrQuorumMissed.
-func (e *QuorumError) Is(target error) bool {
-	if e.heldKeys != nil {
-		return target == ErrTimedOut
-	}
-	return target == ErrQuorumMissed
-}
-
-// Unwrap gives what ended the wait, and the errors of the nodes.
+// Unwrap gives ErrTimedOut or ErrQuorumMissed, what ended the wait, and the errors of the nodes.
 func (e *QuorumError) Unwrap() []error {
-	errs := []error{e.ended}
+	errs := []error{ErrQuorumMissed, e.ended}
+	if e.heldKeys != nil {
+		errs[0] = ErrTimedOut
+	}
 	for _, a := range e.Answers {
 		errs = append(errs, a.Err)
 	}

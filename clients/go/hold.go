@@ -20,18 +20,17 @@ type Hold struct {
 	metadata string
 	label    string
 	report   *reporter
-	values   context.Context // of the caller of Lock
 	began    time.Time
+	values   context.Context // of the caller of Lock
 
 	operation chan struct{} // held by Extend, Upgrade and Downgrade
 
 	mu           sync.Mutex
 	lease        lease
-	refusedUntil time.Time // the server refuses an upgrade until then
+	refusedUntil time.Time   // the server refuses an upgrade until then
+	timer        *time.Timer // of the watchdog; nil: nobody would notice the end
 	ctx          context.Context
-	cancel       context.CancelCauseFunc
-
-	timer *time.Timer // of the watchdog; nil: nobody would notice the end
+	end          func(problem error) // ends ctx; nil: nobody has asked for it
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
@@ -46,21 +45,17 @@ type keeper interface {
 	fences(h *Hold) []int64
 }
 
-func newLease(r *Request, g grant, d drift) lease {
-	l := lease{mode: r.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
-	l.lengthen(g.sent, l.ttl)
-	if r.settings.longestLease > 0 && l.renews {
-		l.leaseEnd = now().add(r.settings.longestLease)
-	}
-	return l
-}
-
-func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, l lease) *Hold {
+func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, g grant, d drift) *Hold {
 	h := &Hold{
 		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report,
-		values: context.WithoutCancel(ctx), began: time.Now(), operation: make(chan struct{}, 1), lease: l,
+		values: ctx, began: time.Now(), operation: make(chan struct{}, 1),
 	}
-	if l.renews {
+	h.lease = lease{mode: g.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
+	h.lease.lengthen(g.sent, h.lease.ttl)
+	if r.settings.longestLease > 0 && h.lease.renews {
+		h.lease.leaseEnd = now().add(r.settings.longestLease)
+	}
+	if h.lease.renews {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.setTimer()
@@ -98,21 +93,22 @@ func (h *Hold) snapshot() lease {
 	return h.lease
 }
 
-// update changes the lease of a live hold, and does what follows when that ends it. It gives what is wrong with the
-// hold after that.
+// update changes the lease of a live hold, and gives what is wrong with the hold after that.
 func (h *Hold) update(change func(l *lease)) error {
-	h.mu.Lock()
-	before := h.lease.state
-	if h.lease.isOver(now()); h.lease.state == live && change != nil {
-		change(&h.lease)
-	}
-	return h.unlock(before)
+	return h.updateAny(func(l *lease) {
+		if l.state == live {
+			change(l)
+		}
+	})
 }
 
-// unlock ends what a lease before had in another state, and tells of it without the lock.
-func (h *Hold) unlock(before leaseState) error {
-	state, problem := h.lease.state, h.lease.problem(h.owner.keys)
-	cancel := h.cancel
+// updateAny changes the lease, also of a hold that has ended, and does what follows when that ends it.
+func (h *Hold) updateAny(change func(l *lease)) error {
+	h.mu.Lock()
+	before := h.lease.state
+	h.lease.isOver(now())
+	change(&h.lease)
+	state, problem, end := h.lease.state, h.lease.problem(h.owner.keys), h.end
 	if h.timer != nil && state == live {
 		h.setTimer()
 	} else if h.timer != nil {
@@ -122,18 +118,14 @@ func (h *Hold) unlock(before leaseState) error {
 	if state == before {
 		return problem
 	}
-	loss, _ := problem.(*LostError)
-	if loss != nil {
+	if loss, ok := problem.(*LostError); ok {
 		h.report.lost(h.label, loss)
 	}
 	if state != releasing {
 		h.report.held(h.label, time.Since(h.began))
 	}
-	if cancel != nil {
-		if loss != nil {
-			cancel(loss)
-		}
-		cancel(nil)
+	if end != nil {
+		end(problem)
 	}
 	return problem
 }
@@ -146,21 +138,24 @@ func (h *Hold) Context() context.Context {
 	if h.ctx != nil {
 		return h.ctx
 	}
-	h.ctx, h.cancel = context.WithCancelCause(h.values)
-	switch h.lease.state {
-	case live:
-		h.setTimer()
-	case lost:
-		h.cancel(h.lease.loss(h.owner.keys))
-	default:
-		h.cancel(nil)
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(h.values))
+	h.ctx, h.end = ctx, func(problem error) {
+		if !errors.Is(problem, ErrLost) {
+			problem = nil
+		}
+		cancel(problem)
+	}
+	if problem := h.lease.problem(h.owner.keys); problem != nil {
+		h.end(problem)
+	} else {
+		h.setTimer() // somebody would notice the end
 	}
 	return h.ctx
 }
 
 // Check is nil while the hold is valid, a *LostError when it is lost, and ErrNotHeld when it has been
 // released or handed over. It sends nothing. Call it before each step that matters.
-func (h *Hold) Check() error { return h.update(nil) }
+func (h *Hold) Check() error { return h.update(func(*lease) {}) }
 
 // begin waits until no other change goes on, and gives the hold as it is then.
 func (h *Hold) begin(ctx context.Context) (lease, error) {
@@ -235,12 +230,11 @@ func (h *Hold) Release(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	released, err := h.keeper.release(ctx, h, ending)
-	h.mu.Lock()
-	h.lease.state = ended
-	if err == nil && !released {
-		h.lease.lose(Gone)
-	}
-	_ = h.unlock(releasing)
+	_ = h.updateAny(func(l *lease) {
+		if l.state = ended; err == nil && !released {
+			l.lose(Gone)
+		}
+	})
 	if err != nil {
 		h.report.releaseFailed(h.label, err)
 	}
@@ -267,19 +261,17 @@ func (h *Hold) run(ctx context.Context, work func(context.Context) error) (err e
 		_, _ = h.Release(context.WithoutCancel(ctx)) // it has been told
 		cancel(nil)
 		var loss *LostError
-		if errors.As(h.Check(), &loss) {
-			err = joinLoss(loss, err)
+		if !errors.As(h.Check(), &loss) {
+			return
+		}
+		// What says only that the context of the work ended adds nothing.
+		if err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled) {
+			err = loss
+		} else {
+			err = errors.Join(loss, err)
 		}
 	}()
 	return work(workCtx)
-}
-
-// joinLoss adds what the work said, unless that is only that its context ended.
-func joinLoss(loss *LostError, err error) error {
-	if err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled) {
-		return loss
-	}
-	return errors.Join(loss, err)
 }
 
 // Upgrade makes a reader the writer, in one step, with a new fence. It waits until the other readers are
@@ -289,18 +281,14 @@ func joinLoss(loss *LostError, err error) error {
 // After an upgrade that was given up (cancelled, or without an answer) the server is asked in the background for the
 // mode that the hold has, which may be either, and refuses another upgrade of the hold for two minutes: ErrRefused.
 func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
-	l, err := h.single("an upgrade")
-	if err != nil {
-		return err
-	}
-	var s requestSettings
+	var wanted requestSettings
 	for _, option := range options {
-		option(&s)
+		option(&wanted)
 	}
-	if s.hasWait && s.wait < 0 {
-		return invalid("the wait must not be negative, not %s", s.wait)
+	if wanted.hasWait && wanted.wait < 0 {
+		return invalid("the wait must not be negative, not %s", wanted.wait)
 	}
-	was, err := h.begin(ctx)
+	l, was, err := h.beginChange(ctx, "an upgrade")
 	if err != nil {
 		return err
 	}
@@ -309,11 +297,9 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		text := fmt.Sprintf("an upgrade of this hold was given up, the next is possible in %s", left.Round(time.Second))
 		return &failure{kind: ErrRefused, text: text}
 	}
-	a := &acquisition{
-		locks: l, owner: h.owner, mode: Write, ttl: was.ttl, upgrades: true,
-		ask: h.owner.upgrade(was.ttl, was.fence),
-	}
-	a.setTimes(time.Now(), &s, false)
+	wanted.ttl = was.ttl
+	a := l.acquisition(h.owner, Write, wanted, false)
+	a.ask, a.upgrades = h.owner.upgrade(was.ttl, was.fence), true
 	_ = h.update(func(l *lease) { l.changing = true })
 	// The wait ends with the hold.
 	holdCtx := h.Context()
@@ -321,59 +307,52 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	defer cancel(nil)
 	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
 	g, err := a.run(waitCtx)
-	if err == nil {
-		defer h.done()
-		return h.update(func(l *lease) {
-			l.doubt = l.doubt || g.doubt
+	isOpen := err != nil && a.isOpen()
+	problem := h.update(func(l *lease) {
+		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
+		if err == nil {
 			l.granted(g, l.ttl)
-		})
-	}
-	if a.isOpen() {
-		if !h.owner.given { // the server is about to refuse upgrades of this token
-			h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
 		}
-		_ = h.update(func(l *lease) { l.doubt = true })
-		l.background.run(func() {
-			defer h.done()
-			h.settle(l)
-		})
-	} else {
-		_ = h.update(func(l *lease) {
-			if l.changing = false; hasCode(err, "NOTHELD") {
-				l.lose(Gone)
-			}
-		})
+	})
+	if err == nil {
 		h.done()
+		return problem
 	}
 	if errors.Is(err, errTaken) {
 		err = timedOut("upgrade", h.owner.keys, nil)
 	}
-	return h.lossOr(err)
+	err = h.lossOr(err)
+	if !isOpen {
+		h.done()
+		return err
+	}
+	if !h.owner.given { // the server is about to refuse upgrades of this token
+		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
+	}
+	l.background.run(func() {
+		defer h.done()
+		_ = l.repeat(context.Background(), "upgrade", h.owner, time.Now().Add(longestWait), h.settle)
+	})
+	return err
 }
 
-// settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It repeats that until
+// settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until
 // it is answered, or the hold is over.
-func (h *Hold) settle(l *Locks) {
-	ttl, end := h.snapshot().ttl, time.Now().Add(longestWait)
-	_ = l.repeat(context.Background(), "upgrade", h.owner.keys, end, func() error {
-		sent := now()
-		commands := append(h.owner.cancel(), h.owner.refresh(Write, ttl), h.owner.refresh(Read, ttl))
-		answers, err := l.servers.pipeline(context.Background(), l.answerEnd(end), h.owner.keys[0], forCommands, commands...)
-		if err != nil {
-			return h.lossOr(err)
-		}
-		write, _ := answers[1].Int64() // an error says that the mode is the other
-		read, _ := answers[2].Int64()
-		return h.update(func(l *lease) {
-			switch {
-			case write > 0:
-				l.granted(grant{mode: Write, fence: write, sent: sent}, ttl)
-			case read > 0:
-				l.granted(grant{mode: Read, fence: read, sent: sent}, ttl)
-			default:
-				l.lose(Gone)
+func (h *Hold) settle(ctx context.Context, limit time.Time) error {
+	sent, ttl, o := now(), h.snapshot().ttl, h.owner
+	commands := append(o.cancel(), o.refresh(Write, ttl), o.refresh(Read, ttl))
+	answers, err := h.keeper.(*Locks).servers.pipeline(ctx, limit, o.keys[0], forCommands, commands...)
+	if err != nil {
+		return h.lossOr(err)
+	}
+	return h.update(func(l *lease) {
+		for i, mode := range []Mode{Write, Read} {
+			if fence, _ := answers[1+i].Int64(); fence > 0 { // an error says that the mode is the other
+				l.granted(grant{mode: mode, fence: fence, sent: sent}, ttl)
+				return
 			}
-		})
+		}
+		l.lose(Gone)
 	})
 }
 
@@ -381,59 +360,41 @@ func (h *Hold) settle(l *Locks) {
 // one key on one server. Without an answer for RetryFor, or until ctx is over, it fails, and goes on in the
 // background. The hold counts as a reader's from the first attempt on.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	l, err := h.single("a downgrade")
-	if err != nil {
-		return err
-	}
-	was, err := h.begin(ctx)
+	l, was, err := h.beginChange(ctx, "a downgrade")
 	if err != nil {
 		return err
 	}
 	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
-	err = h.downgrade(ctx, l, was, l.retryEnd())
-	if !isUnanswered(err) && ctx.Err() == nil {
-		h.done()
-	} else {
-		l.background.run(func() {
-			defer h.done()
-			_ = h.downgrade(context.Background(), l, was, time.Now().Add(longestWait))
-		})
-	}
-	return h.lossOr(err)
-}
-
-// downgrade repeats the command until it is answered, the hold or ctx is over, or the time has ended.
-func (h *Hold) downgrade(ctx context.Context, l *Locks, was lease, end time.Time) error {
 	w := h.owner.downgrade(was.ttl, was.fence)
-	return l.repeat(ctx, "downgrade", h.owner.keys, end, func() error {
+	downgrade := func(ctx context.Context, limit time.Time) error {
 		sent := now()
-		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(l.answerEnd(end), w))
+		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(limit, w))
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:
 				l.granted(grant{mode: Read, fence: fence, sent: sent}, l.ttl)
-			case hasCode(err, "NOTHELD"):
-				l.lose(Gone)
 			case !isTemporary(err) && !errors.Is(err, errLeft):
 				l.changing, l.mode = false, was.mode
 			}
 		})
-		return cmp.Or(gone, err)
-	})
+		return cmp.Or(gone, h.lossOr(err))
+	}
+	return h.lossOr(l.insist(ctx, "downgrade", h.owner, longestWait, downgrade, h.done))
 }
 
-// single is the Locks of a hold of one key on one server.
-func (h *Hold) single(what string) (*Locks, error) {
+// beginChange is begin for a change of the mode.
+func (h *Hold) beginChange(ctx context.Context, what string) (*Locks, lease, error) {
 	l, ok := h.keeper.(*Locks)
 	if !ok || len(h.owner.keys) > 1 {
-		return nil, invalid("%s works for one key on one server", what)
+		return nil, lease{}, invalid("%s works for one key on one server", what)
 	}
-	return l, nil
+	is, err := h.begin(ctx)
+	return l, is, err
 }
 
 // lossOr is the loss if the hold is lost by now, else the error.
 func (h *Hold) lossOr(err error) error {
-	if hasCode(err, "WRONGTYPE") {
+	if hasCode(err, "WRONGTYPE") || hasCode(err, "NOTHELD") {
 		_ = h.update(func(l *lease) { l.lose(Gone) })
 	}
 	if problem := h.Check(); problem != nil && err != nil {

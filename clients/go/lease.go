@@ -82,19 +82,15 @@ func (l *lease) lose(reason Reason) {
 	}
 }
 
-// problem is nil while the hold is live.
+// problem is nil while the hold is live, and a *LostError when it is lost.
 func (l *lease) problem(keys []string) error {
 	switch l.state {
 	case live:
 		return nil
 	case lost:
-		return l.loss(keys)
+		return &LostError{Keys: slices.Clone(keys), Reason: l.reason, Cause: l.cause}
 	}
 	return errEnded
-}
-
-func (l *lease) loss(keys []string) *LostError {
-	return &LostError{Keys: slices.Clone(keys), Reason: l.reason, Cause: l.cause}
 }
 
 // lengthen notes that the server has set a deadline, a ttl after a command that was sent then, or has a later one.
@@ -130,20 +126,16 @@ func (l *lease) renewed(at instant, r renewal, held bool, err error) bool {
 	return true
 }
 
-// ends is when the hold is over unless it is renewed.
-func (l *lease) ends() instant {
-	if l.leaseEnd != 0 && l.leaseEnd < l.until {
-		return l.leaseEnd
-	}
-	return l.until
-}
-
-// due is when the watchdog has to look at the hold.
+// due is when the watchdog has to look at the hold: it is over, or to be renewed.
 func (l *lease) due() instant {
-	if l.renews {
-		return min(l.renewAt, l.ends())
+	due := l.until
+	if l.leaseEnd != 0 {
+		due = min(due, l.leaseEnd)
 	}
-	return l.ends()
+	if l.renews {
+		due = min(due, l.renewAt)
+	}
+	return due
 }
 
 // begin is the renewal that is to be sent now, if one is due. If no answer comes for a third of the ttl, another

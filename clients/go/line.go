@@ -50,6 +50,17 @@ func newCall(limit time.Time, commands ...words) *call {
 	return c
 }
 
+// again is the last command of a call once more: where the key is about to move to, after ASKING.
+func (c *call) again(ask bool) *call {
+	commands := []words{c.last().Args()}
+	if ask {
+		commands = []words{{"ASKING"}, c.last().Args()}
+	}
+	more := newCall(c.limit, commands...)
+	more.late = c.late
+	return more
+}
+
 // last is the answer to the last command.
 func (c *call) last() *redis.Cmd { return c.commands[len(c.commands)-1] }
 
@@ -88,24 +99,15 @@ func (l *line) do(ctx context.Context, c *call) error {
 		return nil
 	}
 	l.start(c)
-	timer := time.NewTimer(time.Until(c.limit))
-	defer timer.Stop()
-	err := errNoAnswer
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		err = errLeft
-	case <-timer.C:
-	}
-	if c.over.CompareAndSwap(false, true) {
+	_, err := await(ctx, done, c.limit, nil, nil)
+	if err != nil && c.over.CompareAndSwap(false, true) {
 		return err
 	}
 	<-done
 	return nil
 }
 
-// flush sends what has queued.
+// flush sends what has queued, as soon as a lane is free.
 func (l *line) flush() {
 	select {
 	case l.busy <- struct{}{}:

@@ -3,9 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
-	"maps"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +16,11 @@ import (
 // its own messages. It knows nothing of what they say.
 
 const (
-	// pingEvery is how often a listening connection is tested while somebody waits, and how long the answer may take.
+	// pingEvery is how long a listening connection may be silent while somebody waits. Then it is tested, and the
+	// answer may take as long.
 	pingEvery = 5 * time.Second
-	// mostIdleChannels is how many channels are kept that nobody uses. In a cluster each hash tag has one of its own.
-	mostIdleChannels = 256
+	// mostMessages is how many messages to one request are kept.
+	mostMessages = 16
 )
 
 // errConnectionLost is what a listening connection ends with. It is no Error: requests are asked again after it.
@@ -34,12 +33,25 @@ type listener struct {
 
 	mu          sync.Mutex
 	closed      bool
-	channels    map[string]*channel      // by place: the hash tag in a cluster, else ""
+	channels    map[uint16]*channel      // by the slot of the keys; without a cluster it is 0
 	connections map[string]*subscription // by the address of the node
+	tags        map[string]chan<- string // where the messages of a tag go
+}
+
+// channel is one that is subscribed to. It is not used again after it was lost.
+type channel struct {
+	slot       uint16
+	name       string
+	connection *subscription   // nil before it is subscribed to; guarded by the listener
+	ready      chan struct{}   // closed when the server has confirmed the subscription
+	gone       context.Context // done when the subscription has ended; its cause is why
+	lose       context.CancelCauseFunc
 }
 
 func newListener(s *servers) *listener {
-	return &listener{servers: s, channels: map[string]*channel{}, connections: map[string]*subscription{}}
+	return &listener{
+		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- string{},
+	}
 }
 
 // isForbidden tells whether requests for the key cannot wait by NOTIFY.
@@ -60,8 +72,8 @@ func (l *listener) forbid(err error) {
 // isAboutChannels tells a refusal of the channel from one of the keys or of the command.
 func isAboutChannels(err error) bool { return strings.Contains(err.Error(), "channel") }
 
-// place names the channel of a key. In a cluster a channel has to be in the slot of the keys, so it has their
-// hash tag in its name. There is none for a key that is hashed as a whole and has a brace in it.
+// place is the part of a key that tells its slot. In a cluster a channel has to be in the slot of the keys, so it has
+// that in its name. There is none for a key that is hashed as a whole and has a brace in it.
 func (l *listener) place(key string) (string, bool) {
 	if !l.servers.isCluster() {
 		return "", true
@@ -74,25 +86,39 @@ func (l *listener) place(key string) (string, bool) {
 	return key, key != "" && !strings.Contains(key, "}")
 }
 
-// use is the channel for the key, and notes its use. If there is none it subscribes to one, or gives nil. The caller
-// waits until the channel is ready or lost.
-func (l *listener) use(key string, subscribe bool) (*channel, error) {
+// slotOf is the slot of a cluster, by CRC16/XMODEM.
+func slotOf(place string) (slot uint16) {
+	for _, b := range []byte(place) {
+		slot ^= uint16(b) << 8
+		for range 8 {
+			carry := slot >> 15
+			slot = slot<<1 ^ carry*0x1021
+		}
+	}
+	return slot % 16384
+}
+
+// channel is the one for the key. If there is none it subscribes to one, or gives nil. The caller waits until it is
+// ready or lost.
+func (l *listener) channel(key string, subscribe bool) (*channel, error) {
 	place, _ := l.place(key)
+	slot := slotOf(place)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.channels[place]
+	c := l.channels[slot]
 	switch {
-	case c != nil && c.gone.Err() == nil:
-	case !subscribe:
-		return nil, nil
+	case c != nil || !subscribe:
+		return c, nil
 	case l.closed:
 		return nil, ErrClosed
-	default:
-		c = newChannel(place)
-		l.channels[place] = c
-		go l.subscribe(c, key)
 	}
-	c.users++
+	c = &channel{slot: slot, name: "waits:" + newToken(), ready: make(chan struct{})}
+	if place != "" {
+		c.name = "{" + place + "}." + c.name
+	}
+	c.gone, c.lose = context.WithCancelCause(context.Background())
+	l.channels[slot] = c
+	go l.subscribe(c, key)
 	return c, nil
 }
 
@@ -100,116 +126,84 @@ func (l *listener) use(key string, subscribe bool) (*channel, error) {
 func (l *listener) subscribe(c *channel, key string) {
 	n, err := l.servers.find(context.Background(), time.Now().Add(pingEvery), key)
 	if err != nil {
-		c.lose(err)
+		l.remove(c, err)
 		return
 	}
 	l.mu.Lock()
-	connection := l.connections[n.address]
-	if connection == nil || connection.ending.Err() != nil {
-		connection = newSubscription(n, l)
-		l.connections[n.address] = connection
+	if l.closed {
+		l.mu.Unlock()
+		l.remove(c, ErrClosed)
+		return
 	}
-	closed := l.closed
+	s := l.connections[n.address]
+	isNew := s == nil
+	if isNew {
+		s = newSubscription(n, l)
+		l.connections[n.address] = s
+	}
+	c.connection = s
 	l.mu.Unlock()
-	if closed {
-		connection.close(ErrClosed)
-	}
-	connection.subscribe(c)
-}
-
-// leave notes that a request no longer uses the channel, and lets go of channels that nobody uses.
-func (l *listener) leave(c *channel) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.users--
-	if len(l.channels) <= mostIdleChannels {
-		return
-	}
-	for place, idle := range l.channels {
-		if idle.users == 0 {
-			delete(l.channels, place)
-			go idle.drop()
-		}
+	if err := s.pubsub.SSubscribe(s.ending, c.name); err != nil {
+		s.close(err)
+	} else if isNew {
+		go s.read()
 	}
 }
 
-// lost forgets a channel, so that the next request subscribes to a new one.
-func (l *listener) lost(c *channel) {
+// remove forgets a channel that is lost, so that the next request subscribes to a new one.
+func (l *listener) remove(c *channel, err error) {
+	l.mu.Lock()
+	if l.channels[c.slot] == c {
+		delete(l.channels, c.slot)
+	}
+	l.mu.Unlock()
+	l.servers.note(err)
+	c.lose(err)
+}
+
+// addTag has the messages of a new tag come.
+func (l *listener) addTag() (tag string, messages <-chan string) {
+	tag, all := newToken(), make(chan string, mostMessages)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.channels[c.place] == c {
-		delete(l.channels, c.place)
+	l.tags[tag] = all
+	return tag, all
+}
+
+func (l *listener) removeTag(tag string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tags, tag)
+}
+
+// deliver hands a message "<n> <tag>" to the request of the tag. Nobody waits for others.
+func (l *listener) deliver(payload string) {
+	answer, tag, _ := strings.Cut(payload, " ")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case l.tags[tag] <- answer: // blocks for ever where the tag is not known
+	default:
 	}
 }
 
-// isUsed tells whether some request uses a channel of the connection.
-func (l *listener) isUsed(connection *subscription) bool {
+// isAwaited tells whether somebody waits for a message.
+func (l *listener) isAwaited() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, c := range l.channels {
-		if c.users > 0 && c.connection.Load() == connection {
-			return true
-		}
-	}
-	return false
+	return len(l.tags) > 0
 }
 
 func (l *listener) close() {
 	l.mu.Lock()
 	l.closed = true
-	connections := l.connections
-	l.connections = map[string]*subscription{}
+	var all []*subscription
+	for _, s := range l.connections {
+		all = append(all, s)
+	}
 	l.mu.Unlock()
-	for _, connection := range connections {
-		connection.close(ErrClosed)
-	}
-}
-
-// channel is one that is subscribed to, with the requests that wait for a message on it. It is not used again after
-// it was lost.
-type channel struct {
-	place string
-	name  string
-	users int // requests that use it; guarded by the listener
-
-	connection atomic.Pointer[subscription]
-	ready      chan struct{}   // closed when the server has confirmed the subscription
-	gone       context.Context // done when the subscription has ended; its cause is why
-	lose       context.CancelCauseFunc
-
-	mu   sync.Mutex
-	tags map[string]chan<- string // where the messages of a tag go
-}
-
-func newChannel(place string) *channel {
-	name := "waits:" + newToken()
-	if place != "" {
-		name = "{" + place + "}." + name
-	}
-	c := &channel{place: place, name: name, ready: make(chan struct{}), tags: map[string]chan<- string{}}
-	c.gone, c.lose = context.WithCancelCause(context.Background())
-	return c
-}
-
-// note has the messages of a tag go there. Without a place to go, they are ignored.
-func (c *channel) note(tag string, messages chan<- string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if messages == nil {
-		delete(c.tags, tag)
-	} else {
-		c.tags[tag] = messages
-	}
-}
-
-// deliver hands a message "<n> <tag>" to the request of the tag. Nobody waits for others.
-func (c *channel) deliver(payload string) {
-	answer, tag, _ := strings.Cut(payload, " ")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	select {
-	case c.tags[tag] <- answer: // blocks for ever where the tag is not known
-	default:
+	for _, s := range all {
+		s.close(ErrClosed)
 	}
 }
 
@@ -222,35 +216,23 @@ func (c *channel) isReady() bool {
 	}
 }
 
-// drop ends a subscription that nobody uses. Its name is not used again.
-func (c *channel) drop() {
-	c.lose(errAskAgain)
-	if connection := c.connection.Load(); connection != nil {
-		connection.unsubscribe(c)
-	}
-}
-
 // subscription is one connection that listens. It never connects again: when it is lost, so are its channels,
 // because the server has forgotten the requests.
 type subscription struct {
 	listener *listener
+	address  string
 	client   *redis.Client
 	pubsub   *redis.PubSub
 	ending   context.Context // done when the connection is closed
 	end      context.CancelFunc
-
-	mu       sync.Mutex
-	channels map[string]*channel // by name
-	pinged   bool                // nothing has come since the last PING
-	timer    *time.Timer
 }
 
 func newSubscription(n *node, l *listener) *subscription {
-	s := &subscription{listener: l, channels: map[string]*channel{}}
+	s := &subscription{listener: l, address: n.address}
 	s.ending, s.end = context.WithCancel(context.Background())
 	options := n.options
 	options.PoolSize = 1
-	if options.ReadTimeout <= 0 { // for the answers when the connection is made: messages are read without an end
+	if options.ReadTimeout <= 0 { // for the answers when the connection is made
 		options.ReadTimeout = 3 * time.Second
 	}
 	dial := options.Dialer
@@ -273,73 +255,44 @@ func newSubscription(n *node, l *listener) *subscription {
 	return s
 }
 
-// subscribe asks for the channel. The channel is ready or lost later.
-func (s *subscription) subscribe(c *channel) {
-	c.connection.Store(s)
-	s.mu.Lock()
-	if s.ending.Err() != nil {
-		s.mu.Unlock()
-		c.lose(errConnectionLost)
-		return
-	}
-	first := s.timer == nil
-	if first {
-		s.timer = time.AfterFunc(pingEvery, s.test)
-	}
-	s.channels[c.name] = c
-	s.mu.Unlock()
-	if err := s.pubsub.SSubscribe(s.ending, c.name); err != nil {
-		s.close(err)
-		return
-	}
-	if first {
-		go s.read()
-	}
-}
-
-// unsubscribe lets go of a channel that is not used again.
-func (s *subscription) unsubscribe(c *channel) {
-	s.mu.Lock()
-	delete(s.channels, c.name)
-	s.mu.Unlock()
-	if err := s.pubsub.SUnsubscribe(context.Background(), c.name); err != nil {
-		s.close(err)
-	}
-}
-
-// read hands on what arrives, until the connection is lost.
+// read hands on what arrives, until the connection is lost: while somebody waits it may not be silent for long.
 func (s *subscription) read() {
-	for s.ending.Err() == nil {
-		message, err := s.pubsub.ReceiveTimeout(context.Background(), 0)
-		s.mu.Lock()
-		s.pinged = false
-		s.mu.Unlock()
+	for tested := false; s.ending.Err() == nil; {
+		message, err := s.pubsub.ReceiveTimeout(context.Background(), pingEvery)
 		var reply redis.Error
+		isAnswer := err == nil || errors.As(err, &reply)
 		switch {
 		case err == nil:
 			s.handle(message)
-		case errors.As(err, &reply):
+		case isAnswer:
 			s.refused(err)
+		case isSilence(err) && !tested:
+			if tested = s.listener.isAwaited(); tested {
+				err = s.pubsub.Ping(s.ending)
+			}
+			if tested && err != nil {
+				s.close(err)
+			}
 		default:
 			s.close(err)
 		}
+		tested = tested && !isAnswer
 	}
 }
 
 func (s *subscription) handle(message any) {
 	switch message := message.(type) {
 	case *redis.Message:
-		if c := s.channel(message.Channel); c != nil {
-			c.deliver(message.Payload)
-		}
+		s.listener.deliver(message.Payload)
 	case *redis.Subscription:
-		c := s.channel(message.Channel)
-		switch {
-		case c == nil: // this program lets go only of channels that it has forgotten before
-		case message.Kind == "ssubscribe":
-			close(c.ready)
-		case message.Kind == "sunsubscribe": // the slot has moved, or the server has become a replica
-			s.remove(c, errAskAgain)
+		for _, c := range s.channels() {
+			switch {
+			case c.name != message.Channel:
+			case message.Kind == "ssubscribe":
+				close(c.ready)
+			case message.Kind == "sunsubscribe": // the slot has moved, or the server has become a replica
+				s.listener.remove(c, errAskAgain)
+			}
 		}
 	}
 }
@@ -349,73 +302,40 @@ func (s *subscription) refused(err error) {
 	if hasCode(err, "NOPERM") {
 		s.listener.forbid(err)
 	}
-	s.mu.Lock()
-	channels := slices.Collect(maps.Values(s.channels))
-	s.mu.Unlock()
-	for _, c := range channels {
+	for _, c := range s.channels() {
 		if !c.isReady() {
-			s.remove(c, err)
+			s.listener.remove(c, err)
 		}
 	}
 }
 
-// remove loses one channel.
-func (s *subscription) remove(c *channel, err error) {
-	s.mu.Lock()
-	delete(s.channels, c.name)
-	s.mu.Unlock()
-	s.listener.lost(c)
-	s.listener.servers.note(err)
-	c.lose(err)
-}
-
-func (s *subscription) channel(name string) *channel {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.channels[name]
-}
-
-// test sends a PING while somebody waits, and ends the connection when the last one was not answered.
-func (s *subscription) test() {
-	used := s.listener.isUsed(s)
-	s.mu.Lock()
-	if s.ending.Err() != nil {
-		s.mu.Unlock()
-		return
-	}
-	lost := s.pinged
-	s.pinged = used
-	s.timer.Reset(pingEvery)
-	s.mu.Unlock()
-	switch {
-	case lost:
-		s.close(errConnectionLost)
-	case used:
-		if err := s.pubsub.Ping(s.ending); err != nil {
-			s.close(err)
+// channels are those of the connection.
+func (s *subscription) channels() (all []*channel) {
+	s.listener.mu.Lock()
+	defer s.listener.mu.Unlock()
+	for _, c := range s.listener.channels {
+		if c.connection == s {
+			all = append(all, c)
 		}
 	}
+	return all
 }
 
 // close ends the connection and all its channels.
 func (s *subscription) close(err error) {
-	s.mu.Lock()
-	if s.ending.Err() != nil {
-		s.mu.Unlock()
+	s.listener.mu.Lock()
+	wasOpen := s.ending.Err() == nil
+	s.end()
+	if s.listener.connections[s.address] == s {
+		delete(s.listener.connections, s.address)
+	}
+	s.listener.mu.Unlock()
+	if !wasOpen {
 		return
 	}
-	s.end()
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	channels := s.channels
-	s.channels = nil
-	s.mu.Unlock()
-	for _, c := range channels {
-		s.listener.lost(c)
-		c.lose(err)
+	for _, c := range s.channels() {
+		s.listener.remove(c, err)
 	}
 	_ = s.pubsub.Close()
 	_ = s.client.Close()
-	s.listener.servers.note(err)
 }

@@ -3,7 +3,6 @@ package slock
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 // Locks is what a program asks for locks. Make one for the program by New; all methods may be called by
 // several goroutines at once. Close it when the program ends.
 type Locks struct {
+	requests
 	settings settings
 	servers  *servers
 	listener *listener
@@ -39,6 +39,7 @@ func New(rdb redis.UniversalClient, options ...Option) *Locks {
 
 func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	l := &Locks{settings: s, report: &reporter{hooks: s.hooks, log: s.log}}
+	l.requests = requests{by: l, defaults: s.request}
 	l.ending, l.end = context.WithCancel(context.Background())
 	l.closed, l.endAll = context.WithCancel(context.Background())
 	l.servers = newServers(rdb, l.report)
@@ -46,36 +47,19 @@ func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	return l
 }
 
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (l *Locks) Write(keys ...string) Request {
-	return Request{by: l, keys: slices.Clone(keys), mode: Write, settings: l.settings.request}
-}
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (l *Locks) Read(keys ...string) Request {
-	return Request{by: l, keys: slices.Clone(keys), mode: Read, settings: l.settings.request}
-}
-
 func (l *Locks) check(*Request) error { return l.servers.check() }
 
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	began := time.Now()
 	o := r.owner()
-	a := l.acquisition(r, o)
-	a.setTimes(began, &r.settings, once)
+	a := l.acquisition(o, r.mode, r.settings, once)
+	a.ask = o.lock(r.mode, &r.settings)
 	g, err := a.run(ctx)
 	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
-}
-
-func (l *Locks) acquisition(r *Request, o owner) *acquisition {
-	return &acquisition{
-		locks: l, owner: o, mode: r.mode, ttl: r.settings.ttl, ask: o.lock(r.mode, &r.settings),
-		minReplicas: r.settings.minReplicas, replicaTimeout: r.settings.replicaTimeout,
-	}
+	return newHold(ctx, r, o, l, l.report, g, oneServer), nil
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -91,7 +75,7 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, err
 	}
 	g := grant{mode: r.mode, fence: fence, sent: sent}
-	return newHold(ctx, r, o, l, l.report, newLease(r, g, oneServer)), nil
+	return newHold(ctx, r, o, l, l.report, g, oneServer), nil
 }
 
 // Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for
@@ -114,32 +98,27 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 
 func (l *Locks) retryEnd() time.Time { return time.Now().Add(l.settings.retryFor) }
 
-// answerEnd is until when the answer to one copy of a command is waited for that is repeated until the end.
-func (l *Locks) answerEnd(end time.Time) time.Time {
-	if one := l.retryEnd(); one.Before(end) {
-		end = one
-	}
-	return end.Add(lateAnswer)
-}
-
 // ask sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the copy
 // was sent that was answered.
 func (l *Locks) ask(
 	ctx context.Context, what string, o owner, end time.Time, w words,
 ) (sent instant, reply int64, err error) {
-	err = l.repeat(ctx, what, o.keys, end, func() (err error) {
+	err = l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (err error) {
 		sent = now()
-		reply, err = l.servers.send(ctx, o.keys[0], newCall(l.answerEnd(end), w))
+		reply, err = l.servers.send(ctx, o.keys[0], newCall(limit, w))
 		return err
 	})
 	return sent, reply, err
 }
 
-// repeat tries until there is an answer, ctx is over, or the time has ended.
-func (l *Locks) repeat(ctx context.Context, what string, keys []string, end time.Time, try func() error) error {
+// try sends a command once, and waits for its answer until the limit.
+type try func(ctx context.Context, limit time.Time) error
+
+// repeat tries until there is an answer, ctx is over, or the time has ended. No try takes longer than RetryFor.
+func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time, send try) error {
 	var last error
 	for failures := 0; ; failures++ {
-		err := try()
+		err := send(ctx, earlier(end, l.retryEnd()).Add(lateAnswer))
 		switch {
 		case errors.Is(err, errLeft):
 			return ctx.Err()
@@ -152,9 +131,29 @@ func (l *Locks) repeat(ctx context.Context, what string, keys []string, end time
 		left := time.Until(end)
 		pause, _ := afterErrors.pause(failures)
 		if left <= 0 || !sleep(ctx, l.closed, min(pause, left)) {
-			return errors.Join(ctx.Err(), timedOut(what, keys, last))
+			return errors.Join(ctx.Err(), timedOut(what, o.keys, last))
 		}
 	}
+}
+
+// insist repeats for the caller until RetryFor or ctx is over, and then in the background for the rest of the time.
+// It calls done when it does not go on.
+func (l *Locks) insist(
+	ctx context.Context, what string, o owner, most time.Duration, send try, done func(),
+) (err error) {
+	end := time.Now().Add(most)
+	if err = ctx.Err(); err == nil {
+		err = l.repeat(ctx, what, o, l.retryEnd(), send)
+	}
+	if err == nil || !isUnanswered(err) && ctx.Err() == nil {
+		done()
+		return err
+	}
+	l.background.run(func() {
+		defer done()
+		_ = l.repeat(context.Background(), what, o, end, send)
+	})
+	return err
 }
 
 // isUnanswered tells that a command was repeated in vain.
@@ -169,19 +168,6 @@ func (l *Locks) extend(ctx context.Context, h *Hold, ttl time.Duration) (bool, i
 }
 
 func (l *Locks) fences(h *Hold) []int64 { return []int64{h.Fence()} }
-
-// release is for a Hold.
-func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
-	r := &release{
-		locks: l, owner: h.owner, until: ending.until,
-		grant: grant{mode: ending.mode, fence: ending.fence, doubt: ending.doubt || ending.changing},
-	}
-	isWhole := ending.reason == Gone && len(h.owner.keys) == 1 && !r.grant.doubt
-	if ending.state == lost && (isWhole || h.owner.given) {
-		return false, nil // nothing is left, or the token may have a later hold by now
-	}
-	return r.run(ctx)
-}
 
 // Close ends renewals and closes all connections. Requests that wait end with ErrClosed. It lets requests that
 // were given up get off the server first, for at most the time of RetryFor. It releases nothing: holds that are still

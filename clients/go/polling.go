@@ -2,11 +2,12 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 )
 
-// This file has the pauses after which a request is asked again.
+// This file has the pauses after which a request is asked again, and the one wait for whatever comes first.
 
 // Strategy says how polling asks again. Make one by NoPolling, ConstantPause or ExponentialPause.
 type Strategy struct {
@@ -58,13 +59,31 @@ var afterErrors = ExponentialPause(10*time.Millisecond, time.Second)
 
 // sleep waits for a pause. It is false when one of the contexts was over before.
 func sleep(ctx, ending context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-	case <-ending.Done():
+	_, err := await[struct{}](ctx, nil, time.Now().Add(pause), nil, ending.Done())
+	return errors.Is(err, errNoAnswer)
+}
+
+// await waits for what comes. It ends with errNoAnswer at the time, if that is not zero, with errAskAgain when the
+// channel is gone that it would come by, and with errLeft when the client ends the wait. A nil channel never ends it.
+func await[T any](
+	ctx context.Context, comes <-chan T, until time.Time, gone, ending <-chan struct{},
+) (came T, err error) {
+	var over <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		over = timer.C
 	}
-	return false
+	select {
+	case came = <-comes:
+	case <-over:
+		err = errNoAnswer
+	case <-gone:
+		err = errAskAgain
+	case <-ending:
+		err = errLeft
+	case <-ctx.Done():
+		err = errLeft
+	}
+	return came, err
 }

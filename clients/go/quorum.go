@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +18,7 @@ import (
 // it outlives the loss of a minority. It polls, because no server knows of the others. All methods may be
 // called by several goroutines at once. Close it when the program ends.
 type Quorum struct {
+	requests
 	nodes    []*Locks
 	settings settings
 	report   *reporter
@@ -34,6 +35,7 @@ type Quorum struct {
 // DriftFactor and FailFast. Without WaitByPolling the pauses between attempts are random, of 10 to 250 ms.
 func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 	q := &Quorum{settings: newSettings(options)}
+	q.requests = requests{by: q, defaults: q.settings.request}
 	if q.settings.waiting != byPolling {
 		q.settings.strategy = ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
 	}
@@ -41,7 +43,9 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 	each := q.settings
 	each.hooks = Hooks{}
 	for _, client := range clients {
-		q.nodes = append(q.nodes, newLocks(client, each))
+		n := newLocks(client, each)
+		n.report = &reporter{log: slog.New(slog.DiscardHandler)} // the loss at one node is no loss
+		q.nodes = append(q.nodes, n)
 	}
 	q.ending, q.end = context.WithCancel(context.Background())
 	return q
@@ -59,33 +63,21 @@ func nodeName(client redis.UniversalClient) string {
 	return "unknown"
 }
 
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (q *Quorum) Write(keys ...string) Request {
-	return Request{by: q, keys: slices.Clone(keys), mode: Write, settings: q.settings.request}
-}
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (q *Quorum) Read(keys ...string) Request {
-	return Request{by: q, keys: slices.Clone(keys), mode: Read, settings: q.settings.request}
-}
-
 // Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
 // servers first, for at most the time of RetryFor. It releases nothing: holds that are still there are no
 // longer renewed.
 func (q *Quorum) Close() error {
 	q.end()
 	q.background.wait(q.settings.retryFor)
-	errs := make([]error, len(q.nodes))
-	var all sync.WaitGroup
-	for i, n := range q.nodes {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			errs[i] = n.Close()
-		}()
+	closed := make(chan error, len(q.nodes))
+	for _, n := range q.nodes {
+		go func() { closed <- n.Close() }()
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	var err error
+	for range q.nodes {
+		err = errors.Join(err, <-closed)
+	}
+	return err
 }
 
 func (q *Quorum) drift() drift {
@@ -121,118 +113,96 @@ func (q *Quorum) check(r *Request) error {
 
 func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	began := time.Now()
-	v, sent, err := q.poll(ctx, r, once, began)
+	v, err := q.poll(ctx, r, once)
 	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return q.hold(ctx, r, v, sent), nil
+	return v.hold(ctx), nil
 }
 
-func (q *Quorum) hold(ctx context.Context, r *Request, v *votes, sent instant) *Hold {
-	l := newLease(r, grant{mode: r.mode, sent: sent}, q.drift())
-	return newHold(ctx, r, v.owner, v, q.report, l)
-}
-
-// poll asks until a majority has granted, and gives the time before the first request of that attempt. A TryLock may
-// be refused.
-func (q *Quorum) poll(ctx context.Context, r *Request, try bool, began time.Time) (*votes, instant, error) {
+// poll asks until a majority has granted. A TryLock may be refused.
+func (q *Quorum) poll(ctx context.Context, r *Request, try bool) (*votes, error) {
 	deadline, byCaller := ctx.Deadline()
-	if end := began.Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
+	if end := time.Now().Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
 		deadline, byCaller = end, false
 	}
 	once := try || r.settings.hasWait && r.settings.wait == 0
 	isOver := func() bool { return ctx.Err() != nil || q.ending.Err() != nil }
 	var last *QuorumError
 	for attempts := 0; !isOver(); attempts++ {
-		v, sent, missed := q.attempt(ctx, r)
+		v, missed := q.attempt(ctx, r)
 		if missed == nil {
-			return v, sent, nil
+			return v, nil
 		}
 		if last == nil || !isOver() || missed.isRefusal() { // one that was cut short may tell less than the one before
 			last = missed
 		}
 		pause, more := q.settings.strategy.pause(attempts)
+		isLate := !deadline.IsZero() && time.Until(deadline) < pause
 		switch {
 		case isOver():
 		case try && missed.isRefusal():
-			return nil, 0, errTaken
-		case once || !missed.mayHelp() || !more:
-			return nil, 0, missed.over(r.keys, nil)
-		case !deadline.IsZero() && time.Until(deadline) < pause && byCaller:
-			return nil, 0, missed.over(r.keys, context.DeadlineExceeded)
-		case !deadline.IsZero() && time.Until(deadline) < pause:
-			return nil, 0, missed.over(r.keys, nil)
+			return nil, errTaken
+		case !once && missed.mayHelp() && more && isLate && byCaller:
+			return nil, missed.over(r.keys, context.DeadlineExceeded)
+		case once || !missed.mayHelp() || !more || isLate:
+			return nil, missed.over(r.keys, nil)
 		default:
 			sleep(ctx, q.ending, pause)
 		}
 	}
 	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, 0, last.over(r.keys, ctx.Err())
+		return nil, last.over(r.keys, ctx.Err())
 	}
-	return nil, 0, leftBy(ctx, q.ending, r.keys, nil)
+	return nil, leftBy(ctx, q.ending, r.keys, nil)
 }
 
 // attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
 // of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
 // it does not.
-func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, instant, *QuorumError) {
+func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, *QuorumError) {
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	released := make(chan struct{})
-	release := sync.OnceFunc(func() {
+	release := sync.OnceValue(func() <-chan struct{} {
+		released := make(chan struct{})
 		v.end()
 		q.background.run(func() {
 			defer close(released)
 			v.each(context.Background(), ttl, whole, v.releaseOne)
 		})
+		return released
 	})
-	sent := now()
 	got := v.each(ctx, ttl, func(got *QuorumError) bool {
 		failed := got.count(func(a NodeAnswer) bool { return !a.Granted && a.Err != errNoAnswer })
 		if failed > len(q.nodes)-got.Needed {
 			release()
 		}
 		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
-	}, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
-	if got.isGranted() && now().sub(sent) < q.drift().counted(ttl) {
-		return v, sent, nil // the other nodes may still grant
+	}, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
+	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
+		return v, nil // the other nodes may still grant
 	}
-	release()
-	select { // else the next attempt would find what this one holds
-	case <-released:
-	case <-ctx.Done():
-	case <-q.ending.Done():
-	}
-	return nil, 0, got
+	// Else the next attempt would find what this one holds.
+	_, _ = await(ctx, release(), time.Time{}, nil, q.ending.Done())
+	return nil, got
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	if q.ending.Err() != nil {
 		return nil, ErrClosed
 	}
-	v, ttl, sent := q.votes(r, r.owner()), r.settings.ttl, now()
-	got := v.each(ctx, ttl, whole, func(m *vote, limit time.Time) (bool, error) {
-		_, fence, err := m.locks.ask(context.Background(), "adoption", v.owner, limit, v.owner.refresh(r.mode, ttl))
-		if err == nil && fence > 0 {
-			v.keep(m, grant{mode: r.mode, fence: fence, sent: sent})
-		}
-		return fence > 0, ignore(err, ErrWrongMode)
+	v, ttl := q.votes(r, r.owner()), r.settings.ttl
+	got := v.each(ctx, ttl, whole, func(m *vote) (bool, error) {
+		h, err := m.locks.adopt(context.Background(), v.requestOfNode(ttl))
+		return v.keep(m, h, err, ErrNotHeld)
 	})
 	switch {
 	case got.isGranted():
-		return q.hold(ctx, r, v, sent), nil
+		return v.hold(ctx), nil
 	case got.isRefusal():
 		return nil, notHeld(r.mode)
 	}
 	return nil, cmp.Or(ctx.Err(), error(got))
-}
-
-// ignore is nil for an error that says what an answer says.
-func ignore(err, kind error) error {
-	if errors.Is(err, kind) {
-		return nil
-	}
-	return err
 }
 
 // Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
@@ -243,7 +213,7 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 		return 0, invalid("a release needs a token and keys")
 	}
 	v := q.votes(nil, owner{keys: keys, token: token, given: true})
-	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote, _ time.Time) (bool, error) {
+	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote) (bool, error) {
 		released, err := m.locks.Release(context.Background(), token, keys...)
 		return released > 0, err
 	})
@@ -255,6 +225,7 @@ type votes struct {
 	quorum  *Quorum
 	request *Request
 	owner   owner
+	sent    instant // before the first command was sent
 	all     []*vote
 
 	ctx context.Context // done when what is granted from now on is released
@@ -265,18 +236,24 @@ type votes struct {
 // vote is what one node gave.
 type vote struct {
 	locks *Locks
-	grant grant // its fence is 0 where the node does not have the hold; guarded by votes
+	hold  *Hold // the last that it gave, or nil; guarded by votes
 
-	asking sync.Mutex // held while the node is asked for the lock or an extension: one after the other
+	asking sync.Mutex // held while the node is asked for the lock
 }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
-	v := &votes{quorum: q, request: r, owner: o}
+	v := &votes{quorum: q, request: r, owner: o, sent: now()}
 	v.ctx, v.end = context.WithCancel(context.Background())
 	for _, n := range q.nodes {
 		v.all = append(v.all, &vote{locks: n})
 	}
 	return v
+}
+
+// hold is the hold that a majority gave.
+func (v *votes) hold(ctx context.Context) *Hold {
+	g := grant{mode: v.request.mode, sent: v.sent}
+	return newHold(ctx, v.request, v.owner, v, v.quorum.report, g, v.quorum.drift())
 }
 
 // count is at how many nodes the answer is so.
@@ -323,7 +300,7 @@ func isCertain(got *QuorumError) bool { return got.isGranted() || got.isRefusal(
 // each asks all nodes at once, in shuffled order. It gives the answers that came until they were enough, ctx was over,
 // or the timeout for nodes. What has no answer by then stays under way.
 func (v *votes) each(
-	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote, time.Time) (bool, error),
+	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote) (bool, error),
 ) *QuorumError {
 	q := v.quorum
 	timeout := q.nodeTimeout(ttl)
@@ -335,7 +312,7 @@ func (v *votes) each(
 	came := make(chan func(), len(v.all))
 	for _, i := range rand.Perm(len(v.all)) {
 		q.background.run(func() {
-			granted, err := ask(v.all[i], limit)
+			granted, err := ask(v.all[i])
 			var f *failure
 			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
 				err = cmp.Or(f.cause, errNoAnswer)
@@ -343,66 +320,75 @@ func (v *votes) each(
 			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
 		})
 	}
-	timer := time.NewTimer(timeout + timeout/10) // a node may say itself that its time is over
-	defer timer.Stop()
+	until := limit.Add(timeout / 10) // a node may say itself that its time is over
 	for range v.all {
-		select {
-		case note := <-came:
-			note()
-		case <-timer.C:
-			return got
-		case <-ctx.Done():
-			return got
-		case <-q.ending.Done():
-			return got
+		note, err := await(ctx, came, until, nil, q.ending.Done())
+		if err != nil {
+			break
 		}
-		if enough(got) {
-			return got
+		if note(); enough(got) {
+			break
 		}
 	}
 	return got
 }
 
-// keep notes a grant. One that comes too late is released.
-func (v *votes) keep(m *vote, g grant) {
+// keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none. A hold that comes too
+// late is released.
+func (v *votes) keep(m *vote, h *Hold, err, refusal error) (bool, error) {
+	if errors.Is(err, refusal) {
+		err = nil
+	}
+	if h != nil { // the quorum knows until when it is valid: a node that was silent for long is asked whether it has it
+		_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.ctx.Err() == nil {
-		m.grant = g
-	} else {
-		v.quorum.background.run(func() { _, _ = v.releaseGrant(m, g) })
+	if h != nil && v.ctx.Err() == nil {
+		m.hold = h
+	} else if h != nil {
+		v.quorum.background.run(func() { _, _ = h.Release(context.Background()) })
 	}
+	return h != nil, err
 }
 
-func (v *votes) current(m *vote) grant {
+func (v *votes) current(m *vote) *Hold {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return m.grant
+	return m.hold
+}
+
+// requestOfNode is for one node: the quorum renews.
+func (v *votes) requestOfNode(ttl time.Duration) *Request {
+	r := *v.request
+	r.settings.ttl, r.settings.minReplicas, r.settings.noRenewal = ttl, 0, true
+	r.settings.token, r.settings.isFresh, r.settings.retryFor = v.owner.token, !v.owner.given, ttl
+	return &r
 }
 
 // acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
 // given up.
 func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
-	m.asking.Lock()
+	if !m.asking.TryLock() {
+		return false, errNoAnswer // to the one before
+	}
 	defer m.asking.Unlock()
-	if v.current(m).fence > 0 {
-		return true, nil
+	if h := v.current(m); h != nil {
+		if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
+			h.done()
+			return true, nil
+		}
 	}
-	r := *v.request
-	r.settings.ttl, r.settings.minReplicas = ttl, 0
-	a := m.locks.acquisition(&r, v.owner)
-	a.once, a.limit = true, time.Now().Add(ttl)
-	g, err := a.run(v.ctx)
-	if err == nil {
-		v.keep(m, g)
-	}
-	return err == nil, ignore(err, errTaken)
+	h, err := m.locks.acquire(v.ctx, v.requestOfNode(ttl), true)
+	return v.keep(m, h, err, errTaken)
 }
 
 func (v *votes) fences(*Hold) []int64 {
 	fences := make([]int64, len(v.all))
 	for i, m := range v.all {
-		fences[i] = v.current(m).fence
+		if h := v.current(m); h != nil && h.Check() == nil {
+			fences[i] = h.Fence()
+		}
 	}
 	return fences
 }
@@ -411,26 +397,26 @@ func (v *votes) fences(*Hold) []int64 {
 // with the same token, because a majority has it.
 func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, instant, error) {
 	sent := now()
-	got := v.each(ctx, ttl, isCertain, func(m *vote, limit time.Time) (bool, error) {
-		m.asking.Lock()
-		defer m.asking.Unlock()
-		fence := v.current(m).fence
-		if fence == 0 {
+	got := v.each(ctx, ttl, isCertain, func(m *vote) (bool, error) {
+		h := v.current(m)
+		if h == nil {
 			return false, errNoAnswer
 		}
-		_, held, err := m.locks.ask(context.Background(), "extension", v.owner, limit, v.owner.extend(ttl, fence))
-		if hasCode(err, "WRONGTYPE") {
-			err = nil
+		limited, cancel := context.WithTimeout(context.Background(), v.quorum.nodeTimeout(ttl))
+		defer cancel()
+		switch err := h.Extend(limited, ttl); {
+		case errors.Is(err, ErrLost):
+			return false, nil
+		case err != nil && err == limited.Err():
+			return false, errNoAnswer
+		default:
+			return err == nil, err
 		}
-		if held == 0 && err == nil {
-			v.keep(m, grant{})
-		}
-		return held > 0, err
 	})
 	switch {
 	case got.isGranted():
 		v.quorum.background.run(func() {
-			v.each(v.ctx, ttl, whole, func(m *vote, _ time.Time) (bool, error) { return v.acquire(m, ttl) })
+			v.each(v.ctx, ttl, whole, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
 		})
 		return true, sent, nil
 	case got.isRefusal():
@@ -462,15 +448,9 @@ func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error
 	return false, got
 }
 
-func (v *votes) releaseOne(m *vote, _ time.Time) (bool, error) {
-	return v.releaseGrant(m, v.current(m))
-}
-
-func (v *votes) releaseGrant(m *vote, g grant) (bool, error) {
-	if g.fence == 0 {
-		return false, nil
+func (v *votes) releaseOne(m *vote) (bool, error) {
+	if h := v.current(m); h != nil {
+		return h.Release(context.Background())
 	}
-	ttl := v.request.settings.ttl
-	r := &release{locks: m.locks, owner: v.owner, grant: g, until: now().add(ttl)}
-	return r.repeat(context.Background(), time.Now().Add(ttl))
+	return false, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -279,4 +280,44 @@ func TestQuorumForgetsTheContextOfACaller(t *testing.T) {
 		runtime.GC()
 		return kept.Value() == nil
 	})
+}
+
+// A node that does not answer must not gather one more request with each renewal.
+func TestSilentNodeIsAskedByOneRequestAtATime(t *testing.T) {
+	q := newNodes(t, 3)
+	q.worlds[0].pause()
+	defer q.worlds[0].resume()
+	hold := must(q.quorum.Write("job").With(slock.TTL(300 * time.Millisecond)).Lock(t.Context()))
+	defer hold.Unlock(context.WithoutCancel(t.Context()))
+	before := runtime.NumGoroutine()
+	time.Sleep(3 * time.Second) // some thirty renewals
+	if more := runtime.NumGoroutine() - before; more > 20 {
+		t.Fatalf("%d goroutines more than before", more)
+	}
+	if err := hold.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node that was silent for longer than the ttl has the hold again soon after.
+func TestSilentNodeComesBackToTheHold(t *testing.T) {
+	q := newNodes(t, 3)
+	hold := must(q.quorum.Write("job").With(slock.TTL(500 * time.Millisecond)).Lock(t.Context()))
+	defer hold.Unlock(context.WithoutCancel(t.Context()))
+	eventually(t, func() bool { return !slices.Contains(hold.Fences(), 0) })
+	before := runtime.NumGoroutine()
+	q.worlds[0].pause()
+	time.Sleep(3 * time.Second) // its hold is over, and many renewals had no answer
+	more := runtime.NumGoroutine() - before
+	q.worlds[0].resume()
+	if more > 20 {
+		t.Fatalf("%d goroutines more than before", more)
+	}
+	time.Sleep(500 * time.Millisecond) // what was under way has been answered
+	eventually(t, func() bool {
+		return q.worlds[0].do("SLOCK.PTTL", "job", hold.Token()).(int64) > 0
+	})
+	if err := hold.Check(); err != nil {
+		t.Fatal(err)
+	}
 }

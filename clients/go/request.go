@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // This file has what is wanted: keys, a mode and options.
@@ -27,6 +28,22 @@ type asked interface {
 	// acquire gives errTaken when a request that asks once is refused.
 	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
 	adopt(ctx context.Context, r *Request) (*Hold, error)
+}
+
+// requests makes the requests of a Locker.
+type requests struct {
+	by       asked
+	defaults requestSettings
+}
+
+// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
+func (r *requests) Write(keys ...string) Request {
+	return Request{by: r.by, keys: slices.Clone(keys), mode: Write, settings: r.defaults}
+}
+
+// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
+func (r *requests) Read(keys ...string) Request {
+	return Request{by: r.by, keys: slices.Clone(keys), mode: Read, settings: r.defaults}
 }
 
 // Request is what a Locker is asked for: keys, a mode and options. It is a value, and may be used many times and by
@@ -122,7 +139,7 @@ func (r *Request) check() error {
 
 func (r *Request) owner() owner {
 	if r.settings.token != "" {
-		return owner{keys: r.keys, token: r.settings.token, given: true}
+		return owner{keys: r.keys, token: r.settings.token, given: !r.settings.isFresh}
 	}
 	return owner{keys: r.keys, token: newToken()}
 }

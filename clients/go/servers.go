@@ -68,55 +68,46 @@ func (s *servers) isCluster() bool {
 func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
-		return s.at(rdb.Options().Addr, rdb.Options())
+		return s.at(rdb.Options())
 	case *redis.ClusterClient:
 		// It may have to be asked first where the key is, and go-redis does not stop that when a context is over.
-		type found struct {
-			n   *node
-			err error
-		}
-		answer := make(chan found, 1)
+		found := make(chan func() (*node, error), 1)
 		go func() {
 			client, err := rdb.MasterForKey(context.Background(), key)
-			if s.note(err); err != nil {
-				answer <- found{nil, err}
-				return
+			s.note(err)
+			found <- func() (*node, error) {
+				if err != nil {
+					return nil, err
+				}
+				return s.at(client.Options())
 			}
-			n, err := s.at(client.Options().Addr, client.Options())
-			answer <- found{n, err}
 		}()
-		timer := time.NewTimer(time.Until(limit))
-		defer timer.Stop()
-		select {
-		case f := <-answer:
-			return f.n, f.err
-		case <-ctx.Done():
-			return nil, errLeft
-		case <-timer.C:
-			return nil, errNoAnswer
+		node, err := await(ctx, found, limit, nil, nil)
+		if err != nil {
+			return nil, err
 		}
+		return node()
 	}
 	return nil, s.check()
 }
 
-// at is the node of the address.
-func (s *servers) at(address string, options *redis.Options) (*node, error) {
+// at is the node of the options' address.
+func (s *servers) at(options *redis.Options) (*node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, ErrClosed
 	}
-	n := s.nodes[address]
+	n := s.nodes[options.Addr]
 	if n == nil {
-		n = newNode(address, *options)
-		s.nodes[address] = n
+		n = newNode(*options)
+		s.nodes[n.address] = n
 	}
 	return n, nil
 }
 
-func newNode(address string, o redis.Options) *node {
-	primary := &primary{dial: o.Dialer, follows: o.Addr == "FailoverClient", open: map[*connection]struct{}{}}
-	o.Addr = address
+func newNode(o redis.Options) *node {
+	primary := &primary{dial: o.Dialer, follows: o.Addr == "FailoverClient", end: func() {}}
 	o.Dialer = primary.connect
 	o.MaxRetries = -1
 	o.ContextTimeoutEnabled = true
@@ -128,21 +119,18 @@ func newNode(address string, o redis.Options) *node {
 	if o.WriteTimeout <= 0 {
 		o.WriteTimeout = 3 * time.Second
 	}
-	client := func(size int, readTimeout time.Duration) *redis.Client {
+	newLine := func(connections int, readTimeout time.Duration) *line {
 		options := o
-		options.PoolSize, options.ReadTimeout = size, readTimeout
-		options.MaxIdleConns = min(size, max(o.PoolSize, 10))
-		return redis.NewClient(&options)
+		options.PoolSize, options.ReadTimeout = connections, readTimeout
+		options.MaxIdleConns = min(connections, max(o.PoolSize, 10))
+		return &line{client: redis.NewClient(&options), busy: make(chan struct{}, lanes)}
 	}
-	newLine := func(client *redis.Client) *line {
-		return &line{client: client, busy: make(chan struct{}, lanes)}
+	n := &node{
+		address: o.Addr, options: o, commands: newLine(o.PoolSize, o.ReadTimeout),
+		renewals: newLine(renewalConnections, o.ReadTimeout), waits: newLine(mostBlocked, -1),
 	}
-	return &node{
-		address: address, options: o,
-		commands: newLine(client(o.PoolSize, o.ReadTimeout)),
-		renewals: newLine(client(renewalConnections, o.ReadTimeout)),
-		waits:    &line{client: client(mostBlocked, -1), alone: true},
-	}
+	n.waits.alone = true
+	return n
 }
 
 func (n *node) close() error {
@@ -157,13 +145,19 @@ type primary struct {
 
 	mu      sync.Mutex
 	address string
-	open    map[*connection]struct{}
+	current context.Context // done when the primary is another
+	end     context.CancelFunc
 }
 
 // connection is one that primary closes.
 type connection struct {
 	net.Conn
-	primary *primary
+	forget func() bool
+}
+
+func (c *connection) Close() error {
+	c.forget()
+	return c.Conn.Close()
 }
 
 func (p *primary) connect(ctx context.Context, network, address string) (net.Conn, error) {
@@ -171,41 +165,23 @@ func (p *primary) connect(ctx context.Context, network, address string) (net.Con
 	if err != nil || !p.follows {
 		return made, err
 	}
-	c := &connection{Conn: made, primary: p}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := made.RemoteAddr().String(); now != p.address {
+		p.end()
 		p.address = now
-		for old := range p.open {
-			_ = old.Conn.Close()
-		}
-		clear(p.open)
+		p.current, p.end = context.WithCancel(context.Background())
 	}
-	p.open[c] = struct{}{}
-	return c, nil
-}
-
-func (c *connection) Close() error {
-	c.primary.mu.Lock()
-	delete(c.primary.open, c)
-	c.primary.mu.Unlock()
-	return c.Conn.Close()
+	return &connection{made, context.AfterFunc(p.current, func() { _ = made.Close() })}, nil
 }
 
 // send sends a call of one command, and gives its answer: a number, redis.Nil, or an error. It ends at the limit, and
 // with errLeft when ctx is over; then what was sent stays under way. It follows redirections.
 func (s *servers) send(ctx context.Context, key string, c *call) (int64, error) {
 	n, err := s.find(ctx, c.limit, key)
-	for w, tries := c.last().Args(), 0; ; tries++ {
-		if errors.Is(err, ErrClosed) {
-			return s.sendAfterClose(ctx, c.limit, w)
-		}
-		if err != nil {
-			return 0, err
-		}
-		if err := n.commands.do(ctx, c); err != nil {
-			s.note(err)
-			return 0, err
+	for tries := 0; err == nil; tries++ {
+		if err = n.commands.do(ctx, c); err != nil {
+			break
 		}
 		address, ask := redirection(c.last().Err())
 		if address == "" || tries == mostRedirections {
@@ -213,22 +189,25 @@ func (s *servers) send(ctx context.Context, key string, c *call) (int64, error) 
 			return c.last().Int64()
 		}
 		s.reload()
-		n, err = s.at(address, &n.options)
-		late := c.late
-		if c = newCall(c.limit, w); ask {
-			c = newCall(c.limit, words{"ASKING"}, w)
-		}
-		c.late = late
+		options := n.options
+		options.Addr = address
+		n, err = s.at(&options)
+		c = c.again(ask)
 	}
+	if errors.Is(err, ErrClosed) {
+		return s.sendAfterClose(ctx, c)
+	}
+	s.note(err)
+	return 0, err
 }
 
 // sendAfterClose sends over the program's own client: a release may still be sent.
-func (s *servers) sendAfterClose(ctx context.Context, limit time.Time, w words) (int64, error) {
-	limited, cancel := context.WithDeadline(ctx, limit)
+func (s *servers) sendAfterClose(ctx context.Context, c *call) (int64, error) {
+	limited, cancel := context.WithDeadline(ctx, c.limit)
 	defer cancel()
-	cmd := redis.NewCmd(limited, w...)
+	cmd := c.last()
 	cmd.SetFirstKeyPos(1)
-	if _, ok := w[1].(int); ok {
+	if _, ok := cmd.Args()[1].(int); ok {
 		cmd.SetFirstKeyPos(2)
 	}
 	_ = s.rdb.Process(limited, cmd)
@@ -251,17 +230,16 @@ func (s *servers) pipeline(
 		return nil, err
 	}
 	c := newCall(limit, commands...)
-	if err := via(n).do(ctx, c); err != nil {
-		s.note(err)
-		return nil, err
-	}
-	for _, answer := range c.commands {
-		if err := answer.Err(); isTemporary(err) {
-			s.note(err)
-			return nil, err
+	if err = via(n).do(ctx, c); err == nil {
+		for _, answer := range c.commands {
+			if err == nil && isTemporary(answer.Err()) {
+				err = answer.Err()
+			}
 		}
 	}
-	s.note(nil)
+	if s.note(err); err != nil {
+		return nil, err
+	}
 	return c.commands, nil
 }
 

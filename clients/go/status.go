@@ -92,20 +92,21 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 func (l *Locks) query(
 	ctx context.Context, of func(limit time.Time) ([]*node, error), w ...any,
 ) (replies []any, err error) {
-	end := l.retryEnd()
-	limit := l.answerEnd(end)
-	err = l.repeat(ctx, "answer", []string{fmt.Sprint(w[0])}, end, func() error {
+	about := owner{keys: []string{fmt.Sprint(w[0])}}
+	err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) error {
 		nodes, err := of(limit)
 		replies = nil
 		for _, n := range nodes {
+			if err != nil {
+				break
+			}
 			c := newCall(limit, w)
-			if err == nil {
-				err = cmp.Or(n.commands.do(ctx, c), c.last().Err())
+			if err = n.commands.do(ctx, c); err == nil {
+				replies, err = append(replies, c.last().Val()), c.last().Err()
 			}
 			if errors.Is(err, redis.Nil) {
 				err = nil
 			}
-			replies = append(replies, c.last().Val())
 		}
 		l.servers.note(err)
 		return err
@@ -124,7 +125,7 @@ func (s *servers) primaries(limit time.Time) (all []*node, err error) {
 	defer cancel()
 	var mu sync.Mutex
 	err = rdb.ForEachMaster(ctx, func(_ context.Context, client *redis.Client) error {
-		n, err := s.at(client.Options().Addr, client.Options())
+		n, err := s.at(client.Options())
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, n)

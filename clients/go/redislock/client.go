@@ -113,12 +113,9 @@ func randomToken() string {
 }
 
 // distinct returns the keys in their order, each once. The server refuses a key that is named twice.
-func distinct(keys []string) []string {
-	unique := make([]string, 0, len(keys))
-	seen := make(map[string]bool, len(keys))
+func distinct(keys []string) (unique []string) {
 	for _, key := range keys {
-		if !seen[key] {
-			seen[key] = true
+		if !slices.Contains(unique, key) {
 			unique = append(unique, key)
 		}
 	}

@@ -1,5 +1,12 @@
 package redislock
 
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
 // Options are the options of [Client.Obtain], [Client.ObtainMulti] and [Lock.Refresh]. Nil stands for the
 // defaults.
 type Options struct {
@@ -20,4 +27,106 @@ func (o *Options) retryStrategy() RetryStrategy {
 		return NoRetry()
 	}
 	return o.RetryStrategy
+}
+
+// RetryStrategy says how long to pause between two attempts.
+//
+// NextBackoff is called after each attempt that failed. With less than one nanosecond the attempts end. One
+// value that several calls share is called by all of them at once.
+type RetryStrategy interface {
+	// NextBackoff returns the pause before the next attempt, or 0 when there shall be none.
+	NextBackoff() time.Duration
+}
+
+// NoRetry is the strategy of a single attempt.
+func NoRetry() RetryStrategy {
+	return LinearBackoff(0)
+}
+
+// LinearBackoff makes the same pause each time.
+func LinearBackoff(backoff time.Duration) RetryStrategy {
+	return linearBackoff(backoff)
+}
+
+type linearBackoff time.Duration
+
+func (b linearBackoff) NextBackoff() time.Duration {
+	return time.Duration(b)
+}
+
+// LimitRetry ends the attempts of another strategy after max retries.
+//
+// The count belongs to the returned value: a value that is used again goes on where it was.
+func LimitRetry(s RetryStrategy, max int) RetryStrategy {
+	return &limitedRetry{strategy: s, max: int64(max)}
+}
+
+type limitedRetry struct {
+	strategy RetryStrategy
+	max      int64
+	retries  atomic.Int64
+}
+
+func (l *limitedRetry) NextBackoff() time.Duration {
+	if l.retries.Add(1) > l.max {
+		return 0
+	}
+	return l.strategy.NextBackoff()
+}
+
+// ExponentialBackoff doubles the pause each time: 4 ms, 8 ms, 16 ms, and so on up to 2^26 ms.
+//
+// A pause is never shorter than min, nor longer than max. A max of 0 is no limit. The count belongs to the
+// returned value: a value that is used again goes on where it was.
+func ExponentialBackoff(min, max time.Duration) RetryStrategy {
+	return &exponentialBackoff{min: min, max: max}
+}
+
+// longestDoubling is the number of the attempt after which pauses no longer grow.
+const longestDoubling = 25
+
+type exponentialBackoff struct {
+	min, max time.Duration
+	attempts atomic.Uint64
+}
+
+func (e *exponentialBackoff) NextBackoff() time.Duration {
+	exponent := min(e.attempts.Add(1)+1, longestDoubling+1)
+	pause := time.Millisecond << exponent
+	switch {
+	case pause < e.min:
+		return e.min
+	case e.max != 0 && pause > e.max:
+		return e.max
+	default:
+		return pause
+	}
+}
+
+// attempts calls attempt until it succeeds, fails for good, or no retry is left: an attempt that fails tells whether
+// the retry strategy decides about another. It returns the error of the last attempt, joined with that of ctx if ctx
+// ended between two attempts. A ctx without a deadline gets one after ttl, so that nobody tries for ever.
+func attempts(
+	ctx context.Context, ttl time.Duration, retry RetryStrategy, attempt func(context.Context) (again bool, err error),
+) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, ttl)
+		defer cancel()
+	}
+	for {
+		again, err := attempt(ctx)
+		if !again {
+			return err
+		}
+		pause := retry.NextBackoff()
+		if pause < 1 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
 }
