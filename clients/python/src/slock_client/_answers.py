@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import redis.exceptions as base
@@ -144,4 +145,9 @@ def outcome_of(granted: bool, problem: BaseException | None) -> str:
 
 def problem_in(answers: list[Answer]) -> BaseException | None:
     """The first error among answers."""
-    return next((answer for answer in answers if isinstance(answer, BaseException)), None)
+    return next(problems_in(answers), None)
+
+
+def problems_in(answers: Iterable[Answer]) -> Iterator[BaseException]:
+    """The errors among answers."""
+    return (answer for answer in answers if isinstance(answer, BaseException))

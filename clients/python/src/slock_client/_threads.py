@@ -29,8 +29,8 @@ sleep = time.sleep
 MOST_LIMITED = 32
 
 
-def own_thread() -> int | None:
-    """What is under way in this thread cannot end before this call does."""
+def current() -> object:
+    """The thread that asks. What else is under way in it cannot end before this call does."""
     return threading.get_ident()
 
 

@@ -13,23 +13,26 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from slock_client import _commands, _lease
 from slock_client import _threads as io
-from slock_client._answers import is_temporary, problem_in
+from slock_client._answers import Answer, is_temporary, problem_in
 from slock_client._clock import now
-from slock_client._commands import READ, WRITE, Channel, Command, Key
+from slock_client._commands import READ, WRITE, Command, Key
 from slock_client._durations import not_negative, ttl_ms
 from slock_client._lease import Drift, Lease, Told
 from slock_client._options import Wanted
-from slock_client._sync._acquisition import Acquisition, Granted, Ways
-from slock_client._sync._give_up import CALLER_WAITS, GiveUp, the_end
+from slock_client._sync._acquisition import Acquisition
+from slock_client._sync._block import Block
+from slock_client._sync._give_up import CALLER_WAITS, give_up, the_end
 from slock_client._sync._shared import Shared, timed_out
-from slock_client._sync._watchdog import Watchdog
-from slock_client._thread_block import HoldBlock
+from slock_client._thread_guard import Guarded
 from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
 from slock_client.hooks import Hooks, call, log
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # How long the release of a hold that is lost may take, in seconds. Its ttl ends what is left of it.
 LOST_RELEASE_FOR = 0.5
@@ -37,20 +40,12 @@ LOST_RELEASE_FOR = 0.5
 SERVER_DRIFT = Drift()
 
 
-class Member(NamedTuple):
-    """What belongs to one `Locks`."""
-
-    shared: Shared
-    ways: Ways
-    give_up: GiveUp
-    watchdog: Watchdog
-
-
 class Held:
     """What a token holds at one server, or tries to get. Its commands name the hold by its fence."""
 
-    def __init__(self, member: Member, wanted: Wanted, token: str, drift: Drift) -> None:
-        self.shared, self.ways, self.give_up, self.watchdog = member
+    def __init__(self, shared: Shared, wanted: Wanted, token: str, drift: Drift) -> None:
+        self.shared = shared
+        self.servers = shared.servers
         self.keys = wanted.keys
         self.key: Key = wanted.keys[0]
         self.names = wanted.names
@@ -78,7 +73,7 @@ class Held:
 
     def stop(self) -> None:
         self.ended = True
-        self.watchdog.remove(self)
+        self.shared.watchdog.remove(self)
 
     def granted(self, fence: int, mode: str, sent: float, ttl: int) -> None:
         """A command sent at `sent` gave the hold, or changed its mode."""
@@ -126,8 +121,8 @@ class Held:
         lease = self.lease
         if (lease.in_doubt and not self.given) or lease.changing:
             commands = the_end(self.keys, self.token, given=self.given, fence=lease.fence)
-            answers = self.give_up.send(self.keys, commands, end - now())
-            if answers is None:
+            answers = give_up(self.shared, self.keys, commands, end - now())
+            if not answers:
                 raise timed_out(self.names, "the release had no answer within the time", None)
             return any(isinstance(answer, int) and answer for answer in answers[len(self.keys) :])
         if lease.fence is None or (not lease.is_held and len(self.keys) == 1):
@@ -137,13 +132,22 @@ class Held:
         try:
             answered = self.shared.insist(self.names, self.key, command, end=end)
         except TimedOutError:
-            self.give_up.send(self.keys, [command], 0)  # it goes on in the background
+            give_up(self.shared, self.keys, [command], 0)  # it goes on in the background
+            raise
+        except Exception:
+            raise
+        except BaseException:  # cancelled; to release a second time is safe: the release names the fence
+            give_up(self.shared, self.keys, [command], CALLER_WAITS, self._released_late)
             raise
         # 0 after a copy without an answer: that copy released it.
         return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
 
+    def _released_late(self, answers: list[Answer]) -> None:
+        if self.owner is not None and not answers:
+            self.owner._release_failed(timed_out(self.names, "the release had no answer", None))
 
-class AnyHold(HoldBlock):
+
+class AnyHold(Block, Guarded):
     """A hold of one server or of a quorum.
 
     Hooks and `on_lost` are called when no lock of the library is taken: they may call the hold.
@@ -155,7 +159,10 @@ class AnyHold(HoldBlock):
         self._helds = helds
         self._hooks = hooks
         self._mode = wanted.mode
-        self._metadata = wanted.options.metadata
+        self.keys = wanted.keys
+        self.metadata = wanted.options.metadata
+        self.label = wanted.label
+        """The name under which hooks report it."""
         self._reason: str | None = None
         self._released = False  # or handed over
         self._handed_over = False
@@ -180,22 +187,9 @@ class AnyHold(HoldBlock):
         return self._helds[0].token
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        return self._wanted.keys
-
-    @property
     def mode(self) -> str:
         """`write` or `read`."""
         return self._mode
-
-    @property
-    def metadata(self) -> str | None:
-        return self._metadata
-
-    @property
-    def label(self) -> str:
-        """The name under which hooks report it."""
-        return self._wanted.label
 
     @property
     def ttl(self) -> timedelta:
@@ -260,6 +254,10 @@ class AnyHold(HoldBlock):
         """
         raise NotImplementedError
 
+    def __enter__(self) -> Self:
+        self.check()
+        return self._begin(self)
+
     def __repr__(self) -> str:
         state = "released" if self._released else self._reason or "held"
         return f"<{type(self).__name__} {self.label!r} {self.mode} {state}>"
@@ -279,6 +277,12 @@ class AnyHold(HoldBlock):
         assert self._reason is not None
         cause = self._problem if self._reason == _lease.EXPIRED else None
         return LostError(self.label, self._wanted.names, self._reason, cause)
+
+    def _raise_if_lost(self, cancellation: BaseException | None) -> None:
+        if self.reason is not None:
+            lost = self._lost_error()
+            lost.__cause__ = lost.__cause__ or cancellation
+            raise lost
 
     def _wait_lost(self, end: float | None) -> bool:
         """Waits until it is lost, or until `end`: whether it is lost.
@@ -310,7 +314,7 @@ class AnyHold(HoldBlock):
         """The times have changed."""
         if self._wanted.options.renew and not self._ended:
             for held in self._helds:
-                held.watchdog.add(held)
+                held.shared.watchdog.add(held)
 
     def _expire(self) -> None:
         """It is lost when its time has passed."""
@@ -430,27 +434,9 @@ class Hold(AnyHold):
                 return False  # its ttl has ended, or ends what is left of it
             self._release_failed(error)
             raise
-        except BaseException:
-            self._release_in_background(end)
-            raise
         if held and not there:
             self._found_gone()
         return held and there
-
-    def _release_in_background(self, end: float) -> None:
-        """The caller was cancelled. To release a second time is safe: the release names the fence."""
-        done = io.Event()
-
-        def work() -> None:
-            try:
-                self._held.release(end)
-            except Exception as error:
-                self._release_failed(error)
-            finally:
-                done.set()
-
-        io.start(work, "release")
-        done.wait(now() + CALLER_WAITS)
 
     def extend(self, ttl: timedelta | None = None) -> None:
         """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
@@ -491,32 +477,14 @@ class Hold(AnyHold):
         waits for the same. `RefusedError` within 120 s after an upgrade of this hold that was given up.
         """
         seconds = None if wait is None else not_negative("wait", wait).total_seconds()
-        held = self._held
-
-        def build(wait_ms: int | None, channel: Channel | None) -> Command:
-            return _commands.upgrade(
-                held.key, held.token, held.ttl_ms, self.fence, wait_ms=wait_ms, channel=channel
-            )
-
-        self._change(WRITE, build, seconds, once=seconds == 0)
+        self._change(WRITE, seconds)
 
     def downgrade(self) -> None:
         """The writer becomes a reader. No other writer comes in between."""
-        held = self._held
+        self._change(READ, 0)
 
-        def build(wait_ms: int | None, channel: Channel | None) -> Command:
-            return _commands.downgrade(held.key, held.token, held.ttl_ms, self.fence)
-
-        self._change(READ, build, None, once=True)
-
-    def _change(
-        self,
-        mode: str,
-        build: Callable[[int | None, Channel | None], Command],
-        seconds: float | None,
-        *,
-        once: bool,
-    ) -> None:
+    def _change(self, mode: str, seconds: float | None) -> None:
+        """It waits at most so long; without a number as long as it takes."""
         self._shared.check_open()
         self.check()
         held, lease, names = self._held, self._held.lease, self._wanted.names
@@ -531,16 +499,19 @@ class Hold(AnyHold):
                 # The server refuses no downgrade, so a copy may be carried out late.
                 # So it counts as a reader from now on.
                 self._mode = READ
-        acquisition = Acquisition(self._shared, held.ways, held.keys, build, seconds, once=once)
+        ttl = held.ttl_ms
+        command = _commands.change(mode, held.key, held.token, ttl, self.fence)
+        acquisition = Acquisition(self._shared, held.keys, command, seconds, once=seconds == 0)
         settled = False
         try:
             self._shared.begin(acquisition)
-            ttl = held.ttl_ms
             granted = acquisition.granted()
             settled = True
             if granted is None:
                 raise acquisition.timed_out("other readers hold it")
-            self._changed(granted, mode, ttl)
+            with self._changing:
+                self._mode = mode
+                held.granted(granted.fence, mode, granted.sent, ttl)
         except NotHeldError:
             settled = True
             self._lose(_lease.GONE)
@@ -556,8 +527,7 @@ class Hold(AnyHold):
             acquisition.end()
             try:
                 if acquisition.in_doubt and not settled:
-                    again = build(None, None) if mode == READ else None
-                    self._settle(acquisition.left_to_give_up, again)
+                    self._settle(acquisition.left_to_give_up, command if mode == READ else None)
                 else:
                     if lease.mode != mode:
                         self._mode = before  # the server has refused it
@@ -569,50 +539,29 @@ class Hold(AnyHold):
             self.extend()
         self._look_again()
 
-    def _changed(self, granted: Granted, mode: str, ttl: int) -> None:
-        with self._changing:
-            self._mode = mode
-            renew_at = self._held.renew_at
-            self._held.granted(granted.fence, mode, granted.sent, ttl)
-            if not _lease.is_prompt(granted.sent, granted.received, ttl):
-                self._held.renew_at = renew_at
-
     def _settle(self, caller_waits: float, downgrade: Command | None) -> None:
         """A change of mode was given up.
 
         Of an upgrade, it ends what waits, and asks in which mode the token holds the key.
         It repeats a downgrade until it is answered."""
-        done, held = io.Event(), self._held
-        keys, token, ttl = held.keys, held.token, held.ttl_ms
-        asked = [_commands.refresh(keys, mode, token, ttl) for mode in (WRITE, READ)]
-        commands = [*_commands.cancel(keys, token, refuse=not held.given), *asked]
+        held = self._held
+        sent, ttl = now(), held.ttl_ms
+        modes, commands = [WRITE, READ], _commands.cancel(held.keys, held.token, refuse=not held.given)
+        commands += [_commands.refresh(held.keys, mode, held.token, ttl) for mode in modes]
         if downgrade is not None:
-            commands = [downgrade]
+            modes, commands = [READ], [downgrade]
 
-        def work() -> None:
-            try:
-                sent = now()
-                answers = held.give_up.send(keys, commands, _commands.REFUSE_MS / 1000)
-                with self._changing:
-                    held.lease.changing = False
-                if answers is not None:
-                    write = 0 if downgrade is not None else answers[-2]
-                    self._take_mode(write, answers[-1], sent, ttl)
-            finally:
-                held.lease.changing = False
-                done.set()
-
-        io.start(work, "giving up")
-        done.wait(now() + caller_waits)
-
-    def _take_mode(self, write: object, read: object, sent: float, ttl: int) -> None:
-        if self._ended:
-            return
-        for mode, answer in ((WRITE, write), (READ, read)):
-            if isinstance(answer, int) and answer:
-                with self._changing:
-                    self._mode = mode
-                    self._held.lease.granted(answer, mode, sent, ttl)
+        def take_mode(answers: list[Answer]) -> None:
+            held.lease.changing = False
+            if self._ended or not answers:
                 return
-        if problem_in([write, read]) is None:
-            self._lose(_lease.GONE)
+            for mode, answer in zip(modes, answers[-len(modes) :], strict=True):
+                if isinstance(answer, int) and answer:
+                    with self._changing:
+                        self._mode = mode
+                        held.lease.granted(answer, mode, sent, ttl)
+                    return
+            if problem_in(answers[-len(modes) :]) is None:
+                self._lose(_lease.GONE)
+
+        give_up(self._shared, held.keys, commands, caller_waits, take_mode)

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from slock_client._answers import outcome_of
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Key
-from slock_client._options import Options, Wanted
+from slock_client._options import Options, Wanted, is_async
+from slock_client._sync._block import Block
 from slock_client._sync._hold import AnyHold
 from slock_client._sync._shared import Shared
-from slock_client._thread_block import RequestBlock
+from slock_client._thread_guard import DECORATES_ASYNC, OTHER_FUNCTION
 from slock_client.hooks import Hooks
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     from slock_client._options import ReadOptions, RequestOptions
 
+P = ParamSpec("P")
+T = TypeVar("T")
 H = TypeVar("H", bound=AnyHold)
 H_co = TypeVar("H_co", bound=AnyHold, covariant=True)
 
@@ -114,7 +119,7 @@ class Acquirer(Generic[H]):
             raise
 
 
-class Request(RequestBlock[H]):
+class Request(Block, Generic[H]):
     """Keys, a mode and options. Making one sends nothing. It can be used many times, also at once.
 
     `with request as hold:` acquires, runs the work, and releases. When the hold is lost meanwhile, the
@@ -142,6 +147,21 @@ class Request(RequestBlock[H]):
     def try_acquire(self) -> H | None:
         """Asks once. None when the lock is not free. Errors as those of `acquire`."""
         return self._locks._acquire(self._wanted, once=True)
+
+    def __enter__(self) -> H:
+        return self._begin(self.acquire())
+
+    def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
+        """A function that does `work` under the lock."""
+        if is_async(work) != DECORATES_ASYNC:
+            raise TypeError(OTHER_FUNCTION)
+
+        @functools.wraps(work)
+        def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return work(*args, **kwargs)
+
+        return under_lock
 
     def __repr__(self) -> str:
         return f"<Request {self._wanted}>"

@@ -21,7 +21,7 @@ from slock_client._durations import positive, ttl_ms
 from slock_client._lease import Drift, Told, majority
 from slock_client._options import HoldOptions, Wanted, keys_of
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._give_up import CALLER_WAITS, the_end
+from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end
 from slock_client.asyncio._hold import AnyHold, Held
 from slock_client.asyncio._locks import Locks
 from slock_client.asyncio._request import Acquirer
@@ -111,7 +111,7 @@ class NodeHold(Held):
     """What the token of a quorum's hold has at one node. When it is gone, the node is asked for it anew."""
 
     def __init__(self, name: str, node: Locks, wanted: Wanted, token: str, drift: Drift) -> None:
-        super().__init__(node._member, wanted, token, drift)
+        super().__init__(node._shared, wanted, token, drift)
         self.name = name
         self.wanted = wanted
         self.confirmed = -math.inf
@@ -149,7 +149,7 @@ class NodeHold(Held):
         elif self.lease.fence is not None:
             commands = [_commands.release(self.keys, self.lease.mode, self.token, self.lease.fence)]
         if commands:
-            await self.give_up.send(self.keys, commands, CALLER_WAITS)
+            await give_up(self.shared, self.keys, commands, CALLER_WAITS)
 
     async def _get(self, command: Command, sent: float, end: float) -> int:
         """The fence that a command gave, or 0."""
@@ -312,7 +312,7 @@ class Quorum(Acquirer[QuorumHold]):
         names = [node._shared.servers.name for node in nodes]
         self._nodes: dict[str, Locks] = {}
         for number, (name, node) in enumerate(zip(names, nodes, strict=True), 1):
-            node._member = node._member._replace(watchdog=self._watchdog)
+            node._shared.watchdog = self._watchdog
             self._nodes[f"{name} ({number})" if names.count(name) > 1 else name] = node
         # Its acquisitions under way are those of the first node.
         super().__init__(nodes[0]._shared, hooks or Hooks(), options)
