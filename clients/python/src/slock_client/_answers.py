@@ -22,18 +22,6 @@ E = TypeVar("E", bound=BaseException)
 Answer: TypeAlias = Any
 """What the server answered, or the error: of the server, or of the connection."""
 
-# Answers that may be different when the same request is sent again.
-_TEMPORARY = {
-    "UNBLOCKED",
-    "TRYAGAIN",
-    "READONLY",
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "GRACE",
-    "NOREPLICAS",
-}
-
 # redis-py takes the code from the text of these.
 _CODES: list[tuple[type[Exception], str]] = [
     (base.TryAgainError, "TRYAGAIN"),
@@ -43,6 +31,9 @@ _CODES: list[tuple[type[Exception], str]] = [
     (base.ClusterDownError, "CLUSTERDOWN"),
     (base.NoPermissionError, "NOPERM"),
 ]
+
+# Answers that may be different when the same request is sent again.
+_TEMPORARY = {"UNBLOCKED", "GRACE", "NOREPLICAS", *(code for _, code in _CODES)} - {"NOPERM"}
 
 # An attribute of errors of redis-py.
 _UNSENT = "slock_unsent"

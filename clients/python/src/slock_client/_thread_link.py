@@ -13,9 +13,8 @@ from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
 from slock_client._fork import track
-from slock_client._looks import wait_in_looks
 from slock_client._recipe import FIRST_LOOK, SPARE_CONNECTIONS, Recipe
-from slock_client._threads import call_until
+from slock_client._threads import call_until, wait_in_looks
 
 # A connection that was idle for so long, in seconds, is looked at before it is used again.
 IDLE_TOO_LONG = 0.5

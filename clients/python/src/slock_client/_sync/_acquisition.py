@@ -105,6 +105,14 @@ class Acquisition:
 
     def granted(self) -> Granted | None:
         """The grant; None when it was refused and asks once. `TimedOutError` when the limit is over."""
+        try:
+            return self._granted()
+        finally:
+            for tag, (subscription, _) in self._tags.items():
+                subscription.forget(tag)  # messages that come later are ignored
+            self._tags.clear()
+
+    def _granted(self) -> Granted | None:
         pauses, polls = retry_pauses(), self._polls()
         while True:
             self._shared.check_open()
@@ -139,12 +147,6 @@ class Acquisition:
     def timed_out(self, text: str) -> TimedOutError:
         """The error of a call that is over. Its cause is the error of the last attempt."""
         return timed_out(self.names, text, self.problem, answered=self._contact is not None)
-
-    def end(self) -> None:
-        """Messages that come later are ignored."""
-        for tag, (subscription, _) in self._tags.items():
-            subscription.forget(tag)
-        self._tags.clear()
 
     def _polls(self) -> Iterator[float]:
         return iter(()) if self._shared.strategy is None else self._shared.strategy.pauses()

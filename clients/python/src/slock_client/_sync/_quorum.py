@@ -427,9 +427,6 @@ class _NewQuorumHold:
         if error is not None and not isinstance(error, Exception):
             _give_up(self._nodes)
 
-    def end(self) -> None:
-        pass
-
 
 def _tally(
     nodes: Sequence[NodeHold], ask: Callable[[NodeHold], Any], is_certain: Callable[[Tally], bool]

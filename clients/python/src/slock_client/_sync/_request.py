@@ -39,9 +39,6 @@ class Attempt(Protocol[H_co]):
     def give_up(self, error: BaseException | None) -> None:
         """Leaves neither a hold nor a request. `error` is why."""
 
-    def end(self) -> None:
-        """Messages that come later are ignored."""
-
 
 class Acquirer(Generic[H]):
     """What `Locks` and `Quorum` have in common: a program can take either."""
@@ -94,7 +91,6 @@ class Acquirer(Generic[H]):
         hold: H | None = None
 
         def ended(problem: BaseException | None) -> None:
-            attempt.end()
             shared.end(attempt)
             if self._hooks.waited is not None:
                 outcome = outcome_of(hold is not None, problem)

@@ -523,7 +523,6 @@ class Hold(AnyHold):
             ) from error
         finally:
             lease.in_doubt = lease.in_doubt or acquisition.in_doubt
-            acquisition.end()
             try:
                 if acquisition.in_doubt and not settled:
                     await self._settle(acquisition.left_to_give_up, command if mode == READ else None)

@@ -426,9 +426,6 @@ class _NewQuorumHold:
         if error is not None and not isinstance(error, Exception):
             await _give_up(self._nodes)
 
-    def end(self) -> None:
-        pass
-
 
 async def _tally(
     nodes: Sequence[NodeHold], ask: Callable[[NodeHold], Any], is_certain: Callable[[Tally], bool]
