@@ -73,7 +73,7 @@ class Locks(Acquirer[Hold]):
         shared = Shared(servers, hooks or Hooks(), retry_for, retry_wait_for)
         shared.strategy = strategy_of(waiting, WAYS)
         self._listening = shared.listening = None
-        super().__init__(shared, shared.hooks, options)
+        super().__init__(shared, options)
 
     def adopt(self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]) -> Hold:
         """The hold that another process took with `token` and handed over. It is renewed from now on.

@@ -17,7 +17,6 @@ from slock_client._sync._block import Block
 from slock_client._sync._hold import AnyHold
 from slock_client._sync._shared import Shared
 from slock_client._thread_guard import DECORATES_ASYNC, OTHER_FUNCTION
-from slock_client.hooks import Hooks
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -43,10 +42,9 @@ class Attempt(Protocol[H_co]):
 class Acquirer(Generic[H]):
     """What `Locks` and `Quorum` have in common: a program can take either."""
 
-    def __init__(self, shared: Shared, hooks: Hooks, options: Any) -> None:
+    def __init__(self, shared: Shared, options: Any) -> None:
         """`options`: of requests, as far as they do not say otherwise."""
         self._shared = shared
-        self._hooks = hooks
         self._limit = options.get("limit")
         Wanted(("any",), READ, Options(**options))
         self._options = Options(**{**options, "limit": None})
@@ -92,9 +90,9 @@ class Acquirer(Generic[H]):
 
         def ended(problem: BaseException | None) -> None:
             shared.end(attempt)
-            if self._hooks.waited is not None:
+            if shared.hooks.waited is not None:
                 outcome = outcome_of(hold is not None, problem)
-                self._hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+                shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
 
         try:
             shared.begin(attempt)

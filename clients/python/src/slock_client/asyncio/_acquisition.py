@@ -222,7 +222,7 @@ class Acquisition:
             fence = await self._send(self._waiting(sent, Channel(subscription.name, tag)))
         except base.ResponseError as error:
             if _answers.is_subscriber_missing(error):
-                subscription.unheard()
+                subscription.listener.fail()
             raise
         if fence is not None:
             return self._told(fence, sent)

@@ -28,7 +28,7 @@ from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end
 from slock_client.asyncio._guard import Guarded
 from slock_client.asyncio._shared import Shared, timed_out
 from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
-from slock_client.hooks import Hooks, call, log
+from slock_client.hooks import call, log
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -152,11 +152,12 @@ class AnyHold(Block, Guarded):
     Hooks and `on_lost` are called when no lock of the library is taken: they may call the hold.
     """
 
-    def __init__(self, wanted: Wanted, helds: Sequence[Held], hooks: Hooks) -> None:
+    def __init__(self, wanted: Wanted, helds: Sequence[Held]) -> None:
         super().__init__()
         self._wanted = wanted
         self._helds = helds
-        self._hooks = hooks
+        self._shared = helds[0].shared
+        self._hooks = self._shared.hooks
         self._mode = wanted.mode
         self.keys = wanted.keys
         self.metadata = wanted.options.metadata
@@ -173,7 +174,7 @@ class AnyHold(Block, Guarded):
         self._lease_end = math.inf if lease is None else self._granted_at + lease.total_seconds()
         self._process = os.getpid()
         self._listeners: list[Callable[[], None]] = []
-        self._changing = helds[0].shared.changing
+        self._changing = self._shared.changing
         for held in helds:
             held.owner = self
         self._look_again()
@@ -240,10 +241,22 @@ class AnyHold(Block, Guarded):
         """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
         False.
 
-        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
-        lock ends by its ttl then.
+        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer, of a
+        quorum with `QuorumMissedError`. The lock ends by its ttl then.
         """
-        raise NotImplementedError
+        if self._released or self._is_of_another_process:
+            return False
+        held = self._end()
+        try:
+            there = await self._release(held)
+        except Exception as error:
+            if not held:
+                return False  # its ttl has ended, or ends what is left of it
+            self._release_failed(error)
+            raise
+        if held and not there:
+            self._found_gone()
+        return held and there
 
     async def extend(self, ttl: timedelta | None = None) -> None:
         """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
@@ -251,7 +264,14 @@ class AnyHold(Block, Guarded):
 
         `LostError` when it is lost, `NotHeldError` when it has been released.
         """
-        raise NotImplementedError
+        self._shared.check_open()
+        self.check()
+        wanted_ms = self._helds[0].ttl_ms if ttl is None else ttl_ms(ttl)
+        await self._extend(wanted_ms)
+        self.check()
+        for held in self._helds:
+            held.ttl_ms = max(held.ttl_ms, wanted_ms)
+        self._look_again()
 
     async def __aenter__(self) -> Self:
         self.check()
@@ -262,6 +282,14 @@ class AnyHold(Block, Guarded):
         return f"<{type(self).__name__} {self.label!r} {self.mode} {state}>"
 
     # --- its end
+
+    async def _release(self, held: bool) -> bool:
+        """Releases what the servers have: whether it was there. `held`: whether it was valid."""
+        raise NotImplementedError
+
+    async def _extend(self, ttl_ms: int) -> None:
+        """Extends it at the servers, for so long."""
+        raise NotImplementedError
 
     @property
     def _ended(self) -> bool:
@@ -402,8 +430,7 @@ class Hold(AnyHold):
 
     def __init__(self, wanted: Wanted, held: Held) -> None:
         self._held = held
-        self._shared = held.shared
-        super().__init__(wanted, (held,), held.shared.hooks)
+        super().__init__(wanted, (held,))
 
     @property
     def fence(self) -> int:
@@ -415,42 +442,15 @@ class Hold(AnyHold):
         """Until when the hold is certain, as `slock_client.now()` counts, in seconds. Renewals move it."""
         return min(self._held.lease.valid_until, self._lease_end)
 
-    async def release(self) -> bool:
-        """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
-        False.
+    async def _release(self, held: bool) -> bool:
+        return await self._held.release(now() + (self._shared.retry_for if held else LOST_RELEASE_FOR))
 
-        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
-        lock ends by its ttl then.
-        """
-        if self._released or self._is_of_another_process:
-            return False
-        held = self._end()
-        end = now() + (self._shared.retry_for if held else LOST_RELEASE_FOR)
-        try:
-            there = await self._held.release(end)
-        except Exception as error:
-            if not held:
-                return False  # its ttl has ended, or ends what is left of it
-            self._release_failed(error)
-            raise
-        if held and not there:
-            self._found_gone()
-        return held and there
-
-    async def extend(self, ttl: timedelta | None = None) -> None:
-        """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
-        shortens.
-
-        `LostError` when it is lost, `NotHeldError` when it has been released.
-        """
-        self._shared.check_open()
-        self.check()
+    async def _extend(self, ttl_ms: int) -> None:
         held, names = self._held, self._wanted.names
-        wanted_ms = held.ttl_ms if ttl is None else ttl_ms(ttl)
         end = now() + self._shared.retry_for
         while True:
             fence = self.fence
-            command = _commands.extend(held.keys, held.token, wanted_ms, fence)
+            command = _commands.extend(held.keys, held.token, ttl_ms, fence)
             try:
                 answered = await self._shared.insist(
                     names, held.key, command, end=min(end, max(now(), self.valid_until))
@@ -460,14 +460,11 @@ class Hold(AnyHold):
                 self.check()  # it may have ended meanwhile
                 raise
             self.check()
-            if held.extended(fence, answered.sent, wanted_ms, answered.answers[0]) is not Told.NOTHING:
-                break
+            if held.extended(fence, answered.sent, ttl_ms, answered.answers[0]) is not Told.NOTHING:
+                return
             if now() >= end:
                 raise timed_out(names, "a change of mode is under way", None)
             await io.sleep(0.02)  # a change of mode gives another fence
-        self.check()
-        held.ttl_ms = max(held.ttl_ms, wanted_ms)
-        self._look_again()
 
     async def upgrade(self, wait: timedelta | None = None) -> None:
         """The reader becomes the writer, when the other readers have gone. It waits at most for `wait`.

@@ -51,10 +51,6 @@ class Subscription:
         if not self.waits:
             self.listener.unused(self)
 
-    def unheard(self) -> None:
-        """The server says that nobody listens."""
-        self.listener.fail()
-
     def lose(self) -> None:
         self.alive = False
         for tag, inbox in self.waits.items():

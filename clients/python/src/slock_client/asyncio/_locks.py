@@ -73,7 +73,7 @@ class Locks(Acquirer[Hold]):
         shared = Shared(servers, hooks or Hooks(), retry_for, retry_wait_for)
         shared.strategy = strategy_of(waiting, WAYS)
         self._listening = shared.listening = Listening(servers) if waiting == "notify" else None
-        super().__init__(shared, shared.hooks, options)
+        super().__init__(shared, options)
 
     async def adopt(
         self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]

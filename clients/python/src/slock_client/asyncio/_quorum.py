@@ -17,7 +17,7 @@ from slock_client import _answers, _commands
 from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import WRITE, Command, Key
-from slock_client._durations import positive, ttl_ms
+from slock_client._durations import positive
 from slock_client._lease import Drift, Told, majority
 from slock_client._options import HoldOptions, Wanted, keys_of
 from slock_client.asyncio import _tasks as io
@@ -203,54 +203,40 @@ class QuorumHold(AnyHold):
     def __init__(self, quorum: Quorum, wanted: Wanted, nodes: Sequence[NodeHold]) -> None:
         self._quorum = quorum
         self._nodes = nodes
-        super().__init__(wanted, nodes, quorum._hooks)
+        super().__init__(wanted, nodes)
 
     @property
     def fences(self) -> dict[str, int]:
         """The fence of each node that granted it, by address. Those of different nodes cannot be compared."""
         return {node.name: node.lease.fence or 0 for node in self._nodes if node.lease.is_held}
 
-    async def release(self) -> bool:
-        if self._released or self._is_of_another_process:
-            return False
-        self._quorum._shared.check_open()
-        held, names = self._end(), self._wanted.names
+    async def _release(self, held: bool) -> bool:
+        self._shared.check_open()
         end = now() + self._quorum._timeout(self.ttl)
-
-        async def release(node: NodeHold) -> int:
-            return int(await node.release(end))
-
         try:
-            tally = await _tally(self._nodes, release, lambda tally: tally.has_majority or tally.is_hopeless)
+            tally = await _tally(
+                self._nodes,
+                lambda node: node.release(end),
+                lambda tally: tally.has_majority or tally.is_hopeless,
+            )
         except BaseException:
             await _give_up(self._nodes)
             raise
-        if tally.has_majority:
-            return held
-        if held and not tally.is_refused:
-            error = tally.missed(f"the release of {names}", "released", "not held")
-            self._release_failed(error)
-            raise error
-        if held:
-            self._found_gone()
-        return False
+        if not tally.has_majority and not tally.is_refused:
+            raise tally.missed(f"the release of {self._wanted.names}", "released", "not held")
+        return tally.has_majority
 
-    async def extend(self, ttl: timedelta | None = None) -> None:
-        self._quorum._shared.check_open()
-        self.check()
-        wanted_ms = self._nodes[0].ttl_ms if ttl is None else ttl_ms(ttl)
+    async def _extend(self, ttl_ms: int) -> None:
         sent = now()
-        end = sent + self._quorum._timeout(timedelta(milliseconds=wanted_ms))
+        end = sent + self._quorum._timeout(timedelta(milliseconds=ttl_ms))
         tally = await _tally(
             self._nodes,
-            lambda node: node.extend(sent, end, wanted_ms),
+            lambda node: node.extend(sent, end, ttl_ms),
             lambda tally: tally.has_majority or tally.is_refused,
         )
         self.check()
         if not tally.has_majority:
             raise tally.missed(f"the extension of {self._wanted.names}", "extended", "not held")
-        for node in self._nodes:
-            node.ttl_ms = max(node.ttl_ms, wanted_ms)
 
     def _told(self, held: Held, told: Told) -> None:
         """One that has lost it is asked to grant it anew, once a majority is known to have had it since
@@ -308,14 +294,14 @@ class Quorum(Acquirer[QuorumHold]):
         self._fail_fast = fail_fast
         self._poll = poll
         self._watchdog = Watchdog()
-        nodes = [Locks(client) for client in clients]
+        nodes = [Locks(client, hooks=hooks) for client in clients]
         names = [node._shared.servers.name for node in nodes]
         self._nodes: dict[str, Locks] = {}
         for number, (name, node) in enumerate(zip(names, nodes, strict=True), 1):
             node._shared.watchdog = self._watchdog
             self._nodes[f"{name} ({number})" if names.count(name) > 1 else name] = node
         # Its acquisitions under way are those of the first node.
-        super().__init__(nodes[0]._shared, hooks or Hooks(), options)
+        super().__init__(nodes[0]._shared, options)
 
     async def adopt(
         self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]

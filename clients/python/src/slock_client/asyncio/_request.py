@@ -16,7 +16,6 @@ from slock_client.asyncio._block import Block
 from slock_client.asyncio._guard import DECORATES_ASYNC, OTHER_FUNCTION
 from slock_client.asyncio._hold import AnyHold
 from slock_client.asyncio._shared import Shared
-from slock_client.hooks import Hooks
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -42,10 +41,9 @@ class Attempt(Protocol[H_co]):
 class Acquirer(Generic[H]):
     """What `Locks` and `Quorum` have in common: a program can take either."""
 
-    def __init__(self, shared: Shared, hooks: Hooks, options: Any) -> None:
+    def __init__(self, shared: Shared, options: Any) -> None:
         """`options`: of requests, as far as they do not say otherwise."""
         self._shared = shared
-        self._hooks = hooks
         self._limit = options.get("limit")
         Wanted(("any",), READ, Options(**options))
         self._options = Options(**{**options, "limit": None})
@@ -91,9 +89,9 @@ class Acquirer(Generic[H]):
 
         def ended(problem: BaseException | None) -> None:
             shared.end(attempt)
-            if self._hooks.waited is not None:
+            if shared.hooks.waited is not None:
                 outcome = outcome_of(hold is not None, problem)
-                self._hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+                shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
 
         try:
             shared.begin(attempt)
