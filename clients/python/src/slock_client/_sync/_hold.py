@@ -80,31 +80,25 @@ class Held:
         self.lease.granted(fence, mode, sent, ttl)
         self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
 
-    def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], None]]:
+    def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], Told]]:
         """A command, and what takes the moment at which it was sent and its answer."""
         fence, asked_ms = self.lease.fence or 0, ttl or self.ttl_ms
         command = _commands.extend(self.keys, self.token, asked_ms, fence)
         return command, lambda sent, answer: self._renewed(fence, sent, asked_ms, answer)
 
-    def _renewed(self, fence: int, sent: float, ttl: int, answer: object) -> None:
+    def _renewed(self, fence: int, sent: float, ttl: int, answer: object) -> Told:
         self.expire()  # a hold that is lost stays lost, whatever the answer is
         if self.ended:
-            return
-        if isinstance(answer, BaseException):
-            self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
-            if self.owner is not None:
+            return Told.NOTHING
+        self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
+        if not isinstance(answer, int):
+            if self.owner is not None and isinstance(answer, BaseException):
                 self.owner._renewal_failed(answer)
-        elif isinstance(answer, int):
-            self.extended(fence, sent, ttl, answer)
-
-    def extended(self, fence: int, sent: float, ttl: int, answer: int) -> Told:
-        """The answer to an extension."""
+            return Told.NOTHING
         with self.shared.changing:
             told = self.lease.extended(fence, sent, ttl, answer)
             if told is Told.HELD:
                 self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
-            else:
-                self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
         self.told(told, sent)
         return told
 
@@ -113,31 +107,39 @@ class Held:
         if self.owner is not None and told is not Told.NOTHING:
             self.owner._told(self, told)
 
+    def end_commands(self) -> list[Command]:
+        """What leaves nothing of it at the server."""
+        lease = self.lease
+        if lease.in_doubt or lease.changing:
+            return the_end(self.keys, self.token, given=self.given, fence=lease.fence)
+        if lease.fence is None:
+            return []
+        return [_commands.release(self.keys, lease.mode, self.token, lease.fence)]
+
     def release(self, end: float) -> bool:
         """Releases it: whether it was still there.
 
         `TimedOutError` at `end`: then it goes on in the background.
         """
         lease = self.lease
-        if (lease.in_doubt and not self.given) or lease.changing:
-            commands = the_end(self.keys, self.token, given=self.given, fence=lease.fence)
+        commands = self.end_commands()
+        if lease.in_doubt or lease.changing:
             answers = give_up(self.shared, self.keys, commands, end - now())
             if not answers:
                 raise timed_out(self.names, "the release had no answer within the time", None)
             return any(isinstance(answer, int) and answer for answer in answers[len(self.keys) :])
-        if lease.fence is None or (not lease.is_held and len(self.keys) == 1):
+        if not commands or (not lease.is_held and len(self.keys) == 1):
             return False
         was_valid = now() < lease.valid_until
-        command = _commands.release(self.keys, lease.mode, self.token, lease.fence)
         try:
-            answered = self.shared.insist(self.names, self.key, command, end=end)
+            answered = self.shared.insist(self.names, self.key, *commands, end=end)
         except TimedOutError:
-            give_up(self.shared, self.keys, [command], 0)  # it goes on in the background
+            give_up(self.shared, self.keys, commands, 0)  # it goes on in the background
             raise
         except Exception:
             raise
         except BaseException:  # cancelled; to release a second time is safe: the release names the fence
-            give_up(self.shared, self.keys, [command], CALLER_WAITS, self._released_late)
+            give_up(self.shared, self.keys, commands, CALLER_WAITS, self._released_late)
             raise
         # 0 after a copy without an answer: that copy released it.
         return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
@@ -450,8 +452,7 @@ class Hold(AnyHold):
         held, names = self._held, self._wanted.names
         end = now() + self._shared.retry_for
         while True:
-            fence = self.fence
-            command = _commands.extend(held.keys, held.token, ttl_ms, fence)
+            command, take = held.renewal(ttl_ms)
             try:
                 answered = self._shared.insist(
                     names, held.key, command, end=min(end, max(now(), self.valid_until))
@@ -460,8 +461,9 @@ class Hold(AnyHold):
                 self._problem = error.__cause__
                 self.check()  # it may have ended meanwhile
                 raise
+            told = take(answered.sent, answered.answers[0])
             self.check()
-            if held.extended(fence, answered.sent, ttl_ms, answered.answers[0]) is not Told.NOTHING:
+            if told is not Told.NOTHING:
                 return
             if now() >= end:
                 raise timed_out(names, "a change of mode is under way", None)

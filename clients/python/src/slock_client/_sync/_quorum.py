@@ -21,8 +21,8 @@ from slock_client._clock import now
 from slock_client._commands import WRITE, Command, Key
 from slock_client._durations import positive
 from slock_client._lease import Drift, Told, majority
-from slock_client._options import HoldOptions, Wanted, keys_of
-from slock_client._sync._give_up import CALLER_WAITS, give_up, the_end
+from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
+from slock_client._sync._give_up import CALLER_WAITS, give_up
 from slock_client._sync._hold import AnyHold, Held
 from slock_client._sync._locks import Locks
 from slock_client._sync._request import Acquirer
@@ -33,8 +33,6 @@ from slock_client.polling import Exponential, Strategy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from slock_client._options import ReadOptions
 
 DEFAULT_DRIFT_FACTOR = 0.01
 DEFAULT_POLL = Exponential(timedelta(milliseconds=20), timedelta(milliseconds=250))
@@ -144,11 +142,7 @@ class NodeHold(Held):
     def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
         self.ended = True
-        commands: list[Command] = []
-        if self.lease.in_doubt:
-            commands = the_end(self.keys, self.token, given=self.given, fence=self.lease.fence)
-        elif self.lease.fence is not None:
-            commands = [_commands.release(self.keys, self.lease.mode, self.token, self.lease.fence)]
+        commands = self.end_commands()
         if commands:
             give_up(self.shared, self.keys, commands, CALLER_WAITS)
 

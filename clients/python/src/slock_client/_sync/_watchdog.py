@@ -51,7 +51,7 @@ class Renewable(Protocol):
     def valid_until(self) -> float:
         """When the hold is over unless a renewal is answered."""
 
-    def renewal(self) -> tuple[Command, Callable[[float, object], None]]:
+    def renewal(self) -> tuple[Command, Callable[[float, object], object]]:
         """A command, and what takes the moment at which it was sent and its answer, which may be an error."""
 
     def expire(self) -> None:

@@ -18,6 +18,7 @@ from slock_client._options import (
     DEFAULT_RETRY_FOR,
     DEFAULT_RETRY_WAIT_FOR,
     HoldOptions,
+    ReadOptions,
     Wanted,
     keys_of,
     strategy_of,
@@ -36,8 +37,6 @@ from slock_client.polling import Strategy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from slock_client._options import ReadOptions
 
 
 class Locks(Acquirer[Hold]):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 from slock_client._answers import outcome_of
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Key
-from slock_client._options import Options, Wanted, is_async
+from slock_client._options import Options, ReadOptions, RequestOptions, Wanted, is_async
 from slock_client.asyncio._block import Block
 from slock_client.asyncio._guard import DECORATES_ASYNC, OTHER_FUNCTION
 from slock_client.asyncio._hold import AnyHold
@@ -19,8 +19,6 @@ from slock_client.asyncio._shared import Shared
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
-
-    from slock_client._options import ReadOptions, RequestOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
