@@ -119,24 +119,24 @@ class NodeHold(Held):
         self.is_asked = True
         """Whether the node is being asked for the hold."""
 
-    async def grant(self, sent: float, end: float) -> int:
-        """Asks for the hold: its fence, or 0. `sent` is a moment before."""
+    async def grant(self, sent: float, end: float) -> Answer:
+        """Asks for the hold: its fence, 0, or an error. `sent` is a moment before."""
         await self.shared.check_permission(self.wanted, end)
         return await self._get(_commands.acquire(self.wanted, self.token), sent, end)
 
-    async def refresh(self, sent: float, end: float) -> int:
-        """The fence of a hold that another process took; 0 when there is none."""
+    async def refresh(self, sent: float, end: float) -> Answer:
+        """The fence of a hold that another process took; 0 when there is none; or an error."""
         command = _commands.refresh(self.keys, self.wanted.mode, self.token, self.ttl_ms)
         return await self._get(command, sent, end)
 
-    async def extend(self, sent: float, end: float, ttl: int) -> int:
+    async def extend(self, sent: float, end: float, ttl: int) -> Answer:
         """1 when the node has the hold, for at least `ttl` from `sent` on; 0 when it is gone."""
         if not self.lease.is_held:
             return 0
         command, take = self.renewal(ttl)
         answer = await self._answer(command, end)
         take(sent, answer)
-        return _number(answer)
+        return answer
 
     async def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
@@ -145,8 +145,8 @@ class NodeHold(Held):
         if commands:
             await give_up(self.shared, self.keys, commands, CALLER_WAITS)
 
-    async def _get(self, command: Command, sent: float, end: float) -> int:
-        """The fence that a command gave, or 0."""
+    async def _get(self, command: Command, sent: float, end: float) -> Answer:
+        """The fence that a command gave, 0, or an error."""
         try:
             answer = await self._answer(command, end, gives=True)
         except BaseException:
@@ -160,7 +160,7 @@ class NodeHold(Held):
         self.told(Told.HELD if self.lease.is_held else Told.GONE, sent)
         if self.ended and (self.owner is None or not self.owner._handed_over):  # nobody waits for it any more
             io.start(self.give_up_or_release, "giving up", limited=True)
-        return _number(answer)
+        return answer
 
     async def _answer(self, command: Command, end: float, *, gives: bool = False) -> Answer:
         """The answer, or an error. A connection may have ended while it was idle: then it is sent again."""
@@ -183,12 +183,6 @@ class NodeHold(Held):
         elif told is Told.GONE:
             self.renew_at, self.gone_at = math.inf, sent
         super().told(told, sent)
-
-
-def _number(answer: Answer) -> int:
-    if isinstance(answer, BaseException):
-        raise answer
-    return int(answer)
 
 
 class QuorumHold(AnyHold):
