@@ -19,7 +19,7 @@ PACKAGE = ROOT / "clients/python/src/slock_client"
 RUFF = Path(sys.executable).parent / "ruff"
 
 # The files of the asyncio half that have a counterpart in threads.
-HANDWRITTEN = {"_tasks": "_threads", "_connection": "_thread_link", "_guard": "_thread_guard"}
+HANDWRITTEN = {"_tasks": "_threads", "_connection": "_thread_connection", "_guard": "_thread_guard"}
 # Only asyncio has these.
 LEFT_OUT = {"__init__", "_listener"}
 

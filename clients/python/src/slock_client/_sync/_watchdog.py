@@ -17,8 +17,8 @@ from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
+from slock_client._sync._link import Link
 from slock_client._sync._servers import Servers, ask
-from slock_client._thread_link import Link
 from slock_client.hooks import call
 
 # What is due within so long, in seconds, is renewed with what is due now: in one pipeline.

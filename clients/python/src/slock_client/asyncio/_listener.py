@@ -16,7 +16,8 @@ from slock_client._clock import now
 from slock_client._commands import Key
 from slock_client._recipe import Recipe
 from slock_client.asyncio._acquisition import Inbox, SubscriptionLost
-from slock_client.asyncio._connection import Connection, Link
+from slock_client.asyncio._connection import Connection
+from slock_client.asyncio._link import Link
 from slock_client.asyncio._servers import Servers
 from slock_client.errors import ClosedError
 

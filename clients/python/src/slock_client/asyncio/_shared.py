@@ -17,7 +17,8 @@ from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._options import Wanted
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._servers import Look, Servers, ask
+from slock_client.asyncio._link import Look
+from slock_client.asyncio._servers import Servers, ask
 from slock_client.asyncio._watchdog import Watchdog
 from slock_client.errors import ClosedError, TimedOutError
 from slock_client.hooks import Hooks, log
@@ -154,7 +155,7 @@ class Shared:
         """The answers, errors that last among them. After an error that may pass all commands are sent again,
         until `end`: then `TimedOutError`. An attempt takes at most `attempt` seconds.
 
-        With `look` they may block a connection: see `Link.wait`.
+        With `look` they may block a connection: see `Link.ask`.
         """
         unanswered = False
         for pause in retry_pauses():

@@ -16,7 +16,7 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._connection import Link
+from slock_client.asyncio._link import Link
 from slock_client.asyncio._servers import Servers, ask
 from slock_client.hooks import call
 

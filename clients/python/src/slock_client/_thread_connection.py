@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +11,7 @@ import redis.exceptions as base
 from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
-from slock_client._fork import track
-from slock_client._recipe import FIRST_LOOK, SPARE_CONNECTIONS, Recipe
+from slock_client._recipe import FIRST_LOOK, Recipe
 from slock_client._threads import call_until, wait_in_looks
 
 # A connection that was idle for so long, in seconds, is looked at before it is used again.
@@ -49,19 +47,26 @@ class Connection:
             unsent(error)
             raise
 
-    def send(self, packed: bytes) -> None:
-        """Sends commands. After an error it is to be closed."""
-        self._connection.send_packed_command([packed], check_health=False)
+    def ask_and_look(
+        self, commands: Sequence[Command], end: float, look: Callable[[], float] | None
+    ) -> list[Answer]:
+        """The answers, errors of the server among them. After an error that is raised it is to be closed."""
+        self._connection.send_packed_command([self._recipe.packed(commands)], check_health=False)
+        if look is None:
+            return [self._receive(min(end, now() + self._recipe.timeout)) for _ in commands]
+        pause = FIRST_LOOK
+        while not self._has_answer(min(end, now() + pause)) and now() < end:
+            pause = look()
+        return [self._receive(end) for _ in commands]
 
-    def receive(self, end: float) -> Answer:
-        """The next answer, or an error of the server. After an error that is raised it is to be closed."""
-        if not self.has_answer(end):
+    def _receive(self, end: float) -> Answer:
+        if not self._has_answer(end):
             raise base.TimeoutError(f"no answer from {self._recipe.address} within the time")
         answer = self._read()
         self._idle_since = now()
         return answer
 
-    def has_answer(self, end: float) -> bool:
+    def _has_answer(self, end: float) -> bool:
         """Whether an answer comes until `end`."""
         try:
             return wait_in_looks(self._can_read, end)
@@ -76,7 +81,7 @@ class Connection:
             return not self._connection.can_read(0)
         return False
 
-    def close(self) -> None:
+    def fail(self, error: Exception) -> None:
         """Closes it. A thread that waits for an answer gets an error of a lost connection."""
         self._closed = True
         _close(self._connection)
@@ -113,92 +118,11 @@ def _close(connection: Any) -> None:
         connection.disconnect()
 
 
-class Link:
-    """The connections to one server: those in use, each by one thread, and some that are idle.
+def shared(recipe: Recipe) -> Any:
+    """Threads do not share a connection."""
+    return None
 
-    `asyncio/_connection.py` has the same for tasks, and says what each function does.
-    """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._closed = False
-        self._interrupted = False
-        self.after_fork()
-        track(self)
-
-    def after_fork(self) -> None:
-        """The connections are the parent's."""
-        self._spare: list[Connection] = []
-        self._waiting: set[Connection] = set()
-        self._changing = threading.RLock()
-
-    def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
-        packed = self.recipe.packed(commands)
-        connection = self._take(end)
-        try:
-            connection.send(packed)
-            answers = [connection.receive(min(end, now() + self.recipe.timeout)) for _ in commands]
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, Exception):
-                self.drop()  # others are no better
-            raise
-        self._give_back(connection)
-        return answers
-
-    def wait(self, commands: Sequence[Command], end: float, look: Callable[[], float]) -> list[Answer]:
-        packed = self.recipe.packed(commands)
-        connection = self._take(end)
-        with self._changing:
-            if self._interrupted:
-                connection.close()
-                raise unsent(base.ConnectionError("waiting has ended"))
-            self._waiting.add(connection)
-        try:
-            connection.send(packed)
-            pause = FIRST_LOOK
-            while not connection.has_answer(min(end, now() + pause)) and now() < end:
-                pause = look()
-            answers = [connection.receive(end) for _ in commands]
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            with self._changing:
-                self._waiting.discard(connection)
-        self._give_back(connection)
-        return answers
-
-    def interrupt(self) -> None:
-        with self._changing:
-            self._interrupted = True
-            waiting = list(self._waiting)
-        for connection in waiting:
-            connection.close()
-
-    def drop(self) -> None:
-        with self._changing:
-            spare, self._spare = self._spare, []
-        for connection in spare:
-            connection.close()
-
-    def close(self) -> None:
-        self._closed = True
-        self.drop()
-
-    def _take(self, end: float) -> Connection:
-        while True:
-            try:
-                connection = self._spare.pop()
-            except IndexError:
-                return Connection(self.recipe, end)
-            if connection.is_usable():
-                return connection
-            connection.close()
-
-    def _give_back(self, connection: Connection) -> None:
-        with self._changing:
-            if not self._closed and len(self._spare) < SPARE_CONNECTIONS:
-                self._spare.append(connection)
-                return
-        connection.close()
+def exclusive(recipe: Recipe, end: float) -> Connection:
+    """A connection for one thread."""
+    return Connection(recipe, end)
