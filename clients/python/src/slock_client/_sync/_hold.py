@@ -424,8 +424,7 @@ class AnyHold(Block, Guarded):
             held.stop()
 
     def _tell_held(self) -> None:
-        if self._hooks.held is not None:
-            self._hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
+        self._hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
 
 
 class Hold(AnyHold):

@@ -88,9 +88,8 @@ class Acquirer(Generic[H]):
 
         def ended(problem: BaseException | None) -> None:
             shared.end(attempt)
-            if shared.hooks.waited is not None:
-                outcome = outcome_of(hold is not None, problem)
-                shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+            outcome = outcome_of(hold is not None, problem)
+            shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
 
         try:
             shared.begin(attempt)
