@@ -19,12 +19,8 @@ class Block:
         self._guards: dict[object, list[Guard]] = {}  # of each task, the innermost last
 
     def _begin(self, hold: H) -> H:
-        try:
-            self._guards.setdefault(io.current(), []).append(Guard(hold))
-            return hold
-        except BaseException:  # Ctrl-C
-            hold.release()
-            raise
+        self._guards.setdefault(io.current(), []).append(Guard(hold))
+        return hold
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

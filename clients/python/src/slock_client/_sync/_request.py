@@ -140,7 +140,12 @@ class Request(Block, Generic[H]):
         return self._locks._acquire(self._wanted, once=True)
 
     def __enter__(self) -> H:
-        return self._begin(self.acquire())
+        hold = self.acquire()
+        try:
+            return self._begin(hold)
+        except BaseException:  # Ctrl-C
+            hold.release()
+            raise
 
     def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
         """A function that does `work` under the lock."""

@@ -17,13 +17,9 @@ class Block:
     def __init__(self) -> None:
         self._guards: dict[object, list[Guard]] = {}  # of each task, the innermost last
 
-    async def _begin(self, hold: H) -> H:
-        try:
-            self._guards.setdefault(io.current(), []).append(Guard(hold))
-            return hold
-        except BaseException:  # Ctrl-C
-            await hold.release()
-            raise
+    def _begin(self, hold: H) -> H:
+        self._guards.setdefault(io.current(), []).append(Guard(hold))
+        return hold
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

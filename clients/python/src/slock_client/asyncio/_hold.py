@@ -277,7 +277,7 @@ class AnyHold(Block, Guarded):
 
     async def __aenter__(self) -> Self:
         self.check()
-        return await self._begin(self)
+        return self._begin(self)
 
     def __repr__(self) -> str:
         state = "released" if self._released else self._reason or "held"

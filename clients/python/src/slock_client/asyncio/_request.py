@@ -139,7 +139,12 @@ class Request(Block, Generic[H]):
         return await self._locks._acquire(self._wanted, once=True)
 
     async def __aenter__(self) -> H:
-        return await self._begin(await self.acquire())
+        hold = await self.acquire()
+        try:
+            return self._begin(hold)
+        except BaseException:  # Ctrl-C
+            await hold.release()
+            raise
 
     def __call__(self, work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """A function that does `work` under the lock."""
