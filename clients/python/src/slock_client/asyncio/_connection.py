@@ -83,8 +83,8 @@ class Connection:
     A command that was asked is sent and gets its answer, also when the task that asked is cancelled. It
     connects when it is first used, and again after an error. Nothing is sent twice.
 
-    A command goes at once when no other is under way. Else it goes with the others of the same turn of the
-    loop: many tasks cost few calls of the system.
+    The first command in a turn of the loop goes at once, the others go together after it: many tasks cost few
+    calls of the system.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Connection:
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop_ends = False
+        self._turn_taken = False
 
     def ask(self, commands: Sequence[Command], end: float) -> Awaitable[list[Answer]]:
         """The answers, errors of the server among them.
@@ -171,7 +172,7 @@ class Connection:
             await asyncio.wait([task])
 
     async def _answered(self, question: Question) -> list[Answer]:
-        if self._connection is not None and not self._is_busy:
+        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
             await self._send([question])
         else:
             self._put(question)
@@ -180,6 +181,16 @@ class Connection:
         if problem is not None:
             raise problem
         return question.answers
+
+    def _turn_is_taken(self) -> bool:
+        """Whether this turn of the loop has sent a command already. From now on it has."""
+        taken, self._turn_taken = self._turn_taken, True
+        if not taken:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        return taken
+
+    def _begin_turn(self) -> None:
+        self._turn_taken = False
 
     def _put(self, question: Question) -> None:
         """It goes with the others of this turn of the loop."""
