@@ -19,7 +19,7 @@ PACKAGE = ROOT / "clients/python/src/slock_client"
 RUFF = Path(sys.executable).parent / "ruff"
 
 # The files of the asyncio half that have a counterpart in threads.
-HANDWRITTEN = {"_tasks": "_threads", "_connection": "_thread_link", "_block": "_thread_block"}
+HANDWRITTEN = {"_tasks": "_threads", "_connection": "_thread_connection", "_guard": "_thread_guard"}
 # Only asyncio has these.
 LEFT_OUT = {"__init__", "_listener"}
 
@@ -28,6 +28,7 @@ WORDS = [
     (r"\bawait ", ""),
     (r"\b__a(enter|exit)__\b", r"__\1__"),
     (r"\bAwaitable\[([^\]]+)\]", r"\1"),
+    (r"\bCoroutine\[Any, Any, ([^\]]+)\]", r"\1"),
     *((rf"slock_client\.asyncio\.{old}\b", f"slock_client.{new}") for old, new in HANDWRITTEN.items()),
     (r"slock_client\.asyncio import _tasks\b", "slock_client import _threads"),
     (r"slock_client\.asyncio\.drop_in\b", "slock_client.drop_in"),

@@ -17,7 +17,7 @@ from slock_client import _answers, polling
 from slock_client._durations import ms_left, whole_ms
 from slock_client._lease import Drift, Lease, Told, is_prompt, majority, majority_until
 from slock_client._recipe import recipe
-from slock_client._slots import hash_tag, redirection
+from slock_client._slots import hash_tag
 from slock_client._sync import _quorum
 from slock_client._sync._shared import retry_pauses
 from slock_client._sync._watchdog import Watchdog
@@ -162,14 +162,6 @@ def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
 @pytest.mark.parametrize("key", ["job", "{job}:1", "a}b", "{}x", "a{b", "x{}y}", ""])
 def test_a_hash_tag_leads_to_the_slot_of_the_key(key: str) -> None:
     assert key_slot(b"{" + hash_tag(key) + b"}.waits:1") == key_slot(key.encode())
-
-
-def test_redirections_of_both_spellings() -> None:
-    whole = redirection(redis.ResponseError("MOVED 7 10.0.0.1:6379"))
-    short = redirection(redis.exceptions.AskError("7 :6380"))
-    assert whole is not None and whole == ("MOVED", 7, "10.0.0.1", 6379)
-    assert short is not None and short == ("ASK", 7, "", 6380)
-    assert redirection(redis.ResponseError("WRONGTYPE no")) is None
 
 
 def test_the_arithmetic_of_a_quorum() -> None:

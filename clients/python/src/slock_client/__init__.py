@@ -4,8 +4,9 @@
 
 Decision: each rule stands once, in `asyncio/`. `scripts/synchronous.py` makes `_sync/` and `drop_in.py` of
 it: a coroutine becomes a function that blocks. What differs by nature is written by hand in both halves:
-`asyncio/_tasks.py` and `_threads.py`, `asyncio/_connection.py` and `_thread_link.py`, `asyncio/_block.py` and
-`_thread_block.py`. Only asyncio has a connection on which many waits end, `asyncio/_listener.py`.
+`asyncio/_tasks.py` and `_threads.py`, `asyncio/_connection.py` and `_thread_connection.py`,
+`asyncio/_guard.py` and `_thread_guard.py`. Only asyncio has a connection on which many waits end,
+`asyncio/_listener.py`.
 """
 
 from slock_client import polling, status

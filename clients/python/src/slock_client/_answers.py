@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import redis.exceptions as base
@@ -21,18 +22,6 @@ E = TypeVar("E", bound=BaseException)
 Answer: TypeAlias = Any
 """What the server answered, or the error: of the server, or of the connection."""
 
-# Answers that may be different when the same request is sent again.
-_TEMPORARY = {
-    "UNBLOCKED",
-    "TRYAGAIN",
-    "READONLY",
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "GRACE",
-    "NOREPLICAS",
-}
-
 # redis-py takes the code from the text of these.
 _CODES: list[tuple[type[Exception], str]] = [
     (base.TryAgainError, "TRYAGAIN"),
@@ -42,6 +31,9 @@ _CODES: list[tuple[type[Exception], str]] = [
     (base.ClusterDownError, "CLUSTERDOWN"),
     (base.NoPermissionError, "NOPERM"),
 ]
+
+# Answers that may be different when the same request is sent again.
+_TEMPORARY = {"UNBLOCKED", "GRACE", "NOREPLICAS", *(code for _, code in _CODES)} - {"NOPERM"}
 
 # An attribute of errors of redis-py.
 _UNSENT = "slock_unsent"
@@ -144,4 +136,9 @@ def outcome_of(granted: bool, problem: BaseException | None) -> str:
 
 def problem_in(answers: list[Answer]) -> BaseException | None:
     """The first error among answers."""
-    return next((answer for answer in answers if isinstance(answer, BaseException)), None)
+    return next(problems_in(answers), None)
+
+
+def problems_in(answers: Iterable[Answer]) -> Iterator[BaseException]:
+    """The errors among answers."""
+    return (answer for answer in answers if isinstance(answer, BaseException))

@@ -40,15 +40,15 @@ class Channel(NamedTuple):
     tag: bytes
 
 
-def acquire(wanted: Any, token: Token, wait_ms: int | None = None, channel: Channel | None = None) -> Command:
-    """Asks for what a `Wanted` says. Without `wait_ms` it is refused at once; 0 waits without limit."""
+def acquire(wanted: Any, token: Token) -> Command:
+    """Asks for what a `Wanted` says. Without `waiting` it is refused at once."""
     options = wanted.options
     command = _lock(wanted.keys, wanted.mode, token, options.ttl_ms)
     if options.metadata is not None:
         command += ("META", options.metadata)
     if options.limit is not None:
         command += ("LIMIT", options.limit)
-    return command + _wait(wait_ms, channel)
+    return command
 
 
 def refresh(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
@@ -56,22 +56,14 @@ def refresh(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Comman
     return (*_lock(keys, mode, token, ttl_ms), "XX")
 
 
-def upgrade(
-    key: Key,
-    token: Token,
-    ttl_ms: int,
-    fence: int,
-    *,
-    wait_ms: int | None = None,
-    channel: Channel | None = None,
-) -> Command:
-    """Makes the reader the writer."""
-    return ("SLOCK.UPGRADE", key, token, ttl_ms, *_wait(wait_ms, channel), "FENCE", fence)
+def waiting(command: Command, wait_ms: int, channel: Channel | None) -> Command:
+    """The command with a wait of at most so long, without limit for 0, whose end is told on the channel."""
+    return (*command, "WAIT", wait_ms, *(() if channel is None else ("NOTIFY", *channel)))
 
 
-def downgrade(key: Key, token: Token, ttl_ms: int, fence: int) -> Command:
-    """Makes the writer a reader."""
-    return ("SLOCK.DOWNGRADE", key, token, ttl_ms, "FENCE", fence)
+def change(mode: str, key: Key, token: Token, ttl_ms: int, fence: int) -> Command:
+    """Makes the reader the writer, or the writer a reader."""
+    return ("SLOCK.UPGRADE" if mode == WRITE else "SLOCK.DOWNGRADE", key, token, ttl_ms, "FENCE", fence)
 
 
 def extend(keys: Sequence[Key], token: Token, ttl_ms: int, fence: int) -> Command:
@@ -134,11 +126,3 @@ def _lock(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
     if len(keys) == 1:
         return ("SLOCK.LOCK" if mode == WRITE else "SLOCK.RLOCK", keys[0], token, ttl_ms)
     return ("SLOCK.MLOCK" if mode == WRITE else "SLOCK.MRLOCK", len(keys), *keys, token, ttl_ms)
-
-
-def _wait(wait_ms: int | None, channel: Channel | None) -> Command:
-    if wait_ms is None:
-        return ()
-    if channel is None:
-        return ("WAIT", wait_ms)
-    return ("WAIT", wait_ms, "NOTIFY", channel.name, channel.tag)

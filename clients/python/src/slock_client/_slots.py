@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.crc import key_slot
 
 from slock_client._commands import Key
 
 Address = tuple[str, int]
-
-
-class Redirection(NamedTuple):
-    """What MOVED and ASK say."""
-
-    kind: str
-    slot: int
-    host: str
-    port: int
 
 
 def owners_of(reply: Any, asked: Address, remap: Callable[[str, int], Address]) -> dict[int, Address]:
@@ -37,20 +28,6 @@ def owners_of(reply: Any, asked: Address, remap: Callable[[str, int], Address]) 
 def slot_of(key: Key) -> int:
     """The hash slot of a key."""
     return int(key_slot(key.encode() if isinstance(key, str) else key))
-
-
-def redirection(answer: object) -> Redirection | None:
-    """The redirection in an answer, or None. Its host may be empty: that of the node which was asked."""
-    if not isinstance(answer, Exception):
-        return None
-    kind = type(answer).__name__.removesuffix("Error").upper()
-    words = str(answer).split()
-    if words and words[0] in ("MOVED", "ASK"):
-        kind, words = words[0], words[1:]
-    if kind not in ("MOVED", "ASK") or len(words) < 2:
-        return None
-    host, _, port = words[1].rpartition(":")
-    return Redirection(kind, int(words[0]), host, int(port))
 
 
 def hash_tag(key: Key) -> bytes:

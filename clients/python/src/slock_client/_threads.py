@@ -4,17 +4,15 @@ locks.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
+from slock_client._clock import now
 from slock_client._fork import track
-from slock_client._looks import wait_in_looks
 from slock_client.hooks import log
 
 T = TypeVar("T")
@@ -25,12 +23,17 @@ Mutex = threading.RLock
 
 sleep = time.sleep
 
+# A thread that waits looks up after so long, in seconds, and then after twice as long each time. In the main
+# thread Ctrl-C is seen at once.
+FIRST_LOOK = 0.05
+MOST_LOOK = 2.0
+
 # So many workers at most do what is limited.
 MOST_LIMITED = 32
 
 
-def own_thread() -> int | None:
-    """What is under way in this thread cannot end before this call does."""
+def current() -> object:
+    """The thread that asks. What else is under way in it cannot end before this call does."""
     return threading.get_ident()
 
 
@@ -45,6 +48,18 @@ def is_over(scope: Any) -> bool:
 
 def finish(scope: Any, work: Work[object]) -> None:
     work()
+
+
+def wait_in_looks(wait: Callable[[float], bool], end: float | None) -> bool:
+    """Calls `wait(seconds)` until it gives True, or until `end`: whether it has."""
+    look = FIRST_LOOK
+    while True:
+        left = look if end is None else min(look, end - now())
+        if wait(max(0.0, left)):
+            return True
+        if end is not None and now() >= end:
+            return False
+        look = min(2 * look, MOST_LOOK)
 
 
 class Event:
@@ -68,11 +83,11 @@ class Event:
     def wait(self, end: float | None) -> bool:
         """Blocks until it has happened, or until `end`: whether it has."""
 
-        def wait(seconds: float) -> bool:
+        def happens(seconds: float) -> bool:
             with self._condition:
                 return self._condition.wait_for(lambda: self._happened, seconds)
 
-        return self._happened or wait_in_looks(wait, end)
+        return self._happened or wait_in_looks(happens, end)
 
 
 class Workers:
@@ -121,31 +136,19 @@ def start(work: Work[object], name: str, *, limited: bool = False) -> None:
     (_limited if limited else _workers).do(work, name)
 
 
-def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | Exception]]:
+def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | BaseException]]:
     """Does all at the same time: the number of each and its result, or its error, as they end.
 
     Who stops iterating leaves the others to end by themselves.
     """
-    ended: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
-
-    def do(number: int) -> None:
-        try:
-            ended.put((number, works[number]()))
-        except Exception as error:
-            ended.put((number, error))
-
-    for number in range(len(works)):
-        _workers.do(functools.partial(do, number))
-    for _ in works:
-        taken: list[tuple[int, T | Exception]] = []
-
-        def take(seconds: float, taken: list[tuple[int, T | Exception]] = taken) -> bool:
-            with contextlib.suppress(queue.Empty):
-                taken.append(ended.get(timeout=seconds))
-            return bool(taken)
-
-        wait_in_looks(take, None)
-        yield taken[0]
+    futures = [_future(work) for work in works]
+    left = set(futures)
+    while left:
+        wait_in_looks(lambda seconds: bool(wait(left, seconds, FIRST_COMPLETED).done), None)
+        for number, future in enumerate(futures):
+            if future in left and future.done():
+                left.discard(future)
+                yield number, future.exception() or future.result()
 
 
 def call_until(work: Work[T], undo: Callable[[T], object], end: float) -> T:
@@ -153,28 +156,25 @@ def call_until(work: Work[T], undo: Callable[[T], object], end: float) -> T:
 
     `TimeoutError` at `end`: then `undo` gets the result.
     """
-    done, abandoned = Event(), False
-    results: list[T] = []
-    errors: list[BaseException] = []
+    future = _future(work)
+    try:
+        if not wait_in_looks(lambda seconds: bool(wait([future], seconds).done), end):
+            raise TimeoutError
+        return future.result()
+    except BaseException:
+        future.add_done_callback(lambda done: done.exception() or undo(done.result()))
+        raise
+
+
+def _future(work: Work[T]) -> Future[T]:
+    """Of what a thread of the library does from now on."""
+    future: Future[T] = Future()
 
     def do() -> None:
         try:
-            results.append(work())
+            future.set_result(work())
         except BaseException as error:
-            errors.append(error)
-        done.set()
-        if abandoned and results:
-            undo(results.pop())
+            future.set_exception(error)
 
     _workers.do(do)
-    try:
-        if not done.wait(end):
-            raise TimeoutError
-    except BaseException:
-        abandoned = True
-        if done.is_set() and results:
-            undo(results.pop())
-        raise
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future

@@ -7,7 +7,6 @@ import math
 import threading
 import weakref
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, ClassVar, Literal
 
 import redis.exceptions as base
@@ -57,28 +56,19 @@ class _LocksOfClients:
 _locks = _LocksOfClients()
 
 
-class Keeper:
-    """Lives as long as somebody can release the hold."""
+class Owned:
+    """What a lock has acquired. When nobody can release it any more, it is not renewed."""
+
+    def __init__(self, hold: Hold) -> None:
+        self.hold = hold
+        self.releasing = False
+        """Whether a release began that was cancelled. What it did is not known."""
+        weakref.finalize(self, hold._end).atexit = False
 
 
 class Owner:
-    """What a lock has acquired."""
-
     token: bytes | None = None
-    hold: Hold | None = None
-    keeper: Keeper | None = None
-    releasing: bool = False
-    """Whether a release began that was cancelled. What it did is not known."""
-
-    def own(self, hold: Hold, token: bytes) -> None:
-        """A hold that nobody can release any more is not renewed."""
-        self.disown()
-        self.keeper = Keeper()
-        weakref.finalize(self.keeper, hold._end).atexit = False
-        self.hold, self.token = hold, token
-
-    def disown(self) -> None:
-        self.token, self.hold, self.keeper, self.releasing = None, None, None, False
+    owned: Owned | None = None
 
 
 class ThreadOwner(threading.local, Owner):
@@ -90,6 +80,13 @@ class Lock(redis.lock.Lock):
     `lock_class=slock_client.drop_in.Lock`.
 
     It holds the lock for writing. Times are numbers of seconds, as in redis-py.
+
+    Its arguments are those of redis-py, and it sends nothing when it is made. `timeout` is how long the lock
+    lives without being extended. Without one it is renewed until it is released, or its owner ends. `sleep`
+    is not used: the server wakes the one whose turn it is. `blocking` and `blocking_timeout` are the defaults
+    of `acquire`. `thread_local`: each thread sees only the lock that it acquired itself; tasks of one thread
+    see the same. `raise_on_release_error`: whether it is an error that the lock is no longer owned when a
+    block ends. Otherwise it is logged.
     """
 
     watchdog_ttl: ClassVar[timedelta] = DEFAULT_TTL
@@ -98,48 +95,14 @@ class Lock(redis.lock.Lock):
     redis: Any
     local: Any
 
-    def __init__(
-        self,
-        redis: Any,
-        name: Any,
-        timeout: float | None = None,
-        sleep: float = 0.1,
-        blocking: bool = True,
-        blocking_timeout: float | None = None,
-        thread_local: bool = True,
-        raise_on_release_error: bool = True,
-    ) -> None:
-        """Makes a lock named `name` on the server of the client `redis`. Nothing is sent.
-
-        `timeout` is how long the lock lives without being extended. Without one it is renewed until it is
-        released, or its owner ends. `sleep` is not used: the server wakes the one whose turn it is.
-        `blocking` and `blocking_timeout` are the defaults of `acquire`. `thread_local`: each thread sees only
-        the lock that it acquired itself; tasks of one thread see the same. `raise_on_release_error`: whether
-        it is an error that the lock is no longer owned when a block ends. Otherwise it is logged.
-        """
-        super().__init__(
-            redis, name, timeout, sleep, blocking, blocking_timeout, thread_local, raise_on_release_error
-        )
+    def register_scripts(self) -> None:
+        """The last step of redis-py's `__init__`. The server has the commands, so there are no scripts."""
         self.local = ThreadOwner() if self.thread_local else Owner()
 
     @property
     def fence(self) -> int | None:
         """Rises with each new hold of the server: send it with every write. None when it is not acquired."""
-        return None if self.local.hold is None else int(self.local.hold.fence)
-
-    def register_scripts(self) -> None:
-        """Does nothing: the server has the commands."""
-
-    def __enter__(self) -> Lock:
-        if self.acquire():
-            return self
-        raise base.LockError("the lock was not acquired in time", self._text)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        leave: Any = super().__exit__  # redis-py does not say its types
-        leave(kind, error, traceback)
+        return None if self.local.owned is None else int(self.local.owned.hold.fence)
 
     def acquire(
         self,
@@ -186,7 +149,8 @@ class Lock(redis.lock.Lock):
             raise error.__cause__ from error
         if hold is None:
             return False
-        self.local.own(hold, hold.token.encode() if given is None else given)
+        self.local.token = hold.token.encode() if given is None else given
+        self.local.owned = Owned(hold)
         return True
 
     def locked(self) -> bool:
@@ -211,37 +175,28 @@ class Lock(redis.lock.Lock):
         try:
             self.do_release(self.local.token)
         except Exception:
-            self.local.disown()
+            self._disown()
             raise
 
     def do_release(self, expected_token: Any) -> None:
         """What `release` does after its check."""
-        hold, was_releasing = self.local.hold, self.local.releasing
-        self.local.releasing = True
-        if hold is not None and not hold._is_of_another_process:
-            self.local.hold = None
-            try:
-                released = hold.release()
-            except TimedOutError as error:
-                raise error.__cause__ or error from None
-        else:
+        owned: Owned | None = self.local.owned
+        was_releasing = owned is not None and owned.releasing
+        if owned is None or was_releasing or owned.hold._is_of_another_process:
             answered = self._ask(("SLOCK.UNLOCK", self._key, expected_token))
             released = bool(answered.answers[0]) or answered.after_unanswered or was_releasing
-        self.local.disown()
+        else:
+            owned.releasing = True
+            try:
+                released = owned.hold.release()
+            except TimedOutError as error:
+                raise error.__cause__ or error from None
+        self._disown()
         if not released:
             raise self._not_owned("release")
 
-    def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
-        """Adds `additional_time` seconds to the life of the lock. With `replace_ttl` it ends in so many.
-
-        Raises `LockError` when the lock has not been acquired or has no `timeout`, and `LockNotOwnedError`
-        when it is no longer owned.
-        """
-        self._check_extensible("extend")
-        return self.do_extend(additional_time, replace_ttl)
-
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
-        """What `extend` does after its checks."""
+        """What `extend` of redis-py does after its checks."""
         ttl_ms = int(additional_time * 1000)
         if not replace_ttl:
             left = (self._ask(("SLOCK.PTTL", self._key, self.local.token))).answers[0]
@@ -250,19 +205,14 @@ class Lock(redis.lock.Lock):
             ttl_ms += left
         return self._set_ttl(ttl_ms, "extend")
 
-    def reacquire(self) -> Literal[True]:
-        """Lets the lock live for `timeout` seconds from now on. Raises what `extend` raises."""
-        self._check_extensible("reacquire")
-        return self.do_reacquire()
-
     def do_reacquire(self) -> Literal[True]:
-        """What `reacquire` does after its checks."""
+        """What `reacquire` of redis-py does after its checks."""
         return self._set_ttl(self._ttl_ms(), "reacquire")
 
     def _set_ttl(self, ttl_ms: int, verb: str) -> Literal[True]:
         """As redis-py does it, also to less. A ttl that comes to nothing ends the hold."""
-        token, hold, sent = self.local.token, self.local.hold, now()
-        lease = None if hold is None else hold._held.lease
+        token, owned, sent = self.local.token, self.local.owned, now()
+        lease = None if owned is None else owned.hold._held.lease
         valid_until = math.inf if lease is None else lease.valid_until
         command: Command = ("SLOCK.UNLOCK", self._key, token)
         if ttl_ms >= 1:
@@ -279,8 +229,11 @@ class Lock(redis.lock.Lock):
         return True
 
     def _is_lost(self) -> bool:
-        hold: Hold | None = self.local.hold
-        return hold is not None and not self.timeout and not hold._is_of_another_process and hold.lost
+        owned: Owned | None = self.local.owned
+        return bool(owned and not self.timeout and not owned.hold._is_of_another_process and owned.hold.lost)
+
+    def _disown(self) -> None:
+        self.local.token = self.local.owned = None
 
     def _ask(self, command: Command) -> Answered:
         """The answer. A connection error is one of redis-py."""
@@ -288,12 +241,6 @@ class Lock(redis.lock.Lock):
             return self._locks()._ask(self._text, self._key, command)
         except TimedOutError as error:
             raise error.__cause__ or error from None
-
-    def _check_extensible(self, verb: str) -> None:
-        if self.local.token is None:
-            raise base.LockError(f"cannot {verb} a lock that has not been acquired", self._text)
-        if not self.timeout:
-            raise base.LockError(f"cannot {verb} a lock without a timeout", self._text)
 
     def _not_owned(self, verb: str) -> base.LockNotOwnedError:
         return base.LockNotOwnedError(f"cannot {verb} a lock that is no longer owned", self._text)

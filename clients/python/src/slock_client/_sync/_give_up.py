@@ -7,15 +7,16 @@ and to release whatever it holds: in one pipeline, repeated whole until it is an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from slock_client import _commands
 from slock_client import _threads as io
-from slock_client._answers import Answer, is_temporary
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import REFUSE_MS, Command, Key, Token, names_of
-from slock_client._sync._shared import Shared, retry_pauses
-from slock_client.hooks import log
+from slock_client._sync._shared import Shared
+from slock_client.errors import TimedOutError
+from slock_client.hooks import call, log
 
 # How long the caller waits for it, in seconds. Then it goes on in the background.
 CALLER_WAITS = 0.3
@@ -45,57 +46,47 @@ def the_end(keys: Sequence[Key], token: Token, *, given: bool, fence: int | None
     return commands
 
 
-class GiveUp:
-    """The ends that are under way for one `Locks`."""
+def give_up(
+    shared: Shared,
+    keys: Sequence[Key],
+    commands: Sequence[Command],
+    caller_waits: float,
+    then: Callable[[list[Answer]], object] | None = None,
+) -> list[Answer]:
+    """Sends the commands until all are answered, in the background. The answers; none when that takes longer
+    than the caller waits, in seconds.
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._under_way: set[io.Event] = set()
+    `then` is called with the answers when there are some, or with none when it has ended without.
+    """
+    names, answers, done = names_of(keys), list[Answer](), io.Event()
 
-    def send(
-        self, keys: Sequence[Key], commands: Sequence[Command], caller_waits: float
-    ) -> list[Answer] | None:
-        """Sends the commands until all are answered. None when that takes longer than the caller waits."""
-        names = names_of(keys)
-        if len(self._under_way) >= MOST_UNDER_WAY:
-            log.warning("%s: too much is being given up: what is left ends by its ttl", names)
-            return None
-        done, found = io.Event(), list[Answer]()
+    def work() -> None:
+        try:
+            end = now() + REFUSE_MS / 1000
+            answered = shared.repeat(names, keys[0], *commands, end=end, attempt=ATTEMPT_TIME)
+            if len(answered.answers) == len(commands):
+                answers.extend(answered.answers)
+        except TimedOutError as error:
+            log.warning("%s: what is left ends by its ttl", error)
+        finally:
+            shared.giving_up.discard(done)
+            if then is not None:
+                call(then, answers)
+            done.set()
 
-        def work() -> None:
-            try:
-                found.extend(self._insist(keys[0], commands, names))
-            finally:
-                self._under_way.discard(done)
-                done.set()
-
-        self._under_way.add(done)
-        io.start(work, "giving up", limited=True)
-        done.wait(now() + caller_waits)
-        return found or None
-
-    def close(self) -> None:
-        """Waits a little for what is under way."""
-        end = now() + CLOSE_WAITS
-        for done in list(self._under_way):
-            done.wait(end)
-
-    def _insist(self, key: Key, commands: Sequence[Command], names: str) -> list[Answer]:
-        end = now() + REFUSE_MS / 1000
-        for pause in retry_pauses():
-            try:
-                answers = self._shared.ask(key, *commands, end=now() + ATTEMPT_TIME)
-            except Exception as error:
-                answers = [error]
-            problem = next(
-                (one for one in answers if isinstance(one, BaseException) and is_temporary(one)), None
-            )
-            if problem is None:  # an error that lasts is an answer
-                return answers if len(answers) == len(commands) else []
-            if now() + pause >= end:
-                log.warning(
-                    "%s: the server does not answer: what is left ends by its ttl (%s)", names, problem
-                )
-                break
-            io.sleep(pause)
+    if len(shared.giving_up) >= MOST_UNDER_WAY:
+        log.warning("%s: too much is being given up: what is left ends by its ttl", names)
+        if then is not None:
+            then([])
         return []
+    shared.giving_up.add(done)
+    io.start(work, "giving up", limited=True)
+    done.wait(now() + caller_waits)
+    return answers
+
+
+def wait_given_up(shared: Shared) -> None:
+    """Waits a little for what is under way."""
+    end = now() + CLOSE_WAITS
+    for done in list(shared.giving_up):
+        done.wait(end)

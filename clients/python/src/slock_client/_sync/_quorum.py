@@ -19,10 +19,10 @@ from slock_client import _threads as io
 from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import WRITE, Command, Key
-from slock_client._durations import positive, ttl_ms
+from slock_client._durations import positive
 from slock_client._lease import Drift, Told, majority
-from slock_client._options import HoldOptions, Wanted, keys_of
-from slock_client._sync._give_up import CALLER_WAITS, the_end
+from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
+from slock_client._sync._give_up import CALLER_WAITS, give_up
 from slock_client._sync._hold import AnyHold, Held
 from slock_client._sync._locks import Locks
 from slock_client._sync._request import Acquirer
@@ -33,8 +33,6 @@ from slock_client.polling import Exponential, Strategy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from slock_client._options import ReadOptions
 
 DEFAULT_DRIFT_FACTOR = 0.01
 DEFAULT_POLL = Exponential(timedelta(milliseconds=20), timedelta(milliseconds=250))
@@ -112,7 +110,7 @@ class NodeHold(Held):
     """What the token of a quorum's hold has at one node. When it is gone, the node is asked for it anew."""
 
     def __init__(self, name: str, node: Locks, wanted: Wanted, token: str, drift: Drift) -> None:
-        super().__init__(node._member, wanted, token, drift)
+        super().__init__(node._shared, wanted, token, drift)
         self.name = name
         self.wanted = wanted
         self.confirmed = -math.inf
@@ -122,38 +120,34 @@ class NodeHold(Held):
         self.is_asked = True
         """Whether the node is being asked for the hold."""
 
-    def grant(self, sent: float, end: float) -> int:
-        """Asks for the hold: its fence, or 0. `sent` is a moment before."""
+    def grant(self, sent: float, end: float) -> Answer:
+        """Asks for the hold: its fence, 0, or an error. `sent` is a moment before."""
         self.shared.check_permission(self.wanted, end)
         return self._get(_commands.acquire(self.wanted, self.token), sent, end)
 
-    def refresh(self, sent: float, end: float) -> int:
-        """The fence of a hold that another process took; 0 when there is none."""
+    def refresh(self, sent: float, end: float) -> Answer:
+        """The fence of a hold that another process took; 0 when there is none; or an error."""
         command = _commands.refresh(self.keys, self.wanted.mode, self.token, self.ttl_ms)
         return self._get(command, sent, end)
 
-    def extend(self, sent: float, end: float, ttl: int) -> int:
+    def extend(self, sent: float, end: float, ttl: int) -> Answer:
         """1 when the node has the hold, for at least `ttl` from `sent` on; 0 when it is gone."""
         if not self.lease.is_held:
             return 0
         command, take = self.renewal(ttl)
         answer = self._answer(command, end)
         take(sent, answer)
-        return _number(answer)
+        return answer
 
     def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
         self.ended = True
-        commands: list[Command] = []
-        if self.lease.in_doubt:
-            commands = the_end(self.keys, self.token, given=self.given, fence=self.lease.fence)
-        elif self.lease.fence is not None:
-            commands = [_commands.release(self.keys, self.lease.mode, self.token, self.lease.fence)]
+        commands = self.end_commands()
         if commands:
-            self.give_up.send(self.keys, commands, CALLER_WAITS)
+            give_up(self.shared, self.keys, commands, CALLER_WAITS)
 
-    def _get(self, command: Command, sent: float, end: float) -> int:
-        """The fence that a command gave, or 0."""
+    def _get(self, command: Command, sent: float, end: float) -> Answer:
+        """The fence that a command gave, 0, or an error."""
         try:
             answer = self._answer(command, end, gives=True)
         except BaseException:
@@ -167,7 +161,7 @@ class NodeHold(Held):
         self.told(Told.HELD if self.lease.is_held else Told.GONE, sent)
         if self.ended and (self.owner is None or not self.owner._handed_over):  # nobody waits for it any more
             io.start(self.give_up_or_release, "giving up", limited=True)
-        return _number(answer)
+        return answer
 
     def _answer(self, command: Command, end: float, *, gives: bool = False) -> Answer:
         """The answer, or an error. A connection may have ended while it was idle: then it is sent again."""
@@ -192,66 +186,46 @@ class NodeHold(Held):
         super().told(told, sent)
 
 
-def _number(answer: Answer) -> int:
-    if isinstance(answer, BaseException):
-        raise answer
-    return int(answer)
-
-
 class QuorumHold(AnyHold):
     """A lock that is held on the majority of the servers. `Quorum` makes it; `release` ends it."""
 
     def __init__(self, quorum: Quorum, wanted: Wanted, nodes: Sequence[NodeHold]) -> None:
         self._quorum = quorum
         self._nodes = nodes
-        super().__init__(wanted, nodes, quorum._hooks)
+        super().__init__(wanted, nodes)
 
     @property
     def fences(self) -> dict[str, int]:
         """The fence of each node that granted it, by address. Those of different nodes cannot be compared."""
         return {node.name: node.lease.fence or 0 for node in self._nodes if node.lease.is_held}
 
-    def release(self) -> bool:
-        if self._released or self._is_of_another_process:
-            return False
-        self._quorum._shared.check_open()
-        held, names = self._end(), self._wanted.names
+    def _release(self, held: bool) -> bool:
+        self._shared.check_open()
         end = now() + self._quorum._timeout(self.ttl)
-
-        def release(node: NodeHold) -> int:
-            return int(node.release(end))
-
         try:
-            tally = _tally(self._nodes, release, lambda tally: tally.has_majority or tally.is_hopeless)
+            tally = _tally(
+                self._nodes,
+                lambda node: node.release(end),
+                lambda tally: tally.has_majority or tally.is_hopeless,
+            )
         except BaseException:
             _give_up(self._nodes)
             raise
-        if tally.has_majority:
-            return held
-        if held and not tally.is_refused:
-            error = tally.missed(f"the release of {names}", "released", "not held")
-            self._release_failed(error)
-            raise error
-        if held:
-            self._found_gone()
-        return False
+        if not tally.has_majority and not tally.is_refused:
+            raise tally.missed(f"the release of {self._wanted.names}", "released", "not held")
+        return tally.has_majority
 
-    def extend(self, ttl: timedelta | None = None) -> None:
-        self._quorum._shared.check_open()
-        self.check()
-        wanted_ms = self._nodes[0].ttl_ms if ttl is None else ttl_ms(ttl)
+    def _extend(self, ttl_ms: int) -> None:
         sent = now()
-        end = sent + self._quorum._timeout(timedelta(milliseconds=wanted_ms))
+        end = sent + self._quorum._timeout(timedelta(milliseconds=ttl_ms))
         tally = _tally(
             self._nodes,
-            lambda node: node.extend(sent, end, wanted_ms),
+            lambda node: node.extend(sent, end, ttl_ms),
             lambda tally: tally.has_majority or tally.is_refused,
         )
         self.check()
         if not tally.has_majority:
             raise tally.missed(f"the extension of {self._wanted.names}", "extended", "not held")
-        for node in self._nodes:
-            node.ttl_ms = max(node.ttl_ms, wanted_ms)
 
     def _told(self, held: Held, told: Told) -> None:
         """One that has lost it is asked to grant it anew, once a majority is known to have had it since
@@ -309,14 +283,14 @@ class Quorum(Acquirer[QuorumHold]):
         self._fail_fast = fail_fast
         self._poll = poll
         self._watchdog = Watchdog()
-        nodes = [Locks(client) for client in clients]
+        nodes = [Locks(client, hooks=hooks) for client in clients]
         names = [node._shared.servers.name for node in nodes]
         self._nodes: dict[str, Locks] = {}
         for number, (name, node) in enumerate(zip(names, nodes, strict=True), 1):
-            node._member = node._member._replace(watchdog=self._watchdog)
+            node._shared.watchdog = self._watchdog
             self._nodes[f"{name} ({number})" if names.count(name) > 1 else name] = node
         # Its acquisitions under way are those of the first node.
-        super().__init__(nodes[0]._shared, hooks or Hooks(), options)
+        super().__init__(nodes[0]._shared, options)
 
     def adopt(
         self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]
@@ -426,9 +400,6 @@ class _NewQuorumHold:
     def give_up(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, Exception):
             _give_up(self._nodes)
-
-    def end(self) -> None:
-        pass
 
 
 def _tally(

@@ -21,17 +21,15 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._recipe import Recipe, recipe, recipe_of
-from slock_client._slots import Address, hash_tag, owners_of, redirection, slot_of
-from slock_client._thread_link import Link, connections_of, nodes_of
+from slock_client._slots import Address, hash_tag, owners_of, slot_of
+from slock_client._sync._link import Link, Look
+from slock_client._thread_connection import connections_of, nodes_of
 
 # A command may be sent on this often before its redirection is an error.
 MOST_REDIRECTIONS = 8
 
 # How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
 LOOK_UP_FOR = 2.0
-
-
-Look = Callable[[], float]
 
 
 class Place(NamedTuple):
@@ -109,7 +107,7 @@ class Servers:
 def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Link.wait`.
+    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Link.ask`.
     """
     place = servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -117,7 +115,7 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = place.link.ask(sent, end) if look is None else place.link.wait(sent, end, look)
+            answers = place.link.ask(sent, end, look)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
@@ -125,7 +123,7 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
         answers = answers[len(place.before) :: len(place.before) + 1]
         if problem_in(answers) is None:
             return answers
-        moved = next((found for found in (servers.redirected(key, one) for one in answers) if found), None)
+        moved = next(filter(None, (servers.redirected(key, one) for one in answers)), None)
         if moved is None:
             if any(is_wrong_server(answer) for answer in answers):
                 servers.suspect()
@@ -225,16 +223,15 @@ class ClusterServers(Servers):
         raise problem
 
     def redirected(self, key: Key, answer: Answer) -> Place | None:
-        target = redirection(answer)
-        if target is None:
+        if not isinstance(answer, base.AskError):  # MOVED is one too
             return None
-        if target.host:
-            address = self._remap(target.host, target.port)
+        if answer.host:
+            address = self._remap(answer.host, answer.port)
         else:  # that of the node which was asked
-            address = self._owners.get(slot_of(key), ("localhost", 0))[0], target.port
-        if target.kind == "ASK":
+            address = self._owners.get(slot_of(key), ("localhost", 0))[0], answer.port
+        if not isinstance(answer, base.MovedError):
             return Place(self._link(address), (("ASKING",),))
-        self._owners[target.slot] = address
+        self._owners[answer.slot_id] = address
         return Place(self._link(address))
 
     def channel_tag(self, key: Key) -> bytes | None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import redis.exceptions as base
 
-from slock_client import _answers
+from slock_client import _answers, _commands
 from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Channel, Command, Key, names_of
 from slock_client._durations import ms_left
-from slock_client._options import Wanted
 from slock_client.asyncio import _blocking
 from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._servers import ask
 from slock_client.asyncio._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
 from slock_client.errors import SlockError, TimedOutError
-from slock_client.hooks import log
-from slock_client.polling import Strategy
 
 # While a copy of a request lacks its answer, a request that waits by NOTIFY asks again so often, in seconds:
 # the copy may come late and take the message to its own tag.
@@ -32,9 +29,6 @@ CALL_OVERDUE = 0.5
 
 # After an error it pauses for at least so long, in seconds.
 LEAST_PAUSE = 0.01
-
-Build = Callable[["int | None", "Channel | None"], Command]
-"""The command for a wait of so many ms, which is told on a channel."""
 
 
 class Granted(NamedTuple):
@@ -68,38 +62,13 @@ class Inbox:
         return self._messages.popleft() if self._messages else None
 
 
-class Ways:
-    """How the acquisitions of one `Locks` wait."""
-
-    def __init__(self, strategy: Strategy | None, listening: Any) -> None:
-        """By a strategy of polling; or by NOTIFY, with `listening`, the `Listening` of asyncio; or else each
-        on a connection of its own.
-        """
-        self.strategy = strategy
-        self.listening = listening
-
-    def block(self, error: BaseException) -> None:
-        """From now on by connections: the user may not use the channels."""
-        if self.listening is not None:
-            log.warning("waits have a connection each from now on, for want of a permission: %s", error)
-        self.listening = None
-
-
 class Acquisition:
     """Asks for a hold, or for another mode of one, until there is an answer that counts."""
 
     def __init__(
-        self,
-        shared: Shared,
-        ways: Ways,
-        keys: Sequence[Key],
-        build: Build,
-        wait: float | None,
-        *,
-        once: bool,
-        wanted: Wanted | None = None,
+        self, shared: Shared, keys: Sequence[Key], command: Command, wait: float | None, *, once: bool
     ) -> None:
-        """`wait`: at most so many seconds. `once`: a refusal ends it. `wanted`: for a new hold."""
+        """`command`: without a wait. `wait`: at most so many seconds. `once`: a refusal ends it."""
         self.keys = keys
         self.names = names_of(keys)
         self.unanswered = False
@@ -108,10 +77,7 @@ class Acquisition:
         """Whether the server may know a request that waits, or has not answered yet."""
         self.problem: BaseException | None = None
         self._shared = shared
-        self._ways = ways
-        self._build = build
-        self._wanted: Any = wanted
-        self._permitted = wanted is None
+        self._command = command
         self._once = once
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
@@ -138,6 +104,14 @@ class Acquisition:
 
     async def granted(self) -> Granted | None:
         """The grant; None when it was refused and asks once. `TimedOutError` when the limit is over."""
+        try:
+            return await self._granted()
+        finally:
+            for tag, (subscription, _) in self._tags.items():
+                subscription.forget(tag)  # messages that come later are ignored
+            self._tags.clear()
+
+    async def _granted(self) -> Granted | None:
         pauses, polls = retry_pauses(), self._polls()
         while True:
             self._shared.check_open()
@@ -173,14 +147,8 @@ class Acquisition:
         """The error of a call that is over. Its cause is the error of the last attempt."""
         return timed_out(self.names, text, self.problem, answered=self._contact is not None)
 
-    def end(self) -> None:
-        """Messages that come later are ignored."""
-        for tag, (subscription, _) in self._tags.items():
-            subscription.forget(tag)
-        self._tags.clear()
-
     def _polls(self) -> Iterator[float]:
-        return iter(()) if self._ways.strategy is None else self._ways.strategy.pauses()
+        return iter(()) if self._shared.strategy is None else self._shared.strategy.pauses()
 
     def _heard(self) -> None:
         self._contact = now()
@@ -192,25 +160,25 @@ class Acquisition:
         return self._contact + self._shared.retry_wait_for
 
     async def _attempt(self) -> Granted | None:
-        if not self._permitted:
-            if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
-                self._heard()
-            self._permitted = True
-        if self._once or self._ways.strategy is not None:
+        listening = self._shared.listening
+        if self._once or self._shared.strategy is not None:
             return await self._ask_now()
-        subscription = None
-        if self._ways.listening is not None:
-            subscription = self._ways.listening.present(self.keys[0])
+        if listening is None:
+            return await self._block()
+        try:
+            subscription = listening.present(self.keys[0])
             if subscription is None:
+                # Most locks are free: only a request that has to wait needs a subscription.
                 granted = await self._ask_now()
                 if granted is not None:
-                    return (
-                        granted  # most locks are free: only a request that has to wait needs a subscription
-                    )
-                subscription = await self._subscribe(self._ways.listening)
-        if subscription is None:
+                    return granted
+                subscription = await listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
+            return await self._notify(listening, subscription)
+        except base.ResponseError as error:
+            if not _answers.is_channel_refused(error):
+                raise
+            self._shared.refuse_channels(error)
             return await self._block()
-        return await self._notify(subscription)
 
     async def _send(self, command: Command, *, blocks: bool = False) -> Answer:
         """The answer. An error of the server is raised."""
@@ -237,38 +205,24 @@ class Acquisition:
 
     async def _ask_now(self) -> Granted | None:
         sent = now()
-        fence = await self._send(self._build(None, None))
+        fence = await self._send(self._command)
         return Granted(fence, sent, now()) if fence else None
 
     async def _block(self) -> Granted:
         sent = now()
-        fence = await self._send(self._build(self._wait_ms(sent), None), blocks=True)
+        fence = await self._send(self._waiting(sent, None), blocks=True)
         return self._told(fence, sent)
 
-    async def _subscribe(self, listening: Any) -> Any:
-        """None: the user may not use the channels."""
-        try:
-            return await listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
-        except base.ResponseError as error:
-            if not _answers.is_channel_refused(error):
-                raise
-            self._ways.block(error)
-            return None
-
-    async def _notify(self, subscription: Any) -> Granted | None:
-        assert self._ways.listening is not None
-        tag, sent = self._ways.listening.new_tag(), now()
+    async def _notify(self, listening: Any, subscription: Any) -> Granted | None:
+        tag, sent = listening.new_tag(), now()
         self._tags[tag] = subscription, sent
         inbox = self._inbox = self._inbox or Inbox()
         subscription.note(tag, inbox)
         try:
-            fence = await self._send(self._build(self._wait_ms(sent), Channel(subscription.name, tag)))
+            fence = await self._send(self._waiting(sent, Channel(subscription.name, tag)))
         except base.ResponseError as error:
             if _answers.is_subscriber_missing(error):
-                subscription.unheard()
-            elif _answers.is_channel_refused(error):
-                self._ways.block(error)
-                return await self._block()
+                subscription.listener.fail()
             raise
         if fence is not None:
             return self._told(fence, sent)
@@ -280,7 +234,7 @@ class Acquisition:
             if message is None:
                 if now() >= overdue:
                     raise self.timed_out("the wait is over, and the server did not say so")
-                return await self._notify(subscription)
+                return await self._notify(listening, subscription)
             granted = self._read(*message, newest=tag)
             if granted is not None:
                 return granted
@@ -310,6 +264,7 @@ class Acquisition:
             raise self.timed_out("the wait is over")
         return Granted(fence, sent, now())
 
-    def _wait_ms(self, moment: float) -> int:
-        """What is left of the wait, as the server takes it: 0 is without limit."""
-        return 0 if self._end == math.inf else ms_left(self._end, moment)
+    def _waiting(self, moment: float, channel: Channel | None) -> Command:
+        """The command with what is left of the wait; to the server 0 is without limit."""
+        wait_ms = 0 if self._end == math.inf else ms_left(self._end, moment)
+        return _commands.waiting(self._command, wait_ms, channel)

@@ -17,7 +17,7 @@ import redis.exceptions as base
 from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
-from slock_client._recipe import FIRST_LOOK, SPARE_CONNECTIONS, Recipe
+from slock_client._recipe import FIRST_LOOK, Recipe
 
 # So often, in seconds, it is looked whether answers are overdue.
 TICK = 0.05
@@ -125,8 +125,18 @@ class Connection:
         self._put(Question(self._recipe.packed([command]), answers, math.inf))
         self._look_soon()
 
-    @property
-    def is_open(self) -> bool:
+    async def ask_and_look(self, commands: Sequence[Command], end: float, look: Any) -> list[Answer]:
+        """The same. While there is no answer it awaits `look()` now and then."""
+        asked = asyncio.ensure_future(self.ask(commands, end))
+        try:
+            pause = FIRST_LOOK
+            while not (await asyncio.wait([asked], timeout=pause))[0]:
+                pause = await look()
+            return asked.result()
+        finally:
+            asked.cancel()
+
+    def is_usable(self) -> bool:
         return self._task is not None
 
     @property
@@ -287,75 +297,11 @@ class Connection:
             self._look_soon()
 
 
-class Link:
-    """The connections to one server: one that all tasks share, and one for each wait.
+def shared(recipe: Recipe) -> Connection:
+    """The connection for all commands that do not wait."""
+    return Connection(recipe)
 
-    An error of the server is an answer. A lost connection is raised; `unsent` marks an error before which
-    nothing was sent. `TimeoutError` of redis-py is raised when the answers do not come until `end`, or when
-    one takes longer than the recipe says.
-    """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._shared = Connection(recipe)
-        self._spare: list[Connection] = []
-        self._waiting: set[Connection] = set()
-        self._interrupted = False
-        self._closed = False
-
-    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
-        """The answers to the commands, which go in one pipeline."""
-        try:
-            return await self._shared.ask(commands, end)
-        finally:
-            if self._closed:
-                await self._shared.close()
-
-    async def wait(
-        self, commands: Sequence[Command], end: float, look: Callable[[], Awaitable[float]]
-    ) -> list[Answer]:
-        """The answers to commands that may block a connection until `end`. They get one of their own.
-
-        While there is no answer it awaits `look()` now and then, whose errors end the wait, and which says
-        after how many seconds to look again.
-        """
-        if self._interrupted:
-            raise unsent(base.ConnectionError("waiting has ended"))
-        connection = self._spare.pop() if self._spare else Connection(self.recipe, limited=False)
-        self._waiting.add(connection)
-        asked = asyncio.ensure_future(connection.ask(commands, end))
-        try:
-            pause = FIRST_LOOK
-            while not (await asyncio.wait([asked], timeout=pause))[0]:
-                pause = await look()
-            answers = asked.result()
-        except BaseException:
-            asked.cancel()
-            connection.fail(base.ConnectionError("the wait has ended"))
-            raise
-        finally:
-            self._waiting.discard(connection)
-        if len(self._spare) < SPARE_CONNECTIONS and connection.is_open and not self._interrupted:
-            self._spare.append(connection)
-        else:
-            connection.fail(base.ConnectionError("it is not needed any more"))
-        return answers
-
-    def interrupt(self) -> None:
-        """Each `wait` ends with an error of a lost connection, also each that begins later."""
-        self._interrupted = True
-        for connection in self._waiting:
-            connection.fail(base.ConnectionError("waiting has ended"))
-
-    def drop(self) -> None:
-        """Closes the connections that are idle: perhaps they lead to the wrong server."""
-        spare, self._spare = self._spare, []
-        for connection in spare:
-            connection.fail(base.ConnectionError("it is not needed any more"))
-
-    async def close(self) -> None:
-        """Closes what is idle for good. A release that comes later opens a connection for itself."""
-        self._closed = True
-        spare, self._spare = self._spare, []
-        for connection in [self._shared, *spare]:
-            await connection.close()
+def exclusive(recipe: Recipe, end: float) -> Connection:
+    """A connection for commands that may block it."""
+    return Connection(recipe, limited=False)

@@ -12,23 +12,26 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from slock_client import _commands, _lease
-from slock_client._answers import is_temporary, problem_in
+from slock_client._answers import Answer, is_temporary, problem_in
 from slock_client._clock import now
-from slock_client._commands import READ, WRITE, Channel, Command, Key
+from slock_client._commands import READ, WRITE, Command, Key
 from slock_client._durations import not_negative, ttl_ms
 from slock_client._lease import Drift, Lease, Told
 from slock_client._options import Wanted
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._acquisition import Acquisition, Granted, Ways
-from slock_client.asyncio._block import HoldBlock
-from slock_client.asyncio._give_up import CALLER_WAITS, GiveUp, the_end
+from slock_client.asyncio._acquisition import Acquisition
+from slock_client.asyncio._block import Block
+from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end
+from slock_client.asyncio._guard import Guarded
 from slock_client.asyncio._shared import Shared, timed_out
-from slock_client.asyncio._watchdog import Watchdog
 from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
-from slock_client.hooks import Hooks, call, log
+from slock_client.hooks import call, log
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # How long the release of a hold that is lost may take, in seconds. Its ttl ends what is left of it.
 LOST_RELEASE_FOR = 0.5
@@ -36,20 +39,12 @@ LOST_RELEASE_FOR = 0.5
 SERVER_DRIFT = Drift()
 
 
-class Member(NamedTuple):
-    """What belongs to one `Locks`."""
-
-    shared: Shared
-    ways: Ways
-    give_up: GiveUp
-    watchdog: Watchdog
-
-
 class Held:
     """What a token holds at one server, or tries to get. Its commands name the hold by its fence."""
 
-    def __init__(self, member: Member, wanted: Wanted, token: str, drift: Drift) -> None:
-        self.shared, self.ways, self.give_up, self.watchdog = member
+    def __init__(self, shared: Shared, wanted: Wanted, token: str, drift: Drift) -> None:
+        self.shared = shared
+        self.servers = shared.servers
         self.keys = wanted.keys
         self.key: Key = wanted.keys[0]
         self.names = wanted.names
@@ -77,38 +72,32 @@ class Held:
 
     def stop(self) -> None:
         self.ended = True
-        self.watchdog.remove(self)
+        self.shared.watchdog.remove(self)
 
     def granted(self, fence: int, mode: str, sent: float, ttl: int) -> None:
         """A command sent at `sent` gave the hold, or changed its mode."""
         self.lease.granted(fence, mode, sent, ttl)
         self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
 
-    def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], None]]:
+    def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], Told]]:
         """A command, and what takes the moment at which it was sent and its answer."""
         fence, asked_ms = self.lease.fence or 0, ttl or self.ttl_ms
         command = _commands.extend(self.keys, self.token, asked_ms, fence)
         return command, lambda sent, answer: self._renewed(fence, sent, asked_ms, answer)
 
-    def _renewed(self, fence: int, sent: float, ttl: int, answer: object) -> None:
+    def _renewed(self, fence: int, sent: float, ttl: int, answer: object) -> Told:
         self.expire()  # a hold that is lost stays lost, whatever the answer is
         if self.ended:
-            return
-        if isinstance(answer, BaseException):
-            self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
-            if self.owner is not None:
+            return Told.NOTHING
+        self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
+        if not isinstance(answer, int):
+            if self.owner is not None and isinstance(answer, BaseException):
                 self.owner._renewal_failed(answer)
-        elif isinstance(answer, int):
-            self.extended(fence, sent, ttl, answer)
-
-    def extended(self, fence: int, sent: float, ttl: int, answer: int) -> Told:
-        """The answer to an extension."""
+            return Told.NOTHING
         with self.shared.changing:
             told = self.lease.extended(fence, sent, ttl, answer)
             if told is Told.HELD:
                 self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
-            else:
-                self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
         self.told(told, sent)
         return told
 
@@ -117,44 +106,65 @@ class Held:
         if self.owner is not None and told is not Told.NOTHING:
             self.owner._told(self, told)
 
+    def end_commands(self) -> list[Command]:
+        """What leaves nothing of it at the server."""
+        lease = self.lease
+        if lease.in_doubt or lease.changing:
+            return the_end(self.keys, self.token, given=self.given, fence=lease.fence)
+        if lease.fence is None:
+            return []
+        return [_commands.release(self.keys, lease.mode, self.token, lease.fence)]
+
     async def release(self, end: float) -> bool:
         """Releases it: whether it was still there.
 
         `TimedOutError` at `end`: then it goes on in the background.
         """
         lease = self.lease
-        if (lease.in_doubt and not self.given) or lease.changing:
-            commands = the_end(self.keys, self.token, given=self.given, fence=lease.fence)
-            answers = await self.give_up.send(self.keys, commands, end - now())
-            if answers is None:
+        commands = self.end_commands()
+        if lease.in_doubt or lease.changing:
+            answers = await give_up(self.shared, self.keys, commands, end - now())
+            if not answers:
                 raise timed_out(self.names, "the release had no answer within the time", None)
             return any(isinstance(answer, int) and answer for answer in answers[len(self.keys) :])
-        if lease.fence is None or (not lease.is_held and len(self.keys) == 1):
+        if not commands or (not lease.is_held and len(self.keys) == 1):
             return False
         was_valid = now() < lease.valid_until
-        command = _commands.release(self.keys, lease.mode, self.token, lease.fence)
         try:
-            answered = await self.shared.insist(self.names, self.key, command, end=end)
+            answered = await self.shared.insist(self.names, self.key, *commands, end=end)
         except TimedOutError:
-            await self.give_up.send(self.keys, [command], 0)  # it goes on in the background
+            await give_up(self.shared, self.keys, commands, 0)  # it goes on in the background
+            raise
+        except Exception:
+            raise
+        except BaseException:  # cancelled; to release a second time is safe: the release names the fence
+            await give_up(self.shared, self.keys, commands, CALLER_WAITS, self._released_late)
             raise
         # 0 after a copy without an answer: that copy released it.
         return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
 
+    def _released_late(self, answers: list[Answer]) -> None:
+        if self.owner is not None and not answers:
+            self.owner._release_failed(timed_out(self.names, "the release had no answer", None))
 
-class AnyHold(HoldBlock):
+
+class AnyHold(Block, Guarded):
     """A hold of one server or of a quorum.
 
     Hooks and `on_lost` are called when no lock of the library is taken: they may call the hold.
     """
 
-    def __init__(self, wanted: Wanted, helds: Sequence[Held], hooks: Hooks) -> None:
+    def __init__(self, wanted: Wanted, helds: Sequence[Held]) -> None:
         super().__init__()
         self._wanted = wanted
         self._helds = helds
-        self._hooks = hooks
+        self._shared = helds[0].shared
+        self._hooks = self._shared.hooks
         self._mode = wanted.mode
-        self._metadata = wanted.options.metadata
+        self.keys = wanted.keys
+        self.metadata = wanted.options.metadata
+        self.label = wanted.label
+        """The name under which hooks report it."""
         self._reason: str | None = None
         self._released = False  # or handed over
         self._handed_over = False
@@ -166,7 +176,7 @@ class AnyHold(HoldBlock):
         self._lease_end = math.inf if lease is None else self._granted_at + lease.total_seconds()
         self._process = os.getpid()
         self._listeners: list[Callable[[], None]] = []
-        self._changing = helds[0].shared.changing
+        self._changing = self._shared.changing
         for held in helds:
             held.owner = self
         self._look_again()
@@ -179,22 +189,9 @@ class AnyHold(HoldBlock):
         return self._helds[0].token
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        return self._wanted.keys
-
-    @property
     def mode(self) -> str:
         """`write` or `read`."""
         return self._mode
-
-    @property
-    def metadata(self) -> str | None:
-        return self._metadata
-
-    @property
-    def label(self) -> str:
-        """The name under which hooks report it."""
-        return self._wanted.label
 
     @property
     def ttl(self) -> timedelta:
@@ -246,10 +243,22 @@ class AnyHold(HoldBlock):
         """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
         False.
 
-        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
-        lock ends by its ttl then.
+        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer, of a
+        quorum with `QuorumMissedError`. The lock ends by its ttl then.
         """
-        raise NotImplementedError
+        if self._released or self._is_of_another_process:
+            return False
+        held = self._end()
+        try:
+            there = await self._release(held)
+        except Exception as error:
+            if not held:
+                return False  # its ttl has ended, or ends what is left of it
+            self._release_failed(error)
+            raise
+        if held and not there:
+            self._found_gone()
+        return held and there
 
     async def extend(self, ttl: timedelta | None = None) -> None:
         """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
@@ -257,13 +266,32 @@ class AnyHold(HoldBlock):
 
         `LostError` when it is lost, `NotHeldError` when it has been released.
         """
-        raise NotImplementedError
+        self._shared.check_open()
+        self.check()
+        wanted_ms = self._helds[0].ttl_ms if ttl is None else ttl_ms(ttl)
+        await self._extend(wanted_ms)
+        self.check()
+        for held in self._helds:
+            held.ttl_ms = max(held.ttl_ms, wanted_ms)
+        self._look_again()
+
+    async def __aenter__(self) -> Self:
+        self.check()
+        return self._begin(self)
 
     def __repr__(self) -> str:
         state = "released" if self._released else self._reason or "held"
         return f"<{type(self).__name__} {self.label!r} {self.mode} {state}>"
 
     # --- its end
+
+    async def _release(self, held: bool) -> bool:
+        """Releases what the servers have: whether it was there. `held`: whether it was valid."""
+        raise NotImplementedError
+
+    async def _extend(self, ttl_ms: int) -> None:
+        """Extends it at the servers, for so long."""
+        raise NotImplementedError
 
     @property
     def _ended(self) -> bool:
@@ -278,6 +306,12 @@ class AnyHold(HoldBlock):
         assert self._reason is not None
         cause = self._problem if self._reason == _lease.EXPIRED else None
         return LostError(self.label, self._wanted.names, self._reason, cause)
+
+    def _raise_if_lost(self, cancellation: BaseException | None) -> None:
+        if self.reason is not None:
+            lost = self._lost_error()
+            lost.__cause__ = lost.__cause__ or cancellation
+            raise lost
 
     async def _wait_lost(self, end: float | None) -> bool:
         """Waits until it is lost, or until `end`: whether it is lost.
@@ -309,7 +343,7 @@ class AnyHold(HoldBlock):
         """The times have changed."""
         if self._wanted.options.renew and not self._ended:
             for held in self._helds:
-                held.watchdog.add(held)
+                held.shared.watchdog.add(held)
 
     def _expire(self) -> None:
         """It is lost when its time has passed."""
@@ -389,8 +423,7 @@ class AnyHold(HoldBlock):
             held.stop()
 
     def _tell_held(self) -> None:
-        if self._hooks.held is not None:
-            self._hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
+        self._hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
 
 
 class Hold(AnyHold):
@@ -398,8 +431,7 @@ class Hold(AnyHold):
 
     def __init__(self, wanted: Wanted, held: Held) -> None:
         self._held = held
-        self._shared = held.shared
-        super().__init__(wanted, (held,), held.shared.hooks)
+        super().__init__(wanted, (held,))
 
     @property
     def fence(self) -> int:
@@ -411,60 +443,14 @@ class Hold(AnyHold):
         """Until when the hold is certain, as `slock_client.now()` counts, in seconds. Renewals move it."""
         return min(self._held.lease.valid_until, self._lease_end)
 
-    async def release(self) -> bool:
-        """Releases the hold, and tells whether it was still there. A second call changes nothing and gives
-        False.
+    async def _release(self, held: bool) -> bool:
+        return await self._held.release(now() + (self._shared.retry_for if held else LOST_RELEASE_FOR))
 
-        It ends within a second after `retry_for`: with `TimedOutError` when the server did not answer. The
-        lock ends by its ttl then.
-        """
-        if self._released or self._is_of_another_process:
-            return False
-        held = self._end()
-        end = now() + (self._shared.retry_for if held else LOST_RELEASE_FOR)
-        try:
-            there = await self._held.release(end)
-        except Exception as error:
-            if not held:
-                return False  # its ttl has ended, or ends what is left of it
-            self._release_failed(error)
-            raise
-        except BaseException:
-            await self._release_in_background(end)
-            raise
-        if held and not there:
-            self._found_gone()
-        return held and there
-
-    async def _release_in_background(self, end: float) -> None:
-        """The caller was cancelled. To release a second time is safe: the release names the fence."""
-        done = io.Event()
-
-        async def work() -> None:
-            try:
-                await self._held.release(end)
-            except Exception as error:
-                self._release_failed(error)
-            finally:
-                done.set()
-
-        io.start(work, "release")
-        await done.wait(now() + CALLER_WAITS)
-
-    async def extend(self, ttl: timedelta | None = None) -> None:
-        """Makes the hold valid for `ttl` from now on, without an argument for its present ttl. It never
-        shortens.
-
-        `LostError` when it is lost, `NotHeldError` when it has been released.
-        """
-        self._shared.check_open()
-        self.check()
+    async def _extend(self, ttl_ms: int) -> None:
         held, names = self._held, self._wanted.names
-        wanted_ms = held.ttl_ms if ttl is None else ttl_ms(ttl)
         end = now() + self._shared.retry_for
         while True:
-            fence = self.fence
-            command = _commands.extend(held.keys, held.token, wanted_ms, fence)
+            command, take = held.renewal(ttl_ms)
             try:
                 answered = await self._shared.insist(
                     names, held.key, command, end=min(end, max(now(), self.valid_until))
@@ -473,15 +459,13 @@ class Hold(AnyHold):
                 self._problem = error.__cause__
                 self.check()  # it may have ended meanwhile
                 raise
+            told = take(answered.sent, answered.answers[0])
             self.check()
-            if held.extended(fence, answered.sent, wanted_ms, answered.answers[0]) is not Told.NOTHING:
-                break
+            if told is not Told.NOTHING:
+                return
             if now() >= end:
                 raise timed_out(names, "a change of mode is under way", None)
             await io.sleep(0.02)  # a change of mode gives another fence
-        self.check()
-        held.ttl_ms = max(held.ttl_ms, wanted_ms)
-        self._look_again()
 
     async def upgrade(self, wait: timedelta | None = None) -> None:
         """The reader becomes the writer, when the other readers have gone. It waits at most for `wait`.
@@ -490,32 +474,14 @@ class Hold(AnyHold):
         waits for the same. `RefusedError` within 120 s after an upgrade of this hold that was given up.
         """
         seconds = None if wait is None else not_negative("wait", wait).total_seconds()
-        held = self._held
-
-        def build(wait_ms: int | None, channel: Channel | None) -> Command:
-            return _commands.upgrade(
-                held.key, held.token, held.ttl_ms, self.fence, wait_ms=wait_ms, channel=channel
-            )
-
-        await self._change(WRITE, build, seconds, once=seconds == 0)
+        await self._change(WRITE, seconds)
 
     async def downgrade(self) -> None:
         """The writer becomes a reader. No other writer comes in between."""
-        held = self._held
+        await self._change(READ, 0)
 
-        def build(wait_ms: int | None, channel: Channel | None) -> Command:
-            return _commands.downgrade(held.key, held.token, held.ttl_ms, self.fence)
-
-        await self._change(READ, build, None, once=True)
-
-    async def _change(
-        self,
-        mode: str,
-        build: Callable[[int | None, Channel | None], Command],
-        seconds: float | None,
-        *,
-        once: bool,
-    ) -> None:
+    async def _change(self, mode: str, seconds: float | None) -> None:
+        """It waits at most so long; without a number as long as it takes."""
         self._shared.check_open()
         self.check()
         held, lease, names = self._held, self._held.lease, self._wanted.names
@@ -530,16 +496,19 @@ class Hold(AnyHold):
                 # The server refuses no downgrade, so a copy may be carried out late.
                 # So it counts as a reader from now on.
                 self._mode = READ
-        acquisition = Acquisition(self._shared, held.ways, held.keys, build, seconds, once=once)
+        ttl = held.ttl_ms
+        command = _commands.change(mode, held.key, held.token, ttl, self.fence)
+        acquisition = Acquisition(self._shared, held.keys, command, seconds, once=seconds == 0)
         settled = False
         try:
             self._shared.begin(acquisition)
-            ttl = held.ttl_ms
             granted = await acquisition.granted()
             settled = True
             if granted is None:
                 raise acquisition.timed_out("other readers hold it")
-            self._changed(granted, mode, ttl)
+            with self._changing:
+                self._mode = mode
+                held.granted(granted.fence, mode, granted.sent, ttl)
         except NotHeldError:
             settled = True
             self._lose(_lease.GONE)
@@ -552,11 +521,9 @@ class Hold(AnyHold):
             ) from error
         finally:
             lease.in_doubt = lease.in_doubt or acquisition.in_doubt
-            acquisition.end()
             try:
                 if acquisition.in_doubt and not settled:
-                    again = build(None, None) if mode == READ else None
-                    await self._settle(acquisition.left_to_give_up, again)
+                    await self._settle(acquisition.left_to_give_up, command if mode == READ else None)
                 else:
                     if lease.mode != mode:
                         self._mode = before  # the server has refused it
@@ -568,50 +535,29 @@ class Hold(AnyHold):
             await self.extend()
         self._look_again()
 
-    def _changed(self, granted: Granted, mode: str, ttl: int) -> None:
-        with self._changing:
-            self._mode = mode
-            renew_at = self._held.renew_at
-            self._held.granted(granted.fence, mode, granted.sent, ttl)
-            if not _lease.is_prompt(granted.sent, granted.received, ttl):
-                self._held.renew_at = renew_at
-
     async def _settle(self, caller_waits: float, downgrade: Command | None) -> None:
         """A change of mode was given up.
 
         Of an upgrade, it ends what waits, and asks in which mode the token holds the key.
         It repeats a downgrade until it is answered."""
-        done, held = io.Event(), self._held
-        keys, token, ttl = held.keys, held.token, held.ttl_ms
-        asked = [_commands.refresh(keys, mode, token, ttl) for mode in (WRITE, READ)]
-        commands = [*_commands.cancel(keys, token, refuse=not held.given), *asked]
+        held = self._held
+        sent, ttl = now(), held.ttl_ms
+        modes, commands = [WRITE, READ], _commands.cancel(held.keys, held.token, refuse=not held.given)
+        commands += [_commands.refresh(held.keys, mode, held.token, ttl) for mode in modes]
         if downgrade is not None:
-            commands = [downgrade]
+            modes, commands = [READ], [downgrade]
 
-        async def work() -> None:
-            try:
-                sent = now()
-                answers = await held.give_up.send(keys, commands, _commands.REFUSE_MS / 1000)
-                with self._changing:
-                    held.lease.changing = False
-                if answers is not None:
-                    write = 0 if downgrade is not None else answers[-2]
-                    self._take_mode(write, answers[-1], sent, ttl)
-            finally:
-                held.lease.changing = False
-                done.set()
-
-        io.start(work, "giving up")
-        await done.wait(now() + caller_waits)
-
-    def _take_mode(self, write: object, read: object, sent: float, ttl: int) -> None:
-        if self._ended:
-            return
-        for mode, answer in ((WRITE, write), (READ, read)):
-            if isinstance(answer, int) and answer:
-                with self._changing:
-                    self._mode = mode
-                    self._held.lease.granted(answer, mode, sent, ttl)
+        def take_mode(answers: list[Answer]) -> None:
+            held.lease.changing = False
+            if self._ended or not answers:
                 return
-        if problem_in([write, read]) is None:
-            self._lose(_lease.GONE)
+            for mode, answer in zip(modes, answers[-len(modes) :], strict=True):
+                if isinstance(answer, int) and answer:
+                    with self._changing:
+                        self._mode = mode
+                        held.lease.granted(answer, mode, sent, ttl)
+                    return
+            if problem_in(answers[-len(modes) :]) is None:
+                self._lose(_lease.GONE)
+
+        await give_up(self._shared, held.keys, commands, caller_waits, take_mode)

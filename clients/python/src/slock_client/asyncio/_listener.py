@@ -16,7 +16,8 @@ from slock_client._clock import now
 from slock_client._commands import Key
 from slock_client._recipe import Recipe
 from slock_client.asyncio._acquisition import Inbox, SubscriptionLost
-from slock_client.asyncio._connection import Connection, Link
+from slock_client.asyncio._connection import Connection
+from slock_client.asyncio._link import Link
 from slock_client.asyncio._servers import Servers
 from slock_client.errors import ClosedError
 
@@ -50,10 +51,6 @@ class Subscription:
         self.waits.pop(tag, None)
         if not self.waits:
             self.listener.unused(self)
-
-    def unheard(self) -> None:
-        """The server says that nobody listens."""
-        self.listener.fail()
 
     def lose(self) -> None:
         self.alive = False

@@ -11,34 +11,32 @@ import redis.asyncio
 
 from slock_client import _commands, status
 from slock_client._clock import now
-from slock_client._commands import Channel, Command, Key
+from slock_client._commands import Command, Key
 from slock_client._durations import positive, whole_ms
 from slock_client._lease import is_prompt
 from slock_client._options import (
     DEFAULT_RETRY_FOR,
     DEFAULT_RETRY_WAIT_FOR,
     HoldOptions,
+    ReadOptions,
     Wanted,
     keys_of,
     strategy_of,
 )
-from slock_client.asyncio._acquisition import CALL_OVERDUE, Acquisition, Granted, Ways
-from slock_client.asyncio._block import WAYS
-from slock_client.asyncio._give_up import CALLER_WAITS, GiveUp, the_end
-from slock_client.asyncio._hold import SERVER_DRIFT, Held, Hold, Member
+from slock_client.asyncio._acquisition import CALL_OVERDUE, Acquisition, Granted
+from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end, wait_given_up
+from slock_client.asyncio._guard import WAYS
+from slock_client.asyncio._hold import SERVER_DRIFT, Held, Hold
 from slock_client.asyncio._listener import Listening
 from slock_client.asyncio._request import Acquirer
 from slock_client.asyncio._servers import servers_of
-from slock_client.asyncio._shared import Answered, Shared
-from slock_client.asyncio._watchdog import Watchdog
+from slock_client.asyncio._shared import ANSWER_OVERDUE, Answered, Shared
 from slock_client.errors import NotHeldError, TooFewReplicasError
 from slock_client.hooks import Hooks
 from slock_client.polling import Strategy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from slock_client._options import ReadOptions
 
 
 class Locks(Acquirer[Hold]):
@@ -70,11 +68,11 @@ class Locks(Acquirer[Hold]):
     ) -> None:
         positive("retry_for", retry_for)
         positive("retry_wait_for", retry_wait_for)
-        strategy, servers = strategy_of(waiting, WAYS), servers_of(client, weak=self._weak)
-        self._listening = Listening(servers) if waiting == "notify" else None
+        servers = servers_of(client, weak=self._weak)
         shared = Shared(servers, hooks or Hooks(), retry_for, retry_wait_for)
-        self._member = Member(shared, Ways(strategy, self._listening), GiveUp(shared), Watchdog())
-        super().__init__(shared, shared.hooks, options)
+        shared.strategy = strategy_of(waiting, WAYS)
+        self._listening = shared.listening = Listening(servers) if waiting == "notify" else None
+        super().__init__(shared, options)
 
     async def adopt(
         self, keys: Key | Sequence[Key], token: str, mode: str, **options: Unpack[HoldOptions]
@@ -84,7 +82,7 @@ class Locks(Acquirer[Hold]):
         Options as those of `write`. `NotHeldError` when the token does not hold all keys in this mode.
         """
         wanted = self._wanted(keys_of(keys), mode, {**options, "token": token})
-        held = Held(self._member, wanted, token, SERVER_DRIFT)
+        held = Held(self._shared, wanted, token, SERVER_DRIFT)
         refresh = _commands.refresh(held.keys, mode, token, held.ttl_ms)
         answered = await self._ask(held.names, held.key, refresh, _commands.info(held.key))
         fence, info = answered.answers
@@ -93,7 +91,7 @@ class Locks(Acquirer[Hold]):
         held.granted(fence, mode, answered.sent, held.ttl_ms)
         hold = Hold(wanted, held)
         holders = [one for one in status.lock_info(info).holders if one.fence == fence]
-        hold._metadata = holders[0].metadata if holders else None
+        hold.metadata = holders[0].metadata if holders else None
         return hold
 
     async def release(self, keys: Key | Sequence[Key], token: str) -> int:
@@ -117,16 +115,16 @@ class Locks(Acquirer[Hold]):
         return status.queue_infos(answered.answers[0])
 
     async def close(self) -> None:
-        self._member.watchdog.close()
+        self._shared.watchdog.close()
         self._shared.close()
         if self._listening is not None:
             await self._listening.close()
         await self._shared.wait_ended()
-        await self._member.give_up.close()
+        await wait_given_up(self._shared)
         await self._close_connections()
 
     def _attempt(self, wanted: Wanted, once: bool) -> _NewHold:
-        return _NewHold(self._member, wanted, once=once)
+        return _NewHold(self._shared, wanted, once=once)
 
     async def _ask(self, names: str, key: Key, *commands: Command) -> Answered:
         self._shared.check_open()
@@ -142,21 +140,14 @@ class Locks(Acquirer[Hold]):
 class _NewHold(Acquisition):
     """The acquisition of a new hold, with the token that is made for it."""
 
-    def __init__(self, member: Member, wanted: Wanted, *, once: bool) -> None:
-        wait = wanted.options.wait
+    def __init__(self, shared: Shared, wanted: Wanted, *, once: bool) -> None:
         self.token = wanted.new_token()
-        self._member = member
+        self._wanted = wanted
         self._new: Granted | None = None
         self._refusal_is_answer = once
-        super().__init__(
-            member.shared,
-            member.ways,
-            wanted.keys,
-            self._command,
-            None if wait is None else wait.total_seconds(),
-            once=once or wait == timedelta(0),
-            wanted=wanted,
-        )
+        wait = None if wanted.options.wait is None else wanted.options.wait.total_seconds()
+        command = _commands.acquire(wanted, self.token)
+        super().__init__(shared, wanted.keys, command, wait, once=once or wait == 0)
 
     async def hold(self) -> Hold | None:
         while True:
@@ -167,7 +158,7 @@ class _NewHold(Acquisition):
                 raise self.timed_out("the lock is not free")
             sent = await self._counts_from(granted)
             if sent is not None:
-                held = Held(self._member, self._wanted, self.token, SERVER_DRIFT)
+                held = Held(self._shared, self._wanted, self.token, SERVER_DRIFT)
                 held.lease.in_doubt = self.unanswered
                 held.granted(granted.fence, self._wanted.mode, sent, held.ttl_ms)
                 return Hold(self._wanted, held)
@@ -184,10 +175,12 @@ class _NewHold(Acquisition):
             seconds = self._shared.retry_for  # the program may end with it
         given = self._wanted.options.token is not None
         commands = the_end(self.keys, self.token, given=given, fence=fence)
-        await self._member.give_up.send(self.keys, commands, seconds)
+        await give_up(self._shared, self.keys, commands, seconds)
 
-    def _command(self, wait_ms: int | None, channel: Channel | None) -> Command:
-        return _commands.acquire(self._wanted, self.token, wait_ms, channel)
+    async def _attempt(self) -> Granted | None:
+        if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
+            self._heard()
+        return await super()._attempt()
 
     async def _counts_from(self, granted: Granted) -> float | None:
         """When the request was sent that the validity is counted from; None when the hold is over."""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from slock_client._answers import outcome_of
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Key
-from slock_client._options import Options, Wanted
-from slock_client.asyncio._block import RequestBlock
+from slock_client._options import Options, ReadOptions, RequestOptions, Wanted, is_async
+from slock_client.asyncio._block import Block
+from slock_client.asyncio._guard import DECORATES_ASYNC, OTHER_FUNCTION
 from slock_client.asyncio._hold import AnyHold
 from slock_client.asyncio._shared import Shared
-from slock_client.hooks import Hooks
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from slock_client._options import ReadOptions, RequestOptions
-
+P = ParamSpec("P")
+T = TypeVar("T")
 H = TypeVar("H", bound=AnyHold)
 H_co = TypeVar("H_co", bound=AnyHold, covariant=True)
 
@@ -33,17 +35,13 @@ class Attempt(Protocol[H_co]):
     async def give_up(self, error: BaseException | None) -> None:
         """Leaves neither a hold nor a request. `error` is why."""
 
-    def end(self) -> None:
-        """Messages that come later are ignored."""
-
 
 class Acquirer(Generic[H]):
     """What `Locks` and `Quorum` have in common: a program can take either."""
 
-    def __init__(self, shared: Shared, hooks: Hooks, options: Any) -> None:
+    def __init__(self, shared: Shared, options: Any) -> None:
         """`options`: of requests, as far as they do not say otherwise."""
         self._shared = shared
-        self._hooks = hooks
         self._limit = options.get("limit")
         Wanted(("any",), READ, Options(**options))
         self._options = Options(**{**options, "limit": None})
@@ -88,11 +86,9 @@ class Acquirer(Generic[H]):
         hold: H | None = None
 
         def ended(problem: BaseException | None) -> None:
-            attempt.end()
             shared.end(attempt)
-            if self._hooks.waited is not None:
-                outcome = outcome_of(hold is not None, problem)
-                self._hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+            outcome = outcome_of(hold is not None, problem)
+            shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
 
         try:
             shared.begin(attempt)
@@ -113,7 +109,7 @@ class Acquirer(Generic[H]):
             raise
 
 
-class Request(RequestBlock[H]):
+class Request(Block, Generic[H]):
     """Keys, a mode and options. Making one sends nothing. It can be used many times, also at once.
 
     `async with request as hold:` acquires, runs the work, and releases. When the hold is lost meanwhile, the
@@ -141,6 +137,26 @@ class Request(RequestBlock[H]):
     async def try_acquire(self) -> H | None:
         """Asks once. None when the lock is not free. Errors as those of `acquire`."""
         return await self._locks._acquire(self._wanted, once=True)
+
+    async def __aenter__(self) -> H:
+        hold = await self.acquire()
+        try:
+            return self._begin(hold)
+        except BaseException:  # Ctrl-C
+            await hold.release()
+            raise
+
+    def __call__(self, work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """A function that does `work` under the lock."""
+        if is_async(work) != DECORATES_ASYNC:
+            raise TypeError(OTHER_FUNCTION)
+
+        @functools.wraps(work)
+        async def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with self:
+                return await work(*args, **kwargs)
+
+        return under_lock
 
     def __repr__(self) -> str:
         return f"<Request {self._wanted}>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import redis.asyncio
@@ -19,18 +19,16 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._recipe import Recipe, recipe, recipe_of
-from slock_client._slots import Address, hash_tag, owners_of, redirection, slot_of
+from slock_client._slots import Address, hash_tag, owners_of, slot_of
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._connection import Link, connections_of, nodes_of
+from slock_client.asyncio._connection import connections_of, nodes_of
+from slock_client.asyncio._link import Link, Look
 
 # A command may be sent on this often before its redirection is an error.
 MOST_REDIRECTIONS = 8
 
 # How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
 LOOK_UP_FOR = 2.0
-
-
-Look = Callable[[], Awaitable[float]]
 
 
 class Place(NamedTuple):
@@ -110,7 +108,7 @@ async def ask(
 ) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Link.wait`.
+    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Link.ask`.
     """
     place = await servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -118,7 +116,7 @@ async def ask(
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = await (place.link.ask(sent, end) if look is None else place.link.wait(sent, end, look))
+            answers = await place.link.ask(sent, end, look)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
@@ -126,7 +124,7 @@ async def ask(
         answers = answers[len(place.before) :: len(place.before) + 1]
         if problem_in(answers) is None:
             return answers
-        moved = next((found for found in (servers.redirected(key, one) for one in answers) if found), None)
+        moved = next(filter(None, (servers.redirected(key, one) for one in answers)), None)
         if moved is None:
             if any(is_wrong_server(answer) for answer in answers):
                 servers.suspect()
@@ -226,16 +224,15 @@ class ClusterServers(Servers):
         raise problem
 
     def redirected(self, key: Key, answer: Answer) -> Place | None:
-        target = redirection(answer)
-        if target is None:
+        if not isinstance(answer, base.AskError):  # MOVED is one too
             return None
-        if target.host:
-            address = self._remap(target.host, target.port)
+        if answer.host:
+            address = self._remap(answer.host, answer.port)
         else:  # that of the node which was asked
-            address = self._owners.get(slot_of(key), ("localhost", 0))[0], target.port
-        if target.kind == "ASK":
+            address = self._owners.get(slot_of(key), ("localhost", 0))[0], answer.port
+        if not isinstance(answer, base.MovedError):
             return Place(self._link(address), (("ASKING",),))
-        self._owners[target.slot] = address
+        self._owners[answer.slot_id] = address
         return Place(self._link(address))
 
     def channel_tag(self, key: Key) -> bytes | None:

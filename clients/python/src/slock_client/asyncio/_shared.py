@@ -1,14 +1,14 @@
-"""What all acquisitions and holds of one `Locks` share: its servers, its limits of time, and whether it
-is open.
+"""What all acquisitions and holds of one `Locks` share: its servers, its limits of time, how it waits, what
+renews, and whether it is open.
 """
 
 from __future__ import annotations
 
+import math
 import random
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slock_client import _answers, _commands
 from slock_client._answers import Answer
@@ -17,9 +17,12 @@ from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._options import Wanted
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._servers import Look, Servers, ask
+from slock_client.asyncio._link import Look
+from slock_client.asyncio._servers import Servers, ask
+from slock_client.asyncio._watchdog import Watchdog
 from slock_client.errors import ClosedError, TimedOutError
-from slock_client.hooks import Hooks
+from slock_client.hooks import Hooks, log
+from slock_client.polling import Strategy
 
 # The answer to what was sent before a limit may come so long after it, in seconds.
 ANSWER_OVERDUE = 0.25
@@ -60,6 +63,11 @@ class Answered(NamedTuple):
 class Shared:
     """Used by any thread of the synchronous half, and by one loop of asyncio."""
 
+    strategy: Strategy | None = None
+    """How it polls; None: the server tells."""
+    listening: Any = None
+    """The `Listening` of asyncio; None: each wait has a connection of its own."""
+
     def __init__(
         self, servers: Servers, hooks: Hooks, retry_for: timedelta, retry_wait_for: timedelta
     ) -> None:
@@ -67,6 +75,7 @@ class Shared:
         self.hooks = hooks
         self.retry_for = retry_for.total_seconds()
         self.retry_wait_for = retry_wait_for.total_seconds()
+        self.watchdog = Watchdog()
         self._permitted: set[str] = set()
         self.after_fork()
         track(self)
@@ -76,7 +85,8 @@ class Shared:
         self._closing = io.Event()
         self.changing = io.Mutex()
         """Taken for each change that a thread and the watchdog may make at once."""
-        self._under_way: dict[object, int] = {}  # with the thread of each
+        self.giving_up: set[io.Event] = set()
+        self._under_way: dict[object, object] = {}  # with the thread or task of each
 
     # --- open or closed
 
@@ -89,7 +99,7 @@ class Shared:
         """One is under way until `end`. `ClosedError` after `close`."""
         with self.changing:
             self.check_open()
-            self._under_way[acquisition] = threading.get_ident()
+            self._under_way[acquisition] = io.current()
 
     def end(self, acquisition: object) -> None:
         """Nothing happens when it is not under way."""
@@ -113,8 +123,8 @@ class Shared:
         What is under way in a thread that blocks here is not waited for: it is below on the stack of a signal
         handler.
         """
-        end, own_thread = now() + self.retry_for, io.own_thread()
-        while any(thread != own_thread for thread in list(self._under_way.values())) and now() < end:
+        end, own = now() + self.retry_for, io.current()
+        while any(other != own for other in list(self._under_way.values())) and now() < end:
             await io.sleep(CLOSE_LOOKS)
 
     # --- commands
@@ -126,29 +136,50 @@ class Shared:
     async def insist(
         self, names: str, key: Key, *commands: Command, end: float, look: Look | None = None
     ) -> Answered:
-        """The answers. After an error that may pass all commands are sent again, until `end`: then
-        `TimedOutError`.
+        """The answers, as those of `repeat`. An error that lasts is raised."""
+        answered = await self.repeat(names, key, *commands, end=end, look=look)
+        problem = _answers.problem_in(answered.answers)
+        if problem is not None:
+            raise _answers.error_of(problem, names)
+        return answered
 
-        With `look` they may block a connection: see `Link.wait`.
+    async def repeat(
+        self,
+        names: str,
+        key: Key,
+        *commands: Command,
+        end: float,
+        look: Look | None = None,
+        attempt: float = math.inf,
+    ) -> Answered:
+        """The answers, errors that last among them. After an error that may pass all commands are sent again,
+        until `end`: then `TimedOutError`. An attempt takes at most `attempt` seconds.
+
+        With `look` they may block a connection: see `Link.ask`.
         """
         unanswered = False
         for pause in retry_pauses():
             sent = now()
             try:
-                answers = await ask(self.servers, key, *commands, end=end + ANSWER_OVERDUE, look=look)
+                attempt_end = min(end + ANSWER_OVERDUE, sent + attempt)
+                answers = await ask(self.servers, key, *commands, end=attempt_end, look=look)
             except Exception as error:
                 answers = [error]
-            problem = _answers.problem_in(answers)
+            problem = next(filter(_answers.is_temporary, _answers.problems_in(answers)), None)
             if problem is None:
                 return Answered(sent, answers, unanswered)
             unanswered = unanswered or _answers.may_be_executed(problem)
-            if not _answers.is_temporary(problem):
-                raise _answers.error_of(problem, names)
             if now() + pause >= end:
                 text = "the server did not answer within the time"
                 raise timed_out(names, text, problem, answered=not _answers.is_lost_connection(problem))
             await io.sleep(pause)
         raise AssertionError("unreachable")
+
+    def refuse_channels(self, error: BaseException) -> None:
+        """The user may not use the channels: from now on each wait has a connection of its own."""
+        if self.listening is not None:
+            log.warning("waits have a connection each from now on, for want of a permission: %s", error)
+        self.listening = None
 
     async def check_permission(self, wanted: Wanted, end: float) -> bool:
         """What cannot be released must not be taken: asked once for each kind of request, on its keys.
@@ -165,11 +196,8 @@ class Shared:
             _commands.release(wanted.keys, wanted.mode, token, 1),
         ]
         answers = await self.ask(wanted.keys[0], *asked, end=end)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                if _answers.code_of(answer) == "NOPERM":
-                    raise _answers.error_of(answer, wanted.names)
-                if _answers.is_temporary(answer):
-                    raise answer
+        for problem in _answers.problems_in(answers):
+            if _answers.code_of(problem) == "NOPERM" or _answers.is_temporary(problem):
+                raise _answers.error_of(problem, wanted.names)
         self._permitted.add(kind)
         return True

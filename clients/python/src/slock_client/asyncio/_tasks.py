@@ -26,9 +26,9 @@ sleep = asyncio.sleep
 _running: set[asyncio.Task[Any]] = set()  # asyncio keeps no strong reference to a task
 
 
-def own_thread() -> int | None:
-    """What is under way in this thread cannot end before this call does. Here it can: it is another task."""
-    return None
+def current() -> object:
+    """The task that asks. What else is under way in it cannot end before this call does."""
+    return asyncio.current_task()
 
 
 def scope() -> object:

@@ -16,9 +16,8 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._connection import Link
-from slock_client.asyncio._servers import ask
-from slock_client.asyncio._shared import Shared
+from slock_client.asyncio._link import Link
+from slock_client.asyncio._servers import Servers, ask
 from slock_client.hooks import call
 
 # What is due within so long, in seconds, is renewed with what is due now: in one pipeline.
@@ -36,7 +35,7 @@ LEAST_TIME = 0.05
 class Renewable(Protocol):
     """What is renewed, or only watched. All times are seconds on the clock of the library."""
 
-    shared: Shared
+    servers: Servers
     key: Key
     renew_at: float
     """When the next renewal is due. Infinity: no more renewals."""
@@ -51,7 +50,7 @@ class Renewable(Protocol):
     def valid_until(self) -> float:
         """When the hold is over unless a renewal is answered."""
 
-    def renewal(self) -> tuple[Command, Callable[[float, object], None]]:
+    def renewal(self) -> tuple[Command, Callable[[float, object], object]]:
         """A command, and what takes the moment at which it was sent and its answer, which may be an error."""
 
     def expire(self) -> None:
@@ -168,38 +167,38 @@ class Watchdog:
                 if wakes_at is None and not over and not due:
                     self._runs = False
                     return
-            groups: dict[Shared, list[Renewable]] = {}
+            groups: dict[Servers, list[Renewable]] = {}
             for hold in due:
-                groups.setdefault(hold.shared, []).append(hold)
-            for shared, holds in groups.items():
+                groups.setdefault(hold.servers, []).append(hold)
+            for servers, holds in groups.items():
                 for first in range(0, len(holds), MOST_IN_PIPELINE):
-                    self._begin(shared, holds[first : first + MOST_IN_PIPELINE])
+                    self._begin(servers, holds[first : first + MOST_IN_PIPELINE])
             for hold in over:
                 call(hold.expire)
             if not over and not due:
                 await self._changed.wait(wakes_at)
 
-    def _begin(self, shared: Shared, holds: Sequence[Renewable]) -> None:
+    def _begin(self, servers: Servers, holds: Sequence[Renewable]) -> None:
         end = now() + max(min(hold.ttl_seconds for hold in holds) * ANSWER_PART, LEAST_TIME)
 
         async def work() -> None:
             try:
-                await _renew(shared, holds, end)
+                await _renew(servers, holds, end)
             finally:
                 self.answered(holds)
 
         io.start(work, "renewal")
 
 
-async def _renew(shared: Shared, holds: Sequence[Renewable], end: float) -> None:
+async def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:
     """Sends the renewals in a pipeline for each server, and gives each hold its answer."""
     groups: dict[Link, list[Renewable]] = {}
     for hold in holds:
         try:
-            groups.setdefault((await shared.servers.place_of(hold.key, end)).link, []).append(hold)
+            groups.setdefault((await servers.place_of(hold.key, end)).link, []).append(hold)
         except Exception as error:
             hold.renewal()[1](now(), error)
-    works = [functools.partial(_renew_at, shared, link, holds, end) for link, holds in groups.items()]
+    works = [functools.partial(_renew_at, servers, link, holds, end) for link, holds in groups.items()]
     if len(works) == 1:  # as a rule
         await works[0]()
         return
@@ -207,7 +206,7 @@ async def _renew(shared: Shared, holds: Sequence[Renewable], end: float) -> None
         pass
 
 
-async def _renew_at(shared: Shared, link: Link, holds: Sequence[Renewable], end: float) -> None:
+async def _renew_at(servers: Servers, link: Link, holds: Sequence[Renewable], end: float) -> None:
     asked = [(hold, *hold.renewal()) for hold in holds if not hold.ended]
     if not asked:
         return
@@ -216,12 +215,12 @@ async def _renew_at(shared: Shared, link: Link, holds: Sequence[Renewable], end:
     try:
         answers = await link.ask([command for _, command, _ in asked], end)
     except Exception as error:
-        shared.servers.suspect()
+        servers.suspect()
         answers = [error] * len(asked)
     for (hold, command, take), answer in zip(asked, answers, strict=True):
-        if shared.servers.redirected(hold.key, answer) is not None:
+        if servers.redirected(hold.key, answer) is not None:
             try:
-                [answer] = await ask(shared.servers, hold.key, command, end=end)
+                [answer] = await ask(servers, hold.key, command, end=end)
             except Exception as error:
                 answer = error
         take(sent, answer)

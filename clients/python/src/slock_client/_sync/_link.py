@@ -1,0 +1,112 @@
+# Made from asyncio/_link.py by scripts/synchronous.py: change it there.
+"""The connections to one server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis.exceptions as base
+
+from slock_client import _threads as io
+from slock_client._answers import Answer, unsent
+from slock_client._commands import Command
+from slock_client._fork import track
+from slock_client._recipe import SPARE_CONNECTIONS, Recipe
+from slock_client._thread_connection import Connection, exclusive, shared
+
+Look = Callable[[], float]
+
+NOT_NEEDED = base.ConnectionError("the connection is not needed any more")
+
+
+class Link:
+    """In asyncio one connection that all tasks share, and one for each wait. In threads one for each that
+    asks. Some that are idle are kept.
+
+    An error of the server is an answer. A lost connection is raised; `unsent` marks an error before which
+    nothing was sent. `TimeoutError` of redis-py is raised when the answers do not come until `end`, or when
+    one takes longer than the recipe says.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._shared: Any = shared(recipe)
+        self._interrupted = False
+        self._closed = False
+        self.after_fork()
+        track(self)
+
+    def after_fork(self) -> None:
+        """The connections are the parent's."""
+        self._spare: list[Connection] = []
+        self._waiting: set[Connection] = set()
+        self._changing = io.Mutex()
+
+    def ask(self, commands: Sequence[Command], end: float, look: Look | None = None) -> list[Answer]:
+        """The answers to the commands, which go in one pipeline.
+
+        With `look` they may block a connection until `end`. While there is no answer it awaits `look()` now
+        and then, whose errors end the wait, and which says after how many seconds to look again.
+        """
+        if look is None and self._shared is not None:
+            try:
+                return list(self._shared.ask(commands, end))
+            finally:
+                if self._closed:
+                    self._shared.close()
+        connection = self._take(end)
+        with self._changing:
+            if look is not None and self._interrupted:
+                connection.fail(NOT_NEEDED)
+                raise unsent(base.ConnectionError("waiting has ended"))
+            if look is not None:
+                self._waiting.add(connection)
+        try:
+            answers = connection.ask_and_look(commands, end, look)
+        except BaseException as error:
+            connection.fail(base.ConnectionError("the wait has ended"))
+            if look is None and isinstance(error, Exception):
+                self.drop()  # others are no better
+            raise
+        finally:
+            with self._changing:
+                self._waiting.discard(connection)
+        with self._changing:
+            if len(self._spare) < SPARE_CONNECTIONS and not self._closed:
+                self._spare.append(connection)
+                return answers
+        connection.fail(NOT_NEEDED)
+        return answers
+
+    def interrupt(self) -> None:
+        """What waits ends with an error of a lost connection, also what begins to wait later."""
+        with self._changing:
+            self._interrupted = True
+            waiting = list(self._waiting)
+        for connection in waiting:
+            connection.fail(base.ConnectionError("waiting has ended"))
+
+    def drop(self) -> None:
+        """Closes the connections that are idle: perhaps they lead to the wrong server."""
+        with self._changing:
+            spare, self._spare = self._spare, []
+        for connection in spare:
+            connection.fail(NOT_NEEDED)
+
+    def close(self) -> None:
+        """Closes what is idle for good. A release that comes later opens a connection for itself."""
+        self._closed = True
+        self.drop()
+        if self._shared is not None:
+            self._shared.close()
+
+    def _take(self, end: float) -> Connection:
+        while True:
+            try:
+                connection = self._spare.pop()
+            except IndexError:
+                return exclusive(self.recipe, end)
+            if connection.is_usable():
+                return connection
+            connection.fail(NOT_NEEDED)
