@@ -165,7 +165,7 @@ def test_wrong_usage(cli: Cli) -> None:
 @pytest.mark.parametrize("words", [["run", "job", "--", "true"], ["ls"], ["doctor"]])
 def test_errors_say_in_one_line_what_to_do(server: Server, words: list[str]) -> None:
     for url, said in {
-        f"redis://nobody:hidden@127.0.0.1:{server.port}": "redis://USER:PASSWORD@HOST:PORT",
+        f"redis://nobody:hidden@127.0.0.1:{server.port}": "refuses the user or the password",
         "redis://127.0.0.1:1": "nobody listens at 127.0.0.1:1: start the server there, or name",
     }.items():
         done = Cli(url)(*words)
@@ -177,11 +177,64 @@ def test_errors_say_in_one_line_what_to_do(server: Server, words: list[str]) -> 
 
 def test_a_missing_module_says_how_to_load_it(make_server: MakeServer) -> None:
     cli = Cli(make_server(module=False))
-    for words in (["run", "job", "--", "true"], ["info", "job"], ["queues"]):
+    for words in (
+        ["run", "job", "--", "true"],
+        ["info", "job"],
+        ["queues"],
+        ["ls"],
+        ["ls", "--json"],
+        ["old"],
+    ):
         done = cli(*words)
-        assert done.returncode == 69
+        assert (done.returncode, done.stdout) == (69, "")
         assert "--loadmodule /path/to/libslock.so" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["run", "job", "--", "true"], ["ls"], ["doctor"]])
+def test_how_to_give_a_password(make_server: MakeServer, words: list[str]) -> None:
+    server = make_server()
+    server.client().config_set("requirepass", "secret")
+    try:
+        for login, said in {"": "asks for a password", ":hidden@": "refuses the user or"}.items():
+            done = Cli(f"redis://{login}127.0.0.1:{server.port}")(*words)
+            assert done.returncode == 69
+            assert said in done.stderr
+            assert "give it as redis://:PASSWORD@HOST:PORT" in done.stderr
+            assert "hidden" not in done.stderr
+        assert Cli(f"redis://:secret@127.0.0.1:{server.port}")("ls").returncode == 0
+    finally:
+        server.client(password="secret").config_set("requirepass", "")
+
+
+def test_a_key_that_is_no_lock_is_named(cli: Cli, client: redis.Redis) -> None:
+    client.set("job", "no lock")
+    for words in (
+        ["run", "job", "--", "true"],
+        ["info", "job"],
+        ["release", "job", "t"],
+        ["break", "job", "--yes"],
+        ["check", "job", "1"],
+        ["wait", "job"],
+    ):
+        done = cli(*words)
+        assert done.returncode == 69
+        assert "job holds something else than a lock of SLOCK" in done.stderr
+
+
+def test_a_forgotten_separator_is_told(cli: Cli) -> None:
+    for words in (["run", "job", "true"], ["run", "job", "ls", "-l"]):
+        done = cli(*words)
+        assert done.returncode == 2
+        assert "slock run [OPTIONS] <KEY>... -- <COMMAND>" in done.stderr
+        assert "slock: the command comes after `--`: slock run KEY -- COMMAND\n" in done.stderr
+    assert "after `--`" not in cli("run", "--", "true").stderr
+
+
+def test_help_and_man_page_say_what_the_command_gets(cli: Cli) -> None:
+    for text in (cli("run", "--help").stdout, cli("man", "run").stdout.replace("\\-", "-")):
+        for word in ("SLOCK_KEY", "SLOCK_TOKEN", "SLOCK_FENCE", "<KEY>... -- <COMMAND> [ARGS]..."):
+            assert word in text
 
 
 # --- signals
@@ -283,6 +336,16 @@ def test_ctrl_c_ends_the_command_and_frees_the_lock(cli: Cli, client: redis.Redi
         wait_until(lambda: client.dbsize() == 0, LIMIT, "the lock to be free")
         terminal.press("echo status $?", "Enter")
         terminal.shows("status 130")
+
+
+def test_a_person_is_told_who_is_waited_for(cli: Cli, client: redis.Redis) -> None:
+    client.execute_command("SLOCK.LOCK", "job:42", "other", 60_000, "META", "backup")
+    with in_shell(cli) as terminal, ending(quiet := cli.start("run", "job:42", "--", "true")):
+        terminal.press("slock run job:42 -- echo r$((1+1))n", "Enter")
+        terminal.shows("slock: waiting for job:42, held for write by 'backup' for ")
+        client.execute_command("SLOCK.UNLOCK", "job:42", "other")
+        assert terminal.shows("r2n").count("waiting for") == 1
+        assert quiet.communicate(timeout=LIMIT) == ("", "")
 
 
 def test_ctrl_c_reaches_the_script_that_called(cli: Cli, client: redis.Redis) -> None:

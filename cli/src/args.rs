@@ -32,6 +32,10 @@ Exit codes: 0 done; 1 no (not held, faults found); 2 wrong usage; 69 the server 
 75 not obtained; 76 the lock was lost while the command ran; 126 not executable; 127 no such
 program; 128+N ended by signal N (130 by Ctrl-C).";
 
+const RUN_HELP: &str = "\
+The environment of the command has SLOCK_KEY (several keys: one a line), SLOCK_TOKEN and SLOCK_FENCE: a
+number that grows with each hold. Send it with every write, so that storage can refuse late writes.";
+
 /// Where the locks are.
 #[derive(Args)]
 #[command(next_help_heading = "Connection")]
@@ -59,6 +63,7 @@ pub struct At {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a command under a lock, renewed while it runs, and exit with its status
+    #[command(override_usage = "slock run [OPTIONS] <KEY>... -- <COMMAND> [ARGS]...", after_help = RUN_HELP)]
     Run(Run),
     /// List the locks that are held
     Ls {
@@ -139,6 +144,21 @@ pub enum Command {
     Completions { shell: Shell },
     /// Print the man page, of slock or of one command
     Man { command: Option<String> },
+}
+
+impl Command {
+    /// The locks that it is about.
+    pub fn keys(&self) -> &[String] {
+        match self {
+            Self::Run(run) => &run.keys,
+            Self::Info { key, .. }
+            | Self::Release { key, .. }
+            | Self::Break { key, .. }
+            | Self::Check { key, .. }
+            | Self::Wait { key, .. } => std::slice::from_ref(key),
+            _ => &[],
+        }
+    }
 }
 
 #[derive(Args)]

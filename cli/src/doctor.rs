@@ -94,7 +94,11 @@ pub async fn doctor(place: &Place, user: Option<&str>, key: &str, as_json: bool)
         for fault in &faults {
             table::put(&format!("{} [{}] {}\n    {}", fault.server, fault.check, fault.found, fault.set));
         }
-        table::put(&format!("{} faults on {} servers", faults.len(), facts.len()));
+        table::put(&format!(
+            "{} on {}",
+            table::count(faults.len(), "fault"),
+            table::count(facts.len(), "server")
+        ));
     }
     for unchecked in facts.iter().flat_map(|facts| &facts.unchecked) {
         table::say(&format!("not checked: {unchecked}"));
@@ -233,12 +237,14 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
             None if lacks_module => fault(
                 "module",
                 "the server has not loaded the module".to_owned(),
-                "set: loadmodule /path/to/libslock.so (in its configuration file; then restart it)",
+                "set: loadmodule /path/to/libslock.so (of the Debian package /usr/lib/redis/modules/slock.so) in its \
+                 configuration file; then restart it",
             ),
             Some(version) if version < latest => fault(
                 "version",
                 format!("its module is {}, and {} is in use", dotted(version), dotted(latest)),
-                "install the same libslock.so everywhere, on replicas first, and restart",
+                "install the same libslock.so (of the Debian package /usr/lib/redis/modules/slock.so) everywhere, on \
+                 replicas first, and restart",
             ),
             _ => {}
         }

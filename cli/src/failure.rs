@@ -3,6 +3,8 @@
 use slock_client::redis::{ErrorKind, RedisError};
 use slock_client::{Error, redis};
 
+use crate::table;
+
 /// The answer is no: not held, or faults were found.
 pub const NO: u8 = 1;
 /// The server cannot be used (`EX_UNAVAILABLE`).
@@ -36,22 +38,44 @@ impl Failure {
             error => Self::new(UNAVAILABLE, error.to_string()),
         }
     }
+
+    /// A server does not say which key it means.
+    pub fn about(mut self, keys: &[String]) -> Self {
+        if let Some(place) = self.line.strip_suffix(WRONG_TYPE) {
+            self.line = format!(
+                "{place}{} {}",
+                table::clean(&keys.join(", ")),
+                WRONG_TYPE.trim_start_matches("the key ")
+            );
+        }
+        self
+    }
 }
+
+const WRONG_TYPE: &str = "the key holds something else than a lock of SLOCK, perhaps a lock of another library \
+                          that uses the same name";
+
+/// With `requirepass` there is a password and no user.
+const LOGIN: &str = "give it as redis://:PASSWORD@HOST:PORT, or that of an ACL user as \
+                     redis://USER:PASSWORD@HOST:PORT";
 
 /// The error of a server or a connection, and what to do.
 pub fn explain(error: &RedisError, place: &str) -> String {
     let text = error.detail().map_or_else(|| error.to_string(), str::to_owned).replace(['\r', '\n'], " ");
-    let is_login = error.kind() == ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"));
+    let is_login = error.kind() == ErrorKind::AuthenticationFailed || error.code() == Some("WRONGPASS");
     if error.is_connection_refusal() {
         format!("nobody listens at {place}: start the server there, or name another by --url or SLOCK_URL")
+    } else if error.code() == Some("NOAUTH") || text.contains("NOAUTH") {
+        format!("{place} asks for a password: {LOGIN}")
     } else if is_login {
-        format!("{place} refuses the user or the password: give them as redis://USER:PASSWORD@HOST:PORT")
+        format!("{place} refuses the user or the password: {LOGIN}")
+    } else if error.code() == Some("WRONGTYPE") {
+        format!("{place}: {WRONG_TYPE}")
     } else if error.code() == Some("NOPERM") {
         let text = text.to_lowercase();
         let text = text.trim_start_matches("noperm ");
         format!("{place} refuses: {text}; give it with ACL SETUSER, as `slock doctor` says")
-    } else if text.to_lowercase().contains("unknown command") {
+    } else if is_module_missing(error) {
         format!("{place}: {}", Error::ModuleNotLoaded)
     } else if error.redirect_node().is_some() || text.contains("cluster support disabled") {
         format!("{place}: {text}; redis+cluster://… is for clusters, redis://… for single servers")
@@ -66,6 +90,12 @@ pub fn explain(error: &RedisError, place: &str) -> String {
     } else {
         format!("{place}: {text}")
     }
+}
+
+/// Whether the server knows neither the commands nor the type of the module.
+pub fn is_module_missing(error: &RedisError) -> bool {
+    let text = error.detail().unwrap_or("").to_lowercase();
+    text.contains("unknown command") || text.contains("unknown type name")
 }
 
 /// The error among the answers of a pipeline.

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use slock_client::redis::{cmd, from_redis_value};
 
 use crate::address::Place;
-use crate::failure::{Failure, error_of};
+use crate::failure::{Failure, error_of, is_module_missing};
 use crate::nodes::{self, Node, full_info, json_of};
 use crate::table::{self, clean, duration, milliseconds, owner};
 
@@ -24,10 +24,14 @@ pub async fn ls(place: &Place, pattern: Option<&str>, most: usize, as_json: bool
     let mut locks = Vec::new();
     for mut node in nodes::primaries(place).await? {
         let mut slices = Slices::new(pattern);
+        let before = locks.len();
         while locks.len() <= most
             && let Some(some) = slices.next(&mut node, 1).await?
         {
             locks.extend(some);
+        }
+        if locks.len() == before {
+            has_module(&mut node).await?;
         }
     }
     if locks.len() > most {
@@ -61,7 +65,9 @@ pub async fn old(place: &Place, held_for: Duration, as_json: bool) -> Result<u8,
     let mut holds = Vec::new();
     for mut node in nodes::primaries(place).await? {
         let mut slices = Slices::new(None);
+        let mut is_empty = true;
         while let Some(locks) = slices.next(&mut node, READERS).await? {
+            is_empty &= locks.is_empty();
             for lock in &locks {
                 for holder in lock["holders"].as_array().into_iter().flatten() {
                     let mut hold = json!({"key": lock["key"], "node": lock["node"], "mode": lock["mode"]});
@@ -72,6 +78,9 @@ pub async fn old(place: &Place, held_for: Duration, as_json: bool) -> Result<u8,
                     }
                 }
             }
+        }
+        if is_empty {
+            has_module(&mut node).await?;
         }
     }
     holds.sort_by_key(|hold| std::cmp::Reverse(hold["holder"]["held-ms"].as_u64()));
@@ -161,6 +170,19 @@ pub async fn info(place: &Place, key: &str, as_json: bool) -> Result<u8, Failure
         table::print(&["TOKEN", "WANTS", "WAITING", "AT MOST", "WAITER"], &waiters);
     }
     Ok(0)
+}
+
+/// A server without the module has no locks either: that is worth an error. Of a node of a cluster, and for a user
+/// who may not ask, the answer is another error.
+async fn has_module(node: &mut Node) -> Result<(), Failure> {
+    let answers = node
+        .answers(&[cmd("SLOCK.INFO").arg("slock").clone()])
+        .await
+        .map_err(|error| node.failure(&error))?;
+    match answers.first().and_then(error_of).filter(is_module_missing) {
+        Some(error) => Err(node.failure(&error)),
+        None => Ok(()),
+    }
 }
 
 fn show(headings: &[&str], rows: &[Vec<String>], none: &str) {

@@ -14,6 +14,7 @@ mod signals;
 mod table;
 mod top;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::address::Place;
@@ -22,12 +23,27 @@ use crate::failure::Failure;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let code = act(&Cli::parse()).await.unwrap_or_else(|Failure { line, code }| {
+    let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
+    let code = act(&cli).await.unwrap_or_else(|failure| {
+        let Failure { line, code } = failure.about(cli.command.keys());
         table::say(&line);
         code
     });
     // At once: a look-up of a name that still goes on must not keep the program.
     std::process::exit(i32::from(code));
+}
+
+/// What clap says of a wrong command line, and what it does not know: `--` was forgotten.
+fn refuse(error: &clap::Error) -> ! {
+    let _ = error.print();
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let has = |word: &str| words.iter().any(|other| other == word);
+    let is_incomplete =
+        matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
+    if is_incomplete && has("run") && !has("--") {
+        table::say("the command comes after `--`: slock run KEY -- COMMAND");
+    }
+    std::process::exit(error.exit_code());
 }
 
 async fn act(cli: &Cli) -> Result<u8, Failure> {

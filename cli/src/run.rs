@@ -1,6 +1,7 @@
 //! `slock run`: takes the lock, runs the command, and sees to it that the command ends with its lease.
 
-use std::io;
+use std::convert::Infallible;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use crate::table;
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// What could not be released until then ends by its ttl.
 const CLOSE_WITHIN: Duration = Duration::from_secs(4);
+/// A wait of this length is told to whoever looks on.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 const NO_EXECUTABLE: u8 = 126;
 const NO_PROGRAM: u8 = 127;
 
@@ -37,6 +40,7 @@ pub async fn run(place: &Place, options: &Run) -> Result<u8, Failure> {
             Ok(None) | Err(Error::TimedOut { source: None, .. }) => Err(not_obtained(&locks, options).await),
             Err(error) => Err(Failure::of(&error, &place.shown)),
         },
+        never = tell_of_the_wait(&locks, options, asks_once) => match never {},
     };
     let _ = timeout(CLOSE_WITHIN, locks.close()).await;
     code
@@ -69,19 +73,48 @@ fn who_we_are(options: &Run) -> String {
     text.chars().take(200).collect()
 }
 
-/// Who has it, as far as that may be seen.
+/// Says once who is waited for, to a person at a terminal. It must not end before the wait.
+async fn tell_of_the_wait(locks: &Locks, options: &Run, asks_once: bool) -> Infallible {
+    if !asks_once && io::stderr().is_terminal() {
+        sleep(TELL_AFTER).await;
+        let who = who_has(locks, &options.keys).await;
+        let keys = table::clean(&options.keys.join(", "));
+        table::say(&match who.as_slice() {
+            [(_, Some(state))] if options.keys.len() == 1 => format!("waiting for {keys}, {state}"),
+            [] | [_] if options.keys.len() == 1 => format!("waiting for {keys}"),
+            several => format!("waiting for {keys}: {}", in_words(several)),
+        });
+    }
+    std::future::pending().await
+}
+
 async fn not_obtained(locks: &Locks, options: &Run) -> Failure {
     let how = match options.wait {
         Some(wait) if !wait.is_zero() => format!(" within {}", table::duration(wait)),
         _ => String::new(),
     };
-    let mut texts = Vec::new();
-    for key in &options.keys {
+    let who = who_has(locks, &options.keys).await;
+    let why = if who.is_empty() { "it is free by now".to_owned() } else { in_words(&who) };
+    Failure::new(NOT_OBTAINED, format!("not obtained{how}: {why}"))
+}
+
+fn in_words(who: &[(String, Option<String>)]) -> String {
+    let text = |(key, state): &(String, Option<String>)| match state {
+        Some(state) => format!("{key} is {state}"),
+        None => format!("who has {key} may not be seen"),
+    };
+    who.iter().map(text).collect::<Vec<_>>().join("; ")
+}
+
+/// The keys that are not free, and who has them, as far as that may be seen.
+async fn who_has(locks: &Locks, keys: &[String]) -> Vec<(String, Option<String>)> {
+    let mut who = Vec::new();
+    for key in keys {
         let info = match locks.info(key).await {
             Ok(Some(info)) => info,
             Ok(None) => continue,
             Err(_) => {
-                texts.push(format!("who has {} may not be seen", table::clean(key)));
+                who.push((table::clean(key), None));
                 continue;
             }
         };
@@ -94,12 +127,15 @@ async fn not_obtained(locks: &Locks, options: &Run) -> Failure {
             let mode = info.mode.map_or("nothing".to_owned(), |mode| mode.to_string());
             format!("held for {mode} by '{who}'{others} for {}", table::duration(holder.held))
         });
-        let waiters = (info.waiters > 0).then(|| format!("{} wait", info.waiters));
+        let waiters = match info.waiters {
+            0 => None,
+            1 => Some("1 waits".to_owned()),
+            several => Some(format!("{several} wait")),
+        };
         let parts: Vec<String> = holder.into_iter().chain(waiters).collect();
-        texts.push(format!("{} is {}", table::clean(key), parts.join(", ")));
+        who.push((table::clean(key), Some(parts.join(", "))));
     }
-    let why = if texts.is_empty() { "it is free by now".to_owned() } else { texts.join("; ") };
-    Failure::new(NOT_OBTAINED, format!("not obtained{how}: {why}"))
+    who
 }
 
 /// Runs the command under this hold.

@@ -50,6 +50,11 @@ pub fn milliseconds(value: &Value) -> Duration {
     Duration::from_millis(value.as_u64().unwrap_or(0))
 }
 
+/// `1 fault`, `2 faults`.
+pub fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// The two largest units: `4.2s`, `3m 12s`, `2h 5m`.
 pub fn duration(duration: Duration) -> String {
     let (milliseconds, seconds) = (duration.as_millis(), duration.as_secs());
