@@ -150,7 +150,7 @@ def test_the_shell_works(server: Server, tmp_path: Path) -> None:
 def test_what_is_to_be_typed_is_tested() -> None:
     """The first block above, the second in test_dist.py; the third is what runs the tests."""
     _, package, build = _shell()
-    assert [line.split()[0] for line in package.text.splitlines()] == ["sudo", "redis-server"]
+    assert [line.split()[0] for line in package.text.splitlines()] == ["sudo", "redis-server", "pip"]
     assert [line.split("#")[0].strip() for line in build.text.splitlines()] == ["make run", "make test"]
     targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     assert {"run", "test", "dist", "help"} <= set(targets)
