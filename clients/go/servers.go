@@ -44,9 +44,9 @@ func newServers(rdb redis.UniversalClient, report *reporter) *servers {
 type node struct {
 	address  string
 	options  redis.Options
-	commands *line
-	renewals *line
-	waits    *line // no reply on these is too late
+	commands *pipeline
+	renewals *pipeline
+	waits    *pipeline // no reply on these is too late
 }
 
 // check says whether the kind of client can be used. A Ring cannot: it moves keys to another server when one is
@@ -119,15 +119,15 @@ func newNode(o redis.Options) *node {
 	if o.WriteTimeout <= 0 {
 		o.WriteTimeout = 3 * time.Second
 	}
-	newLine := func(connections int, readTimeout time.Duration) *line {
+	newPipeline := func(connections int, readTimeout time.Duration) *pipeline {
 		options := o
 		options.PoolSize, options.ReadTimeout = connections, readTimeout
 		options.MaxIdleConns = min(connections, max(o.PoolSize, 10))
-		return &line{client: redis.NewClient(&options), busy: make(chan struct{}, lanes)}
+		return &pipeline{client: redis.NewClient(&options), busy: make(chan struct{}, lanes)}
 	}
 	n := &node{
-		address: o.Addr, options: o, commands: newLine(o.PoolSize, o.ReadTimeout),
-		renewals: newLine(renewalConnections, o.ReadTimeout), waits: newLine(mostBlocked, -1),
+		address: o.Addr, options: o, commands: newPipeline(o.PoolSize, o.ReadTimeout),
+		renewals: newPipeline(renewalConnections, o.ReadTimeout), waits: newPipeline(mostBlocked, -1),
 	}
 	n.waits.alone = true
 	return n
@@ -215,10 +215,10 @@ func (s *servers) sendAfterClose(ctx context.Context, c *call) (int64, error) {
 }
 
 // use is what connections are for.
-type use func(*node) *line
+type use func(*node) *pipeline
 
-func forCommands(n *node) *line { return n.commands }
-func forWaits(n *node) *line    { return n.waits }
+func forCommands(n *node) *pipeline { return n.commands }
+func forWaits(n *node) *pipeline    { return n.waits }
 
 // pipeline sends commands for the node of the key in one go, on one connection. The error is one after which they
 // may all be sent again; others stay with their commands.

@@ -131,8 +131,8 @@ class Locks(Acquirer[Hold]):
     def _close_connections(self) -> None:
         if self._listening is not None:
             self._listening.close()
-        for link in self._shared.servers.links():
-            link.close()
+        for node in self._shared.servers.nodes():
+            node.close()
 
 
 class _NewHold(Acquisition):

@@ -22,7 +22,7 @@ from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._recipe import Recipe, recipe, recipe_of
 from slock_client._slots import Address, hash_tag, owners_of, slot_of
-from slock_client._sync._link import Link, Look
+from slock_client._sync._node import Look, Node
 from slock_client._thread_connection import connections_of, nodes_of
 
 # A command may be sent on this often before its redirection is an error.
@@ -35,7 +35,7 @@ LOOK_UP_FOR = 2.0
 class Place(NamedTuple):
     """Where a command goes."""
 
-    link: Link
+    node: Node
     before: tuple[Command, ...] = ()
     """What must come before each command there: ASKING, while a slot is being moved."""
 
@@ -47,7 +47,7 @@ class Servers:
     """Where they are, for people to read."""
 
     def __init__(self) -> None:
-        self._links: dict[Any, Link] = {}
+        self._nodes: dict[Any, Node] = {}
         self._known = False
         self._changing = io.Mutex()
         self._looking_up: io.Event | None = None
@@ -72,9 +72,9 @@ class Servers:
         """A connection was lost, or a server serves no more: perhaps others serve by now."""
         self._known = False
 
-    def links(self) -> Sequence[Link]:
+    def nodes(self) -> Sequence[Node]:
         """All that are open."""
-        return list(self._links.values())
+        return list(self._nodes.values())
 
     def _find(self, end: float) -> None:
         """Finds out who serves."""
@@ -107,7 +107,7 @@ class Servers:
 def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Link.ask`.
+    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Node.ask`.
     """
     place = servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -115,7 +115,7 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = place.link.ask(sent, end, look)
+            answers = place.node.ask(sent, end, look)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
@@ -138,13 +138,13 @@ class OneServer(Servers):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
         self.name = recipe.address
-        self._place = Place(self._links.setdefault(None, Link(recipe)))
+        self._place = Place(self._nodes.setdefault(None, Node(recipe)))
 
     def place_of(self, key: Key, end: float) -> Place:
         return self._place
 
     def suspect(self) -> None:
-        self._place.link.drop()
+        self._place.node.drop()
 
 
 class SentinelServers(Servers):
@@ -154,9 +154,9 @@ class SentinelServers(Servers):
         super().__init__()
         self.name = recipe.service
         self._recipe = recipe
-        self._sentinels = [Link(sentinel) for sentinel in recipe.sentinels]
-        self._links = dict(enumerate(self._sentinels))
-        self._primary: tuple[Address, Link] | None = None
+        self._sentinels = [Node(sentinel) for sentinel in recipe.sentinels]
+        self._nodes = dict(enumerate(self._sentinels))
+        self._primary: tuple[Address, Node] | None = None
 
     def place_of(self, key: Key, end: float) -> Place:
         self._until_known(end)
@@ -165,7 +165,7 @@ class SentinelServers(Servers):
 
     def _find(self, end: float) -> None:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._recipe.service)
-        works = [functools.partial(link.ask, [question], end) for link in self._sentinels]
+        works = [functools.partial(node.ask, [question], end) for node in self._sentinels]
         problems = []
         for _, answers in io.each(works):
             told = answers if isinstance(answers, BaseException) else answers[0]
@@ -174,8 +174,8 @@ class SentinelServers(Servers):
                 continue
             address, old = (told[0].decode(), int(told[1])), self._primary
             if old is None or old[0] != address:
-                self._primary = address, Link(self._recipe.at(*address))
-                self._links["primary"] = self._primary[1]
+                self._primary = address, Node(self._recipe.at(*address))
+                self._nodes["primary"] = self._primary[1]
                 if old is not None:  # nothing more goes to a server that is no longer the primary
                     old[1].interrupt()
                     old[1].close()
@@ -206,13 +206,13 @@ class ClusterServers(Servers):
         if address is None:
             self.suspect()
             raise base.ClusterDownError(f"no node serves slot {slot_of(key)}")
-        return Place(self._link(address))
+        return Place(self._node(address))
 
     def _find(self, end: float) -> None:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
         known = {(str(node.host), int(node.port)) for node in nodes_of(self._client())}
         asked = list(known | set(self._owners.values()))
-        works = [functools.partial(self._link(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
+        works = [functools.partial(self._node(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")
         for number, answers in io.each(works):
             reply = answers if isinstance(answers, BaseException) else answers[0]
@@ -230,9 +230,9 @@ class ClusterServers(Servers):
         else:  # that of the node which was asked
             address = self._owners.get(slot_of(key), ("localhost", 0))[0], answer.port
         if not isinstance(answer, base.MovedError):
-            return Place(self._link(address), (("ASKING",),))
+            return Place(self._node(address), (("ASKING",),))
         self._owners[answer.slot_id] = address
-        return Place(self._link(address))
+        return Place(self._node(address))
 
     def channel_tag(self, key: Key) -> bytes | None:
         return hash_tag(key)
@@ -248,11 +248,11 @@ class ClusterServers(Servers):
         host, port = self._client().nodes_manager.remap_host_port(host, port)
         return str(host), int(port)
 
-    def _link(self, address: Address) -> Link:
+    def _node(self, address: Address) -> Node:
         if self._recipe is None:
             self._recipe = recipe(*connections_of(self._client()))
-        link = self._links.get(address)
-        return link or self._links.setdefault(address, Link(self._recipe.at(*address)))
+        node = self._nodes.get(address)
+        return node or self._nodes.setdefault(address, Node(self._recipe.at(*address)))
 
 
 def servers_of(client: Any, *, weak: bool = False) -> Servers:

@@ -18,7 +18,7 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._options import Wanted
-from slock_client._sync._link import Look
+from slock_client._sync._node import Look
 from slock_client._sync._servers import Servers, ask
 from slock_client._sync._watchdog import Watchdog
 from slock_client.errors import ClosedError, TimedOutError
@@ -115,8 +115,8 @@ class Shared:
         """What waits ends with `ClosedError`, and nothing new begins."""
         with self.changing:
             self._closing.set()
-        for link in self.servers.links():
-            link.interrupt()
+        for node in self.servers.nodes():
+            node.interrupt()
 
     def wait_ended(self) -> None:
         """Returns when all that was under way has ended.
@@ -156,7 +156,7 @@ class Shared:
         """The answers, errors that last among them. After an error that may pass all commands are sent again,
         until `end`: then `TimedOutError`. An attempt takes at most `attempt` seconds.
 
-        With `look` they may block a connection: see `Link.ask`.
+        With `look` they may block a connection: see `Node.ask`.
         """
         unanswered = False
         for pause in retry_pauses():

@@ -17,7 +17,7 @@ from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
-from slock_client._sync._link import Link
+from slock_client._sync._node import Node
 from slock_client._sync._servers import Servers, ask
 from slock_client.hooks import call
 
@@ -193,13 +193,13 @@ class Watchdog:
 
 def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:
     """Sends the renewals in a pipeline for each server, and gives each hold its answer."""
-    groups: dict[Link, list[Renewable]] = {}
+    groups: dict[Node, list[Renewable]] = {}
     for hold in holds:
         try:
-            groups.setdefault((servers.place_of(hold.key, end)).link, []).append(hold)
+            groups.setdefault((servers.place_of(hold.key, end)).node, []).append(hold)
         except Exception as error:
             hold.renewal()[1](now(), error)
-    works = [functools.partial(_renew_at, servers, link, holds, end) for link, holds in groups.items()]
+    works = [functools.partial(_renew_at, servers, node, holds, end) for node, holds in groups.items()]
     if len(works) == 1:  # as a rule
         works[0]()
         return
@@ -207,14 +207,14 @@ def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:
         pass
 
 
-def _renew_at(servers: Servers, link: Link, holds: Sequence[Renewable], end: float) -> None:
+def _renew_at(servers: Servers, node: Node, holds: Sequence[Renewable], end: float) -> None:
     asked = [(hold, *hold.renewal()) for hold in holds if not hold.ended]
     if not asked:
         return
     sent = now()
     answers: Sequence[Answer]
     try:
-        answers = link.ask([command for _, command, _ in asked], end)
+        answers = node.ask([command for _, command, _ in asked], end)
     except Exception as error:
         servers.suspect()
         answers = [error] * len(asked)

@@ -17,7 +17,7 @@ from slock_client._commands import Key
 from slock_client._recipe import Recipe
 from slock_client.asyncio._acquisition import Inbox, SubscriptionLost
 from slock_client.asyncio._connection import Connection
-from slock_client.asyncio._link import Link
+from slock_client.asyncio._node import Node
 from slock_client.asyncio._servers import Servers
 from slock_client.errors import ClosedError
 
@@ -145,7 +145,7 @@ class Listening:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._listeners: dict[Link, Listener] = {}
+        self._listeners: dict[Node, Listener] = {}
         self._subscriptions: dict[bytes | None, Subscription] = {}
         self._subscribing: weakref.WeakValueDictionary[bytes | None, asyncio.Lock] = (
             weakref.WeakValueDictionary()
@@ -186,13 +186,13 @@ class Listening:
         name = b"waits:" + secrets.token_hex(16).encode()
         if hash_tag is not None:
             name = b"{" + hash_tag + b"}." + name
-        link = (await self._servers.place_of(key, end)).link
+        node = (await self._servers.place_of(key, end)).node
         if self._closed:
             raise ClosedError
-        listener = self._listeners.get(link)
+        listener = self._listeners.get(node)
         if listener is None or not listener.alive:
-            listener = self._listeners[link] = Listener(link.recipe, self._unused)
-        limit = now() + link.recipe.timeout + link.recipe.connect_timeout
+            listener = self._listeners[node] = Listener(node.recipe, self._unused)
+        limit = now() + node.recipe.timeout + node.recipe.connect_timeout
         try:
             subscription = await listener.subscribe(name, hash_tag, min(end, limit))
         except Exception as error:

@@ -133,8 +133,8 @@ class Locks(Acquirer[Hold]):
     async def _close_connections(self) -> None:
         if self._listening is not None:
             await self._listening.close()
-        for link in self._shared.servers.links():
-            await link.close()
+        for node in self._shared.servers.nodes():
+            await node.close()
 
 
 class _NewHold(Acquisition):

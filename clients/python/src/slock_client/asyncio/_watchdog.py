@@ -16,7 +16,7 @@ from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._link import Link
+from slock_client.asyncio._node import Node
 from slock_client.asyncio._servers import Servers, ask
 from slock_client.hooks import call
 
@@ -192,13 +192,13 @@ class Watchdog:
 
 async def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:
     """Sends the renewals in a pipeline for each server, and gives each hold its answer."""
-    groups: dict[Link, list[Renewable]] = {}
+    groups: dict[Node, list[Renewable]] = {}
     for hold in holds:
         try:
-            groups.setdefault((await servers.place_of(hold.key, end)).link, []).append(hold)
+            groups.setdefault((await servers.place_of(hold.key, end)).node, []).append(hold)
         except Exception as error:
             hold.renewal()[1](now(), error)
-    works = [functools.partial(_renew_at, servers, link, holds, end) for link, holds in groups.items()]
+    works = [functools.partial(_renew_at, servers, node, holds, end) for node, holds in groups.items()]
     if len(works) == 1:  # as a rule
         await works[0]()
         return
@@ -206,14 +206,14 @@ async def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> No
         pass
 
 
-async def _renew_at(servers: Servers, link: Link, holds: Sequence[Renewable], end: float) -> None:
+async def _renew_at(servers: Servers, node: Node, holds: Sequence[Renewable], end: float) -> None:
     asked = [(hold, *hold.renewal()) for hold in holds if not hold.ended]
     if not asked:
         return
     sent = now()
     answers: Sequence[Answer]
     try:
-        answers = await link.ask([command for _, command, _ in asked], end)
+        answers = await node.ask([command for _, command, _ in asked], end)
     except Exception as error:
         servers.suspect()
         answers = [error] * len(asked)

@@ -24,7 +24,7 @@ const (
 	mostCalls = 1000
 )
 
-type line struct {
+type pipeline struct {
 	client *redis.Client
 	alone  bool          // each call has a connection of its own, because it may be long before it is answered
 	busy   chan struct{} // has one for each lane in use
@@ -65,40 +65,40 @@ func (c *call) again(ask bool) *call {
 func (c *call) last() *redis.Cmd { return c.commands[len(c.commands)-1] }
 
 // start sends a call, and does not wait for the answer.
-func (l *line) start(c *call) {
-	if l.alone {
-		go l.send([]*call{c})
+func (p *pipeline) start(c *call) {
+	if p.alone {
+		go p.send([]*call{c})
 		return
 	}
-	if l.add(c) {
-		go l.flush()
+	if p.add(c) {
+		go p.flush()
 	}
 }
 
 // add queues a call, and tells whether it is the first, so that the caller has to flush.
-func (l *line) add(c *call) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = append(l.queue, c)
-	return len(l.queue) == 1
+func (p *pipeline) add(c *call) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = append(p.queue, c)
+	return len(p.queue) == 1
 }
 
 // do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
 // by then stays under way.
-func (l *line) do(ctx context.Context, c *call) error {
+func (p *pipeline) do(ctx context.Context, c *call) error {
 	if ctx.Err() != nil {
 		return errLeft
 	}
 	done := make(chan struct{})
 	c.answered = func() { close(done) }
-	if ctx.Done() == nil && !l.alone {
-		if l.add(c) {
-			l.flush()
+	if ctx.Done() == nil && !p.alone {
+		if p.add(c) {
+			p.flush()
 		}
 		<-done
 		return nil
 	}
-	l.start(c)
+	p.start(c)
 	_, err := await(ctx, done, c.limit, nil, nil)
 	if err != nil && c.over.CompareAndSwap(false, true) {
 		return err
@@ -108,30 +108,30 @@ func (l *line) do(ctx context.Context, c *call) error {
 }
 
 // flush sends what has queued, as soon as a lane is free.
-func (l *line) flush() {
+func (p *pipeline) flush() {
 	select {
-	case l.busy <- struct{}{}:
-		defer func() { <-l.busy }()
+	case p.busy <- struct{}{}:
+		defer func() { <-p.busy }()
 	default:
 		timer := time.NewTimer(patience)
 		defer timer.Stop()
 		select {
-		case l.busy <- struct{}{}:
-			defer func() { <-l.busy }()
+		case p.busy <- struct{}{}:
+			defer func() { <-p.busy }()
 		case <-timer.C:
 		}
 	}
-	if len(l.busy) > 1 {
+	if len(p.busy) > 1 {
 		runtime.Gosched() // others may be about to send too
 	}
-	l.mu.Lock()
-	calls := l.queue
-	if l.queue = nil; len(calls) > mostCalls {
-		calls, l.queue = calls[:mostCalls:mostCalls], calls[mostCalls:]
-		go l.flush()
+	p.mu.Lock()
+	calls := p.queue
+	if p.queue = nil; len(calls) > mostCalls {
+		calls, p.queue = calls[:mostCalls:mostCalls], calls[mostCalls:]
+		go p.flush()
 	}
-	l.mu.Unlock()
-	l.send(calls)
+	p.mu.Unlock()
+	p.send(calls)
 }
 
 // deadline is a context that only has one: connections look at it, and it needs no timer.
@@ -143,7 +143,7 @@ type deadline struct {
 func (d deadline) Deadline() (time.Time, bool) { return d.at, true }
 
 // send sends calls on one connection, but for those that were left, and hands out the answers.
-func (l *line) send(calls []*call) {
+func (p *pipeline) send(calls []*call) {
 	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.over.Load() })
 	var commands []*redis.Cmd
 	ctx, limit := context.Background(), time.Time{}
@@ -158,9 +158,9 @@ func (l *line) send(calls []*call) {
 	}
 	var err error
 	if len(commands) == 1 {
-		err = l.client.Process(ctx, commands[0])
+		err = p.client.Process(ctx, commands[0])
 	} else {
-		pipeline := l.client.Pipeline()
+		pipeline := p.client.Pipeline()
 		for _, cmd := range commands {
 			_ = pipeline.Process(ctx, cmd)
 		}

@@ -1,26 +1,25 @@
-# Made from asyncio/_link.py by scripts/synchronous.py: change it there.
 """The connections to one server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import redis.exceptions as base
 
-from slock_client import _threads as io
 from slock_client._answers import Answer, unsent
 from slock_client._commands import Command
 from slock_client._fork import track
 from slock_client._recipe import SPARE_CONNECTIONS, Recipe
-from slock_client._thread_connection import Connection, exclusive, shared
+from slock_client.asyncio import _tasks as io
+from slock_client.asyncio._connection import Connection, exclusive, shared
 
-Look = Callable[[], float]
+Look = Callable[[], Awaitable[float]]
 
 NOT_NEEDED = base.ConnectionError("the connection is not needed any more")
 
 
-class Link:
+class Node:
     """In asyncio one connection that all tasks share, and one for each wait. In threads one for each that
     asks. Some that are idle are kept.
 
@@ -43,7 +42,7 @@ class Link:
         self._waiting: set[Connection] = set()
         self._changing = io.Mutex()
 
-    def ask(self, commands: Sequence[Command], end: float, look: Look | None = None) -> list[Answer]:
+    async def ask(self, commands: Sequence[Command], end: float, look: Look | None = None) -> list[Answer]:
         """The answers to the commands, which go in one pipeline.
 
         With `look` they may block a connection until `end`. While there is no answer it awaits `look()` now
@@ -51,10 +50,10 @@ class Link:
         """
         if look is None and self._shared is not None:
             try:
-                return list(self._shared.ask(commands, end))
+                return list(await self._shared.ask(commands, end))
             finally:
                 if self._closed:
-                    self._shared.close()
+                    await self._shared.close()
         connection = self._take(end)
         with self._changing:
             if look is not None and self._interrupted:
@@ -63,7 +62,7 @@ class Link:
             if look is not None:
                 self._waiting.add(connection)
         try:
-            answers = connection.ask_and_look(commands, end, look)
+            answers = await connection.ask_and_look(commands, end, look)
         except BaseException as error:
             connection.fail(base.ConnectionError("the wait has ended"))
             if look is None and isinstance(error, Exception):
@@ -94,12 +93,12 @@ class Link:
         for connection in spare:
             connection.fail(NOT_NEEDED)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Closes what is idle for good. A release that comes later opens a connection for itself."""
         self._closed = True
         self.drop()
         if self._shared is not None:
-            self._shared.close()
+            await self._shared.close()
 
     def _take(self, end: float) -> Connection:
         while True:
