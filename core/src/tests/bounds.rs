@@ -345,7 +345,9 @@ impl TimeSlice for Room {
 fn so_many_are_answered_in_a_turn_as_it_has_room_for() {
     let mut scene = Scene::new();
     scene.takes("a", "H", WRITE);
-    (0..5).for_each(|number| drop(scene.waits("a", &token(number), READ)));
+    for number in 0..5 {
+        scene.waits("a", &token(number), READ);
+    }
     let now = scene.now();
     scene.in_one_turn(|scene| {
         scene.releases("a", "H");
