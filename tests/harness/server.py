@@ -52,6 +52,10 @@ class ServerError(AssertionError):
     """The server did not start, died, or logged a crash."""
 
 
+# As it was at the start: servers are started by several threads, and pytest changes its own meanwhile.
+ENVIRONMENT = dict(os.environ)
+
+
 def _die_with_parent() -> None:
     """In the child, before exec: the kernel kills the server when the thread that started it ends.
 
@@ -214,7 +218,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                env={**os.environ, **self._environment},
+                env={**ENVIRONMENT, **self._environment},
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
