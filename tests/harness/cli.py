@@ -19,11 +19,6 @@ from harness.server import Server
 from harness.settings import REPOSITORY
 from harness.wait import wait_until
 
-# Whoever starts the tests in the background may have them ignore these, and slock would go on ignoring them.
-for _ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-    if signal.getsignal(_ignored) is signal.SIG_IGN:
-        signal.signal(_ignored, signal.SIG_DFL)
-
 # Longer than anything takes that a test waits for.
 LIMIT = 60.0
 
@@ -33,6 +28,12 @@ def program() -> Path:
     path = Path(os.environ.get("SLOCK_CLI") or REPOSITORY / "target/release/slock").resolve()
     assert path.exists(), f"there is no {path}: make build"
     return path
+
+
+def _hear_signals() -> None:
+    """Whoever starts the tests in the background has them ignore these, and slock would go on ignoring them."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Cli:
@@ -50,12 +51,13 @@ class Cli:
     def __call__(self, *words: object, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs it to its end."""
         options = {"capture_output": True, "text": True, "timeout": LIMIT, **options}
+        options["preexec_fn"] = _hear_signals
         return subprocess.run([program(), *map(str, words)], env=self.environment, **options)
 
     def start(self, *words: object, **options: Any) -> subprocess.Popen[str]:
         """Starts it in a session of its own, without a terminal; `ending` sees to its end."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-        options["start_new_session"] = True
+        options |= {"start_new_session": True, "preexec_fn": _hear_signals}
         return subprocess.Popen([program(), *map(str, words)], env=self.environment, **options)
 
 
