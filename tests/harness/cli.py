@@ -31,7 +31,7 @@ def program() -> Path:
 
 
 def _hear_signals() -> None:
-    """Whoever starts the tests in the background has them ignore these, and slock would go on ignoring them."""
+    """A shell that runs the tests in the background has them ignore these, and slock would do so too."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
