@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::rc::Rc;
 
-use crate::queue::{QueueId, Waitlist};
+use crate::queue::{Place, QueueId, Waitlist};
 
 /// How far a look at all queues of a database, or of every one, has come.
 #[derive(Debug)]
 struct Scan<P> {
-    /// The last name that was looked at.
+    /// The last queue that was looked at.
     done: Option<P>,
     /// The database has changed again since the look began.
     again: bool,
 }
 
-impl<P> Scan<P> {
+impl<P: Copy> Scan<P> {
     /// What this is a look at has changed: it begins, or is to begin again.
     fn note(scan: &mut Option<Self>) {
         match scan {
@@ -27,10 +26,10 @@ impl<P> Scan<P> {
     /// The next queue to look at, as `next_after` finds it. `None` at the end of a look.
     fn next(
         scan: &mut Option<Self>,
-        next_after: impl FnOnce(Option<&P>) -> Option<(P, QueueId)>,
+        next_after: impl FnOnce(Option<P>) -> Option<(P, QueueId)>,
     ) -> Option<QueueId> {
         let under_way = scan.as_mut()?;
-        if let Some((position, queue)) = next_after(under_way.done.as_ref()) {
+        if let Some((position, queue)) = next_after(under_way.done) {
             under_way.done = Some(position);
             return Some(queue);
         }
@@ -45,12 +44,12 @@ impl<P> Scan<P> {
 /// See the file. However many databases there are and however often they change, to note it is one step.
 #[derive(Debug, Default)]
 pub(super) struct ChangedDatabases {
-    some: BTreeMap<i32, Option<Scan<Rc<[u8]>>>>,
+    some: BTreeMap<i32, Option<Scan<Place>>>,
     /// The database whose turn was last.
     last: Option<i32>,
-    all: Option<Scan<(i32, Rc<[u8]>)>>,
+    all: Option<Scan<QueueId>>,
     /// Where what has changed for all of them is the time before which nothing is granted.
-    grace: Option<Scan<(i32, Rc<[u8]>)>>,
+    grace: Option<Scan<QueueId>>,
 }
 
 /// What has changed for the locks of a queue that has to be looked at.
@@ -82,10 +81,7 @@ impl ChangedDatabases {
 
     /// The next queue to look at of one that has changed, the databases taking turns, and of all; and what has changed.
     pub(super) fn next(&mut self, waitlist: &Waitlist) -> [Option<(QueueId, Changed)>; 3] {
-        let next_of_all = |after: Option<&(i32, Rc<[u8]>)>| {
-            let (db, name, queue) = waitlist.next_queue_of_all(after)?;
-            Some(((db, name), queue))
-        };
+        let next_of_all = |after| waitlist.next_queue_id(after).map(|queue| (queue, queue));
         [
             self.next_of_some(waitlist).map(|queue| (queue, Changed::Holders)),
             Scan::next(&mut self.all, next_of_all).map(|queue| (queue, Changed::Holders)),
@@ -99,7 +95,7 @@ impl ChangedDatabases {
         let db = *next?.0;
         self.last = Some(db);
         let of_db = self.some.get_mut(&db)?;
-        let queue = Scan::next(of_db, |after| waitlist.next_queue(db, after.map(|name| &**name)));
+        let queue = Scan::next(of_db, |after| waitlist.next_queue(db, after));
         if of_db.is_none() {
             self.some.remove(&db);
         }

@@ -46,7 +46,7 @@ impl Waitlist {
 
     /// How many requests of this token wait that this user has asked for and that were not withdrawn.
     pub(crate) fn len_of_user(&self, token: &[u8], user: &UserName) -> usize {
-        match self.tokens.get_key_value(token) {
+        match self.tokens.get(token) {
             None => 0,
             Some((_, RequestSet::One(only))) => {
                 let is_theirs = self.waiters[only].caller.user == *user && !self.is_withdrawn(*only);

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::handles::ChannelId;
+use super::handles::{ChannelId, TokenId};
 use super::request_set::RequestSet;
 use super::{NewWaiter, QueueId, Waiter, Waitlist};
 use crate::ids::{ConnectionId, LockIdRef, RequestId};
@@ -42,7 +42,7 @@ impl Waitlist {
 
     /// The request for the same names, by the same token and in the same mode, that is answered on a channel.
     pub(crate) fn same_on_channel(&self, new: &NewWaiter<'_>) -> Option<RequestId> {
-        let waiting = self.tokens.get(new.token)?;
+        let (token, waiting) = self.tokens.get(new.token)?;
         let queues: Option<BTreeSet<QueueId>> =
             new.names.iter().map(|name| self.queue_at(LockIdRef { db: new.db, name })).collect();
         let queues = queues?;
@@ -56,12 +56,12 @@ impl Waitlist {
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
         // Where a token has several requests, each is found in each of its queues.
-        match (waiting, self.token_id(new.token), queues.first()) {
-            (RequestSet::One(request), ..) => Some(*request).filter(is_same),
-            (RequestSet::Many(_), Some(id), Some(queue)) => {
-                self.queues[queue].multi_edge_of(id).find(is_same)
+        match (waiting, queues.first()) {
+            (RequestSet::One(request), _) => Some(*request).filter(is_same),
+            (RequestSet::Many(_), Some(queue)) => {
+                self.queues[queue].multi_edge_of(TokenId::of(token)).find(is_same)
             }
-            (RequestSet::Many(_), ..) => None,
+            (RequestSet::Many(_), None) => None,
         }
     }
 

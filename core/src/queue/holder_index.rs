@@ -1,11 +1,11 @@
 //! What is noted of holders, and how far a look at them has come. `holders` and `own_holds` use it.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
+use super::byte_map::Place;
 use super::handles::QueueId;
 
 /// What is noted of one lock's holders.
@@ -68,7 +68,7 @@ pub(crate) enum HoldersSeen {
     None,
     /// It goes through the holders; those up to this fence were looked at.
     UpToFence(u64),
-    /// It goes through the tokens that wait; those up to this one were looked at.
-    UpToToken(Rc<[u8]>),
+    /// It goes through the tokens that wait; those up to this place were looked at.
+    UpToToken(Option<Place>),
     All,
 }

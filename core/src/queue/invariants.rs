@@ -9,22 +9,23 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            let (token, requests) = self.tokens.get_key_value(&waiter.token).unwrap();
+            let (token, requests) = self.tokens.get(&waiter.token).unwrap();
             assert!(requests.contains(*request) && Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
                 assert!(self.give_ups.contains(&(at_ms, *request)));
             }
         }
         assert_eq!(waiting.len(), self.queues.len());
-        assert_eq!(waiting.len(), self.queue_ids.values().map(BTreeMap::len).sum::<usize>());
+        assert_eq!(waiting.len(), self.queue_ids.values().map(ByteMap::len).sum::<usize>());
         assert!(self.queue_ids.values().all(|of_db| !of_db.is_empty()));
         for (id, requests) in waiting {
             let queue = &self.queues[&id];
-            assert_eq!(self.queue_ids[&queue.lock.db][&queue.lock.name], id);
+            assert_eq!(self.queue_ids[&queue.lock.db].get(&queue.lock.name).unwrap().1, &id);
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
-                let is_multi_edge = self.tokens[&waiter.token].len() > 1 || waiter.is_for_many();
+                let is_multi_edge =
+                    self.tokens.get(&waiter.token).unwrap().1.len() > 1 || waiter.is_for_many();
                 assert_eq!(queue.multi_edge_of(waiter.token_id()).any(|own| own == *request), is_multi_edge);
             }
         }
@@ -48,7 +49,7 @@ impl Waitlist {
         assert_eq!(callers, self.callers);
         let mut by_user = BTreeMap::new();
         for (request, waiter) in &self.waiters {
-            if self.tokens[&waiter.token].len() > 1 && !self.withdrawn.contains(request) {
+            if self.tokens.get(&waiter.token).unwrap().1.len() > 1 && !self.withdrawn.contains(request) {
                 *by_user.entry((waiter.token_id(), waiter.caller.user.clone())).or_insert(0) += 1;
             }
         }
@@ -68,7 +69,10 @@ impl Waitlist {
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);
-        assert_eq!(self.tokens.values().map(RequestSet::len).sum::<usize>(), self.waiters.len());
+        assert_eq!(
+            self.tokens.after(None).map(|(_, _, requests)| requests.len()).sum::<usize>(),
+            self.waiters.len()
+        );
         assert_eq!(self.give_ups.len(), self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count());
     }
 }

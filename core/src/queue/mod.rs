@@ -17,6 +17,7 @@
 //! which grow by a node at a time: no request pays for the growth of a table. It decides nothing; `manager`
 //! does.
 
+mod byte_map;
 mod callers;
 mod channels;
 mod handles;
@@ -29,7 +30,6 @@ mod request_set;
 #[cfg(test)]
 mod invariants;
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound;
@@ -38,6 +38,8 @@ use std::rc::Rc;
 use crate::ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 use crate::mode::{Mode, Want};
 
+use byte_map::ByteMap;
+pub(crate) use byte_map::Place;
 use handles::ChannelId;
 pub(crate) use handles::{QueueId, TokenId};
 use holder_index::HolderIndex;
@@ -148,9 +150,9 @@ pub struct Waitlist {
     waiters: BTreeMap<RequestId, Box<Waiter>>,
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
-    queue_ids: BTreeMap<i32, BTreeMap<Rc<[u8]>, QueueId>>,
+    queue_ids: BTreeMap<i32, ByteMap<QueueId>>,
     /// The requests of each token.
-    tokens: BTreeMap<Rc<[u8]>, RequestSet>,
+    tokens: ByteMap<RequestSet>,
     /// On the monotonic clock.
     give_ups: BTreeSet<(u64, RequestId)>,
     /// On the wall clock.
@@ -231,7 +233,7 @@ impl Waitlist {
 
     /// The queue of this lock, if anybody waits for it.
     pub(crate) fn queue_at(&self, lock: LockIdRef<'_>) -> Option<QueueId> {
-        self.queue_ids.get(&lock.db)?.get(lock.name).copied()
+        self.queue_ids.get(&lock.db)?.get(lock.name).map(|(_, queue)| *queue)
     }
 
     /// The lock that this queue is for, while anybody waits there.
@@ -243,26 +245,10 @@ impl Waitlist {
         self.queues.get(&queue).and_then(|queue| queue.front())
     }
 
-    /// The first queue of a database after this name, in the order of names.
-    pub(crate) fn next_queue(&self, db: i32, after: Option<&[u8]>) -> Option<(Rc<[u8]>, QueueId)> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.queue_ids.get(&db)?.range::<[u8], _>((from, Bound::Unbounded));
-        rest.next().map(|(name, queue)| (name.clone(), *queue))
-    }
-
-    /// The first queue of all after this name of this database.
-    pub(crate) fn next_queue_of_all(
-        &self,
-        after: Option<&(i32, Rc<[u8]>)>,
-    ) -> Option<(i32, Rc<[u8]>, QueueId)> {
-        if let Some((db, name)) = after
-            && let Some((name, queue)) = self.next_queue(*db, Some(name))
-        {
-            return Some((*db, name, queue));
-        }
-        let from = after.map_or(Bound::Unbounded, |(db, _)| Bound::Excluded(*db));
-        let db = *self.queue_ids.range((from, Bound::Unbounded)).next()?.0;
-        self.next_queue(db, None).map(|(name, queue)| (db, name, queue))
+    /// The first queue of a database after this place, in an order that stays.
+    pub(crate) fn next_queue(&self, db: i32, after: Option<Place>) -> Option<(Place, QueueId)> {
+        let (place, _, queue) = self.queue_ids.get(&db)?.after(after).next()?;
+        Some((place, *queue))
     }
 
     /// The first queue after this one, in the order in which they came into being.
@@ -274,15 +260,15 @@ impl Waitlist {
     /// Puts a request at the end of every queue it asks for, or before them if it is an upgrade.
     pub(crate) fn push(&mut self, new: &NewWaiter<'_>) -> RequestId {
         let request = RequestId(self.draw());
-        let (token, siblings_len, first) = match self.tokens.entry(new.token.into()) {
-            Entry::Vacant(entry) => {
-                let token = entry.key().clone();
-                entry.insert(RequestSet::One(request));
+        let (token, siblings_len, first) = match self.tokens.get_mut(new.token) {
+            None => {
+                let token: Rc<[u8]> = new.token.into();
+                self.tokens.insert(token.clone(), RequestSet::One(request));
                 (token, 1, None)
             }
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().insert(request);
-                (entry.key().clone(), entry.get().len(), entry.get().first())
+            Some((token, siblings)) => {
+                siblings.insert(request);
+                (token.clone(), siblings.len(), siblings.first())
             }
         };
         let queues: Box<[QueueId]> =
@@ -362,9 +348,9 @@ impl Waitlist {
         if let Some(at_ms) = waiter.gives_up_ms {
             self.give_ups.remove(&(at_ms, request));
         }
-        if let Some(siblings) = self.tokens.get_mut(&*waiter.token) {
+        if let Some((_, siblings)) = self.tokens.get_mut(&waiter.token) {
             if !siblings.remove(request) {
-                self.tokens.remove(&*waiter.token);
+                self.tokens.remove(&waiter.token);
             } else if let (1, Some(last)) = (siblings.len(), siblings.first()) {
                 self.count_of_user(last, Count::Down);
                 self.set_multi_edge(last, false);
@@ -482,7 +468,7 @@ impl Waitlist {
         token: &[u8],
         after: Option<RequestId>,
     ) -> Option<RequestId> {
-        let (token, requests) = self.tokens.get_key_value(token)?;
+        let (token, requests) = self.tokens.get(token)?;
         match requests {
             RequestSet::One(only) => Some(*only)
                 .filter(|only| after.is_none_or(|after| after < *only))
@@ -497,17 +483,17 @@ impl Waitlist {
 
     /// The first request of this token after `after`, wherever it stands.
     pub(crate) fn next_of_token(&self, token: &[u8], after: Option<RequestId>) -> Option<RequestId> {
-        self.tokens.get(token)?.next(after)
+        self.tokens.get(token)?.1.next(after)
     }
 
     /// Whether this token has several requests.
     pub(crate) fn has_several(&self, token: &[u8]) -> bool {
-        matches!(self.tokens.get(token), Some(RequestSet::Many(_)))
+        matches!(self.tokens.get(token), Some((_, RequestSet::Many(_))))
     }
 
     /// The requests of a token, the oldest first.
     pub(crate) fn of_token(&self, token: &[u8]) -> impl Iterator<Item = RequestId> + '_ {
-        self.tokens.get(token).into_iter().flat_map(RequestSet::iter)
+        self.tokens.get(token).into_iter().flat_map(|(_, requests)| requests.iter())
     }
 
     /// The requests of the token of this one, itself among them.
@@ -516,7 +502,7 @@ impl Waitlist {
     }
 
     pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {
-        self.tokens.get_key_value(token).map(|(token, _)| TokenId::of(token))
+        self.tokens.get(token).map(|(token, _)| TokenId::of(token))
     }
 
     pub(crate) fn queue(&self, queue: QueueId) -> Option<&Queue> {

@@ -1,9 +1,6 @@
 //! Holds of those who wait: what a token holds of that for which it waits among others, and which tokens that
 //! wait hold a lock. The search for deadlocks asks.
 
-use std::ops::Bound;
-use std::rc::Rc;
-
 use super::holder_index::HoldersSeen;
 use super::{QueueId, TokenId, Waitlist};
 use crate::ids::RequestId;
@@ -67,7 +64,7 @@ impl Waitlist {
             *seen = if lock.len() <= self.tokens.len() {
                 HoldersSeen::UpToFence(0)
             } else {
-                HoldersSeen::UpToToken(Rc::new([]))
+                HoldersSeen::UpToToken(None)
             };
         }
         let mut last = None;
@@ -77,18 +74,17 @@ impl Waitlist {
                 let holders = lock.holders_after(*fence).take(most);
                 let each = holders.map(|holder| {
                     last = Some(HoldersSeen::UpToFence(holder.fence));
-                    let requests = self.tokens.get(&*holder.token).filter(|_| holder.is_live(now_unix_ms));
-                    requests.and_then(|requests| requests.first()).into_iter().for_each(|request| {
+                    let requests = self.tokens.get(&holder.token).filter(|_| holder.is_live(now_unix_ms));
+                    requests.and_then(|(_, requests)| requests.first()).into_iter().for_each(|request| {
                         found(request, holder);
                     });
                 });
                 each.count()
             }
-            HoldersSeen::UpToToken(token) => {
-                let from = (Bound::Excluded(&**token), Bound::Unbounded);
-                let tokens = self.tokens.range::<[u8], _>(from).take(most);
-                let each = tokens.map(|(token, requests)| {
-                    last = Some(HoldersSeen::UpToToken(token.clone()));
+            HoldersSeen::UpToToken(place) => {
+                let tokens = self.tokens.after(*place).take(most);
+                let each = tokens.map(|(place, token, requests)| {
+                    last = Some(HoldersSeen::UpToToken(Some(place)));
                     if let (Some(own), Some(request)) = (lock.holder(token, now_unix_ms), requests.first()) {
                         found(request, own);
                     }
@@ -102,6 +98,6 @@ impl Waitlist {
     /// Whether any live holder of this lock, which has few, waits for whatever.
     pub(crate) fn has_waiting_holder(&self, lock: &Lock, now_unix_ms: u64) -> bool {
         let mut live = lock.holders_unordered().filter(|holder| holder.is_live(now_unix_ms));
-        live.any(|holder| self.tokens.contains_key(&*holder.token))
+        live.any(|holder| self.tokens.contains(&holder.token))
     }
 }

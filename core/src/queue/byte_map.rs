@@ -1,0 +1,128 @@
+//! A map whose keys are bytes: names, tokens.
+//!
+//! A tree in the order of hashes, so that no comparison on the way down follows a pointer to the bytes: among
+//! 100,000 keys that is what a look-up costs. It grows by a node at a time. Keys with one hash are told apart by a
+//! number.
+
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use hashbrown::DefaultHashBuilder;
+
+/// Where a key stands in the order of the map: 48 bits of its hash, and its number among the keys with the same. It
+/// stays there while it is in the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    const NUMBERS: u64 = 0xFFFF;
+
+    fn first_of(hash: u64) -> Self {
+        Self(hash & !Self::NUMBERS)
+    }
+
+    fn last_of(self) -> Self {
+        Self(self.0 | Self::NUMBERS)
+    }
+}
+
+/// See the file.
+#[derive(Debug)]
+pub(super) struct ByteMap<V> {
+    tree: BTreeMap<Place, (Rc<[u8]>, V)>,
+    hasher: DefaultHashBuilder,
+}
+
+impl<V> Default for ByteMap<V> {
+    fn default() -> Self {
+        Self { tree: BTreeMap::new(), hasher: DefaultHashBuilder::default() }
+    }
+}
+
+impl<V> ByteMap<V> {
+    pub(super) fn len(&self) -> usize {
+        self.tree.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tree.is_empty()
+    }
+
+    /// The key as it is kept here, and its value.
+    pub(super) fn get(&self, key: &[u8]) -> Option<(&Rc<[u8]>, &V)> {
+        let first = self.first_place(key);
+        let found = self.tree.get(&first).filter(|(own, _)| **own == *key);
+        let (own, value) = found.or_else(|| self.tree.get(&self.later_place(first, key)?))?;
+        Some((own, value))
+    }
+
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        self.get(key).is_some()
+    }
+
+    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<(&Rc<[u8]>, &mut V)> {
+        let (own, value) = self.tree.get_mut(&self.place(key)?)?;
+        Some((own, value))
+    }
+
+    /// Adds a key that is not there.
+    pub(super) fn insert(&mut self, key: Rc<[u8]>, value: V) {
+        let mut place = self.first_place(&key);
+        // That the numbers do not suffice cannot be: the seed of the hash is drawn by chance.
+        while self.tree.contains_key(&place) && place != place.last_of() {
+            place.0 += 1;
+        }
+        self.tree.insert(place, (key, value));
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<V> {
+        self.tree.remove(&self.place(key)?).map(|(_, value)| value)
+    }
+
+    /// All keys after a place, from the first on if none is given.
+    pub(super) fn after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Rc<[u8]>, &V)> {
+        let from = place.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.tree.range((from, Bound::Unbounded));
+        rest.map(|(place, (key, value))| (*place, key, value))
+    }
+
+    fn first_place(&self, key: &[u8]) -> Place {
+        Place::first_of(self.hasher.hash_one(key))
+    }
+
+    fn place(&self, key: &[u8]) -> Option<Place> {
+        let first = self.first_place(key);
+        let is_there = self.tree.get(&first).is_some_and(|(own, _)| **own == *key);
+        if is_there { Some(first) } else { self.later_place(first, key) }
+    }
+
+    /// The place of a key that is not the first with its hash.
+    fn later_place(&self, first: Place, key: &[u8]) -> Option<Place> {
+        let mut equal = self.tree.range(first..=first.last_of());
+        equal.find(|(_, (own, _))| **own == *key).map(|(place, _)| *place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_with_one_hash_are_told_apart() {
+        let mut map = ByteMap::default();
+        let first = map.first_place(b"a");
+        // Another key stands where `a` belongs, as if it had the same hash.
+        map.tree.insert(first, (b"b".as_slice().into(), 1));
+        assert!(!map.contains(b"a"));
+        map.insert(b"a".as_slice().into(), 2);
+        assert_eq!(map.get(b"a").unwrap().1, &2);
+        assert_eq!(map.after(None).count(), 2);
+        map.tree.remove(&first);
+        assert_eq!(map.get_mut(b"a").unwrap().1, &mut 2);
+        assert_eq!(map.after(Some(first)).count(), 1);
+        assert_eq!(map.remove(b"a"), Some(2));
+        assert!(map.is_empty());
+    }
+}
