@@ -498,7 +498,8 @@ fn is_answered(waiter: &Waiter, queue: &Queue, lock: Option<&Lock>, view: &View<
     if own.is_some_and(|own| (view.has_ended)(own.fence, queue.lock.as_ref())) {
         return waiter.want == Want::Upgrade;
     }
-    let admission = lock.map(|lock| lock.admission(waiter.hold(), waiter.want, None, view.now_unix_ms));
+    let admission =
+        lock.map(|lock| lock.admission(waiter.request().hold(), waiter.want, None, view.now_unix_ms));
     matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))
 }
 

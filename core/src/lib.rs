@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `ids`, `mode`, `time`, `error`, [`limits`] | the words that all others use; they import nothing else |
 //! | `lock` | one lock: its mode, its holders, what may be granted, how an effect changes it |
+//! | `request` | what is asked for, from the command to the grant, and what the answer is |
 //! | `effect` | the changes a lock can undergo, in absolute time |
 //! | `fence` | the server-wide fencing counter |
 //! | `queue` | the requests that wait, in order, over any number of names |
@@ -38,6 +39,7 @@ pub mod manager;
 mod mode;
 mod queue;
 mod refused_tokens;
+mod request;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -50,12 +52,12 @@ pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
 pub use ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 pub use lock::{Applied, Holder, Lock, Replaced};
-pub use manager::{
-    AcquireOutcome, AcquireRequest, Answer, Counters, Destination, Extension, LockManager, ProbePosition,
-    ReplyTo, TimeSlice, Urgency, WaitPolicy, WaitResult, WhoAsks,
-};
+pub use manager::{Counters, LockManager, Operation, ProbePosition, TimeSlice, Urgency};
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};
 pub use refused_tokens::{REFUSED_TOKENS_MAX, RefusedTokens};
+pub use request::{
+    AcquireOutcome, Answer, Destination, Extension, ReplyTo, Request, WaitPolicy, WaitResult, WhoAsks,
+};
 pub use store::{LockStore, Lookup};
 pub use time::Timestamp;

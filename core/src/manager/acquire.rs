@@ -1,44 +1,20 @@
 //! Asking for a hold: granted at once, refused, or enqueued.
 
-use std::num::NonZeroU32;
-
 use smallvec::SmallVec;
 
 use super::hold::deadline_ms;
 use super::lock_manager::LockManager;
-use super::lookup::{hold_at, lock_at};
-use super::request::{AcquireOutcome, AcquireRequest, ReplyTo, WaitPolicy, WaitResult};
+use super::operation::{Open, Operation};
 use crate::deadlock::{self, View};
 use crate::effect::{Change, Event};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
-use crate::queue::{NewWaiter, QueueId, Waiter};
+use crate::queue::{QueueId, Waiter};
+use crate::request::{AcquireOutcome, ReplyTo, Request, WaitPolicy, WaitResult};
 use crate::store::LockStore;
 use crate::time::Timestamp;
-
-/// What decides whether a request can be granted on a lock.
-#[derive(Clone, Copy)]
-pub(super) struct Asker<'a> {
-    /// Of an upgrade, the hold that is to be upgraded.
-    hold: HoldRef<'a>,
-    want: Want,
-    limit: Option<NonZeroU32>,
-}
-
-impl<'a> From<&AcquireRequest<'a>> for Asker<'a> {
-    fn from(request: &AcquireRequest<'a>) -> Self {
-        let hold = HoldRef { token: request.token, fence: request.fence };
-        Self { hold, want: request.want, limit: request.limit }
-    }
-}
-
-impl<'a> From<&'a Waiter> for Asker<'a> {
-    fn from(waiter: &'a Waiter) -> Self {
-        Self { hold: waiter.hold(), want: waiter.want, limit: waiter.limit }
-    }
-}
 
 /// Whether one request can be granted at each of its names.
 pub(super) type Admissions = SmallVec<[Admission; 1]>;
@@ -50,29 +26,28 @@ impl LockManager {
     /// [`LockError`] when the request makes no sense now, or may not wait.
     pub fn acquire(
         &mut self,
-        store: &mut impl LockStore,
-        now: Timestamp,
-        request: &AcquireRequest<'_>,
+        operation: Operation<'_, impl LockStore>,
+        request: &Request<'_>,
     ) -> Result<AcquireOutcome, LockError> {
-        let (db, names) = (request.db, request.names);
-        self.open(store, now, db, names, request.token);
+        let mut open = self.open(operation, request.token);
+        let now = open.now();
         if request.wait == WaitPolicy::OnlyRefresh {
-            return self.refresh(store, now, request);
+            return self.refresh(&mut open, request);
         }
-        let mut admissions = Admissions::with_capacity(names.len());
-        for (at, name) in names.iter().enumerate() {
+        let mut admissions = Admissions::with_capacity(open.len());
+        for at in 0..open.len() {
             // An upgrade does not queue behind others: they cannot be served before it anyway.
             let is_next = request.want == Want::Upgrade
                 || self.waitlist.is_empty()
-                || self.waitlist.queue_at(LockIdRef { db, name }).is_none();
-            admissions.push(self.admission(store, at, now, Asker::from(request), is_next)?);
+                || self.waitlist.queue_at(open.id(at)).is_none();
+            admissions.push(self.admission(&open, at, request, is_next)?);
         }
         if same_hold(&admissions).is_none() {
-            self.check_not_refused(now, request)?;
+            self.check_not_refused(&open, request.token)?;
         }
         if !admissions.iter().any(Admission::is_blocked) {
-            let fence = self.grant(store, now, request, &admissions)?;
-            self.mark_all(db, names);
+            let fence = self.grant(&mut open, request, &admissions)?;
+            self.mark_all(&open);
             return Ok(AcquireOutcome::Granted(fence));
         }
         let gives_up_ms = match request.wait {
@@ -86,25 +61,24 @@ impl LockManager {
             WaitPolicy::Timeout(ms) => Some(now.monotonic_ms().saturating_add(ms)),
             WaitPolicy::Forever => None,
         };
-        self.enqueue(store, now, request, gives_up_ms).map(AcquireOutcome::Waiting)
+        self.enqueue(&mut open, request, gives_up_ms).map(AcquireOutcome::Waiting)
     }
 
     /// Refreshes the one hold that the token has on all these names in this mode, if that is what it has.
     fn refresh(
         &mut self,
-        store: &mut impl LockStore,
-        now: Timestamp,
-        request: &AcquireRequest<'_>,
+        open: &mut Open<'_, impl LockStore>,
+        request: &Request<'_>,
     ) -> Result<AcquireOutcome, LockError> {
-        let mut admissions = Admissions::with_capacity(request.names.len());
-        for at in 0..request.names.len() {
-            admissions.push(of_lock(lock_at(store, at)?, now, Asker::from(request)));
+        let mut admissions = Admissions::with_capacity(open.len());
+        for at in 0..open.len() {
+            admissions.push(of_lock(open.lock(at)?, open.now(), request));
         }
         if same_hold(&admissions).is_none() {
             return Ok(AcquireOutcome::Refused);
         }
-        let fence = self.grant(store, now, request, &admissions)?;
-        self.mark_all(request.db, request.names);
+        let fence = self.grant(open, request, &admissions)?;
+        self.mark_all(open);
         Ok(AcquireOutcome::Granted(fence))
     }
 
@@ -184,20 +158,19 @@ impl LockManager {
     /// How a request stands at one name, all considered: the lock, the queue and the grace period.
     pub(super) fn admission(
         &self,
-        store: &impl LockStore,
+        open: &Open<'_, impl LockStore>,
         at: usize,
-        now: Timestamp,
-        asker: Asker<'_>,
+        request: &Request<'_>,
         is_next: bool,
     ) -> Result<Admission, LockError> {
-        let lock = lock_at(store, at)?;
-        match of_lock(lock, now, asker) {
+        let (lock, now) = (open.lock(at)?, open.now());
+        match of_lock(lock, now, request) {
             Admission::WrongMode(mode) => Err(LockError::WrongMode(mode)),
             Admission::NotHeld => Err(LockError::NotHeld),
             Admission::Free if !is_next => Ok(Admission::Blocked { until_ms: u64::MAX }),
             Admission::Free if self.grace_left_ms(now).is_some() => {
                 // Before then, only the end of the token's own hold changes something: an upgrade's.
-                let own = lock.and_then(|lock| lock.holder(asker.hold.token, now.unix_ms()));
+                let own = lock.and_then(|lock| lock.holder(request.token, now.unix_ms()));
                 Ok(Admission::Blocked { until_ms: own.map_or(u64::MAX, |own| own.deadline_ms) })
             }
             other => Ok(other),
@@ -208,11 +181,11 @@ impl LockManager {
     /// changed.
     pub(super) fn grant(
         &mut self,
-        store: &mut impl LockStore,
-        now: Timestamp,
-        request: &AcquireRequest<'_>,
+        open: &mut Open<'_, impl LockStore>,
+        request: &Request<'_>,
         admissions: &[Admission],
     ) -> Result<u64, LockError> {
+        let now = open.now();
         let deadline_ms = deadline_ms(now, request.ttl_ms)?;
         let same_hold = same_hold(admissions);
         let fence = match same_hold {
@@ -225,14 +198,13 @@ impl LockManager {
             Want::Hold(Mode::Read) => (Mode::Read, Event::Rlock),
             Want::Upgrade => (Mode::Write, Event::Upgrade),
         };
-        for (at, (name, admission)) in request.names.iter().zip(admissions).enumerate() {
-            let lock = LockIdRef { db: request.db, name };
+        for (at, admission) in admissions.iter().enumerate() {
             if same_hold.is_some() && request.meta.is_none() {
-                self.prolong(store, at, now, lock, token, deadline_ms);
+                self.prolong(open, at, token, deadline_ms);
                 continue;
             }
             let holds_already = matches!(admission, Admission::Held { .. }) || request.want == Want::Upgrade;
-            let own = hold_at(store, at, HoldRef::of(token), now).ok().flatten();
+            let own = open.hold(at, HoldRef::of(token)).ok().flatten();
             let kept = own.filter(|_| holds_already).cloned();
             let since_ms = match &kept {
                 Some(own) if same_hold.is_some() => own.since_ms,
@@ -242,15 +214,15 @@ impl LockManager {
             let deadline_ms = kept.as_ref().map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
             let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
             let event = if same_hold.is_some() { Event::Extend } else { event };
-            self.commit(store, at, now, lock, change, event);
+            self.commit(open, at, change, event);
             if let (Want::Upgrade, Some(own), None) = (request.want, &kept, same_hold) {
-                self.ephemeral.change_fence(own.fence, fence, lock, now.unix_ms());
+                self.ephemeral.change_fence(own.fence, fence, open.id(at), now.unix_ms());
             }
         }
         if same_hold.is_none() {
             self.counters.grants += 1;
             if request.is_ephemeral && request.client != 0 && request.want != Want::Upgrade {
-                self.ephemeral.bind(fence, request, now.unix_ms());
+                self.ephemeral.bind(open, request, fence);
             }
         }
         Ok(fence)
@@ -258,53 +230,33 @@ impl LockManager {
 
     fn enqueue(
         &mut self,
-        store: &mut impl LockStore,
-        now: Timestamp,
-        request: &AcquireRequest<'_>,
+        open: &mut Open<'_, impl LockStore>,
+        request: &Request<'_>,
         gives_up_ms: Option<u64>,
     ) -> Result<RequestId, LockError> {
-        let (channel, tag) = match request.reply_to {
-            ReplyTo::Client => (None, &[][..]),
-            ReplyTo::Channel { channel, tag } => (Some(channel), tag),
-        };
-        let new = NewWaiter {
-            db: request.db,
-            names: request.names,
-            token: request.token,
-            want: request.want,
-            fence: request.fence,
-            ttl_ms: request.ttl_ms,
-            meta: request.meta,
-            limit: request.limit,
-            client: request.client,
-            is_ephemeral: request.is_ephemeral,
-            channel,
-            tag,
-            arrived_ms: now.monotonic_ms(),
-            gives_up_ms,
-            caller: (request.caller.0)(),
-        };
-        let same = channel.and_then(|_| self.waitlist.same_on_channel(&new));
+        let (now, caller) = (open.now(), request.caller.caller());
+        let is_on_channel = matches!(request.reply_to, ReplyTo::Channel { .. });
+        let same = self.waitlist.same_on_channel(open.ids(), request).filter(|_| is_on_channel);
         let is_theirs = same
             .and_then(|same| self.waitlist.get(same))
-            .is_some_and(|waiter| waiter.caller.user == new.caller.user);
-        if !is_theirs && self.waitlist.len_of_user(new.token, &new.caller.user) >= self.max_requests_of_token
+            .is_some_and(|waiter| waiter.caller.user == caller.user);
+        if !is_theirs && self.waitlist.len_of_user(request.token, &caller.user) >= self.max_requests_of_token
         {
             return Err(LockError::TokenQueueFull(self.max_requests_of_token));
         }
         if let Some(same) = same {
-            self.waitlist.renew(same, &new);
+            self.waitlist.renew(same, request, &caller, gives_up_ms);
             // With another limit it may be let in.
-            new.names.iter().for_each(|name| self.mark_name(LockIdRef { db: new.db, name }));
+            self.mark_all(open);
             return Ok(same);
         }
         if self.waitlist.len() >= self.max_waiters {
             return Err(LockError::QueueFull(self.max_waiters));
         }
-        let id = self.waitlist.push(&new);
-        self.note_holders_of_new_queues(store, id);
+        let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
+        self.note_holders_of_new_queues(open, id);
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        match deadlock::closed_by(id, &self.view(now, &has_ended), store) {
+        match deadlock::closed_by(id, &self.view(now, &has_ended), open.store()) {
             deadlock::Outcome::NoCycle | deadlock::Outcome::Broken => {}
             // Perhaps it is one by those only who are about to leave: it is looked at when they have.
             deadlock::Outcome::Cycle(_) if self.some_are_leaving(now) => {
@@ -319,18 +271,18 @@ impl LockManager {
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.
-        self.look_again_when_due(store, now, id);
-        self.note_own_holds(store, now, id);
+        self.look_again_when_due(open, id);
+        self.note_own_holds(open, id);
         Ok(id)
     }
 
     /// For a request that has just been enqueued and whose names are open.
-    fn note_holders_of_new_queues(&mut self, store: &impl LockStore, request: RequestId) {
+    fn note_holders_of_new_queues(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         let queues: SmallVec<[QueueId; 1]> = waiter.queues.iter().copied().collect();
         for (at, queue) in queues.into_iter().enumerate() {
             if self.waitlist.queue(queue).is_some_and(|queue| queue.len() == 1) {
-                self.waitlist.note_holders(queue, lock_at(store, at).ok().flatten());
+                self.waitlist.note_holders(queue, open.lock(at).ok().flatten());
             }
         }
     }
@@ -351,10 +303,10 @@ impl LockManager {
 }
 
 /// How a request stands at one name as far as the lock goes.
-fn of_lock(lock: Option<&Lock>, now: Timestamp, asker: Asker<'_>) -> Admission {
+fn of_lock(lock: Option<&Lock>, now: Timestamp, request: &Request<'_>) -> Admission {
     match lock {
-        Some(lock) => lock.admission(asker.hold, asker.want, asker.limit, now.unix_ms()),
-        None if asker.want == Want::Upgrade => Admission::NotHeld,
+        Some(lock) => lock.admission(request.hold(), request.want, request.limit, now.unix_ms()),
+        None if request.want == Want::Upgrade => Admission::NotHeld,
         None => Admission::Free,
     }
 }

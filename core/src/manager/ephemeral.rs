@@ -8,8 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::request::AcquireRequest;
+use super::operation::Open;
 use crate::ids::{ConnectionId, LockIdRef};
+use crate::request::Request;
+use crate::store::LockStore;
 
 /// A hold that ends with a connection: one fence, on one lock or on several.
 #[derive(Debug)]
@@ -40,11 +42,12 @@ impl EphemeralHolds {
     }
 
     /// The hold with this fence, granted to this request, ends with the connection that asked.
-    pub(super) fn bind(&mut self, fence: u64, request: &AcquireRequest<'_>, now_unix_ms: u64) {
+    pub(super) fn bind(&mut self, open: &Open<'_, impl LockStore>, request: &Request<'_>, fence: u64) {
+        let now_unix_ms = open.now().unix_ms();
         let hold = EphemeralHold {
             connection: request.client,
-            db: self.databases.number_of(request.db),
-            names: request.names.iter().map(|name| Box::from(*name)).collect(),
+            db: self.databases.number_of(open.db()),
+            names: open.names().iter().map(|name| Box::from(*name)).collect(),
             token: request.token.into(),
             check_ms: check_after_ms(now_unix_ms, now_unix_ms.saturating_add(request.ttl_ms)),
         };

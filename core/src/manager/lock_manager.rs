@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::changed_databases::ChangedDatabases;
 use super::counters::Counters;
 use super::ephemeral::EphemeralHolds;
-use super::request::{Answer, WaitResult};
+use super::operation::Open;
 use super::search_queue::SearchQueue;
 use crate::deadlock::Search;
 use crate::error::LockError;
@@ -16,6 +16,8 @@ use crate::ids::{ConnectionId, LockIdRef, RequestId};
 use crate::limits::REQUESTS_OF_TOKEN_MAX;
 use crate::queue::{HoldersSeen, QueueId, TokenId, Waiter, Waitlist};
 use crate::refused_tokens::RefusedTokens;
+use crate::request::{Answer, WaitResult};
+use crate::store::LockStore;
 use crate::time::Timestamp;
 
 /// After holds of closed connections could not be ended because this node does not serve their keys, they
@@ -283,7 +285,9 @@ impl LockManager {
     }
 
     pub(super) fn mark_name(&mut self, lock: LockIdRef<'_>) {
-        if let Some(queue) = self.waitlist.queue_at(lock) {
+        if !self.waitlist.is_empty()
+            && let Some(queue) = self.waitlist.queue_at(lock)
+        {
             self.mark(queue);
         }
     }
@@ -293,12 +297,7 @@ impl LockManager {
         self.mark(queue);
     }
 
-    pub(super) fn mark_all(&mut self, db: i32, names: &[&[u8]]) {
-        if self.waitlist.is_empty() {
-            return;
-        }
-        for name in names {
-            self.mark_name(LockIdRef { db, name });
-        }
+    pub(super) fn mark_all(&mut self, open: &Open<'_, impl LockStore>) {
+        open.ids().for_each(|lock| self.mark_name(lock));
     }
 }

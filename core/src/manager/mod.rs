@@ -27,16 +27,13 @@ mod counters;
 mod ephemeral;
 mod hold;
 mod lock_manager;
-mod lookup;
+mod operation;
 mod refuse;
-mod request;
 mod search_cycles;
 mod search_queue;
 mod serve_queues;
 
 pub use counters::Counters;
 pub use lock_manager::LockManager;
-pub use request::{
-    AcquireOutcome, AcquireRequest, Answer, Destination, Extension, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
-};
+pub use operation::Operation;
 pub use serve_queues::{ProbePosition, TimeSlice, Urgency};

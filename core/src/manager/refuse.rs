@@ -1,10 +1,11 @@
 //! Owners who have given a lock up: what they ask for from then on is refused for a while.
 
 use super::lock_manager::LockManager;
-use super::request::AcquireRequest;
+use super::operation::Open;
 use crate::error::LockError;
 use crate::ids::LockIdRef;
 use crate::refused_tokens::RefusedTokens;
+use crate::store::LockStore;
 use crate::time::Timestamp;
 
 /// As many that have ended are forgotten at a time: a moment's work.
@@ -33,17 +34,14 @@ impl LockManager {
     /// Whether a request that is no refresh is refused at one of its names.
     pub(super) fn check_not_refused(
         &mut self,
-        now: Timestamp,
-        request: &AcquireRequest<'_>,
+        open: &Open<'_, impl LockStore>,
+        token: &[u8],
     ) -> Result<(), LockError> {
         if self.refused_tokens.is_empty() {
             return Ok(());
         }
-        let left_ms = |name: &&[u8]| {
-            let lock = LockIdRef { db: request.db, name };
-            self.refused_tokens.left_ms(lock, request.token, now.monotonic_ms())
-        };
-        let Some(left_ms) = request.names.iter().filter_map(left_ms).max() else { return Ok(()) };
+        let left_ms = |lock| self.refused_tokens.left_ms(lock, token, open.now().monotonic_ms());
+        let Some(left_ms) = open.ids().filter_map(left_ms).max() else { return Ok(()) };
         self.counters.cancelled += 1;
         Err(LockError::Cancelled(left_ms))
     }

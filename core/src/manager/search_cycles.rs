@@ -8,8 +8,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::lock_manager::{HolderScan, LockManager};
-use super::lookup::hold_at;
-use super::request::WaitResult;
+use super::operation::{Open, Operation};
 use super::serve_queues::AT_LEAST_EVERY;
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
@@ -17,6 +16,7 @@ use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Holder;
 use crate::queue::{HoldersSeen, QueueId, TokenId};
+use crate::request::WaitResult;
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -126,11 +126,11 @@ impl LockManager {
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
     /// waits for nobody there until that hold ends.
-    pub(super) fn note_own_holds(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
+    pub(super) fn note_own_holds(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
         for (at, queue) in queues.iter().enumerate() {
-            let own = hold_at(store, at, HoldRef::of(&token), now).ok().flatten();
+            let own = open.hold(at, HoldRef::of(&token)).ok().flatten();
             self.waitlist.set_own_hold(*queue, TokenId::of(&token), own.map(|own| own.deadline_ms));
         }
     }
@@ -177,8 +177,7 @@ impl LockManager {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let db = waiter.db;
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
-        store.open(db, &names);
-        self.note_own_holds(store, now, request);
+        let open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name)));
+        self.note_own_holds(&open, request);
     }
 }

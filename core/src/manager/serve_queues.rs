@@ -1,20 +1,19 @@
 //! Serving the queues: the one place where waiting requests are granted.
 
-use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::acquire::{Admissions, Asker, same_hold};
+use super::acquire::{Admissions, same_hold};
 use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
-use super::lookup::hold_at;
-use super::request::{AcquireRequest, ReplyTo, WaitPolicy, WaitResult, WhoAsks};
+use super::operation::{Open, Operation};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{Caller, HoldRef, LockIdRef, RequestId};
+use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Admission;
 use crate::queue::{QueueId, Waiter};
+use crate::request::WaitResult;
 use crate::store::{LockStore, Lookup};
 use crate::time::Timestamp;
 
@@ -292,18 +291,14 @@ impl LockManager {
         let (_, fence) = position;
         let token = hold.token.clone();
         let names: Vec<Box<[u8]>> = hold.names.iter().cloned().collect();
-        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
-        store.open(db, &names);
-        for (at, name) in names.iter().enumerate() {
-            match hold_at(store, at, HoldRef::of(&token), now) {
-                Ok(Some(own)) if own.fence == fence => {
-                    // It is there, as was just seen.
-                    let _ = self.drop_hold(store, at, now, LockIdRef { db, name }, HoldRef::of(&token), None);
-                    self.ended_pause_ms = RETRY_ENDED_MS;
-                }
+        let mut open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name)));
+        let hold = HoldRef { token: &token, fence: Some(fence) };
+        for at in 0..open.len() {
+            match self.drop_hold(&mut open, at, hold, None) {
+                Ok(true) => self.ended_pause_ms = RETRY_ENDED_MS,
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
                 // It has ended in another way.
-                Ok(_) | Err(_) => self.ephemeral.end(fence, LockIdRef { db, name }),
+                Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
             }
         }
         true
@@ -423,19 +418,19 @@ impl LockManager {
         }
         let (db, token) = (waiter.db, waiter.token.clone());
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         self.places_looked_at += names.len();
-        self.open(store, now, db, &names, &token);
-        match self.assess(store, now, request) {
+        let operation = Operation::new(store, now, db, names.iter().map(|name| &**name));
+        let mut open = self.open(operation, &token);
+        match self.assess(&open, request) {
             Assessment::Blocked => {
-                self.look_again_when_due(store, now, request);
-                self.note_own_holds(store, now, request);
+                self.look_again_when_due(&open, request);
+                self.note_own_holds(&open, request);
             }
             Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),
             Assessment::Clear(admissions) => {
                 let Some(waiter) = self.waitlist.get(request) else { return };
-                match clients.may_be_granted(waiter, &names) {
-                    Ok(()) => self.serve(store, now, request, &names, &admissions),
+                match clients.may_be_granted(waiter, open.names()) {
+                    Ok(()) => self.serve(&mut open, request, &admissions),
                     Err(NotGranted::Failed(error)) => self.finish(request, WaitResult::Failed(error)),
                     Err(NotGranted::Unheard) => {
                         let channel = waiter.channel.clone();
@@ -447,13 +442,13 @@ impl LockManager {
         }
     }
 
-    fn assess(&self, store: &impl LockStore, now: Timestamp, request: RequestId) -> Assessment {
+    fn assess(&self, open: &Open<'_, impl LockStore>, request: RequestId) -> Assessment {
         let Some(waiter) = self.waitlist.get(request) else { return Assessment::Blocked };
         let mut admissions = Admissions::with_capacity(waiter.queues.len());
         let mut is_blocked = false;
         for (at, queue) in waiter.queues.iter().enumerate() {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            match self.admission(store, at, now, Asker::from(waiter), is_next) {
+            match self.admission(open, at, &waiter.request(), is_next) {
                 Ok(admission) => {
                     is_blocked |= admission.is_blocked();
                     admissions.push(admission);
@@ -466,7 +461,7 @@ impl LockManager {
 
     /// For a blocked request whose names are open: wherever it is at the front, notes when the lock lets it
     /// in if nobody acts.
-    pub(super) fn look_again_when_due(&mut self, store: &impl LockStore, now: Timestamp, request: RequestId) {
+    pub(super) fn look_again_when_due(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         let mut wakes = SmallVec::<[(QueueId, Option<u64>); 1]>::new();
         let mut changed = SmallVec::<[QueueId; 1]>::new();
@@ -474,10 +469,10 @@ impl LockManager {
             if self.waitlist.front(*queue) != Some(request) {
                 continue;
             }
-            let wake_ms = match self.admission(store, at, now, Asker::from(waiter), true) {
+            let wake_ms = match self.admission(open, at, &waiter.request(), true) {
                 Ok(Admission::Blocked { until_ms }) => {
                     // A key is collected when its expiry has passed, not when it has come.
-                    let collected_ms = store.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
+                    let collected_ms = open.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
                     Some(collected_ms.min(until_ms)).filter(|at_ms| *at_ms != u64::MAX)
                 }
                 Ok(_) => None,
@@ -496,32 +491,10 @@ impl LockManager {
     }
 
     /// Grants a request whose names are open: the admissions say that it can be granted.
-    fn serve(
-        &mut self,
-        store: &mut impl LockStore,
-        now: Timestamp,
-        request: RequestId,
-        names: &[&[u8]],
-        admissions: &[Admission],
-    ) {
-        let same_hold = same_hold(admissions);
+    fn serve(&mut self, open: &mut Open<'_, impl LockStore>, request: RequestId, admissions: &[Admission]) {
+        let (same_hold, now) = (same_hold(admissions), open.now());
         let Some(waiter) = self.take_out(request) else { return };
-        let asked = AcquireRequest {
-            db: waiter.db,
-            names,
-            token: &waiter.token,
-            want: waiter.want,
-            fence: waiter.fence.map(NonZeroU64::get),
-            ttl_ms: waiter.ttl_ms,
-            meta: waiter.meta.as_deref(),
-            wait: WaitPolicy::NoWait,
-            limit: waiter.limit,
-            client: waiter.client,
-            is_ephemeral: waiter.is_ephemeral,
-            reply_to: ReplyTo::Client,
-            caller: WhoAsks(&Caller::default),
-        };
-        let granted = self.grant(store, now, &asked, admissions);
+        let granted = self.grant(open, &waiter.request(), admissions);
         if same_hold.is_none() {
             self.look_at_siblings(&waiter);
         }
@@ -534,7 +507,7 @@ impl LockManager {
         }
         let result = granted.map_or_else(WaitResult::Failed, WaitResult::Granted);
         match waiter.queues[..] {
-            [queue] => self.look_at_next(store, now, queue),
+            [queue] => self.look_at_next(open, queue),
             _ => waiter.queues.iter().for_each(|queue| self.mark(*queue)),
         }
         self.answer(request, waiter, result);
@@ -542,13 +515,13 @@ impl LockManager {
 
     /// Whoever is at the front of this queue, whose one name is open: if it has to wait, as mostly behind a new
     /// writer, that is found here, and no further step has to open the lock again.
-    fn look_at_next(&mut self, store: &impl LockStore, now: Timestamp, queue: QueueId) {
+    fn look_at_next(&mut self, open: &Open<'_, impl LockStore>, queue: QueueId) {
         let Some(front) = self.waitlist.front(queue) else { return };
         let Some(next) = self.waitlist.get(front).filter(|next| !next.is_for_many()) else {
             return self.mark(queue);
         };
-        match self.admission(store, 0, now, Asker::from(next), true) {
-            Ok(Admission::Blocked { .. }) => self.look_again_when_due(store, now, front),
+        match self.admission(open, 0, &next.request(), true) {
+            Ok(Admission::Blocked { .. }) => self.look_again_when_due(open, front),
             _ => self.mark(queue),
         }
     }

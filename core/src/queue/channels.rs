@@ -7,13 +7,16 @@ use std::rc::Rc;
 
 use super::handles::{ChannelId, TokenId};
 use super::request_set::RequestSet;
-use super::{NewWaiter, QueueId, Waiter, Waitlist};
-use crate::ids::{ConnectionId, LockIdRef, RequestId};
+use super::{QueueId, Waiter, Waitlist};
+use crate::ids::{Caller, ConnectionId, LockIdRef, RequestId};
+use crate::request::{ReplyTo, Request};
 
 impl Waitlist {
-    /// The name of a channel, as the others that are answered there share it.
-    pub(super) fn channel(&self, name: &[u8]) -> Rc<[u8]> {
-        self.channels.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone())
+    /// The name of a channel, as the others that are answered there share it, and the tag.
+    pub(super) fn destination<'a>(&self, reply_to: ReplyTo<'a>) -> (Option<Rc<[u8]>>, &'a [u8]) {
+        let ReplyTo::Channel { channel, tag } = reply_to else { return (None, &[]) };
+        let known = self.channels.get_key_value(channel).map(|(name, _)| name.clone());
+        (Some(known.unwrap_or_else(|| channel.into())), tag)
     }
 
     pub(super) fn index_channel(&mut self, request: RequestId, waiter: &Waiter) {
@@ -40,11 +43,14 @@ impl Waitlist {
         }
     }
 
-    /// The request for the same names, by the same token and in the same mode, that is answered on a channel.
-    pub(crate) fn same_on_channel(&self, new: &NewWaiter<'_>) -> Option<RequestId> {
+    /// The request for the same locks, by the same token and in the same mode, that is answered on a channel.
+    pub(crate) fn same_on_channel<'n>(
+        &self,
+        locks: impl Iterator<Item = LockIdRef<'n>>,
+        new: &Request<'_>,
+    ) -> Option<RequestId> {
         let (token, waiting) = self.tokens.get(new.token)?;
-        let queues: Option<BTreeSet<QueueId>> =
-            new.names.iter().map(|name| self.queue_at(LockIdRef { db: new.db, name })).collect();
+        let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
         let places = QueueId::sum_of(queues.iter().copied());
         let is_same = |request: &RequestId| {
@@ -66,22 +72,28 @@ impl Waitlist {
     }
 
     /// Gives a request that is answered on a channel what is new of it; its place it keeps.
-    pub(crate) fn renew(&mut self, request: RequestId, new: &NewWaiter<'_>) {
-        self.set_caller(request, &new.caller);
+    pub(crate) fn renew(
+        &mut self,
+        request: RequestId,
+        new: &Request<'_>,
+        caller: &Caller,
+        gives_up_ms: Option<u64>,
+    ) {
+        self.set_caller(request, caller);
         let Some(mut waiter) = self.waiters.remove(&request) else { return };
         self.unindex_channel(request, &waiter);
-        if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, new.gives_up_ms) {
+        if let Some(at_ms) = std::mem::replace(&mut waiter.gives_up_ms, gives_up_ms) {
             self.give_ups.remove(&(at_ms, request));
         }
-        self.give_ups.extend(new.gives_up_ms.map(|at_ms| (at_ms, request)));
+        self.give_ups.extend(gives_up_ms.map(|at_ms| (at_ms, request)));
         waiter.fence = new.fence.and_then(NonZeroU64::new);
         waiter.ttl_ms = new.ttl_ms;
         waiter.meta = new.meta.map(Into::into);
         waiter.limit = new.limit;
         waiter.client = new.client;
         waiter.is_ephemeral = new.is_ephemeral;
-        waiter.channel = new.channel.map(|name| self.channel(name));
-        waiter.tag = new.tag.into();
+        let (channel, tag) = self.destination(new.reply_to);
+        (waiter.channel, waiter.tag) = (channel, tag.into());
         self.index_channel(request, &waiter);
         self.waiters.insert(request, waiter);
     }

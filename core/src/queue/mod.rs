@@ -35,8 +35,9 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use crate::ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
+use crate::ids::{Caller, ConnectionId, LockId, LockIdRef, RequestId, UserName};
 use crate::mode::{Mode, Want};
+use crate::request::{ReplyTo, Request, WaitPolicy, WhoAsks};
 
 use byte_map::ByteMap;
 pub(crate) use byte_map::Place;
@@ -89,9 +90,26 @@ impl Waiter {
         TokenId::of(&self.token)
     }
 
-    /// The hold that is to be upgraded.
-    pub(crate) fn hold(&self) -> HoldRef<'_> {
-        HoldRef { token: &self.token, fence: self.fence.map(NonZeroU64::get) }
+    /// What it asks for.
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request {
+            token: &self.token,
+            want: self.want,
+            fence: self.fence.map(NonZeroU64::get),
+            ttl_ms: self.ttl_ms,
+            meta: self.meta.as_deref(),
+            wait: self
+                .gives_up_ms
+                .map_or(WaitPolicy::Forever, |at_ms| WaitPolicy::Timeout(at_ms - self.arrived_ms)),
+            limit: self.limit,
+            client: self.client,
+            is_ephemeral: self.is_ephemeral,
+            reply_to: self
+                .channel
+                .as_ref()
+                .map_or(ReplyTo::Client, |channel| ReplyTo::Channel { channel, tag: &self.tag }),
+            caller: WhoAsks::Known(&self.caller),
+        }
     }
 
     /// Whether readers can be served beside it: it asks for one lock, for read.
@@ -107,26 +125,6 @@ impl Waiter {
     pub(crate) fn is_for_many(&self) -> bool {
         self.queues.len() > 1
     }
-}
-
-/// A request that is about to wait.
-#[derive(Debug)]
-pub(crate) struct NewWaiter<'a> {
-    pub(crate) db: i32,
-    pub(crate) names: &'a [&'a [u8]],
-    pub(crate) token: &'a [u8],
-    pub(crate) want: Want,
-    pub(crate) fence: Option<u64>,
-    pub(crate) ttl_ms: u64,
-    pub(crate) meta: Option<&'a [u8]>,
-    pub(crate) limit: Option<NonZeroU32>,
-    pub(crate) client: ConnectionId,
-    pub(crate) is_ephemeral: bool,
-    pub(crate) channel: Option<&'a [u8]>,
-    pub(crate) tag: &'a [u8],
-    pub(crate) arrived_ms: u64,
-    pub(crate) gives_up_ms: Option<u64>,
-    pub(crate) caller: Caller,
 }
 
 /// Who waits for one lock, in short.
@@ -258,7 +256,14 @@ impl Waitlist {
     }
 
     /// Puts a request at the end of every queue it asks for, or before them if it is an upgrade.
-    pub(crate) fn push(&mut self, new: &NewWaiter<'_>) -> RequestId {
+    pub(crate) fn push<'n>(
+        &mut self,
+        locks: impl Iterator<Item = LockIdRef<'n>>,
+        new: &Request<'_>,
+        caller: &Caller,
+        arrived_ms: u64,
+        gives_up_ms: Option<u64>,
+    ) -> RequestId {
         let request = RequestId(self.draw());
         let (token, siblings_len, first) = match self.tokens.get_mut(new.token) {
             None => {
@@ -271,21 +276,28 @@ impl Waitlist {
                 (token.clone(), siblings.len(), siblings.first())
             }
         };
-        let queues: Box<[QueueId]> =
-            new.names.iter().map(|name| self.queue_for(LockIdRef { db: new.db, name })).collect();
+        let mut db = 0;
+        let queues: Box<[QueueId]> = locks
+            .map(|lock| {
+                db = lock.db;
+                self.queue_for(lock)
+            })
+            .collect();
         for id in &queues {
             if let Some(queue) = self.queues.get_mut(id) {
                 if queue.is_empty() {
-                    self.longest.entry(new.db).or_default().insert((request, *id));
+                    self.longest.entry(db).or_default().insert((request, *id));
                 }
                 queue.push(request, new.want);
             }
         }
-        if let Some(at_ms) = new.gives_up_ms {
+        if let Some(at_ms) = gives_up_ms {
             self.give_ups.insert((at_ms, request));
         }
+        let (channel, tag) = self.destination(new.reply_to);
+        let is_for_many = queues.len() > 1;
         let waiter = Waiter {
-            db: new.db,
+            db,
             token,
             want: new.want,
             fence: new.fence.and_then(NonZeroU64::new),
@@ -294,17 +306,17 @@ impl Waitlist {
             limit: new.limit,
             client: new.client,
             is_ephemeral: new.is_ephemeral,
-            caller: self.caller(&new.caller),
-            channel: new.channel.map(|name| self.channel(name)),
-            tag: new.tag.into(),
-            arrived_ms: new.arrived_ms,
-            gives_up_ms: new.gives_up_ms,
+            caller: self.caller(caller),
+            channel,
+            tag: tag.into(),
+            arrived_ms,
+            gives_up_ms,
             places: QueueId::sum_of(queues.iter().copied()),
             queues,
         };
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
-        if siblings_len > 1 || new.names.len() > 1 {
+        if siblings_len > 1 || is_for_many {
             self.set_multi_edge(request, siblings_len > 1);
         }
         // The second request of a token makes the first one multi-edge; further ones find it so.

@@ -1,9 +1,9 @@
 //! Requests that are answered on a channel, beside those whose clients are answered.
 
 use super::memory_store::id;
-use super::scene::{Scene, TTL_MS, WRITE, channel};
+use super::scene::{Scene, TTL_MS, WRITE, channel, one};
 use crate::ids::HoldRef;
-use crate::manager::{Answer, WaitPolicy, WaitResult};
+use crate::request::{Answer, WaitPolicy, WaitResult};
 
 /// A holds `a`; B waits on channel 1, C's client waits, D waits on channel 2.
 fn mixed() -> Scene {
@@ -106,8 +106,8 @@ fn a_channel_with_many_requests_leaves_in_slices() {
     scene.manager.channel_closed(&channel(1));
     let (now, lock) = (scene.now(), id("a"));
     assert_eq!(
-        scene.manager.release(&mut scene.store, now, lock.as_ref(), HoldRef::of(b"A"), None),
-        Ok(true)
+        scene.manager.release(one(&mut scene.store, now, lock.as_ref()), HoldRef::of(b"A"), None),
+        Ok(1)
     );
     let mut slices = 0;
     while scene.manager.has_work() {

@@ -2,11 +2,12 @@
 
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
-use super::scene::{bound, ms, request};
+use super::scene::{bound, ms, one, request, several};
 use crate::ids::HoldRef;
 use crate::lock::{Holder, Lock};
-use crate::manager::{Extension, LockManager};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
+use crate::request::Extension;
 
 /// An effect may drop so many at once, if not all of them end at the same millisecond.
 const AT_ONCE: usize = 500;
@@ -62,14 +63,14 @@ fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
         store.replace(&key, crowd(COUNT, deadline_ms));
         let (now, names) = (ms(10_000), [&*key.name]);
         assert_eq!(
-            manager.extend(&mut store, now, 0, &names, HoldRef::of(b"5"), Extension::To(900)),
+            manager.extend(several(&mut store, now, 0, &names), HoldRef::of(b"5"), Extension::To(900)),
             Ok(false)
         );
-        assert_eq!(manager.release(&mut store, now, key.as_ref(), HoldRef::of(b"5"), None), Ok(false));
+        assert_eq!(manager.release(one(&mut store, now, key.as_ref()), HoldRef::of(b"5"), None), Ok(0));
         let mut len = COUNT;
         while len > 1 {
             assert_eq!(
-                manager.extend(&mut store, now, 0, &names, HoldRef::of(b"0"), Extension::To(60_000)),
+                manager.extend(several(&mut store, now, 0, &names), HoldRef::of(b"0"), Extension::To(60_000)),
                 Ok(true)
             );
             let lock = store.lock(&key).unwrap();
@@ -93,8 +94,8 @@ fn a_crowd_that_has_ended_is_in_nobodys_way() {
             crowd(4_000, |number| if number == 0 { live } else { 2_000 + number as u64 % 900 }),
         );
         let names = [&*key.name];
-        let asked = bound(request(&names, b"0", want), 1);
-        let outcome = manager.acquire(&mut store, ms(10_000), &asked);
+        let asked = bound(request(b"0", want), 1);
+        let outcome = manager.acquire(several(&mut store, ms(10_000), 0, &names), &asked);
         assert!(matches!(outcome, Ok(crate::AcquireOutcome::Granted(_))), "{outcome:?}");
         let lock = store.lock(&key).unwrap();
         assert_eq!(lock.live_len(10_000), 1);

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use super::heap::peak_of;
 use super::history::{Asked, Reply, token_number};
-use super::naive_server::{NaiveServer, Request, is_other};
-use super::scene::{READ, Scene, UPGRADE, WRITE, request};
+use super::naive_server::{NaiveServer, Waiting, is_other};
+use super::scene::{READ, Scene, UPGRADE, WRITE, request, several};
 use crate::error::{DeadlockStep, LockError};
 use crate::ids::RequestId;
-use crate::manager::AcquireOutcome;
 use crate::mode::{Mode, Want};
+use crate::request::AcquireOutcome;
 
 /// The tokens of a refused request's cycle, and where each waits.
 #[track_caller]
@@ -310,7 +310,7 @@ impl WaitsFor {
         Self { edges }
     }
 
-    fn of_request_at(server: &NaiveServer, request: &Request, name: usize, now_ms: u64) -> Vec<usize> {
+    fn of_request_at(server: &NaiveServer, request: &Waiting, name: usize, now_ms: u64) -> Vec<usize> {
         let own = &request.asked;
         let reads = own.want == Want::Hold(Mode::Read);
         // What it has or can never have it does not wait for.
@@ -327,7 +327,7 @@ impl WaitsFor {
             // It is answered when the older one is.
             return Vec::new();
         }
-        let writes = |other: &&Request| other.asked.want != Want::Hold(Mode::Read);
+        let writes = |other: &&Waiting| other.asked.want != Want::Hold(Mode::Read);
         let writer_ahead = queue[..at].iter().any(writes);
         let live = server.names[name].holds.iter().filter(|hold| hold.deadline_ms > now_ms);
         let live = live.filter(|hold| !server.has_ended(hold));
@@ -404,8 +404,8 @@ fn the_ten_thousandth_request_waits_at_the_cost_of_as_the_first() {
         let names: [&[u8]; 1] = [b"a"];
         let token = format!("t{number}").into_bytes();
         let want = if number.is_multiple_of(2) { READ } else { WRITE };
-        let (now, asked) = (scene.now(), request(&names, &token, want));
-        let outcome = scene.manager.acquire(&mut scene.store, now, &asked);
+        let (now, asked) = (scene.now(), request(&token, want));
+        let outcome = scene.manager.acquire(several(&mut scene.store, now, 0, &names), &asked);
         assert!(matches!(outcome, Ok(AcquireOutcome::Waiting(_))));
     };
     let ((), first) = peak_of(|| waits(&mut scene, 0));

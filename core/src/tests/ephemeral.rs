@@ -1,10 +1,10 @@
 //! Which connection a hold ends with: the one that acquired it, and no later one; and when it ends.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, UPGRADE, WRITE, bound, request};
+use super::scene::{READ, Scene, UPGRADE, WRITE, bound, one, request, several};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockId};
-use crate::manager::{AcquireOutcome, Extension};
+use crate::request::{AcquireOutcome, Extension};
 
 const WORDS: [&str; 2] = ["a", "b"];
 
@@ -100,7 +100,7 @@ fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
         |scene| {
             let now = scene.now();
             let fence =
-                scene.manager.downgrade(&mut scene.store, now, id("a").as_ref(), HoldRef::of(b"A"), 9);
+                scene.manager.downgrade(one(&mut scene.store, now, id("a").as_ref()), HoldRef::of(b"A"), 9);
             fence != Err(LockError::NotHeld)
         },
     ];
@@ -178,7 +178,11 @@ fn a_copy_in_another_database_does_not_end_with_the_connection() {
         scene.closes(7);
         let now = scene.now();
         assert_eq!(
-            scene.manager.extend(&mut scene.store, now, 1, &[b"a"], HoldRef::of(b"A"), Extension::To(900)),
+            scene.manager.extend(
+                several(&mut scene.store, now, 1, &[b"a"]),
+                HoldRef::of(b"A"),
+                Extension::To(900)
+            ),
             Ok(true)
         );
     });
@@ -191,9 +195,9 @@ fn a_hold_follows_its_key_into_another_database() {
     scene.store.swap(&WORDS);
     scene.manager.databases_swapped(0, 1);
     let names: [&[u8]; 1] = [b"a"];
-    let asked = bound(request(&names, b"A", WRITE), 8);
+    let asked = bound(request(b"A", WRITE), 8);
     let now = scene.now();
-    let outcome = scene.manager.acquire(&mut scene.store, now, &asked);
+    let outcome = scene.manager.acquire(several(&mut scene.store, now, 0, &names), &asked);
     assert!(matches!(outcome, Ok(AcquireOutcome::Granted(_))));
     let in_other = LockId { db: 1, name: b"a"[..].into() };
     scene.closes(7);

@@ -6,13 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::memory_store::MemoryStore;
 use super::random::Random;
-use super::scene::{TestClients, channel};
+use super::scene::{TestClients, channel, one, several};
 use crate::error::LockError;
 use crate::ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::{Holder, Lock};
-use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, ReplyTo, WaitPolicy, WhoAsks};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
+use crate::request::{AcquireOutcome, Extension, ReplyTo, Request, WaitPolicy, WhoAsks};
 use crate::time::Timestamp;
 
 /// Whether a history is printed while it is played.
@@ -227,13 +228,11 @@ impl World {
         let mut opens = 1;
         let result = match op {
             Op::Ask(asked) => {
-                let names = words_of(&asked.names);
+                let (db, names) = (db_of(&asked.names), words_of(&asked.names));
                 let channel = asked.channel.map(channel);
                 let user = USERS[asked.user].as_bytes();
                 let caller = || Caller { user: Some(user.into()), ..Caller::default() };
-                let asked = AcquireRequest {
-                    db: db_of(&asked.names),
-                    names: &names,
+                let asked = Request {
                     token: bytes(&asked.token),
                     want: asked.want,
                     fence: asked.fence,
@@ -246,27 +245,27 @@ impl World {
                     reply_to: channel
                         .as_deref()
                         .map_or(ReplyTo::Client, |channel| ReplyTo::Channel { channel, tag: &asked.tag }),
-                    caller: WhoAsks(&caller),
+                    caller: WhoAsks::LookUp(&caller),
                 };
-                manager.acquire(store, now, &asked).map(|outcome| match outcome {
+                manager.acquire(several(store, now, db, &names), &asked).map(|outcome| match outcome {
                     AcquireOutcome::Granted(fence) => Reply::Granted(fence),
                     AcquireOutcome::Refused => Reply::Refused,
                     AcquireOutcome::Waiting(request) => Reply::Waiting(request),
                 })
             }
             Op::Release { name, token, mode, fence } => {
-                let released = manager.release(store, now, id_of(*name), hold(token, fence), *mode);
-                released.map(|done| Reply::Count(usize::from(done)))
+                let released = manager.release(one(store, now, id_of(*name)), hold(token, fence), *mode);
+                released.map(Reply::Count)
             }
             Op::ReleaseAll { names, token, fence } => manager
-                .release_all(store, now, db_of(names), &words_of(names), hold(token, fence))
+                .release(several(store, now, db_of(names), &words_of(names)), hold(token, fence), None)
                 .map(Reply::Count),
             Op::Extend { names, token, extension, fence } => manager
-                .extend(store, now, db_of(names), &words_of(names), hold(token, fence), *extension)
+                .extend(several(store, now, db_of(names), &words_of(names)), hold(token, fence), *extension)
                 .map(|done| Reply::Count(usize::from(done))),
             Op::Downgrade { name, token, ttl_ms, fence } => {
                 let hold = hold(token, fence);
-                manager.downgrade(store, now, id_of(*name), hold, *ttl_ms).map(Reply::Granted)
+                manager.downgrade(one(store, now, id_of(*name)), hold, *ttl_ms).map(Reply::Granted)
             }
             Op::Withdraw { name, token, refuse_ms } => {
                 opens = 0;

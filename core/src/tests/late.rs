@@ -2,11 +2,11 @@
 //! has given up gets nothing anew.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE};
+use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, one, several};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
-use crate::manager::{AcquireOutcome, Extension, WaitPolicy};
 use crate::refused_tokens::{REFUSED_TOKENS_MAX, RefusedTokens};
+use crate::request::{AcquireOutcome, Extension, WaitPolicy};
 
 /// Asks to refresh only: the fence, or `None`.
 fn refreshes(scene: &mut Scene, names: &str, token: &str, want: crate::mode::Want) -> Option<u64> {
@@ -46,7 +46,7 @@ fn with_a_fence_all_of_several_holds_are_extended_that_have_it_or_none() {
         let hold = HoldRef { token: b"A", fence: Some(fence) };
         let records = scene.store.records.len();
         assert_eq!(
-            scene.manager.extend(&mut scene.store, now, 0, names, hold, Extension::To(70)),
+            scene.manager.extend(several(&mut scene.store, now, 0, names), hold, Extension::To(70)),
             Ok(extended)
         );
         assert_eq!(scene.store.records.len() > records, extended);
@@ -65,7 +65,10 @@ fn an_extension_to_at_least_never_ends_a_hold_earlier() {
     for (ttl_ms, left_ms, effects) in [(50, [100, 300], 0), (200, [200, 300], 1), (400, [400, 400], 2)] {
         let records = scene.store.records.len();
         let (names, to): ([&[u8]; 2], _) = ([b"a", b"b"], Extension::AtLeastTo(ttl_ms));
-        assert_eq!(scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), to), Ok(true));
+        assert_eq!(
+            scene.manager.extend(several(&mut scene.store, now, 0, &names), HoldRef::of(b"A"), to),
+            Ok(true)
+        );
         assert_eq!(scene.store.records.len() - records, effects);
         let left = ["a", "b"].map(|name| scene.hold(name, "A").unwrap().deadline_ms - scene.wall_ms());
         assert_eq!(left, left_ms);
@@ -139,7 +142,7 @@ fn a_downgrade_with_a_fence_means_that_hold_or_refreshes_the_reader() {
     let now = scene.now();
     let mut downgrade = |fence| {
         let hold = HoldRef { token: b"A", fence: Some(fence) };
-        scene.manager.downgrade(&mut scene.store, now, id("a").as_ref(), hold, TTL_MS)
+        scene.manager.downgrade(one(&mut scene.store, now, id("a").as_ref()), hold, TTL_MS)
     };
     assert_eq!(downgrade(written + 1), Err(LockError::NotHeld));
     let read = downgrade(written).unwrap();

@@ -1,7 +1,7 @@
 //! `LIMIT`: readers beside at most so many others, as a semaphore.
 
 use super::scene::{READ, Scene, UPGRADE, WRITE};
-use crate::manager::WaitPolicy;
+use crate::request::WaitPolicy;
 
 #[test]
 fn a_limit_lets_in_so_many_in_strict_order() {

@@ -1,14 +1,15 @@
 //! Nothing is given, and no deadline is set, that a stored lock could not carry.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{TestClients, request, whole_turn};
+use super::scene::{TestClients, one, request, several, whole_turn};
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::format::{decode, encode};
 use crate::ids::HoldRef;
 use crate::limits::NUMBER_MAX;
-use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, WaitResult};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
+use crate::request::{AcquireOutcome, Extension, Request, WaitResult};
 use crate::time::Timestamp;
 
 #[test]
@@ -35,8 +36,10 @@ fn acquire(
     want: Want,
     ttl_ms: u64,
 ) -> Result<bool, LockError> {
-    let asked = AcquireRequest { ttl_ms, ..request(names, token, want) };
-    manager.acquire(store, now, &asked).map(|outcome| matches!(outcome, AcquireOutcome::Granted(_)))
+    let asked = Request { ttl_ms, ..request(token, want) };
+    manager
+        .acquire(several(store, now, 0, &names), &asked)
+        .map(|outcome| matches!(outcome, AcquireOutcome::Granted(_)))
 }
 
 const WRITE: Want = Want::Hold(Mode::Write);
@@ -52,13 +55,13 @@ fn no_operation_goes_beyond_the_greatest_deadline_or_fence() {
         (READ, true, |m, s, now, ttl_ms| acquire(m, s, now, &[b"a"], b"A", Want::Upgrade, ttl_ms)),
         (WRITE, false, |m, s, now, ttl_ms| acquire(m, s, now, &[b"a"], b"A", WRITE, ttl_ms)),
         (WRITE, false, |m, s, now, ttl_ms| {
-            m.extend(s, now, 0, &[b"a"], HoldRef::of(b"A"), Extension::To(ttl_ms))
+            m.extend(several(s, now, 0, &[b"a"]), HoldRef::of(b"A"), Extension::To(ttl_ms))
         }),
         (READ, false, |m, s, now, ttl_ms| {
-            m.downgrade(s, now, id("a").as_ref(), HoldRef::of(b"A"), ttl_ms).map(|_| true)
+            m.downgrade(one(s, now, id("a").as_ref()), HoldRef::of(b"A"), ttl_ms).map(|_| true)
         }),
         (WRITE, true, |m, s, now, ttl_ms| {
-            m.downgrade(s, now, id("a").as_ref(), HoldRef::of(b"A"), ttl_ms).map(|_| true)
+            m.downgrade(one(s, now, id("a").as_ref()), HoldRef::of(b"A"), ttl_ms).map(|_| true)
         }),
     ];
     let start_ms = 1_000_000;
@@ -97,8 +100,8 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     let now = Timestamp::new(1_000_000, 7);
     acquire(&mut manager, &mut store, now, &[b"a", b"b"], b"A", WRITE, 10).unwrap();
     let mut waits = |names: &[&[u8]], token, ttl_ms| {
-        let asked = AcquireRequest { ttl_ms, ..request(names, token, WRITE) };
-        match manager.acquire(&mut store, now, &asked) {
+        let asked = Request { ttl_ms, ..request(token, WRITE) };
+        match manager.acquire(several(&mut store, now, 0, &names), &asked) {
             Ok(AcquireOutcome::Waiting(request)) => request,
             other => panic!("{other:?}"),
         }
@@ -113,8 +116,8 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     assert_eq!((second, granted), (&fine, &WaitResult::Granted(1_010_000)));
     assert_eq!(manager.counters.handoffs, 1);
     manager.fences.see(NUMBER_MAX);
-    let asked = request(&[b"a"], b"D", WRITE);
-    let waiting = manager.acquire(&mut store, later, &asked);
+    let asked = request(b"D", WRITE);
+    let waiting = manager.acquire(several(&mut store, later, 0, &[b"a"]), &asked);
     assert!(matches!(waiting, Ok(AcquireOutcome::Waiting(_))));
     manager.serve_queues(
         &mut store,

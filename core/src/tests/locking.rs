@@ -4,13 +4,14 @@
 //! are those of the start of the story or later, in microseconds.
 
 use super::memory_store::{MemoryStore, Record, id};
-use super::scene::{ms, request};
+use super::scene::{ms, one, request, several};
 use crate::effect::Event;
 use crate::error::LockError;
 use crate::fence::Fences;
 use crate::ids::HoldRef;
-use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, WaitPolicy};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
+use crate::request::{AcquireOutcome, Extension, Request, WaitPolicy};
 use crate::time::Timestamp;
 
 /// What is done to the lock, or asked about it.
@@ -85,12 +86,12 @@ fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do
     let (now, key) = (ms(now_ms), id("key"));
     let names = [&*key.name];
     let asked = |token: &'static str, want, ttl_ms, meta: Option<&'static str>| {
-        let asked = request(&names, token.as_bytes(), want);
-        AcquireRequest { ttl_ms, meta: meta.map(str::as_bytes), wait: WaitPolicy::NoWait, ..asked }
+        let asked = request(token.as_bytes(), want);
+        Request { ttl_ms, meta: meta.map(str::as_bytes), wait: WaitPolicy::NoWait, ..asked }
     };
-    let only_refresh = |asked| AcquireRequest { wait: WaitPolicy::OnlyRefresh, ..asked };
-    let mut acquire = |asked: AcquireRequest<'_>| {
-        manager.acquire(store, now, &asked).map(|outcome| match outcome {
+    let only_refresh = |asked| Request { wait: WaitPolicy::OnlyRefresh, ..asked };
+    let mut acquire = |asked: Request<'_>| {
+        manager.acquire(several(store, now, 0, &names), &asked).map(|outcome| match outcome {
             AcquireOutcome::Granted(fence) => Fence(fence),
             AcquireOutcome::Refused => No,
             AcquireOutcome::Waiting(_) => panic!("waits though it would not"),
@@ -109,27 +110,35 @@ fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do
         RlockXx(token, ttl_ms) => acquire(only_refresh(asked(token, read, ttl_ms, None)))?,
         Upgrade(token, ttl_ms) => acquire(asked(token, Want::Upgrade, ttl_ms, None))?,
         UpgradeFence(token, ttl_ms, fence) => {
-            acquire(AcquireRequest { fence: Some(fence), ..asked(token, Want::Upgrade, ttl_ms, None) })?
+            acquire(Request { fence: Some(fence), ..asked(token, Want::Upgrade, ttl_ms, None) })?
         }
-        Downgrade(token, ttl_ms) => Fence(manager.downgrade(store, now, key.as_ref(), any(token), ttl_ms)?),
+        Downgrade(token, ttl_ms) => {
+            Fence(manager.downgrade(one(store, now, key.as_ref()), any(token), ttl_ms)?)
+        }
         DowngradeFence(token, ttl_ms, fence) => {
-            Fence(manager.downgrade(store, now, key.as_ref(), with(token, fence), ttl_ms)?)
+            Fence(manager.downgrade(one(store, now, key.as_ref()), with(token, fence), ttl_ms)?)
         }
-        Unlock(token) => yes(manager.release(store, now, key.as_ref(), any(token), Some(Mode::Write))?),
+        Unlock(token) => {
+            yes(manager.release(one(store, now, key.as_ref()), any(token), Some(Mode::Write))? == 1)
+        }
         UnlockFence(token, fence) => {
-            yes(manager.release(store, now, key.as_ref(), with(token, fence), Some(Mode::Write))?)
+            yes(manager.release(one(store, now, key.as_ref()), with(token, fence), Some(Mode::Write))? == 1)
         }
-        Runlock(token) => yes(manager.release(store, now, key.as_ref(), any(token), Some(Mode::Read))?),
+        Runlock(token) => {
+            yes(manager.release(one(store, now, key.as_ref()), any(token), Some(Mode::Read))? == 1)
+        }
         RunlockFence(token, fence) => {
-            yes(manager.release(store, now, key.as_ref(), with(token, fence), Some(Mode::Read))?)
+            yes(manager.release(one(store, now, key.as_ref()), with(token, fence), Some(Mode::Read))? == 1)
         }
-        ReleaseAny(token) => yes(manager.release(store, now, key.as_ref(), any(token), None)?),
-        Extend(token, ttl_ms) => yes(manager.extend(store, now, 0, &names, any(token), To(ttl_ms))?),
+        ReleaseAny(token) => yes(manager.release(one(store, now, key.as_ref()), any(token), None)? == 1),
+        Extend(token, ttl_ms) => {
+            yes(manager.extend(several(store, now, 0, &names), any(token), To(ttl_ms))?)
+        }
         ExtendGt(token, ttl_ms) => {
-            yes(manager.extend(store, now, 0, &names, any(token), AtLeastTo(ttl_ms))?)
+            yes(manager.extend(several(store, now, 0, &names), any(token), AtLeastTo(ttl_ms))?)
         }
         ExtendFence(token, ttl_ms, fence) => {
-            yes(manager.extend(store, now, 0, &names, with(token, fence), To(ttl_ms))?)
+            yes(manager.extend(several(store, now, 0, &names), with(token, fence), To(ttl_ms))?)
         }
         Keys => Number(store.lock(&key).map_or(0, |lock| lock.len() as u64)),
         Check(fence) => {

@@ -16,8 +16,8 @@ use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
 use crate::limits::NUMBER_MAX;
 use crate::lock::Holder;
-use crate::manager::{Answer, Extension, WaitPolicy, WaitResult};
 use crate::mode::{Mode, Want};
+use crate::request::{Answer, Extension, WaitPolicy, WaitResult};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,20 +49,20 @@ impl Name {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct Waiting {
     pub(super) id: RequestId,
     pub(super) asked: Asked,
     gives_up_ms: Option<u64>,
     pub(super) is_withdrawn: bool,
 }
 
-impl Request {
+impl Waiting {
     fn is_over(&self, now: Timestamp) -> bool {
         self.is_withdrawn || self.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms())
     }
 }
 
-impl Request {
+impl Waiting {
     /// Whether this is the same one again.
     fn is_renewed_by(&self, asked: &Asked) -> bool {
         let (own, names) =
@@ -96,7 +96,7 @@ pub(super) enum Verdict {
 pub(super) struct NaiveServer {
     pub(super) names: Vec<Name>,
     /// In order of arrival.
-    pub(super) waiting: Vec<Request>,
+    pub(super) waiting: Vec<Waiting>,
     pub(super) grace_until_ms: u64,
     /// Connections that have closed.
     pub(super) closed: BTreeSet<ConnectionId>,
@@ -121,8 +121,8 @@ impl NaiveServer {
     }
 
     /// Who waits for this name, in order: upgrades, then by arrival.
-    pub(super) fn queue_at(&self, name: usize) -> Vec<&Request> {
-        let mut all: Vec<&Request> =
+    pub(super) fn queue_at(&self, name: usize) -> Vec<&Waiting> {
+        let mut all: Vec<&Waiting> =
             self.waiting.iter().filter(|request| request.asked.names.contains(&name)).collect();
         all.sort_by_key(|request| (request.asked.want != Want::Upgrade, request.id));
         all
@@ -393,12 +393,12 @@ impl NaiveServer {
     }
 
     /// Whether the request may leave without an answer.
-    pub(super) fn may_leave(&self, request: &Request) -> bool {
+    pub(super) fn may_leave(&self, request: &Waiting) -> bool {
         request.asked.channel.is_some_and(|channel| self.deaf.contains(&channel))
     }
 
     /// Whether its wait is over: it has lasted as long as it should, or ends with a connection that has closed.
-    pub(super) fn is_over(&self, request: &Request, now: Timestamp) -> bool {
+    pub(super) fn is_over(&self, request: &Waiting, now: Timestamp) -> bool {
         let Asked { channel, connection, .. } = &request.asked;
         let has_closed = connection.is_some_and(|connection| self.closed.contains(&connection));
         request.is_over(now) || (channel.is_some() && has_closed)
@@ -406,11 +406,11 @@ impl NaiveServer {
 
     pub(super) fn enqueue(&mut self, id: RequestId, asked: &Asked, now: Timestamp) {
         let gives_up_ms = gives_up_ms(asked, now);
-        self.waiting.push(Request { id, asked: asked.clone(), gives_up_ms, is_withdrawn: false });
+        self.waiting.push(Waiting { id, asked: asked.clone(), gives_up_ms, is_withdrawn: false });
     }
 
     pub(super) fn withdraw(&mut self, name: usize, token: usize) -> usize {
-        let fits = |request: &&mut Request| {
+        let fits = |request: &&mut Waiting| {
             request.asked.token == token && request.asked.names.contains(&name) && !request.is_withdrawn
         };
         let withdrawn = self.waiting.iter_mut().filter(fits);
@@ -465,7 +465,7 @@ impl NaiveServer {
 
     /// Whether a request has to be answered at this moment though nobody acts: it can be granted, or
     /// it is at the front of the very name that makes it impossible, or its time has run out.
-    pub(super) fn must_answer(&self, request: &Request, now: Timestamp) -> bool {
+    pub(super) fn must_answer(&self, request: &Waiting, now: Timestamp) -> bool {
         let is_first = |name: &usize| self.first_at(*name) == Some(request.id);
         self.is_over(request, now)
             || match self.look(&request.asked, Some(request.id), now) {

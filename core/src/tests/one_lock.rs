@@ -7,13 +7,14 @@ use std::num::NonZeroU32;
 
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
-use super::scene::request;
+use super::scene::{one, request, several};
 use crate::error::LockError;
 use crate::format::{decode, encode};
 use crate::ids::HoldRef;
 use crate::lock::{Admission, Lock};
-use crate::manager::{AcquireOutcome, AcquireRequest, Extension, LockManager, WaitPolicy};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
+use crate::request::{AcquireOutcome, Extension, Request, WaitPolicy};
 use crate::time::Timestamp;
 
 const BASE_US: u64 = 1_700_000_000_000_000;
@@ -173,9 +174,9 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
         Step::Acquire(Acquire { token, want, ttl_ms, meta, limit, only_refreshes, fence }) => {
             let (ttl_ms, meta, limit, fence) = (*ttl_ms, meta.as_deref(), *limit, *fence);
             let wait = if *only_refreshes { WaitPolicy::OnlyRefresh } else { WaitPolicy::NoWait };
-            let asked = request(&names, token, *want);
-            let asked = AcquireRequest { ttl_ms, meta, limit, fence, wait, ..asked };
-            manager.acquire(store, now, &asked).map(|outcome| match outcome {
+            let asked = request(token, *want);
+            let asked = Request { ttl_ms, meta, limit, fence, wait, ..asked };
+            manager.acquire(several(store, now, 0, &names), &asked).map(|outcome| match outcome {
                 AcquireOutcome::Granted(fence) => Reply::Fence(fence),
                 AcquireOutcome::Refused => Reply::Refused,
                 AcquireOutcome::Waiting(_) => panic!("waits though it would not"),
@@ -183,16 +184,18 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
         }
         Step::Release { token, mode, fence } => {
             let hold = HoldRef { token, fence: *fence };
-            manager.release(store, now, key.as_ref(), hold, *mode).map(Reply::Done)
+            manager
+                .release(one(store, now, key.as_ref()), hold, *mode)
+                .map(|released| Reply::Done(released == 1))
         }
         Step::Extend { token, ttl_ms, may_shorten, fence } => {
             let hold = HoldRef { token, fence: *fence };
             let to = if *may_shorten { Extension::To(*ttl_ms) } else { Extension::AtLeastTo(*ttl_ms) };
-            manager.extend(store, now, 0, &names, hold, to).map(Reply::Done)
+            manager.extend(several(store, now, 0, &names), hold, to).map(Reply::Done)
         }
         Step::Downgrade { token, ttl_ms, fence } => {
             let hold = HoldRef { token, fence: *fence };
-            manager.downgrade(store, now, key.as_ref(), hold, *ttl_ms).map(Reply::Fence)
+            manager.downgrade(one(store, now, key.as_ref()), hold, *ttl_ms).map(Reply::Fence)
         }
     };
     match result {

@@ -24,13 +24,14 @@ use super::history::{
     BASE_MS, Habits, KnownHold, NAMES, Op, Reply, TOKENS, Telling, World, id_of, token_number, with_seeds,
 };
 use super::memory_store::MemoryStore;
-use super::naive_server::{Hold, NaiveServer, Request, Verdict, holds_of};
+use super::naive_server::{Hold, NaiveServer, Verdict, Waiting, holds_of};
 use super::random::Random;
-use super::scene::{TestClients, bound, ms, request, whole_turn};
+use super::scene::{TestClients, bound, ms, one, request, several, whole_turn};
 use crate::error::LockError;
 use crate::ids::{HoldRef, RequestId};
-use crate::manager::{AcquireOutcome, AcquireRequest, LockManager, WaitPolicy, WaitResult};
+use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
+use crate::request::{AcquireOutcome, Request, WaitPolicy, WaitResult};
 
 /// What has been played, over all histories.
 #[derive(Default)]
@@ -108,7 +109,7 @@ impl SideBySide<'_> {
                         self.tally.waits += 1;
                         // While some are about to leave, a cycle is looked for later.
                         let leaves =
-                            |request: &Request| model.may_leave(request) || model.is_over(request, now);
+                            |request: &Waiting| model.may_leave(request) || model.is_over(request, now);
                         let is_late = model.waiting.iter().any(leaves);
                         let steps = match reply {
                             Reply::Waiting(_) if is_late => 0,
@@ -395,22 +396,25 @@ fn a_crowd_leaves_no_memory_behind() {
             manager.end_waits(&mut whole_turn(ms(1_000)));
         }),
         ("granted, and ended by deadlines", |manager, store, _| {
-            assert_eq!(manager.release(store, ms(1_000), id_of(0), HoldRef::of(b"first"), None), Ok(true));
+            assert_eq!(manager.release(one(store, ms(1_000), id_of(0)), HoldRef::of(b"first"), None), Ok(1));
             manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             let names: [&[u8]; 1] = [id_of(0).name];
-            let last = AcquireRequest { ttl_ms: 1, ..request(&names, b"last", Want::Hold(Mode::Write)) };
-            manager.acquire(store, ms(2_000), &last).unwrap();
+            let last = Request { ttl_ms: 1, ..request(b"last", Want::Hold(Mode::Write)) };
+            manager.acquire(several(store, ms(2_000), 0, &names), &last).unwrap();
             for late in 0..1_100 {
                 let own = late.to_string();
                 let names: [&[u8]; 1] = [own.as_bytes()];
-                let asked = request(&names, b"other", Want::Hold(Mode::Write));
+                let asked = request(b"other", Want::Hold(Mode::Write));
                 let asked = bound(asked, 9);
-                manager.acquire(store, ms(2_000), &asked).unwrap();
-                assert_eq!(manager.release_all(store, ms(2_000), 0, &names, HoldRef::of(b"other")), Ok(1));
+                manager.acquire(several(store, ms(2_000), 0, &names), &asked).unwrap();
+                assert_eq!(
+                    manager.release(several(store, ms(2_000), 0, &names), HoldRef::of(b"other"), None),
+                    Ok(1)
+                );
             }
         }),
         ("granted, and ended with their connections", |manager, store, _| {
-            assert_eq!(manager.release(store, ms(1_000), id_of(0), HoldRef::of(b"first"), None), Ok(true));
+            assert_eq!(manager.release(one(store, ms(1_000), id_of(0)), HoldRef::of(b"first"), None), Ok(1));
             manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             (0..2_000).for_each(|connection| manager.connection_closed(connection));
         }),
@@ -418,14 +422,16 @@ fn a_crowd_leaves_no_memory_behind() {
     for (how, way) in ways {
         let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());
         let names: [&[u8]; 1] = [id_of(0).name];
-        manager.acquire(&mut store, ms(1_000), &request(&names, b"first", Want::Hold(Mode::Write))).unwrap();
+        manager
+            .acquire(several(&mut store, ms(1_000), 0, &names), &request(b"first", Want::Hold(Mode::Write)))
+            .unwrap();
         let ((), growth) = growth_of(|| {
             let mut waiting = Vec::new();
             for number in 0..2_000 {
                 let (token, wait) = (format!("token {number}"), WaitPolicy::Timeout(100));
-                let asked = request(&names, token.as_bytes(), Want::Hold(Mode::Read));
-                let asked = bound(AcquireRequest { wait, ..asked }, number);
-                match manager.acquire(&mut store, ms(1_000), &asked) {
+                let asked = request(token.as_bytes(), Want::Hold(Mode::Read));
+                let asked = bound(Request { wait, ..asked }, number);
+                match manager.acquire(several(&mut store, ms(1_000), 0, &names), &asked) {
                     Ok(AcquireOutcome::Waiting(request)) => waiting.push(request),
                     other => panic!("{other:?}"),
                 }

@@ -6,10 +6,10 @@
 
 use super::heap::growth_of;
 use super::memory_store::id;
-use super::scene::{READ, Scene, TTL_MS, WRITE, channel, ms, request, whole_turn};
+use super::scene::{READ, Scene, TTL_MS, WRITE, channel, ms, request, several, whole_turn};
 use crate::distribution::Distribution;
 use crate::error::LockError;
-use crate::manager::{AcquireRequest, ReplyTo, WaitPolicy};
+use crate::request::{ReplyTo, Request, WaitPolicy};
 
 #[test]
 fn writers_are_served_in_order_of_arrival_one_at_a_time() {
@@ -228,8 +228,8 @@ fn a_request_that_is_answered_on_a_channel_costs_at_most_400_bytes() {
             let (own, token) = (name(number), format!("0123456789abcdef0123456789ab{number:08}"));
             let (names, on, tag) = ([own.as_bytes()], channel(1), format!("{number:08}"));
             let reply_to = ReplyTo::Channel { channel: &on, tag: tag.as_bytes() };
-            let asked = AcquireRequest { reply_to, ..request(&names, token.as_bytes(), WRITE) };
-            scene.manager.acquire(&mut scene.store, ms(1_000), &asked).unwrap();
+            let asked = Request { reply_to, ..request(token.as_bytes(), WRITE) };
+            scene.manager.acquire(several(&mut scene.store, ms(1_000), 0, &names), &asked).unwrap();
         }
     });
     assert!(growth < 400 * WAITERS.cast_signed(), "{} bytes each", growth / WAITERS.cast_signed());

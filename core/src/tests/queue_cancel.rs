@@ -3,7 +3,7 @@
 use super::memory_store::id;
 use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE};
 use crate::ids::RequestId;
-use crate::manager::WaitPolicy;
+use crate::request::WaitPolicy;
 
 #[test]
 fn a_client_that_leaves_the_queue_lets_on_those_behind_it() {

@@ -1,10 +1,10 @@
 //! Requests for several names at once: all or none, in one order of arrival.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, TTL_MS, WRITE};
+use super::scene::{READ, Scene, TTL_MS, WRITE, several};
 use crate::error::LockError;
 use crate::ids::HoldRef;
-use crate::manager::Extension;
+use crate::request::Extension;
 
 #[test]
 fn all_names_are_granted_with_one_fence() {
@@ -86,11 +86,11 @@ fn a_name_of_another_type_is_an_error_for_all() {
     let names: [&[u8]; 2] = [b"a", b"c"];
     let now = scene.now();
     assert_eq!(
-        scene.manager.release_all(&mut scene.store, now, 0, &names, HoldRef::of(b"A")),
+        scene.manager.release(several(&mut scene.store, now, 0, &names), HoldRef::of(b"A"), None),
         Err(LockError::WrongType)
     );
     assert_eq!(
-        scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), Extension::To(9)),
+        scene.manager.extend(several(&mut scene.store, now, 0, &names), HoldRef::of(b"A"), Extension::To(9)),
         Err(LockError::WrongType)
     );
     assert_eq!(scene.held("a"), ["A writes"]);
@@ -117,7 +117,7 @@ fn extending_several_is_all_or_none() {
     scene.now_ms += 49;
     let now = scene.now();
     assert_eq!(
-        scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), Extension::To(80)),
+        scene.manager.extend(several(&mut scene.store, now, 0, &names), HoldRef::of(b"A"), Extension::To(80)),
         Ok(true)
     );
     for name in ["a", "b", "c"] {
@@ -126,7 +126,11 @@ fn extending_several_is_all_or_none() {
     scene.releases("b", "A");
     let records = scene.store.records.len();
     assert_eq!(
-        scene.manager.extend(&mut scene.store, now, 0, &names, HoldRef::of(b"A"), Extension::To(900)),
+        scene.manager.extend(
+            several(&mut scene.store, now, 0, &names),
+            HoldRef::of(b"A"),
+            Extension::To(900)
+        ),
         Ok(false)
     );
     assert_eq!(scene.store.records.len(), records);

@@ -3,7 +3,7 @@
 use super::memory_store::id;
 use super::scene::{READ, Scene, TTL_MS, UPGRADE, WRITE, whole_turn};
 use crate::error::LockError;
-use crate::manager::WaitPolicy;
+use crate::request::WaitPolicy;
 
 #[test]
 fn the_deadline_of_a_writer_lets_in_the_next_at_that_very_millisecond() {

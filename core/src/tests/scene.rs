@@ -10,13 +10,12 @@ use std::num::NonZeroU32;
 use super::memory_store::{MemoryStore, id};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
-use crate::ids::{Caller, HoldRef, LockId, RequestId};
+use crate::ids::{Caller, HoldRef, LockId, LockIdRef, RequestId};
 use crate::lock::Holder;
-use crate::manager::{
-    AcquireOutcome, AcquireRequest, Answer, Extension, LockManager, ReplyTo, WaitPolicy, WaitResult, WhoAsks,
-};
+use crate::manager::{LockManager, Operation};
 use crate::mode::{Mode, Want};
 use crate::queue::Waiter;
+use crate::request::{AcquireOutcome, Answer, Extension, ReplyTo, Request, WaitPolicy, WaitResult, WhoAsks};
 use crate::time::Timestamp;
 
 pub(super) const START_MS: u64 = 1_000;
@@ -29,7 +28,7 @@ pub(super) const READ: Want = Want::Hold(Mode::Read);
 pub(super) const UPGRADE: Want = Want::Upgrade;
 
 /// A caller of no name.
-pub(super) const NOBODY: WhoAsks<'static> = WhoAsks(&Caller::default);
+pub(super) const NOBODY: WhoAsks<'static> = WhoAsks::LookUp(&Caller::default);
 
 /// A moment that is so many milliseconds after the start of both clocks.
 pub(super) fn ms(ms: u64) -> Timestamp {
@@ -42,8 +41,8 @@ pub(super) fn whole_turn(now: Timestamp) -> impl FnMut() -> Option<Timestamp> {
 }
 
 /// For this connection: what it takes ends with it.
-pub(super) fn bound(request: AcquireRequest<'_>, client: u64) -> AcquireRequest<'_> {
-    AcquireRequest { client, is_ephemeral: true, ..request }
+pub(super) fn bound(request: Request<'_>, client: u64) -> Request<'_> {
+    Request { client, is_ephemeral: true, ..request }
 }
 
 /// What the core is told of those who wait.
@@ -71,12 +70,29 @@ pub(super) fn channel(number: u32) -> Vec<u8> {
     format!("channel {number}").into_bytes()
 }
 
-/// A request to write or read these names that waits without limit.
-pub(super) fn request<'a>(names: &'a [&'a [u8]], token: &'a [u8], want: Want) -> AcquireRequest<'a> {
+/// An operation on one lock.
+pub(super) fn one<'a>(
+    store: &'a mut MemoryStore,
+    now: Timestamp,
+    lock: LockIdRef<'a>,
+) -> Operation<'a, MemoryStore> {
+    Operation::new(store, now, lock.db, [lock.name])
+}
+
+/// An operation on several.
+pub(super) fn several<'a>(
+    store: &'a mut MemoryStore,
+    now: Timestamp,
+    db: i32,
+    names: &[&'a [u8]],
+) -> Operation<'a, MemoryStore> {
+    Operation::new(store, now, db, names.iter().copied())
+}
+
+/// A request to write or read that waits without limit.
+pub(super) fn request(token: &[u8], want: Want) -> Request<'_> {
     let (ttl_ms, wait) = (TTL_MS, WaitPolicy::Forever);
-    AcquireRequest {
-        db: 0,
-        names,
+    Request {
         token,
         want,
         fence: None,
@@ -188,27 +204,17 @@ impl Scene {
         let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
         let (meta, limit) = (self.meta.map(str::as_bytes), self.limit.and_then(NonZeroU32::new));
         let (client, is_ephemeral) = (self.connection.unwrap_or(0), self.connection.is_some());
-        let asked = request(&names, token.as_bytes(), want);
+        let asked = request(token.as_bytes(), want);
         let channel = self.channel.map(channel);
         let on_channel = |channel| ReplyTo::Channel { channel, tag: token.as_bytes() };
         let reply_to = channel.as_deref().map_or(ReplyTo::Client, on_channel);
         let (fence, user) = (self.fence, self.user.as_bytes());
         let caller = || Caller { user: Some(user.into()), ..Caller::default() };
-        let caller = WhoAsks(&caller);
-        let asked = AcquireRequest {
-            fence,
-            ttl_ms,
-            wait,
-            meta,
-            limit,
-            client,
-            is_ephemeral,
-            reply_to,
-            caller,
-            ..asked
-        };
+        let caller = WhoAsks::LookUp(&caller);
+        let asked =
+            Request { fence, ttl_ms, wait, meta, limit, client, is_ephemeral, reply_to, caller, ..asked };
         let now = self.now();
-        let outcome = self.manager.acquire(&mut self.store, now, &asked);
+        let outcome = self.manager.acquire(several(&mut self.store, now, 0, &names), &asked);
         if let Ok(AcquireOutcome::Waiting(request)) = outcome {
             self.who.insert(request, token.to_owned());
         }
@@ -267,29 +273,30 @@ impl Scene {
 
     pub(super) fn releases(&mut self, name: &str, token: &str) {
         let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
-        let released = self.manager.release(&mut self.store, now, id.as_ref(), hold, None);
-        assert_eq!(released, Ok(true), "{token} releases {name}");
+        let released = self.manager.release(one(&mut self.store, now, id.as_ref()), hold, None);
+        assert_eq!(released, Ok(1), "{token} releases {name}");
         self.ends_step();
     }
 
     pub(super) fn releases_all(&mut self, names: &str, token: &str) -> usize {
         let names: Vec<&[u8]> = names.split(' ').map(str::as_bytes).collect();
         let (now, hold) = (self.now(), self.hold_ref(token));
-        let count = self.manager.release_all(&mut self.store, now, 0, &names, hold).unwrap();
+        let count = self.manager.release(several(&mut self.store, now, 0, &names), hold, None).unwrap();
         self.ends_step();
         count
     }
 
     pub(super) fn extends(&mut self, name: &str, token: &str, ttl_ms: u64) -> bool {
         let (now, names, hold) = (self.now(), [name.as_bytes()], self.hold_ref(token));
-        let extended = self.manager.extend(&mut self.store, now, 0, &names, hold, Extension::To(ttl_ms));
+        let extended =
+            self.manager.extend(several(&mut self.store, now, 0, &names), hold, Extension::To(ttl_ms));
         self.ends_step();
         extended.unwrap()
     }
 
     pub(super) fn downgrades(&mut self, name: &str, token: &str) -> u64 {
         let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
-        let fence = self.manager.downgrade(&mut self.store, now, id.as_ref(), hold, TTL_MS);
+        let fence = self.manager.downgrade(one(&mut self.store, now, id.as_ref()), hold, TTL_MS);
         self.ends_step();
         fence.unwrap()
     }

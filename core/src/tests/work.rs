@@ -4,10 +4,11 @@ use std::cell::Cell;
 
 use super::memory_store::{MemoryStore, id};
 use super::random::Random;
-use super::scene::{READ, Scene, TestClients, UPGRADE, WRITE, ms, request};
+use super::scene::{READ, Scene, TestClients, UPGRADE, WRITE, ms, request, several};
 use crate::ids::{HoldRef, RequestId};
-use crate::manager::{LockManager, ProbePosition, WaitResult};
+use crate::manager::{LockManager, ProbePosition};
 use crate::mode::Want;
+use crate::request::WaitResult;
 
 /// A manager and its locks, and what is opened.
 #[derive(Default)]
@@ -27,14 +28,17 @@ impl Bench {
     /// Waits, or holds if nobody does. How many names that opened.
     fn asks(&mut self, token: &str, want: Want, names: &[&[u8]]) -> usize {
         self.opened(|bench| {
-            let asked = request(names, token.as_bytes(), want);
-            bench.manager.acquire(&mut bench.store, ms(1), &asked).unwrap();
+            let asked = request(token.as_bytes(), want);
+            bench.manager.acquire(several(&mut bench.store, ms(1), 0, &names), &asked).unwrap();
         })
     }
 
     fn releases(&mut self, token: &str, names: &[&[u8]]) {
-        let released =
-            self.manager.release_all(&mut self.store, ms(1), 0, names, HoldRef::of(token.as_bytes()));
+        let released = self.manager.release(
+            several(&mut self.store, ms(1), 0, names),
+            HoldRef::of(token.as_bytes()),
+            None,
+        );
         assert_eq!(released, Ok(names.len()));
     }
 

@@ -1,23 +1,20 @@
-//! What is asked of the manager, and what it answers.
+//! What is asked for, from the command to the grant, and what the answer is.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use crate::error::LockError;
-use crate::ids::{Caller, ConnectionId, RequestId};
+use crate::ids::{Caller, ConnectionId, HoldRef, RequestId};
 use crate::mode::Want;
 
-/// A request for a hold.
+/// A request for a hold, of one lock or of several: all of them or none is granted. It is the same from the command
+/// that brings it to the grant.
 #[derive(Clone, Copy, Debug)]
-pub struct AcquireRequest<'a> {
-    /// The database.
-    pub db: i32,
-    /// The keys, each once. All of them or none is granted.
-    pub names: &'a [&'a [u8]],
+pub struct Request<'a> {
     /// Who asks.
     pub token: &'a [u8],
-    /// What for. An upgrade names one key.
+    /// What for. An upgrade is for one lock.
     pub want: Want,
     /// The fence of the hold that is to be upgraded; `None` for any.
     pub fence: Option<u64>,
@@ -39,13 +36,34 @@ pub struct AcquireRequest<'a> {
     pub caller: WhoAsks<'a>,
 }
 
-/// Says who asks, when that is wanted: of those only who have to wait.
+/// Who asks. It is looked up of those only who have to wait.
 #[derive(Clone, Copy)]
-pub struct WhoAsks<'a>(pub &'a dyn Fn() -> Caller);
+pub enum WhoAsks<'a> {
+    /// Says who it is.
+    LookUp(&'a dyn Fn() -> Caller),
+    /// It waits already.
+    Known(&'a Caller),
+}
+
+impl WhoAsks<'_> {
+    pub(crate) fn caller(&self) -> Caller {
+        match self {
+            Self::LookUp(caller) => caller(),
+            Self::Known(caller) => (*caller).clone(),
+        }
+    }
+}
 
 impl fmt::Debug for WhoAsks<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("WhoAsks")
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The hold that is meant, if it is an upgrade.
+    pub(crate) fn hold(&self) -> HoldRef<'a> {
+        HoldRef { token: self.token, fence: self.fence }
     }
 }
 
