@@ -2,8 +2,9 @@
 
 use std::ffi::CStr;
 
+use crate::runtime::{Notice, notice};
 use crate::server::{self, BoolSetting, Ctx, IntSetting};
-use crate::state::{self, Notice, Settings, TTL_MAX_MS, notice};
+use crate::state::{self, Settings, TTL_MAX_MS};
 
 fn get<T>(look: impl FnOnce(&Settings) -> T) -> T {
     state::with(|state| look(&state.settings))

@@ -61,7 +61,7 @@ struct Info;
 
 impl server::WriteInfo for Info {
     fn write(section: &server::Section) {
-        state::try_with_runtime(|runtime| {
+        runtime::try_with_runtime(|runtime| {
             runtime.follow_reset(server::own_ctx().as_ctx());
             state::with(|state| info::write(section, &state.metrics, &runtime.manager));
         });

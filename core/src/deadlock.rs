@@ -284,7 +284,7 @@ impl Search {
                 };
                 let own = own?;
                 self.work.push(Work::Owner { token, after: Some(own) });
-                if !view.waitlist.is_withdrawn(own) {
+                if !view.waitlist.is_cancelled(own) {
                     self.work.push(Work::Request { request: own, at: 0 });
                 }
                 None
@@ -380,7 +380,7 @@ impl Search {
         if self.through == Through::NewRequest {
             start_requests.retain(|own| *own != self.first);
         }
-        start_requests.retain(|own| !view.waitlist.is_withdrawn(*own));
+        start_requests.retain(|own| !view.waitlist.is_cancelled(*own));
         let own = lock.and_then(|lock| lock.holder(&self.start, view.now_unix_ms));
         Seen {
             is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
@@ -513,7 +513,7 @@ fn are_let_in_together(queue: &Queue, ahead: RequestId, behind: RequestId, waitl
 /// Whether the request of this edge waits there for this token: asked of one edge by itself, when time has passed since
 /// it was found.
 fn waits_for(edge: &Edge, token: &[u8], view: &View<'_>, store: &mut impl LockStore) -> bool {
-    let Some(waiter) = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_withdrawn(edge.request))
+    let Some(waiter) = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_cancelled(edge.request))
     else {
         return false;
     };
@@ -530,7 +530,7 @@ fn waits_for(edge: &Edge, token: &[u8], view: &View<'_>, store: &mut impl LockSt
     }
     let mut after = None;
     while let Some(own) = view.waitlist.next_of_token_at(edge.queue, token, after) {
-        if !view.waitlist.is_withdrawn(own)
+        if !view.waitlist.is_cancelled(own)
             && queue.is_ahead(own, edge.request)
             && !are_let_in_together(queue, own, edge.request, view.waitlist)
         {

@@ -11,15 +11,11 @@
 //! The reply is the fence, or 0 when refused or when the wait ran out. With `NOTIFY`, a request that has to wait gets null at
 //! once, and when its wait ends, one message on the channel: the fence, 0 or the code of an error, and the tag.
 
-use slock_core::{AcquireRequest, Mode, ReplyTo, WaitPolicy, Want, WhoAsks};
+use slock_core::{Mode, ReplyTo, Request, WaitPolicy, Want, WhoAsks};
 
 use super::args::{Args, OptionSet, Options, error};
-use super::call::{names, on_primary};
-use crate::errors::{error_reply, in_use};
-use crate::keyspace::Keyspace;
-use crate::runtime::{self, Acquired};
-use crate::server::{Ctx, Reply, Str, User, same_slot};
-use crate::state::WaitingCommand;
+use crate::runtime::{self, WaitingCommand, check_channel, on_primary};
+use crate::server::{Ctx, Reply, Str};
 
 pub fn lock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     one(ctx, args, Want::Hold(Mode::Write))
@@ -82,13 +78,10 @@ fn acquire<'a>(
         }
         wait => wait,
     };
-    let (db, names, client) = (ctx.db(), &*names(keys), ctx.client_id());
     let reply_to =
         notify.map_or(ReplyTo::Client, |(channel, tag)| ReplyTo::Channel { channel: channel.bytes(), tag });
     let caller = || command.caller(ctx);
-    let request = AcquireRequest {
-        db,
-        names,
+    let request = Request {
         token,
         want,
         fence,
@@ -96,39 +89,10 @@ fn acquire<'a>(
         meta,
         wait,
         limit,
-        client,
+        client: ctx.client_id(),
         is_ephemeral,
         reply_to,
-        caller: WhoAsks(&caller),
+        caller: WhoAsks::LookUp(&caller),
     };
-    let store = Keyspace::of_command(ctx, keys);
-    match runtime::acquire(ctx, store, &request) {
-        Some(Ok(Acquired::Granted(fence))) => Ok(Reply::Int(fence.cast_signed())),
-        Some(Ok(Acquired::Refused)) => Ok(Reply::Int(0)),
-        Some(Ok(Acquired::Blocked)) => Ok(Reply::Sent),
-        Some(Ok(Acquired::Waiting)) => Ok(Reply::Null),
-        Some(Ok(Acquired::CannotBlock)) => error(
-            "ERR this server does not block a client that has subscribed to channels; wait with NOTIFY, or on \
-             another connection",
-        ),
-        Some(Err(error)) => Err(error_reply(&error)),
-        None => Err(in_use()),
-    }
-}
-
-/// Whether a request for these keys may be answered on this channel.
-fn check_channel(ctx: Ctx<'_>, channel: Str<'_>, keys: &[Str<'_>]) -> Result<(), Reply> {
-    if ctx.is_cluster() && !same_slot(channel.bytes(), keys[0].bytes()) {
-        return error("CROSSSLOT The channel is not in the slot of the keys");
-    }
-    let user = ctx.user_name();
-    let may_subscribe =
-        user.is_none_or(|name| User::named(name.as_str()).is_some_and(|user| user.may_subscribe(channel)));
-    if !may_subscribe {
-        return error("NOPERM The user may not subscribe to this channel");
-    }
-    if !ctx.has_shard_subscriber(channel) {
-        return error("NOSUBSCRIBER Nobody has subscribed to this channel by SSUBSCRIBE on this server");
-    }
-    Ok(())
+    runtime::acquire(ctx, keys, &request)
 }

@@ -11,8 +11,9 @@ use crate::errors::error_reply;
 use crate::keyspace;
 use crate::replication::wire::{self, Message};
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
+use crate::runtime::{self, Notice, notice};
 use crate::server::{Ctx, LockKey, Opened, Reply, Str};
-use crate::state::{self, Notice, notice};
+use crate::state;
 
 pub fn apply(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
@@ -69,6 +70,6 @@ fn change_lock(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Re
         ctx.announce_gone(key);
     }
     // An operator who feeds a log to a primary changes locks that clients wait for.
-    state::key_changed(id);
+    runtime::key_changed(id);
     Ok(())
 }

@@ -14,73 +14,60 @@
 //! With `FENCE` only the hold with this fence is meant: where the token holds by another one, it is as if it held
 //! nothing.
 
-use slock_core::{HoldRef, LockIdRef, Mode};
+use slock_core::{HoldRef, Mode};
 
 use super::args::Args;
-use super::call::{names, on_primary, operate};
-use crate::keyspace::Keyspace;
+use crate::runtime::operate;
 use crate::server::{Ctx, Reply, Str};
 
 pub fn unlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    release(ctx, args, Mode::Write)
+    let mut args = Args::new(args);
+    release(ctx, args.key()?, args, Some(Mode::Write))
 }
 
 pub fn runlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    release(ctx, args, Mode::Read)
+    let mut args = Args::new(args);
+    release(ctx, args.key()?, args, Some(Mode::Read))
 }
 
-fn release(ctx: Ctx<'_>, args: &[Str<'_>], mode: Mode) -> Result<Reply, Reply> {
+pub fn munlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let key = args.key()?;
+    release(ctx, args.keys(1)?, args, None)
+}
+
+fn release<'a>(
+    ctx: Ctx<'a>,
+    keys: &'a [Str<'a>],
+    mut args: Args<'_>,
+    mode: Option<Mode>,
+) -> Result<Reply, Reply> {
     let hold = HoldRef { token: args.token()?, fence: args.fence_option()? };
-    on_primary()?;
-    let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
-    let store = Keyspace::of_command(ctx, key);
-    let released = operate(store, |manager, store, now| manager.release(store, now, lock, hold, Some(mode)))?;
-    Ok(Reply::Int(released.into()))
+    let released = operate(ctx, keys, |manager, operation| manager.release(operation, hold, mode))?;
+    Ok(Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
 }
 
 pub fn extend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let key = args.key()?;
-    extend_all(ctx, key, &[key[0].bytes()], args)
+    extend_all(ctx, args.key()?, args)
 }
 
 pub fn mextend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let keys = args.keys(2)?;
-    extend_all(ctx, keys, &names(keys), args)
+    extend_all(ctx, args.keys(2)?, args)
 }
 
-fn extend_all(ctx: Ctx<'_>, keys: &[Str<'_>], names: &[&[u8]], mut args: Args<'_>) -> Result<Reply, Reply> {
+fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Result<Reply, Reply> {
     let token = args.token()?;
     let (extension, fence) = args.extension()?;
-    on_primary()?;
-    let (db, hold) = (ctx.db(), HoldRef { token, fence });
-    let store = Keyspace::of_command(ctx, keys);
-    let extended =
-        operate(store, |manager, store, now| manager.extend(store, now, db, names, hold, extension))?;
+    let hold = HoldRef { token, fence };
+    let extended = operate(ctx, keys, |manager, operation| manager.extend(operation, hold, extension))?;
     Ok(Reply::Int(extended.into()))
 }
 
 pub fn downgrade(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (key, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
+    let (keys, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
     let hold = HoldRef { token, fence: args.fence_option()? };
-    on_primary()?;
-    let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
-    let store = Keyspace::of_command(ctx, key);
-    let fence = operate(store, |manager, store, now| manager.downgrade(store, now, lock, hold, ttl_ms))?;
+    let fence = operate(ctx, keys, |manager, operation| manager.downgrade(operation, hold, ttl_ms))?;
     Ok(Reply::Int(fence.cast_signed()))
-}
-
-pub fn munlock(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
-    let mut args = Args::new(args);
-    let keys = args.keys(1)?;
-    let hold = HoldRef { token: args.token()?, fence: args.fence_option()? };
-    on_primary()?;
-    let (db, names) = (ctx.db(), names(keys));
-    let store = Keyspace::of_command(ctx, keys);
-    let released = operate(store, |manager, store, now| manager.release_all(store, now, db, &names, hold))?;
-    Ok(Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
 }

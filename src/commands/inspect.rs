@@ -14,8 +14,8 @@ use slock_core::{
 
 use super::args::Args;
 use crate::errors::{error_reply, in_use};
+use crate::runtime;
 use crate::server::{self, Ctx, LockKey, Opened, Reply, Str};
-use crate::state;
 
 const NOT_A_HOLDER: i64 = -2;
 
@@ -73,7 +73,7 @@ pub fn info(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let now = server::now();
     look(ctx, key[0], |lock| {
         let live = lock.filter(|lock| lock.is_live(now.unix_ms()));
-        let shown = state::try_with_runtime(|runtime| show(ctx, live, &runtime.manager, id, now, listed));
+        let shown = runtime::try_with_runtime(|runtime| show(ctx, live, &runtime.manager, id, now, listed));
         shown.ok_or_else(in_use)
     })??;
     Ok(Reply::Sent)

@@ -8,12 +8,10 @@
 //! | `queue` | `QUEUES`, `CANCEL`: what concerns those who wait |
 //! | `apply` | `APPLY`: what replicas and the log see |
 //! | `args` | reading arguments, and the errors that name them |
-//! | `call` | what they share |
 
 mod acquire;
 mod apply;
 mod args;
-mod call;
 mod hold;
 mod inspect;
 mod queue;
@@ -200,7 +198,7 @@ const COMMANDS: &[Command] = &[
         name: c"slock.cancel",
         flags: c"fast",
         arity: -3,
-        summary: c"Withdraws the waiting requests of a token for a lock, from any connection.",
+        summary: c"Cancels the waiting requests of a token for a lock, from any connection.",
         complexity: c"O(R*log(N)), R being the number of these requests (1,024 for each user at most), N that of waiting requests; what they stand in is left in slices",
         keys: Keys::OneWritten,
         args: &[KEY, TOKEN, REFUSE],

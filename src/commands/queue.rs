@@ -3,16 +3,13 @@
 //! ```text
 //! SLOCK.QUEUES [COUNT n]       where somebody waits, the longest wait first: an array of maps
 //! SLOCK.CANCEL key token [REFUSE ms]
-//!                              how many waiting requests of the token were withdrawn
+//!                              how many waiting requests of the token were cancelled
 //! ```
 
 use slock_core::{LockIdRef, LockStore};
 
 use super::args::Args;
-use super::call::on_primary;
 use super::inspect::{int_field, mode_and_readers, text_field};
-use crate::errors::in_use;
-use crate::keyspace::Keyspace;
 use crate::runtime;
 use crate::server::{self, Ctx, OwnedString, Reply, Str, User};
 
@@ -36,7 +33,7 @@ struct Entry {
 
 pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let count = Args::new(args).list_count(LISTED)?;
-    let entries = runtime::consult_with_keys(|manager, store| {
+    let entries: Vec<Entry> = runtime::look(|manager, store| {
         let (db, now) = (ctx.db(), server::now());
         // What comes from another module, without a user, may see all.
         let user_name = ctx.user_name();
@@ -47,7 +44,7 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
         };
         let queues = manager.waitlist().queues_by_longest_wait(db);
         let shown = queues.take(LOOKED_AT).filter(|queue| may_read(queue.lock.name)).take(count);
-        let entries: Vec<Entry> = shown
+        shown
             .map(|queue| {
                 let lock = store.peek(queue.lock).filter(|lock| lock.is_live(now.unix_ms()));
                 let (mode, readers) = mode_and_readers(lock, now.unix_ms());
@@ -65,10 +62,8 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
                     held_ms: since_ms.map_or(0, |since_ms| now.unix_ms().saturating_sub(since_ms)),
                 }
             })
-            .collect();
-        entries
-    });
-    let entries = entries.ok_or_else(in_use)?;
+            .collect()
+    })?;
     ctx.reply_array(entries.len());
     for entry in entries {
         ctx.reply_map(8);
@@ -86,15 +81,11 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 
 pub fn cancel(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
-    let (key, token, refuse_ms) = (args.key()?, args.token()?, args.refuse_option()?);
-    on_primary()?;
-    let lock = LockIdRef { db: ctx.db(), name: key[0].bytes() };
-    let withdrawn = runtime::operate(Keyspace::of_command(ctx, key), |manager, _, now| {
-        if let Some(ms) = refuse_ms {
-            manager.refuse(now, lock, token, ms);
-        }
-        manager.withdraw(lock, token)
-    });
-    let withdrawn = withdrawn.ok_or_else(in_use)?;
-    Ok(Reply::Int(i64::try_from(withdrawn).unwrap_or(i64::MAX)))
+    let (keys, token, refuse_ms) = (args.key()?, args.token()?, args.refuse_option()?);
+    let lock = LockIdRef { db: ctx.db(), name: keys[0].bytes() };
+    let cancelled = runtime::operate(ctx, keys, |manager, _| {
+        refuse_ms.inspect(|ms| manager.refuse(server::now(), lock, token, *ms));
+        Ok(manager.cancel(lock, token))
+    })?;
+    Ok(Reply::Int(i64::try_from(cancelled).unwrap_or(i64::MAX)))
 }

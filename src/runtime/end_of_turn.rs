@@ -10,14 +10,19 @@
 //! replicated *before* the command that caused it. Inside the command that frees the lock, its client could
 //! still go in the same turn, and whether it has been told is known only after its reply has left.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use slock_core::{TimeSlice, Timestamp, Urgency, WaitResult};
+use slock_core::{TimeSlice, Timestamp, Urgency};
 
-use crate::errors::error_reply;
+use super::notify::without_subscriber;
+use super::schedule::Schedule;
+use super::working_state::{Runtime, try_with_runtime};
+use super::write_gate::WriteBlock;
+
 use crate::keyspace::Keyspace;
-use crate::server::{OwnCtx, Reply, now};
-use crate::state::{self, Runtime, Schedule, WriteBlock, try_with_runtime, without_subscriber};
+use crate::server::{OwnCtx, monotonic_ms, now};
+use crate::state;
 
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
@@ -50,10 +55,6 @@ const SUBSCRIBERS_EVERY_MS: u64 = 500;
 /// About so many channels the server is asked at once. The question costs more than a channel in it.
 const CHANNELS_AT_ONCE: usize = 64;
 
-/// Such a look takes so long at a time, and pauses so long in between.
-const PROBE_SLICE: Duration = Duration::from_micros(300);
-const PROBE_PAUSE_MS: u64 = 10;
-
 /// The end of a turn of the event loop.
 pub fn on_soon(ctx: OwnCtx<'_>) {
     tick(ctx, Schedule::soon_has_fired);
@@ -65,34 +66,27 @@ pub fn on_due(ctx: OwnCtx<'_>) {
 }
 
 fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut Schedule)) {
-    state::with(|state| {
-        state.sleep_watch.in_timer(|| {
-            let mut store = Keyspace::of_timer(ctx);
+    let sleep_watch = state::with(|state| state.sleep_watch.clone());
+    sleep_watch.in_timer(|| {
+        Keyspace::with_all(ctx, |store| {
             try_with_runtime(|runtime| {
-                if let Some(schedule) = &mut runtime.schedule {
-                    fired(schedule);
-                }
-                runtime.tick(ctx, &mut store);
-            });
-            store.announce();
-        });
+                runtime.schedule.as_mut().map(fired);
+                runtime.tick(ctx, store);
+            })
+        })
     });
 }
 
 /// A slice of a turn.
-struct Slice {
-    started: Instant,
-    answers: Duration,
-    upkeep: Duration,
-}
+struct Slice(Instant);
 
 impl TimeSlice for Slice {
     fn now_for(&mut self, urgency: Urgency) -> Option<Timestamp> {
         let limit = match urgency {
-            Urgency::Answers => self.answers,
-            Urgency::Upkeep => self.upkeep,
+            Urgency::Answers => SLICE,
+            Urgency::Upkeep => UPKEEP_SLICE,
         };
-        (self.started.elapsed() < limit).then(now)
+        (self.0.elapsed() < limit).then(now)
     }
 
     fn has_room(&self, answers: usize) -> bool {
@@ -104,15 +98,15 @@ impl Runtime {
     fn tick(&mut self, ctx: OwnCtx<'_>, store: &mut Keyspace<'_>) {
         let (follows, is_replica) = state::with(|state| (state.only_follows(), state.is_replica.get()));
         let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
-        let started = Instant::now();
-        let mut slice = Slice { started, answers: SLICE, upkeep: UPKEEP_SLICE };
+        let (started, now_ms) = (Instant::now(), monotonic_ms());
+        let mut slice = Slice(started);
         if !follows {
-            self.look_for_subscribers();
+            self.look_for_subscribers(now_ms);
         }
         if follows || block.is_some() {
             self.manager.end_waits(&mut slice);
         } else {
-            self.probe(store);
+            self.look_for_slots_that_have_gone(store, now_ms);
             while started.elapsed() < RESTORED_SLICE
                 && let Some(lock) = self.restored.pop_first()
             {
@@ -121,28 +115,25 @@ impl Runtime {
             self.manager.serve_queues(store, &mut self.clients, &mut slice);
         }
         for answer in self.manager.take_answers() {
-            self.clients.answer(answer, reply_to);
+            self.clients.answer(answer);
         }
         self.clients.end_turn();
-        if self.manager.waitlist().is_empty() {
+        let nobody_waits = self.manager.waitlist().is_empty();
+        if nobody_waits {
             state::with(|state| state.sleep_watch.note_idle());
         }
-        let now = now();
         if is_replica {
             self.restored.clear();
-            self.reschedule_if_resigning();
-            self.schedule_end_of_watch();
-        } else if follows {
-            self.schedule_retry(now, PAUSED_RETRY_MS);
-        } else {
-            match block {
-                None => self.reschedule(now),
-                Some(_) if !self.has_work() && self.manager.waitlist().is_empty() => {
-                    self.schedule_end_of_watch();
-                }
-                Some(WriteBlock::Paused) => self.schedule_retry(now, PAUSED_RETRY_MS),
-                Some(WriteBlock::Refused) => self.schedule_retry(now, REFUSED_RETRY_MS),
+            if self.manager.is_resigning() {
+                self.schedule_end_of_turn();
             }
+        }
+        match block {
+            _ if is_replica => self.schedule_end_of_watch(),
+            None if !follows => self.reschedule(now()),
+            Some(_) if nobody_waits && !self.has_work() => self.schedule_end_of_watch(),
+            Some(WriteBlock::Refused) => self.schedule_retry(REFUSED_RETRY_MS),
+            None | Some(WriteBlock::Paused) => self.schedule_retry(PAUSED_RETRY_MS),
         }
     }
 
@@ -154,59 +145,29 @@ impl Runtime {
     }
 
     /// Time-outs come at their moment; whatever else is to be done waits.
-    fn schedule_retry(&mut self, now: Timestamp, pause_ms: u64) {
-        let retry_ms = now.monotonic_ms() + pause_ms;
+    fn schedule_retry(&mut self, pause_ms: u64) {
+        let retry_ms = monotonic_ms() + pause_ms;
         let wait_end_ms = self.manager.next_wait_end_ms();
         self.schedule_at(wait_end_ms.map_or(retry_ms, |end_ms| end_ms.min(retry_ms)));
     }
 
-    fn schedule_at(&mut self, at_ms: u64) {
-        if let Some(schedule) = &mut self.schedule {
-            schedule.at(at_ms);
-        }
-    }
-
     /// Goes on looking for channels that nobody has subscribed to any more. Their requests leave.
-    fn look_for_subscribers(&mut self) {
-        let now_ms = now().monotonic_ms();
-        if now_ms < self.subscribers.next_ms {
-            return;
-        }
-        let started = Instant::now();
-        while started.elapsed() < PROBE_SLICE {
-            let after = self.subscribers.after.as_deref();
+    fn look_for_subscribers(&mut self, now_ms: u64) {
+        let manager = &mut self.manager;
+        self.channels.go_on(now_ms, SUBSCRIBERS_EVERY_MS, |after: Option<Rc<[u8]>>| {
             let some: Vec<_> =
-                self.manager.waitlist().channels(after).take(CHANNELS_AT_ONCE).cloned().collect();
-            let Some(last) = some.last() else {
-                self.subscribers.after = None;
-                self.subscribers.next_ms = now_ms + SUBSCRIBERS_EVERY_MS;
-                return;
-            };
-            self.subscribers.after = Some(last.clone());
-            for channel in without_subscriber(&some) {
-                self.manager.channel_closed(channel);
-            }
-        }
-        self.subscribers.next_ms = now_ms + PROBE_PAUSE_MS;
+                manager.waitlist().channels(after.as_deref()).take(CHANNELS_AT_ONCE).cloned().collect();
+            let last = some.last().cloned()?;
+            without_subscriber(&some).for_each(|channel| manager.channel_closed(channel));
+            Some(last)
+        });
     }
 
     /// Goes on looking for names that this node of a cluster serves no more.
-    fn probe(&mut self, store: &mut Keyspace<'_>) {
-        let now_ms = now().monotonic_ms();
-        if !self.is_cluster || now_ms < self.probe.next_ms {
-            return;
+    fn look_for_slots_that_have_gone(&mut self, store: &mut Keyspace<'_>, now_ms: u64) {
+        if self.is_cluster {
+            let manager = &mut self.manager;
+            self.slots.go_on(now_ms, PROBE_EVERY_MS, |after| manager.probe(store, after));
         }
-        let mut slice = Slice { started: Instant::now(), answers: PROBE_SLICE, upkeep: PROBE_SLICE };
-        self.probe.position = self.manager.probe(store, self.probe.position, &mut slice);
-        let is_over = self.probe.position.is_none();
-        self.probe.next_ms = now_ms + if is_over { PROBE_EVERY_MS } else { PROBE_PAUSE_MS };
-    }
-}
-
-fn reply_to(result: WaitResult) -> Reply {
-    match result {
-        WaitResult::Granted(fence) => Reply::Int(fence.cast_signed()),
-        WaitResult::TimedOut => Reply::Int(0),
-        WaitResult::Failed(error) => error_reply(&error),
     }
 }

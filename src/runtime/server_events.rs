@@ -16,9 +16,13 @@
 use slock_core::{LockError, LockIdRef};
 
 use super::end_of_turn;
+use super::schedule::Schedule;
+use super::working_state::{Notice, Runtime, key_changed, notice, try_with_runtime};
+use super::write_gate::WriteGate;
+use crate::keyspace::is_own_change;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible, wire};
 use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
-use crate::state::{self, Notice, Runtime, Schedule, State, WriteGate, notice, try_with_runtime};
+use crate::state::{self, State};
 
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
@@ -40,16 +44,16 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     rewrite: |lock, emit| wire::rewrite(lock, last_fence(), emit),
     removed: |id| {
         // A lock that an effect has emptied is nothing new to us.
-        if !state::with(|state| state.is_own_change(id)) {
+        if !is_own_change(id) {
             state::with(|state| state.metrics.note_removal(id));
-            state::key_changed(id);
+            key_changed(id);
         }
     },
 };
 
 /// What the server tells us of itself.
 pub static EVENT_HOOKS: EventHooks = EventHooks {
-    key_touched: |db, name| state::key_changed(LockIdRef { db, name }),
+    key_touched: |db, name| key_changed(LockIdRef { db, name }),
     key_evicted: |db, name| state::with(|state| state.metrics.count_eviction(LockIdRef { db, name })),
     flushed: |db| notice(Notice::DatabaseChanged(db)),
     swapped: |first, second| notice(Notice::DatabasesSwapped(first, second)),

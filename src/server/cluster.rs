@@ -5,7 +5,7 @@ use redis_module::raw;
 
 use super::api::api;
 use super::ctx::Ctx;
-use super::loaded;
+use super::set_at_load;
 use super::string::Str;
 
 /// Whether both names are in one slot of a cluster.
@@ -89,7 +89,7 @@ impl Ctx<'_> {
 
     /// Whether the server can check a command without running it (from Redis 7.2 on).
     fn can_check_only(self) -> bool {
-        loaded::get(|loaded| &loaded.can_check_only).unwrap_or_else(|| {
+        set_at_load::get(|loaded| &loaded.can_check_only).unwrap_or_else(|| {
             // An error is a reply in this form; only a form that is not known gives nothing and this code.
             let reply = api!(RedisModule_Call(self.pointer(), c"EXISTS".as_ptr(), c"D".as_ptr()));
             let error = std::io::Error::last_os_error().raw_os_error();
@@ -97,7 +97,7 @@ impl Ctx<'_> {
             if !reply.is_null() {
                 api!(RedisModule_FreeCallReply(reply));
             }
-            loaded::set(|loaded| &loaded.can_check_only, can);
+            set_at_load::set(|loaded| &loaded.can_check_only, can);
             can
         })
     }

@@ -18,7 +18,7 @@ use super::guard::guard;
 use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::string::Str;
-use super::{clock, compat, loaded};
+use super::{clock, compat, set_at_load};
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -54,11 +54,11 @@ pub fn count_freed(is_counted: bool) {
 }
 
 pub(super) fn raw_type() -> *mut raw::RedisModuleType {
-    loaded::get(|loaded| &loaded.raw_type).unwrap_or(ptr::null_mut())
+    set_at_load::get(|loaded| &loaded.raw_type).unwrap_or(ptr::null_mut())
 }
 
 fn hooks() -> Option<&'static DatatypeHooks> {
-    loaded::get(|loaded| &loaded.datatype_hooks)
+    set_at_load::get(|loaded| &loaded.datatype_hooks)
 }
 
 /// Gives a lock to the server, which calls [`free`] in the end.
@@ -69,8 +69,8 @@ pub(super) fn store(lock: Lock) -> *mut c_void {
 
 /// Registers the type. False if the server refuses.
 pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
-    loaded::set(|loaded| &loaded.datatype_hooks, hooks);
-    loaded::set(|loaded| &loaded.knows_persist, ctx.knows_command(c"PERSIST"));
+    set_at_load::set(|loaded| &loaded.datatype_hooks, hooks);
+    set_at_load::set(|loaded| &loaded.knows_persist, ctx.knows_command(c"PERSIST"));
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -93,7 +93,7 @@ pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
         copy2: None,
     };
     let created = api!(RedisModule_CreateDataType(ctx.pointer(), NAME.as_ptr(), RDB_VERSION, &mut methods));
-    loaded::set(|loaded| &loaded.raw_type, created);
+    set_at_load::set(|loaded| &loaded.raw_type, created);
     !created.is_null()
 }
 
@@ -221,7 +221,7 @@ unsafe extern "C" fn aof_rewrite(
         });
         // To apply a change sets the key's expiry. The server adds the one that the key has, if it has
         // one: a user may have taken it away.
-        if loaded::get(|loaded| &loaded.knows_persist) == Some(true) {
+        if set_at_load::get(|loaded| &loaded.knows_persist) == Some(true) {
             api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
         }
     });

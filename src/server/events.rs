@@ -12,15 +12,15 @@ use super::ctx::Ctx;
 use super::guard::guard;
 use super::hooks::{EventHooks, Loading, Role};
 use super::string::Str;
-use super::{compat, loaded};
+use super::{compat, set_at_load};
 
 fn hooks() -> Option<&'static EventHooks> {
-    loaded::get(|loaded| &loaded.event_hooks)
+    set_at_load::get(|loaded| &loaded.event_hooks)
 }
 
 /// Subscribes to what has to be known always. False if the server refuses.
 pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
-    loaded::set(|loaded| &loaded.event_hooks, hooks);
+    set_at_load::set(|loaded| &loaded.event_hooks, hooks);
     let ok = raw::REDISMODULE_OK as i32;
     let keys = raw::REDISMODULE_NOTIFY_EVICTED;
     let server_events = [

@@ -8,7 +8,7 @@ use redis_module::raw;
 use super::api::api;
 use super::ctx::{Ctx, OwnCtx};
 use super::guard::guard;
-use super::loaded;
+use super::set_at_load;
 
 /// Names a running timer.
 pub type TimerId = u64;
@@ -16,11 +16,11 @@ pub type TimerId = u64;
 /// Keeps a context for timers, for looks into other databases, and for the log. Called once, at load.
 pub(crate) fn keep_module_ctx(ctx: Ctx<'_>) {
     let own = api!(RedisModule_GetDetachedThreadSafeContext(ctx.pointer()));
-    loaded::set(|loaded| &loaded.module_ctx, own);
+    set_at_load::set(|loaded| &loaded.module_ctx, own);
 }
 
 pub(super) fn module_ctx() -> *mut raw::RedisModuleCtx {
-    loaded::get(|loaded| &loaded.module_ctx).unwrap_or(ptr::null_mut())
+    set_at_load::get(|loaded| &loaded.module_ctx).unwrap_or(ptr::null_mut())
 }
 
 /// The context that belongs to no client, for the server's thread.

@@ -82,9 +82,9 @@ impl LockManager {
         Ok(AcquireOutcome::Granted(fence))
     }
 
-    /// Withdraws a waiting request: its client has gone, or cannot wait. False if it does not wait. Touches
-    /// no lock, so that it can be called wherever the server says so.
-    pub fn cancel(&mut self, request: RequestId) -> bool {
+    /// The client of this request has gone, or cannot wait: it leaves, without an answer. False if it does not wait.
+    /// Touches no lock, so that it can be called wherever the server says so.
+    pub fn abandon(&mut self, request: RequestId) -> bool {
         self.leave(request).is_some()
     }
 
@@ -119,30 +119,30 @@ impl LockManager {
         self.answer(request, waiter, result);
     }
 
-    /// Withdraws each request of `token` for this lock, alone or among others: from now on it is not granted, and its
+    /// Cancels each request of `token` for this lock, alone or among others: from now on it is not granted, and its
     /// wait ends as if its time had run out. How many there were. They leave their queues at once where they stand in
     /// few, else in slices.
-    pub fn withdraw(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
+    pub fn cancel(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
         let Some(queue) = self.waitlist.queue_at(lock) else { return 0 };
         let (mut count, mut last) = (0, None);
         while let Some(request) = self.waitlist.next_of_token_at(queue, token, last) {
-            count += usize::from(self.waitlist.withdraw(request));
+            count += usize::from(self.waitlist.cancel(request));
             last = Some(request);
         }
         self.counters.cancels += count as u64;
         let mut left = self.left_at_once;
-        while let Some(request) = self.waitlist.first_withdrawn()
+        while let Some(request) = self.waitlist.first_cancelled()
             && let Some(waiter) = self.waitlist.get(request)
             && let Some(rest) = left.checked_sub(waiter.queues.len())
         {
             left = rest;
-            self.finish_withdrawn(request);
+            self.finish_cancelled(request);
         }
         count
     }
 
-    /// Takes a request that was withdrawn out of its queues, and answers it.
-    pub(super) fn finish_withdrawn(&mut self, request: RequestId) {
+    /// Takes a request that was cancelled out of its queues, and answers it.
+    pub(super) fn finish_cancelled(&mut self, request: RequestId) {
         if let Some(waiter) = self.leave(request) {
             self.answer(request, waiter, WaitResult::TimedOut);
         }
@@ -150,7 +150,7 @@ impl LockManager {
 
     /// Ends the wait of a request as if its time had run out. False if it does not wait.
     pub fn time_out(&mut self, request: RequestId) -> bool {
-        let waited = self.cancel(request);
+        let waited = self.abandon(request);
         self.counters.wait_timeouts += u64::from(waited);
         waited
     }

@@ -15,7 +15,7 @@ pub struct Counters {
     pub releases: u64,
     /// Requests that waited in vain.
     pub wait_timeouts: u64,
-    /// Requests that were withdrawn while they waited; see [`LockManager::withdraw`](super::LockManager::withdraw).
+    /// Requests that were cancelled while they waited; see [`LockManager::cancel`](super::LockManager::cancel).
     pub cancels: u64,
     /// Requests refused because their owners had given up; see [`LockManager::refuse`](super::LockManager::refuse).
     pub cancelled: u64,

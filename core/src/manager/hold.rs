@@ -108,6 +108,26 @@ impl LockManager {
         Ok(fence)
     }
 
+    /// Begins an operation of this token. What it holds here by a connection that has closed ends first: the owner
+    /// itself does not find it held, or it would refresh what is about to end.
+    pub(super) fn open<'a, S: LockStore>(
+        &mut self,
+        operation: Operation<'a, S>,
+        token: &[u8],
+    ) -> Open<'a, S> {
+        let mut open = Open::new(operation);
+        if self.ephemeral.has_work() {
+            for at in 0..open.len() {
+                let own = open.hold(at, HoldRef::of(token)).ok().flatten();
+                if own.is_some_and(|own| self.ephemeral.has_ended(own.fence, open.id(at))) {
+                    // It is there, as was just seen.
+                    let _ = self.drop_hold(&mut open, at, HoldRef::of(token), None);
+                }
+            }
+        }
+        open
+    }
+
     /// Moves the deadline of the token's hold at this position, unless it is as late already: then nothing changes.
     pub(super) fn prolong(
         &mut self,

@@ -25,7 +25,7 @@ use crate::time::Timestamp;
 pub(super) const RETRY_ENDED_MS: u64 = 500;
 pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
-/// See [`LockManager::withdraw`].
+/// See [`LockManager::cancel`].
 const LEFT_AT_ONCE: usize = 128;
 
 /// What a manager had to forget; to drop it may take more than a moment.
@@ -45,7 +45,7 @@ pub struct LockManager {
     pub max_waiters: usize,
     /// How many requests of one token one user may have waiting.
     pub max_requests_of_token: usize,
-    /// About so many places in queues are left at once when requests are withdrawn.
+    /// About so many places in queues are left at once when requests are cancelled.
     pub(crate) left_at_once: usize,
     /// No new hold is given before this moment of the monotonic clock, in milliseconds.
     pub(super) grace_until_ms: Option<u64>,
@@ -77,10 +77,10 @@ pub struct LockManager {
     pub(super) last_holder_scan: Option<QueueId>,
     /// Requests up to this one are sent away with this error.
     pub(super) resigned: Option<(RequestId, LockError)>,
-    /// Steps of [`LockManager::serve_queues`] so far.
-    pub(super) steps: usize,
-    /// The kind of work whose turn was last there.
-    pub(super) kind: usize,
+    /// How often the first kind of work has had its turn in [`LockManager::serve_queues`] so far.
+    pub(super) rounds: usize,
+    /// The kind of work whose turn is next there.
+    pub(super) turn: usize,
     /// How many places in queues it has had to do with since it looked at the clock.
     pub(super) places_looked_at: usize,
     /// Connections that have closed and with which requests end that are answered on channels.
@@ -148,8 +148,8 @@ impl Default for LockManager {
             holder_scans: BTreeMap::new(),
             last_holder_scan: None,
             resigned: None,
-            steps: 0,
-            kind: 0,
+            rounds: 0,
+            turn: 0,
             places_looked_at: 0,
             closed_askers: BTreeSet::new(),
             answers: Vec::new(),
@@ -230,18 +230,6 @@ impl LockManager {
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
         Forgotten { _holds: self.ephemeral.clear() }
-    }
-
-    /// Nobody waits any more: there is nobody to look at.
-    pub(super) fn forget_work(&mut self) {
-        debug_assert!(self.waitlist.is_empty());
-        self.dirty.clear();
-        self.changed_databases = ChangedDatabases::default();
-        self.revisit.clear();
-        self.granted_again.clear();
-        self.search_again = SearchQueue::default();
-        self.search = None;
-        self.holder_scans.clear();
     }
 
     /// Whether somebody is still to be sent away; see [`LockManager::resign`].

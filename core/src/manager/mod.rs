@@ -22,6 +22,7 @@
 //!   ends no hold before its time, if it names the hold that it means.
 
 mod acquire;
+mod agenda;
 mod changed_databases;
 mod counters;
 mod ephemeral;
@@ -33,7 +34,8 @@ mod search_cycles;
 mod search_queue;
 mod serve_queues;
 
+pub use agenda::{TimeSlice, Urgency};
 pub use counters::Counters;
 pub use lock_manager::LockManager;
-pub use operation::Operation;
-pub use serve_queues::{ProbePosition, TimeSlice, Urgency};
+pub use operation::{Names, Operation};
+pub use serve_queues::ProbePosition;

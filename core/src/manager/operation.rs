@@ -2,7 +2,6 @@
 
 use smallvec::SmallVec;
 
-use super::lock_manager::LockManager;
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
 use crate::lock::{Holder, Lock};
@@ -15,13 +14,16 @@ pub struct Operation<'a, S> {
     store: &'a mut S,
     now: Timestamp,
     db: i32,
-    names: SmallVec<[&'a [u8]; 1]>,
+    names: Names<'a>,
 }
+
+/// Names of locks: mostly one.
+pub type Names<'a> = SmallVec<[&'a [u8]; 1]>;
 
 impl<'a, S: LockStore> Operation<'a, S> {
     /// An operation on these names.
-    pub fn new(store: &'a mut S, now: Timestamp, db: i32, names: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        Self { store, now, db, names: names.into_iter().collect() }
+    pub fn new(store: &'a mut S, now: Timestamp, db: i32, names: Names<'a>) -> Self {
+        Self { store, now, db, names }
     }
 }
 
@@ -83,27 +85,5 @@ impl<'a, S: LockStore> Open<'a, S> {
     /// When the key at this position goes by itself, in Unix milliseconds, if it has an expiry.
     pub(super) fn expires_ms(&self, at: usize) -> Option<u64> {
         self.0.store.expires_ms(at)
-    }
-}
-
-impl LockManager {
-    /// Begins an operation of this token. What it holds here by a connection that has closed ends first: the owner
-    /// itself does not find it held, or it would refresh what is about to end.
-    pub(super) fn open<'a, S: LockStore>(
-        &mut self,
-        operation: Operation<'a, S>,
-        token: &[u8],
-    ) -> Open<'a, S> {
-        let mut open = Open::new(operation);
-        if self.ephemeral.has_work() {
-            for at in 0..open.len() {
-                let own = open.hold(at, HoldRef::of(token)).ok().flatten();
-                if own.is_some_and(|own| self.ephemeral.has_ended(own.fence, open.id(at))) {
-                    // It is there, as was just seen.
-                    let _ = self.drop_hold(&mut open, at, HoldRef::of(token), None);
-                }
-            }
-        }
-        open
     }
 }

@@ -13,7 +13,7 @@ const FORGOTTEN_AT_ONCE: usize = 500;
 
 impl LockManager {
     /// For so many milliseconds no request gives the token this lock anew, upgrades it or waits for it. What
-    /// waits already goes by [`LockManager::withdraw`].
+    /// waits already goes by [`LockManager::cancel`].
     pub fn refuse(&mut self, now: Timestamp, lock: LockIdRef<'_>, token: &[u8], ms: u64) {
         let now_ms = now.monotonic_ms();
         let is_one_forgotten = self.refused_tokens.insert(lock, token, now_ms, now_ms.saturating_add(ms));

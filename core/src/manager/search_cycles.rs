@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use super::agenda::AT_LEAST_EVERY;
 use super::lock_manager::{HolderScan, LockManager};
 use super::operation::{Open, Operation};
-use super::serve_queues::AT_LEAST_EVERY;
+
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
 use crate::error::LockError;
@@ -51,7 +52,7 @@ impl LockManager {
 
     /// Whether some still stand in their queues who keep nobody waiting any more.
     pub(super) fn some_are_leaving(&self, now: Timestamp) -> bool {
-        self.waitlist.first_withdrawn().is_some()
+        self.waitlist.first_cancelled().is_some()
             || self.waitlist.has_unheard()
             || !self.closed_askers.is_empty()
             || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
@@ -64,7 +65,7 @@ impl LockManager {
             || !self.revisit.is_empty()
             || !self.granted_again.is_empty()
             || !self.holder_scans.is_empty();
-        (has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)) || self.some_are_leaving(now)
+        (has_some && !self.rounds.is_multiple_of(AT_LEAST_EVERY)) || self.some_are_leaving(now)
     }
 
     /// Others than before hold this lock, and it was not the manager who gave it to them.
@@ -177,7 +178,7 @@ impl LockManager {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let db = waiter.db;
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name)));
+        let open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name).collect()));
         self.note_own_holds(&open, request);
     }
 }

@@ -1,10 +1,11 @@
-//! Serving the queues: the one place where waiting requests are granted.
+//! The steps of serving: the one place where waiting requests are granted. Whose turn it is, `agenda` says.
 
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, same_hold};
+use super::agenda::AT_LEAST_EVERY;
 use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::operation::{Open, Operation};
@@ -16,45 +17,6 @@ use crate::queue::{QueueId, Waiter};
 use crate::request::WaitResult;
 use crate::store::{LockStore, Lookup};
 use crate::time::Timestamp;
-
-/// The time, once for each decision; `None` when this turn has taken long enough, and the rest is left to
-/// the next.
-pub trait TimeSlice {
-    /// The time, if there is enough of it left for work that is so urgent.
-    fn now_for(&mut self, urgency: Urgency) -> Option<Timestamp>;
-
-    /// Whether more can be answered in this turn than so many.
-    fn has_room(&self, _answers: usize) -> bool {
-        true
-    }
-}
-
-/// A slice that is as long for all work.
-impl<F: FnMut() -> Option<Timestamp>> TimeSlice for F {
-    fn now_for(&mut self, _: Urgency) -> Option<Timestamp> {
-        self()
-    }
-}
-
-/// How urgent work is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
-    /// Somebody may be granted or waits for an answer.
-    Answers,
-    /// Nobody waits for it: what is to leave, to end or to be searched. It must not keep waiting those who have been
-    /// answered in this slice and are told at its end.
-    Upkeep,
-}
-
-/// What is put off while queues have to be looked at has its turn after so many steps all the same.
-pub(super) const AT_LEAST_EVERY: usize = 64;
-
-/// How many kinds of work there are.
-const KINDS: usize = 10;
-
-/// The clock is looked at when each kind of work has had its turn, and sooner after a step that had so many places in
-/// queues to do with.
-const PLACES_AT_ONCE: usize = 64;
 
 /// How far [`LockManager::probe`] has come.
 #[derive(Clone, Copy, Debug)]
@@ -68,167 +30,32 @@ enum Assessment {
 }
 
 impl LockManager {
-    /// Whether there is nothing to do now or later: nobody waits, and no hold ends with a connection.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.waitlist.is_empty() && self.ephemeral.is_empty() && self.answers.is_empty()
-    }
-
-    /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty()
-            || !self.changed_databases.is_empty()
-            || !self.revisit.is_empty()
-            || !self.granted_again.is_empty()
-            || !self.search_again.is_empty()
-            || self.search.is_some()
-            || !self.holder_scans.is_empty()
-            || self.waitlist.first_withdrawn().is_some()
-            || self.resigned.is_some()
-            || self.waitlist.has_unheard()
-            || !self.closed_askers.is_empty()
-            || (self.ephemeral.has_work() && self.retry_ended_ms.is_none())
-    }
-
-    /// When [`LockManager::serve_queues`] has to be called next if nothing happens, on the monotonic clock.
-    #[must_use]
-    pub fn next_due_ms(&self, now: Timestamp) -> Option<u64> {
-        let wake_ms = self
-            .waitlist
-            .next_wake_ms()
-            .into_iter()
-            .chain(self.waitlist.next_own_hold_end_ms())
-            .min()
-            .map(|wake_ms| now.monotonic_ms().saturating_add(wake_ms.saturating_sub(now.unix_ms())));
-        let grace_ms = self.grace_until_ms.filter(|_| !self.waitlist.is_empty());
-        let check_ms = self
-            .ephemeral
-            .next_check_ms()
-            .map(|check_ms| now.monotonic_ms().saturating_add(check_ms.saturating_sub(now.unix_ms())));
-        let due = [wake_ms, grace_ms, check_ms, self.next_wait_end_ms(), self.retry_ended_ms];
-        due.into_iter().flatten().min()
-    }
-
-    /// When the next request gives up if nothing happens, on the monotonic clock.
-    #[must_use]
-    pub fn next_wait_end_ms(&self) -> Option<u64> {
-        self.waitlist.next_give_up_ms()
-    }
-
-    /// Does what is due: answers requests that have waited long enough, ends the holds of connections that
-    /// have closed, and grants whoever is at the front of a queue and can be granted. One step of each in
-    /// turn, and in each the oldest first, so that many of one kind do not keep the others waiting.
-    ///
-    /// The cost is that of the requests granted, whatever the number of those that go on waiting: at each
-    /// name only the front is looked at, until one cannot be granted.
-    pub fn serve_queues(
-        &mut self,
-        store: &mut impl LockStore,
-        clients: &mut impl Clients,
-        slice: &mut impl TimeSlice,
-    ) {
-        let (mut kinds_left, mut idle) = (0, 0);
-        let mut now = None;
-        while idle < KINDS && slice.has_room(self.answers.len()) {
-            if kinds_left == 0 || self.places_looked_at >= PLACES_AT_ONCE {
-                if now.is_some_and(|now| !self.is_due(now)) {
-                    idle = KINDS;
-                    break;
-                }
-                (kinds_left, self.places_looked_at) = (KINDS, 0);
-                now = slice.now_for(self.urgency());
-            }
-            let Some(now) = now else { break };
-            kinds_left -= 1;
-            idle = if self.work_at(store, clients, now) { 0 } else { idle + 1 };
-        }
-        if idle == KINDS {
-            self.kind = KINDS - 1;
-        }
-        store.close();
-    }
-
-    /// Whether [`LockManager::serve_queues`] has anything to do at this moment.
-    fn is_due(&self, now: Timestamp) -> bool {
-        self.has_work() || self.next_due_ms(now).is_some_and(|due_ms| due_ms <= now.monotonic_ms())
-    }
-
-    fn urgency(&self) -> Urgency {
-        let may_grant = !self.dirty.is_empty() || !self.revisit.is_empty() || !self.granted_again.is_empty();
-        if may_grant || self.resigned.is_some() || self.waitlist.first_withdrawn().is_some() {
-            Urgency::Answers
-        } else {
-            Urgency::Upkeep
-        }
-    }
-
-    /// Does a step of the kind of work whose turn it is. Whether there was one to do.
-    fn work_at(&mut self, store: &mut impl LockStore, clients: &mut impl Clients, now: Timestamp) -> bool {
-        self.kind = (self.kind + 1) % KINDS;
-        match self.kind {
-            0 => {
-                self.steps = self.steps.wrapping_add(1);
-                self.end_next_wait(now)
-            }
-            1 => self.drop_next_without_listener(),
-            2 => self.end_next_hold_of_closed(store, now),
-            3 => self.check_next_ephemeral(store, now),
-            4 => self.serve_next_queue(store, clients, now),
-            5 => self.serve_next_revisit(store, clients, now),
-            6 => self.serve_next_granted_again(store, clients, now),
-            7 => self.scan_next_database(),
-            8 => self.look_at_next_holders(store, now),
-            _ => self.search_next_cycle(store, now),
-        }
-    }
-
-    /// Answers the requests that have waited long enough, and leaves those behind them to
-    /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
-    pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
-        while slice.has_room(self.answers.len())
-            && slice
-                .now_for(Urgency::Answers)
-                .is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener())
-        {}
-        if self.waitlist.is_empty() {
-            self.forget_work();
-        }
-    }
-
-    /// Looks whether this node still serves the names that are waited for, one key for each request at
-    /// least: the names of one request are in one slot. Begins after the queue that the last call came to;
-    /// `None` when all have been looked at. [`LockManager::serve_queues`] sends away whom it cannot serve.
+    /// Looks whether this node still serves the next name that is waited for, after the queue that the last call came to;
+    /// `None` when all have been looked at. One key for each request at least is looked at: the names of one request are
+    /// in one slot. [`LockManager::serve_queues`] sends away whom it cannot serve.
     pub fn probe(
         &mut self,
         store: &mut impl LockStore,
-        mut after: Option<ProbePosition>,
-        slice: &mut impl TimeSlice,
+        after: Option<ProbePosition>,
     ) -> Option<ProbePosition> {
-        while let Some(queue) = self.waitlist.next_queue_id(after.map(|position| position.0)) {
-            if slice.now_for(Urgency::Upkeep).is_none() {
-                store.close();
-                return after;
+        let queue = self.waitlist.next_queue_id(after.map(|position| position.0))?;
+        let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
+        // Whoever is at the front of none of its queues stands behind somebody in the same slot.
+        if front.is_some_and(|waiter| waiter.queues[0] == queue)
+            && let Some(lock) = self.waitlist.lock_of(queue)
+        {
+            store.open(lock.db, &[&lock.name]);
+            if matches!(store.get(0), Lookup::NotServed) {
+                self.mark(queue);
             }
-            after = Some(ProbePosition(queue));
-            let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
-            // Whoever is at the front of none of its queues stands behind somebody in the same slot.
-            if front.is_some_and(|waiter| waiter.queues[0] == queue)
-                && let Some(lock) = self.waitlist.lock_of(queue)
-            {
-                store.open(lock.db, &[&lock.name]);
-                if matches!(store.get(0), Lookup::NotServed) {
-                    self.mark(queue);
-                }
-            }
+            store.close();
         }
-        store.close();
-        None
+        Some(ProbePosition(queue))
     }
 
-    fn end_next_wait(&mut self, now: Timestamp) -> bool {
-        if let Some(request) = self.waitlist.first_withdrawn() {
-            self.finish_withdrawn(request);
+    pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
+        if let Some(request) = self.waitlist.first_cancelled() {
+            self.finish_cancelled(request);
             return true;
         }
         if let Some((last, error)) = &self.resigned {
@@ -245,7 +72,7 @@ impl LockManager {
     }
 
     /// Takes out the next request whose answer nobody would hear, or whose connection has closed.
-    fn drop_next_without_listener(&mut self) -> bool {
+    pub(super) fn drop_next_without_listener(&mut self) -> bool {
         if let Some(request) = self.waitlist.first_unheard() {
             self.leave_unheard(request);
             return true;
@@ -258,7 +85,7 @@ impl LockManager {
         true
     }
 
-    /// Whoever listens is told, as when a request is withdrawn.
+    /// Whoever listens is told, as when a request is cancelled.
     fn end_with_its_connection(&mut self, request: RequestId) {
         if let Some(waiter) = self.leave(request) {
             self.answer(request, waiter, WaitResult::TimedOut);
@@ -266,11 +93,11 @@ impl LockManager {
     }
 
     fn leave_unheard(&mut self, request: RequestId) {
-        self.counters.unheard += u64::from(self.cancel(request));
+        self.counters.unheard += u64::from(self.abandon(request));
     }
 
     /// Ends the next hold of a connection that has closed, on all its names.
-    fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+    pub(super) fn end_next_hold_of_closed(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         if !self.ephemeral.has_work() {
             self.retry_ended_ms = None;
             return false;
@@ -291,7 +118,7 @@ impl LockManager {
         let (_, fence) = position;
         let token = hold.token.clone();
         let names: Vec<Box<[u8]>> = hold.names.iter().cloned().collect();
-        let mut open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name)));
+        let mut open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name).collect()));
         let hold = HoldRef { token: &token, fence: Some(fence) };
         for at in 0..open.len() {
             match self.drop_hold(&mut open, at, hold, None) {
@@ -304,7 +131,7 @@ impl LockManager {
         true
     }
 
-    fn serve_next_queue(
+    pub(super) fn serve_next_queue(
         &mut self,
         store: &mut impl LockStore,
         clients: &mut impl Clients,
@@ -334,7 +161,7 @@ impl LockManager {
 
     /// A request for many names, which may be at the front of all of them, is looked at when the queues have
     /// been; but it does not wait for them for ever.
-    fn serve_next_revisit(
+    pub(super) fn serve_next_revisit(
         &mut self,
         store: &mut impl LockStore,
         clients: &mut impl Clients,
@@ -350,7 +177,7 @@ impl LockManager {
 
     /// Looks at the next request of a token that was granted a lock for which it waits elsewhere too: it may be
     /// answered by that hold, or can never be.
-    fn serve_next_granted_again(
+    pub(super) fn serve_next_granted_again(
         &mut self,
         store: &mut impl LockStore,
         clients: &mut impl Clients,
@@ -380,7 +207,7 @@ impl LockManager {
     }
 
     /// Marks the next queue of a database that has changed as a whole.
-    fn scan_next_database(&mut self) -> bool {
+    pub(super) fn scan_next_database(&mut self) -> bool {
         if self.changed_databases.is_empty() {
             return false;
         }
@@ -404,7 +231,7 @@ impl LockManager {
     ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
         let is_sent_away = self.resigned.as_ref().is_some_and(|(last, _)| request <= *last);
-        if is_sent_away || self.waitlist.is_withdrawn(request) {
+        if is_sent_away || self.waitlist.is_cancelled(request) {
             return;
         }
         if !self.waitlist.is_heard(waiter) {
@@ -419,7 +246,7 @@ impl LockManager {
         let (db, token) = (waiter.db, waiter.token.clone());
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
         self.places_looked_at += names.len();
-        let operation = Operation::new(store, now, db, names.iter().map(|name| &**name));
+        let operation = Operation::new(store, now, db, names.iter().map(|name| &**name).collect());
         let mut open = self.open(operation, &token);
         match self.assess(&open, request) {
             Assessment::Blocked => {
@@ -538,7 +365,7 @@ impl LockManager {
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
-    fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
+    pub(super) fn check_next_ephemeral(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         let Some((fence, db, hold)) = self.ephemeral.next_check(now.unix_ms()) else { return false };
         let live = hold.names.iter().find_map(|name| {
             let own = store.peek(LockIdRef { db, name })?.holder(&hold.token, now.unix_ms())?;
@@ -554,6 +381,6 @@ impl LockManager {
     /// Whether names have to be looked at first: a request for many of them is looked at once, after all.
     fn has_names_to_look_at(&self) -> bool {
         let has_some = !self.dirty.is_empty() || !self.changed_databases.is_empty();
-        has_some && !self.steps.is_multiple_of(AT_LEAST_EVERY)
+        has_some && !self.rounds.is_multiple_of(AT_LEAST_EVERY)
     }
 }

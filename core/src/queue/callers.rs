@@ -44,12 +44,12 @@ impl Waitlist {
         self.callers.len()
     }
 
-    /// How many requests of this token wait that this user has asked for and that were not withdrawn.
+    /// How many requests of this token wait that this user has asked for and that were not cancelled.
     pub(crate) fn len_of_user(&self, token: &[u8], user: &UserName) -> usize {
         match self.tokens.get(token) {
             None => 0,
             Some((_, RequestSet::One(only))) => {
-                let is_theirs = self.waiters[only].caller.user == *user && !self.is_withdrawn(*only);
+                let is_theirs = self.waiters[only].caller.user == *user && !self.is_cancelled(*only);
                 usize::from(is_theirs)
             }
             Some((token, RequestSet::Many(_))) => {
@@ -65,9 +65,9 @@ impl Waitlist {
         }
     }
 
-    /// Counts a request that was not withdrawn.
+    /// Counts a request that was not cancelled.
     pub(super) fn count_of_user(&mut self, request: RequestId, count: Count) {
-        let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_withdrawn(request)) else { return };
+        let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_cancelled(request)) else { return };
         let key = (waiter.token_id(), waiter.caller.user.clone());
         let number = self.by_user.entry(key.clone()).or_default();
         match count {
@@ -80,21 +80,21 @@ impl Waitlist {
     }
 
     /// From now on this request is as good as gone: it is not granted, nobody waits for it, and it is not counted. It
-    /// stands in its queues until it is removed. False if it does not wait or was withdrawn before.
-    pub(crate) fn withdraw(&mut self, request: RequestId) -> bool {
-        if !self.waiters.contains_key(&request) || self.is_withdrawn(request) {
+    /// stands in its queues until it is removed. False if it does not wait or was cancelled before.
+    pub(crate) fn cancel(&mut self, request: RequestId) -> bool {
+        if !self.waiters.contains_key(&request) || self.is_cancelled(request) {
             return false;
         }
         self.count_if_several(request, Count::Down);
-        self.withdrawn.insert(request)
+        self.cancelled.insert(request)
     }
 
-    pub(crate) fn is_withdrawn(&self, request: RequestId) -> bool {
-        self.withdrawn.contains(&request)
+    pub(crate) fn is_cancelled(&self, request: RequestId) -> bool {
+        self.cancelled.contains(&request)
     }
 
-    /// The first request that was withdrawn and still stands in its queues.
-    pub(crate) fn first_withdrawn(&self) -> Option<RequestId> {
-        self.withdrawn.first().copied()
+    /// The first request that was cancelled and still stands in its queues.
+    pub(crate) fn first_cancelled(&self) -> Option<RequestId> {
+        self.cancelled.first().copied()
     }
 }

@@ -56,7 +56,7 @@ impl Waitlist {
         let is_same = |request: &RequestId| {
             let waiter = &self.waiters[request];
             waiter.channel.is_some()
-                && !self.is_withdrawn(*request)
+                && !self.is_cancelled(*request)
                 && (waiter.want, waiter.places) == (new.want, places)
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))

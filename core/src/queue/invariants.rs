@@ -44,12 +44,12 @@ impl Waitlist {
         self.holders.check(self.queues.iter().map(|(id, queue)| (*id, &queue.noted_holders)));
         let changed = self.queues.values().filter(|queue| queue.is_changed_outside).count();
         assert_eq!(changed, self.changed_outside);
-        assert!(self.withdrawn.iter().all(|request| self.waiters.contains_key(request)));
+        assert!(self.cancelled.iter().all(|request| self.waiters.contains_key(request)));
         let callers: BTreeSet<_> = self.waiters.values().map(|waiter| waiter.caller.clone()).collect();
         assert_eq!(callers, self.callers);
         let mut by_user = BTreeMap::new();
         for (request, waiter) in &self.waiters {
-            if self.tokens.get(&waiter.token).unwrap().1.len() > 1 && !self.withdrawn.contains(request) {
+            if self.tokens.get(&waiter.token).unwrap().1.len() > 1 && !self.cancelled.contains(request) {
                 *by_user.entry((waiter.token_id(), waiter.caller.user.clone())).or_insert(0) += 1;
             }
         }

@@ -170,11 +170,11 @@ pub struct Waitlist {
     unheard: BTreeMap<ChannelId, BTreeSet<RequestId>>,
     /// Of all that are answered on channels, those that end with the connection that asked.
     bound: BTreeSet<(ConnectionId, RequestId)>,
-    /// Requests that were withdrawn and still stand in their queues.
-    withdrawn: BTreeSet<RequestId>,
+    /// Requests that were cancelled and still stand in their queues.
+    cancelled: BTreeSet<RequestId>,
     /// Each user with each command, while any of its requests waits.
     callers: BTreeSet<Rc<Caller>>,
-    /// Of tokens with several requests: how many of them each user has that were not withdrawn.
+    /// Of tokens with several requests: how many of them each user has that were not cancelled.
     by_user: BTreeMap<(TokenId, UserName), usize>,
     drawn: u64,
 }
@@ -335,7 +335,7 @@ impl Waitlist {
         if !self.by_user.is_empty() {
             self.count_if_several(request, Count::Down);
         }
-        self.withdrawn.remove(&request);
+        self.cancelled.remove(&request);
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };

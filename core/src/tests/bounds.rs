@@ -53,9 +53,9 @@ fn a_user_may_have_so_many_requests_of_a_token_waiting() {
     assert_eq!(scene.is_refused("a", "A", READ), LockError::TokenQueueFull(2));
     scene.user = "default";
     assert_eq!(scene.is_refused("a", "A", WRITE), LockError::TokenQueueFull(2), "as before");
-    scene.cancels(first);
+    scene.abandons(first);
     scene.waits("a", "A", WRITE);
-    assert_eq!(scene.withdraws("b", "A"), 2);
+    assert_eq!(scene.cancels("b", "A"), 2);
     scene.waits("b", "A", WRITE);
     assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(2));
     assert_eq!(scene.manager.waitlist().callers_len(), 2);
@@ -77,14 +77,14 @@ fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over
 }
 
 #[test]
-fn a_withdrawn_request_is_not_counted_while_it_still_stands_in_its_queue() {
+fn a_cancelled_request_is_not_counted_while_it_still_stands_in_its_queue() {
     let mut scene = Scene::new();
     (scene.manager.max_requests_of_token, scene.manager.left_at_once) = (2, 0);
     scene.takes("a b", "H", WRITE);
     scene.waits("a", "A", WRITE);
     scene.waits("b", "A", WRITE);
     scene.in_one_turn(|scene| {
-        assert_eq!(scene.withdraws("a", "A"), 1);
+        assert_eq!(scene.cancels("a", "A"), 1);
         assert_eq!(scene.queue("a"), ["A"], "it leaves later");
         scene.waits("a", "A", WRITE);
         assert_eq!(scene.is_refused("b", "A", WRITE), LockError::TokenQueueFull(2));
@@ -131,9 +131,9 @@ fn a_token_that_is_granted_another_lock_while_its_requests_are_looked_at() {
     assert_eq!((scene.queue("a"), scene.queue("c")), (vec!["B".into()], vec!["D".into()]));
 }
 
-/// A thousand requests that are withdrawn leave in slices. None of them is granted, and those behind them are.
+/// A thousand requests that are cancelled leave in slices. None of them is granted, and those behind them are.
 #[test]
-fn withdrawn_requests_are_as_good_as_gone_at_once_and_leave_in_slices() {
+fn cancelled_requests_are_as_good_as_gone_at_once_and_leave_in_slices() {
     const REQUESTS: usize = 1_000;
     let mut scene = Scene::new();
     scene.takes("k", "H", WRITE);
@@ -143,9 +143,9 @@ fn withdrawn_requests_are_as_good_as_gone_at_once_and_leave_in_slices() {
     scene.waits("k", "B", WRITE);
     scene.in_one_turn(|scene| {
         let before = scene.manager.waitlist().len();
-        assert_eq!(scene.withdraws("k", "A"), REQUESTS);
+        assert_eq!(scene.cancels("k", "A"), REQUESTS);
         assert!(scene.manager.waitlist().len() + 200 > before, "the rest leaves later");
-        assert_eq!(scene.withdraws("k", "A"), 0, "once");
+        assert_eq!(scene.cancels("k", "A"), 0, "once");
         scene.releases("k", "H");
         let news = scene.news();
         assert!(serves_in_slices(scene, 10) > 50);
@@ -188,10 +188,10 @@ fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
     const LENGTH: usize = 2_000;
     type Break = fn(&mut Scene);
     let breaks: [Break; 4] = [
-        |scene| assert_eq!(scene.withdraws("n10", "t11"), 1),
+        |scene| assert_eq!(scene.cancels("n10", "t11"), 1),
         |scene| scene.releases("n10", "t10"),
         |scene| scene.happens("n1990", MemoryStore::delete),
-        |scene| assert_eq!(scene.withdraws("n1999", "t0"), 1),
+        |scene| assert_eq!(scene.cancels("n1999", "t0"), 1),
     ];
     for (at, breaks) in breaks.into_iter().enumerate() {
         for looks in [5, 40, 100] {

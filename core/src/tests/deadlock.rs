@@ -67,7 +67,7 @@ fn readers_are_let_in_together_only_if_no_writer_stands_between_them() {
     scene.waits("a", "T", READ);
     scene.waits("c", "T", WRITE);
     let request = scene.waits("a", "S", READ);
-    scene.cancels(request);
+    scene.abandons(request);
     scene.serves();
     scene.waits("a", "Y", WRITE);
     assert_eq!(cycle(&mut scene, "a", "S", READ).first().map(String::as_str), Some("S at a"));
@@ -261,7 +261,7 @@ fn an_older_request_of_the_same_owner_goes() {
     let older = scene.waits("a", "A", WRITE);
     scene.waits("a", "B", WRITE);
     scene.waits("a", "A", WRITE);
-    scene.cancels(older);
+    scene.abandons(older);
     assert!(scene.news().is_empty());
     assert_eq!(cycle(&mut scene, "c", "B", WRITE), ["B at c", "A at a"]);
     let mut scene = Scene::new();
@@ -272,7 +272,7 @@ fn an_older_request_of_the_same_owner_goes() {
     scene.waits("a", "W", WRITE);
     scene.waits("a", "A", READ);
     scene.waits("c", "W", WRITE);
-    scene.cancels(older);
+    scene.abandons(older);
     assert!(scene.news().concat().starts_with("W Deadlock"), "A waits behind W now");
 }
 
@@ -286,7 +286,7 @@ fn the_request_that_stands_for_its_owner_goes_before_the_search() {
     scene.waits("q r", "F", WRITE);
     scene.waits("q", "S", WRITE);
     assert!(scene.news().is_empty());
-    scene.in_one_turn(|scene| assert!(scene.cancels(o) && scene.cancels(m)));
+    scene.in_one_turn(|scene| assert!(scene.abandons(o) && scene.abandons(m)));
     assert!(scene.news().concat().starts_with("S Deadlock"));
 }
 
@@ -299,7 +299,7 @@ pub(super) struct WaitsFor {
 impl WaitsFor {
     pub(super) fn new(server: &NaiveServer, now_ms: u64) -> Self {
         let mut edges = BTreeSet::new();
-        for request in server.waiting.iter().filter(|request| !request.is_withdrawn) {
+        for request in server.waiting.iter().filter(|request| !request.is_cancelled) {
             let own = &request.asked;
             for &name in &own.names {
                 for other in Self::of_request_at(server, request, name, now_ms) {

@@ -123,9 +123,9 @@ pub(super) enum Op {
         ttl_ms: u64,
         fence: Option<u64>,
     },
-    Cancel(RequestId),
+    Abandon(RequestId),
     TimeOut(RequestId),
-    Withdraw {
+    Cancel {
         name: usize,
         token: usize,
         /// For how long it is refused from then on.
@@ -267,10 +267,10 @@ impl World {
                 let hold = hold(token, fence);
                 manager.downgrade(one(store, now, id_of(*name)), hold, *ttl_ms).map(Reply::Granted)
             }
-            Op::Withdraw { name, token, refuse_ms } => {
+            Op::Cancel { name, token, refuse_ms } => {
                 opens = 0;
                 refuse_ms.inspect(|ms| manager.refuse(now, id_of(*name), bytes(token), *ms));
-                Ok(Reply::Count(manager.withdraw(id_of(*name), bytes(token))))
+                Ok(Reply::Count(manager.cancel(id_of(*name), bytes(token))))
             }
             _ => {
                 opens = 0;
@@ -288,11 +288,11 @@ impl World {
     fn happens(&mut self, op: &Op) {
         let (now, manager, store) = (self.now(), &mut self.manager, &mut self.store);
         match op {
-            Op::Cancel(request) => assert!(manager.cancel(*request)),
+            Op::Abandon(request) => assert!(manager.abandon(*request)),
             Op::TimeOut(request) => assert!(manager.time_out(*request)),
             Op::Close(connection, requests) => {
                 manager.connection_closed(*connection);
-                requests.iter().for_each(|request| assert!(manager.cancel(*request)));
+                requests.iter().for_each(|request| assert!(manager.abandon(*request)));
             }
             Op::Deafen(number, is_told) => {
                 self.clients.deaf.insert(channel(*number));
@@ -309,7 +309,12 @@ impl World {
             Op::StepWallClock(step_us) => self.unix_us = self.unix_us.checked_add_signed(*step_us).unwrap(),
             Op::StartGrace(ms) => manager.set_grace(Some(now.monotonic_ms() + ms)),
             Op::EndWaits => manager.end_waits(&mut || Some(now)),
-            Op::Probe => assert!(manager.probe(store, None, &mut || Some(now)).is_none()),
+            Op::Probe => {
+                let mut position = None;
+                while let Some(next) = manager.probe(store, position) {
+                    position = Some(next);
+                }
+            }
             Op::Delete(name)
             | Op::Retype(name)
             | Op::Replace(name, ..)
@@ -487,9 +492,9 @@ impl Habits {
             6 => Op::Downgrade { name, token, ttl_ms, fence: fence(random, holds, name, token) },
             7 if random.chance(30) => {
                 let refuse_ms = random.chance(50).then(|| random.within(1, self.longest_ttl_ms));
-                Op::Withdraw { name, token, refuse_ms }
+                Op::Cancel { name, token, refuse_ms }
             }
-            7 if !waiting.is_empty() => Op::Cancel(random.pick(waiting).0),
+            7 if !waiting.is_empty() => Op::Abandon(random.pick(waiting).0),
             8 if !waiting.is_empty() => Op::TimeOut(random.pick(waiting).0),
             _ => Op::Ask(self.asked(random, connections, channels, holds)),
         }

@@ -38,7 +38,7 @@ fn acquire(
 ) -> Result<bool, LockError> {
     let asked = Request { ttl_ms, ..request(token, want) };
     manager
-        .acquire(several(store, now, 0, &names), &asked)
+        .acquire(several(store, now, 0, names), &asked)
         .map(|outcome| matches!(outcome, AcquireOutcome::Granted(_)))
 }
 
@@ -101,7 +101,7 @@ fn a_waiting_request_that_cannot_be_stored_fails_and_lets_on_those_behind_it() {
     acquire(&mut manager, &mut store, now, &[b"a", b"b"], b"A", WRITE, 10).unwrap();
     let mut waits = |names: &[&[u8]], token, ttl_ms| {
         let asked = Request { ttl_ms, ..request(token, WRITE) };
-        match manager.acquire(several(&mut store, now, 0, &names), &asked) {
+        match manager.acquire(several(&mut store, now, 0, names), &asked) {
             Ok(AcquireOutcome::Waiting(request)) => request,
             other => panic!("{other:?}"),
         }

@@ -53,12 +53,12 @@ pub(super) struct Waiting {
     pub(super) id: RequestId,
     pub(super) asked: Asked,
     gives_up_ms: Option<u64>,
-    pub(super) is_withdrawn: bool,
+    pub(super) is_cancelled: bool,
 }
 
 impl Waiting {
     fn is_over(&self, now: Timestamp) -> bool {
-        self.is_withdrawn || self.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms())
+        self.is_cancelled || self.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms())
     }
 }
 
@@ -69,7 +69,7 @@ impl Waiting {
             (&self.asked, |asked: &Asked| asked.names.iter().copied().collect::<BTreeSet<usize>>());
         let are_on_channels = own.channel.is_some() && asked.channel.is_some();
         let is_same = own.token == asked.token && own.want == asked.want && names(own) == names(asked);
-        is_same && are_on_channels && !self.is_withdrawn
+        is_same && are_on_channels && !self.is_cancelled
     }
 }
 
@@ -218,7 +218,7 @@ impl NaiveServer {
 
     /// How many requests the user who asks has waiting with this token.
     fn waiting_of(&self, asked: &Asked) -> usize {
-        let waiting = self.waiting.iter().filter(|request| !request.is_withdrawn);
+        let waiting = self.waiting.iter().filter(|request| !request.is_cancelled);
         waiting
             .filter(|request| (request.asked.token, request.asked.user) == (asked.token, asked.user))
             .count()
@@ -406,15 +406,15 @@ impl NaiveServer {
 
     pub(super) fn enqueue(&mut self, id: RequestId, asked: &Asked, now: Timestamp) {
         let gives_up_ms = gives_up_ms(asked, now);
-        self.waiting.push(Waiting { id, asked: asked.clone(), gives_up_ms, is_withdrawn: false });
+        self.waiting.push(Waiting { id, asked: asked.clone(), gives_up_ms, is_cancelled: false });
     }
 
-    pub(super) fn withdraw(&mut self, name: usize, token: usize) -> usize {
+    pub(super) fn cancel(&mut self, name: usize, token: usize) -> usize {
         let fits = |request: &&mut Waiting| {
-            request.asked.token == token && request.asked.names.contains(&name) && !request.is_withdrawn
+            request.asked.token == token && request.asked.names.contains(&name) && !request.is_cancelled
         };
-        let withdrawn = self.waiting.iter_mut().filter(fits);
-        withdrawn.map(|request| request.is_withdrawn = true).count()
+        let cancelled = self.waiting.iter_mut().filter(fits);
+        cancelled.map(|request| request.is_cancelled = true).count()
     }
 
     pub(super) fn forget(&mut self, id: RequestId) {

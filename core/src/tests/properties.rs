@@ -131,9 +131,9 @@ impl SideBySide<'_> {
                 count(model.release(&[*name], *token, *mode, *fence, now))
             }
             Op::ReleaseAll { names, token, fence } => count(model.release(names, *token, None, *fence, now)),
-            Op::Withdraw { name, token, refuse_ms } => {
+            Op::Cancel { name, token, refuse_ms } => {
                 refuse_ms.inspect(|ms| model.refuse(*name, *token, *ms, now));
-                Reply::Count(model.withdraw(*name, *token))
+                Reply::Count(model.cancel(*name, *token))
             }
             Op::Downgrade { name, token, ttl_ms, fence } => {
                 model.downgrade(*name, *token, *ttl_ms, *fence, now).map_or_else(Reply::Error, Reply::Granted)
@@ -144,14 +144,14 @@ impl SideBySide<'_> {
             }
         };
         assert_eq!(reply, expected, "{op:?}");
-        self.judge_results(matches!(op, Op::EndWaits | Op::Withdraw { .. }));
+        self.judge_results(matches!(op, Op::EndWaits | Op::Cancel { .. }));
         self.compare();
     }
 
     fn happens(&mut self, op: &Op) {
         let (world, model) = (&self.world, &mut self.model);
         match op {
-            Op::Cancel(request) | Op::TimeOut(request) => model.forget(*request),
+            Op::Abandon(request) | Op::TimeOut(request) => model.forget(*request),
             Op::Close(connection, requests) => {
                 requests.iter().for_each(|request| model.forget(*request));
                 model.closed.insert(*connection);
@@ -296,7 +296,7 @@ impl SideBySide<'_> {
         self.world.store.assert_rebuilt_by_records();
         for id in self.model.waiting.iter().map(|request| request.id).collect::<Vec<_>>() {
             if random.chance(50) {
-                self.step(&Op::Cancel(id));
+                self.step(&Op::Abandon(id));
             }
         }
         self.serve(usize::MAX);
@@ -389,7 +389,7 @@ fn no_cycle_stands_where_all_wait() {
 fn a_crowd_leaves_no_memory_behind() {
     type Way = fn(&mut LockManager, &mut MemoryStore, &[RequestId]);
     let ways: [(&str, Way); 5] = [
-        ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.cancel(*request)))),
+        ("left", |manager, _, all| all.iter().for_each(|request| assert!(manager.abandon(*request)))),
         ("timed out", |_, _, _| ()),
         ("sent away", |manager, _, _| {
             drop(manager.resign(LockError::NotPrimary));

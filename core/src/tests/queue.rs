@@ -196,7 +196,7 @@ fn the_queues_of_a_database_are_listed_by_the_longest_wait() {
     };
     assert_eq!(list(&scene), ["b 2 1 5 A", "a 1 1 0 B", "c 1 1 0 C"]);
     assert_eq!(scene.manager.waitlist().queues_by_longest_wait(1).count(), 0);
-    scene.cancels(first);
+    scene.abandons(first);
     assert_eq!(list(&scene), ["a 1 1 0 B", "b 1 1 0 C", "c 1 1 0 C"]);
 }
 

@@ -19,7 +19,7 @@ fn a_client_that_leaves_the_queue_lets_on_those_behind_it() {
         scene.takes("a", "A", READ);
         let requests = wants.map(|(token, want)| scene.waits("a", token, want));
         scene.in_one_turn(|scene| {
-            assert!(scene.cancels(requests[leaving]));
+            assert!(scene.abandons(requests[leaving]));
             assert!(scene.manager.has_work());
             assert!(scene.news().is_empty(), "nobody is granted before the end of the turn");
         });
@@ -35,7 +35,7 @@ fn nobody_overtakes_between_a_cancellation_and_the_end_of_the_turn() {
     let writer = scene.waits("a", "B", WRITE);
     scene.waits("a", "C", READ);
     scene.in_one_turn(|scene| {
-        scene.cancels(writer);
+        scene.abandons(writer);
         assert_eq!(scene.tries("a", "D", READ), None, "C was first");
         scene.waits("a", "D", READ);
     });
@@ -52,11 +52,11 @@ fn a_request_that_is_cancelled_before_the_end_of_the_turn_is_passed_over() {
         scene.waits("a", "C", WRITE);
         scene.in_one_turn(|scene| {
             if cancelled_first {
-                scene.cancels(waiting);
+                scene.abandons(waiting);
             }
             scene.releases("a", "A");
             assert!(scene.held("a").is_empty() && scene.news().is_empty());
-            assert!(cancelled_first || scene.cancels(waiting));
+            assert!(cancelled_first || scene.abandons(waiting));
         });
         assert_eq!(scene.news(), ["C granted"]);
         assert_eq!(scene.held("a"), ["C writes"]);
@@ -75,11 +75,11 @@ fn a_grant_is_final() {
         let front = scene.waits("a", "W", WRITE);
         let waiting = scene.waits(names, "B", want);
         scene.waits("a", "C", WRITE);
-        scene.cancels(front);
+        scene.abandons(front);
         scene.releases_all("a", "A");
         assert_eq!(scene.news(), ["B granted"]);
         let hold = scene.hold("a", "B").cloned().unwrap();
-        assert!(!scene.cancels(waiting) && !scene.manager.time_out(waiting), "it does not wait any more");
+        assert!(!scene.abandons(waiting) && !scene.manager.time_out(waiting), "it does not wait any more");
         assert_eq!(scene.hold("a", "B"), Some(&hold));
         scene.serves_at(scene.now_ms + TTL_MS - 1);
         assert!(scene.news().is_empty());
@@ -97,7 +97,7 @@ fn a_wait_can_be_ended_before_its_time() {
     assert!(scene.manager.time_out(writer));
     scene.serves();
     assert_eq!(scene.news(), ["C granted"]);
-    assert!(!scene.manager.time_out(writer) && !scene.cancels(writer) && !scene.cancels(RequestId(12_345)));
+    assert!(!scene.manager.time_out(writer) && !scene.abandons(writer) && !scene.abandons(RequestId(12_345)));
     assert_eq!(scene.manager.counters.wait_timeouts, 1);
 }
 
@@ -110,7 +110,7 @@ fn one_token_that_waited_twice_is_served_while_one_of_its_clients_lives() {
         scene.waits("a", "C", WRITE);
         scene.in_one_turn(|scene| {
             scene.releases("a", "A");
-            scene.cancels(requests[leaving]);
+            scene.abandons(requests[leaving]);
         });
         assert_eq!(scene.news(), ["B granted"]);
         assert_eq!(scene.held("a"), ["B writes"]);
@@ -122,7 +122,7 @@ fn nothing_is_remembered_of_those_who_have_gone() {
     let mut scene = Scene::new();
     scene.takes("a", "A", WRITE);
     let requests = ["B", "C", "D"].map(|token| scene.waits("a b", token, WRITE));
-    requests.into_iter().for_each(|request| assert!(scene.cancels(request)));
+    requests.into_iter().for_each(|request| assert!(scene.abandons(request)));
     assert!(scene.manager.waitlist().is_empty() && !scene.manager.has_work() && !scene.manager.has_answers());
     assert_eq!(scene.manager.waitlist().len_at(id("a").as_ref()), 0);
     assert_eq!(scene.manager.waitlist().callers_len(), 0);
@@ -130,20 +130,20 @@ fn nothing_is_remembered_of_those_who_have_gone() {
 }
 
 #[test]
-fn a_token_withdraws_all_that_it_waits_for_at_a_name_and_nothing_else() {
+fn a_token_cancels_all_that_it_waits_for_at_a_name_and_nothing_else() {
     let mut scene = Scene::new();
     scene.takes("a b c", "H", WRITE);
     for (names, token) in [("a", "A"), ("a b", "A"), ("b", "A"), ("a", "B"), ("c b", "B")] {
         scene.waits(names, token, WRITE);
     }
-    assert_eq!(scene.withdraws("a", "A"), 2);
+    assert_eq!(scene.cancels("a", "A"), 2);
     assert_eq!(scene.news(), ["A timed out", "A timed out"]);
-    assert_eq!(scene.withdraws("a", "A"), 0);
-    assert_eq!(scene.withdraws("b", "X"), 0);
+    assert_eq!(scene.cancels("a", "A"), 0);
+    assert_eq!(scene.cancels("b", "X"), 0);
     assert_eq!((scene.queue("a"), scene.queue("b")), (vec!["B".into()], vec!["A".into(), "B".into()]));
     scene.in_one_turn(|scene| {
         scene.releases("a", "H");
-        assert_eq!(scene.withdraws("a", "B"), 1, "nobody is granted before the end of the turn");
+        assert_eq!(scene.cancels("a", "B"), 1, "nobody is granted before the end of the turn");
     });
     assert_eq!(scene.news(), ["B timed out"]);
     assert!(scene.held("a").is_empty());

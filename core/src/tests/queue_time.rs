@@ -200,8 +200,8 @@ fn the_oldest_wait_is_that_of_the_first_request_that_is_still_there() {
     scene.waits("b", "A", WRITE);
     scene.channel = None;
     assert_eq!(oldest_ms(&scene), Some(20), "asked again it is the same request");
-    assert_eq!(scene.withdraws("b", "A"), 1);
-    assert_eq!(oldest_ms(&scene), Some(10), "withdrawn");
+    assert_eq!(scene.cancels("b", "A"), 1);
+    assert_eq!(oldest_ms(&scene), Some(10), "cancelled");
     scene.serves_at(scene.now_ms + 10);
     assert_eq!(oldest_ms(&scene), Some(10), "its wait has run out");
     scene.releases("a", "H");

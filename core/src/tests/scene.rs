@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
+use smallvec::smallvec;
+
 use super::memory_store::{MemoryStore, id};
 use crate::clients::{Clients, NotGranted};
 use crate::error::LockError;
@@ -76,7 +78,7 @@ pub(super) fn one<'a>(
     now: Timestamp,
     lock: LockIdRef<'a>,
 ) -> Operation<'a, MemoryStore> {
-    Operation::new(store, now, lock.db, [lock.name])
+    Operation::new(store, now, lock.db, smallvec![lock.name])
 }
 
 /// An operation on several.
@@ -86,7 +88,7 @@ pub(super) fn several<'a>(
     db: i32,
     names: &[&'a [u8]],
 ) -> Operation<'a, MemoryStore> {
-    Operation::new(store, now, db, names.iter().copied())
+    Operation::new(store, now, db, names.into())
 }
 
 /// A request to write or read that waits without limit.
@@ -302,25 +304,25 @@ impl Scene {
     }
 
     /// The client of this request goes.
-    pub(super) fn cancels(&mut self, request: RequestId) -> bool {
+    pub(super) fn abandons(&mut self, request: RequestId) -> bool {
         let records = self.store.records.len();
-        let did_wait = self.manager.cancel(request);
+        let did_wait = self.manager.abandon(request);
         assert_eq!(self.store.records.len(), records, "touches no lock");
         self.ends_step();
         did_wait
     }
 
-    /// The token withdraws what it waits for at this name. How many requests.
-    pub(super) fn withdraws(&mut self, name: &str, token: &str) -> usize {
-        let count = self.manager.withdraw(id(name).as_ref(), token.as_bytes());
+    /// The token cancels what it waits for at this name. How many requests.
+    pub(super) fn cancels(&mut self, name: &str, token: &str) -> usize {
+        let count = self.manager.cancel(id(name).as_ref(), token.as_bytes());
         self.ends_step();
         count
     }
 
-    /// The token gives the name up: it withdraws what it waits for there, and is refused from then on.
+    /// The token gives the name up: it cancels what it waits for there, and is refused from then on.
     pub(super) fn gives_up(&mut self, name: &str, token: &str, refuse_ms: u64) -> usize {
         self.manager.refuse(self.now(), id(name).as_ref(), token.as_bytes(), refuse_ms);
-        self.withdraws(name, token)
+        self.cancels(name, token)
     }
 
     fn hold_ref<'t>(&self, token: &'t str) -> HoldRef<'t> {

@@ -6,7 +6,7 @@ use super::memory_store::{MemoryStore, id};
 use super::random::Random;
 use super::scene::{READ, Scene, TestClients, UPGRADE, WRITE, ms, request, several};
 use crate::ids::{HoldRef, RequestId};
-use crate::manager::{LockManager, ProbePosition};
+use crate::manager::LockManager;
 use crate::mode::Want;
 use crate::request::WaitResult;
 
@@ -29,7 +29,7 @@ impl Bench {
     fn asks(&mut self, token: &str, want: Want, names: &[&[u8]]) -> usize {
         self.opened(|bench| {
             let asked = request(token.as_bytes(), want);
-            bench.manager.acquire(several(&mut bench.store, ms(1), 0, &names), &asked).unwrap();
+            bench.manager.acquire(several(&mut bench.store, ms(1), 0, names), &asked).unwrap();
         })
     }
 
@@ -232,17 +232,9 @@ fn a_probe_finds_every_request_whose_names_are_not_served() {
             away.push("holder NotServed".to_owned());
         }
         slots[1].iter().for_each(|name| scene.store.set_served(&id(name), false));
-        // In slices of any size.
-        let (now, mut position) = (scene.now(), None::<ProbePosition>);
-        loop {
-            let mut left = 2 + random.below(3);
-            position = scene.manager.probe(&mut scene.store, position, &mut || {
-                left -= usize::from(left > 0);
-                (left > 0).then_some(now)
-            });
-            if position.is_none() {
-                break;
-            }
+        let mut position = None;
+        while let Some(next) = scene.manager.probe(&mut scene.store, position) {
+            position = Some(next);
         }
         scene.serves();
         let mut news = scene.news();

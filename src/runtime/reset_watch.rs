@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::server::{Ctx, TOTALS};
 
-const EVERY: Duration = Duration::from_millis(50);
+/// To look takes the server some ten microseconds, so this is the rarest that operators do not notice: what is counted
+/// between a reset and the look is lost.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// What the server had counted at the last look.
 #[derive(Default)]

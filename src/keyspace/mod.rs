@@ -2,18 +2,22 @@
 //!
 //! [`Keyspace::commit`] is the one way in which an operation changes a lock, always in this order: the
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
-//! is free again ([`Keyspace::announce`]): a subscriber may run commands, also ours.
+//! is free again: a subscriber may run commands, also ours.
+
+mod own_changes;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
+use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup, Operation, Timestamp};
 
 use crate::replication::{has_listeners, wire};
 use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
 use crate::state;
+
+pub use own_changes::{is_own_change, note_removal};
 
 /// The keys that an operation works on.
 pub struct Keyspace<'c> {
@@ -91,14 +95,34 @@ pub struct Changed {
 }
 
 impl<'c> Keyspace<'c> {
-    /// The keys of a command, in the order in which the operation names them.
-    pub fn of_command(ctx: Ctx<'c>, named: &'c [Str<'c>]) -> Self {
-        Self::new(Access::Command(ctx, named), ctx.db(), has_listeners(ctx))
+    /// Has `work` done on the keys of a command, in their order, and tells subscribers of it. Not while the runtime is
+    /// in use.
+    pub fn with_keys<R>(ctx: Ctx<'c>, named: &'c [Str<'c>], work: impl FnOnce(&mut Self) -> R) -> R {
+        Self::new(Access::Command(ctx, named), ctx.db(), has_listeners(ctx)).run(work)
     }
 
-    /// All keys, seen from a timer.
-    pub fn of_timer(ctx: OwnCtx<'c>) -> Self {
-        Self::new(Access::Timer(ctx), ctx.as_ctx().db(), true)
+    /// The same on all keys, seen from a timer.
+    pub fn with_all<R>(ctx: OwnCtx<'c>, work: impl FnOnce(&mut Self) -> R) -> R {
+        Self::new(Access::Timer(ctx), ctx.as_ctx().db(), true).run(work)
+    }
+
+    fn run<R>(mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        let result = work(&mut self);
+        self.announce();
+        result
+    }
+
+    /// An operation on the keys of the command.
+    pub fn operation(&mut self, now: Timestamp) -> Operation<'_, Self> {
+        let (db, named) = match &self.access {
+            Access::Command(ctx, named) => (ctx.db(), *named),
+            Access::Timer(_) => (self.db, &[][..]),
+        };
+        let names = match named {
+            [key] => smallvec![key.bytes()],
+            _ => named.iter().map(|key| key.bytes()).collect(),
+        };
+        Operation::new(self, now, db, names)
     }
 
     fn new(access: Access<'c>, db: i32, has_listeners: bool) -> Self {
@@ -113,8 +137,7 @@ impl<'c> Keyspace<'c> {
         }
     }
 
-    /// Tells subscribers what has happened. Not while the runtime is in use.
-    pub fn announce(mut self) {
+    fn announce(mut self) {
         self.close();
         let come_back = self.come_back();
         let ctx = self.access.ctx();
@@ -176,7 +199,7 @@ impl<'c> Keyspace<'c> {
         let ctx = self.access.ctx();
         match &self.access {
             Access::Command(_, named) => {
-                debug_assert!(named[at].bytes() == name, "an operation is about the keys of its command");
+                debug_assert!(named[at].bytes() == name, "an operation of a command is on its keys");
                 OpenKey { name: Name::Lent(named[at]), key: Some(LockKey::open(ctx, named[at])) }
             }
             Access::Timer(_) => {
@@ -196,7 +219,7 @@ impl<'c> Keyspace<'c> {
         let is_open = |lock: LockIdRef<'_>| {
             lock != opened && lock.db == db && open.iter().any(|open| open.name.text().bytes() == lock.name)
         };
-        if state::with(|state| state.take_removals(is_open)) {
+        if own_changes::take_removals(is_open) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
         }
     }
@@ -304,7 +327,7 @@ pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> 
                 drop_in_background(applied.replaced);
             }
             if applied.is_empty {
-                state::with(|state| state.as_own_change(id, || key.delete()));
+                own_changes::as_own_change(id, || key.delete());
             } else {
                 let last_ms = lock.last_deadline_ms();
                 key.expire_at_ms(last_ms);
@@ -314,7 +337,7 @@ pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> 
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            state::with(|state| state.as_own_change(id, || key.set(lock)));
+            own_changes::as_own_change(id, || key.set(lock));
             key.expire_at_ms(last_ms);
             Changed { is_new: true, ..Changed::default() }
         }

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use slock_core::Timestamp;
 
-use super::sleep_watch::SleepWatch;
 use crate::server::{OwnCtx, TimerId, monotonic_ms, now, start_timer, stop_timer};
+use crate::state::SleepWatch;
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;

@@ -1,0 +1,74 @@
+//! `NOTIFY`: requests that are answered on channels. Who may listen, who listens, and the messages.
+
+use std::rc::Rc;
+
+use crate::server::{Ctx, OwnedString, Reply, Str, User, own_ctx, same_slot};
+
+/// Whether a request for these keys may be answered on this channel.
+///
+/// # Errors
+/// The error reply that says why not.
+pub fn check_channel(ctx: Ctx<'_>, channel: Str<'_>, keys: &[Str<'_>]) -> Result<(), Reply> {
+    let refused = |text: &str| Err(Reply::Error(text.into()));
+    if ctx.is_cluster() && !same_slot(channel.bytes(), keys[0].bytes()) {
+        return refused("CROSSSLOT The channel is not in the slot of the keys");
+    }
+    let user = ctx.user_name();
+    let may_subscribe =
+        user.is_none_or(|name| User::named(name.as_str()).is_some_and(|user| user.may_subscribe(channel)));
+    if !may_subscribe {
+        return refused("NOPERM The user may not subscribe to this channel");
+    }
+    if !ctx.has_shard_subscriber(channel) {
+        return refused("NOSUBSCRIBER Nobody has subscribed to this channel by SSUBSCRIBE on this server");
+    }
+    Ok(())
+}
+
+/// The channel that somebody was seen to listen to in this call of the timer. No client runs a command meanwhile.
+#[derive(Default)]
+pub struct Heard(Option<(Rc<[u8]>, OwnedString)>);
+
+impl Heard {
+    /// Whether somebody listens.
+    pub fn is_heard(&mut self, channel: &Rc<[u8]>) -> bool {
+        if self.0.as_ref().is_some_and(|(heard, _)| heard == channel) {
+            return true;
+        }
+        let text = OwnedString::new(channel);
+        let is_heard = own_ctx().as_ctx().has_shard_subscriber(text.as_str());
+        if is_heard {
+            self.0 = Some((channel.clone(), text));
+        }
+        is_heard
+    }
+
+    /// Publishes how a wait has ended: the number, or the code of the error, and the tag.
+    pub fn publish(&self, channel: &Rc<[u8]>, reply: Reply, tag: &[u8]) {
+        let mut message = match reply {
+            Reply::Int(number) => number.to_string(),
+            Reply::Error(text) => format!("-{}", text.split(' ').next().unwrap_or_default()),
+            Reply::WrongArity | Reply::Null | Reply::Sent => return,
+        }
+        .into_bytes();
+        message.push(b' ');
+        message.extend_from_slice(tag);
+        match &self.0 {
+            Some((heard, text)) if heard == channel => own_ctx().publish(text.as_str(), &message),
+            _ => own_ctx().publish(OwnedString::new(channel).as_str(), &message),
+        }
+    }
+
+    /// The call of the timer is over: whoever listens may go.
+    pub fn forget(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// Those of these channels that nobody on this server has subscribed to.
+pub fn without_subscriber(channels: &[Rc<[u8]>]) -> impl Iterator<Item = &[u8]> {
+    let names: Vec<OwnedString> = channels.iter().map(|channel| OwnedString::new(channel)).collect();
+    let names: Vec<Str<'_>> = names.iter().map(OwnedString::as_str).collect();
+    let are_heard = own_ctx().as_ctx().have_shard_subscribers(&names);
+    channels.iter().zip(are_heard).filter(|(_, is_heard)| !is_heard).map(|(channel, _)| &**channel)
+}

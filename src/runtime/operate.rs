@@ -1,0 +1,113 @@
+//! Operations for commands, and leaving their clients waiting.
+
+use slock_core::{AcquireOutcome, LockError, LockManager, Operation, ReplyTo, Request, RequestId};
+
+use super::working_state::{Notice, Runtime, notice, try_with_runtime};
+use crate::errors::{error_reply, in_use};
+use crate::keyspace::Keyspace;
+use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, Str, now};
+use crate::state::{self, State};
+
+/// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
+/// decides: what it holds are effects.
+///
+/// # Errors
+/// The error reply, elsewhere.
+pub fn on_primary() -> Result<(), Reply> {
+    if state::with(State::only_follows) {
+        return Err(Reply::Error("READONLY You can't write against a read only replica.".into()));
+    }
+    Ok(())
+}
+
+/// Looks at the manager, and at any keys.
+///
+/// # Errors
+/// The error reply, while an operation is under way.
+pub fn look<R>(look: impl FnOnce(&LockManager, &mut Keyspace<'_>) -> R) -> Result<R, Reply> {
+    let look = |keys: &mut Keyspace<'_>| try_with_runtime(|runtime| look(&runtime.manager, keys));
+    Keyspace::with_all(server::own_ctx(), look).ok_or_else(in_use)
+}
+
+/// Has the manager do something with the keys of a command, sees to what follows from it, and tells subscribers.
+///
+/// # Errors
+/// The error reply: of the manager, on a replica, or while an operation is under way.
+pub fn operate<'c, R>(
+    ctx: Ctx<'c>,
+    keys: &'c [Str<'c>],
+    operation: impl FnOnce(&mut LockManager, Operation<'_, Keyspace<'c>>) -> Result<R, LockError>,
+) -> Result<R, Reply> {
+    on_primary()?;
+    let result = Keyspace::with_keys(ctx, keys, |store| {
+        try_with_runtime(|runtime| {
+            let now = now();
+            let result = operation(&mut runtime.manager, store.operation(now));
+            runtime.reschedule(now);
+            result
+        })
+    });
+    result.ok_or_else(in_use)?.map_err(|error| error_reply(&error))
+}
+
+/// Asks for a hold of these keys, and leaves the request waiting if it has to.
+///
+/// # Errors
+/// The error reply.
+pub fn acquire<'c>(ctx: Ctx<'c>, keys: &'c [Str<'c>], request: &Request<'_>) -> Result<Reply, Reply> {
+    let reply = Keyspace::with_keys(ctx, keys, |store| {
+        try_with_runtime(|runtime| {
+            let now = now();
+            let outcome = runtime.manager.acquire(store.operation(now), request);
+            let reply = match outcome {
+                Ok(AcquireOutcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
+                Ok(AcquireOutcome::Refused) => Ok(Reply::Int(0)),
+                Ok(AcquireOutcome::Waiting(id)) => wait(runtime, ctx, id, request.reply_to),
+                Err(error) => Err(error_reply(&error)),
+            };
+            runtime.reschedule(now);
+            reply
+        })
+    });
+    reply.ok_or_else(in_use)?
+}
+
+/// Leaves this request waiting. Its client is blocked, or told at once that it waits.
+fn wait(
+    runtime: &mut Runtime,
+    ctx: Ctx<'_>,
+    request: RequestId,
+    reply_to: ReplyTo<'_>,
+) -> Result<Reply, Reply> {
+    if !std::mem::replace(&mut runtime.has_waited, true) {
+        server::subscribe_to_keys();
+    }
+    state::with(|state| state.sleep_watch.begin());
+    if reply_to != ReplyTo::Client {
+        return Ok(Reply::Null);
+    }
+    let Some(handle) = server::block::<BlockedByLock>(ctx) else {
+        runtime.manager.abandon(request);
+        return Err(Reply::Error(
+            "ERR this server does not block a client that has subscribed to channels; wait with NOTIFY, or on \
+             another connection"
+                .into(),
+        ));
+    };
+    runtime.clients.blocked.insert(request, handle);
+    Ok(Reply::Sent)
+}
+
+/// Clients that wait.
+struct BlockedByLock;
+
+impl BlockedCallbacks for BlockedByLock {
+    fn unblocked(client: HandleKey) -> Reply {
+        notice(Notice::WaiterUnblocked(client));
+        Reply::Int(0)
+    }
+
+    fn gone(client: HandleKey) {
+        notice(Notice::WaiterGone(client));
+    }
+}
