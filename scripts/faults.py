@@ -222,8 +222,8 @@ def main() -> int:
     print(f"{len(faults)} faults: about {about_min:.0f} min after a build", flush=True)
     copy_tree()
     for build, _ in {RUNNERS[test.split()[0]] for fault in faults for test in fault.tests}:
-        if run(build)[0] != 0:
-            raise SystemExit(f"without a fault fails: {build}")
+        if (ended := run(build))[0] != 0:
+            raise SystemExit(f"{ended[1]}without a fault this fails: {build}")
     return try_all(faults)
 
 
