@@ -59,7 +59,7 @@ histories: build ## Play 2,000 late histories, all races and all faults through 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
 
-faults: deps ## Plant each fault of tests/faults in a copy (an hour); fail when no test notices it
+faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults
 
 bench: build ## Measure CPU time, memory and hand-off; fail when a limit is passed
