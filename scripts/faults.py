@@ -145,11 +145,12 @@ def run(command: str, seconds: int | None = None) -> tuple[int | None, str]:
     try:
         output, _ = process.communicate(timeout=seconds)
         return process.returncode, output
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
+    except BaseException as problem:
+        if seconds:  # a build that is killed leaves what the next one cannot link: it ends first
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        if isinstance(problem, subprocess.TimeoutExpired):
+            return None, output
         raise
 
 
@@ -218,8 +219,7 @@ def main() -> int:
     faults = [fault for fault in faults if not wanted or wanted & {fault.subject, fault.name}]
     if "--check" in words:
         return check(faults)
-    about_min = SECONDS_A_FAULT * len(faults) / 60
-    print(f"{len(faults)} faults: about {about_min:.0f} min after a build", flush=True)
+    print(f"{len(faults)} faults: about {SECONDS_A_FAULT * len(faults) // 60 + 1} min after a build", flush=True)
     copy_tree()
     for build, _ in {RUNNERS[test.split()[0]] for fault in faults for test in fault.tests}:
         if (ended := run(build))[0] != 0:
