@@ -219,7 +219,7 @@ def main() -> int:
     faults = [fault for fault in faults if not wanted or wanted & {fault.subject, fault.name}]
     if "--check" in words:
         return check(faults)
-    print(f"{len(faults)} faults: about {SECONDS_A_FAULT * len(faults) // 60 + 1} min after a build", flush=True)
+    print(f"{len(faults)} faults: about {SECONDS_A_FAULT * len(faults) // 60 + 1} min", flush=True)
     copy_tree()
     for build, _ in {RUNNERS[test.split()[0]] for fault in faults for test in fault.tests}:
         if (ended := run(build))[0] != 0:
