@@ -18,7 +18,7 @@ help: ## Show this
 	@echo "  SERVER=path           the server that run, demo, test, soak and bench start (Redis 7.0+, Valkey 7.2+)"
 	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
 	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
-	@echo "  FAULTS=\"03 17\"        a part of make faults, by number"
+	@echo "  FAULTS=\"queue\"        a part of make faults, by subject or name (tests/README.md)"
 	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest, waking, crowds,"
 	@echo "                        queues, notify, clients, growth"
 
@@ -59,7 +59,7 @@ histories: build ## Play 2,000 late histories, all races and all faults through 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
 
-faults: deps ## Plant each fault of tests/faults in a copy; fail when no test notices it
+faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults
 
 bench: build ## Measure CPU time, memory and hand-off; fail when a limit is passed

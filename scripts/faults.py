@@ -1,17 +1,11 @@
 """Checks the tests: each planted fault of tests/faults/ must make one of them fail.
 
-    scripts/faults            every fault
-    scripts/faults 03 17      these (or FAULTS="03 17")
-    scripts/faults --check    no fault: all tests that the faults name must pass
+    scripts/faults                        every fault
+    scripts/faults queue deadline-edge    those of a subject, and one by its name (or FAULTS="queue …")
+    scripts/faults --check                none: only looks whether each still applies
 
-A fault is a patch. Its first lines say what it breaks and which tests must notice, the cheapest first:
-
-    # A hold is still in force at the millisecond of its deadline.
-    # Caught by: core a_hold_ends_at_its_very_millisecond     cargo test -p slock-core <filter>
-    # Caught by: module the_form_is_pinned                    cargo test -p slock <filter>
-    # Caught by: pytest tests/test_queue_wake.py -k swapdb
-
-The work is done in a copy of the tree, in target/faults, which is kept: so builds are incremental.
+tests/README.md says how a fault is written. The work is done in a copy of the tree, in target/faults, which
+is kept: so builds are incremental.
 """
 
 from __future__ import annotations
@@ -25,15 +19,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FAULTS = ROOT / "tests/faults"
 WORK = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "faults"
 TREE, TARGET = WORK / "tree", WORK / "target"
 
+# About how long a fault takes on two cores that do nothing else; tests/README.md says the same.
+SECONDS_A_FAULT = 12
 # The tests that a fault names take seconds. A fault that makes one hang is noticed too.
 TEST_SECONDS = 240
 
@@ -54,56 +48,71 @@ ENVIRONMENT = {
     "GIT_CEILING_DIRECTORIES": str(WORK),
 }
 
+MODULE = "cargo build --release --quiet"
+PYTEST = f"{shlex.quote(str(ROOT / '.venv/bin/python'))} -m pytest -x -q -p no:cacheprovider"
+RUST = "cargo test --manifest-path clients/rust/Cargo.toml --tests"
+GO = "go -C clients/go test -count=1 -v"
+# For each kind of test what builds it, and what runs it with the words that the fault gives.
+RUNNERS = {
+    "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
+    "module": ("cargo test --package slock --lib --no-run", "cargo test --package slock --lib --"),
+    "pytest": (MODULE, PYTEST),
+    "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
+    "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
+}
+# What each of them says when at least one test ran.
+RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN", re.MULTILINE)
+
 
 class Problem(Exception):
-    """Neither caught nor missed: the fault or the test that it names is wrong."""
+    """Why a fault was not caught, and what a command said of it."""
 
 
-class Test(NamedTuple):
-    kind: str
-    words: list[str]
-
-    def __str__(self) -> str:
-        return " ".join([self.kind, *self.words])
-
-    def build(self) -> list[str]:
-        if self.kind == "pytest":
-            return ["cargo", "build", "--release", "--quiet"]
-        return ["cargo", "test", "--quiet", "--package", PACKAGES[self.kind], "--lib", "--no-run"]
-
-    def command(self) -> list[str]:
-        if self.kind == "pytest":
-            python = str(ROOT / ".venv/bin/python")
-            return [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.words]
-        return ["cargo", "test", "--package", PACKAGES[self.kind], "--lib", "--", *self.words]
-
-
-PACKAGES = {"core": "slock-core", "module": "slock"}
+def change(text: str, lines: list[str]) -> str:
+    """The text with a change, whose lines begin as in a diff. The text may be indented otherwise."""
+    old, new = ([line[2:] for line in lines if line[0] != other] for other in "+-")
+    found = list(re.finditer(r"\s*\n\s*".join(re.escape(line.strip()) for line in old), text))
+    if len(found) != 1:
+        raise Problem(f"does not apply: its old text is {len(found)} times in its file")
+    start, end = found[0].span()
+    margin = re.match(r"\s*", text[text.rfind("\n", 0, start) + 1 :])[0]
+    return text[:start] + "\n".join(margin + line for line in new).lstrip() + text[end:]
 
 
 class Fault(NamedTuple):
+    subject: str
     name: str
-    path: Path
-    tests: list[Test]
-    files: list[str]
+    tests: list[str]
+    changes: list[tuple[str, list[str]]]  # the file and the lines of each
+
+    def planted_in(self, root: Path) -> dict[str, str]:
+        """The texts of the files that it changes."""
+        if not self.tests or not self.changes:
+            raise Problem("names no test or changes nothing")
+        texts: dict[str, str] = {}
+        for file, lines in self.changes:
+            text = (root / file).read_text() if (root / file).is_file() else ""
+            texts[file] = change(texts.get(file, text), lines)
+        return texts
 
 
-def read_fault(path: Path) -> Fault:
-    text = path.read_text()
-    tests = []
-    for line in re.findall(r"^# Caught by: (.+)$", text, re.MULTILINE):
-        kind, *words = shlex.split(line)
-        if not words or kind not in {*PACKAGES, "pytest"}:
-            raise SystemExit(f"{path.name}: what is '{line}'?")
-        tests.append(Test(kind, words))
-    if not tests:
-        raise SystemExit(f"{path.name} names no test")
-    return Fault(path.stem, path, tests, re.findall(r"^\+\+\+ b/(.+)$", text, re.MULTILINE))
-
-
-def is_named(fault: Fault, word: str) -> bool:
-    """By its number, or by the beginning of its name."""
-    return fault.name.startswith(word if "-" in word else f"{word}-")
+def read_faults(path: Path) -> Iterator[Fault]:
+    for block in path.read_text().split("\n\n"):
+        head, *lines = block.strip("\n").split("\n")
+        if head[:1] in ("", "#"):
+            continue
+        fault = Fault(path.stem, head.partition(": ")[0], [], [])
+        for line in lines:
+            word, _, rest = line.partition(": ")
+            if word == "caught by" and rest.split()[0] in RUNNERS:
+                fault.tests.append(rest)
+            elif word == "in":
+                fault.changes.append((rest, []))
+            elif fault.changes and line[:2].strip() in ("-", "+", ""):
+                fault.changes[-1][1].append(line)
+            else:
+                raise SystemExit(f"{path.name}: {fault.name}: what is '{line}'?")
+        yield fault
 
 
 def copy_tree() -> None:
@@ -121,110 +130,101 @@ def copy_tree() -> None:
             path.unlink()
 
 
-def run(command: list[str], seconds: int | None = None) -> tuple[int | None, str]:
+def run(command: str, seconds: int | None = None) -> tuple[int | None, str]:
     """The exit status (None: it hangs) and what was said. Nothing of it is left running."""
     process = subprocess.Popen(
-        command,
+        ["bash", "-c", command],
         cwd=TREE,
         env=ENVIRONMENT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         errors="replace",
         start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=seconds)
         return process.returncode, output
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
+    except BaseException as problem:
+        if seconds:  # a build that is killed leaves what the next one cannot link: it ends first
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        if isinstance(problem, subprocess.TimeoutExpired):
+            return None, output
         raise
 
 
-def passes(test: Test) -> bool:
-    status, output = run(test.build())
+def passes(test: str) -> bool:
+    kind, words = test.split(" ", 1)
+    build, command = RUNNERS[kind]
+    status, output = run(build)
     if status != 0:
         raise Problem("does not build", output)
-    status, output = run(test.command(), TEST_SECONDS)
-    if test.kind == "pytest":
-        # 0 all passed, 1 some failed; anything else is no answer, as 5: no test was found.
-        ran = status is None or (status in (0, 1) and not re.search(r"^no tests ran", output, re.MULTILINE))
-        ran = ran and (status != 0 or re.search(r"\b\d+ passed\b", output) is not None)
-    else:
-        counts = re.findall(r"^running (\d+) test", output, re.MULTILINE)
-        ran = any(int(count) > 0 for count in counts)
-    if not ran:
+    status, output = run(f"{command} {words}", TEST_SECONDS)
+    # What hangs has run. The 2 to 5 of pytest are no answer, as 5: no test was found.
+    if status is not None and (status in range(2, 6) or not RAN.search(output)):
         raise Problem(f"ran no test: {test}", output)
     return status == 0
 
 
-@contextmanager
-def planted(fault: Fault) -> Iterator[None]:
-    before = {name: (TREE / name).read_bytes() for name in fault.files if (TREE / name).exists()}
-    status, output = run(["git", "apply", "--whitespace=nowarn", str(fault.path)])
-    if status != 0:
-        raise Problem("does not apply", output)
+def catch(fault: Fault) -> str:
+    texts = fault.planted_in(TREE)
+    before = {name: (TREE / name).read_bytes() for name in texts}
     try:
-        yield
+        for name, text in texts.items():
+            (TREE / name).write_text(text)
+        for test in fault.tests:
+            if not passes(test):
+                return f"caught by {test}"
+        raise Problem("NOT CAUGHT")
     finally:
         for name, content in before.items():
             (TREE / name).write_bytes(content)
 
 
-def caught_by(fault: Fault) -> str | None:
-    with planted(fault):
-        return next((str(test) for test in fault.tests if not passes(test)), None)
-
-
-def try_faults(faults: list[Fault]) -> int:
+def check(faults: list[Fault]) -> int:
     bad = 0
-    width = max(len(fault.name) for fault in faults)
     for fault in faults:
-        started, details = time.monotonic(), ""
         try:
-            test = caught_by(fault)
-            verdict = f"caught by {test}" if test else "NOT CAUGHT"
-            bad += test is None
+            fault.planted_in(ROOT)
         except Problem as problem:
-            verdict, details = f"ERROR: {problem.args[0]}", problem.args[1]
+            bad = 1
+            print(f"tests/faults/{fault.subject}.txt: {fault.name} {problem}")
+    return bad
+
+
+def try_all(faults: list[Fault]) -> int:
+    bad, started, width = 0, time.monotonic(), max(len(fault.name) for fault in faults)
+    for done, fault in enumerate(faults, 1):
+        began, output = time.monotonic(), ""
+        try:
+            verdict = catch(fault)
+        except Problem as problem:
             bad += 1
-        print(f"{fault.name:{width}}  {time.monotonic() - started:4.0f} s  {verdict}", flush=True)
-        if details:
-            print("\n".join(details.splitlines()[-30:]), flush=True)
+            verdict, output = problem.args[0], "".join(problem.args[1:])
+        now = time.monotonic()
+        left_min = (now - started) / 60 / done * (len(faults) - done)
+        print(f"{done:3}/{len(faults)}  {now - began:3.0f} s  {fault.name:{width}}  {verdict}", end="")
+        print(f"  ({left_min:.0f} min left)", *output.splitlines()[-30:], sep="\n", flush=True)
     print(f"{len(faults) - bad} of {len(faults)} faults were caught")
-    return 1 if bad else 0
-
-
-def check_tests(faults: list[Fault]) -> int:
-    bad = 0
-    tests = {str(test): test for fault in faults for test in fault.tests}
-    for name, test in tests.items():
-        started = time.monotonic()
-        try:
-            verdict = "passes" if passes(test) else "FAILS"
-        except Problem as problem:
-            verdict = f"ERROR: {problem.args[0]}"
-        bad += verdict != "passes"
-        print(f"{time.monotonic() - started:4.0f} s  {verdict}  {name}", flush=True)
-    print(f"{len(tests) - bad} of {len(tests)} named tests pass without a fault")
-    return 1 if bad else 0
+    return min(bad, 1)
 
 
 def main() -> int:
     words = sys.argv[1:] or os.environ.get("FAULTS", "").split()
-    is_check = "--check" in words
-    wanted = [word for word in words if word != "--check"]
-    faults = [read_fault(path) for path in sorted(FAULTS.glob("*.patch"))]
-    for word in wanted:
-        if not any(is_named(fault, word) for fault in faults):
-            raise SystemExit(f"there is no fault {word}")
-    faults = [fault for fault in faults if not wanted or any(is_named(fault, word) for word in wanted)]
+    wanted = {word for word in words if word != "--check"}
+    faults = [fault for path in sorted(ROOT.glob("tests/faults/*.txt")) for fault in read_faults(path)]
+    if unknown := wanted.difference(*((fault.subject, fault.name) for fault in faults)):
+        raise SystemExit(f"there is no fault or subject {', '.join(unknown)}")
+    faults = [fault for fault in faults if not wanted or wanted & {fault.subject, fault.name}]
+    if "--check" in words:
+        return check(faults)
+    print(f"{len(faults)} faults: about {SECONDS_A_FAULT * len(faults) // 60 + 1} min", flush=True)
     copy_tree()
-    return check_tests(faults) if is_check else try_faults(faults)
+    for build, _ in {RUNNERS[test.split()[0]] for fault in faults for test in fault.tests}:
+        if (ended := run(build))[0] != 0:
+            raise SystemExit(f"{ended[1]}without a fault this fails: {build}")
+    return try_all(faults)
 
 
 if __name__ == "__main__":
