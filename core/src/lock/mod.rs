@@ -11,6 +11,8 @@ mod holders;
 use std::mem::{self, size_of};
 use std::num::NonZeroU32;
 
+use smallvec::SmallVec;
+
 use crate::alloc_size::allocated;
 use crate::effect::{Change, Effect};
 use crate::ids::HoldRef;
@@ -105,7 +107,7 @@ impl Lock {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Some(Self {
                 mode,
                 holders: Holders::one(Holder {
-                    token: token.into(),
+                    token: SmallVec::from_slice(token),
                     fence,
                     since_ms,
                     deadline_ms,
@@ -135,7 +137,7 @@ impl Lock {
                 }
                 self.mode = mode;
                 self.holders.insert(Holder {
-                    token: token.into(),
+                    token: SmallVec::from_slice(token),
                     fence,
                     since_ms,
                     deadline_ms,
