@@ -28,7 +28,7 @@ class Hold:
     """What a watchdog needs of a hold."""
 
     def __init__(self, renew_at: float, valid_until: float) -> None:
-        self.ttl_seconds = 3.0
+        self.ttl_ms = 3000
         self.renew_at, self.valid_until, self.ended = renew_at, valid_until, False
 
     def expire(self) -> None:
@@ -168,10 +168,9 @@ def test_the_arithmetic_of_a_quorum() -> None:
     assert [majority(nodes) for nodes in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
     assert Drift(0.01, 0.002).valid_until(100.0, 10_000) == pytest.approx(109.898)
     assert majority_until([1.0, 5.0, 2.0, 4.0, 3.0]) == 3.0
-    ten = timedelta(seconds=10)
-    assert _quorum.node_timeout(None, ten) == pytest.approx(0.5)
-    assert _quorum.node_timeout(None, timedelta(milliseconds=300)) == pytest.approx(0.05)
-    assert _quorum.node_timeout(timedelta(seconds=20), ten) < 10
+    assert _quorum.node_timeout(None, 10_000) == pytest.approx(0.5)
+    assert _quorum.node_timeout(None, 300) == pytest.approx(0.05)
+    assert _quorum.node_timeout(timedelta(seconds=20), 10_000) < 10
 
 
 def test_a_tally_tells_refused_from_missed() -> None:

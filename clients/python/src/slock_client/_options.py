@@ -126,10 +126,11 @@ class Wanted:
         if not self.keys:
             raise ValueError("a request needs a key")
         for key in self.keys:
-            if isinstance(key, (list, tuple, set, frozenset)):
-                raise TypeError("a key must be text or bytes: give each key as an argument of its own")
             if not isinstance(key, (str, bytes)):
-                raise TypeError(f"a key must be text or bytes, not {type(key).__name__}")
+                raise TypeError(
+                    f"a key must be text or bytes, not {type(key).__name__}: "
+                    "give each key as an argument of its own"
+                )
         if len(set(self.keys)) != len(self.keys):
             raise ValueError("a key is named twice")
         if self.mode not in (WRITE, READ):

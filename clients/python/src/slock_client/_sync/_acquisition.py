@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import redis.exceptions as base
@@ -113,7 +113,8 @@ class Acquisition:
             self._tags.clear()
 
     def _granted(self) -> Granted | None:
-        pauses, polls = retry_pauses(), self._polls()
+        strategy, pauses = self._shared.strategy, retry_pauses()
+        polls = iter(()) if strategy is None else strategy.pauses()
         while True:
             self._shared.check_open()
             try:
@@ -147,9 +148,6 @@ class Acquisition:
     def timed_out(self, text: str) -> TimedOutError:
         """The error of a call that is over. Its cause is the error of the last attempt."""
         return timed_out(self.names, text, self.problem, answered=self._contact is not None)
-
-    def _polls(self) -> Iterator[float]:
-        return iter(()) if self._shared.strategy is None else self._shared.strategy.pauses()
 
     def _heard(self) -> None:
         self._contact = now()
@@ -253,7 +251,7 @@ class Acquisition:
             if tag != newest:
                 return None
             self.waits = False
-            raise _answers.error_of_message(text[1:])
+            raise base.ResponseError(f"{text[1:]} at the end of the wait")
         if int(text) == 0 and tag != newest:
             return None
         self.waits = False

@@ -51,7 +51,7 @@ class Node:
         """
         if look is None and self._shared is not None:
             try:
-                return list(self._shared.ask(commands, end))
+                return self._shared.ask(commands, end)  # type: ignore[no-any-return]
             finally:
                 if self._closed:
                     self._shared.close()

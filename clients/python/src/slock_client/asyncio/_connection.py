@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis.exceptions as base
@@ -113,12 +113,22 @@ class Connection:
         self._loop_ends = False
         self._turn_taken = False
 
-    def ask(self, commands: Sequence[Command], end: float) -> Awaitable[list[Answer]]:
+    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
         """The answers, errors of the server among them.
 
         A lost connection is raised, and `TimeoutError` at `end`.
         """
-        return self._answered(Question(self._recipe.packed(commands), len(commands), end))
+        question = Question(self._recipe.packed(commands), len(commands), end)
+        # A lone command goes at once. So does the first of a turn: the server works while others are asked.
+        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
+            await self._send([question])
+        else:
+            self._put(question)
+        self._look_soon()
+        problem = await question.done
+        if problem is not None:
+            raise problem
+        return question.answers
 
     def tell(self, command: Command, *, answers: int = 0) -> None:
         """Sends a command whose answers nobody waits for."""
@@ -170,17 +180,6 @@ class Connection:
             self._timer = None
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
-
-    async def _answered(self, question: Question) -> list[Answer]:
-        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
-            await self._send([question])
-        else:
-            self._put(question)
-        self._look_soon()
-        problem = await question.done
-        if problem is not None:
-            raise problem
-        return question.answers
 
     def _turn_is_taken(self) -> bool:
         """Whether this turn of the loop has sent a command already. From now on it has."""

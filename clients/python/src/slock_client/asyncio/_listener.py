@@ -79,11 +79,8 @@ class Listener:
         except base.ResponseError:
             del self._subscriptions[name]
             raise
-        except asyncio.CancelledError:
+        except BaseException:
             self.unsubscribe(subscription)
-            raise
-        except Exception:
-            self.fail()
             raise
         return subscription
 

@@ -50,7 +50,7 @@ class Node:
         """
         if look is None and self._shared is not None:
             try:
-                return list(await self._shared.ask(commands, end))
+                return await self._shared.ask(commands, end)  # type: ignore[no-any-return]
             finally:
                 if self._closed:
                     await self._shared.close()
