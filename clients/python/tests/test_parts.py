@@ -15,8 +15,8 @@ from redis.crc import key_slot
 import slock_client
 from slock_client import _answers, polling
 from slock_client._durations import ms_left, whole_ms
+from slock_client._endpoint import endpoint_with
 from slock_client._lease import Drift, Lease, Told, is_prompt, majority, majority_until
-from slock_client._recipe import recipe
 from slock_client._slots import hash_tag
 from slock_client._sync import _quorum
 from slock_client._sync._shared import retry_pauses
@@ -149,7 +149,7 @@ def test_what_errors_mean() -> None:
 
 def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
     async def main() -> list[bool]:
-        connection = Connection(recipe(redis.asyncio.Connection, {}))
+        connection = Connection(endpoint_with(redis.asyncio.Connection, {}))
         sent, waiting = Question(b"", 1, 0.0), Question(b"", 1, 0.0)
         connection._sent.append(sent)
         connection._unsent.append(waiting)
@@ -182,7 +182,7 @@ def test_a_tally_tells_refused_from_missed() -> None:
     assert tally.is_hopeless and not tally.is_refused
     tally.add("e", 0)
     assert tally.is_refused
-    assert tally.told("granted", "refused") == {
+    assert tally.missed("the lock", "granted", "refused").answers == {
         "a": "granted",
         "b": "refused",
         "c": "down",

@@ -14,7 +14,7 @@ import redis.exceptions as base
 from slock_client._answers import is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Key
-from slock_client._recipe import Recipe
+from slock_client._endpoint import Endpoint
 from slock_client.asyncio._acquisition import Inbox, SubscriptionLost
 from slock_client.asyncio._connection import Connection
 from slock_client.asyncio._node import Node
@@ -61,11 +61,11 @@ class Subscription:
 class Listener:
     """One connection that listens at one server. When it fails, all who wait are told, and ask again."""
 
-    def __init__(self, recipe: Recipe, unused: Callable[[Subscription], None]) -> None:
+    def __init__(self, endpoint: Endpoint, unused: Callable[[Subscription], None]) -> None:
         """`unused` is called when nobody waits on a subscription any more."""
         self.unused = unused
         self.alive = True
-        self._connection = Connection(recipe, take=self._take, ended=self._ended)
+        self._connection = Connection(endpoint, take=self._take, ended=self._ended)
         self._subscriptions: dict[bytes, Subscription] = {}
         self._test: asyncio.TimerHandle | None = None
 
@@ -130,7 +130,7 @@ class Listener:
         return True
 
     def _ping(self) -> None:
-        """What is not answered within the time of the recipe ends the connection."""
+        """What is not answered within the time of the endpoint ends the connection."""
         self._test = None
         if any(subscription.waits for subscription in self._subscriptions.values()):
             self._connection.tell(("PING",), answers=1)
@@ -188,8 +188,8 @@ class Listening:
             raise ClosedError
         listener = self._listeners.get(node)
         if listener is None or not listener.alive:
-            listener = self._listeners[node] = Listener(node.recipe, self._unused)
-        limit = now() + node.recipe.timeout + node.recipe.connect_timeout
+            listener = self._listeners[node] = Listener(node.endpoint, self._unused)
+        limit = now() + node.endpoint.timeout + node.endpoint.connect_timeout
         try:
             subscription = await listener.subscribe(name, hash_tag, min(end, limit))
         except Exception as error:
