@@ -50,7 +50,7 @@ def test_the_watchdog_tells_what_is_due_and_what_is_over() -> None:
     assert watchdog.next_time() == 0.5
     assert watchdog.take(0.4) == ([], [])
     assert watchdog.take(1.0) == ([over], [early])
-    assert len(watchdog) == 2
+    assert len(watchdog._entries) == 2
     assert watchdog.take(2.0) == ([], []), "its renewal is under way"
     early.renew_at = 2.5
     watchdog.answered([early])
@@ -66,10 +66,10 @@ def test_the_watchdog_forgets_what_is_removed_or_has_ended() -> None:
     watchdog = watchdog_of(*holds)
     for hold in holds[1:]:
         watchdog.remove(hold)
-    assert len(watchdog) == 1 and len(watchdog._heap) < 200
+    assert len(watchdog._entries) == 1 and len(watchdog._heap) < 200
     holds[0].ended = True
     assert watchdog.take(5.0) == ([], [])
-    assert not len(watchdog) and watchdog.next_time() is None
+    assert not len(watchdog._entries) and watchdog.next_time() is None
 
 
 def test_pauses_after_an_error_double_up_to_a_second() -> None:

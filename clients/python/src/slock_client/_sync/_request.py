@@ -160,4 +160,4 @@ class Request(Block, Generic[H]):
         return under_lock
 
     def __repr__(self) -> str:
-        return f"<Request {self._wanted}>"
+        return f"<Request {self._wanted.mode} {self._wanted.names}>"

@@ -75,9 +75,6 @@ class Watchdog:
         self._wakes_at: float | None = None
         self._changed = io.Event()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def add(self, hold: Renewable) -> None:
         """From now on it is renewed. For one that is there already: its times have changed."""
         with self._changing:
