@@ -44,25 +44,6 @@ class SubscriptionLost(Exception):
     """The channel has no subscriber any more: subscribe again, and ask again with the same token."""
 
 
-class Inbox:
-    """The messages for one acquisition, under all tags that it sent."""
-
-    def __init__(self) -> None:
-        self._arrived = io.Event()
-        self._messages: deque[tuple[bytes, Any]] = deque()
-
-    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
-        self._messages.append((tag, message))
-        self._arrived.set()
-
-    def get(self, end: float | None) -> tuple[bytes, Any] | None:
-        """The next message with its tag; None when there is none until `end`."""
-        if not self._messages:
-            self._arrived.clear()
-            self._arrived.wait(end)
-        return self._messages.popleft() if self._messages else None
-
-
 class Acquisition:
     """Asks for a hold, or for another mode of one, until there is an answer that counts."""
 
@@ -83,7 +64,6 @@ class Acquisition:
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
         self._contact: float | None = None
-        self._inbox: Inbox | None = None
         self._tags: dict[bytes, tuple[Any, float]] = {}
 
     @property
@@ -214,9 +194,11 @@ class Acquisition:
 
     def _notify(self, listening: Any, subscription: Any) -> Granted | None:
         tag, sent = listening.new_tag(), now()
+        if not self._tags:
+            self._messages: deque[tuple[bytes, Any]] = deque()
+            self._arrived = io.Event()
         self._tags[tag] = subscription, sent
-        inbox = self._inbox = self._inbox or Inbox()
-        subscription.note(tag, inbox)
+        subscription.note(tag, self)
         try:
             fence = self._send(self._waiting(sent, Channel(subscription.name, tag)))
         except base.ResponseError as error:
@@ -228,7 +210,7 @@ class Acquisition:
         while True:
             overdue = self._end + ANSWER_OVERDUE
             end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = inbox.get(None if end == math.inf else end)
+            message = self._message(None if end == math.inf else end)
             self._shared.check_open()
             if message is None:
                 if now() >= overdue:
@@ -237,6 +219,18 @@ class Acquisition:
             granted = self._read(*message, newest=tag)
             if granted is not None:
                 return granted
+
+    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
+        """A message with a tag that it has sent."""
+        self._messages.append((tag, message))
+        self._arrived.set()
+
+    def _message(self, end: float | None) -> tuple[bytes, Any] | None:
+        """The next message with its tag; None when there is none until `end`."""
+        if not self._messages:
+            self._arrived.clear()
+            self._arrived.wait(end)
+        return self._messages.popleft() if self._messages else None
 
     def _read(self, tag: bytes, message: Any, newest: bytes) -> Granted | None:
         """What a message means. Of the end of an older copy nothing follows, but a fence is one."""

@@ -43,25 +43,6 @@ class SubscriptionLost(Exception):
     """The channel has no subscriber any more: subscribe again, and ask again with the same token."""
 
 
-class Inbox:
-    """The messages for one acquisition, under all tags that it sent."""
-
-    def __init__(self) -> None:
-        self._arrived = io.Event()
-        self._messages: deque[tuple[bytes, Any]] = deque()
-
-    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
-        self._messages.append((tag, message))
-        self._arrived.set()
-
-    async def get(self, end: float | None) -> tuple[bytes, Any] | None:
-        """The next message with its tag; None when there is none until `end`."""
-        if not self._messages:
-            self._arrived.clear()
-            await self._arrived.wait(end)
-        return self._messages.popleft() if self._messages else None
-
-
 class Acquisition:
     """Asks for a hold, or for another mode of one, until there is an answer that counts."""
 
@@ -82,7 +63,6 @@ class Acquisition:
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
         self._contact: float | None = None
-        self._inbox: Inbox | None = None
         self._tags: dict[bytes, tuple[Any, float]] = {}
 
     @property
@@ -213,9 +193,11 @@ class Acquisition:
 
     async def _notify(self, listening: Any, subscription: Any) -> Granted | None:
         tag, sent = listening.new_tag(), now()
+        if not self._tags:
+            self._messages: deque[tuple[bytes, Any]] = deque()
+            self._arrived = io.Event()
         self._tags[tag] = subscription, sent
-        inbox = self._inbox = self._inbox or Inbox()
-        subscription.note(tag, inbox)
+        subscription.note(tag, self)
         try:
             fence = await self._send(self._waiting(sent, Channel(subscription.name, tag)))
         except base.ResponseError as error:
@@ -227,7 +209,7 @@ class Acquisition:
         while True:
             overdue = self._end + ANSWER_OVERDUE
             end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = await inbox.get(None if end == math.inf else end)
+            message = await self._message(None if end == math.inf else end)
             self._shared.check_open()
             if message is None:
                 if now() >= overdue:
@@ -236,6 +218,18 @@ class Acquisition:
             granted = self._read(*message, newest=tag)
             if granted is not None:
                 return granted
+
+    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
+        """A message with a tag that it has sent."""
+        self._messages.append((tag, message))
+        self._arrived.set()
+
+    async def _message(self, end: float | None) -> tuple[bytes, Any] | None:
+        """The next message with its tag; None when there is none until `end`."""
+        if not self._messages:
+            self._arrived.clear()
+            await self._arrived.wait(end)
+        return self._messages.popleft() if self._messages else None
 
     def _read(self, tag: bytes, message: Any, newest: bytes) -> Granted | None:
         """What a message means. Of the end of an older copy nothing follows, but a fence is one."""

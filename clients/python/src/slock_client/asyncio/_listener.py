@@ -15,7 +15,7 @@ from slock_client._answers import is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Key
 from slock_client._endpoint import Endpoint
-from slock_client.asyncio._acquisition import Inbox, SubscriptionLost
+from slock_client.asyncio._acquisition import Acquisition, SubscriptionLost
 from slock_client.asyncio._connection import Connection
 from slock_client.asyncio._node import Node
 from slock_client.asyncio._servers import Servers
@@ -34,17 +34,17 @@ class Subscription:
         """That of its keys, in a cluster."""
         self.listener = listener
         self.alive = True
-        self.waits: dict[bytes, Inbox] = {}
+        self.waits: dict[bytes, Acquisition] = {}
 
-    def note(self, tag: bytes, inbox: Inbox) -> None:
+    def note(self, tag: bytes, acquisition: Acquisition) -> None:
         """From now on messages with the tag go there. Before the request is sent: the message can come
         before the reply.
         """
-        self.waits[tag] = inbox
+        self.waits[tag] = acquisition
         if self.alive:
             self.listener.test_soon()
         else:
-            inbox.put(tag, SubscriptionLost())
+            acquisition.put(tag, SubscriptionLost())
 
     def forget(self, tag: bytes) -> None:
         """A message with a tag that nobody has noted is ignored: whoever gave the request up releases it."""
@@ -54,8 +54,8 @@ class Subscription:
 
     def lose(self) -> None:
         self.alive = False
-        for tag, inbox in self.waits.items():
-            inbox.put(tag, SubscriptionLost())
+        for tag, acquisition in self.waits.items():
+            acquisition.put(tag, SubscriptionLost())
 
 
 class Listener:
