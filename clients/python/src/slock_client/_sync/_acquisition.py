@@ -57,6 +57,8 @@ class Acquisition:
         """Whether a copy of the command had no answer: the server may carry it out at any later time."""
         self.waits = False
         """Whether the server may know a request that waits, or has not answered yet."""
+        self.fence: int | None = None
+        """What was granted last."""
         self.problem: BaseException | None = None
         self._shared = shared
         self._command = command
@@ -177,6 +179,7 @@ class Acquisition:
                 self._heard()  # until now it waited
             raise
         self._heard()
+        self.fence = answer if isinstance(answer, int) and answer else None  # first: Ctrl-C can come between
         self.waits = answer is None
         if isinstance(answer, BaseException):
             raise answer
@@ -248,6 +251,7 @@ class Acquisition:
             raise base.ResponseError(f"{text[1:]} at the end of the wait")
         if int(text) == 0 and tag != newest:
             return None
+        self.fence = int(text) or None
         self.waits = False
         return self._told(int(text), self._tags[tag][1])
 
