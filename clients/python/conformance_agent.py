@@ -253,7 +253,8 @@ class AsyncioOperations:
         return {"fence": hold.fence, "mode": hold.mode}
 
     async def await_lost(self, hold: Any, fields: dict[str, Any]) -> Any:
-        return {"reason": await hold.wait_lost()}
+        assert await hold.wait_lost()
+        return {"reason": hold.reason}
 
     async def block(self, opened: Opened, fields: dict[str, Any]) -> Any:
         async with request(opened, fields) as hold:

@@ -131,19 +131,15 @@ def test_a_cancellation_beside_the_loss_stays_one(server: Server) -> None:
     run(server, work)
 
 
-def test_run_cancels_the_work_and_does_not_release(server: Server) -> None:
+def test_a_block_over_a_hold_cancels_the_work(server: Server) -> None:
     async def work(locks: slock_client.asyncio.Locks) -> None:
-        async def answer() -> int:
-            return 42
-
         hold = await locks.write("job").acquire()
-        assert await hold.run(answer()) == 42
-        assert server.client().exists("job")
         server.client().delete("job")
         with pytest.raises(slock_client.LostError):
-            await hold.run(asyncio.sleep(3600))
+            async with hold:
+                await asyncio.sleep(3600)
         assert cancellations() == 0
-        assert await hold.wait_lost() == "gone"
+        assert await hold.wait_lost() and hold.reason == "gone"
         assert await hold.release() is False
 
     run(server, work)

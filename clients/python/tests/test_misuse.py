@@ -214,11 +214,11 @@ def test_keys_are_arguments_of_their_own() -> None:
         locks.write(1)  # type: ignore[arg-type]
 
 
-def test_a_request_shows_what_it_asks_for() -> None:
+def test_a_request_shows_its_mode_and_keys_and_no_token() -> None:
     options: dict[str, Any] = {"ttl": timedelta(seconds=2.5), "limit": 3, "token": "secret"}
     for locks in (slock_client.Locks(redis.Redis()), slock_client.asyncio.Locks(redis.asyncio.Redis())):
-        assert repr(locks.write("a", b"b")) == "<Request write 'a', b'b'>"
-        assert repr(locks.read("a", **options)) == "<Request read 'a' ttl=2.5s limit=3>"
+        assert repr(locks.write("a", b"b")) == "<Request write a, b>"
+        assert repr(locks.read("a", **options)) == "<Request read a>"
 
 
 @pytest.mark.parametrize("package", [slock_client, slock_client.asyncio])

@@ -15,8 +15,8 @@ from redis.crc import key_slot
 import slock_client
 from slock_client import _answers, polling
 from slock_client._durations import ms_left, whole_ms
+from slock_client._endpoint import endpoint_with
 from slock_client._lease import Drift, Lease, Told, is_prompt, majority, majority_until
-from slock_client._recipe import recipe
 from slock_client._slots import hash_tag
 from slock_client._sync import _quorum
 from slock_client._sync._shared import retry_pauses
@@ -28,7 +28,7 @@ class Hold:
     """What a watchdog needs of a hold."""
 
     def __init__(self, renew_at: float, valid_until: float) -> None:
-        self.ttl_seconds = 3.0
+        self.ttl_ms = 3000
         self.renew_at, self.valid_until, self.ended = renew_at, valid_until, False
 
     def expire(self) -> None:
@@ -50,7 +50,7 @@ def test_the_watchdog_tells_what_is_due_and_what_is_over() -> None:
     assert watchdog.next_time() == 0.5
     assert watchdog.take(0.4) == ([], [])
     assert watchdog.take(1.0) == ([over], [early])
-    assert len(watchdog) == 2
+    assert len(watchdog._entries) == 2
     assert watchdog.take(2.0) == ([], []), "its renewal is under way"
     early.renew_at = 2.5
     watchdog.answered([early])
@@ -66,10 +66,10 @@ def test_the_watchdog_forgets_what_is_removed_or_has_ended() -> None:
     watchdog = watchdog_of(*holds)
     for hold in holds[1:]:
         watchdog.remove(hold)
-    assert len(watchdog) == 1 and len(watchdog._heap) < 200
+    assert len(watchdog._entries) == 1 and len(watchdog._heap) < 200
     holds[0].ended = True
     assert watchdog.take(5.0) == ([], [])
-    assert not len(watchdog) and watchdog.next_time() is None
+    assert not len(watchdog._entries) and watchdog.next_time() is None
 
 
 def test_pauses_after_an_error_double_up_to_a_second() -> None:
@@ -149,7 +149,7 @@ def test_what_errors_mean() -> None:
 
 def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
     async def main() -> list[bool]:
-        connection = Connection(recipe(redis.asyncio.Connection, {}))
+        connection = Connection(endpoint_with(redis.asyncio.Connection, {}))
         sent, waiting = Question(b"", 1, 0.0), Question(b"", 1, 0.0)
         connection._sent.append(sent)
         connection._unsent.append(waiting)
@@ -168,10 +168,9 @@ def test_the_arithmetic_of_a_quorum() -> None:
     assert [majority(nodes) for nodes in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
     assert Drift(0.01, 0.002).valid_until(100.0, 10_000) == pytest.approx(109.898)
     assert majority_until([1.0, 5.0, 2.0, 4.0, 3.0]) == 3.0
-    ten = timedelta(seconds=10)
-    assert _quorum.node_timeout(None, ten) == pytest.approx(0.5)
-    assert _quorum.node_timeout(None, timedelta(milliseconds=300)) == pytest.approx(0.05)
-    assert _quorum.node_timeout(timedelta(seconds=20), ten) < 10
+    assert _quorum.node_timeout(None, 10_000) == pytest.approx(0.5)
+    assert _quorum.node_timeout(None, 300) == pytest.approx(0.05)
+    assert _quorum.node_timeout(timedelta(seconds=20), 10_000) < 10
 
 
 def test_a_tally_tells_refused_from_missed() -> None:
@@ -183,7 +182,7 @@ def test_a_tally_tells_refused_from_missed() -> None:
     assert tally.is_hopeless and not tally.is_refused
     tally.add("e", 0)
     assert tally.is_refused
-    assert tally.told("granted", "refused") == {
+    assert tally.missed("the lock", "granted", "refused").answers == {
         "a": "granted",
         "b": "refused",
         "c": "down",

@@ -9,52 +9,27 @@ it: a coroutine becomes a function that blocks. What differs by nature is writte
 `asyncio/_listener.py`.
 """
 
-from slock_client import polling, status
-from slock_client._clock import now
-from slock_client._options import HoldOptions, ReadOptions, RequestOptions
-from slock_client._sync._hold import Hold
-from slock_client._sync._locks import Locks
-from slock_client._sync._quorum import Quorum, QuorumHold
-from slock_client._sync._request import Request
-from slock_client.errors import (
-    ClosedError,
-    DeadlockError,
-    LostError,
-    ModuleNotLoadedError,
-    NotHeldError,
-    QueueFullError,
-    QuorumMissedError,
-    RefusedError,
-    SlockError,
-    TimedOutError,
-    TooFewReplicasError,
-    WrongModeError,
-)
-from slock_client.hooks import Hooks
-
-__all__ = [
-    "ClosedError",
-    "DeadlockError",
-    "Hold",
-    "HoldOptions",
-    "Hooks",
-    "Locks",
-    "LostError",
-    "ModuleNotLoadedError",
-    "NotHeldError",
-    "QueueFullError",
-    "Quorum",
-    "QuorumHold",
-    "QuorumMissedError",
-    "ReadOptions",
-    "RefusedError",
-    "Request",
-    "RequestOptions",
-    "SlockError",
-    "TimedOutError",
-    "TooFewReplicasError",
-    "WrongModeError",
-    "now",
-    "polling",
-    "status",
-]
+from slock_client import polling as polling
+from slock_client import status as status
+from slock_client._clock import now as now
+from slock_client._options import HoldOptions as HoldOptions
+from slock_client._options import ReadOptions as ReadOptions
+from slock_client._options import RequestOptions as RequestOptions
+from slock_client._sync._hold import Hold as Hold
+from slock_client._sync._locks import Locks as Locks
+from slock_client._sync._quorum import Quorum as Quorum
+from slock_client._sync._quorum import QuorumHold as QuorumHold
+from slock_client._sync._request import Request as Request
+from slock_client.errors import ClosedError as ClosedError
+from slock_client.errors import DeadlockError as DeadlockError
+from slock_client.errors import LostError as LostError
+from slock_client.errors import ModuleNotLoadedError as ModuleNotLoadedError
+from slock_client.errors import NotHeldError as NotHeldError
+from slock_client.errors import QueueFullError as QueueFullError
+from slock_client.errors import QuorumMissedError as QuorumMissedError
+from slock_client.errors import RefusedError as RefusedError
+from slock_client.errors import SlockError as SlockError
+from slock_client.errors import TimedOutError as TimedOutError
+from slock_client.errors import TooFewReplicasError as TooFewReplicasError
+from slock_client.errors import WrongModeError as WrongModeError
+from slock_client.hooks import Hooks as Hooks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
 import redis.exceptions as base
@@ -89,6 +89,11 @@ def is_temporary(error: BaseException) -> bool:
     return is_lost_connection(error) or code_of(error) in _TEMPORARY
 
 
+def is_refused_or_temporary(error: BaseException) -> bool:
+    """Whether the user may not do it, or it is not known yet."""
+    return code_of(error) == "NOPERM" or is_temporary(error)
+
+
 def is_subscriber_missing(error: BaseException) -> bool:
     """Whether the channel of NOTIFY has nobody who listens."""
     return code_of(error) == "NOSUBSCRIBER"
@@ -115,14 +120,6 @@ def error_of(error: BaseException, names: str) -> BaseException:
     return error
 
 
-def error_of_message(code: str) -> Exception:
-    """The error in a message of NOTIFY, such as `DEADLOCK`."""
-    for kind, known in _CODES:
-        if code == known:
-            return kind(f"{code} at the end of the wait")
-    return base.ResponseError(f"{code} at the end of the wait")
-
-
 def outcome_of(granted: bool, problem: BaseException | None) -> str:
     """How hooks name the end of an acquisition."""
     if granted:
@@ -134,11 +131,11 @@ def outcome_of(granted: bool, problem: BaseException | None) -> str:
     return type(problem).__name__ if isinstance(problem, Exception) else "cancelled"
 
 
-def problem_in(answers: list[Answer]) -> BaseException | None:
-    """The first error among answers."""
-    return next(problems_in(answers), None)
-
-
-def problems_in(answers: Iterable[Answer]) -> Iterator[BaseException]:
-    """The errors among answers."""
-    return (answer for answer in answers if isinstance(answer, BaseException))
+def problem_in(
+    answers: Iterable[Answer], counts: Callable[[BaseException], bool] = lambda _: True
+) -> BaseException | None:
+    """The first error among answers, of those that count."""
+    for answer in answers:
+        if isinstance(answer, BaseException) and counts(answer):
+            return answer
+    return None

@@ -68,16 +68,13 @@ def change(mode: str, key: Key, token: Token, ttl_ms: int, fence: int) -> Comman
 
 def extend(keys: Sequence[Key], token: Token, ttl_ms: int, fence: int) -> Command:
     """Moves the deadline to now + ttl unless it is later: 1, or 0 when the token has lost this hold."""
-    if len(keys) == 1:
-        return ("SLOCK.EXTEND", keys[0], token, ttl_ms, "GT", "FENCE", fence)
-    return ("SLOCK.MEXTEND", len(keys), *keys, token, ttl_ms, "GT", "FENCE", fence)
+    return (*_of(keys, "SLOCK.EXTEND", "SLOCK.MEXTEND"), token, ttl_ms, "GT", "FENCE", fence)
 
 
 def release(keys: Sequence[Key], mode: str, token: Token, fence: int) -> Command:
     """Releases the hold with this fence: how many keys were held."""
-    if len(keys) == 1:
-        return ("SLOCK.UNLOCK" if mode == WRITE else "SLOCK.RUNLOCK", keys[0], token, "FENCE", fence)
-    return ("SLOCK.MUNLOCK", len(keys), *keys, token, "FENCE", fence)
+    one = "SLOCK.UNLOCK" if mode == WRITE else "SLOCK.RUNLOCK"
+    return (*_of(keys, one, "SLOCK.MUNLOCK"), token, "FENCE", fence)
 
 
 def release_in_any_mode(keys: Sequence[Key], token: Token) -> list[Command]:
@@ -123,6 +120,10 @@ def packed(commands: Sequence[Command], encoding: str, errors: str) -> bytes:
 
 
 def _lock(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
-    if len(keys) == 1:
-        return ("SLOCK.LOCK" if mode == WRITE else "SLOCK.RLOCK", keys[0], token, ttl_ms)
-    return ("SLOCK.MLOCK" if mode == WRITE else "SLOCK.MRLOCK", len(keys), *keys, token, ttl_ms)
+    read = "R" if mode == READ else ""
+    return (*_of(keys, f"SLOCK.{read}LOCK", f"SLOCK.M{read}LOCK"), token, ttl_ms)
+
+
+def _of(keys: Sequence[Key], one: str, several: str) -> Command:
+    """The begin of a command of one key, or of one for several."""
+    return (one, keys[0]) if len(keys) == 1 else (several, len(keys), *keys)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 GONE = "gone"
 EXPIRED = "expired"
@@ -22,8 +23,7 @@ TRY_AGAIN_AFTER = 1 / 10
 NEVER = float("-inf")
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """How much less than its ttl a hold counts."""
 
     part: float = 0.001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypedDict
@@ -126,25 +126,17 @@ class Wanted:
         if not self.keys:
             raise ValueError("a request needs a key")
         for key in self.keys:
-            if isinstance(key, (list, tuple, set, frozenset)):
-                raise TypeError("a key must be text or bytes: give each key as an argument of its own")
             if not isinstance(key, (str, bytes)):
-                raise TypeError(f"a key must be text or bytes, not {type(key).__name__}")
+                raise TypeError(
+                    f"a key must be text or bytes, not {type(key).__name__}: "
+                    "give each key as an argument of its own"
+                )
         if len(set(self.keys)) != len(self.keys):
             raise ValueError("a key is named twice")
         if self.mode not in (WRITE, READ):
             raise ValueError("mode must be 'write' or 'read'")
         if self.options.limit is not None and self.mode == WRITE:
             raise ValueError("limit is for reading")
-
-    def __str__(self) -> str:
-        """The mode, the keys, and the options that are not as they are by default. The token is left out."""
-        shown = [
-            f"{one.name}={_shown(getattr(self.options, one.name))}"
-            for one in fields(Options)
-            if one.name != "token" and getattr(self.options, one.name) != one.default
-        ]
-        return " ".join([self.mode, ", ".join(map(repr, self.keys)), *shown])
 
     @cached_property
     def names(self) -> str:
@@ -158,10 +150,6 @@ class Wanted:
     def new_token(self) -> str:
         """The token of one use of the request."""
         return self.options.token if self.options.token is not None else new_token()
-
-
-def _shown(value: object) -> str:
-    return f"{value.total_seconds():g}s" if isinstance(value, timedelta) else repr(value)
 
 
 def is_async(function: object) -> bool:

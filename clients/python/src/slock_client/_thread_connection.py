@@ -11,7 +11,7 @@ import redis.exceptions as base
 from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
-from slock_client._recipe import FIRST_LOOK, Recipe
+from slock_client._endpoint import FIRST_LOOK, Endpoint
 from slock_client._threads import call_until, wait_in_looks
 
 # A connection that was idle for so long, in seconds, is looked at before it is used again.
@@ -32,16 +32,16 @@ def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
 class Connection:
     """One connection, open until an error or `close`."""
 
-    def __init__(self, recipe: Recipe, end: float) -> None:
+    def __init__(self, endpoint: Endpoint, end: float) -> None:
         """Connects. What an error is raised before is sent by nobody."""
-        self._recipe = recipe
+        self._endpoint = endpoint
         self._idle_since = now()
         self._closed = False
         try:
             # In another thread: neither a name that is looked up nor a handshake has a limit of its own here.
-            self._connection: Any = call_until(self._open, _close, min(end, now() + recipe.connect_timeout))
+            self._connection: Any = call_until(self._open, _close, min(end, now() + endpoint.connect_timeout))
         except TimeoutError as error:
-            problem = base.TimeoutError(f"no connection to {recipe.address} within the time")
+            problem = base.TimeoutError(f"no connection to {endpoint.address} within the time")
             raise unsent(problem) from error
         except Exception as error:
             unsent(error)
@@ -51,9 +51,9 @@ class Connection:
         self, commands: Sequence[Command], end: float, look: Callable[[], float] | None
     ) -> list[Answer]:
         """The answers, errors of the server among them. After an error that is raised it is to be closed."""
-        self._connection.send_packed_command([self._recipe.packed(commands)], check_health=False)
+        self._connection.send_packed_command([self._endpoint.packed(commands)], check_health=False)
         if look is None:
-            return [self._receive(min(end, now() + self._recipe.timeout)) for _ in commands]
+            return [self._receive(min(end, now() + self._endpoint.timeout)) for _ in commands]
         pause = FIRST_LOOK
         while not self._has_answer(min(end, now() + pause)) and now() < end:
             pause = look()
@@ -61,7 +61,7 @@ class Connection:
 
     def _receive(self, end: float) -> Answer:
         if not self._has_answer(end):
-            raise base.TimeoutError(f"no answer from {self._recipe.address} within the time")
+            raise base.TimeoutError(f"no answer from {self._endpoint.address} within the time")
         answer = self._read()
         self._idle_since = now()
         return answer
@@ -87,8 +87,8 @@ class Connection:
         _close(self._connection)
 
     def _open(self) -> Any:
-        connection = self._recipe.open(
-            socket_timeout=self._recipe.timeout, socket_connect_timeout=self._recipe.connect_timeout
+        connection = self._endpoint.open(
+            socket_timeout=self._endpoint.timeout, socket_connect_timeout=self._endpoint.connect_timeout
         )
         try:
             connection.connect()
@@ -118,11 +118,11 @@ def _close(connection: Any) -> None:
         connection.disconnect()
 
 
-def shared(recipe: Recipe) -> Any:
+def shared(endpoint: Endpoint) -> Any:
     """Threads do not share a connection."""
     return None
 
 
-def exclusive(recipe: Recipe, end: float) -> Connection:
+def exclusive(endpoint: Endpoint, end: float) -> Connection:
     """A connection for one thread."""
-    return Connection(recipe, end)
+    return Connection(endpoint, end)

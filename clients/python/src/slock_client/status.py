@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Holder", "LockInfo", "QueueInfo", "Waiter"]
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """Who holds a lock."""
 
     token: bytes
@@ -21,8 +19,7 @@ class Holder:
     metadata: str | None
 
 
-@dataclass(frozen=True)
-class Waiter:
+class Waiter(NamedTuple):
     """Who waits for a lock."""
 
     token: bytes
@@ -32,8 +29,7 @@ class Waiter:
     metadata: str | None
 
 
-@dataclass(frozen=True)
-class LockInfo:
+class LockInfo(NamedTuple):
     """A lock, as one server tells it."""
 
     mode: str
@@ -47,8 +43,7 @@ class LockInfo:
     """In order of arrival."""
 
 
-@dataclass(frozen=True)
-class QueueInfo:
+class QueueInfo(NamedTuple):
     """A lock for which somebody waits."""
 
     key: bytes

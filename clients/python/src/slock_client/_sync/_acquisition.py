@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import redis.exceptions as base
@@ -44,25 +44,6 @@ class SubscriptionLost(Exception):
     """The channel has no subscriber any more: subscribe again, and ask again with the same token."""
 
 
-class Inbox:
-    """The messages for one acquisition, under all tags that it sent."""
-
-    def __init__(self) -> None:
-        self._arrived = io.Event()
-        self._messages: deque[tuple[bytes, Any]] = deque()
-
-    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
-        self._messages.append((tag, message))
-        self._arrived.set()
-
-    def get(self, end: float | None) -> tuple[bytes, Any] | None:
-        """The next message with its tag; None when there is none until `end`."""
-        if not self._messages:
-            self._arrived.clear()
-            self._arrived.wait(end)
-        return self._messages.popleft() if self._messages else None
-
-
 class Acquisition:
     """Asks for a hold, or for another mode of one, until there is an answer that counts."""
 
@@ -76,6 +57,8 @@ class Acquisition:
         """Whether a copy of the command had no answer: the server may carry it out at any later time."""
         self.waits = False
         """Whether the server may know a request that waits, or has not answered yet."""
+        self.fence: int | None = None
+        """What was granted last."""
         self.problem: BaseException | None = None
         self._shared = shared
         self._command = command
@@ -83,7 +66,6 @@ class Acquisition:
         self._began = now()
         self._end = math.inf if wait is None else self._began + wait
         self._contact: float | None = None
-        self._inbox: Inbox | None = None
         self._tags: dict[bytes, tuple[Any, float]] = {}
 
     @property
@@ -113,7 +95,8 @@ class Acquisition:
             self._tags.clear()
 
     def _granted(self) -> Granted | None:
-        pauses, polls = retry_pauses(), self._polls()
+        strategy, pauses = self._shared.strategy, retry_pauses()
+        polls = iter(()) if strategy is None else strategy.pauses()
         while True:
             self._shared.check_open()
             try:
@@ -147,9 +130,6 @@ class Acquisition:
     def timed_out(self, text: str) -> TimedOutError:
         """The error of a call that is over. Its cause is the error of the last attempt."""
         return timed_out(self.names, text, self.problem, answered=self._contact is not None)
-
-    def _polls(self) -> Iterator[float]:
-        return iter(()) if self._shared.strategy is None else self._shared.strategy.pauses()
 
     def _heard(self) -> None:
         self._contact = now()
@@ -199,6 +179,7 @@ class Acquisition:
                 self._heard()  # until now it waited
             raise
         self._heard()
+        self.fence = answer if isinstance(answer, int) and answer else None  # first: Ctrl-C can come between
         self.waits = answer is None
         if isinstance(answer, BaseException):
             raise answer
@@ -216,9 +197,11 @@ class Acquisition:
 
     def _notify(self, listening: Any, subscription: Any) -> Granted | None:
         tag, sent = listening.new_tag(), now()
+        if not self._tags:
+            self._messages: deque[tuple[bytes, Any]] = deque()
+            self._arrived = io.Event()
         self._tags[tag] = subscription, sent
-        inbox = self._inbox = self._inbox or Inbox()
-        subscription.note(tag, inbox)
+        subscription.note(tag, self)
         try:
             fence = self._send(self._waiting(sent, Channel(subscription.name, tag)))
         except base.ResponseError as error:
@@ -230,7 +213,7 @@ class Acquisition:
         while True:
             overdue = self._end + ANSWER_OVERDUE
             end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = inbox.get(None if end == math.inf else end)
+            message = self._message(None if end == math.inf else end)
             self._shared.check_open()
             if message is None:
                 if now() >= overdue:
@@ -239,6 +222,18 @@ class Acquisition:
             granted = self._read(*message, newest=tag)
             if granted is not None:
                 return granted
+
+    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
+        """A message with a tag that it has sent."""
+        self._messages.append((tag, message))
+        self._arrived.set()
+
+    def _message(self, end: float | None) -> tuple[bytes, Any] | None:
+        """The next message with its tag; None when there is none until `end`."""
+        if not self._messages:
+            self._arrived.clear()
+            self._arrived.wait(end)
+        return self._messages.popleft() if self._messages else None
 
     def _read(self, tag: bytes, message: Any, newest: bytes) -> Granted | None:
         """What a message means. Of the end of an older copy nothing follows, but a fence is one."""
@@ -253,9 +248,10 @@ class Acquisition:
             if tag != newest:
                 return None
             self.waits = False
-            raise _answers.error_of_message(text[1:])
+            raise base.ResponseError(f"{text[1:]} at the end of the wait")
         if int(text) == 0 and tag != newest:
             return None
+        self.fence = int(text) or None
         self.waits = False
         return self._told(int(text), self._tags[tag][1])
 

@@ -141,7 +141,6 @@ class _NewHold(Acquisition):
     def __init__(self, shared: Shared, wanted: Wanted, *, once: bool) -> None:
         self.token = wanted.new_token()
         self._wanted = wanted
-        self._new: Granted | None = None
         self._refusal_is_answer = once
         wait = None if wanted.options.wait is None else wanted.options.wait.total_seconds()
         command = _commands.acquire(wanted, self.token)
@@ -149,7 +148,7 @@ class _NewHold(Acquisition):
 
     def hold(self) -> Hold | None:
         while True:
-            granted = self._new = self.granted()
+            granted = self.granted()
             if granted is None:
                 if self._refusal_is_answer:
                     return None
@@ -165,14 +164,13 @@ class _NewHold(Acquisition):
 
     def give_up(self, error: BaseException | None) -> None:
         """Leaves neither a hold nor a request."""
-        fence = None if self._new is None else self._new.fence
-        if not self.in_doubt and fence is None:
+        if not self.in_doubt and self.fence is None:
             return
         seconds = min(CALLER_WAITS, self.left_to_give_up)
         if isinstance(error, KeyboardInterrupt):
             seconds = self._shared.retry_for  # the program may end with it
         given = self._wanted.options.token is not None
-        commands = the_end(self.keys, self.token, given=given, fence=fence)
+        commands = the_end(self.keys, self.token, given=given, fence=self.fence)
         give_up(self._shared, self.keys, commands, seconds)
 
     def _attempt(self) -> Granted | None:

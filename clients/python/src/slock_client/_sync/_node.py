@@ -11,8 +11,8 @@ import redis.exceptions as base
 from slock_client import _threads as io
 from slock_client._answers import Answer, unsent
 from slock_client._commands import Command
+from slock_client._endpoint import SPARE_CONNECTIONS, Endpoint
 from slock_client._fork import track
-from slock_client._recipe import SPARE_CONNECTIONS, Recipe
 from slock_client._thread_connection import Connection, exclusive, shared
 
 Look = Callable[[], float]
@@ -26,12 +26,12 @@ class Node:
 
     An error of the server is an answer. A lost connection is raised; `unsent` marks an error before which
     nothing was sent. `TimeoutError` of redis-py is raised when the answers do not come until `end`, or when
-    one takes longer than the recipe says.
+    one takes longer than the endpoint says.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._shared: Any = shared(recipe)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._shared: Any = shared(endpoint)
         self._interrupted = False
         self._closed = False
         self.after_fork()
@@ -51,7 +51,7 @@ class Node:
         """
         if look is None and self._shared is not None:
             try:
-                return list(self._shared.ask(commands, end))
+                return self._shared.ask(commands, end)  # type: ignore[no-any-return]
             finally:
                 if self._closed:
                     self._shared.close()
@@ -106,7 +106,7 @@ class Node:
             try:
                 connection = self._spare.pop()
             except IndexError:
-                return exclusive(self.recipe, end)
+                return exclusive(self.endpoint, end)
             if connection.is_usable():
                 return connection
             connection.fail(NOT_NEEDED)

@@ -26,6 +26,7 @@ from slock_client._sync._give_up import CALLER_WAITS, give_up
 from slock_client._sync._hold import AnyHold, Held
 from slock_client._sync._locks import Locks
 from slock_client._sync._request import Acquirer
+from slock_client._sync._servers import ask
 from slock_client._sync._watchdog import Watchdog
 from slock_client.errors import NotHeldError, QuorumMissedError, TimedOutError
 from slock_client.hooks import Hooks
@@ -47,8 +48,9 @@ NODE_TIMEOUT_PART = 20
 MOST_OF_TTL = 3
 
 
-def node_timeout(chosen: timedelta | None, ttl: timedelta) -> float:
+def node_timeout(chosen: timedelta | None, ttl_ms: int) -> float:
     """How long a node may take for its answer, in seconds: at most a third of the ttl."""
+    ttl = timedelta(milliseconds=ttl_ms)
     timeout = max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT) if chosen is None else chosen
     return min(timeout, ttl / MOST_OF_TTL).total_seconds()
 
@@ -90,8 +92,8 @@ class Tally:
         """Whether the majority cannot be reached any more."""
         return self.refused + len(self.errors) > len(self._answers) - self._majority
 
-    def told(self, yes: str, no: str) -> dict[str, str]:
-        """What each node answered, in words."""
+    def missed(self, what: str, yes: str, no: str) -> QuorumMissedError:
+        """The error that says what each node answered."""
 
         def words(answer: object) -> str:
             if answer is None:
@@ -100,10 +102,8 @@ class Tally:
                 return str(answer) or type(answer).__name__
             return yes if answer else no
 
-        return {node: words(answer) for node, answer in self._answers.items()}
-
-    def missed(self, what: str, yes: str, no: str) -> QuorumMissedError:
-        return QuorumMissedError(f"{what} has no majority", self.told(yes, no))
+        told = {node: words(answer) for node, answer in self._answers.items()}
+        return QuorumMissedError(f"{what} has no majority", told)
 
 
 class NodeHold(Held):
@@ -168,7 +168,7 @@ class NodeHold(Held):
         answer: Answer = None
         for _ in range(2):
             try:
-                [answer] = self.shared.ask(self.key, command, end=end)
+                [answer] = ask(self.servers, self.key, command, end=end)
             except Exception as error:
                 answer = error
             if not isinstance(answer, BaseException):
@@ -201,7 +201,7 @@ class QuorumHold(AnyHold):
 
     def _release(self, held: bool) -> bool:
         self._shared.check_open()
-        end = now() + self._quorum._timeout(self.ttl)
+        end = now() + self._quorum._timeout(self._helds[0].ttl_ms)
         try:
             tally = _tally(
                 self._nodes,
@@ -217,7 +217,7 @@ class QuorumHold(AnyHold):
 
     def _extend(self, ttl_ms: int) -> None:
         sent = now()
-        end = sent + self._quorum._timeout(timedelta(milliseconds=ttl_ms))
+        end = sent + self._quorum._timeout(ttl_ms)
         tally = _tally(
             self._nodes,
             lambda node: node.extend(sent, end, ttl_ms),
@@ -243,7 +243,7 @@ class QuorumHold(AnyHold):
     def _bring_back(self, node: NodeHold) -> None:
         with contextlib.suppress(Exception):  # it is asked again after the next renewal
             sent = now()
-            node.grant(sent, sent + self._quorum._timeout(self.ttl))
+            node.grant(sent, sent + self._quorum._timeout(self._helds[0].ttl_ms))
 
 
 class Quorum(Acquirer[QuorumHold]):
@@ -304,7 +304,7 @@ class Quorum(Acquirer[QuorumHold]):
         self._shared.check_open()
         nodes = self._node_holds(wanted)
         sent = now()
-        end = sent + self._timeout(wanted.options.ttl)
+        end = sent + self._timeout(wanted.options.ttl_ms)
         tally = _tally(nodes, lambda node: node.refresh(sent, end), lambda tally: False)
         if tally.has_majority:
             return QuorumHold(self, wanted, nodes)
@@ -320,11 +320,11 @@ class Quorum(Acquirer[QuorumHold]):
         """
         self._shared.check_open()
         nodes = self._node_holds(self._wanted(keys_of(keys), WRITE, {"token": token}))
-        end = now() + self._timeout(self._options.ttl)
+        end = now() + self._timeout(self._options.ttl_ms)
 
         def release(node: NodeHold) -> int:
             commands = _commands.release_in_any_mode(node.keys, token)
-            answers = node.shared.ask(node.key, *commands, end=end)
+            answers = ask(node.servers, node.key, *commands, end=end)
             return sum(answer for answer in answers if isinstance(answer, int))
 
         return (_tally(nodes, release, lambda tally: False)).given
@@ -345,8 +345,8 @@ class Quorum(Acquirer[QuorumHold]):
         token = wanted.new_token()
         return [NodeHold(name, node, wanted, token, self._drift) for name, node in self._nodes.items()]
 
-    def _timeout(self, ttl: timedelta) -> float:
-        return node_timeout(self._node_timeout, ttl)
+    def _timeout(self, ttl_ms: int) -> float:
+        return node_timeout(self._node_timeout, ttl_ms)
 
 
 class _NewQuorumHold:
@@ -382,7 +382,7 @@ class _NewQuorumHold:
         quorum, wanted = self._quorum, self._wanted
         self._nodes = quorum._node_holds(wanted)
         sent = now()
-        end = sent + quorum._timeout(wanted.options.ttl)
+        end = sent + quorum._timeout(wanted.options.ttl_ms)
         tally = _tally(
             self._nodes,
             lambda node: node.grant(sent, end),

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from slock_client._answers import outcome_of
 from slock_client._clock import now
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 H = TypeVar("H", bound=AnyHold)
-H_co = TypeVar("H_co", bound=AnyHold, covariant=True)
-
-
-class Attempt(Protocol[H_co]):
-    """The acquisition of one hold."""
-
-    def hold(self) -> H_co | None:
-        """The hold; None when it was refused and asks once."""
-
-    def give_up(self, error: BaseException | None) -> None:
-        """Leaves neither a hold nor a request. `error` is why."""
 
 
 class Acquirer(Generic[H]):
@@ -78,7 +67,10 @@ class Acquirer(Generic[H]):
             options = {"limit": self._limit, **options}
         return Wanted(keys, mode, self._options.changed(**options))
 
-    def _attempt(self, wanted: Wanted, once: bool) -> Attempt[H]:
+    def _attempt(self, wanted: Wanted, once: bool) -> Any:
+        """The acquisition of one hold. Its `hold()` gives it, or None when it was refused and asks once;
+        `give_up(error)` leaves neither a hold nor a request.
+        """
         raise NotImplementedError
 
     def _acquire(self, wanted: Wanted, *, once: bool) -> H | None:
@@ -160,4 +152,4 @@ class Request(Block, Generic[H]):
         return under_lock
 
     def __repr__(self) -> str:
-        return f"<Request {self._wanted}>"
+        return f"<Request {self._wanted.mode} {self._wanted.names}>"

@@ -19,8 +19,8 @@ from slock_client import _threads as io
 from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
+from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
 from slock_client._fork import track
-from slock_client._recipe import Recipe, recipe, recipe_of
 from slock_client._slots import Address, hash_tag, owners_of, slot_of
 from slock_client._sync._node import Look, Node
 from slock_client._thread_connection import connections_of, nodes_of
@@ -135,10 +135,10 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
 class OneServer(Servers):
     """One server that keeps its address."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         super().__init__()
-        self.name = recipe.address
-        self._place = Place(self._nodes.setdefault(None, Node(recipe)))
+        self.name = endpoint.address
+        self._place = Place(self._nodes.setdefault(None, Node(endpoint)))
 
     def place_of(self, key: Key, end: float) -> Place:
         return self._place
@@ -150,11 +150,11 @@ class OneServer(Servers):
 class SentinelServers(Servers):
     """The primary that the Sentinels name: one address for all that is sent, until it changes."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         super().__init__()
-        self.name = recipe.service
-        self._recipe = recipe
-        self._sentinels = [Node(sentinel) for sentinel in recipe.sentinels]
+        self.name = endpoint.service
+        self._endpoint = endpoint
+        self._sentinels = [Node(sentinel) for sentinel in endpoint.sentinels]
         self._nodes = dict(enumerate(self._sentinels))
         self._primary: tuple[Address, Node] | None = None
 
@@ -164,7 +164,7 @@ class SentinelServers(Servers):
         return Place(self._primary[1])
 
     def _find(self, end: float) -> None:
-        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._recipe.service)
+        question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._endpoint.service)
         works = [functools.partial(node.ask, [question], end) for node in self._sentinels]
         problems = []
         for _, answers in io.each(works):
@@ -174,7 +174,7 @@ class SentinelServers(Servers):
                 continue
             address, old = (told[0].decode(), int(told[1])), self._primary
             if old is None or old[0] != address:
-                self._primary = address, Node(self._recipe.at(*address))
+                self._primary = address, Node(self._endpoint.at(*address))
                 self._nodes["primary"] = self._primary[1]
                 if old is not None:  # nothing more goes to a server that is no longer the primary
                     old[1].interrupt()
@@ -197,7 +197,7 @@ class ClusterServers(Servers):
         """`weak`: the client may be collected nevertheless."""
         super().__init__()
         self._get: Callable[[], Any] = weakref.ref(client) if weak else lambda: client
-        self._recipe: Recipe | None = None
+        self._endpoint: Endpoint | None = None
         self._owners: dict[int, Address] = {}  # of the slots, as far as they are known
 
     def place_of(self, key: Key, end: float) -> Place:
@@ -249,10 +249,10 @@ class ClusterServers(Servers):
         return str(host), int(port)
 
     def _node(self, address: Address) -> Node:
-        if self._recipe is None:
-            self._recipe = recipe(*connections_of(self._client()))
+        if self._endpoint is None:
+            self._endpoint = endpoint_with(*connections_of(self._client()))
         node = self._nodes.get(address)
-        return node or self._nodes.setdefault(address, Node(self._recipe.at(*address)))
+        return node or self._nodes.setdefault(address, Node(self._endpoint.at(*address)))
 
 
 def servers_of(client: Any, *, weak: bool = False) -> Servers:
@@ -261,5 +261,5 @@ def servers_of(client: Any, *, weak: bool = False) -> Servers:
         return ClusterServers(client, weak=weak)
     if not isinstance(client, redis.Redis):
         raise TypeError(f"Locks needs a client of `redis`, not {type(client).__name__}")
-    found = recipe_of(client.connection_pool, redis.Connection, redis.SSLConnection)
+    found = endpoint_of_pool(client.connection_pool, redis.Connection, redis.SSLConnection)
     return SentinelServers(found) if found.sentinels else OneServer(found)

@@ -38,14 +38,12 @@ class Renewable(Protocol):
 
     servers: Servers
     key: Key
+    ttl_ms: int
+    """How long a renewal keeps the hold."""
     renew_at: float
     """When the next renewal is due. Infinity: no more renewals."""
     ended: bool
     """Whether the hold was released or lost. Such a hold is neither renewed nor looked at again."""
-
-    @property
-    def ttl_seconds(self) -> float:
-        """How long a renewal keeps the hold."""
 
     @property
     def valid_until(self) -> float:
@@ -76,9 +74,6 @@ class Watchdog:
         self._runs = False
         self._wakes_at: float | None = None
         self._changed = io.Event()
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def add(self, hold: Renewable) -> None:
         """From now on it is renewed. For one that is there already: its times have changed."""
@@ -180,7 +175,7 @@ class Watchdog:
                 self._changed.wait(wakes_at)
 
     def _begin(self, servers: Servers, holds: Sequence[Renewable]) -> None:
-        end = now() + max(min(hold.ttl_seconds for hold in holds) * ANSWER_PART, LEAST_TIME)
+        end = now() + max(min(hold.ttl_ms for hold in holds) / 1000 * ANSWER_PART, LEAST_TIME)
 
         def work() -> None:
             try:

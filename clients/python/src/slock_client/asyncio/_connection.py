@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis.exceptions as base
@@ -17,20 +17,20 @@ import redis.exceptions as base
 from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
-from slock_client._recipe import FIRST_LOOK, Recipe
+from slock_client._endpoint import FIRST_LOOK, Endpoint
 
 # So often, in seconds, it is looked whether answers are overdue.
 TICK = 0.05
 
 
-async def connected(recipe: Recipe) -> Any:
+async def connected(endpoint: Endpoint) -> Any:
     """A new connection of redis-py that is ready for commands. Only for tasks of the library."""
     # Without a time-out of its own: redis-py would use `wait_for`, which may swallow a cancellation.
-    connection = recipe.open(socket_timeout=None)
+    connection = endpoint.open(socket_timeout=None)
     connecting = asyncio.ensure_future(connection.connect())
     try:
-        if not (await asyncio.wait([connecting], timeout=recipe.connect_timeout))[0]:
-            raise base.TimeoutError(f"no connection to {recipe.address} within the time")
+        if not (await asyncio.wait([connecting], timeout=endpoint.connect_timeout))[0]:
+            raise base.TimeoutError(f"no connection to {endpoint.address} within the time")
         connecting.result()
     except BaseException as problem:
         connecting.cancel()
@@ -89,19 +89,19 @@ class Connection:
 
     def __init__(
         self,
-        recipe: Recipe,
+        endpoint: Endpoint,
         *,
         limited: bool = True,
         take: Callable[[Any], bool] | None = None,
         ended: Callable[[Exception], None] | None = None,
     ) -> None:
-        """`limited`: whether an answer that does not come within the time of the recipe ends the connection.
+        """`limited`: whether an answer that is not there within the time of the endpoint ends the connection.
 
         `take` is given what arrives first, and says whether it was a message instead of an answer. `ended`
         is called when the connection has failed.
         """
-        self._recipe = recipe
-        self._time = recipe.timeout if limited else math.inf
+        self._endpoint = endpoint
+        self._time = endpoint.timeout if limited else math.inf
         self._take = take
         self._ended = ended
         self._connection: Any = None
@@ -113,16 +113,26 @@ class Connection:
         self._loop_ends = False
         self._turn_taken = False
 
-    def ask(self, commands: Sequence[Command], end: float) -> Awaitable[list[Answer]]:
+    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
         """The answers, errors of the server among them.
 
         A lost connection is raised, and `TimeoutError` at `end`.
         """
-        return self._answered(Question(self._recipe.packed(commands), len(commands), end))
+        question = Question(self._endpoint.packed(commands), len(commands), end)
+        # A lone command goes at once. So does the first of a turn: the server works while others are asked.
+        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
+            await self._send([question])
+        else:
+            self._put(question)
+        self._look_soon()
+        problem = await question.done
+        if problem is not None:
+            raise problem
+        return question.answers
 
     def tell(self, command: Command, *, answers: int = 0) -> None:
         """Sends a command whose answers nobody waits for."""
-        self._put(Question(self._recipe.packed([command]), answers, math.inf))
+        self._put(Question(self._endpoint.packed([command]), answers, math.inf))
         self._look_soon()
 
     async def ask_and_look(self, commands: Sequence[Command], end: float, look: Any) -> list[Answer]:
@@ -170,17 +180,6 @@ class Connection:
             self._timer = None
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
-
-    async def _answered(self, question: Question) -> list[Answer]:
-        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
-            await self._send([question])
-        else:
-            self._put(question)
-        self._look_soon()
-        problem = await question.done
-        if problem is not None:
-            raise problem
-        return question.answers
 
     def _turn_is_taken(self) -> bool:
         """Whether this turn of the loop has sent a command already. From now on it has."""
@@ -234,7 +233,7 @@ class Connection:
         me = asyncio.current_task()
         connection = None
         try:
-            connection = await connected(self._recipe)
+            connection = await connected(self._endpoint)
             if self._task is not me:
                 return
             self._connection = connection
@@ -281,7 +280,7 @@ class Connection:
     def _look_at_time(self) -> None:
         """Ends what is overdue. It costs a timer only while there is something to wait for."""
         moment = now()
-        late = base.TimeoutError(f"no answer from {self._recipe.address} within the time")
+        late = base.TimeoutError(f"no answer from {self._endpoint.address} within the time")
         if self._sent and self._sent[0].overdue <= moment:
             self.fail(late)
         for question in self._sent:
@@ -297,11 +296,11 @@ class Connection:
             self._look_soon()
 
 
-def shared(recipe: Recipe) -> Connection:
+def shared(endpoint: Endpoint) -> Connection:
     """The connection for all commands that do not wait."""
-    return Connection(recipe)
+    return Connection(endpoint)
 
 
-def exclusive(recipe: Recipe, end: float) -> Connection:
+def exclusive(endpoint: Endpoint, end: float) -> Connection:
     """A connection for commands that may block it."""
-    return Connection(recipe, limited=False)
+    return Connection(endpoint, limited=False)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from slock_client._clock import now
-
-T = TypeVar("T")
 
 WAYS = ("notify", "block")
 """How requests can wait; the first is the default."""
@@ -28,7 +25,7 @@ class Guard:
         self._interrupted = False
         self._left = False
         self._timer: asyncio.TimerHandle | None = None
-        hold._listeners.append(self.interrupt)
+        hold._on_loss.append(self.interrupt)
         self._look_at_time()
 
     def interrupt(self) -> None:
@@ -40,7 +37,7 @@ class Guard:
     async def leave(self, error: BaseException | None) -> bool:
         """The work has ended with `error`. Whether it ended by itself or by this guard alone."""
         self._left = True
-        self.hold._listeners.remove(self.interrupt)
+        self.hold._on_loss.remove(self.interrupt)
         if self._timer is not None:
             self._timer.cancel()
         if not self._interrupted:
@@ -67,34 +64,3 @@ class Guard:
         elif not self.hold._ended:
             left = max(0.001, self.hold.valid_until - now())
             self._timer = asyncio.get_running_loop().call_later(left, self._look_at_time)
-
-
-class Guarded:
-    """What a hold does for the work under it."""
-
-    _raise_if_lost: Callable[[BaseException | None], None]
-
-    async def wait_lost(self) -> str:
-        """Returns the reason when the hold is lost: `gone`, `expired` or `lease ended`.
-
-        It waits for ever when the hold is released.
-        """
-        hold: Any = self
-        await hold._wait_lost(None)
-        return str(hold.reason)
-
-    async def run(self, work: Awaitable[T]) -> T:
-        """Awaits `work` and gives its result. When the hold is lost, it cancels the work and raises
-        `LostError`. The hold is not released.
-        """
-        guard = Guard(self)
-        problem: BaseException | None = None
-        try:
-            result = await work
-        except BaseException as error:
-            problem = error
-        if await guard.leave(problem):
-            self._raise_if_lost(problem)
-        if problem is not None:
-            raise problem
-        return result

@@ -25,7 +25,6 @@ from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._acquisition import Acquisition
 from slock_client.asyncio._block import Block
 from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end
-from slock_client.asyncio._guard import Guarded
 from slock_client.asyncio._shared import Shared, timed_out
 from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
 from slock_client.hooks import call, log
@@ -59,10 +58,6 @@ class Held:
         """None before the grant, and for ever when a quorum has no majority."""
 
     @property
-    def ttl_seconds(self) -> float:
-        return self.ttl_ms / 1000
-
-    @property
     def valid_until(self) -> float:
         return math.inf if self.owner is None else self.owner.valid_until
 
@@ -77,7 +72,7 @@ class Held:
     def granted(self, fence: int, mode: str, sent: float, ttl: int) -> None:
         """A command sent at `sent` gave the hold, or changed its mode."""
         self.lease.granted(fence, mode, sent, ttl)
-        self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
+        self.renew_at = sent + self.ttl_ms / 1000 * _lease.RENEW_AFTER
 
     def renewal(self, ttl: int | None = None) -> tuple[Command, Callable[[float, object], Told]]:
         """A command, and what takes the moment at which it was sent and its answer."""
@@ -89,7 +84,7 @@ class Held:
         self.expire()  # a hold that is lost stays lost, whatever the answer is
         if self.ended:
             return Told.NOTHING
-        self.renew_at = now() + self.ttl_seconds * _lease.TRY_AGAIN_AFTER
+        self.renew_at = now() + self.ttl_ms / 1000 * _lease.TRY_AGAIN_AFTER
         if not isinstance(answer, int):
             if self.owner is not None and isinstance(answer, BaseException):
                 self.owner._renewal_failed(answer)
@@ -97,7 +92,7 @@ class Held:
         with self.shared.changing:
             told = self.lease.extended(fence, sent, ttl, answer)
             if told is Told.HELD:
-                self.renew_at = sent + self.ttl_seconds * _lease.RENEW_AFTER
+                self.renew_at = sent + self.ttl_ms / 1000 * _lease.RENEW_AFTER
         self.told(told, sent)
         return told
 
@@ -148,7 +143,7 @@ class Held:
             self.owner._release_failed(timed_out(self.names, "the release had no answer", None))
 
 
-class AnyHold(Block, Guarded):
+class AnyHold(Block):
     """A hold of one server or of a quorum.
 
     Hooks and `on_lost` are called when no lock of the library is taken: they may call the hold.
@@ -160,7 +155,10 @@ class AnyHold(Block, Guarded):
         self._helds = helds
         self._shared = helds[0].shared
         self._hooks = self._shared.hooks
-        self._mode = wanted.mode
+        self.token = helds[0].token
+        """The owner's identity."""
+        self.mode = wanted.mode
+        """`write` or `read`."""
         self.keys = wanted.keys
         self.metadata = wanted.options.metadata
         self.label = wanted.label
@@ -175,28 +173,13 @@ class AnyHold(Block, Guarded):
         lease = wanted.options.longest_lease
         self._lease_end = math.inf if lease is None else self._granted_at + lease.total_seconds()
         self._process = os.getpid()
-        self._listeners: list[Callable[[], None]] = []
+        self._on_loss: list[Callable[[], None]] = []  # the blocks under it
         self._changing = self._shared.changing
         for held in helds:
             held.owner = self
         self._look_again()
 
     # --- what a program asks
-
-    @property
-    def token(self) -> str:
-        """The owner's identity."""
-        return self._helds[0].token
-
-    @property
-    def mode(self) -> str:
-        """`write` or `read`."""
-        return self._mode
-
-    @property
-    def ttl(self) -> timedelta:
-        """How long a renewal keeps the hold."""
-        return timedelta(milliseconds=self._helds[0].ttl_ms)
 
     @property
     def valid_until(self) -> float:
@@ -275,6 +258,21 @@ class AnyHold(Block, Guarded):
             held.ttl_ms = max(held.ttl_ms, wanted_ms)
         self._look_again()
 
+    async def wait_lost(self, timeout: timedelta | None = None) -> bool:
+        """Waits until the hold is lost, at most `timeout`, and tells whether it is.
+
+        Without a timeout it waits for ever when the hold is released.
+        """
+        end = None if timeout is None else now() + not_negative("timeout", timeout).total_seconds()
+        if self._ended_event is None or self._is_of_another_process:
+            self._ended_event = io.Event()
+        while not self.lost:
+            if end is not None and now() >= end:
+                return False
+            ends = [one for one in (end, None if self._released else self.valid_until) if one is not None]
+            await self._ended_event.wait(min(ends, default=None))
+        return True
+
     async def __aenter__(self) -> Self:
         self.check()
         return self._begin(self)
@@ -312,20 +310,6 @@ class AnyHold(Block, Guarded):
             lost = self._lost_error()
             lost.__cause__ = lost.__cause__ or cancellation
             raise lost
-
-    async def _wait_lost(self, end: float | None) -> bool:
-        """Waits until it is lost, or until `end`: whether it is lost.
-
-        For ever when it is released and there is no end.
-        """
-        if self._ended_event is None or self._is_of_another_process:
-            self._ended_event = io.Event()
-        while not self.lost:
-            if end is not None and now() >= end:
-                return False
-            ends = [one for one in (end, None if self._released else self.valid_until) if one is not None]
-            await self._ended_event.wait(min(ends, default=None))
-        return True
 
     def _told(self, held: Held, told: Told) -> None:
         """A server says that it has the hold, or that it has lost it."""
@@ -369,8 +353,8 @@ class AnyHold(Block, Guarded):
         self._tell_held()
         if self._ended_event is not None:
             self._ended_event.set()
-        for listener in list(self._listeners):
-            listener()
+        for tell in list(self._on_loss):
+            tell()
         if self._wanted.options.on_lost is not None:
             call(self._wanted.options.on_lost, self)
 
@@ -491,11 +475,11 @@ class Hold(AnyHold):
             if lease.changing:
                 raise SlockError(f"{names}: another change of the mode is under way")
             lease.changing = True
-            before = self._mode
+            before = self.mode
             if mode == READ:
                 # The server refuses no downgrade, so a copy may be carried out late.
                 # So it counts as a reader from now on.
-                self._mode = READ
+                self.mode = READ
         ttl = held.ttl_ms
         command = _commands.change(mode, held.key, held.token, ttl, self.fence)
         acquisition = Acquisition(self._shared, held.keys, command, seconds, once=seconds == 0)
@@ -507,7 +491,7 @@ class Hold(AnyHold):
             if granted is None:
                 raise acquisition.timed_out("other readers hold it")
             with self._changing:
-                self._mode = mode
+                self.mode = mode
                 held.granted(granted.fence, mode, granted.sent, ttl)
         except NotHeldError:
             settled = True
@@ -526,7 +510,7 @@ class Hold(AnyHold):
                     await self._settle(acquisition.left_to_give_up, command if mode == READ else None)
                 else:
                     if lease.mode != mode:
-                        self._mode = before  # the server has refused it
+                        self.mode = before  # the server has refused it
                     lease.changing = False
             finally:
                 self._shared.end(acquisition)
@@ -554,7 +538,7 @@ class Hold(AnyHold):
             for mode, answer in zip(modes, answers[-len(modes) :], strict=True):
                 if isinstance(answer, int) and answer:
                     with self._changing:
-                        self._mode = mode
+                        self.mode = mode
                         held.lease.granted(answer, mode, sent, ttl)
                     return
             if problem_in(answers[-len(modes) :]) is None:

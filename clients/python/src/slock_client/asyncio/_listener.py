@@ -14,8 +14,8 @@ import redis.exceptions as base
 from slock_client._answers import is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Key
-from slock_client._recipe import Recipe
-from slock_client.asyncio._acquisition import Inbox, SubscriptionLost
+from slock_client._endpoint import Endpoint
+from slock_client.asyncio._acquisition import Acquisition, SubscriptionLost
 from slock_client.asyncio._connection import Connection
 from slock_client.asyncio._node import Node
 from slock_client.asyncio._servers import Servers
@@ -34,17 +34,17 @@ class Subscription:
         """That of its keys, in a cluster."""
         self.listener = listener
         self.alive = True
-        self.waits: dict[bytes, Inbox] = {}
+        self.waits: dict[bytes, Acquisition] = {}
 
-    def note(self, tag: bytes, inbox: Inbox) -> None:
+    def note(self, tag: bytes, acquisition: Acquisition) -> None:
         """From now on messages with the tag go there. Before the request is sent: the message can come
         before the reply.
         """
-        self.waits[tag] = inbox
+        self.waits[tag] = acquisition
         if self.alive:
             self.listener.test_soon()
         else:
-            inbox.put(tag, SubscriptionLost())
+            acquisition.put(tag, SubscriptionLost())
 
     def forget(self, tag: bytes) -> None:
         """A message with a tag that nobody has noted is ignored: whoever gave the request up releases it."""
@@ -54,18 +54,18 @@ class Subscription:
 
     def lose(self) -> None:
         self.alive = False
-        for tag, inbox in self.waits.items():
-            inbox.put(tag, SubscriptionLost())
+        for tag, acquisition in self.waits.items():
+            acquisition.put(tag, SubscriptionLost())
 
 
 class Listener:
     """One connection that listens at one server. When it fails, all who wait are told, and ask again."""
 
-    def __init__(self, recipe: Recipe, unused: Callable[[Subscription], None]) -> None:
+    def __init__(self, endpoint: Endpoint, unused: Callable[[Subscription], None]) -> None:
         """`unused` is called when nobody waits on a subscription any more."""
         self.unused = unused
         self.alive = True
-        self._connection = Connection(recipe, take=self._take, ended=self._ended)
+        self._connection = Connection(endpoint, take=self._take, ended=self._ended)
         self._subscriptions: dict[bytes, Subscription] = {}
         self._test: asyncio.TimerHandle | None = None
 
@@ -79,11 +79,8 @@ class Listener:
         except base.ResponseError:
             del self._subscriptions[name]
             raise
-        except asyncio.CancelledError:
+        except BaseException:
             self.unsubscribe(subscription)
-            raise
-        except Exception:
-            self.fail()
             raise
         return subscription
 
@@ -133,7 +130,7 @@ class Listener:
         return True
 
     def _ping(self) -> None:
-        """What is not answered within the time of the recipe ends the connection."""
+        """What is not answered within the time of the endpoint ends the connection."""
         self._test = None
         if any(subscription.waits for subscription in self._subscriptions.values()):
             self._connection.tell(("PING",), answers=1)
@@ -191,8 +188,8 @@ class Listening:
             raise ClosedError
         listener = self._listeners.get(node)
         if listener is None or not listener.alive:
-            listener = self._listeners[node] = Listener(node.recipe, self._unused)
-        limit = now() + node.recipe.timeout + node.recipe.connect_timeout
+            listener = self._listeners[node] = Listener(node.endpoint, self._unused)
+        limit = now() + node.endpoint.timeout + node.endpoint.connect_timeout
         try:
             subscription = await listener.subscribe(name, hash_tag, min(end, limit))
         except Exception as error:

@@ -9,8 +9,8 @@ import redis.exceptions as base
 
 from slock_client._answers import Answer, unsent
 from slock_client._commands import Command
+from slock_client._endpoint import SPARE_CONNECTIONS, Endpoint
 from slock_client._fork import track
-from slock_client._recipe import SPARE_CONNECTIONS, Recipe
 from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._connection import Connection, exclusive, shared
 
@@ -25,12 +25,12 @@ class Node:
 
     An error of the server is an answer. A lost connection is raised; `unsent` marks an error before which
     nothing was sent. `TimeoutError` of redis-py is raised when the answers do not come until `end`, or when
-    one takes longer than the recipe says.
+    one takes longer than the endpoint says.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self._shared: Any = shared(recipe)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._shared: Any = shared(endpoint)
         self._interrupted = False
         self._closed = False
         self.after_fork()
@@ -50,7 +50,7 @@ class Node:
         """
         if look is None and self._shared is not None:
             try:
-                return list(await self._shared.ask(commands, end))
+                return await self._shared.ask(commands, end)  # type: ignore[no-any-return]
             finally:
                 if self._closed:
                     await self._shared.close()
@@ -105,7 +105,7 @@ class Node:
             try:
                 connection = self._spare.pop()
             except IndexError:
-                return exclusive(self.recipe, end)
+                return exclusive(self.endpoint, end)
             if connection.is_usable():
                 return connection
             connection.fail(NOT_NEEDED)

@@ -25,6 +25,7 @@ from slock_client.asyncio._give_up import CALLER_WAITS, give_up
 from slock_client.asyncio._hold import AnyHold, Held
 from slock_client.asyncio._locks import Locks
 from slock_client.asyncio._request import Acquirer
+from slock_client.asyncio._servers import ask
 from slock_client.asyncio._watchdog import Watchdog
 from slock_client.errors import NotHeldError, QuorumMissedError, TimedOutError
 from slock_client.hooks import Hooks
@@ -46,8 +47,9 @@ NODE_TIMEOUT_PART = 20
 MOST_OF_TTL = 3
 
 
-def node_timeout(chosen: timedelta | None, ttl: timedelta) -> float:
+def node_timeout(chosen: timedelta | None, ttl_ms: int) -> float:
     """How long a node may take for its answer, in seconds: at most a third of the ttl."""
+    ttl = timedelta(milliseconds=ttl_ms)
     timeout = max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT) if chosen is None else chosen
     return min(timeout, ttl / MOST_OF_TTL).total_seconds()
 
@@ -89,8 +91,8 @@ class Tally:
         """Whether the majority cannot be reached any more."""
         return self.refused + len(self.errors) > len(self._answers) - self._majority
 
-    def told(self, yes: str, no: str) -> dict[str, str]:
-        """What each node answered, in words."""
+    def missed(self, what: str, yes: str, no: str) -> QuorumMissedError:
+        """The error that says what each node answered."""
 
         def words(answer: object) -> str:
             if answer is None:
@@ -99,10 +101,8 @@ class Tally:
                 return str(answer) or type(answer).__name__
             return yes if answer else no
 
-        return {node: words(answer) for node, answer in self._answers.items()}
-
-    def missed(self, what: str, yes: str, no: str) -> QuorumMissedError:
-        return QuorumMissedError(f"{what} has no majority", self.told(yes, no))
+        told = {node: words(answer) for node, answer in self._answers.items()}
+        return QuorumMissedError(f"{what} has no majority", told)
 
 
 class NodeHold(Held):
@@ -167,7 +167,7 @@ class NodeHold(Held):
         answer: Answer = None
         for _ in range(2):
             try:
-                [answer] = await self.shared.ask(self.key, command, end=end)
+                [answer] = await ask(self.servers, self.key, command, end=end)
             except Exception as error:
                 answer = error
             if not isinstance(answer, BaseException):
@@ -200,7 +200,7 @@ class QuorumHold(AnyHold):
 
     async def _release(self, held: bool) -> bool:
         self._shared.check_open()
-        end = now() + self._quorum._timeout(self.ttl)
+        end = now() + self._quorum._timeout(self._helds[0].ttl_ms)
         try:
             tally = await _tally(
                 self._nodes,
@@ -216,7 +216,7 @@ class QuorumHold(AnyHold):
 
     async def _extend(self, ttl_ms: int) -> None:
         sent = now()
-        end = sent + self._quorum._timeout(timedelta(milliseconds=ttl_ms))
+        end = sent + self._quorum._timeout(ttl_ms)
         tally = await _tally(
             self._nodes,
             lambda node: node.extend(sent, end, ttl_ms),
@@ -242,7 +242,7 @@ class QuorumHold(AnyHold):
     async def _bring_back(self, node: NodeHold) -> None:
         with contextlib.suppress(Exception):  # it is asked again after the next renewal
             sent = now()
-            await node.grant(sent, sent + self._quorum._timeout(self.ttl))
+            await node.grant(sent, sent + self._quorum._timeout(self._helds[0].ttl_ms))
 
 
 class Quorum(Acquirer[QuorumHold]):
@@ -303,7 +303,7 @@ class Quorum(Acquirer[QuorumHold]):
         self._shared.check_open()
         nodes = self._node_holds(wanted)
         sent = now()
-        end = sent + self._timeout(wanted.options.ttl)
+        end = sent + self._timeout(wanted.options.ttl_ms)
         tally = await _tally(nodes, lambda node: node.refresh(sent, end), lambda tally: False)
         if tally.has_majority:
             return QuorumHold(self, wanted, nodes)
@@ -319,11 +319,11 @@ class Quorum(Acquirer[QuorumHold]):
         """
         self._shared.check_open()
         nodes = self._node_holds(self._wanted(keys_of(keys), WRITE, {"token": token}))
-        end = now() + self._timeout(self._options.ttl)
+        end = now() + self._timeout(self._options.ttl_ms)
 
         async def release(node: NodeHold) -> int:
             commands = _commands.release_in_any_mode(node.keys, token)
-            answers = await node.shared.ask(node.key, *commands, end=end)
+            answers = await ask(node.servers, node.key, *commands, end=end)
             return sum(answer for answer in answers if isinstance(answer, int))
 
         return (await _tally(nodes, release, lambda tally: False)).given
@@ -344,8 +344,8 @@ class Quorum(Acquirer[QuorumHold]):
         token = wanted.new_token()
         return [NodeHold(name, node, wanted, token, self._drift) for name, node in self._nodes.items()]
 
-    def _timeout(self, ttl: timedelta) -> float:
-        return node_timeout(self._node_timeout, ttl)
+    def _timeout(self, ttl_ms: int) -> float:
+        return node_timeout(self._node_timeout, ttl_ms)
 
 
 class _NewQuorumHold:
@@ -381,7 +381,7 @@ class _NewQuorumHold:
         quorum, wanted = self._quorum, self._wanted
         self._nodes = quorum._node_holds(wanted)
         sent = now()
-        end = sent + quorum._timeout(wanted.options.ttl)
+        end = sent + quorum._timeout(wanted.options.ttl_ms)
         tally = await _tally(
             self._nodes,
             lambda node: node.grant(sent, end),

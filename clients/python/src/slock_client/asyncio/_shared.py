@@ -5,8 +5,6 @@ renews, and whether it is open.
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ from slock_client.asyncio._servers import Servers, ask
 from slock_client.asyncio._watchdog import Watchdog
 from slock_client.errors import ClosedError, TimedOutError
 from slock_client.hooks import Hooks, log
-from slock_client.polling import Strategy
+from slock_client.polling import Exponential, Strategy
 
 # The answer to what was sent before a limit may come so long after it, in seconds.
 ANSWER_OVERDUE = 0.25
@@ -30,16 +28,8 @@ ANSWER_OVERDUE = 0.25
 # `close` looks so often, in seconds, whether all that was under way has ended.
 CLOSE_LOOKS = 0.005
 
-_FIRST_PAUSE = 0.010
-_MOST_PAUSE = 1.0
-
-
-def retry_pauses() -> Iterator[float]:
-    """Seconds between attempts: 10 ms, doubled up to 1 s, each less up to a half of it by chance."""
-    pause = _FIRST_PAUSE
-    while True:
-        yield pause * random.uniform(0.5, 1)
-        pause = min(pause * 2, _MOST_PAUSE)
+retry_pauses = Exponential(timedelta(milliseconds=10), timedelta(seconds=1)).pauses
+"""The seconds between attempts after an error."""
 
 
 def timed_out(names: str, text: str, cause: BaseException | None, *, answered: bool = True) -> TimedOutError:
@@ -129,10 +119,6 @@ class Shared:
 
     # --- commands
 
-    async def ask(self, key: Key, *commands: Command, end: float) -> list[Answer]:
-        """The answers, errors of the server among them. A lost connection is raised. Nothing is repeated."""
-        return await ask(self.servers, key, *commands, end=end)
-
     async def insist(
         self, names: str, key: Key, *commands: Command, end: float, look: Look | None = None
     ) -> Answered:
@@ -158,22 +144,23 @@ class Shared:
         With `look` they may block a connection: see `Node.ask`.
         """
         unanswered = False
-        for pause in retry_pauses():
+        pauses = retry_pauses()
+        while True:
             sent = now()
             try:
                 attempt_end = min(end + ANSWER_OVERDUE, sent + attempt)
                 answers = await ask(self.servers, key, *commands, end=attempt_end, look=look)
             except Exception as error:
                 answers = [error]
-            problem = next(filter(_answers.is_temporary, _answers.problems_in(answers)), None)
+            problem = _answers.problem_in(answers, _answers.is_temporary)
             if problem is None:
                 return Answered(sent, answers, unanswered)
             unanswered = unanswered or _answers.may_be_executed(problem)
+            pause = next(pauses)
             if now() + pause >= end:
                 text = "the server did not answer within the time"
                 raise timed_out(names, text, problem, answered=not _answers.is_lost_connection(problem))
             await io.sleep(pause)
-        raise AssertionError("unreachable")
 
     def refuse_channels(self, error: BaseException) -> None:
         """The user may not use the channels: from now on each wait has a connection of its own."""
@@ -195,9 +182,9 @@ class Shared:
             *_commands.cancel(wanted.keys, token, refuse=False),
             _commands.release(wanted.keys, wanted.mode, token, 1),
         ]
-        answers = await self.ask(wanted.keys[0], *asked, end=end)
-        for problem in _answers.problems_in(answers):
-            if _answers.code_of(problem) == "NOPERM" or _answers.is_temporary(problem):
-                raise _answers.error_of(problem, wanted.names)
+        answers = await ask(self.servers, wanted.keys[0], *asked, end=end)
+        problem = _answers.problem_in(answers, _answers.is_refused_or_temporary)
+        if problem is not None:
+            raise _answers.error_of(problem, wanted.names)
         self._permitted.add(kind)
         return True

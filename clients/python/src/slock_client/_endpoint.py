@@ -1,4 +1,4 @@
-"""How to open connections like those of a redis-py client."""
+"""Where a client of redis-py connects to, and how. It opens connections like those of the client."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ _LEFT_OUT = {
     "health_check_interval",
     "himport_registry",
     "max_connections",
-    "protocol",
     "response_callbacks",
     "retry",
     "retry_on_error",
     "retry_on_timeout",
     "single_connection_client",
-    "socket_timeout",
 }
 
 DEFAULT_TIMEOUT = 5.0
@@ -36,7 +34,7 @@ SPARE_CONNECTIONS = 8
 FIRST_LOOK = 1.0
 
 
-class Recipe(NamedTuple):
+class Endpoint(NamedTuple):
     """A class of connections of redis-py, and its arguments."""
 
     connection_class: Callable[..., Any]
@@ -44,7 +42,7 @@ class Recipe(NamedTuple):
     timeout: float
     """How long an answer may take, in seconds."""
     connect_timeout: float
-    sentinels: tuple[Recipe, ...] = ()
+    sentinels: tuple[Endpoint, ...] = ()
     """Connections to the Sentinels that know the address, if it is not among the arguments."""
     service: str = ""
     """The name under which the Sentinels know the primary."""
@@ -61,7 +59,7 @@ class Recipe(NamedTuple):
         encoding = self.arguments.get("encoding", "utf-8")
         return packed(commands, encoding, self.arguments.get("encoding_errors", "strict"))
 
-    def at(self, host: str, port: int) -> Recipe:
+    def at(self, host: str, port: int) -> Endpoint:
         """The same for another address."""
         return self._replace(arguments={**self.arguments, "host": host, "port": port})
 
@@ -70,20 +68,20 @@ class Recipe(NamedTuple):
         return self.connection_class(**{**self.arguments, **changed})
 
 
-def recipe_of(pool: Any, plain: type, encrypted: type) -> Recipe:
+def endpoint_of_pool(pool: Any, plain: type, encrypted: type) -> Endpoint:
     """Connections like those of a pool. Behind Sentinels: of the class `plain` or, for TLS, `encrypted`."""
     manager = getattr(pool, "sentinel_manager", None)
     if manager is None:
-        return recipe(pool.connection_class, pool.connection_kwargs)
+        return endpoint_with(pool.connection_class, pool.connection_kwargs)
     if not pool.is_master:
         raise ValueError("locks need the primary: use master_for, not slave_for")
     arguments = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
     kind = encrypted if issubclass(pool.connection_class, encrypted) else plain
-    sentinels = [recipe_of(client.connection_pool, plain, encrypted) for client in manager.sentinels]
-    return recipe(kind, arguments)._replace(sentinels=tuple(sentinels), service=pool.service_name)
+    sentinels = [endpoint_of_pool(client.connection_pool, plain, encrypted) for client in manager.sentinels]
+    return endpoint_with(kind, arguments)._replace(sentinels=tuple(sentinels), service=pool.service_name)
 
 
-def recipe(connection_class: Callable[..., Any], arguments: Mapping[str, Any]) -> Recipe:
+def endpoint_with(connection_class: Callable[..., Any], arguments: Mapping[str, Any]) -> Endpoint:
     """Connections with these arguments of a pool, speaking RESP2, without retries and without decoding."""
     timeout = arguments.get("socket_timeout") or DEFAULT_TIMEOUT
     connect_timeout = arguments.get("socket_connect_timeout") or timeout
@@ -98,7 +96,7 @@ def recipe(connection_class: Callable[..., Any], arguments: Mapping[str, Any]) -
         kept["socket_keepalive"] = True
         if not isinstance(kept.get("socket_keepalive_options"), Mapping):
             kept["socket_keepalive_options"] = _keepalive()
-    return Recipe(connection_class, kept, float(timeout), float(connect_timeout))
+    return Endpoint(connection_class, kept, float(timeout), float(connect_timeout))
 
 
 def _keepalive() -> dict[int, int]:
