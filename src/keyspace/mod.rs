@@ -316,7 +316,7 @@ pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> 
         Opened::Lock(lock) => {
             let ended = lock.count_ended(effect.at_ms);
             let had_expired = ended == lock.len();
-            let outlived = if had_expired { 0 } else { lock.count_outlived(effect.at_ms) };
+            let outlived = if ended == 0 || had_expired { 0 } else { lock.count_outlived(effect.at_ms) };
             if ended > 0 {
                 state::with(|state| state.metrics.count_expirations(ended));
             }

@@ -288,6 +288,7 @@ impl Holders {
     /// Drops every holder with a deadline at or before `at_ms`.
     pub(crate) fn remove_ended(&mut self, at_ms: u64) {
         match self {
+            Self::Few(few) if few.iter().all(|holder| holder.deadline_ms > at_ms) => {}
             Self::Few(few) => few.retain(|holder| holder.deadline_ms > at_ms),
             Self::Many(trees) => {
                 while let Some(&(deadline_ms, fence)) = trees.by_deadline.first()

@@ -239,9 +239,6 @@ impl Lock {
     /// stay longer than they: those whose deadline "passed while others kept the lock".
     #[must_use]
     pub fn count_outlived(&self, at_ms: u64) -> usize {
-        if self.holders.count_ended(at_ms) == 0 {
-            return 0;
-        }
         self.holders.count_ended(at_ms.min(self.last_deadline_ms().saturating_sub(1)))
     }
 
