@@ -64,8 +64,7 @@ impl Node {
     pub(crate) fn new(client: Client) -> Self {
         let info = client.get_connection_info().clone();
         let address = info.addr().to_string();
-        // Small commands that wait for an answer each: none may wait for another to fill a packet.
-        let mut settings = info.tcp_settings().clone().set_nodelay(std::env::var("ND").is_ok());
+        let mut settings = info.tcp_settings().clone();
         // A wait without limit must notice that its connection is lost although nobody closed it.
         if settings.keepalive().is_none() {
             settings = settings
