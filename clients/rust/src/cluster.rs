@@ -4,6 +4,7 @@
 //! map does neither.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -11,9 +12,9 @@ use futures_util::future::select_ok;
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value, cmd};
 
 use crate::answers::Failure;
+use crate::cached::Cached;
 use crate::errors::Error;
-use crate::node::{Node, REPLY_TIMEOUT, Words};
-use crate::once::Once;
+use crate::node::{Node, REPLY_TIMEOUT};
 
 const SLOTS: usize = 16384;
 
@@ -21,7 +22,7 @@ pub(crate) struct Cluster {
     first_nodes: Vec<ConnectionInfo>,
     map: Mutex<Map>,
     /// Whoever needs the map reads it, and the others wait for that.
-    refreshed: Once<()>,
+    refreshed: Cached<()>,
 }
 
 #[derive(Default)]
@@ -33,7 +34,7 @@ struct Map {
 
 impl Cluster {
     pub(crate) fn new(first_nodes: Vec<ConnectionInfo>) -> Self {
-        Self { first_nodes, map: Mutex::default(), refreshed: Once::default() }
+        Self { first_nodes, map: Mutex::default(), refreshed: Cached::default() }
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
@@ -141,7 +142,7 @@ impl Cluster {
                 host => host,
             };
             let node = self.node_at(&mut map, host, range.port);
-            if let Some(slots) = map.slots.get_mut(usize::from(range.first)..=usize::from(range.last)) {
+            if let Some(slots) = map.slots.get_mut(range.slots) {
                 slots.fill(Some(node));
             }
         }
@@ -156,15 +157,14 @@ fn host_of(address: &ConnectionAddr) -> &str {
 }
 
 struct Range {
-    first: u16,
-    last: u16,
+    slots: RangeInclusive<usize>,
     host: String,
     port: u16,
 }
 
 async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
     let until = Instant::now() + REPLY_TIMEOUT;
-    let reply = match node.send(Words::One(cmd("CLUSTER").arg("SLOTS")), until).await {
+    let reply = match node.send(std::slice::from_ref(cmd("CLUSTER").arg("SLOTS")), until).await {
         Ok(reply) => reply,
         Err(Failure::Unreachable(error) | Failure::Unanswered(error) | Failure::Passing(error)) => {
             return Err(error);
@@ -172,18 +172,16 @@ async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
         Err(Failure::Final(Error::Redis(error))) => return Err(error),
         Err(_) => return Err((ErrorKind::ClusterConnectionNotFound, "a node tells no slots").into()),
     };
-    let rows: Vec<Vec<Value>> = redis::from_redis_value(reply)?;
-    rows.into_iter().map(range).collect()
+    let Value::Array(rows) = reply else { return Ok(Vec::new()) };
+    Ok(rows.iter().filter_map(range).collect())
 }
 
 /// First and last slot, then the primary and its replicas, each with host, port and more.
-fn range(row: Vec<Value>) -> Result<Range, RedisError> {
-    let mut row = row.into_iter();
-    let mut next = || row.next().unwrap_or(Value::Nil);
-    let (first, last) = (redis::from_redis_value(next())?, redis::from_redis_value(next())?);
-    let primary: Vec<Value> = redis::from_redis_value(next())?;
-    let mut primary = primary.into_iter();
-    let mut next = || primary.next().unwrap_or(Value::Nil);
-    let host: Option<String> = redis::from_redis_value(next())?;
-    Ok(Range { first, last, host: host.unwrap_or_default(), port: redis::from_redis_value(next())? })
+fn range(row: &Value) -> Option<Range> {
+    let Value::Array(row) = row else { return None };
+    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &row[..] else { return None };
+    let [host, Value::Int(port), ..] = &primary[..] else { return None };
+    let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?.unwrap_or_default();
+    let slots = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
+    Some(Range { slots, host, port: u16::try_from(*port).ok()? })
 }

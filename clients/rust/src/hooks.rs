@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
+use crate::clock::Moment;
 use crate::errors::{Error, Reason};
 
 /// How an acquisition ended.
@@ -89,24 +90,28 @@ impl Reporter {
         Self(Arc::new(Inner { hooks: None, is_part: true, out_of_reach: AtomicBool::new(false) }))
     }
 
-    fn hooks(&self) -> Option<&dyn Hooks> {
-        self.0.hooks.as_deref()
-    }
-
     fn tell(&self, call: impl FnOnce(&dyn Hooks)) {
-        self.hooks().map(call);
+        self.0.hooks.as_deref().map(call);
     }
 
-    pub(crate) fn held(&self, label: &str, duration: Duration, lost: Option<(Reason, Option<&Error>)>) {
-        if self.0.is_part {
-            return;
-        }
-        if let Some((reason, cause)) = lost {
+    pub(crate) fn lost(&self, label: &str, reason: Reason, cause: Option<&Error>) {
+        if !self.0.is_part {
             warn!(lock = label, %reason, cause = cause.map(tracing::field::display), "lock lost");
             self.tell(|hooks| hooks.lost(label, reason));
         }
-        debug!(lock = label, ?duration, "held");
-        self.tell(|hooks| hooks.held(label, duration));
+    }
+
+    pub(crate) fn held(&self, label: &str, since: Moment) {
+        if self.is_heard() {
+            let duration = since.elapsed();
+            debug!(lock = label, ?duration, "held");
+            self.tell(|hooks| hooks.held(label, duration));
+        }
+    }
+
+    /// Whether anybody wants to know what goes well.
+    fn is_heard(&self) -> bool {
+        !self.0.is_part && (self.0.hooks.is_some() || tracing::enabled!(tracing::Level::DEBUG))
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
@@ -151,8 +156,7 @@ pub(crate) struct Waited<'a> {
 
 impl<'a> Waited<'a> {
     pub(crate) fn begin(reporter: &'a Reporter, label: &'a str, started: Instant) -> Self {
-        let nobody_listens = reporter.hooks().is_none() && !tracing::enabled!(tracing::Level::DEBUG);
-        Self { told: reporter.0.is_part || nobody_listens, reporter, label, started }
+        Self { told: !reporter.is_heard(), reporter, label, started }
     }
 
     /// It gave this, or nothing for a refusal.

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use redis::sentinel::SentinelClient;
-use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, Value};
+use redis::{Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, Value};
+use tokio_util::sync::CancellationToken;
 
 use crate::answers::{self, Failure};
+use crate::cached::Cached;
 use crate::clock::Moment;
 use crate::cluster::Cluster;
 use crate::listener::Listener;
-use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
-use crate::once::Once;
+use crate::node::{Node, REPLY_TIMEOUT, in_time};
 use crate::polling::Backoff;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
@@ -25,24 +26,22 @@ const MOST_REDIRECTIONS: u32 = 8;
 /// Made from a [`redis::Client`], from a [`SentinelClient`], or by [`Server::cluster`]. The library opens its
 /// own connections, so that nothing is sent twice and no limit for replies cuts a wait short without its
 /// knowledge.
-pub struct Server(Kind);
-
-enum Kind {
-    Single(Client),
-    Sentinel(Box<SentinelClient>),
-    Cluster(Vec<ConnectionInfo>),
-}
+pub struct Server(pub(crate) Servers);
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
-        Self(Kind::Single(client))
+        Self(Servers::Single(Arc::new(Node::new(client))))
     }
 }
 
 impl From<SentinelClient> for Server {
     /// The client must ask for the master.
     fn from(client: SentinelClient) -> Self {
-        Self(Kind::Sentinel(Box::new(client)))
+        Self(Servers::Sentinel(Sentinel {
+            client: tokio::sync::Mutex::new(client),
+            named: Cached::default(),
+            last: Mutex::default(),
+        }))
     }
 }
 
@@ -58,19 +57,7 @@ impl Server {
         if nodes.is_empty() {
             return Err((ErrorKind::InvalidClientConfig, "a cluster needs one node at least").into());
         }
-        Ok(Self(Kind::Cluster(nodes)))
-    }
-
-    pub(crate) fn open(self) -> Servers {
-        match self.0 {
-            Kind::Single(client) => Servers::Single(Arc::new(Node::new(client))),
-            Kind::Sentinel(client) => Servers::Sentinel(Sentinel {
-                client: tokio::sync::Mutex::new(*client),
-                named: Once::default(),
-                last: Mutex::default(),
-            }),
-            Kind::Cluster(nodes) => Servers::Cluster(Cluster::new(nodes)),
-        }
+        Ok(Self(Servers::Cluster(Cluster::new(nodes))))
     }
 }
 
@@ -105,26 +92,28 @@ impl Servers {
 
     /// Sends this to the node that serves the key, and follows redirections. Gives the answer that comes until
     /// this moment.
-    pub(crate) async fn send(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn send(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         if let Servers::Single(node) = self {
-            return node.send(words, until).await;
+            return node.send(commands, until).await;
         }
         // Boxed, so that the common case is small.
-        Box::pin(self.send_by_route(key, words, until)).await
+        Box::pin(self.send_by_route(key, commands, until)).await
     }
 
-    async fn send_by_route(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+    async fn send_by_route(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         let mut route = self.route(key);
         loop {
             let asking = route.asking.take();
-            let (node, answer);
-            if let Some(asking) = asking {
-                answer = asking.send_asking(words, until).await;
-                node = asking;
+            let is_asking = asking.is_some();
+            let node = match asking {
+                Some(node) => node,
+                None => in_time(until, route.node()).await?,
+            };
+            let answer = if is_asking {
+                node.send_asking(commands, until).await
             } else {
-                node = in_time(until, route.node()).await?;
-                answer = node.send(words, until).await;
-            }
+                node.send(commands, until).await
+            };
             match answer {
                 Err(failure) if route.follow(&failure, &node) => {}
                 answer => return answer,
@@ -132,30 +121,30 @@ impl Servers {
         }
     }
 
-    /// Sends this again until it is answered, or until this moment, or as long as it `goes_on`. An error that
+    /// Sends this again until it is answered, or until this moment, or until all is closed. An error that
     /// lasts is an answer.
     pub(crate) async fn until_answered(
         &self,
         key: &str,
-        words: Words<'_>,
+        commands: &[Cmd],
         until: Instant,
-        goes_on: impl Fn() -> bool,
+        closing: &CancellationToken,
     ) -> Result<Answered, Failure> {
         let mut attempts = Attempts::new(until);
         let mut repeated = false;
         loop {
             let sent = Moment::now();
-            let failure = match self.send(key, words, attempts.next_until()).await {
+            let failure = match self.send(key, commands, attempts.next_until()).await {
                 Ok(value) => return Ok(Answered { value, sent, repeated }),
                 Err(failure) => failure,
             };
             repeated |= matches!(failure, Failure::Unanswered(_));
-            Box::pin(attempts.pause_after(failure, self, goes_on())).await?;
+            Box::pin(attempts.pause_after(failure, self, !closing.is_cancelled())).await?;
         }
     }
 
     /// The answers of all nodes that serve slots.
-    pub(crate) async fn all_answers(&self, words: Words<'_>, until: Instant) -> Result<Vec<Value>, Failure> {
+    pub(crate) async fn all_answers(&self, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Failure> {
         let mut attempts = Attempts::new(until);
         loop {
             let until = attempts.next_until();
@@ -165,7 +154,7 @@ impl Servers {
                     _ => self.node(0).await.map(|node| vec![node]),
                 };
                 let nodes = nodes.map_err(answers::failure)?;
-                try_join_all(nodes.iter().map(|node| node.send(words, until))).await
+                try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
             };
             match in_time(until, ask).await {
                 Ok(answers) => return Ok(answers),
@@ -316,7 +305,7 @@ impl Route<'_> {
 pub(crate) struct Sentinel {
     client: tokio::sync::Mutex<SentinelClient>,
     /// The primary, until it is in doubt.
-    named: Once<Arc<Node>>,
+    named: Cached<Arc<Node>>,
     /// The one that was named last: its connections stay when it is named again.
     last: Mutex<Option<Arc<Node>>>,
 }
