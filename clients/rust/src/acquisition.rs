@@ -16,11 +16,11 @@ use crate::commands::{self, Owner, Wait};
 use crate::errors::Error;
 use crate::hooks::Waited;
 use crate::lease::validity;
-use crate::listener::{Listener, Noted};
-use crate::node::{Node, REPLY_TIMEOUT, in_time};
+use crate::listener::Noted;
+use crate::node::{REPLY_TIMEOUT, in_time};
 use crate::options::{LONGEST, Waiting};
 use crate::polling::Backoff;
-use crate::servers::{GRACE, no_answer};
+use crate::servers::{GRACE, Listening, no_answer};
 use crate::shared::{Shared, Single};
 use crate::{blocking, give_up};
 
@@ -173,7 +173,7 @@ impl<'a> Acquisition<'a> {
         if let Failure::Final(error) = failure {
             return Err(error);
         }
-        self.shared.site.servers.doubt();
+        self.shared.site.servers.doubt_after(&failure);
         let is_answer = failure.is_answer();
         let error = failure.into_error();
         if is_answer {
@@ -218,7 +218,8 @@ impl<'a> Acquisition<'a> {
         let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline).is_zero());
         let at_once = self.limits.once || is_over || matches!(self.shared.site.waiting, Waiting::Poll(_));
         let blocks = self.shared.site.must_block();
-        let listening = if at_once || blocks { None } else { self.listening() };
+        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
+        let listening = if at_once || blocks { None } else { servers.listening(key) };
         // Boxed, so that the commonest way is small.
         let answer = if at_once || (listening.is_none() && !self.must_wait) {
             self.ask_at_once().await?
@@ -235,10 +236,6 @@ impl<'a> Acquisition<'a> {
             }
             answer => Ok(answer),
         }
-    }
-
-    fn listening(&self) -> Option<(Arc<Node>, Arc<Listener>)> {
-        self.shared.site.servers.listening(self.owner.first_key())
     }
 
     fn command(&self, wait: &Wait<'_>) -> Cmd {
@@ -288,43 +285,35 @@ impl<'a> Acquisition<'a> {
         Ok(self.granted(answers::number(&answer?), sent, Step::Refused))
     }
 
-    async fn ask_notified(
-        &mut self,
-        mut listening: Option<(Arc<Node>, Arc<Listener>)>,
-    ) -> Result<Step, Failure> {
-        let mut route = self.shared.site.servers.route(self.owner.first_key());
-        loop {
-            if listening.is_none() {
-                listening = Box::pin(route.listen(self.owner.first_key(), self.answer_until())).await?;
-                self.heard();
-            }
-            let Some((node, listener)) = listening.take() else {
-                return Box::pin(self.block_from_now_on()).await;
-            };
-            let Some((noted, channel)) = listener.note(route.slot(), self.tag) else {
-                return Err(Failure::Unreachable(answers::listening_lost()));
-            };
-            // Who closes ends all waits that are noted.
-            self.shared.unless_closed().map_err(Failure::Final)?;
-            let most = self.limits.deadline.map(time_left);
-            let command = self.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
-            let sent = Moment::now();
-            let was_in_doubt = self.copy_is_sent();
-            let answer = node.send(&[command], self.answer_until()).await;
-            self.copy_is_answered(was_in_doubt, &answer);
-            match answer {
-                Ok(Value::Nil) => return self.until_told(noted, sent).await,
-                Ok(value) => return Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
-                Err(failure) if route.follow(&failure, &node) => {}
-                Err(failure) if failure.denies_the_channel() => {
-                    return Box::pin(self.block_from_now_on()).await;
+    async fn ask_notified(&mut self, mut listening: Option<Listening>) -> Result<Step, Failure> {
+        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
+        if listening.is_none() {
+            listening = Box::pin(servers.listen(key, self.answer_until())).await?;
+            self.heard();
+        }
+        let Some((node, listener)) = listening else {
+            return Box::pin(self.block_from_now_on()).await;
+        };
+        let Some((noted, channel)) = listener.note(servers.slot(key), self.tag) else {
+            return Err(Failure::Unreachable(answers::listening_lost()));
+        };
+        // Who closes ends all waits that are noted.
+        self.shared.unless_closed().map_err(Failure::Final)?;
+        let most = self.limits.deadline.map(time_left);
+        let command = self.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
+        let sent = Moment::now();
+        let was_in_doubt = self.copy_is_sent();
+        let answer = node.send(&[command], self.answer_until()).await;
+        self.copy_is_answered(was_in_doubt, &answer);
+        match answer {
+            Ok(Value::Nil) => self.until_told(noted, sent).await,
+            Ok(value) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
+            Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
+            Err(failure) => {
+                if let Failure::NoSubscriber(_) = failure {
+                    noted.end_listening();
                 }
-                Err(failure) => {
-                    if let Failure::NoSubscriber(_) = failure {
-                        noted.end_listening();
-                    }
-                    return Err(failure);
-                }
+                Err(servers.note(key, &node, failure))
             }
         }
     }

@@ -18,23 +18,17 @@ pub(crate) async fn ask(
     key: &str,
     commands: &[Cmd],
     until: Instant,
-    mut sends: impl FnMut(),
+    sends: impl FnOnce(),
 ) -> Result<Value, Failure> {
-    let mut route = servers.route(key);
-    loop {
-        let node = in_time(until, route.node()).await?;
-        let connects =
-            async { node.connect().await.map_err(|error| answers::failure(error).before_sending()) };
-        let mut connection = in_time(until, connects).await?;
-        sends();
-        let answer = tokio::select! {
-            reply = exchange(&mut connection, commands) => answers::value(reply),
-            failure = until_it_fails(&node) => Err(failure),
-        };
-        match answer {
-            Err(failure) if route.follow(&failure, &node) => {}
-            answer => return answer,
+    let node = in_time(until, servers.node(key)).await?;
+    let connects = async { node.connect().await.map_err(|error| answers::failure(error).before_sending()) };
+    let mut connection = in_time(until, connects).await?;
+    sends();
+    tokio::select! {
+        reply = exchange(&mut connection, commands) => {
+            answers::value(reply).map_err(|failure| servers.note(key, &node, failure))
         }
+        failure = until_it_fails(&node) => Err(failure),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Hooks for metrics and traces, and the log.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -70,10 +69,8 @@ pub trait Hooks: Send + Sync + 'static {
 }
 
 /// Tells the hooks and the log. At level `warn` is what an operator must know, all else at `debug`.
-#[derive(Clone)]
-pub(crate) struct Reporter(Arc<Inner>);
-
-struct Inner {
+#[derive(Default)]
+pub(crate) struct Reporter {
     hooks: Option<Box<dyn Hooks>>,
     /// One server of a quorum: only that it is out of reach is worth telling.
     is_part: bool,
@@ -83,19 +80,19 @@ struct Inner {
 
 impl Reporter {
     pub(crate) fn new(hooks: Option<Box<dyn Hooks>>) -> Self {
-        Self(Arc::new(Inner { hooks, is_part: false, out_of_reach: AtomicBool::new(false) }))
+        Self { hooks, ..Self::default() }
     }
 
     pub(crate) fn of_a_part() -> Self {
-        Self(Arc::new(Inner { hooks: None, is_part: true, out_of_reach: AtomicBool::new(false) }))
+        Self { is_part: true, ..Self::default() }
     }
 
     fn tell(&self, call: impl FnOnce(&dyn Hooks)) {
-        self.0.hooks.as_deref().map(call);
+        self.hooks.as_deref().map(call);
     }
 
     pub(crate) fn lost(&self, label: &str, reason: Reason, cause: Option<&Error>) {
-        if !self.0.is_part {
+        if !self.is_part {
             warn!(lock = label, %reason, cause = cause.map(tracing::field::display), "lock lost");
             self.tell(|hooks| hooks.lost(label, reason));
         }
@@ -111,18 +108,18 @@ impl Reporter {
 
     /// Whether anybody wants to know what goes well.
     fn is_heard(&self) -> bool {
-        !self.0.is_part && (self.0.hooks.is_some() || tracing::enabled!(tracing::Level::DEBUG))
+        !self.is_part && (self.hooks.is_some() || tracing::enabled!(tracing::Level::DEBUG))
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
-        if !self.0.is_part {
+        if !self.is_part {
             debug!(lock = label, %error, "renewal failed");
             self.tell(|hooks| hooks.renewal_failed(label, error));
         }
     }
 
     pub(crate) fn release_failed(&self, label: &str, error: &Error) {
-        if !self.0.is_part {
+        if !self.is_part {
             warn!(lock = label, %error, "release failed: the lock ends by its ttl");
             self.tell(|hooks| hooks.release_failed(label, error));
         }
@@ -134,13 +131,13 @@ impl Reporter {
 
     /// Once for each time that it is out of reach.
     pub(crate) fn out_of_reach(&self, error: &Error) {
-        if !self.0.out_of_reach.swap(true, Ordering::Relaxed) {
+        if !self.out_of_reach.swap(true, Ordering::Relaxed) {
             warn!(%error, "server out of reach");
         }
     }
 
     pub(crate) fn reached(&self) {
-        if self.0.out_of_reach.load(Ordering::Relaxed) && self.0.out_of_reach.swap(false, Ordering::Relaxed) {
+        if self.out_of_reach.load(Ordering::Relaxed) && self.out_of_reach.swap(false, Ordering::Relaxed) {
             debug!("server reached again");
         }
     }

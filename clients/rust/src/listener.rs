@@ -67,12 +67,12 @@ impl Listener {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))?;
         let listener = Arc::new(Self::default());
-        let messages = Arc::downgrade(&listener);
+        let messages = Messages(Arc::downgrade(&listener));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(limit))
             .set_response_timeout(Some(limit))
             .set_push_sender(move |push: PushInfo| {
-                messages.upgrade().inspect(|listener| listener.take(&push));
+                messages.0.upgrade().inspect(|listener| listener.take(&push));
                 Ok::<_, ()>(())
             });
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -80,7 +80,7 @@ impl Listener {
             let mut entries = listener.entries();
             entries.connection = (!entries.has_ended).then_some(connection);
         }
-        tokio::spawn(test_now_and_then(Ends(Arc::downgrade(&listener))));
+        tokio::spawn(test_now_and_then(Arc::downgrade(&listener)));
         Ok(listener)
     }
 
@@ -168,25 +168,24 @@ impl Listener {
     }
 }
 
-/// Ends listening with the task, also when that is dropped by a runtime that shuts down.
-struct Ends(Weak<Listener>);
+/// What the connection has of the listener. It is dropped with the connection, also by a runtime that shuts
+/// down, and then listening has ended.
+struct Messages(Weak<Listener>);
 
-impl Drop for Ends {
+impl Drop for Messages {
     fn drop(&mut self) {
-        if let Some(listener) = self.0.upgrade() {
-            listener.end();
-        }
+        self.0.upgrade().inspect(|listener| listener.end());
     }
 }
 
-async fn test_now_and_then(ends: Ends) {
+async fn test_now_and_then(tested: Weak<Listener>) {
     loop {
         tokio::time::sleep(BETWEEN_TESTS).await;
-        let Some(listener) = ends.0.upgrade().filter(|listener| !listener.has_ended()) else { return };
+        let Some(listener) = tested.upgrade().filter(|listener| !listener.has_ended()) else { return };
         if let Some(mut connection) = listener.connection_to_test()
             && connection.send_packed_command(&cmd("PING")).await.is_err()
         {
-            return;
+            return listener.end();
         }
     }
 }

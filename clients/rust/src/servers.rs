@@ -18,8 +18,6 @@ use crate::polling::Backoff;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
 pub(crate) const GRACE: Duration = Duration::from_millis(800);
-/// More redirections than this in a row are no way but a circle.
-const MOST_REDIRECTIONS: u32 = 8;
 
 /// Where the locks of one [`Locks`](crate::Locks) are.
 ///
@@ -57,7 +55,7 @@ impl Server {
         if nodes.is_empty() {
             return Err((ErrorKind::InvalidClientConfig, "a cluster needs one node at least").into());
         }
-        Ok(Self(Servers::Cluster(Cluster::new(nodes))))
+        Ok(Self(Servers::Cluster(Cluster::new(&nodes))))
     }
 }
 
@@ -66,6 +64,9 @@ pub(crate) enum Servers {
     Sentinel(Sentinel),
     Cluster(Cluster),
 }
+
+/// A node, and the connection on which its waits end.
+pub(crate) type Listening = (Arc<Node>, Arc<Listener>);
 
 /// The answer to what may have been sent several times.
 pub(crate) struct Answered {
@@ -78,46 +79,48 @@ pub(crate) struct Answered {
 
 impl Servers {
     /// The slot that decides the channel and the node. Outside of a cluster one channel serves all keys.
-    fn slot(&self, key: &str) -> u16 {
+    pub(crate) fn slot(&self, key: &str) -> u16 {
         match self {
             Servers::Cluster(_) => crate::slot::slot(key.as_bytes()),
             _ => 0,
         }
     }
 
-    /// The way to the node that serves this key.
-    pub(crate) fn route(&self, key: &str) -> Route<'_> {
-        Route { servers: self, slot: self.slot(key), asking: None, redirections: 0 }
-    }
-
-    /// Sends this to the node that serves the key, and follows redirections. Gives the answer that comes until
-    /// this moment.
+    /// Sends this to the node that serves the key, and gives the answer that comes until this moment. `ASK` is
+    /// followed here, `MOVED` by asking again.
     pub(crate) async fn send(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         if let Servers::Single(node) = self {
             return node.send(commands, until).await;
         }
         // Boxed, so that the common case is small.
-        Box::pin(self.send_by_route(key, commands, until)).await
+        Box::pin(async move {
+            let node = in_time(until, self.node(key)).await?;
+            match (node.send(commands, until).await, self) {
+                (Err(Failure::Ask { address }), Servers::Cluster(cluster)) => {
+                    cluster.at(&address, &node)?.send_asking(commands, until).await
+                }
+                (answer, _) => answer.map_err(|failure| self.note(key, &node, failure)),
+            }
+        })
+        .await
     }
 
-    async fn send_by_route(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
-        let mut route = self.route(key);
-        loop {
-            let asking = route.asking.take();
-            let is_asking = asking.is_some();
-            let node = match asking {
-                Some(node) => node,
-                None => in_time(until, route.node()).await?,
-            };
-            let answer = if is_asking {
-                node.send_asking(commands, until).await
-            } else {
-                node.send(commands, until).await
-            };
-            match answer {
-                Err(failure) if route.follow(&failure, &node) => {}
-                answer => return answer,
-            }
+    /// Notes the node that `MOVED` names, so that the next command goes there.
+    pub(crate) fn note(&self, key: &str, asked: &Node, failure: Failure) -> Failure {
+        if let (Servers::Cluster(cluster), Failure::Moved { address }) = (self, &failure) {
+            cluster.moved(self.slot(key), address, asked);
+        }
+        failure
+    }
+
+    /// Subscribes where the key is served; nothing when the user may not.
+    pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<Option<Listening>, Failure> {
+        let node = in_time(until, self.node(key)).await?;
+        let subscribes = async { node.subscribe(self.slot(key), key).await.map_err(answers::failure) };
+        match in_time(until, subscribes).await {
+            Ok(listener) => Ok(Some((node, listener))),
+            Err(failure) if failure.denies_to_subscribe() => Ok(None),
+            Err(failure) => Err(self.note(key, &node, failure).before_sending()),
         }
     }
 
@@ -150,10 +153,9 @@ impl Servers {
             let until = attempts.next_until();
             let ask = async {
                 let nodes = match self {
-                    Servers::Cluster(cluster) => cluster.serving().await,
-                    _ => self.node(0).await.map(|node| vec![node]),
-                };
-                let nodes = nodes.map_err(answers::failure)?;
+                    Servers::Cluster(cluster) => cluster.serving().await.map_err(answers::failure),
+                    _ => self.node("").await.map(|node| vec![node]),
+                }?;
                 try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
             };
             match in_time(until, ask).await {
@@ -164,7 +166,7 @@ impl Servers {
     }
 
     /// Where to wait for this key when somebody waits already for one of its slot: at once, and asking nobody.
-    pub(crate) fn listening(&self, key: &str) -> Option<(Arc<Node>, Arc<Listener>)> {
+    pub(crate) fn listening(&self, key: &str) -> Option<Listening> {
         let slot = self.slot(key);
         let node = match self {
             Servers::Single(node) => node.clone(),
@@ -175,21 +177,22 @@ impl Servers {
         Some((node, listener))
     }
 
-    /// The node that serves the slot, as far as is known.
-    async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
-        match self {
-            Servers::Single(node) => Ok(node.clone()),
+    /// The node that serves the key, as far as is known.
+    pub(crate) async fn node(&self, key: &str) -> Result<Arc<Node>, Failure> {
+        let node = match self {
+            Servers::Single(node) => return Ok(node.clone()),
             Servers::Sentinel(sentinel) => sentinel.primary().await,
-            Servers::Cluster(cluster) => cluster.node(slot).await,
-        }
+            Servers::Cluster(cluster) => cluster.node(self.slot(key)).await,
+        };
+        node.map_err(|error| answers::failure(error).before_sending())
     }
 
-    /// Another node may serve by now: ask before the next command.
-    pub(crate) fn doubt(&self) {
+    /// Another node may serve by now: ask before the next command, unless the answer told which.
+    pub(crate) fn doubt_after(&self, failure: &Failure) {
         match self {
-            Servers::Single(_) => {}
             Servers::Sentinel(sentinel) => drop(sentinel.named.take()),
-            Servers::Cluster(cluster) => cluster.doubt(),
+            Servers::Cluster(cluster) if !matches!(failure, Failure::Moved { .. }) => cluster.doubt(),
+            _ => {}
         }
     }
 
@@ -232,7 +235,7 @@ impl Attempts {
         if let Failure::Final(_) = failure {
             return Err(failure);
         }
-        at.doubt();
+        at.doubt_after(&failure);
         let left = self.until.saturating_duration_since(Instant::now());
         if !goes_on || left.is_zero() {
             return Err(failure);
@@ -246,60 +249,6 @@ impl Attempts {
 /// The failure where nobody answered in time.
 pub(crate) fn no_answer() -> Failure {
     Failure::Unanswered(answers::no_answer("the server"))
-}
-
-/// Follows the redirections of a cluster.
-pub(crate) struct Route<'a> {
-    servers: &'a Servers,
-    slot: u16,
-    asking: Option<Arc<Node>>,
-    redirections: u32,
-}
-
-impl Route<'_> {
-    pub(crate) fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    pub(crate) async fn node(&self) -> Result<Arc<Node>, Failure> {
-        self.servers.node(self.slot).await.map_err(|error| answers::failure(error).before_sending())
-    }
-
-    /// Subscribes where the key is served; nothing when the user may not.
-    pub(crate) async fn listen(
-        &mut self,
-        key: &str,
-        until: Instant,
-    ) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
-        loop {
-            let node = in_time(until, self.node()).await?;
-            let subscribes = async { node.subscribe(self.slot, key).await.map_err(answers::failure) };
-            match in_time(until, subscribes).await {
-                Ok(listener) => return Ok(Some((node, listener))),
-                Err(failure) if self.follow(&failure, &node) => {}
-                Err(failure) if failure.denies_to_subscribe() => return Ok(None),
-                Err(failure) => return Err(failure.before_sending()),
-            }
-        }
-    }
-
-    /// Gives whether to ask again at once, at another node.
-    pub(crate) fn follow(&mut self, failure: &Failure, asked: &Arc<Node>) -> bool {
-        let Servers::Cluster(cluster) = self.servers else { return false };
-        self.redirections += 1;
-        if self.redirections > MOST_REDIRECTIONS {
-            self.servers.doubt();
-            return false;
-        }
-        match failure {
-            Failure::Moved { address } => cluster.moved(self.slot, address, asked),
-            Failure::Ask { address } => {
-                self.asking = cluster.at(address, asked);
-                self.asking.is_some()
-            }
-            _ => false,
-        }
-    }
 }
 
 pub(crate) struct Sentinel {

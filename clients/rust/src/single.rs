@@ -68,7 +68,7 @@ impl Site for Single {
                 Ok(())
             }
             Err(failure) => {
-                servers.doubt();
+                servers.doubt_after(&failure);
                 let is_answer = failure.is_answer();
                 let error = failure.into_error();
                 if !is_answer {
