@@ -76,8 +76,8 @@ pub(crate) struct Acquisition<'a> {
     runtime: Handle,
     /// A refused request has to wait from now on.
     must_wait: bool,
-    /// Something may be on the server, or on its way there.
-    may_stand: bool,
+    /// Something may be on the server, or on its way there, although nothing was granted.
+    pub(crate) may_stand: bool,
     /// A copy had no answer.
     in_doubt: bool,
     /// When to end if nothing is answered until then; nothing while the server answers.
@@ -118,11 +118,6 @@ impl<'a> Acquisition<'a> {
             waited.end(&result);
         }
         result
-    }
-
-    /// Whether something may stand on the server although nothing was granted.
-    pub(crate) fn may_stand(&self) -> bool {
-        self.may_stand
     }
 
     async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {

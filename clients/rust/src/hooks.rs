@@ -79,8 +79,8 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    pub(crate) fn new(hooks: Option<Box<dyn Hooks>>) -> Self {
-        Self { hooks, ..Self::default() }
+    pub(crate) fn new(hooks: impl Hooks) -> Self {
+        Self { hooks: Some(Box::new(hooks)), ..Self::default() }
     }
 
     pub(crate) fn of_a_part() -> Self {

@@ -159,7 +159,7 @@ pub struct BuilderOf<S> {
     defaults: Options,
     retry_for: Duration,
     retry_wait_for: Duration,
-    hooks: Option<Box<dyn Hooks>>,
+    pub(crate) reporter: Reporter,
 }
 
 impl<S: Site> BuilderOf<S> {
@@ -171,7 +171,7 @@ impl<S: Site> BuilderOf<S> {
             defaults: Options::default(),
             retry_for: Duration::from_secs(3),
             retry_wait_for: Duration::from_secs(60),
-            hooks: None,
+            reporter: Reporter::default(),
         }
     }
 
@@ -190,22 +190,17 @@ impl<S: Site> BuilderOf<S> {
 
     /// Hooks for metrics and traces.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Some(Box::new(hooks));
+        self.reporter = Reporter::new(hooks);
         self
     }
 
     /// The locks.
-    pub fn build(mut self) -> LocksOf<S> {
-        let reporter = Reporter::new(self.hooks.take());
-        self.reporting_to(reporter)
-    }
-
-    pub(crate) fn reporting_to(self, reporter: Reporter) -> LocksOf<S> {
+    pub fn build(self) -> LocksOf<S> {
         let shared = Shared {
             site: self.site,
             retry_for: self.retry_for,
             retry_wait_for: self.retry_wait_for,
-            reporter,
+            reporter: self.reporter,
             watchdog: Watchdog::default(),
             closing: CancellationToken::new(),
             background: TaskTracker::new(),

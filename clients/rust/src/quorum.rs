@@ -80,9 +80,11 @@ impl Quorum {
 
     /// A quorum with options. The servers must not be replicas of each other.
     pub fn builder(clients: impl IntoIterator<Item = Client>) -> QuorumBuilder {
-        let node = |client: Client| Node {
-            address: client.get_connection_info().addr().to_string(),
-            locks: Locks::builder(client).reporting_to(Reporter::of_a_part()),
+        let node = |client: Client| {
+            let address = client.get_connection_info().addr().to_string();
+            let mut builder = Locks::builder(client);
+            builder.reporter = Reporter::of_a_part();
+            Node { address, locks: builder.build() }
         };
         BuilderOf::new(Majority {
             nodes: clients.into_iter().map(node).collect(),
