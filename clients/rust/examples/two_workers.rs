@@ -14,7 +14,7 @@ use slock_client::{Error, Locks, Request};
 
 const COUNTER: &str = "two-workers:counter";
 
-async fn add(request: Request<Locks>, mut redis: MultiplexedConnection, additions: u64) -> Result<(), Error> {
+async fn add(request: Request, mut redis: MultiplexedConnection, additions: u64) -> Result<(), Error> {
     for _ in 0..additions {
         let hold = request.acquire().await?;
         let count: Option<u64> = redis.get(COUNTER).await?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::time::{sleep_until, timeout};
@@ -15,13 +16,13 @@ use crate::commands::{self, Owner, Wait};
 use crate::errors::Error;
 use crate::hooks::Waited;
 use crate::lease::validity;
-use crate::listener::{Listener, Noted};
-use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
-use crate::options::{LONGEST, Waiting, Wanted};
+use crate::listener::Noted;
+use crate::node::{REPLY_TIMEOUT, in_time};
+use crate::options::{LONGEST, Waiting};
 use crate::polling::Backoff;
-use crate::servers::{GRACE, no_answer};
-use crate::shared::Shared;
-use crate::{blocking, give_up, replicas};
+use crate::servers::{GRACE, Listening, no_answer};
+use crate::shared::{Shared, Single};
+use crate::{blocking, give_up};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
 const BETWEEN_COPIES: Duration = Duration::from_secs(5);
@@ -44,9 +45,8 @@ pub(crate) struct Limits {
     pub(crate) once: bool,
     /// When the wait is over.
     pub(crate) deadline: Option<Instant>,
-    /// How long to go on without any answer: until the first one, and once it waits.
+    /// How long to go on until the first answer.
     pub(crate) retry_for: Duration,
-    pub(crate) retry_wait_for: Duration,
 }
 
 pub(crate) struct Granted {
@@ -57,7 +57,8 @@ pub(crate) struct Granted {
     pub(crate) in_doubt: bool,
 }
 
-enum Answer {
+/// What asking once comes to.
+enum Step {
     Granted(Granted),
     /// It was granted, and may be over by now.
     Over,
@@ -66,9 +67,8 @@ enum Answer {
 }
 
 pub(crate) struct Acquisition<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<Shared<Single>>,
     owner: &'a Owner,
-    wanted: &'a Wanted,
     goal: Goal,
     limits: Limits,
     /// All copies have one tag: a message is for the acquisition, whichever copy it answers.
@@ -76,8 +76,8 @@ pub(crate) struct Acquisition<'a> {
     runtime: Handle,
     /// A refused request has to wait from now on.
     must_wait: bool,
-    /// Something may be on the server, or on its way there.
-    may_stand: bool,
+    /// Something may be on the server, or on its way there, although nothing was granted.
+    pub(crate) may_stand: bool,
     /// A copy had no answer.
     in_doubt: bool,
     /// When to end if nothing is answered until then; nothing while the server answers.
@@ -88,22 +88,16 @@ pub(crate) struct Acquisition<'a> {
 }
 
 impl<'a> Acquisition<'a> {
-    pub(crate) fn new(
-        shared: &'a Arc<Shared>,
-        owner: &'a Owner,
-        wanted: &'a Wanted,
-        goal: Goal,
-        limits: Limits,
-    ) -> Self {
+    pub(crate) fn new(shared: &'a Arc<Shared<Single>>, owner: &'a Owner, goal: Goal, limits: Limits) -> Self {
         let started = Instant::now();
-        let waited = (goal == Goal::Hold).then(|| Waited::begin(&shared.reporter, wanted.label(), started));
+        let waited =
+            (goal == Goal::Hold).then(|| Waited::begin(&shared.reporter, owner.wanted.label(), started));
         Self {
             shared,
             owner,
-            wanted,
             goal,
             limits,
-            tag: shared.next_tag(),
+            tag: shared.site.next_tag(),
             runtime: Handle::current(),
             must_wait: false,
             may_stand: false,
@@ -126,27 +120,22 @@ impl<'a> Acquisition<'a> {
         result
     }
 
-    /// Whether something may stand on the server although nothing was granted.
-    pub(crate) fn may_stand(&self) -> bool {
-        self.may_stand
-    }
-
     async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
-        if !self.shared.may_release(self.owner, self.wanted.mode).load(Ordering::Relaxed) {
+        if !self.shared.site.may_release(self.owner).load(Ordering::Relaxed) {
             let until = self.ends().expect("nothing was answered yet");
-            let asks = self.shared.ask_whether_it_can_be_released(self.owner, self.wanted.mode, until);
+            let asks = self.shared.ask_whether_it_can_be_released(self.owner, until);
             Box::pin(asks).await?;
             self.heard();
         }
         let mut backoff = Backoff::new();
         let mut polls = 0;
         loop {
-            self.shared.closing.unless_closed()?;
+            self.shared.unless_closed()?;
             let pause = match self.ask().await {
-                Ok(Answer::Granted(granted)) => return Ok(Some(granted)),
-                Ok(Answer::TimedOut) => return Err(self.timed_out()),
-                Ok(Answer::Refused) if self.limits.once => return Ok(None),
-                Ok(Answer::Refused) => match &self.shared.waiting {
+                Ok(Step::Granted(granted)) => return Ok(Some(granted)),
+                Ok(Step::TimedOut) => return Err(self.timed_out()),
+                Ok(Step::Refused) if self.limits.once => return Ok(None),
+                Ok(Step::Refused) => match &self.shared.site.waiting {
                     Waiting::Poll(poll) => {
                         polls += 1;
                         poll.pause(polls - 1).ok_or_else(|| self.timed_out())?
@@ -157,7 +146,7 @@ impl<'a> Acquisition<'a> {
                         Duration::ZERO
                     }
                 },
-                Ok(Answer::Over) => backoff.next(),
+                Ok(Step::Over) => backoff.next(),
                 Err(failure) => self.pause_after(failure, &mut backoff)?,
             };
             let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline) <= pause);
@@ -170,7 +159,7 @@ impl<'a> Acquisition<'a> {
     async fn pause(&self, pause: Duration, is_over: bool) -> Result<(), Error> {
         let until = Instant::now() + pause;
         let until = self.limits.deadline.map_or(until, |deadline| deadline.min(until));
-        let pauses = self.shared.closing.unless_closing(sleep_until(until.into()));
+        let pauses = self.shared.closing.run_until_cancelled(sleep_until(until.into()));
         pauses.await.ok_or(Error::Closed)?;
         if is_over { Err(self.timed_out()) } else { Ok(()) }
     }
@@ -179,13 +168,13 @@ impl<'a> Acquisition<'a> {
         if let Failure::Final(error) = failure {
             return Err(error);
         }
-        self.shared.servers.doubt();
+        self.shared.site.servers.doubt_after(&failure);
         let is_answer = failure.is_answer();
         let error = failure.into_error();
         if is_answer {
             self.heard();
         } else {
-            self.patience_ends.get_or_insert_with(|| Instant::now() + self.limits.retry_wait_for);
+            self.patience_ends.get_or_insert_with(|| Instant::now() + self.shared.retry_wait_for);
             self.shared.reporter.out_of_reach(&error);
         }
         self.last_error = Some(error);
@@ -198,7 +187,7 @@ impl<'a> Acquisition<'a> {
 
     fn timed_out(&self) -> Error {
         let source = self.last_error.clone().map(Box::new);
-        Error::TimedOut { keys: self.owner.keys.clone(), source }
+        Error::TimedOut { keys: self.owner.keys().clone(), source }
     }
 
     /// The server has said something.
@@ -220,11 +209,12 @@ impl<'a> Acquisition<'a> {
         self.ends().map_or(until, |end| until.min(end + GRACE))
     }
 
-    async fn ask(&mut self) -> Result<Answer, Failure> {
+    async fn ask(&mut self) -> Result<Step, Failure> {
         let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline).is_zero());
-        let at_once = self.limits.once || is_over || matches!(self.shared.waiting, Waiting::Poll(_));
-        let blocks = self.shared.must_block();
-        let listening = if at_once || blocks { None } else { self.listening() };
+        let at_once = self.limits.once || is_over || matches!(self.shared.site.waiting, Waiting::Poll(_));
+        let blocks = self.shared.site.must_block();
+        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
+        let listening = if at_once || blocks { None } else { servers.listening(key) };
         // Boxed, so that the commonest way is small.
         let answer = if at_once || (listening.is_none() && !self.must_wait) {
             self.ask_at_once().await?
@@ -236,20 +226,16 @@ impl<'a> Acquisition<'a> {
         self.heard();
         self.last_error = None;
         match answer {
-            Answer::Granted(granted) if self.is_to_be_confirmed(&granted) => {
+            Step::Granted(granted) if self.is_to_be_confirmed(&granted) => {
                 Box::pin(self.confirm(granted)).await
             }
             answer => Ok(answer),
         }
     }
 
-    fn listening(&self) -> Option<(Arc<Node>, Arc<Listener>)> {
-        self.shared.servers.listening(self.owner.first_key())
-    }
-
     fn command(&self, wait: &Wait<'_>) -> Cmd {
         match self.goal {
-            Goal::Hold => commands::acquire(self.owner, self.wanted, wait),
+            Goal::Hold => commands::acquire(self.owner, wait),
             Goal::Upgrade { ttl, fence } => commands::upgrade(self.owner, ttl, wait, fence),
         }
     }
@@ -276,68 +262,60 @@ impl<'a> Acquisition<'a> {
     }
 
     /// The fence of a hold, or 0.
-    fn granted(&mut self, fence: i64, sent: Moment, otherwise: Answer) -> Answer {
+    fn granted(&mut self, fence: i64, sent: Moment, otherwise: Step) -> Step {
         if fence == 0 {
             self.nothing_stands();
             return otherwise;
         }
-        Answer::Granted(Granted { fence, sent, in_doubt: self.in_doubt })
+        Step::Granted(Granted { fence, sent, in_doubt: self.in_doubt })
     }
 
-    async fn ask_at_once(&mut self) -> Result<Answer, Failure> {
+    async fn ask_at_once(&mut self) -> Result<Step, Failure> {
         let command = self.command(&Wait::No);
         let sent = Moment::now();
         let was_in_doubt = self.copy_is_sent();
         let (key, until) = (self.owner.first_key(), self.answer_until());
-        let answer = self.shared.servers.send(key, Words::One(&command), until).await;
+        let answer = self.shared.site.servers.send(key, &[command], until).await;
         self.copy_is_answered(was_in_doubt, &answer);
-        Ok(self.granted(answers::number(&answer?), sent, Answer::Refused))
+        Ok(self.granted(answers::number(&answer?), sent, Step::Refused))
     }
 
-    async fn ask_notified(
-        &mut self,
-        mut listening: Option<(Arc<Node>, Arc<Listener>)>,
-    ) -> Result<Answer, Failure> {
-        let mut route = self.shared.servers.route(self.owner.first_key());
-        loop {
-            if listening.is_none() {
-                listening = Box::pin(route.listen(self.owner.first_key(), self.answer_until())).await?;
-                self.heard();
-            }
-            let Some((node, listener)) = listening.take() else {
-                return Box::pin(self.block_from_now_on()).await;
-            };
-            let Some((noted, channel)) = listener.note(route.slot(), self.tag) else {
-                return Err(Failure::Unreachable(answers::listening_lost()));
-            };
-            // Who closes ends all waits that are noted.
-            self.shared.closing.unless_closed().map_err(Failure::Final)?;
-            let most = self.limits.deadline.map(time_left);
-            let command = self.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
-            let sent = Moment::now();
-            let was_in_doubt = self.copy_is_sent();
-            let answer = node.send(Words::One(&command), self.answer_until()).await;
-            self.copy_is_answered(was_in_doubt, &answer);
-            match answer {
-                Ok(Value::Nil) => return self.until_told(noted, sent).await,
-                Ok(value) => return Ok(self.granted(answers::number(&value), sent, Answer::TimedOut)),
-                Err(failure) if route.follow(&failure, &node) => {}
-                Err(failure) if failure.denies_the_channel() => {
-                    return Box::pin(self.block_from_now_on()).await;
+    async fn ask_notified(&mut self, mut listening: Option<Listening>) -> Result<Step, Failure> {
+        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
+        if listening.is_none() {
+            listening = Box::pin(servers.listen(key, self.answer_until())).await?;
+            self.heard();
+        }
+        let Some((node, listener)) = listening else {
+            return Box::pin(self.block_from_now_on()).await;
+        };
+        let Some((noted, channel)) = listener.note(servers.slot(key), self.tag) else {
+            return Err(Failure::Unreachable(answers::listening_lost()));
+        };
+        // Who closes ends all waits that are noted.
+        self.shared.unless_closed().map_err(Failure::Final)?;
+        let most = self.limits.deadline.map(time_left);
+        let command = self.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
+        let sent = Moment::now();
+        let was_in_doubt = self.copy_is_sent();
+        let answer = node.send(&[command], self.answer_until()).await;
+        self.copy_is_answered(was_in_doubt, &answer);
+        match answer {
+            Ok(Value::Nil) => self.until_told(noted, sent).await,
+            Ok(value) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
+            Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
+            Err(failure) => {
+                if let Failure::NoSubscriber(_) = failure {
+                    noted.end_listening();
                 }
-                Err(failure) => {
-                    if let Failure::NoSubscriber(_) = failure {
-                        noted.end_listening();
-                    }
-                    return Err(failure);
-                }
+                Err(servers.note(key, &node, failure))
             }
         }
     }
 
     /// It waits on the server: until the message comes, or should long have come, or an earlier copy may have
     /// come and taken its place.
-    async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Answer, Failure> {
+    async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Step, Failure> {
         self.heard();
         let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
         let again = self.in_doubt.then_some(BETWEEN_COPIES);
@@ -346,7 +324,7 @@ impl<'a> Acquisition<'a> {
             None => Ok(noted.end().await),
         };
         match message {
-            Ok(Some(Ok(fence))) => Ok(self.granted(fence, sent, Answer::TimedOut)),
+            Ok(Some(Ok(fence))) => Ok(self.granted(fence, sent, Step::TimedOut)),
             Ok(Some(Err(failure))) => {
                 self.nothing_stands();
                 Err(failure)
@@ -354,87 +332,81 @@ impl<'a> Acquisition<'a> {
             Ok(None) => {
                 // The server may not have noticed yet, and grant what waits.
                 self.in_doubt = true;
-                self.shared.closing.unless_closed().map_err(Failure::Final)?;
+                self.shared.unless_closed().map_err(Failure::Final)?;
                 Err(Failure::Unanswered(answers::listening_lost()))
             }
             // What was asked stands.
             Err(_) if self.limits.deadline.is_none_or(|deadline| !time_left(deadline).is_zero()) => {
-                Ok(Answer::Refused)
+                Ok(Step::Refused)
             }
             Err(_) => Err(no_answer()),
         }
     }
 
     /// The user may not use channels.
-    async fn block_from_now_on(&mut self) -> Result<Answer, Failure> {
+    async fn block_from_now_on(&mut self) -> Result<Step, Failure> {
         self.shared.block_from_now_on();
         self.ask_blocked().await
     }
 
-    async fn ask_blocked(&mut self) -> Result<Answer, Failure> {
-        let mut route = self.shared.servers.route(self.owner.first_key());
-        loop {
-            let until = self.answer_until();
-            let node = in_time(until, route.node()).await?;
-            let connects =
-                async { node.connect().await.map_err(|error| answers::failure(error).before_sending()) };
-            let connection = in_time(until, connects).await?;
+    async fn ask_blocked(&mut self) -> Result<Step, Failure> {
+        let (servers, key, until) = (&self.shared.site.servers, self.owner.first_key(), self.answer_until());
+        let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
+        let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
+        let (closing, was_in_doubt, mut sent) = (&self.shared.closing, self.in_doubt, Moment::now());
+        let sends = || {
             self.heard();
-            let command = self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) });
-            let sent = Moment::now();
-            let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
-            let was_in_doubt = self.copy_is_sent();
-            let waits = timeout(over, blocking::wait(&node, connection, &command));
-            let answer = self.shared.closing.unless_closing(waits).await;
-            let answer = answer.and_then(Result::ok).unwrap_or_else(|| Err(no_answer()));
-            self.copy_is_answered(was_in_doubt, &answer);
-            match answer {
-                Ok(value) => return Ok(self.granted(answers::number(&value), sent, Answer::TimedOut)),
-                Err(failure) if route.follow(&failure, &node) => {}
-                Err(failure) => return Err(failure),
-            }
-        }
+            self.copy_is_sent();
+            sent = Moment::now();
+        };
+        // Boxed as what any future is, so that the depth of types stays small.
+        let asks: BoxFuture<'_, _> = Box::pin(blocking::ask(servers, key, &command, until, sends));
+        let waits = timeout(over, asks);
+        let answer = closing.run_until_cancelled(waits).await;
+        let answer = answer.and_then(Result::ok).unwrap_or_else(|| Err(no_answer()));
+        self.copy_is_answered(was_in_doubt, &answer);
+        Ok(self.granted(answers::number(&answer?), sent, Step::TimedOut))
     }
 
     /// What is granted to an earlier copy, or long after the request, has less validity.
     fn is_late(&self, granted: &Granted) -> bool {
-        granted.in_doubt || granted.sent.elapsed() > self.wanted.options.ttl / 3
+        granted.in_doubt || granted.sent.elapsed() > self.owner.wanted.options.ttl / 3
     }
 
     fn is_to_be_confirmed(&self, granted: &Granted) -> bool {
-        self.goal == Goal::Hold && (self.wanted.options.min_replicas > 0 || self.is_late(granted))
+        self.goal == Goal::Hold && (self.owner.wanted.options.min_replicas > 0 || self.is_late(granted))
     }
 
-    /// Makes sure of the validity, and of the replicas.
-    async fn confirm(&mut self, mut granted: Granted) -> Result<Answer, Failure> {
-        let (servers, options) = (&self.shared.servers, &self.wanted.options);
-        if self.is_late(&granted) {
-            let extend = commands::extend(self.owner, options.ttl, granted.fence);
-            granted.sent = Moment::now();
-            let (key, until) = (self.owner.first_key(), self.answer_until());
-            let extended = servers.send(key, Words::One(&extend), until).await?;
-            if answers::number(&extended) != 1 {
-                return Ok(Answer::Over);
+    /// Makes sure of the validity, and of the replicas. The server's `WAIT` blocks the connection and asks for
+    /// what this connection wrote, so both go over one that nobody else uses.
+    async fn confirm(&mut self, mut granted: Granted) -> Result<Step, Failure> {
+        let (servers, options) = (&self.shared.site.servers, &self.owner.wanted.options);
+        let (key, until, wanted) = (self.owner.first_key(), self.answer_until(), options.min_replicas);
+        let extend = commands::extend(self.owner, options.ttl, granted.fence);
+        granted.sent = Moment::now();
+        let confirmed = if wanted == 0 {
+            servers.send(key, &[extend], until).await?
+        } else {
+            let both = [extend, commands::wait_for_replicas(wanted, options.replica_timeout)];
+            let until_all = until + options.replica_timeout;
+            in_time(until_all, blocking::ask(servers, key, &both, until, || {})).await?
+        };
+        match answers::numbers(&confirmed)[..] {
+            [1, reached] if reached < i64::from(wanted) => {
+                let reached = u32::try_from(reached).unwrap_or(0);
+                Err(Failure::Final(Error::TooFewReplicas { wanted, reached }))
             }
+            [1, ..] if granted.sent.elapsed() < validity(options.ttl) => Ok(Step::Granted(granted)),
+            _ => Ok(Step::Over),
         }
-        if options.min_replicas > 0 {
-            let until = self.answer_until() + options.replica_timeout;
-            let confirms = replicas::confirm(servers, self.owner, options, granted.fence);
-            match in_time(until, confirms).await? {
-                Some(confirmed_from) => granted.sent = confirmed_from,
-                None => return Ok(Answer::Over),
-            }
-        }
-        let is_valid = granted.sent.elapsed() < validity(options.ttl);
-        Ok(if is_valid { Answer::Granted(granted) } else { Answer::Over })
     }
 }
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.goal == Goal::Hold && self.may_stand {
-            let gives_up = give_up::give_up(self.shared.clone(), self.owner.clone(), self.wanted.mode);
-            self.shared.background.spawn(&self.runtime, gives_up);
+            let gives_up = give_up::give_up(self.shared.clone(), self.owner.clone());
+            self.shared.spawn(&self.runtime, gives_up);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! map does neither.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -11,17 +12,18 @@ use futures_util::future::select_ok;
 use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value, cmd};
 
 use crate::answers::Failure;
+use crate::cached::Cached;
 use crate::errors::Error;
-use crate::node::{Node, REPLY_TIMEOUT, Words};
-use crate::once::Once;
+use crate::node::{Node, REPLY_TIMEOUT};
 
 const SLOTS: usize = 16384;
 
 pub(crate) struct Cluster {
-    first_nodes: Vec<ConnectionInfo>,
+    /// User, password and TLS of all nodes are those of the first node.
+    settings: ConnectionInfo,
     map: Mutex<Map>,
     /// Whoever needs the map reads it, and the others wait for that.
-    refreshed: Once<()>,
+    refreshed: Cached<()>,
 }
 
 #[derive(Default)]
@@ -32,8 +34,16 @@ struct Map {
 }
 
 impl Cluster {
-    pub(crate) fn new(first_nodes: Vec<ConnectionInfo>) -> Self {
-        Self { first_nodes, map: Mutex::default(), refreshed: Once::default() }
+    /// By some of its nodes, of which there is one at least.
+    pub(crate) fn new(first_nodes: &[ConnectionInfo]) -> Self {
+        let settings = first_nodes[0].clone();
+        let cluster = Self { settings, map: Mutex::default(), refreshed: Cached::default() };
+        for node in first_nodes {
+            if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = node.addr() {
+                cluster.node_at(&mut cluster.map(), host, *port);
+            }
+        }
+        cluster
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
@@ -70,18 +80,23 @@ impl Cluster {
         self.refreshed.take();
     }
 
-    pub(crate) fn at(&self, address: &str, asked: &Arc<Node>) -> Option<Arc<Node>> {
-        let (host, port) = address.rsplit_once(':')?;
+    /// The node at an address that another node named.
+    pub(crate) fn at(&self, address: &str, asked: &Node) -> Result<Arc<Node>, Failure> {
+        let named = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let Some((host, port)) = named else {
+            let error = (ErrorKind::ClusterConnectionNotFound, "no address of a node", address.to_owned());
+            return Err(Failure::Passing(error.into()));
+        };
         let host = if host.is_empty() { host_of(asked.client().get_connection_info().addr()) } else { host };
-        Some(self.node_at(&mut self.map(), host, port.parse().ok()?))
+        Ok(self.node_at(&mut self.map(), host, port))
     }
 
-    pub(crate) fn moved(&self, slot: u16, address: &str, asked: &Arc<Node>) -> bool {
-        let Some(node) = self.at(address, asked) else { return false };
-        if let Some(serving) = self.map().slots.get_mut(usize::from(slot)) {
+    pub(crate) fn moved(&self, slot: u16, address: &str, asked: &Node) {
+        if let Ok(node) = self.at(address, asked)
+            && let Some(serving) = self.map().slots.get_mut(usize::from(slot))
+        {
             *serving = Some(node);
         }
-        true
     }
 
     pub(crate) fn known_nodes(&self) -> Vec<Arc<Node>> {
@@ -91,7 +106,7 @@ impl Cluster {
     /// Asks all nodes at once which slots are where. The first answer counts, so that a node that does not
     /// answer keeps nobody waiting.
     async fn refresh(&self) -> Result<(), RedisError> {
-        let asked = self.nodes_to_ask().into_iter().map(|node| {
+        let asked = self.known_nodes().into_iter().map(|node| {
             Box::pin(async move {
                 let ranges = slots(&node).await?;
                 Ok::<_, RedisError>((node, ranges))
@@ -102,22 +117,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn nodes_to_ask(&self) -> Vec<Arc<Node>> {
-        let mut nodes = self.known_nodes();
-        let mut map = self.map();
-        for info in &self.first_nodes {
-            if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
-                let node = self.node_at(&mut map, host, *port);
-                if !nodes.iter().any(|other| Arc::ptr_eq(other, &node)) {
-                    nodes.push(node);
-                }
-            }
-        }
-        nodes
-    }
-
     fn node_at(&self, map: &mut Map, host: &str, port: u16) -> Arc<Node> {
-        let mut address = self.first_nodes[0].addr().clone();
+        let mut address = self.settings.addr().clone();
         if let ConnectionAddr::Tcp(a_host, a_port)
         | ConnectionAddr::TcpTls { host: a_host, port: a_port, .. } = &mut address
         {
@@ -126,7 +127,7 @@ impl Cluster {
         }
         let entry = map.nodes.entry(format!("{host}:{port}"));
         let new = || {
-            let info = self.first_nodes[0].clone().set_addr(address);
+            let info = self.settings.clone().set_addr(address);
             Arc::new(Node::new(Client::open(info).expect("the settings are those of the first node")))
         };
         entry.or_insert_with(new).clone()
@@ -141,7 +142,7 @@ impl Cluster {
                 host => host,
             };
             let node = self.node_at(&mut map, host, range.port);
-            if let Some(slots) = map.slots.get_mut(usize::from(range.first)..=usize::from(range.last)) {
+            if let Some(slots) = map.slots.get_mut(range.slots) {
                 slots.fill(Some(node));
             }
         }
@@ -156,15 +157,14 @@ fn host_of(address: &ConnectionAddr) -> &str {
 }
 
 struct Range {
-    first: u16,
-    last: u16,
+    slots: RangeInclusive<usize>,
     host: String,
     port: u16,
 }
 
 async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
     let until = Instant::now() + REPLY_TIMEOUT;
-    let reply = match node.send(Words::One(cmd("CLUSTER").arg("SLOTS")), until).await {
+    let reply = match node.send(std::slice::from_ref(cmd("CLUSTER").arg("SLOTS")), until).await {
         Ok(reply) => reply,
         Err(Failure::Unreachable(error) | Failure::Unanswered(error) | Failure::Passing(error)) => {
             return Err(error);
@@ -172,18 +172,16 @@ async fn slots(node: &Arc<Node>) -> Result<Vec<Range>, RedisError> {
         Err(Failure::Final(Error::Redis(error))) => return Err(error),
         Err(_) => return Err((ErrorKind::ClusterConnectionNotFound, "a node tells no slots").into()),
     };
-    let rows: Vec<Vec<Value>> = redis::from_redis_value(reply)?;
-    rows.into_iter().map(range).collect()
+    let Value::Array(rows) = reply else { return Ok(Vec::new()) };
+    Ok(rows.iter().filter_map(range).collect())
 }
 
 /// First and last slot, then the primary and its replicas, each with host, port and more.
-fn range(row: Vec<Value>) -> Result<Range, RedisError> {
-    let mut row = row.into_iter();
-    let mut next = || row.next().unwrap_or(Value::Nil);
-    let (first, last) = (redis::from_redis_value(next())?, redis::from_redis_value(next())?);
-    let primary: Vec<Value> = redis::from_redis_value(next())?;
-    let mut primary = primary.into_iter();
-    let mut next = || primary.next().unwrap_or(Value::Nil);
-    let host: Option<String> = redis::from_redis_value(next())?;
-    Ok(Range { first, last, host: host.unwrap_or_default(), port: redis::from_redis_value(next())? })
+fn range(row: &Value) -> Option<Range> {
+    let Value::Array(row) = row else { return None };
+    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &row[..] else { return None };
+    let [host, Value::Int(port), ..] = &primary[..] else { return None };
+    let host = redis::from_redis_value_ref::<Option<String>>(host).ok()?.unwrap_or_default();
+    let slots = usize::try_from(*first).ok()?..=usize::try_from(*last).ok()?;
+    Some(Range { slots, host, port: u16::try_from(*port).ok()? })
 }

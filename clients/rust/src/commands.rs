@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, cmd};
+use redis::{Cmd, cmd};
 
 use crate::options::{Mode, Wanted};
 
@@ -12,25 +12,32 @@ const REFUSE_MS: u64 = 120_000;
 /// No hold has this fence.
 const NO_FENCE: i64 = 1;
 
-/// The keys of one acquisition, and the token that asks for them.
+/// One acquisition: what is wanted, and the token that asks for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Owner {
-    pub(crate) keys: Arc<[String]>,
+pub struct Owner {
+    pub(crate) wanted: Arc<Wanted>,
     pub(crate) token: Arc<str>,
-    /// The program gave the token, so it may be used elsewhere and again.
-    pub(crate) given: bool,
 }
 
 impl Owner {
     /// With the token that the program gave, or one that nobody can guess.
-    pub(crate) fn new(keys: Arc<[String]>, given: Option<String>) -> Self {
-        let is_given = given.is_some();
-        Self { keys, given: is_given, token: given.unwrap_or_else(random_name).into() }
+    pub(crate) fn new(wanted: Arc<Wanted>) -> Self {
+        let token = wanted.options.token.clone().unwrap_or_else(random_name).into();
+        Self { wanted, token }
+    }
+
+    pub(crate) fn keys(&self) -> &Arc<[String]> {
+        &self.wanted.keys
     }
 
     /// The key that routes the commands in a cluster.
     pub(crate) fn first_key(&self) -> &str {
-        &self.keys[0]
+        &self.wanted.keys[0]
+    }
+
+    /// The program gave the token, so it may be used elsewhere and again.
+    pub(crate) fn is_given(&self) -> bool {
+        self.wanted.options.token.is_some()
     }
 }
 
@@ -68,11 +75,11 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 
 /// The one-key command, or the one for many keys with their number.
 fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
-    if let [key] = &*owner.keys {
+    if let [key] = &**owner.keys() {
         return with_key(one, key, owner);
     }
     let mut command = cmd(many);
-    command.arg(owner.keys.len()).arg(&*owner.keys).arg(&*owner.token);
+    command.arg(owner.keys().len()).arg(&**owner.keys()).arg(&*owner.token);
     command
 }
 
@@ -94,13 +101,14 @@ fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
     command
 }
 
-pub(crate) fn acquire(owner: &Owner, wanted: &Wanted, wait: &Wait<'_>) -> Cmd {
-    let mut command = lock(owner, wanted.mode, wanted.options.ttl);
+pub(crate) fn acquire(owner: &Owner, wait: &Wait<'_>) -> Cmd {
+    let options = &owner.wanted.options;
+    let mut command = lock(owner, owner.wanted.mode, options.ttl);
     wait.add_to(&mut command);
-    if let Some(metadata) = &wanted.options.metadata {
+    if let Some(metadata) = &options.metadata {
         command.arg("META").arg(metadata);
     }
-    if let Some(limit) = wanted.options.limit {
+    if let Some(limit) = options.limit {
         command.arg("LIMIT").arg(limit);
     }
     command
@@ -135,78 +143,54 @@ pub(crate) fn release(owner: &Owner, mode: Mode, fence: i64) -> Cmd {
 }
 
 /// Releases whatever the token holds. The sum of the answers is the number of keys.
-pub(crate) fn release_all(owner: &Owner) -> Pipeline {
-    let mut commands = redis::pipe();
-    commands.add_command(release_any_fence(owner, Mode::Write));
-    if owner.keys.len() == 1 {
-        commands.add_command(release_any_fence(owner, Mode::Read));
-    }
-    commands
+pub(crate) fn release_all(owner: &Owner) -> Vec<Cmd> {
+    let modes: &[Mode] = if owner.keys().len() == 1 { &[Mode::Write, Mode::Read] } else { &[Mode::Write] };
+    modes.iter().map(|mode| release_any_fence(owner, *mode)).collect()
 }
 
 /// Withdraws what waits. For a token that the library drew, the server also refuses what comes late; that is
 /// for each key.
-fn withdrawal(owner: &Owner) -> Pipeline {
-    let mut commands = redis::pipe();
-    if owner.given {
-        commands.add_command(with_key("SLOCK.CANCEL", owner.first_key(), owner));
-        return commands;
+fn withdrawal(owner: &Owner) -> Vec<Cmd> {
+    if owner.is_given() {
+        return vec![with_key("SLOCK.CANCEL", owner.first_key(), owner)];
     }
-    for key in &*owner.keys {
+    let refusal = |key: &String| {
         let mut command = with_key("SLOCK.CANCEL", key, owner);
         command.arg("REFUSE").arg(REFUSE_MS);
-        commands.add_command(command);
-    }
-    commands
+        command
+    };
+    owner.keys().iter().map(refusal).collect()
 }
 
 /// The end of an acquisition in doubt: nothing waits, nothing is held, and nothing comes late.
-pub(crate) fn give_up(owner: &Owner) -> Pipeline {
-    let mut commands = withdrawal(owner);
-    for release in release_all(owner).cmd_iter() {
-        commands.add_command(release.clone());
-    }
-    commands
+pub(crate) fn give_up(owner: &Owner) -> Vec<Cmd> {
+    [withdrawal(owner), release_all(owner)].concat()
 }
 
-/// The end of an acquisition in doubt by a token that the program gave. The last answer is the fence of a hold
-/// that was granted meanwhile.
-pub(crate) fn withdraw(owner: &Owner, mode: Mode) -> Pipeline {
-    let mut commands = withdrawal(owner);
-    commands.add_command(held_fence(owner, mode, Duration::ZERO));
-    commands
-}
-
-/// The end of a change of mode that was given up. The last two answers are the fences of a writer and of a
-/// reader.
-pub(crate) fn give_up_change(owner: &Owner, ttl: Duration) -> Pipeline {
-    let mut commands = withdrawal(owner);
-    commands.add_command(held_fence(owner, Mode::Write, ttl)).add_command(held_fence(owner, Mode::Read, ttl));
-    commands
+/// The end of what was given up and may be held all the same. The last answers are the fences in these modes.
+pub(crate) fn withdraw(owner: &Owner, modes: &[Mode], ttl: Duration) -> Vec<Cmd> {
+    let fences = modes.iter().map(|mode| held_fence(owner, *mode, ttl));
+    withdrawal(owner).into_iter().chain(fences).collect()
 }
 
 /// What giving up and releasing need, about a hold that does not exist.
-pub(crate) fn may_release(owner: &Owner, mode: Mode) -> Pipeline {
-    let mut commands = redis::pipe();
-    commands.add_command(with_key("SLOCK.CANCEL", owner.first_key(), owner));
-    commands.add_command(release(owner, mode, NO_FENCE));
-    commands
+pub(crate) fn may_release(owner: &Owner) -> [Cmd; 2] {
+    let cancel = with_key("SLOCK.CANCEL", owner.first_key(), owner);
+    [cancel, release(owner, owner.wanted.mode, NO_FENCE)]
 }
 
-fn change(name: &str, owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
-    let mut command = with_key(name, owner.first_key(), owner);
+pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
+    let mut command = with_key("SLOCK.UPGRADE", owner.first_key(), owner);
     command.arg(milliseconds(ttl));
     wait.add_to(&mut command);
     command.arg("FENCE").arg(fence);
     command
 }
 
-pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
-    change("SLOCK.UPGRADE", owner, ttl, wait, fence)
-}
-
 pub(crate) fn downgrade(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
-    change("SLOCK.DOWNGRADE", owner, ttl, &Wait::No, fence)
+    let mut command = with_key("SLOCK.DOWNGRADE", owner.first_key(), owner);
+    command.arg(milliseconds(ttl)).arg("FENCE").arg(fence);
+    command
 }
 
 pub(crate) fn info(key: &str) -> Cmd {

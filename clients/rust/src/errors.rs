@@ -170,7 +170,10 @@ impl fmt::Display for Error {
             | Error::QueueFull(text)
             | Error::Refused(text)
             | Error::InvalidArgument(text) => f.write_str(text),
-            Error::QuorumMissed(answers) => write!(f, "no majority: {}", join(answers)),
+            Error::QuorumMissed(answers) => {
+                let texts: Vec<_> = answers.iter().map(NodeAnswer::to_string).collect();
+                write!(f, "no majority: {}", texts.join(", "))
+            }
             Error::TooFewReplicas { wanted, reached } => {
                 write!(f, "the hold reached {reached} replicas, not {wanted}")
             }
@@ -203,9 +206,4 @@ impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
         Error::Redis(error)
     }
-}
-
-fn join(answers: &[NodeAnswer]) -> String {
-    let texts: Vec<_> = answers.iter().map(NodeAnswer::to_string).collect();
-    texts.join(", ")
 }

@@ -1,46 +1,103 @@
-//! A hold that was granted by a server: extended, changed in its mode, handed over, released.
+//! What was granted: what a program sees of it and does with it, whether by one server or by a quorum. It keeps
+//! the lease, and tells of its end.
 
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::sync::Notify;
 
-use crate::acquisition::{Acquisition, Goal, Granted, Limits};
-use crate::answers;
 use crate::clock::Moment;
-use crate::commands::{self, Owner};
+use crate::commands::Owner;
 use crate::errors::{Error, Reason};
-use crate::held::Held;
-use crate::lease::{Lease, Phase, validity};
-use crate::locks::Locks;
-use crate::node::Words;
-use crate::options::{LONGEST, Mode, Wanted, check_ttl};
-use crate::request::{Locking, holds, locking};
+use crate::lease::{Lease, Phase};
+use crate::options::{LONGEST, Mode, Wanted};
 use crate::shared::Shared;
 use crate::watchdog::Renew;
 
-/// What all views of one hold share.
-struct Core {
-    shared: Arc<Shared>,
-    owner: Owner,
-    wanted: Arc<Wanted>,
-    held: Held,
-    /// Locked while the mode is being changed.
-    changing: OnceLock<Arc<tokio::sync::Mutex<()>>>,
-    /// Dead when the runtime has shut down on which the hold was renewed.
-    renewed: Mutex<Weak<()>>,
+/// Timers may stand still while the machine sleeps. So a hold is looked at as often as this at least, or once
+/// in a tenth of what is left.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Where locks are: on a single server, [`Single`](crate::Single), or on most of several, [`Majority`](crate::Majority).
+///
+/// A program that is to work with either is generic over it:
+///
+/// ```
+/// use slock_client::{Error, LocksOf, Site};
+///
+/// async fn with_either<S: Site>(locks: &LocksOf<S>) -> Result<bool, Error> {
+///     let hold = locks.write("job:42").acquire().await?;
+///     hold.check()?;
+///     hold.release().await
+/// }
+/// ```
+pub trait Site: Send + Sync + Sized + 'static {
+    /// What a hold has beside its lease.
+    #[doc(hidden)]
+    type Part: Send + Sync + 'static;
+
+    #[doc(hidden)]
+    fn check_ttl(&self, ttl: Duration) -> Result<(), Error>;
+
+    /// One acquisition. Nothing when it asks once and is refused. Boxed, so that the depth of types in the
+    /// programs of users stays small.
+    #[doc(hidden)]
+    fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<HoldOf<Self>>>;
+
+    /// A hold of what the token has already.
+    #[doc(hidden)]
+    fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<HoldOf<Self>>;
+
+    /// Extends the hold, and tells its lease.
+    #[doc(hidden)]
+    fn extend(
+        hold: Arc<HoldViewOf<Self>>,
+        ttl: Duration,
+        until: Instant,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Extends the hold by its ttl, with one command.
+    #[doc(hidden)]
+    fn renew(
+        hold: Arc<HoldViewOf<Self>>,
+        ttl: Duration,
+        limit: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Gives whether the hold was there.
+    #[doc(hidden)]
+    fn release(hold: &HoldViewOf<Self>, until: Instant) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Leaves to others what the token may still hold.
+    #[doc(hidden)]
+    fn leave(hold: &HoldViewOf<Self>);
+
+    /// Releases what the token holds, and gives how much that was.
+    #[doc(hidden)]
+    fn release_token(
+        shared: &Shared<Self>,
+        owner: Owner,
+    ) -> impl Future<Output = Result<usize, Error>> + Send;
+
+    #[doc(hidden)]
+    fn close(shared: &Shared<Self>) -> impl Future<Output = ()> + Send;
 }
+
+/// What asks for a hold.
+pub type Asks<T> = BoxFuture<'static, Result<T, Error>>;
 
 /// A hold that was granted. It is renewed until it is lost or released.
 ///
-/// [`Hold::release`] releases it and tells whether it was still there. Dropping it releases it in the
-/// background: a program that ends right after that should call [`Locks::close`], which waits for it. For all
-/// else see [`HoldView`] and [`Held`], to which it dereferences.
+/// [`release`](HoldOf::release) releases it and tells whether it was still there. Dropping it releases it in the
+/// background: a program that ends right after that should close its locks, which waits for it. For all else
+/// see [`HoldViewOf`], to which it dereferences.
 #[must_use = "the lock is released when its hold is dropped"]
-pub struct Hold {
-    view: HoldView,
+pub struct HoldOf<S: Site> {
+    view: Arc<HoldViewOf<S>>,
     runtime: Handle,
     /// Nothing is to be done any more.
     is_over: bool,
@@ -48,91 +105,50 @@ pub struct Hold {
     was_told: bool,
 }
 
-/// All that can be seen and done with a hold but to end it. It can be cloned and given to tasks, and releases
-/// nothing when it is dropped.
-#[derive(Clone)]
-pub struct HoldView {
-    core: Arc<Core>,
+/// All that can be seen and done with a hold but to end it. It can be given to tasks, and releases nothing when
+/// it is dropped.
+pub struct HoldViewOf<S: Site> {
+    pub(crate) shared: Arc<Shared<S>>,
+    pub(crate) owner: Owner,
+    pub(crate) part: S::Part,
+    lease: Mutex<Lease>,
+    ended: Notify,
+    since: Moment,
+    /// Dead when the runtime has shut down on which the hold was renewed.
+    renewed: Mutex<Weak<()>>,
 }
 
-impl Locking for Locks {
-    type Hold = Hold;
-
-    locking!();
-
-    fn ask(&self, wanted: Arc<Wanted>, once: bool) -> BoxFuture<'static, Result<Option<Hold>, Error>> {
-        let shared = self.shared().clone();
-        Box::pin(async move {
-            wanted.check()?;
-            let limits = Limits {
-                once,
-                deadline: wanted.options.wait.filter(|_| !once).map(|wait| Instant::now() + wait),
-                retry_for: shared.retry_for,
-                retry_wait_for: shared.retry_wait_for,
-            };
-            let owner = Owner::new(wanted.keys.clone(), wanted.options.token.clone());
-            Hold::acquire(shared, owner, wanted, limits).await
-        })
-    }
-
-    fn take_over(&self, wanted: Arc<Wanted>, token: String) -> BoxFuture<'static, Result<Hold, Error>> {
-        let shared = self.shared().clone();
-        Box::pin(async move {
-            wanted.check()?;
-            shared.closing.unless_closed()?;
-            let owner = Owner::new(wanted.keys.clone(), Some(token));
-            let asks = commands::held_fence(&owner, wanted.mode, wanted.options.ttl);
-            let answered = shared.call(&owner, Words::One(&asks), shared.limit()).await?;
-            match answers::number(&answered.value) {
-                0 => Err(Error::NotHeld),
-                fence => {
-                    let granted = Granted { fence, sent: answered.sent, in_doubt: false };
-                    Ok(Hold::new(shared, owner, wanted, granted))
-                }
-            }
-        })
-    }
-}
-
-impl Hold {
-    /// The hold that is granted to this owner; nothing when it asks once and is refused.
-    pub(crate) async fn acquire(
-        shared: Arc<Shared>,
+impl<S: Site> HoldOf<S> {
+    pub(crate) fn new(
+        shared: Arc<Shared<S>>,
         owner: Owner,
-        wanted: Arc<Wanted>,
-        limits: Limits,
-    ) -> Result<Option<Self>, Error> {
-        let granted = Acquisition::new(&shared, &owner, &wanted, Goal::Hold, limits).run().await?;
-        Ok(granted.map(|granted| Self::new(shared, owner, wanted, granted)))
-    }
-
-    fn new(shared: Arc<Shared>, owner: Owner, wanted: Arc<Wanted>, granted: Granted) -> Self {
-        let mut lease = Lease::new(granted.fence, &wanted, granted.sent, validity(wanted.options.ttl));
-        lease.in_doubt = granted.in_doubt;
-        let reporter = shared.reporter.clone();
-        let held = Held::new(lease, owner.token.clone(), wanted.clone(), granted.sent, reporter);
-        let (changing, renewed) = (OnceLock::new(), Mutex::default());
-        let core = Arc::new(Core { shared, owner, wanted, held, changing, renewed });
-        core.renew_by_the_watchdog();
-        let runtime = Handle::current();
-        Self { view: HoldView { core }, runtime, is_over: false, was_told: false }
+        part: S::Part,
+        lease: Lease,
+        since: Moment,
+    ) -> Self {
+        let (lease, ended, renewed) = (Mutex::new(lease), Notify::new(), Mutex::default());
+        let view = Arc::new(HoldViewOf { shared, owner, part, lease, ended, since, renewed });
+        view.renew_by_the_watchdog();
+        Self { view, runtime: Handle::current(), is_over: false, was_told: false }
     }
 
     /// A view of this hold for another task.
-    pub fn view(&self) -> HoldView {
+    pub fn view(&self) -> Arc<HoldViewOf<S>> {
         self.view.clone()
     }
 
     /// Releases the hold. Gives whether it was still there and valid until now; what was lost stays lost,
-    /// also when the server still has it. When the future is dropped, the release goes on in the background.
+    /// also when the server still has it. Of a quorum it has to be there on more than half of the servers.
+    /// When the future is dropped, the release goes on in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the server did not answer for `retry_for`, with the last error as its cause.
-    /// Then the release goes on in the background until the validity is over. A lasting error of the server.
+    /// [`Error::TimedOut`] when the server did not answer for `retry_for`, with the last error as its cause;
+    /// [`Error::QuorumMissed`] when too few servers answered to know. Then the release goes on in the
+    /// background until the validity is over. A lasting error of the server.
     pub async fn release(mut self) -> Result<bool, Error> {
-        let valid = self.core.held.released();
-        match self.core.release(self.core.shared.limit()).await {
+        let valid = self.view.end_here();
+        match S::release(&self.view, self.view.shared.limit()).await {
             Ok(there) => {
                 self.is_over = true;
                 Ok(valid && there)
@@ -142,7 +158,7 @@ impl Hold {
                 if !valid {
                     return Ok(false);
                 }
-                self.core.held.release_failed(&error);
+                self.view.release_failed(&error);
                 Err(error)
             }
         }
@@ -162,28 +178,24 @@ impl Hold {
 
     /// Ends it here, and leaves to others what the token may still hold.
     pub(crate) fn leave(mut self) {
-        self.core.held.released();
+        self.view.end_here();
+        S::leave(&self.view);
         self.is_over = true;
-    }
-
-    /// Whether a later request of the same token would meet what this one may still have on its way.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.core.held.update(|lease, _| lease.in_doubt)
     }
 }
 
-impl Drop for Hold {
+impl<S: Site> Drop for HoldOf<S> {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        let core = self.core.clone();
-        let mut tell = core.held.released() && !self.was_told;
-        self.core.shared.background.spawn(&self.runtime, async move {
-            for until in [core.shared.limit(), core.held.valid_until()] {
-                let Err(error) = core.release(until).await else { return };
+        let view = self.view.clone();
+        let mut tell = view.end_here() && !self.was_told;
+        self.view.shared.spawn(&self.runtime, async move {
+            for until in [view.shared.limit(), view.valid_until()] {
+                let Err(error) = S::release(&view, until).await else { return };
                 if std::mem::take(&mut tell) {
-                    core.held.release_failed(&error);
+                    view.release_failed(&error);
                 }
                 if !matches!(error, Error::TimedOut { .. }) {
                     return;
@@ -193,305 +205,222 @@ impl Drop for Hold {
     }
 }
 
-impl Core {
-    fn changing(&self) -> &Arc<tokio::sync::Mutex<()>> {
-        self.changing.get_or_init(Arc::default)
+impl<S: Site> Deref for HoldOf<S> {
+    type Target = Arc<HoldViewOf<S>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.view
+    }
+}
+
+impl<S: Site> fmt::Debug for HoldOf<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view.fmt(f)
+    }
+}
+
+impl<S: Site> fmt::Debug for HoldViewOf<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (keys, mode, valid_until) = (self.keys(), self.mode(), self.valid_until());
+        write!(f, "Hold {{ keys: {keys:?}, mode: {mode}, valid_until: {valid_until:?} }}")
+    }
+}
+
+impl<S: Site> HoldViewOf<S> {
+    /// The owner's identity. Who has it and the keys can adopt and release the hold.
+    pub fn token(&self) -> &str {
+        &self.owner.token
     }
 
-    fn renew_by_the_watchdog(self: &Arc<Self>) {
-        if !self.wanted.options.renew {
-            return;
+    /// The keys, in the order in which they were asked for.
+    pub fn keys(&self) -> &[String] {
+        self.owner.keys()
+    }
+
+    /// Whether the hold excludes others or shares with readers.
+    pub fn mode(&self) -> Mode {
+        self.update(|lease, _| lease.mode)
+    }
+
+    /// The text that was given with the request. An adopted hold has none.
+    pub fn metadata(&self) -> Option<&str> {
+        self.owner.wanted.options.metadata.as_deref()
+    }
+
+    /// The hold is lost at this moment unless it is renewed before. It counts from before the request was sent
+    /// that set the deadline.
+    ///
+    /// The library counts on a clock that goes on while the machine sleeps, and `Instant` may stand still: ask
+    /// anew rather than keep the answer.
+    pub fn valid_until(&self) -> Instant {
+        self.update(|lease, _| lease.end()).instant()
+    }
+
+    /// Asks nothing of the server: call it before each step that matters.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the hold was lost, with the error of the last renewal if that failed;
+    /// [`Error::NotHeld`] when it was released.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.update(|lease, _| lease.phase) {
+            Phase::Held => Ok(()),
+            Phase::Released => Err(Error::NotHeld),
+            Phase::Lost(reason) => Err(self.lost_error(reason)),
         }
-        let mut renewed = self.renewed.lock().expect("no panic while this is locked");
-        if renewed.strong_count() == 0 {
-            *renewed = self.shared.watchdog.add(self.clone());
+    }
+
+    /// Why the hold was lost; nothing when it is there, or was released.
+    pub fn lost_reason(&self) -> Option<Reason> {
+        match self.update(|lease, _| lease.phase) {
+            Phase::Lost(reason) => Some(reason),
+            _ => None,
         }
     }
 
-    /// Gives whether the hold was there. By its fence, but when a command without an answer could bring the
-    /// token a hold later: then nothing of it is to be left, and it is refused.
-    async fn release(&self, until: Instant) -> Result<bool, Error> {
-        let (fence, mode, in_doubt) =
-            self.held.update(|lease, _| (lease.fence, lease.mode, lease.in_doubt || lease.changing));
-        let keys = self.owner.keys.len();
-        let (by_fence, all);
-        let (words, withdrawals) = if in_doubt && !self.owner.given {
-            all = commands::give_up(&self.owner);
-            (Words::Several(&all), keys)
-        } else {
-            by_fence = commands::release(&self.owner, mode, fence);
-            (Words::One(&by_fence), 0)
-        };
-        let answered = self.shared.call(&self.owner, words, until).await?;
-        let released: i64 = answers::numbers(&answered.value).iter().skip(withdrawals).sum();
-        // When an earlier copy got no answer, that one did it.
-        Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
-    }
-
-    fn changed(&self, granted: &Granted, to: Mode) {
-        self.held.update(|lease, _| {
-            lease.changed(granted.fence, to, granted.sent.after(validity(lease.ttl)));
-            lease.in_doubt |= granted.in_doubt;
-        });
-    }
-
-    /// The change of mode has ended, and left this one.
-    fn unchanged(&self, mode: Mode) {
-        self.held.update(|lease, _| (lease.changing, lease.mode) = (false, mode));
-    }
-
-    fn gone(&self) {
-        self.held.update(|lease, _| {
-            lease.changing = false;
-            lease.lose(Reason::Gone);
-        });
-    }
-
-    /// The error of a command for this hold.
-    fn failed(&self, error: Error) -> Error {
-        if let Error::NotHeld = error {
-            self.gone();
-            return error;
+    /// Ends when the hold is lost, and gives why. It never ends when the hold is released: have it in
+    /// `select!` beside the work, not in a task of its own. [`check`](HoldViewOf::check) then gives the error,
+    /// with its cause.
+    pub async fn lost(&self) -> Reason {
+        match self.end().await {
+            Some(reason) => reason,
+            None => std::future::pending().await,
         }
-        self.held.unless_over(error)
     }
 
-    /// Goes on when nobody waits for it any more: then it is given up.
-    async fn upgrade(
-        self: Arc<Self>,
-        deadline: Option<Instant>,
-        mut tell: oneshot::Sender<Result<i64, Error>>,
-        _one_at_a_time: OwnedMutexGuard<()>,
-    ) {
-        let (retry_for, retry_wait_for) = (self.shared.retry_for, self.shared.retry_wait_for);
-        let limits = Limits { once: false, deadline, retry_for, retry_wait_for };
-        let goal = self.held.update(|lease, _| Goal::Upgrade { ttl: lease.ttl, fence: lease.fence });
-        let mut acquisition = Acquisition::new(&self.shared, &self.owner, &self.wanted, goal, limits);
+    /// Runs the work, and drops it when the hold is lost meanwhile. The hold is not released.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the hold was lost before the work was done, also when the work noticed nothing of
+    /// it because it blocked its thread.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.check()?;
         let result = tokio::select! {
             biased;
-            result = acquisition.run() => result,
-            _ = self.held.end() => Err(self.held.unless_over(Error::NotHeld)),
-            () = tell.closed() => Err(Error::Closed),
+            reason = self.lost() => return Err(self.lost_error(reason)),
+            result = work => result,
         };
-        let may_stand = acquisition.may_stand();
-        let result = match result {
-            Ok(granted) => {
-                let granted = granted.expect("an upgrade is not asked for once");
-                self.changed(&granted, Mode::Write);
-                self.held.check().map(|()| granted.fence)
-            }
-            Err(error) if may_stand => {
-                self.held.update(|lease, _| lease.in_doubt = true);
-                Err(self.held.unless_over(error))
-            }
-            Err(error) => {
-                self.unchanged(Mode::Read);
-                Err(self.failed(error))
-            }
-        };
-        // Nobody may wait for it any more.
-        let _ = tell.send(result);
-        if may_stand && self.held.phase() == Phase::Held {
-            self.give_up_upgrade().await;
-        }
-    }
-
-    /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
-    async fn give_up_upgrade(&self) {
-        let ttl = self.held.update(|lease, _| lease.ttl);
-        let commands = commands::give_up_change(&self.owner, ttl);
-        let valid_until = self.held.valid_until();
-        let answered = self.shared.call(&self.owner, Words::Several(&commands), valid_until).await;
-        let Ok(answered) = answered else { return };
-        let [.., writer, reader] = answers::numbers(&answered.value)[..] else { return };
-        let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
-        match fence {
-            0 => self.gone(),
-            fence => self.changed(&Granted { fence, sent: answered.sent, in_doubt: true }, mode),
-        }
-    }
-
-    /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
-    /// would not do: the server refuses no downgrade, so an earlier copy could come later.
-    async fn downgrade(
-        self: Arc<Self>,
-        former: Mode,
-        until: Instant,
-        tell: oneshot::Sender<Result<i64, Error>>,
-        _one_at_a_time: OwnedMutexGuard<()>,
-    ) {
-        let (ttl, fence) = self.held.update(|lease, _| (lease.ttl, lease.fence));
-        let downgrade = commands::downgrade(&self.owner, ttl, fence);
-        let mut tell = Some(tell);
-        // Nobody may wait for it any more.
-        let mut told = |result| drop(tell.take().map(|tell| tell.send(result)));
-        let mut answered = self.shared.call(&self.owner, Words::One(&downgrade), until).await;
-        if let Err(error @ Error::TimedOut { .. }) = &answered {
-            told(Err(self.held.unless_over(error.clone())));
-            self.held.update(|lease, _| lease.in_doubt = true);
-            let valid_until = self.held.valid_until();
-            answered = self.shared.call(&self.owner, Words::One(&downgrade), valid_until).await;
-        }
-        told(match answered {
-            Ok(answered) => {
-                let fence = answers::number(&answered.value);
-                self.changed(
-                    &Granted { fence, sent: answered.sent, in_doubt: answered.repeated },
-                    Mode::Read,
-                );
-                self.held.check().map(|()| fence)
-            }
-            Err(error) => {
-                if !matches!(error, Error::TimedOut { .. }) {
-                    self.unchanged(former);
-                }
-                Err(self.failed(error))
-            }
-        });
-    }
-}
-
-impl Renew for Core {
-    fn held(&self) -> &Held {
-        &self.held
-    }
-
-    async fn renew(self: Arc<Self>, limit: Duration) -> Result<(), Error> {
-        let (fence, ttl) = self.held.update(|lease, _| (lease.fence, lease.ttl));
-        let extend = commands::extend(&self.owner, ttl, fence);
-        let (sent, until) = (Moment::now(), Instant::now() + limit);
-        match self.shared.servers.send(self.owner.first_key(), Words::One(&extend), until).await {
-            Ok(value) => {
-                self.shared.reporter.reached();
-                self.held.extended(answers::number(&value), fence, ttl, sent.after(validity(ttl)));
-                Ok(())
-            }
-            Err(failure) => {
-                self.shared.servers.doubt();
-                let is_answer = failure.is_answer();
-                let error = failure.into_error();
-                if !is_answer {
-                    self.shared.reporter.out_of_reach(&error);
-                }
-                Err(error)
-            }
-        }
-    }
-}
-
-impl HoldView {
-    /// The number of this hold: greater than those of all earlier holds of the server. Send it with every
-    /// write, and have the storage refuse a write with a lesser one. An upgrade or a downgrade gives a new
-    /// one.
-    pub fn fence(&self) -> i64 {
-        self.core.held.update(|lease, _| lease.fence)
+        self.check()?;
+        Ok(result)
     }
 
     /// Makes the hold valid for this ttl from now on. It never shortens: to shorten, release. Later renewals
-    /// take the longest ttl that was asked for.
+    /// take the longest ttl that was asked for. A server of a quorum that has lost the hold is asked to grant
+    /// it anew, as long as a majority has it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`.
-    /// [`Error::InvalidArgument`] for a ttl below 2 ms: the hold stays as it is.
-    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
-        self.extend_until(ttl, self.core.shared.limit()).await
+    /// [`Error::Lost`] when the hold is gone, of a quorum on the majority. [`Error::TimedOut`] when no answer
+    /// came for `retry_for`, [`Error::QuorumMissed`] when a majority did not answer: the hold may still be
+    /// valid, and this may be tried again. [`Error::InvalidArgument`] for a ttl that leaves no validity: the
+    /// hold stays as it is.
+    pub async fn extend(self: &Arc<Self>, ttl: Duration) -> Result<(), Error> {
+        self.extend_until(ttl, self.shared.limit()).await
     }
 
-    pub(crate) async fn extend_until(&self, ttl: Duration, until: Instant) -> Result<(), Error> {
-        let core = &self.core;
-        check_ttl(ttl)?;
+    pub(crate) async fn extend_until(self: &Arc<Self>, ttl: Duration, until: Instant) -> Result<(), Error> {
+        self.shared.site.check_ttl(ttl)?;
         self.may_change()?;
-        core.renew_by_the_watchdog();
-        let ttl = ttl.min(LONGEST);
-        loop {
-            let fence = self.fence();
-            let extend = commands::extend(&core.owner, ttl, fence);
-            let answered = core.shared.call(&core.owner, Words::One(&extend), until).await;
-            let answered = answered.map_err(|error| core.failed(error))?;
-            let valid_until = answered.sent.after(validity(ttl));
-            if core.held.extended(answers::number(&answered.value), fence, ttl, valid_until) {
-                return self.check();
+        self.renew_by_the_watchdog();
+        let extended = S::extend(self.clone(), ttl.min(LONGEST), until).await;
+        extended.map_err(|error| self.unless_over(error))?;
+        self.check()
+    }
+
+    pub(crate) fn may_change(&self) -> Result<(), Error> {
+        self.check()?;
+        self.shared.unless_closed()
+    }
+
+    fn renew_by_the_watchdog(self: &Arc<Self>) {
+        if self.owner.wanted.options.renew {
+            let mut renewed = self.renewed.lock().expect("no panic while this is locked");
+            if renewed.strong_count() == 0 {
+                *renewed = self.shared.watchdog.add(self.clone());
             }
-            // Unless it is lost, the mode is being changed, and with it the fence.
-            drop(self.nothing_changes(Some(until)).await?);
         }
     }
 
-    /// The reader becomes the writer in one step, without a release. It waits until the other readers have
-    /// left, as long as the request said, or as long as it is told here. Gives the new fence.
-    ///
-    /// When the future is dropped or gets no answer, the upgrade is given up: the server tells the mode, and
-    /// [`Held::mode`] gives it from then on. For the next two minutes the server refuses another upgrade.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when other readers remain: the hold reads on. [`Error::Deadlock`] when another
-    /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
-    /// [`Error::Refused`] after an upgrade that was given up.
-    pub async fn upgrade(&self, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        let core = &self.core;
-        let wait = wait.into().or(core.wanted.options.wait).map(|wait| wait.min(LONGEST));
-        let deadline = wait.map(|wait| Instant::now() + wait);
-        self.change(deadline, |tell, one_at_a_time| core.clone().upgrade(deadline, tell, one_at_a_time)).await
+    pub(crate) fn lost_error(&self, reason: Reason) -> Error {
+        let cause = self.update(|lease, _| lease.cause(reason).cloned());
+        Error::Lost { reason, keys: self.owner.keys().clone(), source: cause.map(Box::new) }
     }
 
-    /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
-    ///
-    /// From the call on the hold counts as a reader's. When the future is dropped or gets no answer, the
-    /// downgrade goes on in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`,
-    /// [`Error::SeveralKeys`] for a hold of several keys.
-    pub async fn downgrade(&self) -> Result<i64, Error> {
-        let core = &self.core;
-        let until = core.shared.limit();
-        self.change(Some(until), |tell, one_at_a_time| {
-            let former = core.held.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
-            core.clone().downgrade(former, until, tell, one_at_a_time)
-        })
-        .await
-    }
-
-    /// Changes the mode in the background, so that a change that was sent comes to its end when this future is
-    /// dropped.
-    async fn change<F>(
-        &self,
-        deadline: Option<Instant>,
-        changes: impl FnOnce(oneshot::Sender<Result<i64, Error>>, OwnedMutexGuard<()>) -> F,
-    ) -> Result<i64, Error>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        if self.keys().len() != 1 {
-            return Err(Error::SeveralKeys);
-        }
-        self.may_change()?;
-        let one_at_a_time = self.nothing_changes(deadline).await?;
-        self.core.held.update(|lease, _| lease.changing = true);
-        let (tell, told) = oneshot::channel();
-        self.core.shared.background.spawn(&Handle::current(), changes(tell, one_at_a_time));
-        told.await.unwrap_or(Err(Error::Closed))
-    }
-
-    /// Waits for an earlier change that was given up.
-    async fn nothing_changes(&self, deadline: Option<Instant>) -> Result<OwnedMutexGuard<()>, Error> {
-        self.check()?;
-        let ended = self.core.changing().clone().lock_owned();
-        let ended = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), ended).await.ok(),
-            None => Some(ended.await),
+    /// Every access looks at the clock before and after it. Hooks run when the lease is unlocked again.
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Lease, Moment) -> R) -> R {
+        let (result, ended) = {
+            let mut lease = self.lease.lock().expect("no panic while a lease is locked");
+            let before = lease.phase;
+            let now = Moment::now();
+            lease.look(now);
+            let result = change(&mut lease, now);
+            lease.look(now);
+            (result, (before != lease.phase).then_some(lease.phase))
         };
-        self.check()?;
-        ended.ok_or_else(|| Error::TimedOut { keys: self.core.owner.keys.clone(), source: None })
+        if let Some(phase) = ended {
+            self.ended.notify_waiters();
+            self.report(phase);
+        }
+        result
     }
 
-    fn may_change(&self) -> Result<(), Error> {
-        self.check()?;
-        self.core.shared.closing.unless_closed()
+    fn report(&self, phase: Phase) {
+        let (label, reporter) = (self.owner.wanted.label(), &self.shared.reporter);
+        if let Phase::Lost(reason) = phase {
+            let cause = self.update(|lease, _| lease.cause(reason).cloned());
+            reporter.lost(label, reason, cause.as_ref());
+        }
+        reporter.held(label, self.since);
+    }
+
+    /// Gives whether it was valid until now.
+    fn end_here(&self) -> bool {
+        self.update(|lease, _| lease.release())
+    }
+
+    fn release_failed(&self, error: &Error) {
+        self.shared.reporter.release_failed(self.owner.wanted.label(), error);
+    }
+
+    /// Ends with the hold, and gives why it was lost; nothing when it was released.
+    pub(crate) async fn end(&self) -> Option<Reason> {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            let (phase, left) = self.update(|lease, now| (lease.phase, lease.end().since(now)));
+            match phase {
+                Phase::Lost(reason) => return Some(reason),
+                Phase::Released => return None,
+                Phase::Held => {}
+            }
+            tokio::select! {
+                () = ended => {}
+                () = tokio::time::sleep(left.min(BETWEEN_LOOKS.max(left / 10))) => {}
+            }
+        }
+    }
+
+    /// The error where an earlier one lasted until the hold was over.
+    pub(crate) fn unless_over(&self, error: Error) -> Error {
+        self.check().err().unwrap_or(error)
     }
 }
 
-holds!(Hold, HoldView, fence);
+impl<S: Site> Renew for HoldViewOf<S> {
+    fn next_renewal(&self) -> Option<(Duration, Duration)> {
+        self.update(|lease, now| (lease.phase == Phase::Held).then(|| (lease.next_renewal(now), lease.ttl)))
+    }
+
+    async fn renew(self: Arc<Self>, limit: Duration) {
+        let ttl = self.update(|lease, _| lease.ttl);
+        if let Err(error) = S::renew(self.clone(), ttl, limit).await {
+            self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
+            self.update(|lease, _| lease.error = Some(error));
+        }
+    }
+
+    async fn ended(&self) {
+        self.end().await;
+    }
+}

@@ -1,12 +1,12 @@
 //! Hooks for metrics and traces, and the log.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
+use crate::clock::Moment;
 use crate::errors::{Error, Reason};
 
 /// How an acquisition ended.
@@ -69,10 +69,8 @@ pub trait Hooks: Send + Sync + 'static {
 }
 
 /// Tells the hooks and the log. At level `warn` is what an operator must know, all else at `debug`.
-#[derive(Clone)]
-pub(crate) struct Reporter(Arc<Inner>);
-
-struct Inner {
+#[derive(Default)]
+pub(crate) struct Reporter {
     hooks: Option<Box<dyn Hooks>>,
     /// One server of a quorum: only that it is out of reach is worth telling.
     is_part: bool,
@@ -81,43 +79,47 @@ struct Inner {
 }
 
 impl Reporter {
-    pub(crate) fn new(hooks: Option<Box<dyn Hooks>>) -> Self {
-        Self(Arc::new(Inner { hooks, is_part: false, out_of_reach: AtomicBool::new(false) }))
+    pub(crate) fn new(hooks: impl Hooks) -> Self {
+        Self { hooks: Some(Box::new(hooks)), ..Self::default() }
     }
 
     pub(crate) fn of_a_part() -> Self {
-        Self(Arc::new(Inner { hooks: None, is_part: true, out_of_reach: AtomicBool::new(false) }))
-    }
-
-    fn hooks(&self) -> Option<&dyn Hooks> {
-        self.0.hooks.as_deref()
+        Self { is_part: true, ..Self::default() }
     }
 
     fn tell(&self, call: impl FnOnce(&dyn Hooks)) {
-        self.hooks().map(call);
+        self.hooks.as_deref().map(call);
     }
 
-    pub(crate) fn held(&self, label: &str, duration: Duration, lost: Option<(Reason, Option<&Error>)>) {
-        if self.0.is_part {
-            return;
-        }
-        if let Some((reason, cause)) = lost {
+    pub(crate) fn lost(&self, label: &str, reason: Reason, cause: Option<&Error>) {
+        if !self.is_part {
             warn!(lock = label, %reason, cause = cause.map(tracing::field::display), "lock lost");
             self.tell(|hooks| hooks.lost(label, reason));
         }
-        debug!(lock = label, ?duration, "held");
-        self.tell(|hooks| hooks.held(label, duration));
+    }
+
+    pub(crate) fn held(&self, label: &str, since: Moment) {
+        if self.is_heard() {
+            let duration = since.elapsed();
+            debug!(lock = label, ?duration, "held");
+            self.tell(|hooks| hooks.held(label, duration));
+        }
+    }
+
+    /// Whether anybody wants to know what goes well.
+    fn is_heard(&self) -> bool {
+        !self.is_part && (self.hooks.is_some() || tracing::enabled!(tracing::Level::DEBUG))
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
-        if !self.0.is_part {
+        if !self.is_part {
             debug!(lock = label, %error, "renewal failed");
             self.tell(|hooks| hooks.renewal_failed(label, error));
         }
     }
 
     pub(crate) fn release_failed(&self, label: &str, error: &Error) {
-        if !self.0.is_part {
+        if !self.is_part {
             warn!(lock = label, %error, "release failed: the lock ends by its ttl");
             self.tell(|hooks| hooks.release_failed(label, error));
         }
@@ -129,13 +131,13 @@ impl Reporter {
 
     /// Once for each time that it is out of reach.
     pub(crate) fn out_of_reach(&self, error: &Error) {
-        if !self.0.out_of_reach.swap(true, Ordering::Relaxed) {
+        if !self.out_of_reach.swap(true, Ordering::Relaxed) {
             warn!(%error, "server out of reach");
         }
     }
 
     pub(crate) fn reached(&self) {
-        if self.0.out_of_reach.load(Ordering::Relaxed) && self.0.out_of_reach.swap(false, Ordering::Relaxed) {
+        if self.out_of_reach.load(Ordering::Relaxed) && self.out_of_reach.swap(false, Ordering::Relaxed) {
             debug!("server reached again");
         }
     }
@@ -151,8 +153,7 @@ pub(crate) struct Waited<'a> {
 
 impl<'a> Waited<'a> {
     pub(crate) fn begin(reporter: &'a Reporter, label: &'a str, started: Instant) -> Self {
-        let nobody_listens = reporter.hooks().is_none() && !tracing::enabled!(tracing::Level::DEBUG);
-        Self { told: reporter.0.is_part || nobody_listens, reporter, label, started }
+        Self { told: !reporter.is_heard(), reporter, label, started }
     }
 
     /// It gave this, or nothing for a refusal.

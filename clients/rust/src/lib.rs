@@ -8,44 +8,44 @@
 
 mod acquisition;
 mod answers;
-mod background;
 mod blocking;
+mod cached;
 mod clock;
 mod cluster;
 mod commands;
 mod errors;
 mod give_up;
-mod held;
 mod hold;
 mod hooks;
 mod lease;
 mod listener;
 mod locks;
+mod mode;
 mod node;
-mod once;
 mod options;
 mod polling;
 mod quorum;
-mod replicas;
 mod request;
 mod servers;
 mod shared;
+mod single;
 mod slot;
 mod status;
 mod watchdog;
 
 pub use errors::{Answer, Error, NodeAnswer, Reason};
-pub use held::Held;
-pub use hold::{Hold, HoldView};
+pub use hold::{HoldOf, HoldViewOf, Site};
 pub use hooks::{Hooks, Outcome};
-pub use locks::{Locks, LocksBuilder};
+pub use locks::{BuilderOf, Locks, LocksBuilder, LocksOf};
 pub use options::{IntoKeys, Mode, Waiting};
 pub use polling::Poll;
-pub use quorum::{Quorum, QuorumBuilder, QuorumHold, QuorumHoldView};
+pub use quorum::{Majority, Quorum, QuorumBuilder, QuorumHold, QuorumHoldView};
 /// The version of the base library whose clients [`Locks`] takes.
 pub use redis;
-pub use request::{Holding, Locking, Request};
+pub use request::Request;
 pub use servers::Server;
+pub use shared::Single;
+pub use single::{Hold, HoldView};
 pub use status::{Holder, Info, Queue, Waiter};
 
 /// The examples of the README, compiled as tests.

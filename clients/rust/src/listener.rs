@@ -18,14 +18,12 @@ pub(crate) type Ended = Result<i64, Failure>;
 
 /// One connection to one node, with a channel for each slot in which somebody waits. When the connection or a
 /// subscription is lost, it ends and all its waits with it: each asks again on the next one.
+#[derive(Default)]
 pub(crate) struct Listener {
-    table: Arc<Table>,
+    entries: Mutex<Entries>,
     /// One at a time: all that come at once wait in one channel.
     subscribing: tokio::sync::Mutex<()>,
 }
-
-#[derive(Default)]
-struct Table(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
@@ -38,7 +36,7 @@ struct Entries {
 
 /// A request that has been noted. It is forgotten when this is dropped.
 pub(crate) struct Noted {
-    table: Arc<Table>,
+    listener: Arc<Listener>,
     tag: u64,
     end: oneshot::Receiver<Ended>,
 }
@@ -51,13 +49,13 @@ impl Noted {
 
     /// The subscription is not what it seemed: everybody who waits here asks again.
     pub(crate) fn end_listening(&self) {
-        self.table.end();
+        self.listener.end();
     }
 }
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        self.table.entries().waits.remove(&self.tag);
+        self.listener.entries().waits.remove(&self.tag);
     }
 }
 
@@ -68,30 +66,30 @@ impl Listener {
         let info = client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))?;
-        let table = Arc::new(Table::default());
-        let messages = table.clone();
+        let listener = Arc::new(Self::default());
+        let messages = Messages(Arc::downgrade(&listener));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(limit))
             .set_response_timeout(Some(limit))
             .set_push_sender(move |push: PushInfo| {
-                messages.take(&push);
+                messages.0.upgrade().inspect(|listener| listener.take(&push));
                 Ok::<_, ()>(())
             });
         let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         {
-            let mut entries = table.entries();
+            let mut entries = listener.entries();
             entries.connection = (!entries.has_ended).then_some(connection);
         }
-        tokio::spawn(test_now_and_then(Ends(Arc::downgrade(&table))));
-        Ok(Arc::new(Self { table, subscribing: tokio::sync::Mutex::default() }))
+        tokio::spawn(test_now_and_then(Arc::downgrade(&listener)));
+        Ok(listener)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.table.entries().has_ended
+        self.entries().has_ended
     }
 
     pub(crate) fn is_subscribed(&self, slot: u16) -> bool {
-        self.table.entries().channels.contains_key(&slot)
+        self.entries().channels.contains_key(&slot)
     }
 
     /// Subscribes to a new channel in the slot of the key, unless there is one.
@@ -100,13 +98,13 @@ impl Listener {
         if self.is_subscribed(slot) {
             return Ok(());
         }
-        let connection = self.table.entries().connection.clone();
+        let connection = self.entries().connection.clone();
         let mut connection = connection.ok_or_else(closed)?;
         let channel = format!("{{{}}}.waits:{}", slot::tag_for(key), commands::random_name());
         let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
         match reply.and_then(Value::extract_error) {
             Ok(_) => {
-                let mut entries = self.table.entries();
+                let mut entries = self.entries();
                 if entries.has_ended {
                     return Err(closed());
                 }
@@ -123,35 +121,23 @@ impl Listener {
     }
 
     /// Notes a request under its tag. Gives the channel as well; nothing when nobody listens in this slot.
-    pub(crate) fn note(&self, slot: u16, tag: u64) -> Option<(Noted, Arc<str>)> {
+    pub(crate) fn note(self: &Arc<Self>, slot: u16, tag: u64) -> Option<(Noted, Arc<str>)> {
         let (sender, end) = oneshot::channel();
         let channel = {
-            let mut entries = self.table.entries();
+            let mut entries = self.entries();
             let channel = entries.channels.get(&slot)?.clone();
             entries.waits.insert(tag, sender);
             channel
         };
-        Some((Noted { table: self.table.clone(), tag, end }, channel))
+        Some((Noted { listener: self.clone(), tag, end }, channel))
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().expect("no panic while the table of waits is locked")
     }
 
     /// Ends all waits, and closes the connection when the last of them is gone.
     pub(crate) fn end(&self) {
-        self.table.end();
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl Table {
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().expect("no panic while the table of waits is locked")
-    }
-
-    fn end(&self) {
         let ended = {
             let mut entries = self.entries();
             std::mem::replace(&mut *entries, Entries { has_ended: true, ..Entries::default() })
@@ -182,25 +168,24 @@ impl Table {
     }
 }
 
-/// Ends listening with the task, also when that is dropped by a runtime that shuts down.
-struct Ends(Weak<Table>);
+/// What the connection has of the listener. It is dropped with the connection, also by a runtime that shuts
+/// down, and then listening has ended.
+struct Messages(Weak<Listener>);
 
-impl Drop for Ends {
+impl Drop for Messages {
     fn drop(&mut self) {
-        if let Some(table) = self.0.upgrade() {
-            table.end();
-        }
+        self.0.upgrade().inspect(|listener| listener.end());
     }
 }
 
-async fn test_now_and_then(ends: Ends) {
+async fn test_now_and_then(tested: Weak<Listener>) {
     loop {
         tokio::time::sleep(BETWEEN_TESTS).await;
-        let Some(table) = ends.0.upgrade().filter(|table| !table.entries().has_ended) else { return };
-        if let Some(mut connection) = table.connection_to_test()
+        let Some(listener) = tested.upgrade().filter(|listener| !listener.has_ended()) else { return };
+        if let Some(mut connection) = listener.connection_to_test()
             && connection.send_packed_command(&cmd("PING")).await.is_err()
         {
-            return;
+            return listener.end();
         }
     }
 }

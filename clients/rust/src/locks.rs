@@ -1,16 +1,21 @@
 //! `Locks`: made once from a client of the redis crate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::commands::{self, Owner};
 use crate::errors::Error;
-use crate::hooks::Reporter;
-use crate::node::Words;
-use crate::options::{IntoKeys, Options, Waiting, check_keys, replica_options, shared_options};
-use crate::request::{Locking, Settings, maker_options, requests};
+use crate::hold::{HoldOf, Site};
+use crate::hooks::{Hooks, Reporter};
+use crate::options::{IntoKeys, LONGEST, Mode, Options, Waiting, Wanted, shared_options};
+use crate::request::Request;
 use crate::servers::Server;
-use crate::shared::{Shared, out_of_time};
+use crate::shared::{Shared, Single, out_of_time};
 use crate::status::{self, Info, Queue};
-use crate::{answers, commands};
+use crate::watchdog::Watchdog;
 
 /// The locks of one server, of a primary that Sentinels name, or of a cluster.
 ///
@@ -33,17 +38,84 @@ use crate::{answers, commands};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct Locks {
-    shared: Arc<Shared>,
+pub type Locks = LocksOf<Single>;
+/// Options of [`Locks`]. Those of a request are the defaults of all its requests.
+pub type LocksBuilder = BuilderOf<Single>;
+
+/// What [`Locks`] and a [`Quorum`](crate::Quorum) have in common.
+pub struct LocksOf<S: Site> {
+    shared: Arc<Shared<S>>,
     defaults: Options,
 }
 
-/// Options of [`Locks`]. Those of a request are the defaults of all its requests.
-pub struct LocksBuilder {
-    server: Server,
-    waiting: Waiting,
-    settings: Settings,
+impl<S: Site> Clone for LocksOf<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), defaults: self.defaults.clone() }
+    }
+}
+
+impl<S: Site> LocksOf<S> {
+    /// A request to be the only holder of the key, or of all the keys.
+    pub fn write(&self, keys: impl IntoKeys) -> Request<S> {
+        self.request(keys, Mode::Write)
+    }
+
+    /// A request to share the key, or all the keys, with other readers.
+    pub fn read(&self, keys: impl IntoKeys) -> Request<S> {
+        self.request(keys, Mode::Read)
+    }
+
+    /// A request in the mode that is given.
+    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<S> {
+        let wanted = Wanted { keys: keys.into_keys().into(), mode, options: self.defaults.clone() };
+        Request::new(self.shared.clone(), wanted)
+    }
+
+    /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
+    /// locks.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Request::adopt`].
+    pub async fn adopt(
+        &self,
+        keys: impl IntoKeys,
+        token: impl Into<String>,
+        mode: Mode,
+    ) -> Result<HoldOf<S>, Error> {
+        self.request(keys, mode).token(token).adopt().await
+    }
+
+    /// Releases what the token holds, in whichever mode. Gives how many of the keys it held; for a quorum on
+    /// how many servers, where one that does not answer in time counts as one where it held nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
+    pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
+        self.shared.unless_closed()?;
+        let owner = self.owner_of(keys, Some(token.into()));
+        owner.wanted.check_keys()?;
+        S::release_token(&self.shared, owner).await
+    }
+
+    /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
+    /// end with their ttl, and requests that wait end with [`Error::Closed`]. Releases that a dropped hold
+    /// began are brought to their end first, and what a dropped future left is given up.
+    pub async fn close(&self) {
+        self.shared.closing.cancel();
+        self.shared.watchdog.stop();
+        S::close(&self.shared).await;
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
+        &self.shared
+    }
+
+    fn owner_of(&self, keys: impl IntoKeys, token: Option<String>) -> Owner {
+        let options = Options { token, ..self.defaults.clone() };
+        Owner::new(Arc::new(Wanted { keys: keys.into_keys().into(), mode: Mode::Write, options }))
+    }
 }
 
 impl Locks {
@@ -54,41 +126,18 @@ impl Locks {
 
     /// Locks with options.
     pub fn builder(server: impl Into<Server>) -> LocksBuilder {
-        LocksBuilder { server: server.into(), waiting: Waiting::default(), settings: Settings::default() }
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    requests!(<Self as Locking>::Hold);
-
-    /// Releases what the token holds, in whichever mode, and gives how many of the keys it held.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
-    pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
-        self.shared.closing.unless_closed()?;
-        let keys: Arc<[String]> = keys.into_keys().into();
-        check_keys(&keys)?;
-        let owner = commands::Owner::new(keys, Some(token.into()));
-        let release = commands::release_all(&owner);
-        let answered = self.shared.call(&owner, Words::Several(&release), self.shared.limit()).await?;
-        let released: i64 = answers::numbers(&answered.value).iter().sum();
-        Ok(usize::try_from(released).unwrap_or(0))
+        BuilderOf::new(Single::new(server.into()))
     }
 
     /// Who holds the key and who waits for it, up to a hundred of each; nothing when nobody does.
     ///
     /// # Errors
     ///
-    /// As [`Locks::release`].
+    /// As [`release`](LocksOf::release).
     pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
-        self.shared.closing.unless_closed()?;
-        let owner = commands::Owner::new([key.to_owned()].into(), None);
-        let info = commands::info(key);
-        let answered = self.shared.call(&owner, Words::One(&info), self.shared.limit()).await?;
+        self.shared.unless_closed()?;
+        let owner = self.owner_of(key, None);
+        let answered = self.shared.call(&owner, &[commands::info(key)], self.shared.limit()).await?;
         status::info(answered.value)
     }
 
@@ -96,46 +145,78 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As [`Locks::release`].
+    /// As [`release`](LocksOf::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
-        self.shared.closing.unless_closed()?;
-        let ask = commands::queues();
-        let answers = self.shared.servers.all_answers(Words::One(&ask), self.shared.limit()).await;
+        self.shared.unless_closed()?;
+        let answers = self.shared.site.servers.all_answers(&[commands::queues()], self.shared.limit()).await;
         status::queues(answers.map_err(|failure| out_of_time(failure, &Arc::from([])))?)
-    }
-
-    /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that wait end with [`Error::Closed`]. Releases that a dropped hold
-    /// began are brought to their end first, and what a dropped future left is given up.
-    pub async fn close(&self) {
-        self.shared.closing.close();
-        self.shared.watchdog.stop();
-        self.shared.servers.end_waits();
-        self.shared.background.finish().await;
-        self.shared.servers.close();
     }
 }
 
-impl LocksBuilder {
-    shared_options!(options);
-    replica_options!(options);
-    maker_options!();
+/// Options of [`Locks`] or of a [`Quorum`](crate::Quorum). Those of a request are the defaults of all requests.
+pub struct BuilderOf<S> {
+    pub(crate) site: S,
+    defaults: Options,
+    retry_for: Duration,
+    retry_wait_for: Duration,
+    pub(crate) reporter: Reporter,
+}
 
-    /// How requests wait. [`Waiting::Notify`] unless it is set.
-    pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.waiting = waiting;
+impl<S: Site> BuilderOf<S> {
+    shared_options!();
+
+    pub(crate) fn new(site: S) -> Self {
+        Self {
+            site,
+            defaults: Options::default(),
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+            reporter: Reporter::default(),
+        }
+    }
+
+    /// How long a call goes on without an answer: 3 s unless it is set. For a quorum, while too few servers
+    /// answer.
+    pub fn retry_for(mut self, retry_for: Duration) -> Self {
+        self.retry_for = retry_for.min(LONGEST);
+        self
+    }
+
+    /// How long a request that waits goes on while the server cannot be reached. 60 s unless it is set.
+    pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
+        self.retry_wait_for = retry_wait_for.min(LONGEST);
+        self
+    }
+
+    /// Hooks for metrics and traces.
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.reporter = Reporter::new(hooks);
         self
     }
 
     /// The locks.
-    pub fn build(mut self) -> Locks {
-        let reporter = Reporter::new(self.settings.hooks.take());
-        self.reporting_to(reporter)
+    pub fn build(self) -> LocksOf<S> {
+        let shared = Shared {
+            site: self.site,
+            retry_for: self.retry_for,
+            retry_wait_for: self.retry_wait_for,
+            reporter: self.reporter,
+            watchdog: Watchdog::default(),
+            closing: CancellationToken::new(),
+            background: TaskTracker::new(),
+        };
+        LocksOf { shared: Arc::new(shared), defaults: self.defaults }
     }
 
-    pub(crate) fn reporting_to(self, reporter: Reporter) -> Locks {
-        let Settings { defaults, retry_for, retry_wait_for, .. } = self.settings;
-        let shared = Shared::new(self.server.open(), self.waiting, retry_for, retry_wait_for, reporter);
-        Locks { shared: Arc::new(shared), defaults }
+    fn options_mut(&mut self) -> &mut Options {
+        &mut self.defaults
+    }
+}
+
+impl LocksBuilder {
+    /// How requests wait. [`Waiting::Notify`] unless it is set.
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.site.waiting = waiting;
+        self
     }
 }

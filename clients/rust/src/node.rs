@@ -1,17 +1,16 @@
 //! One server, and the connections to it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value, cmd};
 use tokio::time::timeout_at;
 
 use crate::answers::{self, Failure};
+use crate::cached::Cached;
 use crate::listener::Listener;
-use crate::once::Once;
 
 /// No command but a wait that blocks takes the server longer to answer.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -19,28 +18,6 @@ pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const MOST_UNSENT: usize = 4096;
 /// How often TCP looks whether the other end of an idle connection is there.
 const BETWEEN_PROBES: Duration = Duration::from_secs(5);
-
-/// One command, or several in one pipeline.
-#[derive(Clone, Copy)]
-pub(crate) enum Words<'a> {
-    One(&'a Cmd),
-    Several(&'a Pipeline),
-}
-
-impl Words<'_> {
-    /// The same with `ASKING` before each command, for a node that takes the slot over.
-    fn asking(self) -> Pipeline {
-        let mut commands = redis::pipe();
-        let mut add = |command: &Cmd| {
-            commands.cmd("ASKING").add_command(command.clone());
-        };
-        match self {
-            Words::One(command) => add(command),
-            Words::Several(several) => several.cmd_iter().for_each(add),
-        }
-        commands
-    }
-}
 
 /// What is needed before anything can be sent, until this moment.
 pub(crate) async fn in_time<T>(
@@ -55,17 +32,15 @@ pub(crate) async fn in_time<T>(
 pub(crate) struct Node {
     client: Client,
     address: String,
-    connection: Once<MultiplexedConnection>,
-    spare: Mutex<Vec<MultiplexedConnection>>,
-    listener: Once<Arc<Listener>>,
+    connection: Cached<MultiplexedConnection>,
+    listener: Cached<Arc<Listener>>,
 }
 
 impl Node {
     pub(crate) fn new(client: Client) -> Self {
         let info = client.get_connection_info().clone();
         let address = info.addr().to_string();
-        // Small commands that wait for an answer each: none may wait for another to fill a packet.
-        let mut settings = info.tcp_settings().clone().set_nodelay(std::env::var("ND").is_ok());
+        let mut settings = info.tcp_settings().clone();
         // A wait without limit must notice that its connection is lost although nobody closed it.
         if settings.keepalive().is_none() {
             settings = settings
@@ -75,9 +50,8 @@ impl Node {
         Self {
             client: Client::open(info).expect("the settings are those of a client"),
             address,
-            connection: Once::default(),
-            spare: Mutex::default(),
-            listener: Once::default(),
+            connection: Cached::default(),
+            listener: Cached::default(),
         }
     }
 
@@ -100,19 +74,12 @@ impl Node {
 
     /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
     /// several commands an array. After a connection error the next one takes a new connection.
-    pub(crate) async fn send(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn send(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         let (mut connection, number) = match self.connection.current() {
             Some(current) => current,
             None => in_time(until, Box::pin(self.open())).await?,
         };
-        let reply: BoxFuture<'_, _> = match words {
-            Words::One(command) => connection.req_packed_command(command),
-            Words::Several(commands) => {
-                let replies = connection.req_packed_commands(commands, 0, commands.len());
-                Box::pin(async { replies.await.map(Value::Array) })
-            }
-        };
-        let reply = timeout_at(until.into(), reply).await;
+        let reply = timeout_at(until.into(), exchange(&mut connection, commands)).await;
         let reply = reply.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
         if reply.is_err() {
             self.connection.discard(number);
@@ -126,33 +93,11 @@ impl Node {
     }
 
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
-    pub(crate) async fn send_asking(&self, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
-        let commands = words.asking();
-        let reply = self.send(Words::Several(&commands), until).await?;
-        let Value::Array(replies) = reply else { return Ok(reply) };
-        let mut of_commands = replies.into_iter().skip(1).step_by(2);
-        Ok(match words {
-            Words::One(_) => of_commands.next().unwrap_or(Value::Nil),
-            Words::Several(_) => Value::Array(of_commands.collect()),
-        })
-    }
-
-    /// A connection of its own kept from an earlier use or new.
-    pub(crate) async fn take_spare(&self) -> Result<MultiplexedConnection, RedisError> {
-        let kept = self.spare().pop();
-        match kept {
-            Some(connection) => Ok(connection),
-            None => self.connect().await,
-        }
-    }
-
-    /// Gives a connection back on which nothing is on its way.
-    pub(crate) fn keep_spare(&self, connection: MultiplexedConnection) {
-        self.spare().push(connection);
-    }
-
-    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
-        self.spare.lock().expect("no panic while the spare connections are locked")
+    pub(crate) async fn send_asking(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+        let asking: Vec<_> = commands.iter().flat_map(|command| [cmd("ASKING"), command.clone()]).collect();
+        let Value::Array(replies) = self.send(&asking, until).await? else { return Ok(Value::Nil) };
+        let mut replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
+        Ok(if commands.len() == 1 { replies.swap_remove(0) } else { Value::Array(replies) })
     }
 
     /// The listener that is subscribed for this slot, if there is one.
@@ -184,6 +129,20 @@ impl Node {
     pub(crate) fn close(&self) {
         self.end_listening();
         self.connection.take();
-        self.spare().clear();
     }
+}
+
+/// The reply to one command, or an array of those to several.
+pub(crate) async fn exchange(
+    connection: &mut MultiplexedConnection,
+    commands: &[Cmd],
+) -> Result<Value, RedisError> {
+    if let [command] = commands {
+        return connection.req_packed_command(command).await;
+    }
+    let mut pipeline = redis::pipe();
+    for command in commands {
+        pipeline.add_command(command.clone());
+    }
+    connection.req_packed_commands(&pipeline, 0, commands.len()).await.map(Value::Array)
 }

@@ -107,7 +107,7 @@ pub(crate) struct Options {
     pub(crate) token: Option<String>,
     pub(crate) min_replicas: u32,
     pub(crate) replica_timeout: Duration,
-    pub(crate) label: Option<Arc<str>>,
+    pub(crate) label: Option<String>,
 }
 
 impl Default for Options {
@@ -137,11 +137,18 @@ pub struct Wanted {
 
 impl Wanted {
     pub(crate) fn check(&self) -> Result<(), Error> {
-        check_keys(&self.keys)?;
+        self.check_keys()?;
         if self.options.limit == Some(0) {
             return Err(Error::InvalidArgument("the limit is 0, and must be at least 1".into()));
         }
         check_ttl(self.options.ttl)
+    }
+
+    pub(crate) fn check_keys(&self) -> Result<(), Error> {
+        if self.keys.is_empty() {
+            return Err(Error::InvalidArgument("at least one key is needed".into()));
+        }
+        Ok(())
     }
 
     /// The name under which a request is reported: the first key, unless another was given.
@@ -150,81 +157,70 @@ impl Wanted {
     }
 }
 
-pub(crate) fn check_keys(keys: &[String]) -> Result<(), Error> {
-    if keys.is_empty() {
-        return Err(Error::InvalidArgument("at least one key is needed".into()));
-    }
-    Ok(())
-}
-
 /// The options that a request and the defaults of its maker have in common.
 macro_rules! shared_options {
-    ($options:ident) => {
+    () => {
         /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server
         /// takes whole milliseconds, rounded up.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.$options().ttl = ttl.min($crate::options::LONGEST);
+            self.options_mut().ttl = ttl.min($crate::options::LONGEST);
             self
         }
 
         /// How long [`acquire`](crate::Request::acquire) waits at most. Without it, until the lock is
         /// granted.
         pub fn wait(mut self, wait: std::time::Duration) -> Self {
-            self.$options().wait = Some(wait.min($crate::options::LONGEST));
+            self.options_mut().wait = Some(wait.min($crate::options::LONGEST));
             self
         }
 
         /// Text that `SLOCK.INFO key FULL` shows with the hold and the request, up to 1024 bytes.
         pub fn metadata(mut self, metadata: impl Into<String>) -> Self {
-            self.$options().metadata = Some(metadata.into());
+            self.options_mut().metadata = Some(metadata.into());
             self
         }
 
         /// Whether the watchdog renews the hold. It does unless this says `false`.
         pub fn renew(mut self, renew: bool) -> Self {
-            self.$options().renew = renew;
+            self.options_mut().renew = renew;
             self
         }
 
         /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not
         /// hold for ever.
         pub fn longest_lease(mut self, longest_lease: std::time::Duration) -> Self {
-            self.$options().longest_lease = Some(longest_lease.min($crate::options::LONGEST));
+            self.options_mut().longest_lease = Some(longest_lease.min($crate::options::LONGEST));
             self
         }
 
         /// For reading: granted only while fewer than this many others read. A semaphore.
         pub fn limit(mut self, limit: u32) -> Self {
-            self.$options().limit = Some(limit);
+            self.options_mut().limit = Some(limit);
             self
         }
 
         /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is
         /// set.
         pub fn label(mut self, label: impl Into<String>) -> Self {
-            self.$options().label = Some(label.into().into());
+            self.options_mut().label = Some(label.into());
             self
         }
-    };
-}
 
-macro_rules! replica_options {
-    ($options:ident) => {
         /// The hold counts only when this many replicas have it; else it is released and the error is
         /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set, and not for a quorum.
         ///
         /// A failover can still lose the lock, but only one that reached none of the replicas that remain.
         pub fn min_replicas(mut self, least: u32) -> Self {
-            self.$options().min_replicas = least;
+            self.options_mut().min_replicas = least;
             self
         }
 
         /// How long to wait for the replicas, beyond the wait for the lock. 1 s unless it is set.
         pub fn replica_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.$options().replica_timeout = timeout.min($crate::options::LONGEST);
+            self.options_mut().replica_timeout = timeout.min($crate::options::LONGEST);
             self
         }
     };
 }
 
-pub(crate) use {replica_options, shared_options};
+pub(crate) use shared_options;

@@ -5,44 +5,41 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use redis::sentinel::SentinelClient;
-use redis::{Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, Value};
+use redis::{Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, Value};
+use tokio_util::sync::CancellationToken;
 
 use crate::answers::{self, Failure};
+use crate::cached::Cached;
 use crate::clock::Moment;
 use crate::cluster::Cluster;
 use crate::listener::Listener;
-use crate::node::{Node, REPLY_TIMEOUT, Words, in_time};
-use crate::once::Once;
+use crate::node::{Node, REPLY_TIMEOUT, in_time};
 use crate::polling::Backoff;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
 pub(crate) const GRACE: Duration = Duration::from_millis(800);
-/// More redirections than this in a row are no way but a circle.
-const MOST_REDIRECTIONS: u32 = 8;
 
 /// Where the locks of one [`Locks`](crate::Locks) are.
 ///
 /// Made from a [`redis::Client`], from a [`SentinelClient`], or by [`Server::cluster`]. The library opens its
 /// own connections, so that nothing is sent twice and no limit for replies cuts a wait short without its
 /// knowledge.
-pub struct Server(Kind);
-
-enum Kind {
-    Single(Client),
-    Sentinel(Box<SentinelClient>),
-    Cluster(Vec<ConnectionInfo>),
-}
+pub struct Server(pub(crate) Servers);
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
-        Self(Kind::Single(client))
+        Self(Servers::Single(Arc::new(Node::new(client))))
     }
 }
 
 impl From<SentinelClient> for Server {
     /// The client must ask for the master.
     fn from(client: SentinelClient) -> Self {
-        Self(Kind::Sentinel(Box::new(client)))
+        Self(Servers::Sentinel(Sentinel {
+            client: tokio::sync::Mutex::new(client),
+            named: Cached::default(),
+            last: Mutex::default(),
+        }))
     }
 }
 
@@ -58,19 +55,7 @@ impl Server {
         if nodes.is_empty() {
             return Err((ErrorKind::InvalidClientConfig, "a cluster needs one node at least").into());
         }
-        Ok(Self(Kind::Cluster(nodes)))
-    }
-
-    pub(crate) fn open(self) -> Servers {
-        match self.0 {
-            Kind::Single(client) => Servers::Single(Arc::new(Node::new(client))),
-            Kind::Sentinel(client) => Servers::Sentinel(Sentinel {
-                client: tokio::sync::Mutex::new(*client),
-                named: Once::default(),
-                last: Mutex::default(),
-            }),
-            Kind::Cluster(nodes) => Servers::Cluster(Cluster::new(nodes)),
-        }
+        Ok(Self(Servers::Cluster(Cluster::new(&nodes))))
     }
 }
 
@@ -79,6 +64,9 @@ pub(crate) enum Servers {
     Sentinel(Sentinel),
     Cluster(Cluster),
 }
+
+/// A node, and the connection on which its waits end.
+pub(crate) type Listening = (Arc<Node>, Arc<Listener>);
 
 /// The answer to what may have been sent several times.
 pub(crate) struct Answered {
@@ -91,81 +79,84 @@ pub(crate) struct Answered {
 
 impl Servers {
     /// The slot that decides the channel and the node. Outside of a cluster one channel serves all keys.
-    fn slot(&self, key: &str) -> u16 {
+    pub(crate) fn slot(&self, key: &str) -> u16 {
         match self {
             Servers::Cluster(_) => crate::slot::slot(key.as_bytes()),
             _ => 0,
         }
     }
 
-    /// The way to the node that serves this key.
-    pub(crate) fn route(&self, key: &str) -> Route<'_> {
-        Route { servers: self, slot: self.slot(key), asking: None, redirections: 0 }
-    }
-
-    /// Sends this to the node that serves the key, and follows redirections. Gives the answer that comes until
-    /// this moment.
-    pub(crate) async fn send(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
+    /// Sends this to the node that serves the key, and gives the answer that comes until this moment. `ASK` is
+    /// followed here, `MOVED` by asking again.
+    pub(crate) async fn send(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         if let Servers::Single(node) = self {
-            return node.send(words, until).await;
+            return node.send(commands, until).await;
         }
         // Boxed, so that the common case is small.
-        Box::pin(self.send_by_route(key, words, until)).await
+        Box::pin(async move {
+            let node = in_time(until, self.node(key)).await?;
+            match (node.send(commands, until).await, self) {
+                (Err(Failure::Ask { address }), Servers::Cluster(cluster)) => {
+                    cluster.at(&address, &node)?.send_asking(commands, until).await
+                }
+                (answer, _) => answer.map_err(|failure| self.note(key, &node, failure)),
+            }
+        })
+        .await
     }
 
-    async fn send_by_route(&self, key: &str, words: Words<'_>, until: Instant) -> Result<Value, Failure> {
-        let mut route = self.route(key);
-        loop {
-            let asking = route.asking.take();
-            let (node, answer);
-            if let Some(asking) = asking {
-                answer = asking.send_asking(words, until).await;
-                node = asking;
-            } else {
-                node = in_time(until, route.node()).await?;
-                answer = node.send(words, until).await;
-            }
-            match answer {
-                Err(failure) if route.follow(&failure, &node) => {}
-                answer => return answer,
-            }
+    /// Notes the node that `MOVED` names, so that the next command goes there.
+    pub(crate) fn note(&self, key: &str, asked: &Node, failure: Failure) -> Failure {
+        if let (Servers::Cluster(cluster), Failure::Moved { address }) = (self, &failure) {
+            cluster.moved(self.slot(key), address, asked);
+        }
+        failure
+    }
+
+    /// Subscribes where the key is served; nothing when the user may not.
+    pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<Option<Listening>, Failure> {
+        let node = in_time(until, self.node(key)).await?;
+        let subscribes = async { node.subscribe(self.slot(key), key).await.map_err(answers::failure) };
+        match in_time(until, subscribes).await {
+            Ok(listener) => Ok(Some((node, listener))),
+            Err(failure) if failure.denies_to_subscribe() => Ok(None),
+            Err(failure) => Err(self.note(key, &node, failure).before_sending()),
         }
     }
 
-    /// Sends this again until it is answered, or until this moment, or as long as it `goes_on`. An error that
+    /// Sends this again until it is answered, or until this moment, or until all is closed. An error that
     /// lasts is an answer.
     pub(crate) async fn until_answered(
         &self,
         key: &str,
-        words: Words<'_>,
+        commands: &[Cmd],
         until: Instant,
-        goes_on: impl Fn() -> bool,
+        closing: &CancellationToken,
     ) -> Result<Answered, Failure> {
         let mut attempts = Attempts::new(until);
         let mut repeated = false;
         loop {
             let sent = Moment::now();
-            let failure = match self.send(key, words, attempts.next_until()).await {
+            let failure = match self.send(key, commands, attempts.next_until()).await {
                 Ok(value) => return Ok(Answered { value, sent, repeated }),
                 Err(failure) => failure,
             };
             repeated |= matches!(failure, Failure::Unanswered(_));
-            Box::pin(attempts.pause_after(failure, self, goes_on())).await?;
+            Box::pin(attempts.pause_after(failure, self, !closing.is_cancelled())).await?;
         }
     }
 
     /// The answers of all nodes that serve slots.
-    pub(crate) async fn all_answers(&self, words: Words<'_>, until: Instant) -> Result<Vec<Value>, Failure> {
+    pub(crate) async fn all_answers(&self, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Failure> {
         let mut attempts = Attempts::new(until);
         loop {
             let until = attempts.next_until();
             let ask = async {
                 let nodes = match self {
-                    Servers::Cluster(cluster) => cluster.serving().await,
-                    _ => self.node(0).await.map(|node| vec![node]),
-                };
-                let nodes = nodes.map_err(answers::failure)?;
-                try_join_all(nodes.iter().map(|node| node.send(words, until))).await
+                    Servers::Cluster(cluster) => cluster.serving().await.map_err(answers::failure),
+                    _ => self.node("").await.map(|node| vec![node]),
+                }?;
+                try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
             };
             match in_time(until, ask).await {
                 Ok(answers) => return Ok(answers),
@@ -175,7 +166,7 @@ impl Servers {
     }
 
     /// Where to wait for this key when somebody waits already for one of its slot: at once, and asking nobody.
-    pub(crate) fn listening(&self, key: &str) -> Option<(Arc<Node>, Arc<Listener>)> {
+    pub(crate) fn listening(&self, key: &str) -> Option<Listening> {
         let slot = self.slot(key);
         let node = match self {
             Servers::Single(node) => node.clone(),
@@ -186,21 +177,22 @@ impl Servers {
         Some((node, listener))
     }
 
-    /// The node that serves the slot, as far as is known.
-    async fn node(&self, slot: u16) -> Result<Arc<Node>, RedisError> {
-        match self {
-            Servers::Single(node) => Ok(node.clone()),
+    /// The node that serves the key, as far as is known.
+    pub(crate) async fn node(&self, key: &str) -> Result<Arc<Node>, Failure> {
+        let node = match self {
+            Servers::Single(node) => return Ok(node.clone()),
             Servers::Sentinel(sentinel) => sentinel.primary().await,
-            Servers::Cluster(cluster) => cluster.node(slot).await,
-        }
+            Servers::Cluster(cluster) => cluster.node(self.slot(key)).await,
+        };
+        node.map_err(|error| answers::failure(error).before_sending())
     }
 
-    /// Another node may serve by now: ask before the next command.
-    pub(crate) fn doubt(&self) {
+    /// Another node may serve by now: ask before the next command, unless the answer told which.
+    pub(crate) fn doubt_after(&self, failure: &Failure) {
         match self {
-            Servers::Single(_) => {}
             Servers::Sentinel(sentinel) => drop(sentinel.named.take()),
-            Servers::Cluster(cluster) => cluster.doubt(),
+            Servers::Cluster(cluster) if !matches!(failure, Failure::Moved { .. }) => cluster.doubt(),
+            _ => {}
         }
     }
 
@@ -243,7 +235,7 @@ impl Attempts {
         if let Failure::Final(_) = failure {
             return Err(failure);
         }
-        at.doubt();
+        at.doubt_after(&failure);
         let left = self.until.saturating_duration_since(Instant::now());
         if !goes_on || left.is_zero() {
             return Err(failure);
@@ -259,64 +251,10 @@ pub(crate) fn no_answer() -> Failure {
     Failure::Unanswered(answers::no_answer("the server"))
 }
 
-/// Follows the redirections of a cluster.
-pub(crate) struct Route<'a> {
-    servers: &'a Servers,
-    slot: u16,
-    asking: Option<Arc<Node>>,
-    redirections: u32,
-}
-
-impl Route<'_> {
-    pub(crate) fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    pub(crate) async fn node(&self) -> Result<Arc<Node>, Failure> {
-        self.servers.node(self.slot).await.map_err(|error| answers::failure(error).before_sending())
-    }
-
-    /// Subscribes where the key is served; nothing when the user may not.
-    pub(crate) async fn listen(
-        &mut self,
-        key: &str,
-        until: Instant,
-    ) -> Result<Option<(Arc<Node>, Arc<Listener>)>, Failure> {
-        loop {
-            let node = in_time(until, self.node()).await?;
-            let subscribes = async { node.subscribe(self.slot, key).await.map_err(answers::failure) };
-            match in_time(until, subscribes).await {
-                Ok(listener) => return Ok(Some((node, listener))),
-                Err(failure) if self.follow(&failure, &node) => {}
-                Err(failure) if failure.denies_to_subscribe() => return Ok(None),
-                Err(failure) => return Err(failure.before_sending()),
-            }
-        }
-    }
-
-    /// Gives whether to ask again at once, at another node.
-    pub(crate) fn follow(&mut self, failure: &Failure, asked: &Arc<Node>) -> bool {
-        let Servers::Cluster(cluster) = self.servers else { return false };
-        self.redirections += 1;
-        if self.redirections > MOST_REDIRECTIONS {
-            self.servers.doubt();
-            return false;
-        }
-        match failure {
-            Failure::Moved { address } => cluster.moved(self.slot, address, asked),
-            Failure::Ask { address } => {
-                self.asking = cluster.at(address, asked);
-                self.asking.is_some()
-            }
-            _ => false,
-        }
-    }
-}
-
 pub(crate) struct Sentinel {
     client: tokio::sync::Mutex<SentinelClient>,
     /// The primary, until it is in doubt.
-    named: Once<Arc<Node>>,
+    named: Cached<Arc<Node>>,
     /// The one that was named last: its connections stay when it is named again.
     last: Mutex<Option<Arc<Node>>>,
 }

@@ -1,9 +1,10 @@
 //! Holds of both kinds.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use slock_client::{Error, Held, Hold, HoldView, Holding, QuorumHold, QuorumHoldView};
+use slock_client::{Error, Hold, HoldView, HoldViewOf, QuorumHold, QuorumHoldView, Reason, Site};
 
 use crate::state::Failed;
 
@@ -14,8 +15,8 @@ pub enum AnyHold {
 
 #[derive(Clone)]
 pub enum AnyView {
-    One(HoldView),
-    Quorum(QuorumHoldView),
+    One(Arc<HoldView>),
+    Quorum(Arc<QuorumHoldView>),
 }
 
 impl From<Hold> for AnyHold {
@@ -47,24 +48,31 @@ impl AnyHold {
 
     pub fn hand_over(self) -> Result<(), Error> {
         match self {
-            AnyHold::One(hold) => Holding::hand_over(hold),
-            AnyHold::Quorum(hold) => Holding::hand_over(hold),
+            AnyHold::One(hold) => hold.hand_over(),
+            AnyHold::Quorum(hold) => hold.hand_over(),
         }
     }
 }
 
 impl AnyView {
-    pub fn one(self) -> Result<HoldView, Failed> {
+    pub fn one(self) -> Result<Arc<HoldView>, Failed> {
         match self {
             AnyView::One(hold) => Ok(hold),
             AnyView::Quorum(_) => Err(Failed::other("not for a quorum")),
         }
     }
 
-    pub fn held(&self) -> &Held {
+    pub fn check(&self) -> Result<(), Error> {
         match self {
-            AnyView::One(hold) => hold,
-            AnyView::Quorum(hold) => hold,
+            AnyView::One(hold) => hold.check(),
+            AnyView::Quorum(hold) => hold.check(),
+        }
+    }
+
+    pub async fn lost(&self) -> Reason {
+        match self {
+            AnyView::One(hold) => hold.lost().await,
+            AnyView::Quorum(hold) => hold.lost().await,
         }
     }
 
@@ -76,28 +84,39 @@ impl AnyView {
     }
 
     pub fn valid_ms(&self) -> u64 {
-        let left = self.held().valid_until().saturating_duration_since(Instant::now());
-        left.as_millis().try_into().unwrap_or(u64::MAX)
+        let valid_until = match self {
+            AnyView::One(hold) => hold.valid_until(),
+            AnyView::Quorum(hold) => hold.valid_until(),
+        };
+        valid_until.saturating_duration_since(Instant::now()).as_millis().try_into().unwrap_or(u64::MAX)
     }
 
     pub fn granted(&self) -> Value {
-        let mut granted = json!({ "token": self.held().token(), "valid_ms": self.valid_ms() });
         match self {
-            AnyView::One(hold) => granted["fence"] = json!(hold.fence()),
-            AnyView::Quorum(hold) => granted["fences"] = json!(hold.fences()),
+            AnyView::One(hold) => {
+                json!({ "token": hold.token(), "valid_ms": self.valid_ms(), "fence": hold.fence() })
+            }
+            AnyView::Quorum(hold) => {
+                json!({ "token": hold.token(), "valid_ms": self.valid_ms(), "fences": hold.fences() })
+            }
         }
-        granted
     }
 
     pub fn state(&self) -> Value {
         let mut state = self.granted();
-        let held = self.held();
-        let reason = held.lost_reason();
-        state["mode"] = json!(held.mode().to_string());
-        state["keys"] = json!(held.keys());
-        state["metadata"] = json!(held.metadata());
-        state["lost"] = json!(reason.is_some());
-        state["reason"] = json!(reason.map(|reason| reason.to_string()));
+        match self {
+            AnyView::One(hold) => add_to(&mut state, hold),
+            AnyView::Quorum(hold) => add_to(&mut state, hold),
+        }
         state
     }
+}
+
+fn add_to<S: Site>(state: &mut Value, hold: &HoldViewOf<S>) {
+    let reason = hold.lost_reason();
+    state["mode"] = json!(hold.mode().to_string());
+    state["keys"] = json!(hold.keys());
+    state["metadata"] = json!(hold.metadata());
+    state["lost"] = json!(reason.is_some());
+    state["reason"] = json!(reason.map(|reason| reason.to_string()));
 }

@@ -103,12 +103,12 @@ pub async fn run(state: Arc<State>, operation: Value) -> Result<Value, Failed> {
             Ok(json!({ "fence": fence, "mode": hold.mode().to_string() }))
         }
         "check" => {
-            view(&state, &operation)?.held().check()?;
+            view(&state, &operation)?.check()?;
             Ok(json!({}))
         }
         "state" => Ok(view(&state, &operation)?.state()),
         "await_lost" => {
-            let reason = view(&state, &operation)?.held().lost().await;
+            let reason = view(&state, &operation)?.lost().await;
             Ok(json!({ "reason": reason.to_string() }))
         }
         "work" => work::count(&state, &operation).await,

@@ -1,11 +1,11 @@
 //! Requests with the options of an operation.
 
 use serde_json::Value;
-use slock_client::{Locking, Request};
+use slock_client::{LocksOf, Request, Site};
 
 use crate::fields::Fields;
 
-pub fn request<L: Locking>(locks: &L, operation: &Value) -> Request<L> {
+pub fn request<S: Site>(locks: &LocksOf<S>, operation: &Value) -> Request<S> {
     let mut request = locks.request(operation.texts("keys"), operation.mode());
     if let Some(ttl) = operation.duration("ttl_ms") {
         request = request.ttl(ttl);

@@ -70,7 +70,7 @@ pub async fn handoffs(state: &State, operation: &Value) -> Result<Value, Failed>
     Ok(json!({ "library_us": by_library.as_micros(), "raw_us": by_hand.as_micros() }))
 }
 
-fn request(locks: &Locks, key: &str) -> Request<Locks> {
+fn request(locks: &Locks, key: &str) -> Request {
     locks.write(key).ttl(Duration::from_millis(TTL_MS)).renew(false)
 }
 
@@ -88,7 +88,7 @@ where
     Ok(start.elapsed())
 }
 
-async fn by_the_library(request: Request<Locks>, rounds: u64) -> Result<(), Failed> {
+async fn by_the_library(request: Request, rounds: u64) -> Result<(), Failed> {
     for _ in 0..rounds {
         request.acquire().await?.release().await?;
     }

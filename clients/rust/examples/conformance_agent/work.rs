@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::cmd;
 use serde_json::{Value, json};
-use slock_client::{Locks, Mode, Request};
+use slock_client::{Mode, Request};
 use tokio::task::JoinSet;
 
 use crate::fields::Fields;
@@ -16,7 +16,7 @@ use crate::state::{Failed, State};
 /// What one task does under the lock, and how many it saw inside.
 #[derive(Clone)]
 struct Task {
-    request: Request<Locks>,
+    request: Request,
     place: Place,
     counter: String,
     additions: u64,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slock_client::{Error, Holding, Locking, Locks, Mode, Quorum};
+use slock_client::{Error, Locks, LocksOf, Mode, Quorum, Site};
 
 use crate::server::{Server, until};
 
@@ -63,17 +63,17 @@ async fn nothing_of_an_adoption_without_a_majority_is_released() {
     assert!(!servers[0].is_free("k").await);
 }
 
-async fn with_either(locks: &impl Locking) {
+async fn with_either<S: Site>(locks: &LocksOf<S>) {
     let hold = locks.write("k").ttl(Duration::from_secs(5)).acquire().await.unwrap();
     assert!(locks.read("k").try_acquire().await.unwrap().is_none());
     hold.extend(Duration::from_secs(20)).await.unwrap();
-    let token = hold.held().token().to_owned();
+    let token = hold.token().to_owned();
     hold.hand_over().unwrap();
     let hold = locks.request("k", Mode::Write).token(token).adopt().await.unwrap();
     assert!(hold.release().await.unwrap());
     assert_eq!(locks.write("k").run(|view| async move { view.mode() }).await.unwrap(), Mode::Write);
-    assert_eq!(Locking::release(locks, "k", "nobody").await.unwrap(), 0);
-    Locking::close(locks).await;
+    assert_eq!(locks.release("k", "nobody").await.unwrap(), 0);
+    locks.close().await;
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ async fn they_hear_of_renewals_that_failed() {
 /// A hook that looks at the hold must not stop everything.
 #[tokio::test]
 async fn they_may_look_at_the_hold() {
-    struct Looks(Arc<Mutex<Option<slock_client::HoldView>>>);
+    struct Looks(Arc<Mutex<Option<Arc<slock_client::HoldView>>>>);
 
     impl Hooks for Looks {
         fn lost(&self, _label: &str, _reason: Reason) {

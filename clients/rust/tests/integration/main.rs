@@ -17,5 +17,7 @@ mod quorum;
 mod runtimes;
 mod server;
 mod status;
+#[cfg(feature = "tls-native-tls")]
+mod tls;
 mod waiting;
 mod watchdog;

@@ -14,7 +14,7 @@ async fn work_of_many_ttls_keeps_the_lock() {
     let server = Server::start().await;
     let request = server.locks().write("k").ttl(TTL);
     let fences = request
-        .run(async |hold: slock_client::HoldView| {
+        .run(async |hold: std::sync::Arc<slock_client::HoldView>| {
             tokio::time::sleep(10 * TTL).await;
             (hold.fence(), server.info("k", "fence").await)
         })

@@ -19,12 +19,17 @@ fn text(command: &Cmd) -> String {
     words(command.get_packed_command())
 }
 
-fn texts(commands: &Pipeline) -> String {
-    words(commands.get_packed_pipeline())
+fn texts(commands: &[Cmd]) -> String {
+    words(commands.iter().flat_map(Cmd::get_packed_command).collect())
 }
 
 fn owner(keys: &[&str], given: bool) -> Owner {
-    Owner { keys: keys.iter().map(|key| key.to_string()).collect(), token: "t".into(), given }
+    of(keys, Options { token: given.then(|| "t".into()), ..Options::default() })
+}
+
+fn of(keys: &[&str], options: Options) -> Owner {
+    let keys = keys.iter().map(|key| key.to_string()).collect();
+    Owner { wanted: Arc::new(Wanted { keys, mode: Mode::Read, options }), token: "t".into() }
 }
 
 const TTL: Duration = Duration::from_millis(5);
@@ -42,14 +47,13 @@ fn one_key_and_several() {
 
 #[test]
 fn options_follow_the_ttl() {
-    let one = owner(&["a"], false);
     let options = Options { ttl: TTL, limit: Some(3), metadata: Some("m".into()), ..Options::default() };
-    let request = Wanted { keys: one.keys.clone(), mode: Mode::Read, options };
+    let one = of(&["a"], options);
     let wait = Wait::Notified { most: Some(Duration::from_micros(1)), channel: "c", tag: 7 };
     let wanted = "SLOCK.RLOCK a t 5 WAIT 1 NOTIFY c 7 META m LIMIT 3";
-    assert_eq!(text(&acquire(&one, &request, &wait)), wanted);
+    assert_eq!(text(&acquire(&one, &wait)), wanted);
     let endless = Wait::Blocked { most: None };
-    assert_eq!(text(&acquire(&one, &request, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
+    assert_eq!(text(&acquire(&one, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
     assert_eq!(text(&upgrade(&one, TTL, &endless, 9)), "SLOCK.UPGRADE a t 5 WAIT 0 FENCE 9");
 }
 
@@ -63,7 +67,10 @@ fn giving_up_refuses_what_comes_late_but_for_a_token_of_the_program() {
         texts(&give_up(&owner(&["a", "b"], false))),
         "SLOCK.CANCEL a t REFUSE 120000; SLOCK.CANCEL b t REFUSE 120000; SLOCK.MUNLOCK 2 a b t"
     );
-    assert_eq!(texts(&withdraw(&owner(&["a"], true), Mode::Write)), "SLOCK.CANCEL a t; SLOCK.LOCK a t 1 XX");
+    assert_eq!(
+        texts(&withdraw(&owner(&["a"], true), &[Mode::Write], TTL)),
+        "SLOCK.CANCEL a t; SLOCK.LOCK a t 5 XX"
+    );
 }
 
 #[test]

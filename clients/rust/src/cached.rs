@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use redis::RedisError;
 
-pub(crate) struct Once<T> {
+pub(crate) struct Cached<T> {
     /// Many read it at once, with every command.
     made: RwLock<Made<T>>,
     /// The last failure, and when it came.
@@ -20,13 +20,13 @@ struct Made<T> {
     number: u64,
 }
 
-impl<T> Default for Once<T> {
+impl<T> Default for Cached<T> {
     fn default() -> Self {
         Self { made: RwLock::new(Made { value: None, number: 0 }), making: tokio::sync::Mutex::default() }
     }
 }
 
-impl<T: Clone> Once<T> {
+impl<T: Clone> Cached<T> {
     /// What is there, and its number.
     pub(crate) fn current(&self) -> Option<(T, u64)> {
         let made = self.made.read().expect(NO_PANIC);
@@ -83,5 +83,5 @@ impl<T: Clone> Once<T> {
 }
 
 #[cfg(test)]
-#[path = "../tests/unit/once.rs"]
+#[path = "../tests/unit/cached.rs"]
 mod tests;

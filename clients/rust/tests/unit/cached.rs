@@ -6,9 +6,9 @@ use super::*;
 
 #[tokio::test]
 async fn who_waited_for_a_failure_shares_it() {
-    let (once, tries) = (Once::<()>::default(), AtomicU32::new(0));
+    let (cached, tries) = (Cached::<()>::default(), AtomicU32::new(0));
     let get = || {
-        once.get(async {
+        cached.get(async {
             tries.fetch_add(1, Ordering::SeqCst);
             tokio::task::yield_now().await;
             Err(RedisError::from((redis::ErrorKind::Io, "away")))
@@ -23,10 +23,10 @@ async fn who_waited_for_a_failure_shares_it() {
 
 #[tokio::test]
 async fn an_earlier_one_discards_no_later_one() {
-    let once = Once::default();
-    let (_, first) = once.get(async { Ok(1) }).await.unwrap();
-    once.discard(first);
-    let (_, second) = once.get(async { Ok(2) }).await.unwrap();
-    once.discard(first);
-    assert_eq!(once.current(), Some((2, second)));
+    let cached = Cached::default();
+    let (_, first) = cached.get(async { Ok(1) }).await.unwrap();
+    cached.discard(first);
+    let (_, second) = cached.get(async { Ok(2) }).await.unwrap();
+    cached.discard(first);
+    assert_eq!(cached.current(), Some((2, second)));
 }

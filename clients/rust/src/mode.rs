@@ -1,0 +1,208 @@
+//! Changes of the mode of a hold: a reader becomes the writer, a writer a reader. They go on when their caller
+//! has gone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedMutexGuard, oneshot};
+
+use crate::acquisition::{Acquisition, Goal, Granted, Limits};
+use crate::answers;
+use crate::commands;
+use crate::errors::{Error, Reason};
+use crate::lease::validity;
+use crate::options::{LONGEST, Mode};
+use crate::single::HoldView;
+
+type Tell = oneshot::Sender<Result<i64, Error>>;
+
+impl HoldView {
+    /// The number of this hold: greater than those of all earlier holds of the server. Send it with every
+    /// write, and have the storage refuse a write with a lesser one. An upgrade or a downgrade gives a new
+    /// one.
+    pub fn fence(&self) -> i64 {
+        self.update(|lease, _| lease.fence)
+    }
+
+    /// The reader becomes the writer in one step, without a release. It waits until the other readers have
+    /// left, as long as the request said, or as long as it is told here. Gives the new fence.
+    ///
+    /// When the future is dropped or gets no answer, the upgrade is given up: the server tells the mode, and
+    /// [`mode`](HoldView::mode) gives it from then on. For the next two minutes the server refuses another
+    /// upgrade.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when other readers remain: the hold reads on. [`Error::Deadlock`] when another
+    /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
+    /// [`Error::Refused`] after an upgrade that was given up.
+    pub async fn upgrade(self: &Arc<Self>, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
+        let wait = wait.into().or(self.owner.wanted.options.wait).map(|wait| wait.min(LONGEST));
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        self.change(deadline, |hold, tell| hold.upgrade_until(deadline, tell)).await
+    }
+
+    /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
+    ///
+    /// From the call on the hold counts as a reader's. When the future is dropped or gets no answer, the
+    /// downgrade goes on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`,
+    /// [`Error::SeveralKeys`] for a hold of several keys.
+    pub async fn downgrade(self: &Arc<Self>) -> Result<i64, Error> {
+        let until = self.shared.limit();
+        self.change(Some(until), |hold, tell| {
+            let former = hold.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
+            hold.downgrade_until(former, until, tell)
+        })
+        .await
+    }
+
+    /// Changes the mode in the background, so that a change that was sent comes to its end when this future is
+    /// dropped.
+    async fn change<F>(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        changes: impl FnOnce(Arc<Self>, Tell) -> F,
+    ) -> Result<i64, Error>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        if self.keys().len() != 1 {
+            return Err(Error::SeveralKeys);
+        }
+        self.may_change()?;
+        let one_at_a_time = self.nothing_changes(deadline).await?;
+        self.update(|lease, _| lease.changing = true);
+        let (tell, told) = oneshot::channel();
+        let changes = changes(self.clone(), tell);
+        self.shared.spawn(&Handle::current(), async move {
+            changes.await;
+            drop(one_at_a_time);
+        });
+        told.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Waits for an earlier change that was given up.
+    pub(crate) async fn nothing_changes(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<OwnedMutexGuard<()>, Error> {
+        self.check()?;
+        let ended = self.part.get_or_init(Arc::default).clone().lock_owned();
+        let ended = match deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), ended).await.ok(),
+            None => Some(ended.await),
+        };
+        self.check()?;
+        ended.ok_or_else(|| Error::TimedOut { keys: self.owner.keys().clone(), source: None })
+    }
+
+    /// It is given up when nobody waits for it any more.
+    async fn upgrade_until(self: Arc<Self>, deadline: Option<Instant>, mut tell: Tell) {
+        let limits = Limits { once: false, deadline, retry_for: self.shared.retry_for };
+        let goal = self.update(|lease, _| Goal::Upgrade { ttl: lease.ttl, fence: lease.fence });
+        let mut acquisition = Acquisition::new(&self.shared, &self.owner, goal, limits);
+        let result = tokio::select! {
+            biased;
+            result = acquisition.run() => result,
+            _ = self.end() => Err(self.unless_over(Error::NotHeld)),
+            () = tell.closed() => Err(Error::Closed),
+        };
+        let may_stand = acquisition.may_stand;
+        let result = match result {
+            Ok(granted) => {
+                let granted = granted.expect("an upgrade is not asked for once");
+                self.changed(&granted, Mode::Write);
+                self.check().map(|()| granted.fence)
+            }
+            Err(error) if may_stand => {
+                self.update(|lease, _| lease.in_doubt = true);
+                Err(self.unless_over(error))
+            }
+            Err(error) => {
+                self.unchanged(Mode::Read);
+                Err(self.failed(error))
+            }
+        };
+        // Nobody may wait for it any more.
+        let _ = tell.send(result);
+        if may_stand && self.check().is_ok() {
+            self.give_up_upgrade().await;
+        }
+    }
+
+    /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
+    async fn give_up_upgrade(&self) {
+        let ttl = self.update(|lease, _| lease.ttl);
+        let commands = commands::withdraw(&self.owner, &[Mode::Write, Mode::Read], ttl);
+        let Ok(answered) = self.shared.call(&self.owner, &commands, self.valid_until()).await else { return };
+        let [.., writer, reader] = answers::numbers(&answered.value)[..] else { return };
+        let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
+        match fence {
+            0 => self.gone(),
+            fence => self.changed(&Granted { fence, sent: answered.sent, in_doubt: true }, mode),
+        }
+    }
+
+    /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
+    /// would not do: the server refuses no downgrade, so an earlier copy could come later.
+    async fn downgrade_until(self: Arc<Self>, former: Mode, until: Instant, tell: Tell) {
+        let (ttl, fence) = self.update(|lease, _| (lease.ttl, lease.fence));
+        let downgrade = [commands::downgrade(&self.owner, ttl, fence)];
+        let mut tell = Some(tell);
+        // Nobody may wait for it any more.
+        let mut told = |result| drop(tell.take().map(|tell| tell.send(result)));
+        let mut answered = self.shared.call(&self.owner, &downgrade, until).await;
+        if let Err(error @ Error::TimedOut { .. }) = &answered {
+            told(Err(self.unless_over(error.clone())));
+            self.update(|lease, _| lease.in_doubt = true);
+            answered = self.shared.call(&self.owner, &downgrade, self.valid_until()).await;
+        }
+        told(match answered {
+            Ok(answered) => {
+                let fence = answers::number(&answered.value);
+                let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
+                self.changed(&granted, Mode::Read);
+                self.check().map(|()| fence)
+            }
+            Err(error) => {
+                if !matches!(error, Error::TimedOut { .. }) {
+                    self.unchanged(former);
+                }
+                Err(self.failed(error))
+            }
+        });
+    }
+
+    fn changed(&self, granted: &Granted, to: Mode) {
+        self.update(|lease, _| {
+            lease.changed(granted.fence, to, granted.sent.after(validity(lease.ttl)));
+            lease.in_doubt |= granted.in_doubt;
+        });
+    }
+
+    /// The change of mode has ended, and left this one.
+    fn unchanged(&self, mode: Mode) {
+        self.update(|lease, _| (lease.changing, lease.mode) = (false, mode));
+    }
+
+    fn gone(&self) {
+        self.update(|lease, _| {
+            lease.changing = false;
+            lease.lose(Reason::Gone);
+        });
+    }
+
+    /// The error of a change of mode.
+    fn failed(&self, error: Error) -> Error {
+        if let Error::NotHeld = error {
+            self.gone();
+            return error;
+        }
+        self.unless_over(error)
+    }
+}

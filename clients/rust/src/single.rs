@@ -1,0 +1,154 @@
+//! Holds of a single server, which may be a primary that Sentinels name or a cluster: acquired, adopted,
+//! extended and released.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::acquisition::{Acquisition, Goal, Granted, Limits};
+use crate::answers;
+use crate::clock::Moment;
+use crate::commands::{self, Owner};
+use crate::errors::Error;
+use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
+use crate::lease::{Lease, validity};
+use crate::options::{self, Wanted};
+use crate::shared::{Shared, Single};
+
+/// A hold of a single server.
+pub type Hold = HoldOf<Single>;
+/// What can be seen and done with a hold of a single server.
+pub type HoldView = HoldViewOf<Single>;
+
+impl Site for Single {
+    /// Locked while the mode is being changed.
+    type Part = OnceLock<Arc<tokio::sync::Mutex<()>>>;
+
+    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
+        options::check_ttl(ttl)
+    }
+
+    fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<Hold>> {
+        Box::pin(async move {
+            wanted.check()?;
+            let deadline = wanted.options.wait.filter(|_| !once).map(|wait| Instant::now() + wait);
+            let limits = Limits { once, deadline, retry_for: shared.retry_for };
+            acquire(shared, Owner::new(wanted), limits).await
+        })
+    }
+
+    fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<Hold> {
+        Box::pin(async move {
+            let owner = Owner::new(wanted);
+            let granted = granted_before(&shared, &owner).await?;
+            Ok(hold(shared, owner, &granted))
+        })
+    }
+
+    async fn extend(hold: Arc<HoldView>, ttl: Duration, until: Instant) -> Result<(), Error> {
+        loop {
+            let fence = hold.fence();
+            let extend = commands::extend(&hold.owner, ttl, fence);
+            let answered = hold.shared.call(&hold.owner, &[extend], until).await?;
+            if extended(&hold, answers::number(&answered.value), fence, ttl, answered.sent) {
+                return Ok(());
+            }
+            // Unless it is lost, the mode is being changed, and with it the fence.
+            drop(hold.nothing_changes(Some(until)).await?);
+        }
+    }
+
+    async fn renew(hold: Arc<HoldView>, ttl: Duration, limit: Duration) -> Result<(), Error> {
+        let (fence, servers) = (hold.fence(), &hold.shared.site.servers);
+        let extend = commands::extend(&hold.owner, ttl, fence);
+        let (sent, until) = (Moment::now(), Instant::now() + limit);
+        match servers.send(hold.owner.first_key(), &[extend], until).await {
+            Ok(value) => {
+                hold.shared.reporter.reached();
+                extended(&hold, answers::number(&value), fence, ttl, sent);
+                Ok(())
+            }
+            Err(failure) => {
+                servers.doubt_after(&failure);
+                let is_answer = failure.is_answer();
+                let error = failure.into_error();
+                if !is_answer {
+                    hold.shared.reporter.out_of_reach(&error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// By its fence, but when a command without an answer could bring the token a hold later: then nothing of
+    /// it is to be left, and it is refused.
+    async fn release(hold: &HoldView, until: Instant) -> Result<bool, Error> {
+        let (owner, keys) = (&hold.owner, hold.keys().len());
+        let (fence, mode, in_doubt) =
+            hold.update(|lease, _| (lease.fence, lease.mode, lease.in_doubt || lease.changing));
+        let answered = if in_doubt && !owner.is_given() {
+            hold.shared.call(owner, &commands::give_up(owner), until).await?
+        } else {
+            hold.shared.call(owner, &[commands::release(owner, mode, fence)], until).await?
+        };
+        // The withdrawals come first.
+        let withdrawals = if in_doubt && !owner.is_given() { keys } else { 0 };
+        let released: i64 = answers::numbers(&answered.value).iter().skip(withdrawals).sum();
+        // When an earlier copy got no answer, that one did it.
+        Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
+    }
+
+    fn leave(_: &HoldView) {}
+
+    async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
+        let answered = shared.call(&owner, &commands::release_all(&owner), shared.limit()).await?;
+        let released: i64 = answers::numbers(&answered.value).iter().sum();
+        Ok(usize::try_from(released).unwrap_or(0))
+    }
+
+    async fn close(shared: &Shared<Self>) {
+        shared.site.servers.end_waits();
+        shared.finish().await;
+        shared.site.servers.close();
+    }
+}
+
+/// The hold that is granted to this owner; nothing when it asks once and is refused.
+pub(crate) async fn acquire(
+    shared: Arc<Shared<Single>>,
+    owner: Owner,
+    limits: Limits,
+) -> Result<Option<Hold>, Error> {
+    let granted = Acquisition::new(&shared, &owner, Goal::Hold, limits).run().await?;
+    Ok(granted.map(|granted| hold(shared, owner, &granted)))
+}
+
+/// What the owner holds already, without a limit of time but `retry_for`.
+pub(crate) async fn granted_before(shared: &Shared<Single>, owner: &Owner) -> Result<Granted, Error> {
+    owner.wanted.check()?;
+    shared.unless_closed()?;
+    let asks = commands::held_fence(owner, owner.wanted.mode, owner.wanted.options.ttl);
+    let answered = shared.call(owner, &[asks], shared.limit()).await?;
+    match answers::number(&answered.value) {
+        0 => Err(Error::NotHeld),
+        fence => Ok(Granted { fence, sent: answered.sent, in_doubt: false }),
+    }
+}
+
+pub(crate) fn hold(shared: Arc<Shared<Single>>, owner: Owner, granted: &Granted) -> Hold {
+    let mut lease =
+        Lease::new(granted.fence, &owner.wanted, granted.sent, validity(owner.wanted.options.ttl));
+    lease.in_doubt = granted.in_doubt;
+    HoldOf::new(shared, owner, OnceLock::new(), lease, granted.sent)
+}
+
+/// The answer to an extension of the hold with this fence. Gives whether that moved its deadline.
+fn extended(hold: &HoldView, answer: i64, fence: i64, ttl: Duration, sent: Moment) -> bool {
+    hold.update(|lease, _| {
+        if answer == 1 {
+            lease.extended(fence, ttl, sent.after(validity(ttl)));
+        } else {
+            lease.gone(fence);
+        }
+    });
+    answer == 1
+}
