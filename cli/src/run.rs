@@ -50,7 +50,7 @@ fn ended_by(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-fn request(locks: &Locks, options: &Run) -> Request<Locks> {
+fn request(locks: &Locks, options: &Run) -> Request {
     let mode = if options.read || options.limit.is_some() { Mode::Read } else { Mode::Write };
     let request = locks.request(options.keys.clone(), mode).ttl(options.ttl);
     let request = request.metadata(options.meta.clone().unwrap_or_else(|| who_we_are(options)));

@@ -97,11 +97,11 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
         holders: lock
             .holders()
             .map(|holder| StoredHolderV1 {
-                token: &holder.token,
+                token: holder.token(),
                 fence: holder.fence,
                 since_ms: holder.since_ms,
                 deadline_ms: holder.deadline_ms,
-                meta: &holder.meta,
+                meta: holder.meta(),
             })
             .collect(),
     };
@@ -151,12 +151,8 @@ fn decode_v1(body: &[u8]) -> Result<Lock, Malformed> {
     let holders = stored
         .holders
         .iter()
-        .map(|holder| Holder {
-            token: holder.token.into(),
-            fence: holder.fence,
-            since_ms: holder.since_ms,
-            deadline_ms: holder.deadline_ms,
-            meta: holder.meta.into(),
+        .map(|holder| {
+            Holder::new(holder.token, holder.meta, holder.fence, holder.since_ms, holder.deadline_ms)
         })
         .collect();
     let lock = Lock::from_parts(mode, holders).ok_or(Malformed::Inconsistent)?;

@@ -114,11 +114,11 @@ fn show(
 
 fn show_holder(ctx: Ctx<'_>, holder: &Holder, client: Option<ConnectionId>, now_ms: u64) {
     ctx.reply_map(5 + usize::from(client.is_some()));
-    text_field(ctx, "token", &holder.token);
+    text_field(ctx, "token", holder.token());
     int_field(ctx, "fence", holder.fence);
     int_field(ctx, "pttl", holder.deadline_ms - now_ms);
     int_field(ctx, "held-ms", now_ms.saturating_sub(holder.since_ms));
-    text_field(ctx, "meta", &holder.meta);
+    text_field(ctx, "meta", holder.meta());
     if let Some(client) = client {
         int_field(ctx, "client", client);
     }

@@ -186,7 +186,7 @@ impl<'c> Keyspace<'c> {
             return;
         }
         let last = stored.holders_unordered().max_by_key(|holder| holder.deadline_ms);
-        if let Some((token, deadline_ms)) = last.map(|last| (last.token.clone(), last.deadline_ms)) {
+        if let Some((token, deadline_ms)) = last.map(|last| (last.token().to_vec(), last.deadline_ms)) {
             // That its last holder stays until then changes nothing else, here or at a replica.
             let effect = Effect { at_ms: 0, change: Change::Extend { token: &token, deadline_ms } };
             key.expire_at_ms(deadline_ms);

@@ -65,11 +65,11 @@ pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut Emit<'_>) {
     for holder in lock.holders() {
         let change = Change::Hold {
             mode: lock.mode(),
-            token: &holder.token,
+            token: holder.token(),
             fence: holder.fence,
             since_ms: holder.since_ms,
             deadline_ms: holder.deadline_ms,
-            meta: &holder.meta,
+            meta: holder.meta(),
         };
         let effect = Effect { at_ms: 0, change };
         let (line, meta) = write(&effect);

@@ -313,7 +313,7 @@ unsafe extern "C" fn defrag(
             if !moved.is_null() {
                 *value = moved;
             }
-            for string in (**value.cast::<*mut Lock>()).metas_mut().filter(|meta| !meta.is_empty()) {
+            for string in (**value.cast::<*mut Lock>()).bytes_mut() {
                 let length = string.len();
                 let moved = relocate(ctx, string.as_mut_ptr().cast()).cast::<u8>();
                 if !moved.is_null() {

@@ -1,33 +1,83 @@
 //! One token's hold of one lock.
 
-use smallvec::SmallVec;
-
 use crate::alloc_size::allocated;
 
-/// One token's hold of one lock.
+/// The longest token that needs no allocation: 128 random bits in base 64 have so many.
+const SHORT_BYTES: usize = 22;
+
+/// One token's hold of one lock. There may be millions: see the size below.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The owner's identity, 1 to 255 bytes. The usual ones, such as UUIDs, need no allocation.
-    pub token: SmallVec<[u8; 40]>,
+    words: Words,
     /// The fencing number of this hold, unique within the lock.
     pub fence: u64,
     /// When the hold began, in Unix milliseconds.
     pub since_ms: u64,
     /// When the hold ends, in Unix milliseconds. At this very millisecond it has ended.
     pub deadline_ms: u64,
-    /// The owner's note to whoever looks; empty for none.
-    pub meta: Box<[u8]>,
+}
+
+const _: () = assert!(size_of::<Holder>() == 48);
+
+/// The token and the metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Words {
+    /// A short token, and no metadata. What is behind the token is zero.
+    Short { token_len: u8, token: [u8; SHORT_BYTES] },
+    /// The token, and behind it the metadata.
+    Long { token_len: u16, bytes: Box<[u8]> },
 }
 
 impl Holder {
+    /// A hold of the owner with this token, of 1 to 255 bytes, and its note to whoever looks; empty for none.
+    #[must_use]
+    pub fn new(token: &[u8], meta: &[u8], fence: u64, since_ms: u64, deadline_ms: u64) -> Self {
+        let words = if token.len() <= SHORT_BYTES && meta.is_empty() {
+            let mut short = [0; SHORT_BYTES];
+            short[..token.len()].copy_from_slice(token);
+            Words::Short { token_len: token.len() as u8, token: short }
+        } else {
+            Words::Long { token_len: token.len() as u16, bytes: [token, meta].concat().into() }
+        };
+        Self { words, fence, since_ms, deadline_ms }
+    }
+
+    /// The owner's identity.
+    #[must_use]
+    pub fn token(&self) -> &[u8] {
+        match &self.words {
+            Words::Short { token_len, token } => &token[..usize::from(*token_len)],
+            Words::Long { token_len, bytes } => &bytes[..usize::from(*token_len)],
+        }
+    }
+
+    /// The owner's note to whoever looks; empty for none.
+    #[must_use]
+    pub fn meta(&self) -> &[u8] {
+        match &self.words {
+            Words::Short { .. } => &[],
+            Words::Long { token_len, bytes } => &bytes[usize::from(*token_len)..],
+        }
+    }
+
     /// Whether the hold is in force at `now_ms`.
     #[must_use]
     pub fn is_live(&self, now_ms: u64) -> bool {
         self.deadline_ms > now_ms
     }
 
-    pub(crate) fn heap_bytes(&self) -> usize {
-        let token = if self.token.spilled() { allocated(self.token.capacity()) } else { 0 };
-        allocated(self.meta.len()) + token
+    pub(super) fn heap_bytes(&self) -> usize {
+        match &self.words {
+            Words::Short { .. } => 0,
+            Words::Long { bytes, .. } => allocated(bytes.len()),
+        }
+    }
+
+    /// What it has on the heap, if anything.
+    pub(super) fn bytes_mut(&mut self) -> Option<&mut Box<[u8]>> {
+        match &mut self.words {
+            Words::Short { .. } => None,
+            Words::Long { bytes, .. } => Some(bytes),
+        }
     }
 }

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 use std::mem::{self, size_of};
 use std::ops::Bound;
+use std::slice;
 
 use hashbrown::DefaultHashBuilder;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::holder::Holder;
 use crate::alloc_size::allocated;
@@ -22,10 +23,18 @@ const INDEX_ABOVE: usize = 16;
 /// Holders by token, by fence and by deadline. Tokens and fences are unique.
 #[derive(Clone, Debug)]
 pub(crate) enum Holders {
-    /// In no particular order. Most locks have one holder, which needs no allocation of its own.
-    Few(SmallVec<[Holder; 1]>),
+    /// Most locks have one holder, which needs no allocation of its own.
+    One(Holder),
+    /// None, or a few in no particular order.
+    Few(Vec<Holder>),
     /// More than a few.
     Many(Box<Trees>),
+}
+
+/// What is in the table, to look at.
+enum View<'a> {
+    Few(&'a [Holder]),
+    Many(&'a Trees),
 }
 
 /// Every entry leads to a holder by its fence.
@@ -40,19 +49,27 @@ pub(crate) struct Trees {
 
 impl Default for Holders {
     fn default() -> Self {
-        Self::Few(SmallVec::new())
+        Self::Few(Vec::new())
     }
 }
 
 impl Holders {
     pub(crate) fn one(holder: Holder) -> Self {
-        Self::Few(smallvec![holder])
+        Self::One(holder)
+    }
+
+    fn view(&self) -> View<'_> {
+        match self {
+            Self::One(one) => View::Few(slice::from_ref(one)),
+            Self::Few(few) => View::Few(few),
+            Self::Many(trees) => View::Many(trees),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Few(few) => few.len(),
-            Self::Many(trees) => trees.by_fence.len(),
+        match self.view() {
+            View::Few(few) => few.len(),
+            View::Many(trees) => trees.by_fence.len(),
         }
     }
 
@@ -67,35 +84,35 @@ impl Holders {
 
     /// In no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Holder> {
-        let (few, many) = match self {
-            Self::Few(few) => (&few[..], None),
-            Self::Many(trees) => (&[][..], Some(trees.by_fence.values())),
+        let (few, many) = match self.view() {
+            View::Few(few) => (few, None),
+            View::Many(trees) => (&[][..], Some(trees.by_fence.values())),
         };
         few.iter().chain(many.into_iter().flatten().map(|holder| &**holder))
     }
 
     /// Oldest hold first.
     pub(crate) fn by_fence(&self) -> Box<dyn DoubleEndedIterator<Item = &Holder> + '_> {
-        match self {
-            Self::Few(few) => {
+        match self.view() {
+            View::Few(few) => {
                 let mut all: Vec<&Holder> = few.iter().collect();
                 all.sort_unstable_by_key(|holder| holder.fence);
                 Box::new(all.into_iter())
             }
-            Self::Many(trees) => Box::new(trees.by_fence.values().map(|holder| &**holder)),
+            View::Many(trees) => Box::new(trees.by_fence.values().map(|holder| &**holder)),
         }
     }
 
     /// Those with a fence above this one, oldest hold first.
     pub(crate) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
-        let (few, many) = match self {
-            Self::Few(few) => {
+        let (few, many) = match self.view() {
+            View::Few(few) => {
                 let mut later: SmallVec<[&Holder; INDEX_ABOVE]> =
                     few.iter().filter(|holder| holder.fence > fence).collect();
                 later.sort_unstable_by_key(|holder| holder.fence);
                 (later, None)
             }
-            Self::Many(trees) => {
+            View::Many(trees) => {
                 let later = trees.by_fence.range((Bound::Excluded(fence), Bound::Unbounded));
                 (SmallVec::new(), Some(later))
             }
@@ -104,28 +121,28 @@ impl Holders {
     }
 
     pub(crate) fn get(&self, token: &[u8]) -> Option<&Holder> {
-        match self {
-            Self::Few(few) => few.iter().find(|holder| *holder.token == *token),
-            Self::Many(trees) => trees.get(token),
+        match self.view() {
+            View::Few(few) => few.iter().find(|holder| holder.token() == token),
+            View::Many(trees) => trees.get(token),
         }
     }
 
     pub(crate) fn with_fence(&self, fence: u64) -> Option<&Holder> {
-        match self {
-            Self::Few(few) => few.iter().find(|holder| holder.fence == fence),
-            Self::Many(trees) => trees.by_fence.get(&fence).map(|holder| &**holder),
+        match self.view() {
+            View::Few(few) => few.iter().find(|holder| holder.fence == fence),
+            View::Many(trees) => trees.by_fence.get(&fence).map(|holder| &**holder),
         }
     }
 
     /// The latest deadline among holders other than `but`; 0 when there is none.
     pub(crate) fn last_deadline_ms(&self, but: Option<&Holder>) -> u64 {
         let but = but.map(|holder| holder.fence);
-        match self {
-            Self::Few(few) => {
+        match self.view() {
+            View::Few(few) => {
                 let others = few.iter().filter(|holder| Some(holder.fence) != but);
                 others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
             }
-            Self::Many(trees) => {
+            View::Many(trees) => {
                 let mut last_first = trees.by_deadline.iter().rev();
                 last_first.find(|(_, fence)| Some(*fence) != but).map_or(0, |(deadline_ms, _)| *deadline_ms)
             }
@@ -135,9 +152,9 @@ impl Holders {
     /// How many holders have a deadline at or before `at_ms`. Costs what those or the others are,
     /// whichever are fewer.
     pub(crate) fn count_ended(&self, at_ms: u64) -> usize {
-        match self {
-            Self::Few(few) => few.iter().filter(|holder| holder.deadline_ms <= at_ms).count(),
-            Self::Many(trees) => {
+        match self.view() {
+            View::Few(few) => few.iter().filter(|holder| holder.deadline_ms <= at_ms).count(),
+            View::Many(trees) => {
                 let mut ended = trees.by_deadline.range(..=(at_ms, u64::MAX));
                 let mut live = trees.by_deadline.range((at_ms + 1, 0)..);
                 let mut count = 0;
@@ -157,14 +174,14 @@ impl Holders {
     /// The deadline that comes after `earlier` others, whatever their order in the table. Costs what these or the
     /// later ones are, whichever are fewer.
     pub(crate) fn deadline_after(&self, earlier: usize) -> Option<u64> {
-        match self {
-            Self::Few(few) => {
+        match self.view() {
+            View::Few(few) => {
                 let mut deadlines: SmallVec<[u64; INDEX_ABOVE]> =
                     few.iter().map(|holder| holder.deadline_ms).collect();
                 deadlines.sort_unstable();
                 deadlines.get(earlier).copied()
             }
-            Self::Many(trees) => {
+            View::Many(trees) => {
                 let later = trees.by_deadline.len().checked_sub(earlier + 1)?;
                 let mut deadlines = trees.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
                 if earlier <= later { deadlines.nth(earlier) } else { deadlines.nth_back(later) }
@@ -175,11 +192,11 @@ impl Holders {
     /// The highest fence of a holder whose deadline is after `now_ms`. Costs what the live holders or the
     /// later fences are, whichever are fewer.
     pub(crate) fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
-        match self {
-            Self::Few(few) => {
+        match self.view() {
+            View::Few(few) => {
                 few.iter().filter(|holder| holder.is_live(now_ms)).map(|holder| holder.fence).max()
             }
-            Self::Many(trees) => {
+            View::Many(trees) => {
                 let mut live = trees.by_deadline.range((now_ms + 1, 0)..).map(|(_, fence)| *fence);
                 let mut highest = None;
                 for holder in trees.by_fence.values().rev() {
@@ -199,7 +216,7 @@ impl Holders {
     /// The first `most` holders whose deadline is after `now_ms`, oldest hold first.
     pub(crate) fn live(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
         const FEW: usize = 1000;
-        if let Self::Many(trees) = self {
+        if let View::Many(trees) = self.view() {
             let live = || trees.by_deadline.range((now_ms + 1, 0)..);
             // A few among many that have ended are found by their deadlines.
             if live().nth(FEW).is_none() {
@@ -214,9 +231,9 @@ impl Holders {
     /// The latest moment up to `at_ms` at which dropping the holders that have ended by then drops at most
     /// `most` of them, or all that ended at the very first millisecond: else those would never go.
     pub(crate) fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
-        match self {
-            Self::Few(_) => at_ms,
-            Self::Many(trees) => match trees.by_deadline.iter().nth(most) {
+        match self.view() {
+            View::Few(_) => at_ms,
+            View::Many(trees) => match trees.by_deadline.iter().nth(most) {
                 Some((deadline_ms, _)) if *deadline_ms <= at_ms => {
                     let first_ms = trees.by_deadline.first().map_or(0, |(first_ms, _)| *first_ms);
                     first_ms.max(deadline_ms - 1)
@@ -228,9 +245,9 @@ impl Holders {
 
     /// The holders with a deadline at or before `at_ms`.
     pub(crate) fn ended(&self, at_ms: u64) -> Box<dyn Iterator<Item = &Holder> + '_> {
-        match self {
-            Self::Few(few) => Box::new(few.iter().filter(move |holder| holder.deadline_ms <= at_ms)),
-            Self::Many(trees) => {
+        match self.view() {
+            View::Few(few) => Box::new(few.iter().filter(move |holder| holder.deadline_ms <= at_ms)),
+            View::Many(trees) => {
                 let ended = trees.by_deadline.range(..=(at_ms, u64::MAX));
                 Box::new(ended.map(|(_, fence)| &*trees.by_fence[fence]))
             }
@@ -239,66 +256,77 @@ impl Holders {
 
     /// Adds a holder whose token and fence the table does not have.
     pub(crate) fn insert(&mut self, holder: Holder) {
-        debug_assert!(self.get(&holder.token).is_none() && self.with_fence(holder.fence).is_none());
+        debug_assert!(self.get(holder.token()).is_none() && self.with_fence(holder.fence).is_none());
         match self {
-            Self::Few(few) if few.len() < INDEX_ABOVE => few.push(holder),
-            Self::Few(few) => {
-                let mut trees = Trees::default();
-                mem::take(few).into_iter().for_each(|holder| trees.insert(Box::new(holder)));
-                trees.insert(Box::new(holder));
-                *self = Self::Many(Box::new(trees));
-            }
+            Self::Few(few) if few.is_empty() => *self = Self::One(holder),
             Self::Many(trees) => trees.insert(Box::new(holder)),
+            Self::One(_) | Self::Few(_) => {
+                let mut few = self.take_few();
+                few.push(holder);
+                *self = if few.len() <= INDEX_ABOVE {
+                    Self::Few(few)
+                } else {
+                    let mut trees = Trees::default();
+                    few.into_iter().for_each(|holder| trees.insert(Box::new(holder)));
+                    Self::Many(Box::new(trees))
+                };
+            }
         }
     }
 
     pub(crate) fn remove(&mut self, token: &[u8]) -> Option<Holder> {
-        match self {
+        let gone = match self {
+            Self::One(one) if one.token() != token => return None,
+            Self::One(_) => match mem::take(self) {
+                Self::One(one) => return Some(one),
+                Self::Few(_) | Self::Many(_) => None,
+            },
             Self::Few(few) => {
-                let slot = few.iter().position(|holder| *holder.token == *token)?;
+                let slot = few.iter().position(|holder| holder.token() == token)?;
                 Some(few.swap_remove(slot))
             }
             Self::Many(trees) => {
                 let fence = trees.get(token)?.fence;
-                let gone = trees.remove(fence);
-                self.shrink();
-                gone
+                trees.remove(fence)
             }
-        }
+        };
+        self.shrink();
+        gone
     }
 
     /// Gives the holder with this token another deadline. False when there is no such holder.
     pub(crate) fn set_deadline(&mut self, token: &[u8], deadline_ms: u64) -> bool {
-        match self {
-            Self::Few(few) => {
-                let own = few.iter_mut().find(|holder| *holder.token == *token);
-                own.map(|holder| holder.deadline_ms = deadline_ms).is_some()
-            }
+        let few = match self {
+            Self::One(one) => slice::from_mut(one),
+            Self::Few(few) => few,
             Self::Many(trees) => {
                 let Some(fence) = trees.get(token).map(|holder| holder.fence) else { return false };
                 let Some(holder) = trees.by_fence.get_mut(&fence) else { return false };
                 trees.by_deadline.remove(&(holder.deadline_ms, fence));
                 trees.by_deadline.insert((deadline_ms, fence));
                 holder.deadline_ms = deadline_ms;
-                true
+                return true;
             }
-        }
+        };
+        let own = few.iter_mut().find(|holder| holder.token() == token);
+        own.map(|holder| holder.deadline_ms = deadline_ms).is_some()
     }
 
     /// Drops every holder with a deadline at or before `at_ms`.
     pub(crate) fn remove_ended(&mut self, at_ms: u64) {
         match self {
-            Self::Few(few) if few.iter().all(|holder| holder.deadline_ms > at_ms) => {}
-            Self::Few(few) => few.retain(|holder| holder.deadline_ms > at_ms),
+            Self::One(one) if one.is_live(at_ms) => return,
+            Self::One(_) => *self = Self::default(),
+            Self::Few(few) => few.retain(|holder| holder.is_live(at_ms)),
             Self::Many(trees) => {
                 while let Some(&(deadline_ms, fence)) = trees.by_deadline.first()
                     && deadline_ms <= at_ms
                 {
                     trees.remove(fence);
                 }
-                self.shrink();
             }
         }
+        self.shrink();
     }
 
     /// Bytes on the heap.
@@ -306,28 +334,45 @@ impl Holders {
         let owned: usize = self.iter().map(Holder::heap_bytes).sum();
         owned
             + match self {
-                Self::Few(few) if few.spilled() => allocated(few.capacity() * size_of::<Holder>()),
-                Self::Few(_) => 0,
+                Self::One(_) => 0,
+                Self::Few(few) => allocated(few.capacity() * size_of::<Holder>()),
                 Self::Many(trees) => trees.heap_bytes(),
             }
     }
 
-    pub(crate) fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+    /// What holders have on the heap.
+    pub(crate) fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
         let (few, many) = match self {
+            Self::One(one) => (slice::from_mut(one), None),
             Self::Few(few) => (&mut few[..], None),
             Self::Many(trees) => (&mut [][..], Some(trees.by_fence.values_mut())),
         };
         let holders = few.iter_mut().chain(many.into_iter().flatten().map(|holder| &mut **holder));
-        holders.map(|holder| &mut holder.meta)
+        holders.filter_map(Holder::bytes_mut)
     }
 
-    /// A crowd that has gone leaves an array behind.
+    /// All of a table without trees; none is left.
+    fn take_few(&mut self) -> Vec<Holder> {
+        match mem::take(self) {
+            Self::One(one) => vec![one],
+            Self::Few(few) => few,
+            Self::Many(_) => Vec::new(),
+        }
+    }
+
+    /// A table whose crowd has gone becomes an array again, and that of one holder needs none.
     fn shrink(&mut self) {
         if let Self::Many(trees) = self
             && trees.by_fence.len() <= INDEX_ABOVE / 2
         {
             let few = mem::take(&mut trees.by_fence).into_values().map(|holder| *holder).collect();
             *self = Self::Few(few);
+        }
+        if let Self::Few(few) = self
+            && few.len() == 1
+            && let Some(one) = few.pop()
+        {
+            *self = Self::One(one);
         }
     }
 }
@@ -340,18 +385,18 @@ impl Trees {
     fn get(&self, token: &[u8]) -> Option<&Holder> {
         let hash = self.hash(token);
         let same_hash = self.by_token.range((hash, 0)..=(hash, u64::MAX));
-        same_hash.map(|(_, fence)| &*self.by_fence[fence]).find(|holder| *holder.token == *token)
+        same_hash.map(|(_, fence)| &*self.by_fence[fence]).find(|holder| holder.token() == token)
     }
 
     fn insert(&mut self, holder: Box<Holder>) {
-        self.by_token.insert((self.hash(&holder.token), holder.fence));
+        self.by_token.insert((self.hash(holder.token()), holder.fence));
         self.by_deadline.insert((holder.deadline_ms, holder.fence));
         self.by_fence.insert(holder.fence, holder);
     }
 
     fn remove(&mut self, fence: u64) -> Option<Holder> {
         let gone = self.by_fence.remove(&fence)?;
-        self.by_token.remove(&(self.hash(&gone.token), fence));
+        self.by_token.remove(&(self.hash(gone.token()), fence));
         self.by_deadline.remove(&(gone.deadline_ms, fence));
         Some(*gone)
     }

@@ -11,8 +11,6 @@ mod holders;
 use std::mem::{self, size_of};
 use std::num::NonZeroU32;
 
-use smallvec::SmallVec;
-
 use crate::alloc_size::allocated;
 use crate::effect::{Change, Effect};
 use crate::ids::HoldRef;
@@ -83,6 +81,8 @@ pub struct Lock {
     holders: Holders,
 }
 
+const _: () = assert!(size_of::<Lock>() <= 64);
+
 impl Lock {
     /// A lock from its parts, or `None` when they contradict each other: no holder, more than one
     /// writer, a token or a fence twice.
@@ -92,7 +92,7 @@ impl Lock {
         }
         let mut table = Holders::default();
         for holder in holders {
-            if table.get(&holder.token).is_some() || table.with_fence(holder.fence).is_some() {
+            if table.get(holder.token()).is_some() || table.with_fence(holder.fence).is_some() {
                 return None;
             }
             table.insert(holder);
@@ -106,13 +106,7 @@ impl Lock {
         match effect.change {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Some(Self {
                 mode,
-                holders: Holders::one(Holder {
-                    token: SmallVec::from_slice(token),
-                    fence,
-                    since_ms,
-                    deadline_ms,
-                    meta: meta.into(),
-                }),
+                holders: Holders::one(Holder::new(token, meta, fence, since_ms, deadline_ms)),
             }),
             Change::Extend { .. } | Change::Release { .. } => None,
         }
@@ -131,18 +125,13 @@ impl Lock {
                 } else {
                     self.holders.remove(token);
                     // Only a damaged stream could bring another token's fence; the newer one counts.
-                    if let Some(other) = self.holders.with_fence(fence).map(|holder| holder.token.clone()) {
+                    if let Some(other) = self.holders.with_fence(fence).map(|holder| holder.token().to_vec())
+                    {
                         self.holders.remove(&other);
                     }
                 }
                 self.mode = mode;
-                self.holders.insert(Holder {
-                    token: SmallVec::from_slice(token),
-                    fence,
-                    since_ms,
-                    deadline_ms,
-                    meta: meta.into(),
-                });
+                self.holders.insert(Holder::new(token, meta, fence, since_ms, deadline_ms));
             }
             Change::Extend { token, deadline_ms } => {
                 self.holders.set_deadline(token, deadline_ms);
@@ -320,9 +309,9 @@ impl Lock {
         allocated(size_of::<Self>()) + self.holders.heap_bytes()
     }
 
-    /// The metadata of the holders, for a defragmenting allocator to move.
-    pub fn metas_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
-        self.holders.metas_mut()
+    /// What the holders have on the heap, for a defragmenting allocator to move.
+    pub fn bytes_mut(&mut self) -> impl Iterator<Item = &mut Box<[u8]>> {
+        self.holders.bytes_mut()
     }
 }
 

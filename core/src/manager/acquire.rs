@@ -210,7 +210,7 @@ impl LockManager {
                 Some(own) if same_hold.is_some() => own.since_ms,
                 _ => now.unix_ms(),
             };
-            let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| &own.meta));
+            let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| own.meta()));
             let deadline_ms = kept.as_ref().map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
             let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
             let event = if same_hold.is_some() { Event::Extend } else { event };

@@ -93,7 +93,7 @@ impl LockManager {
             Mode::Write if !hold.means(own.fence) => return Err(LockError::NotHeld),
             Mode::Write => {
                 let deadline_ms = deadline_ms(now, ttl_ms)?.max(own.deadline_ms);
-                let (old, meta) = (own.fence, own.meta.clone());
+                let (old, meta) = (own.fence, own.meta().to_vec());
                 let fence = self.fences.next(now).ok_or(LockError::OutOfRange)?;
                 let since_ms = now.unix_ms();
                 let change =

@@ -38,7 +38,7 @@ impl Waitlist {
             lock => {
                 let holders = lock.into_iter().flat_map(Lock::holders_unordered);
                 NotedHolders::Few(
-                    holders.map(|holder| self.holders.hasher.hash_one(&*holder.token)).collect(),
+                    holders.map(|holder| self.holders.hasher.hash_one(holder.token())).collect(),
                 )
             }
         };

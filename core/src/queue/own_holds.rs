@@ -74,7 +74,7 @@ impl Waitlist {
                 let holders = lock.holders_after(*fence).take(most);
                 let each = holders.map(|holder| {
                     last = Some(HoldersSeen::UpToFence(holder.fence));
-                    let requests = self.tokens.get(&holder.token).filter(|_| holder.is_live(now_unix_ms));
+                    let requests = self.tokens.get(holder.token()).filter(|_| holder.is_live(now_unix_ms));
                     requests.and_then(|(_, requests)| requests.first()).into_iter().for_each(|request| {
                         found(request, holder);
                     });
@@ -98,6 +98,6 @@ impl Waitlist {
     /// Whether any live holder of this lock, which has few, waits for whatever.
     pub(crate) fn has_waiting_holder(&self, lock: &Lock, now_unix_ms: u64) -> bool {
         let mut live = lock.holders_unordered().filter(|holder| holder.is_live(now_unix_ms));
-        live.any(|holder| self.tokens.contains(&holder.token))
+        live.any(|holder| self.tokens.contains(holder.token()))
     }
 }

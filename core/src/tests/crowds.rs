@@ -14,12 +14,9 @@ const AT_ONCE: usize = 500;
 
 /// Readers of which each ends at a moment that is drawn.
 fn crowd(count: usize, mut deadline_ms: impl FnMut(usize) -> u64) -> Lock {
-    let reader = |number: usize| Holder {
-        token: number.to_string().as_bytes().into(),
-        fence: 1 + (number as u64 * 7_919) % 1_000_003,
-        since_ms: 1,
-        deadline_ms: deadline_ms(number),
-        meta: Box::default(),
+    let reader = |number: usize| {
+        let (token, fence) = (number.to_string(), 1 + (number as u64 * 7_919) % 1_000_003);
+        Holder::new(token.as_bytes(), b"", fence, 1, deadline_ms(number))
     };
     let readers = (0..count).map(reader).collect();
     Lock::from_parts(Mode::Read, readers).expect("tokens and fences differ")

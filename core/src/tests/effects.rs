@@ -36,7 +36,7 @@ fn result(effects: &[Effect<'_>]) -> Vec<String> {
     let Some(lock) = lock else { return Vec::new() };
     let how = if lock.mode() == Mode::Write { "writes" } else { "reads" };
     let named = lock.holders().map(|holder| {
-        let token = String::from_utf8_lossy(&holder.token);
+        let token = String::from_utf8_lossy(holder.token());
         format!("{token} {how}, fence {}, to {}", holder.fence, holder.deadline_ms)
     });
     named.collect()

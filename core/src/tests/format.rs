@@ -10,7 +10,7 @@ use crate::lock::{Holder, Lock};
 use crate::mode::Mode;
 
 fn holder(token: &[u8], fence: u64, since_ms: u64, deadline_ms: u64, meta: &[u8]) -> Holder {
-    Holder { token: token.into(), fence, since_ms, deadline_ms, meta: meta.into() }
+    Holder::new(token, meta, fence, since_ms, deadline_ms)
 }
 
 fn lock(mode: Mode, holders: Vec<Holder>) -> Lock {
@@ -168,10 +168,12 @@ fn refused_or_canonical(bytes: &[u8]) -> bool {
     assert!(!all.is_empty() && (lock.mode() == Mode::Read || all.len() == 1));
     assert!(all.windows(2).all(|pair| pair[0].fence < pair[1].fence));
     for holder in &all {
-        assert!((1..=TOKEN_MAX_BYTES).contains(&holder.token.len()) && holder.meta.len() <= META_MAX_BYTES);
+        assert!(
+            (1..=TOKEN_MAX_BYTES).contains(&holder.token().len()) && holder.meta().len() <= META_MAX_BYTES
+        );
         assert!((1..=NUMBER_MAX).contains(&holder.fence));
         assert!(holder.since_ms <= NUMBER_MAX && holder.deadline_ms <= NUMBER_MAX);
-        assert_eq!(all.iter().filter(|other| other.token == holder.token).count(), 1);
+        assert_eq!(all.iter().filter(|other| other.token() == holder.token()).count(), 1);
     }
     false
 }
@@ -265,13 +267,13 @@ fn raw(writer: u8, holders: &[Holder]) -> Vec<u8> {
     let mut bytes = vec![1, writer];
     integer(&mut bytes, holders.len() as u64);
     for holder in holders {
-        integer(&mut bytes, holder.token.len() as u64);
-        bytes.extend(&*holder.token);
+        integer(&mut bytes, holder.token().len() as u64);
+        bytes.extend(holder.token());
         for number in [holder.fence, holder.since_ms, holder.deadline_ms] {
             integer(&mut bytes, number);
         }
-        integer(&mut bytes, holder.meta.len() as u64);
-        bytes.extend(&*holder.meta);
+        integer(&mut bytes, holder.meta().len() as u64);
+        bytes.extend(holder.meta());
     }
     bytes
 }
@@ -328,7 +330,8 @@ fn contradictions_and_broken_limits_are_refused() {
 fn duplicates_are_refused_in_a_crowd_too() {
     let mut crowd: Vec<Holder> = many_readers(40).holders().cloned().collect();
     assert!(!refused_or_canonical(&raw(0, &crowd)));
-    crowd[39].token = crowd[3].token.clone();
+    let twice = &crowd[39];
+    crowd[39] = Holder::new(crowd[3].token(), twice.meta(), twice.fence, twice.since_ms, twice.deadline_ms);
     assert_eq!(decode(&raw(0, &crowd)), Err(Malformed::Inconsistent));
 }
 

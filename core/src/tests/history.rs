@@ -328,8 +328,8 @@ impl World {
                         self.foreign_fence += 1;
                         let (fence, since_ms) = (self.foreign_fence, now.unix_ms());
                         let deadline_ms = since_ms + ttl_ms;
-                        let (token, meta) = (TOKENS[STRANGER].as_bytes().into(), b"away"[..].into());
-                        let holder = Holder { token, fence, since_ms, deadline_ms, meta };
+                        let token = TOKENS[STRANGER].as_bytes();
+                        let holder = Holder::new(token, b"away", fence, since_ms, deadline_ms);
                         store.replace(&id, Lock::from_parts(*mode, vec![holder]).expect("one holder"));
                     }
                     _ => store.set_served(&id, matches!(op, Op::ComeBack(_))),

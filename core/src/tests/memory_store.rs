@@ -203,7 +203,7 @@ impl LockStore for MemoryStore {
         let others = |token: &[u8]| {
             let live = lock.into_iter().flat_map(Lock::holders_unordered);
             let mut live = live.filter(|other| other.is_live(at_ms));
-            live.any(|other| *other.token != *token)
+            live.any(|other| *other.token() != *token)
         };
         match effect.change {
             Change::Hold { mode: Mode::Write, token, .. } => {

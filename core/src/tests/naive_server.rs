@@ -521,12 +521,12 @@ fn deadline_ms(now: Timestamp, ttl_ms: u64) -> Result<u64, LockError> {
 pub(super) fn holds_of(world: &World, name: usize) -> Vec<Hold> {
     let Some(lock) = world.lock(name) else { return Vec::new() };
     let hold = |holder: &Holder| Hold {
-        token: token_number(&holder.token),
+        token: token_number(holder.token()),
         mode: lock.mode(),
         fence: holder.fence,
         since_ms: holder.since_ms,
         deadline_ms: holder.deadline_ms,
-        meta: holder.meta.to_vec(),
+        meta: holder.meta().to_vec(),
         connection: None,
     };
     lock.holders().map(hold).collect()

@@ -309,12 +309,12 @@ fn assert_same_holds(lock: Option<&Lock>, model: &Naive) {
     let holds: Vec<Hold> = lock
         .holders()
         .map(|holder| Hold {
-            token: holder.token.to_vec(),
+            token: holder.token().to_vec(),
             mode: lock.mode(),
             fence: holder.fence,
             since_ms: holder.since_ms,
             deadline_ms: holder.deadline_ms,
-            meta: holder.meta.to_vec(),
+            meta: holder.meta().to_vec(),
         })
         .collect();
     assert_eq!(holds, model.sorted());
@@ -339,9 +339,9 @@ fn assert_index_is_right(lock: &Lock, now_ms: u64) {
     }
     for holder in &all {
         let live = holder.deadline_ms > now_ms;
-        assert_eq!(lock.holder(&holder.token, now_ms), live.then_some(*holder));
+        assert_eq!(lock.holder(holder.token(), now_ms), live.then_some(*holder));
         assert_eq!(lock.holder_with_fence(holder.fence, now_ms), live.then_some(*holder));
-        assert_eq!(lock.holder(&holder.token, 0), Some(*holder));
+        assert_eq!(lock.holder(holder.token(), 0), Some(*holder));
         assert_eq!(lock.holder_with_fence(holder.fence, 0), Some(*holder));
         if live && lock.mode() == Mode::Read {
             let others = all.iter().filter(|other| other.fence != holder.fence);
@@ -351,7 +351,7 @@ fn assert_index_is_right(lock: &Lock, now_ms: u64) {
             } else {
                 Admission::Blocked { until_ms: others_ms.min(holder.deadline_ms) }
             };
-            assert_eq!(lock.admission(HoldRef::of(&holder.token), Want::Upgrade, None, now_ms), expected);
+            assert_eq!(lock.admission(HoldRef::of(holder.token()), Want::Upgrade, None, now_ms), expected);
         }
     }
     assert_eq!(lock.holder(b"nobody", 0), None);

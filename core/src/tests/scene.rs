@@ -383,7 +383,7 @@ impl Scene {
         let Some(lock) = self.store.lock(&id(name)) else { return Vec::new() };
         let how = if lock.mode() == Mode::Write { "writes" } else { "reads" };
         let live = lock.holders().filter(|holder| holder.is_live(self.wall_ms()));
-        live.map(|holder| format!("{} {how}", String::from_utf8_lossy(&holder.token))).collect()
+        live.map(|holder| format!("{} {how}", String::from_utf8_lossy(holder.token()))).collect()
     }
 
     /// Who waits for this name, the next one first.
