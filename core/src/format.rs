@@ -99,7 +99,7 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
             .map(|holder| StoredHolderV1 {
                 token: holder.token(),
                 fence: holder.fence,
-                since_ms: holder.since_ms,
+                since_ms: holder.since_ms(),
                 deadline_ms: holder.deadline_ms,
                 meta: holder.meta(),
             })

@@ -117,7 +117,7 @@ fn show_holder(ctx: Ctx<'_>, holder: &Holder, client: Option<ConnectionId>, now_
     text_field(ctx, "token", holder.token());
     int_field(ctx, "fence", holder.fence);
     int_field(ctx, "pttl", holder.deadline_ms - now_ms);
-    int_field(ctx, "held-ms", now_ms.saturating_sub(holder.since_ms));
+    int_field(ctx, "held-ms", now_ms.saturating_sub(holder.since_ms()));
     text_field(ctx, "meta", holder.meta());
     if let Some(client) = client {
         int_field(ctx, "client", client);

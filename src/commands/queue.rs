@@ -49,7 +49,7 @@ pub fn queues(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
                 let lock = store.peek(queue.lock).filter(|lock| lock.is_live(now.unix_ms()));
                 let (mode, readers) = mode_and_readers(lock, now.unix_ms());
                 let since_ms = lock.and_then(|lock| {
-                    lock.live_holders(now.unix_ms(), 1).first().map(|oldest| oldest.since_ms)
+                    lock.live_holders(now.unix_ms(), 1).first().map(|oldest| oldest.since_ms())
                 });
                 Entry {
                     name: queue.lock.name.into(),

@@ -67,7 +67,7 @@ pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut Emit<'_>) {
             mode: lock.mode(),
             token: holder.token(),
             fence: holder.fence,
-            since_ms: holder.since_ms,
+            since_ms: holder.since_ms(),
             deadline_ms: holder.deadline_ms,
             meta: holder.meta(),
         };

@@ -1,45 +1,50 @@
-//! One token's hold of one lock.
+//! One token's hold of one lock, in as few bytes as it takes: there may be millions.
 
 use crate::alloc_size::allocated;
 
 /// The longest token that needs no allocation: 128 random bits in base 64 have so many.
 const SHORT_BYTES: usize = 22;
 
-/// One token's hold of one lock. There may be millions: see the size below.
+/// One token's hold of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     words: Words,
     /// The fencing number of this hold, unique within the lock.
     pub fence: u64,
-    /// When the hold began, in Unix milliseconds.
-    pub since_ms: u64,
     /// When the hold ends, in Unix milliseconds. At this very millisecond it has ended.
     pub deadline_ms: u64,
 }
 
-const _: () = assert!(size_of::<Holder>() == 48);
+const _: () = assert!(size_of::<Holder>() == 40);
 
-/// The token and the metadata.
+/// The token, and what only some holds have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Words {
-    /// A short token, and no metadata. What is behind the token is zero.
+    /// A short token, and nothing else. What is behind it is zero.
     Short { token_len: u8, token: [u8; SHORT_BYTES] },
-    /// The token, and behind it the metadata.
-    Long { token_len: u16, bytes: Box<[u8]> },
+    /// The token, the metadata, and when the hold began where its fence does not say it.
+    Long { token_len: u16, has_start: bool, bytes: Box<[u8]> },
 }
 
 impl Holder {
     /// A hold of the owner with this token, of 1 to 255 bytes, and its note to whoever looks; empty for none.
     #[must_use]
     pub fn new(token: &[u8], meta: &[u8], fence: u64, since_ms: u64, deadline_ms: u64) -> Self {
-        let words = if token.len() <= SHORT_BYTES && meta.is_empty() {
+        let has_start = since_ms != start_ms(fence);
+        let words = if token.len() <= SHORT_BYTES && meta.is_empty() && !has_start {
             let mut short = [0; SHORT_BYTES];
             short[..token.len()].copy_from_slice(token);
             Words::Short { token_len: token.len() as u8, token: short }
         } else {
-            Words::Long { token_len: token.len() as u16, bytes: [token, meta].concat().into() }
+            let start = since_ms.to_le_bytes();
+            let start = if has_start { &start[..] } else { &[] };
+            Words::Long {
+                token_len: token.len() as u16,
+                has_start,
+                bytes: [token, meta, start].concat().into(),
+            }
         };
-        Self { words, fence, since_ms, deadline_ms }
+        Self { words, fence, deadline_ms }
     }
 
     /// The owner's identity.
@@ -47,7 +52,7 @@ impl Holder {
     pub fn token(&self) -> &[u8] {
         match &self.words {
             Words::Short { token_len, token } => &token[..usize::from(*token_len)],
-            Words::Long { token_len, bytes } => &bytes[..usize::from(*token_len)],
+            Words::Long { token_len, bytes, .. } => &bytes[..usize::from(*token_len)],
         }
     }
 
@@ -56,7 +61,21 @@ impl Holder {
     pub fn meta(&self) -> &[u8] {
         match &self.words {
             Words::Short { .. } => &[],
-            Words::Long { token_len, bytes } => &bytes[usize::from(*token_len)..],
+            Words::Long { token_len, has_start, bytes } => {
+                let behind = if *has_start { size_of::<u64>() } else { 0 };
+                &bytes[usize::from(*token_len)..bytes.len() - behind]
+            }
+        }
+    }
+
+    /// When the hold began, in Unix milliseconds.
+    #[must_use]
+    pub fn since_ms(&self) -> u64 {
+        match &self.words {
+            Words::Long { has_start: true, bytes, .. } => {
+                bytes.last_chunk().map_or(0, |start| u64::from_le_bytes(*start))
+            }
+            Words::Short { .. } | Words::Long { .. } => start_ms(self.fence),
         }
     }
 
@@ -80,4 +99,9 @@ impl Holder {
             Words::Long { bytes, .. } => Some(bytes),
         }
     }
+}
+
+/// When a hold with this fence mostly began: fences are drawn from the clock, in microseconds.
+fn start_ms(fence: u64) -> u64 {
+    fence / 1000
 }

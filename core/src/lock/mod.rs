@@ -81,7 +81,7 @@ pub struct Lock {
     holders: Holders,
 }
 
-const _: () = assert!(size_of::<Lock>() <= 64);
+const _: () = assert!(size_of::<Lock>() <= 48);
 
 impl Lock {
     /// A lock from its parts, or `None` when they contradict each other: no holder, more than one

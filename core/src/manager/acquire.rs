@@ -207,7 +207,7 @@ impl LockManager {
             let own = open.hold(at, HoldRef::of(token)).ok().flatten();
             let kept = own.filter(|_| holds_already).cloned();
             let since_ms = match &kept {
-                Some(own) if same_hold.is_some() => own.since_ms,
+                Some(own) if same_hold.is_some() => own.since_ms(),
                 _ => now.unix_ms(),
             };
             let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| own.meta()));

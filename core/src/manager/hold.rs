@@ -153,7 +153,7 @@ impl LockManager {
         let held = open.lock(at)?.filter(|held| mode.is_none_or(|mode| mode == held.mode()));
         let Some(mode) = held.map(Lock::mode) else { return Ok(false) };
         let Some(own) = open.hold(at, hold)? else { return Ok(false) };
-        let (fence, held_ms) = (own.fence, open.now().unix_ms().saturating_sub(own.since_ms));
+        let (fence, held_ms) = (own.fence, open.now().unix_ms().saturating_sub(own.since_ms()));
         let event = if mode == Mode::Read { Event::Runlock } else { Event::Unlock };
         self.counters.holds.record(held_ms);
         self.commit(open, at, Change::Release { token: hold.token }, event);

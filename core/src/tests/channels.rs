@@ -40,7 +40,7 @@ fn asked_again_a_request_keeps_its_place_and_takes_what_is_new() {
     assert_eq!(scene.waits_with("a", "B", WRITE, 3 * TTL_MS, again), first);
     scene.releases("a", "A");
     let hold = scene.hold("a", "B").unwrap();
-    assert_eq!(hold.deadline_ms - hold.since_ms, 3 * TTL_MS);
+    assert_eq!(hold.deadline_ms - hold.since_ms(), 3 * TTL_MS);
     let answers = scene.manager.take_answers();
     assert_eq!(answers[0].channel, Some((channel(7).into(), b"B"[..].into())));
     // With other names, or by a client, it is another one.

@@ -172,7 +172,7 @@ fn refused_or_canonical(bytes: &[u8]) -> bool {
             (1..=TOKEN_MAX_BYTES).contains(&holder.token().len()) && holder.meta().len() <= META_MAX_BYTES
         );
         assert!((1..=NUMBER_MAX).contains(&holder.fence));
-        assert!(holder.since_ms <= NUMBER_MAX && holder.deadline_ms <= NUMBER_MAX);
+        assert!(holder.since_ms() <= NUMBER_MAX && holder.deadline_ms <= NUMBER_MAX);
         assert_eq!(all.iter().filter(|other| other.token() == holder.token()).count(), 1);
     }
     false
@@ -269,7 +269,7 @@ fn raw(writer: u8, holders: &[Holder]) -> Vec<u8> {
     for holder in holders {
         integer(&mut bytes, holder.token().len() as u64);
         bytes.extend(holder.token());
-        for number in [holder.fence, holder.since_ms, holder.deadline_ms] {
+        for number in [holder.fence, holder.since_ms(), holder.deadline_ms] {
             integer(&mut bytes, number);
         }
         integer(&mut bytes, holder.meta().len() as u64);
@@ -331,7 +331,7 @@ fn duplicates_are_refused_in_a_crowd_too() {
     let mut crowd: Vec<Holder> = many_readers(40).holders().cloned().collect();
     assert!(!refused_or_canonical(&raw(0, &crowd)));
     let twice = &crowd[39];
-    crowd[39] = Holder::new(crowd[3].token(), twice.meta(), twice.fence, twice.since_ms, twice.deadline_ms);
+    crowd[39] = Holder::new(crowd[3].token(), twice.meta(), twice.fence, twice.since_ms(), twice.deadline_ms);
     assert_eq!(decode(&raw(0, &crowd)), Err(Malformed::Inconsistent));
 }
 

@@ -149,7 +149,7 @@ fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do
             match (what, own) {
                 (_, None) => No,
                 (Pttl(_), Some(own)) => Number(own.deadline_ms - now_ms),
-                (Since(_), Some(own)) => Number(own.since_ms),
+                (Since(_), Some(own)) => Number(own.since_ms()),
                 (_, Some(own)) => Text(String::leak(String::from_utf8_lossy(own.meta()).into_owned())),
             }
         }

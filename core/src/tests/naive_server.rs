@@ -524,7 +524,7 @@ pub(super) fn holds_of(world: &World, name: usize) -> Vec<Hold> {
         token: token_number(holder.token()),
         mode: lock.mode(),
         fence: holder.fence,
-        since_ms: holder.since_ms,
+        since_ms: holder.since_ms(),
         deadline_ms: holder.deadline_ms,
         meta: holder.meta().to_vec(),
         connection: None,

@@ -312,7 +312,7 @@ fn assert_same_holds(lock: Option<&Lock>, model: &Naive) {
             token: holder.token().to_vec(),
             mode: lock.mode(),
             fence: holder.fence,
-            since_ms: holder.since_ms,
+            since_ms: holder.since_ms(),
             deadline_ms: holder.deadline_ms,
             meta: holder.meta().to_vec(),
         })
