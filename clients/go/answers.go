@@ -92,7 +92,7 @@ func hasCode(err error, code string) bool {
 		return false
 	}
 	var reply redis.Error
-	if !errors.As(err, &reply) {
+	if !errors.As(err, &reply) || errors.Is(err, ErrQuorumMissed) { // of one node, it says nothing of the others
 		return false
 	}
 	text := reply.Error()

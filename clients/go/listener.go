@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +36,15 @@ type listener struct {
 	closed      bool
 	channels    map[uint16]*channel      // by the slot of the keys; without a cluster it is 0
 	connections map[string]*subscription // by the address of the node
-	tags        map[string]chan<- string // where the messages of a tag go
+	tags        map[string]waiter        // by the tag of the messages
+	last        uint64                   // the last tag
+	waiting     map[string]int           // how many have a tag for the key
+}
+
+// waiter is a request that has a tag.
+type waiter struct {
+	key      string
+	messages chan<- heard
 }
 
 // channel is one that is subscribed to. It is not used again after it was lost.
@@ -50,7 +59,8 @@ type channel struct {
 
 func newListener(s *servers) *listener {
 	return &listener{
-		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- string{},
+		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]waiter{},
+		waiting: map[string]int{},
 	}
 }
 
@@ -135,11 +145,12 @@ func (l *listener) subscribe(c *channel, key string) {
 		l.remove(c, ErrClosed)
 		return
 	}
-	s := l.connections[n.address]
+	address := n.client.Options().Addr
+	s := l.connections[address]
 	isNew := s == nil
 	if isNew {
 		s = newSubscription(n, l)
-		l.connections[n.address] = s
+		l.connections[address] = s
 	}
 	c.connection = s
 	l.mu.Unlock()
@@ -161,28 +172,36 @@ func (l *listener) remove(c *channel, err error) {
 	c.lose(err)
 }
 
-// addTag has the messages of a new tag come.
-func (l *listener) addTag() (tag string, messages <-chan string) {
-	tag, all := newToken(), make(chan string, mostMessages)
+// addTag has the messages of a new tag come. It tells whether others wait for the key, and so before it.
+func (l *listener) addTag(key string, messages chan<- heard) (tag string, isBehind bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tags[tag] = all
-	return tag, all
+	l.last++
+	tag = strconv.FormatUint(l.last, 10)
+	l.tags[tag] = waiter{key, messages}
+	l.waiting[key]++
+	return tag, l.waiting[key] > 1
 }
 
 func (l *listener) removeTag(tag string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	key := l.tags[tag].key
 	delete(l.tags, tag)
+	if l.waiting[key]--; l.waiting[key] <= 0 {
+		delete(l.waiting, key)
+	}
 }
 
 // deliver hands a message "<n> <tag>" to the request of the tag. Nobody waits for others.
 func (l *listener) deliver(payload string) {
 	answer, tag, _ := strings.Cut(payload, " ")
+	var h heard
+	h.fence, h.err = readMessage(answer)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case l.tags[tag] <- answer: // blocks for ever where the tag is not known
+	case l.tags[tag].messages <- h: // blocks for ever where the tag is not known
 	default:
 	}
 }
@@ -228,13 +247,11 @@ type subscription struct {
 }
 
 func newSubscription(n *node, l *listener) *subscription {
-	s := &subscription{listener: l, address: n.address}
+	options := *n.client.Options()
+	s := &subscription{listener: l, address: options.Addr}
 	s.ending, s.end = context.WithCancel(context.Background())
-	options := n.options
 	options.PoolSize = 1
-	if options.ReadTimeout <= 0 { // for the answers when the connection is made
-		options.ReadTimeout = 3 * time.Second
-	}
+	options.ReadTimeout = 3 * time.Second // for the answers when the connection is made
 	dial := options.Dialer
 	var dialed atomic.Bool
 	// go-redis connects again by itself, and would hide the loss.

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,14 +20,8 @@ import (
 // it outlives the loss of a minority. It polls, because no server knows of the others. All methods may be
 // called by several goroutines at once. Close it when the program ends.
 type Quorum struct {
-	requests
-	nodes    []*Locks
-	settings settings
-	report   *reporter
-
-	ending     context.Context // done after Close
-	end        context.CancelFunc
-	background tasks
+	base
+	nodes []*Locks
 }
 
 // NewQuorum makes a Quorum from clients of independent servers: not from replicas or nodes of one another.
@@ -34,20 +30,16 @@ type Quorum struct {
 // Options are the defaults of all requests (such as TTL), WaitByPolling, WithHooks, WithLogger, NodeTimeout,
 // DriftFactor and FailFast. Without WaitByPolling the pauses between attempts are random, of 10 to 250 ms.
 func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
-	q := &Quorum{settings: newSettings(options)}
-	q.requests = requests{by: q, defaults: q.settings.request}
-	if q.settings.waiting != byPolling {
-		q.settings.strategy = ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
+	s := newSettings(options)
+	if s.waiting != byPolling {
+		s.waiting, s.strategy = byPolling, ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
 	}
-	q.report = &reporter{hooks: q.settings.hooks, log: q.settings.log}
-	each := q.settings
-	each.hooks = Hooks{}
+	q := &Quorum{}
+	q.init(q, s)
+	s.hooks, s.log = Hooks{}, slog.New(slog.DiscardHandler) // the loss at one node is no loss
 	for _, client := range clients {
-		n := newLocks(client, each)
-		n.report = &reporter{log: slog.New(slog.DiscardHandler)} // the loss at one node is no loss
-		q.nodes = append(q.nodes, n)
+		q.nodes = append(q.nodes, newLocks(client, s))
 	}
-	q.ending, q.end = context.WithCancel(context.Background())
 	return q
 }
 
@@ -56,19 +48,16 @@ func nodeName(client redis.UniversalClient) string {
 	case *redis.Client:
 		return client.Options().Addr
 	case *redis.ClusterClient:
-		if addresses := client.Options().Addrs; len(addresses) > 0 {
-			return addresses[0]
-		}
+		return strings.Join(client.Options().Addrs, ", ")
 	}
-	return "unknown"
+	return fmt.Sprintf("%T", client)
 }
 
 // Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
 // servers first, for at most the time of RetryFor. It releases nothing: holds that are still there are no
 // longer renewed.
 func (q *Quorum) Close() error {
-	q.end()
-	q.background.wait(q.settings.retryFor)
+	q.close()
 	closed := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
 		go func() { closed <- n.Close() }()
@@ -111,9 +100,14 @@ func (q *Quorum) check(r *Request) error {
 	return nil
 }
 
-func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
+func (q *Quorum) acquire(ctx context.Context, r *Request, try bool) (*Hold, error) {
 	began := time.Now()
-	v, err := q.poll(ctx, r, once)
+	var v *votes
+	a := q.acquisition(ctx, r.keys, &r.settings, try)
+	_, err := a.run(func() (g grant, err error) {
+		v, err = q.attempt(ctx, r)
+		return g, err
+	})
 	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
@@ -121,47 +115,10 @@ func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, err
 	return v.hold(ctx), nil
 }
 
-// poll asks until a majority has granted. A TryLock may be refused.
-func (q *Quorum) poll(ctx context.Context, r *Request, try bool) (*votes, error) {
-	deadline, byCaller := ctx.Deadline()
-	if end := time.Now().Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
-		deadline, byCaller = end, false
-	}
-	once := try || r.settings.hasWait && r.settings.wait == 0
-	isOver := func() bool { return ctx.Err() != nil || q.ending.Err() != nil }
-	var last *QuorumError
-	for attempts := 0; !isOver(); attempts++ {
-		v, missed := q.attempt(ctx, r)
-		if missed == nil {
-			return v, nil
-		}
-		if last == nil || !isOver() || missed.isRefusal() { // one that was cut short may tell less than the one before
-			last = missed
-		}
-		pause, more := q.settings.strategy.pause(attempts)
-		isLate := !deadline.IsZero() && time.Until(deadline) < pause
-		switch {
-		case isOver():
-		case try && missed.isRefusal():
-			return nil, errTaken
-		case !once && missed.mayHelp() && more && isLate && byCaller:
-			return nil, missed.over(r.keys, context.DeadlineExceeded)
-		case once || !missed.mayHelp() || !more || isLate:
-			return nil, missed.over(r.keys, nil)
-		default:
-			sleep(ctx, q.ending, pause)
-		}
-	}
-	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, last.over(r.keys, ctx.Err())
-	}
-	return nil, leftBy(ctx, q.ending, r.keys, nil)
-}
-
 // attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
 // of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
 // it does not.
-func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, *QuorumError) {
+func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
 	release := sync.OnceValue(func() <-chan struct{} {
 		released := make(chan struct{})
@@ -202,7 +159,7 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	case got.isRefusal():
 		return nil, notHeld(r.mode)
 	}
-	return nil, cmp.Or(ctx.Err(), error(got))
+	return nil, cmp.Or(ctx.Err(), got.missed())
 }
 
 // Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
@@ -253,7 +210,7 @@ func (q *Quorum) votes(r *Request, o owner) *votes {
 // hold is the hold that a majority gave.
 func (v *votes) hold(ctx context.Context) *Hold {
 	g := grant{mode: v.request.mode, sent: v.sent}
-	return newHold(ctx, v.request, v.owner, v, v.quorum.report, g, v.quorum.drift())
+	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
 }
 
 // count is at how many nodes the answer is so.
@@ -271,13 +228,8 @@ func (e *QuorumError) granted() int { return e.count(func(a NodeAnswer) bool { r
 
 func (e *QuorumError) isGranted() bool { return e.granted() >= e.Needed }
 
-// over is the error when the wait is over, with what ended it, if that was the context.
-func (e *QuorumError) over(keys []string, ended error) error {
-	if e.ended = ended; e.isRefusal() {
-		e.heldKeys = keys
-	}
-	return e
-}
+// missed is the error of a call that needs a majority.
+func (e *QuorumError) missed() error { return &failure{kind: ErrQuorumMissed, cause: e} }
 
 // mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
 // last.
@@ -395,16 +347,15 @@ func (v *votes) fences(*Hold) []int64 {
 
 // extend counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that,
 // with the same token, because a majority has it.
-func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, instant, error) {
-	sent := now()
-	got := v.each(ctx, ttl, isCertain, func(m *vote) (bool, error) {
+func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
+	got := v.each(ctx, r.ttl, isCertain, func(m *vote) (bool, error) {
 		h := v.current(m)
 		if h == nil {
 			return false, errNoAnswer
 		}
-		limited, cancel := context.WithTimeout(context.Background(), v.quorum.nodeTimeout(ttl))
+		limited, cancel := context.WithTimeout(context.Background(), v.quorum.nodeTimeout(r.ttl))
 		defer cancel()
-		switch err := h.Extend(limited, ttl); {
+		switch err := h.Extend(limited, r.ttl); {
 		case errors.Is(err, ErrLost):
 			return false, nil
 		case err != nil && err == limited.Err():
@@ -416,20 +367,15 @@ func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, i
 	switch {
 	case got.isGranted():
 		v.quorum.background.run(func() {
-			v.each(v.ctx, ttl, whole, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
+			v.each(v.ctx, r.ttl, whole, func(m *vote) (bool, error) { return v.acquire(m, r.ttl) })
 		})
-		return true, sent, nil
+		return true, nil
 	case got.isRefusal():
-		return false, sent, nil
+		return false, nil
+	case ctx.Err() != nil:
+		return false, errLeft
 	}
-	return false, sent, cmp.Or(ctx.Err(), error(got))
-}
-
-func (v *votes) renew(h *Hold, r renewal) {
-	if v.quorum.ending.Err() == nil {
-		held, _, err := v.extend(context.Background(), h, r.ttl)
-		h.renewed(r, held, err)
-	}
+	return false, got.missed()
 }
 
 // release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
@@ -445,7 +391,7 @@ func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error
 	if ending.state == lost || isCertain(got) {
 		return ending.state != lost && got.isGranted(), nil
 	}
-	return false, got
+	return false, got.missed()
 }
 
 func (v *votes) releaseOne(m *vote) (bool, error) {
