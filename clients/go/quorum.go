@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -120,28 +121,23 @@ func (q *Quorum) acquire(ctx context.Context, r *Request, try bool) (*Hold, erro
 // it does not.
 func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	release := sync.OnceValue(func() <-chan struct{} {
-		released := make(chan struct{})
-		v.end()
-		q.background.run(func() {
-			defer close(released)
-			v.each(context.Background(), ttl, whole, v.releaseOne)
-		})
-		return released
-	})
-	got := v.each(ctx, ttl, func(got *QuorumError) bool {
-		failed := got.count(func(a NodeAnswer) bool { return !a.Granted && a.Err != errNoAnswer })
-		if failed > len(q.nodes)-got.Needed {
-			release()
-		}
-		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
-	}, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
+	round := q.ask(ttl, v.acquire(ttl))
+	got := round.wait(ctx, tally.isDecided)
 	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
 		return v, nil // the other nodes may still grant
 	}
+	v.end()
+	released := make(chan struct{})
+	q.background.run(func() {
+		defer close(released)
+		q.ask(ttl, v.releaseOne).wait(context.Background(), tally.isWhole)
+	})
+	if !q.settings.failFast {
+		got = round.wait(ctx, tally.isWhole)
+	}
 	// Else the next attempt would find what this one holds.
-	_, _ = await(ctx, release(), time.Time{}, nil, q.ending.Done())
-	return nil, got
+	_, _ = await(ctx, released, time.Time{}, nil, q.ending.Done())
+	return nil, got.missed()
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -149,10 +145,10 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	got := v.each(ctx, ttl, whole, func(m *vote) (bool, error) {
-		h, err := m.locks.adopt(context.Background(), v.requestOfNode(ttl))
-		return v.keep(m, h, err, ErrNotHeld)
-	})
+	got := q.ask(ttl, func(i int) (bool, error) {
+		h, err := q.nodes[i].adopt(context.Background(), v.requestOfNode(ttl))
+		return v.keep(i, h, err, ErrNotHeld)
+	}).wait(ctx, tally.isWhole)
 	switch {
 	case got.isGranted():
 		return v.hold(ctx), nil
@@ -169,12 +165,102 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 	if token == "" || len(keys) == 0 {
 		return 0, invalid("a release needs a token and keys")
 	}
-	v := q.votes(nil, owner{keys: keys, token: token, given: true})
-	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote) (bool, error) {
-		released, err := m.locks.Release(context.Background(), token, keys...)
+	got := q.ask(q.settings.request.ttl, func(i int) (bool, error) {
+		released, err := q.nodes[i].Release(context.Background(), token, keys...)
 		return released > 0, err
-	})
-	return got.granted(), ctx.Err()
+	}).wait(ctx, tally.isWhole)
+	return got.count(NodeAnswer.isGrant), ctx.Err()
+}
+
+// tally is what the nodes answered.
+type tally []NodeAnswer
+
+func (a NodeAnswer) isGrant() bool   { return a.Granted }
+func (a NodeAnswer) isRefusal() bool { return !a.Granted && a.Err == nil }
+func (a NodeAnswer) isSilent() bool  { return a.Err == errNoAnswer }
+func (a NodeAnswer) isFinal() bool   { return a.Err != nil && !isTemporary(a.Err) }
+
+// count is at how many nodes the answer is so.
+func (t tally) count(is func(NodeAnswer) bool) (n int) {
+	for _, a := range t {
+		if is(a) {
+			n++
+		}
+	}
+	return n
+}
+
+// majority is how many nodes are one.
+func (t tally) majority() int   { return len(t)/2 + 1 }
+func (t tally) isGranted() bool { return t.count(NodeAnswer.isGrant) >= t.majority() }
+
+// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
+// other nodes say.
+func (t tally) isRefusal() bool { return t.count(NodeAnswer.isRefusal) > len(t)-t.majority() }
+
+// isCertain tells that a majority has granted, or that others have the lock.
+func (t tally) isCertain() bool { return t.isGranted() || t.isRefusal() }
+
+// isDecided tells that a majority has granted, or that it is out of reach.
+func (t tally) isDecided() bool {
+	return t.isGranted() || len(t)-t.count(NodeAnswer.isGrant)-t.count(NodeAnswer.isSilent) > len(t)-t.majority()
+}
+
+// isWhole waits for all nodes.
+func (t tally) isWhole() bool { return false }
+
+// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
+// last.
+func (t tally) mayHelp() bool { return t.count(NodeAnswer.isFinal) < t.majority() }
+
+// missed is the error of a call that needs a majority.
+func (t tally) missed() error {
+	return &failure{kind: ErrQuorumMissed, cause: &QuorumError{Needed: t.majority(), Answers: t}}
+}
+
+// round is one question to all nodes.
+type round struct {
+	quorum  *Quorum
+	until   time.Time
+	came    chan func()
+	got     tally
+	missing int // answers
+}
+
+// ask asks all nodes at once, in shuffled order.
+func (q *Quorum) ask(ttl time.Duration, node func(i int) (bool, error)) *round {
+	// A node may say itself that its time is over.
+	r := &round{quorum: q, until: time.Now().Add(q.nodeTimeout(ttl) * 11 / 10), came: make(chan func(), len(q.nodes)), missing: len(q.nodes)}
+	for _, n := range q.nodes {
+		r.got = append(r.got, NodeAnswer{Node: nodeName(n.servers.rdb), Err: errNoAnswer})
+	}
+	for _, i := range rand.Perm(len(q.nodes)) {
+		q.background.run(func() {
+			granted, err := node(i)
+			var f *failure
+			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
+				err = cmp.Or(f.cause, errNoAnswer)
+			}
+			r.came <- func() { r.got[i].Granted, r.got[i].Err = granted, err }
+		})
+	}
+	return r
+}
+
+// wait gives the answers that came until they were enough, ctx was over, or the timeout for nodes. What has no answer by
+// then stays under way.
+func (r *round) wait(ctx context.Context, isEnough func(tally) bool) tally {
+	for ; r.missing > 0; r.missing-- {
+		note, err := await(ctx, r.came, r.until, nil, r.quorum.ending.Done())
+		if err != nil {
+			break
+		}
+		if note(); isEnough(r.got) {
+			r.missing--
+			break
+		}
+	}
+	return r.got
 }
 
 // votes are what the nodes gave one owner: the keeper of a hold.
@@ -183,27 +269,21 @@ type votes struct {
 	request *Request
 	owner   owner
 	sent    instant // before the first command was sent
-	all     []*vote
+	nodes   []vote
 
 	ctx context.Context // done when what is granted from now on is released
 	end context.CancelFunc
-	mu  sync.Mutex
 }
 
 // vote is what one node gave.
 type vote struct {
-	locks *Locks
-	hold  *Hold // the last that it gave, or nil; guarded by votes
-
-	asking sync.Mutex // held while the node is asked for the lock
+	hold   atomic.Pointer[Hold] // the last
+	asking sync.Mutex           // held while the node is asked for the lock
 }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
-	v := &votes{quorum: q, request: r, owner: o, sent: now()}
+	v := &votes{quorum: q, request: r, owner: o, sent: now(), nodes: make([]vote, len(q.nodes))}
 	v.ctx, v.end = context.WithCancel(context.Background())
-	for _, n := range q.nodes {
-		v.all = append(v.all, &vote{locks: n})
-	}
 	return v
 }
 
@@ -213,101 +293,21 @@ func (v *votes) hold(ctx context.Context) *Hold {
 	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
 }
 
-// count is at how many nodes the answer is so.
-func (e *QuorumError) count(is func(NodeAnswer) bool) int {
-	n := 0
-	for _, a := range e.Answers {
-		if is(a) {
-			n++
-		}
-	}
-	return n
-}
-
-func (e *QuorumError) granted() int { return e.count(func(a NodeAnswer) bool { return a.Granted }) }
-
-func (e *QuorumError) isGranted() bool { return e.granted() >= e.Needed }
-
-// missed is the error of a call that needs a majority.
-func (e *QuorumError) missed() error { return &failure{kind: ErrQuorumMissed, cause: e} }
-
-// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
-// last.
-func (e *QuorumError) mayHelp() bool {
-	return e.count(func(a NodeAnswer) bool { return a.Err != nil && !isTemporary(a.Err) }) < e.Needed
-}
-
-// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
-// other nodes say.
-func (e *QuorumError) isRefusal() bool {
-	return e.count(func(a NodeAnswer) bool { return a.Err == nil && !a.Granted }) > len(e.Answers)-e.Needed
-}
-
-// whole waits for all nodes.
-func whole(*QuorumError) bool { return false }
-
-// isCertain tells that a majority has granted, or that none can.
-func isCertain(got *QuorumError) bool { return got.isGranted() || got.isRefusal() }
-
-// each asks all nodes at once, in shuffled order. It gives the answers that came until they were enough, ctx was over,
-// or the timeout for nodes. What has no answer by then stays under way.
-func (v *votes) each(
-	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote) (bool, error),
-) *QuorumError {
-	q := v.quorum
-	timeout := q.nodeTimeout(ttl)
-	limit := time.Now().Add(timeout)
-	got := &QuorumError{Needed: len(q.nodes)/2 + 1}
-	for _, n := range q.nodes {
-		got.Answers = append(got.Answers, NodeAnswer{Node: nodeName(n.servers.rdb), Err: errNoAnswer})
-	}
-	came := make(chan func(), len(v.all))
-	for _, i := range rand.Perm(len(v.all)) {
-		q.background.run(func() {
-			granted, err := ask(v.all[i])
-			var f *failure
-			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
-				err = cmp.Or(f.cause, errNoAnswer)
-			}
-			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
-		})
-	}
-	until := limit.Add(timeout / 10) // a node may say itself that its time is over
-	for range v.all {
-		note, err := await(ctx, came, until, nil, q.ending.Done())
-		if err != nil {
-			break
-		}
-		if note(); enough(got) {
-			break
-		}
-	}
-	return got
-}
-
 // keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none. A hold that comes too
 // late is released.
-func (v *votes) keep(m *vote, h *Hold, err, refusal error) (bool, error) {
+func (v *votes) keep(i int, h *Hold, err, refusal error) (bool, error) {
 	if errors.Is(err, refusal) {
 		err = nil
 	}
-	if h != nil { // the quorum knows until when it is valid: a node that was silent for long is asked whether it has it
-		_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
+	if h == nil {
+		return false, err
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if h != nil && v.ctx.Err() == nil {
-		m.hold = h
-	} else if h != nil {
+	// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
+	_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
+	if v.nodes[i].hold.Store(h); v.ctx.Err() != nil {
 		v.quorum.background.run(func() { _, _ = h.Release(context.Background()) })
 	}
-	return h != nil, err
-}
-
-func (v *votes) current(m *vote) *Hold {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return m.hold
+	return true, nil
 }
 
 // requestOfNode is for one node: the quorum renews.
@@ -320,25 +320,28 @@ func (v *votes) requestOfNode(ttl time.Duration) *Request {
 
 // acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
 // given up.
-func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
-	if !m.asking.TryLock() {
-		return false, errNoAnswer // to the one before
-	}
-	defer m.asking.Unlock()
-	if h := v.current(m); h != nil {
-		if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
-			h.done()
-			return true, nil
+func (v *votes) acquire(ttl time.Duration) func(i int) (bool, error) {
+	return func(i int) (bool, error) {
+		n := &v.nodes[i]
+		if !n.asking.TryLock() {
+			return false, errNoAnswer // to the one before
 		}
+		defer n.asking.Unlock()
+		if h := n.hold.Load(); h != nil {
+			if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
+				h.done()
+				return true, nil
+			}
+		}
+		h, err := v.quorum.nodes[i].acquire(v.ctx, v.requestOfNode(ttl), true)
+		return v.keep(i, h, err, errTaken)
 	}
-	h, err := m.locks.acquire(v.ctx, v.requestOfNode(ttl), true)
-	return v.keep(m, h, err, errTaken)
 }
 
 func (v *votes) fences(*Hold) []int64 {
-	fences := make([]int64, len(v.all))
-	for i, m := range v.all {
-		if h := v.current(m); h != nil && h.Check() == nil {
+	fences := make([]int64, len(v.nodes))
+	for i := range v.nodes {
+		if h := v.nodes[i].hold.Load(); h != nil && h.Check() == nil {
 			fences[i] = h.Fence()
 		}
 	}
@@ -348,27 +351,23 @@ func (v *votes) fences(*Hold) []int64 {
 // extend counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that,
 // with the same token, because a majority has it.
 func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
-	got := v.each(ctx, r.ttl, isCertain, func(m *vote) (bool, error) {
-		h := v.current(m)
+	q := v.quorum
+	got := q.ask(r.ttl, func(i int) (bool, error) {
+		h := v.nodes[i].hold.Load()
 		if h == nil {
 			return false, errNoAnswer
 		}
-		limited, cancel := context.WithTimeout(context.Background(), v.quorum.nodeTimeout(r.ttl))
+		limited, cancel := context.WithTimeout(context.Background(), q.nodeTimeout(r.ttl))
 		defer cancel()
-		switch err := h.Extend(limited, r.ttl); {
-		case errors.Is(err, ErrLost):
+		err := asSilence(h.Extend(limited, r.ttl))
+		if errors.Is(err, ErrLost) {
 			return false, nil
-		case err != nil && err == limited.Err():
-			return false, errNoAnswer
-		default:
-			return err == nil, err
 		}
-	})
+		return err == nil, err
+	}).wait(ctx, tally.isCertain)
 	switch {
 	case got.isGranted():
-		v.quorum.background.run(func() {
-			v.each(v.ctx, r.ttl, whole, func(m *vote) (bool, error) { return v.acquire(m, r.ttl) })
-		})
+		q.background.run(func() { q.ask(r.ttl, v.acquire(r.ttl)).wait(v.ctx, tally.isWhole) })
 		return true, nil
 	case got.isRefusal():
 		return false, nil
@@ -381,21 +380,19 @@ func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bo
 // release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
 // hold may be there.
 func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error) {
-	v.mu.Lock()
 	v.end()
-	v.mu.Unlock()
 	if ending.state == lost && v.owner.given {
 		return false, nil
 	}
-	got := v.each(ctx, ending.ttl, isCertain, v.releaseOne)
-	if ending.state == lost || isCertain(got) {
+	got := v.quorum.ask(ending.ttl, v.releaseOne).wait(ctx, tally.isCertain)
+	if ending.state == lost || got.isCertain() {
 		return ending.state != lost && got.isGranted(), nil
 	}
 	return false, got.missed()
 }
 
-func (v *votes) releaseOne(m *vote) (bool, error) {
-	if h := v.current(m); h != nil {
+func (v *votes) releaseOne(i int) (bool, error) {
+	if h := v.nodes[i].hold.Load(); h != nil {
 		return h.Release(context.Background())
 	}
 	return false, nil
