@@ -250,13 +250,13 @@ func (q *Quorum) ask(ttl time.Duration, node func(i int) (bool, error)) *round {
 // wait gives the answers that came until they were enough, ctx was over, or the timeout for nodes. What has no answer by
 // then stays under way.
 func (r *round) wait(ctx context.Context, isEnough func(tally) bool) tally {
-	for ; r.missing > 0; r.missing-- {
+	for r.missing > 0 {
 		note, err := await(ctx, r.came, r.until, nil, r.quorum.ending.Done())
 		if err != nil {
 			break
 		}
+		r.missing--
 		if note(); isEnough(r.got) {
-			r.missing--
 			break
 		}
 	}
