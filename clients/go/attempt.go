@@ -68,10 +68,17 @@ func (a *attempts) take(upgrades bool) (g grant, err error) {
 	g.doubt = a.doubt
 	if err != nil && a.isOpen() && !upgrades {
 		a.giveUp()
-	} else if a.tag != "" {
-		a.locks.listener.removeTag(a.tag)
+	} else {
+		a.forget()
 	}
 	return g, err
+}
+
+// forget has no more messages come.
+func (a *attempts) forget() {
+	if a.tag != "" {
+		a.locks.listener.removeTag(a.keys[0], a.tag)
+	}
 }
 
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
@@ -183,11 +190,11 @@ func (a *attempts) send() (int64, error) {
 // listen gives a channel that is ready. As long as there is none, the first command goes without a wait, so that a
 // program subscribes only when a request has to wait.
 func (a *attempts) listen() (*channel, error) {
-	c, err := a.locks.listener.channel(a.keys[0], a.refused)
+	c := a.locks.listener.channel(a.keys[0], a.refused)
 	if c == nil || c.isReady() {
-		return c, err
+		return c, nil
 	}
-	_, err = await(a.ctx, c.ready, a.answerBy(), c.gone.Done(), a.by.ending.Done())
+	_, err := await(a.ctx, c.ready, a.answerBy(), c.gone.Done(), a.by.ending.Done())
 	// After NOPERM it blocks.
 	if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
 		err = cause

@@ -25,7 +25,7 @@ var (
 	// ErrTimedOut means that the wait was over before the lock was granted. When a context's deadline ended
 	// the wait, errors.Is(err, context.DeadlineExceeded) is true too. When the server could not be reached or
 	// answered errors, errors.Is and errors.As find the last error.
-	ErrTimedOut error = &kind{"TimedOut", "the wait is over"}
+	ErrTimedOut error = &kind{"timed out", "the wait is over"}
 	// ErrLost means that the hold ended and nobody released it through this package. A *LostError has the
 	// reason.
 	ErrLost error = &kind{"Lost", "the hold is lost"}
@@ -54,6 +54,12 @@ var (
 	// ErrInvalid means that an option or an argument is wrong. Nothing was sent.
 	ErrInvalid error = &kind{"Invalid", "invalid argument"}
 )
+
+// kinds are those that the server names, by the first word of its error.
+var kinds = map[string]error{
+	"WRONGMODE": ErrWrongMode, "NOTHELD": ErrNotHeld, "DEADLOCK": ErrDeadlock, "QUEUEFULL": ErrQueueFull,
+	"CANCELLED": ErrRefused,
+}
 
 // kind is one of the errors above: a name for hooks, and a sentence.
 type kind struct{ name, text string }

@@ -41,7 +41,7 @@ func (a *attempts) giveUp() {
 		commands = o.cancel()
 		go a.releaseLate(end)
 	} else {
-		l.listener.removeTag(a.tag)
+		a.forget()
 	}
 	l.background.run(func() {
 		err := l.repeat(context.Background(), "end", o, end, func(ctx context.Context, limit time.Time) error {
@@ -56,7 +56,7 @@ func (a *attempts) giveUp() {
 
 // releaseLate releases what the program's token is granted after the end, by its fence.
 func (a *attempts) releaseLate(end time.Time) {
-	defer a.locks.listener.removeTag(a.tag)
+	defer a.forget()
 	for {
 		h, err := await(a.locks.closed, a.heard, end, nil, nil)
 		if err != nil {

@@ -25,10 +25,9 @@ type Hold struct {
 
 	operation chan struct{} // held by Extend, Upgrade and Downgrade
 
-	mu           sync.Mutex
-	lease        lease
-	refusedUntil time.Time   // the server refuses an upgrade until then
-	timer        *time.Timer // of the watchdog; nil: nobody would notice the end
+	mu    sync.Mutex
+	lease lease
+	timer *time.Timer // of the watchdog; nil: nobody would notice the end
 	ctx          context.Context
 	end          func(problem error) // ends ctx; nil: nobody has asked for it
 }
@@ -105,7 +104,7 @@ func (h *Hold) updateAny(change func(l *lease)) error {
 	h.mu.Lock()
 	before := h.lease.state
 	if before == live {
-		h.lease.isOver(now())
+		h.lease.look(now())
 	}
 	change(&h.lease)
 	state, problem, end := h.lease.state, h.lease.problem(h.owner.keys), h.end
@@ -300,11 +299,6 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if err != nil {
 		return err
 	}
-	if left := time.Until(h.refusedUntil); left > 0 {
-		h.done()
-		text := fmt.Sprintf("an upgrade of this hold was given up, the next is possible in %s", left.Round(time.Second))
-		return &failure{kind: ErrRefused, text: text}
-	}
 	wanted.ttl = was.ttl
 	_ = h.update(func(l *lease) { l.changing = true })
 	// The wait ends with the hold.
@@ -329,9 +323,6 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if !isOpen {
 		h.done()
 		return err
-	}
-	if !h.owner.given { // the server is about to refuse upgrades of this token
-		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
 	}
 	l.background.run(func() {
 		defer h.done()

@@ -36,15 +36,9 @@ type listener struct {
 	closed      bool
 	channels    map[uint16]*channel      // by the slot of the keys; without a cluster it is 0
 	connections map[string]*subscription // by the address of the node
-	tags        map[string]waiter        // by the tag of the messages
+	tags        map[string]chan<- heard  // where the messages of a tag go
 	last        uint64                   // the last tag
 	waiting     map[string]int           // how many have a tag for the key
-}
-
-// waiter is a request that has a tag.
-type waiter struct {
-	key      string
-	messages chan<- heard
 }
 
 // channel is one that is subscribed to. It is not used again after it was lost.
@@ -59,7 +53,7 @@ type channel struct {
 
 func newListener(s *servers) *listener {
 	return &listener{
-		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]waiter{},
+		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- heard{},
 		waiting: map[string]int{},
 	}
 }
@@ -110,17 +104,14 @@ func slotOf(place string) (slot uint16) {
 
 // channel is the one for the key. If there is none it subscribes to one, or gives nil. The caller waits until it is
 // ready or lost.
-func (l *listener) channel(key string, subscribe bool) (*channel, error) {
+func (l *listener) channel(key string, subscribe bool) *channel {
 	place, _ := l.place(key)
 	slot := slotOf(place)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.channels[slot]
-	switch {
-	case c != nil || !subscribe:
-		return c, nil
-	case l.closed:
-		return nil, ErrClosed
+	if c != nil || !subscribe {
+		return c
 	}
 	c = &channel{slot: slot, name: "waits:" + newToken(), ready: make(chan struct{})}
 	if place != "" {
@@ -129,7 +120,7 @@ func (l *listener) channel(key string, subscribe bool) (*channel, error) {
 	c.gone, c.lose = context.WithCancelCause(context.Background())
 	l.channels[slot] = c
 	go l.subscribe(c, key)
-	return c, nil
+	return c
 }
 
 // subscribe connects if need be. It belongs to no request: one that is cancelled takes nothing from the others.
@@ -178,15 +169,14 @@ func (l *listener) addTag(key string, messages chan<- heard) (tag string, isBehi
 	defer l.mu.Unlock()
 	l.last++
 	tag = strconv.FormatUint(l.last, 10)
-	l.tags[tag] = waiter{key, messages}
+	l.tags[tag] = messages
 	l.waiting[key]++
 	return tag, l.waiting[key] > 1
 }
 
-func (l *listener) removeTag(tag string) {
+func (l *listener) removeTag(key, tag string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := l.tags[tag].key
 	delete(l.tags, tag)
 	if l.waiting[key]--; l.waiting[key] <= 0 {
 		delete(l.waiting, key)
@@ -201,7 +191,7 @@ func (l *listener) deliver(payload string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case l.tags[tag].messages <- h: // blocks for ever where the tag is not known
+	case l.tags[tag] <- h: // blocks for ever where the tag is not known
 	default:
 	}
 }
@@ -252,17 +242,16 @@ func newSubscription(n *node, l *listener) *subscription {
 	s.ending, s.end = context.WithCancel(context.Background())
 	options.PoolSize = 1
 	options.ReadTimeout = 3 * time.Second // for the answers when the connection is made
-	dial := options.Dialer
-	var dialed atomic.Bool
+	dial, once := options.Dialer, make(chan struct{}, 1)
 	// go-redis connects again by itself, and would hide the loss.
 	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if dialed.Load() {
+		select {
+		case once <- struct{}{}:
+		default:
 			return nil, errConnectionLost
 		}
 		connection, err := dial(ctx, network, address)
-		if err == nil {
-			dialed.Store(true)
-			// go-redis cannot close a connection that it is still making.
+		if err == nil { // go-redis cannot close a connection that it is still making
 			context.AfterFunc(s.ending, func() { _ = connection.Close() })
 		}
 		return connection, err

@@ -17,7 +17,7 @@ import (
 
 const (
 	// lanes is how many pipelines are under way at once.
-	lanes = 4
+	lanes = 2
 	// patience is how long commands queue: then they go over one more connection, because what is under way has no
 	// answer.
 	patience = 50 * time.Millisecond
