@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -28,8 +27,8 @@ type Hold struct {
 	mu    sync.Mutex
 	lease lease
 	timer *time.Timer // of the watchdog; nil: nobody would notice the end
-	ctx          context.Context
-	end          func(problem error) // ends ctx; nil: nobody has asked for it
+	ctx   context.Context
+	end   func(problem error) // ends ctx; nil: nobody has asked for it
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.

@@ -20,7 +20,7 @@ const (
 	lanes = 2
 	// patience is how long commands queue: then they go over one more connection, because what is under way has no
 	// answer.
-	patience = 50 * time.Millisecond
+	patience = 100 * time.Millisecond
 	// mostDelay is how long a call that may wait for others waits for them.
 	mostDelay = time.Millisecond
 	// mostCalls is how many go in one pipeline.
