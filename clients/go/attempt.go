@@ -84,7 +84,10 @@ func (a *attempts) forget() {
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (a *attempts) mayRelease() error {
-	release := a.owner.release(a.mode, 1)[0]
+	release := releaseOf(a.mode)
+	if len(a.keys) > 1 {
+		release = ""
+	}
 	if _, ok := a.locks.permitted.Load(release); ok {
 		return nil
 	}
@@ -199,10 +202,11 @@ func (a *attempts) listen() (*channel, error) {
 	if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
 		err = cause
 	}
-	if err == nil {
-		a.contact = time.Now()
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	a.contact = time.Now()
+	return c, nil
 }
 
 // hear takes the answer to a command. After null it is the message that is waited for.

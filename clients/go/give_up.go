@@ -10,7 +10,7 @@ import (
 // It is sent whole until it is answered.
 
 // release is for a Hold.
-func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (released bool, err error) {
+func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
 	o, inDoubt := h.owner, ending.doubt || ending.changing
 	isWhole := ending.reason == Gone && len(o.keys) == 1 && !inDoubt
 	if ending.state == lost && (isWhole || o.given) {
@@ -20,8 +20,8 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (released bo
 	if inDoubt && l.closed.Err() == nil {
 		commands = o.end()
 	}
-	unanswered := false
-	err = l.insist(ctx, "release", o, ending.ttl, func(ctx context.Context, limit time.Time) error {
+	unanswered, released := false, false
+	err := l.insist(ctx, "release", o, ending.ttl, func(ctx context.Context, limit time.Time) error {
 		count, err := l.end(ctx, limit, o, commands)
 		// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
 		unanswered = unanswered || mayRunLater(err)

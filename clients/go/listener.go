@@ -20,8 +20,8 @@ const (
 	// pingEvery is how long a listening connection may be silent while somebody waits. Then it is tested, and the
 	// answer may take as long.
 	pingEvery = 5 * time.Second
-	// mostMessages is how many messages to one request are kept.
-	mostMessages = 16
+	// mostMessages is how many messages and answers to one request are kept until it takes them.
+	mostMessages = 4
 )
 
 // errConnectionLost is what a listening connection ends with. It is no Error: requests are asked again after it.
