@@ -43,8 +43,10 @@ type heard struct {
 
 // command is one that was sent.
 type command struct {
+	way    waiting
 	call   *call
-	isNull atomic.Bool // the answer is null: a message will come
+	isNull atomic.Bool     // the answer is null: a message will come
+	gone   context.Context // done when neither will come any more
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -127,67 +129,73 @@ func (a *attempts) way() waiting {
 
 // send sends the command, and gives its fence, or errTaken for 0.
 func (a *attempts) send() (int64, error) {
-	l, key, w, gone, way := a.locks, a.keys[0], a.ask, context.Background(), a.way()
-	mayDelay := false
+	l, w := a.locks, a.ask
+	c := &command{way: a.way(), gone: context.Background()}
 	var err error
-	if way == byNotify {
+	if c.way == byNotify {
 		if a.channel, err = a.listen(); err != nil {
 			return 0, err
 		}
 		if a.channel == nil {
-			way = byPolling
-		} else {
-			gone = a.channel.gone
-			if a.tag == "" {
-				a.tag, mayDelay = l.listener.addTag(key, a.heard)
-			}
+			c.way = byPolling
 		}
 	}
-	if way != byPolling {
-		wait := int64(0) // the server takes 0 as a wait without end
-		if left := time.Until(a.deadline); !a.deadline.IsZero() && left <= 0 {
-			return 0, a.over(0)
-		} else if !a.deadline.IsZero() {
-			wait = milliseconds(min(left, longestWait))
-		}
-		w = append(append(make(words, 0, len(w)+5), w...), "WAIT", wait)
-	}
-	n, err := l.servers.find(a.ctx, a.answerBy(), key)
+	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
 	if err != nil {
 		return 0, err
 	}
-	switch way {
+	if c.way != byPolling {
+		if w, err = a.waiting(); err != nil {
+			return 0, err
+		}
+	}
+	c.call = newCall(a.answerBy())
+	switch c.way {
 	case byNotify:
+		c.gone = a.channel.gone
+		if a.tag == "" {
+			a.tag, c.call.mayDelay = l.listener.addTag(a.keys[0], a.heard)
+		}
 		w = append(w, "NOTIFY", a.channel.name, a.tag)
 	case byBlocking:
+		c.call.limit = time.Time{}
 		tested, lose := context.WithCancelCause(a.ctx)
 		defer lose(nil)
-		gone = tested
+		c.gone = tested
 		go a.test(n, tested, lose, min(testAfter, time.Until(a.end())/3), a.answerBy())
 	}
-	c := &command{call: newCall(a.answerBy(), w)}
-	if way == byBlocking {
-		c.call.limit = time.Time{}
-	}
-	c.call.mayDelay = mayDelay
+	c.call.add(w)
 	c.call.answered = func() { a.hear(c) }
 	if a.sent == 0 || !a.isOpen() { // else an earlier copy may be the one that is granted
 		a.sent = now()
 	}
 	n.start(c.call, a.ctx.Done() == nil)
-	fence, err := a.await(c, gone, way)
+	fence, err := a.await(c)
 	c.call.isLeft.Store(true)
 	switch {
-	case way == byPolling && errors.Is(err, errTaken) && !a.once && l.settings.waiting == byNotify && !a.refused:
+	case c.way == byPolling && a.way() == byNotify && errors.Is(err, errTaken) && !a.refused:
 		a.refused = true
 		return a.send()
-	case way == byNotify && hasCode(err, "NOSUBSCRIBER"):
+	case c.way == byNotify && hasCode(err, "NOSUBSCRIBER"):
 		l.listener.remove(a.channel, err)
-	case way == byNotify && hasCode(err, "NOPERM") && isAboutChannels(err):
+	case c.way == byNotify && hasCode(err, "NOPERM") && isAboutChannels(err):
 		l.listener.forbid(err)
 		err = errAskAgain
 	}
 	return fence, err
+}
+
+// waiting is the command with what is left of the wait. The server takes 0 as a wait without end.
+func (a *attempts) waiting() (words, error) {
+	wait := int64(0)
+	if !a.deadline.IsZero() {
+		left := time.Until(a.deadline)
+		if left <= 0 {
+			return nil, a.over(0)
+		}
+		wait = milliseconds(min(left, longestWait))
+	}
+	return append(append(make(words, 0, len(a.ask)+5), a.ask...), "WAIT", wait), nil
 }
 
 // listen gives a channel that is ready. As long as there is none, the first command goes without a wait, so that a
@@ -229,7 +237,7 @@ func (a *attempts) tell(h heard) {
 }
 
 // await waits for the answer, or for the message. It is woken by nothing else that comes in time.
-func (a *attempts) await(c *command, gone context.Context, way waiting) (int64, error) {
+func (a *attempts) await(c *command) (int64, error) {
 	for {
 		isNull := c.isNull.Load()
 		if isNull {
@@ -239,10 +247,10 @@ func (a *attempts) await(c *command, gone context.Context, way waiting) (int64, 
 		switch {
 		case isNull && a.doubt:
 			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
-		case isNull || way == byBlocking:
+		case isNull || c.way == byBlocking:
 			until = a.waitBy()
 		}
-		h, err := await(a.ctx, a.heard, until, gone.Done(), a.by.ending.Done())
+		h, err := await(a.ctx, a.heard, until, c.gone.Done(), a.by.ending.Done())
 		if err != nil && !isNull && c.isNull.Load() {
 			a.queued = true
 			if errors.Is(err, errNoAnswer) {
@@ -256,12 +264,12 @@ func (a *attempts) await(c *command, gone context.Context, way waiting) (int64, 
 		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
 		case err == nil:
-			return a.answer(h, way)
-		case errors.Is(err, errAskAgain) && way == byNotify: // what ended the channel says nothing about this request
+			return a.answer(h, c.way)
+		case errors.Is(err, errAskAgain) && c.way == byNotify: // what ended the channel says nothing about this request
 			a.contact = time.Now()
 		case errors.Is(err, errAskAgain):
-			err = context.Cause(gone)
-		case errors.Is(err, errNoAnswer) && (isNull || way == byBlocking) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
+			err = context.Cause(c.gone)
+		case errors.Is(err, errNoAnswer) && (isNull || c.way == byBlocking) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
 			a.note(err)
 			err = a.over(0)
 		case errors.Is(err, errNoAnswer) && isNull:

@@ -229,7 +229,6 @@ func (c *channel) isReady() bool {
 // because the server has forgotten the requests.
 type subscription struct {
 	listener *listener
-	address  string
 	client   *redis.Client
 	pubsub   *redis.PubSub
 	ending   context.Context // done when the connection is closed
@@ -238,7 +237,7 @@ type subscription struct {
 
 func newSubscription(n *node, l *listener) *subscription {
 	options := *n.client.Options()
-	s := &subscription{listener: l, address: options.Addr}
+	s := &subscription{listener: l}
 	s.ending, s.end = context.WithCancel(context.Background())
 	options.PoolSize = 1
 	options.ReadTimeout = 3 * time.Second // for the answers when the connection is made
@@ -266,23 +265,23 @@ func (s *subscription) read() {
 	for tested := false; s.ending.Err() == nil; {
 		message, err := s.pubsub.ReceiveTimeout(context.Background(), pingEvery)
 		var reply redis.Error
-		isAnswer := err == nil || errors.As(err, &reply)
 		switch {
 		case err == nil:
+			tested = false
 			s.handle(message)
-		case isAnswer:
+		case errors.As(err, &reply):
+			tested = false
 			s.refused(err)
+		case isSilence(err) && !s.listener.isAwaited():
+			tested = false // nobody misses anything
 		case isSilence(err) && !tested:
-			if tested = s.listener.isAwaited(); tested {
-				err = s.pubsub.Ping(s.ending)
-			}
-			if tested && err != nil {
+			tested = true
+			if err := s.pubsub.Ping(s.ending); err != nil {
 				s.close(err)
 			}
 		default:
 			s.close(err)
 		}
-		tested = tested && !isAnswer
 	}
 }
 
@@ -292,11 +291,9 @@ func (s *subscription) handle(message any) {
 		s.listener.deliver(message.Payload)
 	case *redis.Subscription:
 		for _, c := range s.channels() {
-			switch {
-			case c.name != message.Channel:
-			case message.Kind == "ssubscribe":
+			if c.name == message.Channel && message.Kind == "ssubscribe" {
 				close(c.ready)
-			case message.Kind == "sunsubscribe": // the slot has moved, or the server has become a replica
+			} else if c.name == message.Channel { // the slot has moved, or the server has become a replica
 				s.listener.remove(c, errAskAgain)
 			}
 		}
@@ -332,8 +329,8 @@ func (s *subscription) close(err error) {
 	s.listener.mu.Lock()
 	wasOpen := s.ending.Err() == nil
 	s.end()
-	if s.listener.connections[s.address] == s {
-		delete(s.listener.connections, s.address)
+	if address := s.client.Options().Addr; s.listener.connections[address] == s {
+		delete(s.listener.connections, address)
 	}
 	s.listener.mu.Unlock()
 	if !wasOpen {

@@ -57,11 +57,15 @@ type call struct {
 }
 
 func newCall(limit time.Time, commands ...words) *call {
-	c := &call{commands: make([]*redis.Cmd, len(commands)), limit: limit}
-	for i, w := range commands {
-		c.commands[i] = redis.NewCmd(context.Background(), w...)
+	c := &call{limit: limit}
+	for _, w := range commands {
+		c.add(w)
 	}
 	return c
+}
+
+func (c *call) add(w words) {
+	c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
 }
 
 func newNode(s *servers, client *redis.Client, readTimeout time.Duration) *node {
@@ -115,11 +119,6 @@ func (n *node) do(ctx context.Context, c *call) error {
 	done := make(chan struct{})
 	c.answered = func() { close(done) }
 	n.start(c, ctx.Done() == nil && n.client.Options().ContextTimeoutEnabled)
-	select {
-	case <-done:
-		return nil
-	default:
-	}
 	_, err := await(ctx, done, c.limit, nil, nil)
 	c.isLeft.Store(true)
 	return err
@@ -183,7 +182,12 @@ func (n *node) send(calls []*call) {
 		}
 		ctx = deadline{ctx, limit}
 	}
-	_, err := pipeline.Exec(ctx)
+	var err error
+	if pipeline.Len() == 1 { // that costs less
+		err = n.client.Process(ctx, calls[0].commands[0])
+	} else {
+		_, err = pipeline.Exec(ctx)
+	}
 	for _, c := range calls {
 		for _, cmd := range c.commands {
 			if err != nil && cmd.Err() == nil && cmd.Val() == nil {
