@@ -99,7 +99,7 @@ func (n *node) start(c *call, here bool) {
 	n.queue = append(n.queue, c)
 	takes := !c.mayDelay && !n.isTaken
 	n.isTaken = n.isTaken || takes
-	if c.mayDelay {
+	if c.mayDelay && len(n.queue) == 1 {
 		n.soon.Reset(mostDelay)
 	}
 	n.mu.Unlock()
