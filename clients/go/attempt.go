@@ -47,6 +47,7 @@ type command struct {
 	call   *call
 	isNull atomic.Bool     // the answer is null: a message will come
 	gone   context.Context // done when neither will come any more
+	tested bool            // the server was in reach meanwhile
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -259,12 +260,12 @@ func (a *attempts) await(c *command) (int64, error) {
 		}
 		switch {
 		case err == nil && h.err == errInReach:
-			a.contact = time.Now()
+			c.tested, a.contact = true, time.Now()
 			continue
 		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
 		case err == nil:
-			return a.answer(h, c.way)
+			return a.answer(h, c)
 		case errors.Is(err, errAskAgain) && c.way == byNotify: // what ended the channel says nothing about this request
 			a.contact = time.Now()
 		case errors.Is(err, errAskAgain):
@@ -281,12 +282,13 @@ func (a *attempts) await(c *command) (int64, error) {
 }
 
 // answer notes what an answer says of the acquisition.
-func (a *attempts) answer(h heard, way waiting) (int64, error) {
+func (a *attempts) answer(h heard, c *command) (int64, error) {
 	if mayRunLater(h.err) {
 		a.doubt = true
 	}
 	// A connection that blocked was there until now.
-	if !isConnectionError(h.err) || way == byBlocking && mayRunLater(h.err) {
+	blocked := c.way == byBlocking && mayRunLater(h.err) && (c.tested || a.contact.IsZero())
+	if blocked || !isConnectionError(h.err) {
 		a.contact = time.Now()
 	}
 	a.queued = h.fence > 0

@@ -29,8 +29,10 @@ func (a *attempts) test(n *node, waits context.Context, lose context.CancelCause
 		if err == nil {
 			err = ping.commands[0].Err()
 		}
-		a.locks.servers.note(err)
-		if isConnectionError(err) {
+		if errors.Is(err, errLeft) {
+			return
+		}
+		if a.locks.servers.note(err); isConnectionError(err) {
 			lose(err)
 			return
 		}
