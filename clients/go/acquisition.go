@@ -29,9 +29,9 @@ type acquisition struct {
 	byCaller bool            // whether that is the deadline of the caller's context
 	limit    time.Time       // of a request that asks once, or has no answer yet
 
-	contact time.Time // when the server last answered; zero: it has not
-	last    error     // after which it was asked again; nil after another answer
-	strange int       // temporary errors one after the other
+	contact  time.Time // when the server last answered; zero: it has not
+	last     error     // after which it was asked again; nil after another answer
+	failures int       // temporary errors one after the other
 }
 
 func (b *base) acquisition(ctx context.Context, keys []string, wanted *requestSettings, try bool) acquisition {
@@ -83,9 +83,9 @@ func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
 			}
 		case isTemporary(err):
 			a.note(err)
-			pause, _ = afterErrors.pause(a.strange)
+			pause, _ = afterErrors.pause(a.failures)
 			pause, more = min(pause, left), left > 0
-			a.strange++
+			a.failures++
 		case errors.Is(err, errLeft):
 			return grant{}, a.left()
 		default:

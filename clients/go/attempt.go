@@ -242,7 +242,7 @@ func (a *attempts) await(c *command) (int64, error) {
 	for {
 		isNull := c.isNull.Load()
 		if isNull {
-			a.queued, a.last, a.strange, a.contact = true, nil, 0, time.Now()
+			a.queued, a.last, a.failures, a.contact = true, nil, 0, time.Now()
 		}
 		until := c.call.limit
 		switch {
