@@ -166,14 +166,15 @@ func (n *node) send(calls []*call) {
 	if len(calls) == 0 {
 		return
 	}
-	ctx, limit, pipeline := context.Background(), calls[0].limit, n.client.Pipeline()
+	ctx, limit := context.Background(), calls[0].limit
+	var commands []redis.Cmder
 	for _, c := range calls {
 		limit = earlier(limit, c.limit) // those whose time is not over are asked again
 		for _, cmd := range c.commands {
 			if c.asking {
-				pipeline.Do(ctx, "ASKING")
+				commands = append(commands, redis.NewCmd(ctx, "ASKING"))
 			}
-			_ = pipeline.Process(ctx, cmd)
+			commands = append(commands, cmd)
 		}
 	}
 	if !limit.IsZero() {
@@ -183,9 +184,13 @@ func (n *node) send(calls []*call) {
 		ctx = deadline{ctx, limit}
 	}
 	var err error
-	if pipeline.Len() == 1 { // that costs less
-		err = n.client.Process(ctx, calls[0].commands[0])
+	if len(commands) == 1 { // that costs less
+		err = n.client.Process(ctx, commands[0])
 	} else {
+		pipeline := n.client.Pipeline()
+		for _, cmd := range commands {
+			_ = pipeline.Process(ctx, cmd)
+		}
 		_, err = pipeline.Exec(ctx)
 	}
 	for _, c := range calls {
