@@ -92,30 +92,18 @@ func hasCode(err error, code string) bool {
 		return false
 	}
 	var reply redis.Error
-	if !errors.As(err, &reply) {
+	if !errors.As(err, &reply) || errors.Is(err, ErrQuorumMissed) { // of one node, it says nothing of the others
 		return false
 	}
 	text := reply.Error()
 	return strings.HasPrefix(text, code) && (len(text) == len(code) || text[len(code)] == ' ')
 }
 
-// codes are the errors that a program can tell apart.
-var codes = []struct {
-	code string
-	kind error
-}{
-	{"WRONGMODE", ErrWrongMode}, {"NOTHELD", ErrNotHeld}, {"DEADLOCK", ErrDeadlock}, {"QUEUEFULL", ErrQueueFull},
-	{"CANCELLED", ErrRefused},
-}
-
 // named gives an error of the server its kind. Others stay as they are.
 func named(err error) error {
-	if err == nil {
-		return nil
-	}
-	for _, k := range codes {
-		if hasCode(err, k.code) {
-			return &failure{kind: k.kind, cause: err}
+	for code, kind := range kinds {
+		if hasCode(err, code) {
+			return &failure{kind: kind, cause: err}
 		}
 	}
 	if hasCode(err, "ERR") && strings.Contains(strings.ToLower(err.Error()), "unknown command") {
@@ -154,18 +142,14 @@ func redirection(err error) (address string, ask bool) {
 
 // outcome is the name of the end of an acquisition, for hooks.
 func outcome(err error) string {
+	k := (*kind)(nil)
 	switch {
 	case err == nil:
 		return "granted"
-	case errors.Is(err, ErrTimedOut):
-		return "timed out"
+	case errors.As(err, &k):
+		return k.name
 	case errors.Is(err, context.Canceled):
 		return "cancelled"
-	case errors.Is(err, ErrQuorumMissed):
-		return "QuorumMissed"
-	}
-	if k := (*kind)(nil); errors.As(err, &k) {
-		return k.name
 	}
 	return "Other"
 }

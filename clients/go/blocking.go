@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// This file has a wait on a connection of its own. No reply there is too late, so other commands tell whether the
-// server is in reach.
+// This file has the tests of the server while a request waits on a connection of its own. No reply there is too late,
+// and nobody would tell a connection that has nothing to send that its server was restarted. So other commands tell
+// whether the server is in reach, and after an outage the request is asked again.
 
 const (
 	// testAfter is how long after the beginning of a wait the server is tested first, if there is so much time.
@@ -16,60 +17,26 @@ const (
 	testEvery = 5 * time.Second
 )
 
-// block asks, and waits for the reply as long as the server is in reach. After an outage the request is asked again:
-// nobody would tell a connection that has nothing to send that its server was restarted.
-func (a *acquisition) block() (int64, error) {
-	w, err := a.waiting()
-	if err != nil {
-		return 0, err
-	}
-	s := a.locks.servers
-	n, err := s.find(a.ctx, a.answerBy(), a.owner.keys[0])
-	if err != nil {
-		return 0, err
-	}
-	sent, c := now(), newCall(time.Time{}, w)
-	done := make(chan struct{})
-	c.answered = func() { close(done) }
-	c.late = a.late
-	n.waits.start(c)
-	a.queued = true
-	tested, outage := false, false
-	test := time.Now().Add(min(testAfter, time.Until(a.end())/3))
-	for {
-		_, err = await(a.ctx, done, earlier(a.waitBy(), test), nil, a.locks.ending.Done())
-		if errors.Is(err, errNoAnswer) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0 {
-			a.note(err)
-			err = a.over()
+// errInReach is what a test tells.
+var errInReach = errors.New("the server is in reach")
+
+// test ends a wait when the server is out of reach. The first answer is waited for until the limit.
+func (a *attempts) test(n *node, waits context.Context, lose context.CancelCauseFunc, pause time.Duration, limit time.Time) {
+	for ; sleep(waits, a.by.ending, pause); pause = testEvery {
+		limit = earlier(limit, time.Now().Add(testEvery))
+		ping := newCall(limit, words{"PING"})
+		err := n.do(waits, ping)
+		if err == nil {
+			err = ping.commands[0].Err()
 		}
-		if !errors.Is(err, errNoAnswer) {
-			break
+		if errors.Is(err, errLeft) {
+			return
 		}
-		ctx, cancel := context.WithTimeout(a.ctx, min(testEvery, time.Until(a.answerBy())))
-		err = asSilence(n.commands.client.Ping(ctx).Err())
-		cancel()
-		s.note(err)
-		isDown := isConnectionError(err)
-		if !isDown {
-			tested, a.contact, err = true, time.Now(), errAskAgain
+		if a.locks.servers.note(err); isConnectionError(err) {
+			lose(err)
+			return
 		}
-		if !isDown && outage || isDown && time.Until(a.end()) <= 0 {
-			break
-		}
-		outage = isDown
-		test = time.Now().Add(min(testEvery, max(time.Until(a.end()), 0)))
+		a.tell(heard{err: errInReach})
+		limit = time.Time{}
 	}
-	if err != nil && c.over.CompareAndSwap(false, true) {
-		a.doubt = true
-		return a.answer(sent, 0, err)
-	}
-	<-done
-	fence, err := c.commands[0].Int64()
-	s.note(err)
-	fence, err = a.answer(sent, fence, err)
-	if mayRunLater(err) && (tested || a.contact.IsZero()) {
-		a.contact = time.Now() // it was there until now
-	}
-	a.queued = err == nil
-	return fence, err
 }

@@ -89,11 +89,14 @@ func (o owner) downgrade(ttl time.Duration, fence int64) words {
 
 // release releases the hold with the fence and no other.
 func (o owner) release(mode Mode, fence int64) words {
-	name := "SLOCK.UNLOCK"
+	return o.command(releaseOf(mode), "SLOCK.MUNLOCK", "FENCE", fence)
+}
+
+func releaseOf(mode Mode) string {
 	if mode == Read {
-		name = "SLOCK.RUNLOCK"
+		return "SLOCK.RUNLOCK"
 	}
-	return o.command(name, "SLOCK.MUNLOCK", "FENCE", fence)
+	return "SLOCK.UNLOCK"
 }
 
 // cancel withdraws what waits. With a token of its own, it also has the server refuse what arrives later: the server

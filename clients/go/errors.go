@@ -25,7 +25,7 @@ var (
 	// ErrTimedOut means that the wait was over before the lock was granted. When a context's deadline ended
 	// the wait, errors.Is(err, context.DeadlineExceeded) is true too. When the server could not be reached or
 	// answered errors, errors.Is and errors.As find the last error.
-	ErrTimedOut error = &kind{"TimedOut", "the wait is over"}
+	ErrTimedOut error = &kind{"timed out", "the wait is over"}
 	// ErrLost means that the hold ended and nobody released it through this package. A *LostError has the
 	// reason.
 	ErrLost error = &kind{"Lost", "the hold is lost"}
@@ -55,6 +55,12 @@ var (
 	ErrInvalid error = &kind{"Invalid", "invalid argument"}
 )
 
+// kinds are those that the server names, by the first word of its error.
+var kinds = map[string]error{
+	"WRONGMODE": ErrWrongMode, "NOTHELD": ErrNotHeld, "DEADLOCK": ErrDeadlock, "QUEUEFULL": ErrQueueFull,
+	"CANCELLED": ErrRefused,
+}
+
 // kind is one of the errors above: a name for hooks, and a sentence.
 type kind struct{ name, text string }
 
@@ -82,9 +88,9 @@ func (f *failure) Unwrap() []error {
 	return slices.DeleteFunc([]error{f.kind, f.cause}, func(err error) bool { return err == nil })
 }
 
-// timedOut is an ErrTimedOut with what was waited for, and what ended the wait, if it is known.
-func timedOut(what string, keys []string, cause error) error {
-	return &failure{kind: ErrTimedOut, text: what + " of " + strings.Join(keys, ", "), cause: cause}
+// about is an error with what was waited for, and what ended the wait, if it is known.
+func about(kind error, what string, keys []string, cause error) error {
+	return &failure{kind: kind, text: what + " of " + strings.Join(keys, ", "), cause: cause}
 }
 
 func withCause(text string, cause error) string {
@@ -135,19 +141,13 @@ func (*LostError) SlockError() {}
 // Is makes errors.Is(err, ErrLost) true.
 func (*LostError) Is(target error) bool { return target == ErrLost }
 
-// QuorumError says what each node answered. Of these two one is true: errors.Is(err, ErrTimedOut) when a
-// majority of nodes refused until the wait was over, because others have the lock, and errors.Is(err,
-// ErrQuorumMissed) when that is not so: too few nodes answered to know.
-// errors.Is and errors.As find the errors of the nodes too, and errors.Is finds context.DeadlineExceeded when a
-// context's deadline ended the wait.
+// QuorumError says what each node answered. errors.As finds it in an ErrQuorumMissed, and in an ErrTimedOut of a Quorum.
+// errors.Is and errors.As find the errors of the nodes too.
 type QuorumError struct {
 	// Needed is how many nodes are a majority.
 	Needed int
 	// Answers has one answer for each node, in the order of the clients.
 	Answers []NodeAnswer
-
-	heldKeys []string // the keys that others had until the wait was over; nil: no majority refused
-	ended    error    // what ended the wait, if it was the context
 }
 
 // NodeAnswer is what one node answered.
@@ -176,25 +176,19 @@ func (e *QuorumError) Error() string {
 	for i, a := range e.Answers {
 		texts[i] = a.String()
 	}
-	problem := ErrQuorumMissed.Error()
-	if e.heldKeys != nil {
-		problem = timedOut("lock", e.heldKeys, nil).Error()
-	}
-	return fmt.Sprintf("%s: %d of %d granted it, %d are needed (%s)",
-		withCause(problem, e.ended), e.granted(), len(e.Answers), e.Needed, strings.Join(texts, "; "))
+	return fmt.Sprintf("%d of %d nodes granted it, %d are needed (%s)",
+		tally(e.Answers).count(NodeAnswer.isGrant), len(e.Answers), e.Needed, strings.Join(texts, "; "))
 }
 
 // SlockError marks it as an Error.
 func (*QuorumError) SlockError() {}
 
-// Unwrap gives ErrTimedOut or ErrQuorumMissed, what ended the wait, and the errors of the nodes.
-func (e *QuorumError) Unwrap() []error {
-	errs := []error{ErrQuorumMissed, e.ended}
-	if e.heldKeys != nil {
-		errs[0] = ErrTimedOut
-	}
+// Unwrap gives the errors of the nodes.
+func (e *QuorumError) Unwrap() (errs []error) {
 	for _, a := range e.Answers {
-		errs = append(errs, a.Err)
+		if a.Err != nil {
+			errs = append(errs, a.Err)
+		}
 	}
-	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	return errs
 }

@@ -16,58 +16,73 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 	if ending.state == lost && (isWhole || o.given) {
 		return false, nil // nothing is left, or the token may have a later hold by now
 	}
+	commands := []words{o.release(ending.mode, ending.fence)}
+	if inDoubt && l.closed.Err() == nil {
+		commands = o.end()
+	}
 	unanswered, released := false, false
-	most := min(ending.until.until(), ending.ttl)
-	err := l.insist(ctx, "release", o, most, func(ctx context.Context, limit time.Time) (err error) {
-		var reply int64
-		if inDoubt && l.closed.Err() == nil {
-			reply, err = l.takeOff(ctx, o, o.end(), limit)
-		} else {
-			reply, err = l.servers.send(ctx, o.keys[0], newCall(limit, o.release(ending.mode, ending.fence)))
-		}
+	err := l.insist(ctx, "release", o, ending.ttl, func(ctx context.Context, limit time.Time) error {
+		count, err := l.end(ctx, limit, o, commands)
 		// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
 		unanswered = unanswered || mayRunLater(err)
-		released = err == nil && (reply == int64(len(o.keys)) || unanswered && ending.until > now())
+		released = err == nil && (count == int64(len(o.keys)) || unanswered && ending.until > now())
 		return err
 	}, func() {})
 	return err == nil && released, err
 }
 
-// giveUp ends an acquisition in the background, that may wait by the channel (nil: by none). With a token of the
-// program's only what waits is withdrawn: a hold of the token may be another's by now.
-func (l *Locks) giveUp(o owner, ttl time.Duration, waitsBy *channel) {
-	commands := o.end()
+// giveUp ends the acquisition in the background. With a token of the program's only what waits is withdrawn: a hold of
+// the token may be another's by now.
+func (a *attempts) giveUp() {
+	l, o, commands := a.locks, a.owner, a.owner.end()
+	// After the ttl nothing is left of a grant anyway.
+	end := time.Now().Add(min(a.wanted.ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	if o.given {
 		commands = o.cancel()
+		go a.releaseLate(end)
+	} else {
+		a.forget()
 	}
-	// After the ttl nothing is left of a grant anyway.
-	end := time.Now().Add(min(ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	l.background.run(func() {
 		err := l.repeat(context.Background(), "end", o, end, func(ctx context.Context, limit time.Time) error {
-			_, err := l.takeOff(ctx, o, commands, limit)
+			_, err := l.end(ctx, limit, o, commands)
 			return err
 		})
-		if isUnanswered(err) && waitsBy != nil { // the server forgets the request when nobody listens to its channel
-			waitsBy.connection.close(errConnectionLost)
+		if isUnanswered(err) && a.channel != nil { // the server forgets the request when nobody listens to its channel
+			a.channel.connection.close(errConnectionLost)
 		}
 	})
 }
 
-// takeOff sends the end of an acquisition once, and tells how many keys it released.
-func (l *Locks) takeOff(ctx context.Context, o owner, commands []words, limit time.Time) (released int64, err error) {
-	answers, err := l.servers.pipeline(ctx, limit, o.keys[0], forCommands, commands...)
-	if err != nil {
-		return 0, err
+// releaseLate releases what the program's token is granted after the end, by its fence.
+func (a *attempts) releaseLate(end time.Time) {
+	defer a.forget()
+	for {
+		h, err := await(a.locks.closed, a.heard, end, nil, nil)
+		if err != nil {
+			return
+		}
+		if h.fence > 0 {
+			_, _, _ = a.locks.ask(context.Background(), "release", a.owner, end, a.owner.release(a.mode, h.fence))
+		}
 	}
-	failed := 0
-	releases := answers[len(o.keys):]
-	for _, answer := range releases {
+}
+
+// end sends the commands of an end once, and tells how many keys they released.
+func (l *Locks) end(ctx context.Context, limit time.Time, o owner, commands []words) (released int64, err error) {
+	answers, err := l.servers.send(ctx, limit, o.keys[0], commands...)
+	releases, failed := 0, 0
+	for i, answer := range answers {
+		if commands[i][0] == "SLOCK.CANCEL" {
+			continue
+		}
+		releases++
 		count, problem := answer.Int64()
 		if released += count; problem != nil {
 			failed, err = failed+1, problem
 		}
 	}
-	if failed < len(releases) {
+	if failed < releases {
 		err = nil // a user may lack the permission for the other mode
 	}
 	return released, err

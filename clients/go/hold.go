@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -19,35 +18,32 @@ type Hold struct {
 	owner    owner
 	metadata string
 	label    string
-	report   *reporter
+	base     *base
 	began    time.Time
 	values   context.Context // of the caller of Lock
 
 	operation chan struct{} // held by Extend, Upgrade and Downgrade
 
-	mu           sync.Mutex
-	lease        lease
-	refusedUntil time.Time   // the server refuses an upgrade until then
-	timer        *time.Timer // of the watchdog; nil: nobody would notice the end
-	ctx          context.Context
-	end          func(problem error) // ends ctx; nil: nobody has asked for it
+	mu    sync.Mutex
+	lease lease
+	timer *time.Timer // of the watchdog; nil: nobody would notice the end
+	ctx   context.Context
+	end   func(problem error) // ends ctx; nil: nobody has asked for it
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
 type keeper interface {
-	// extend sends an extension, and tells whether the hold is still there.
-	extend(ctx context.Context, h *Hold, ttl time.Duration) (held bool, sent instant, err error)
+	// extend sends one extension, and tells whether the hold is still there.
+	extend(ctx context.Context, limit time.Time, h *Hold, r renewal) (held bool, err error)
 	// release releases, and tells whether the hold was still there. It ends with ctx, and goes on in the background
 	// as long as the hold may be there.
 	release(ctx context.Context, h *Hold, ending lease) (released bool, err error)
-	// renew sends a renewal, whose answer goes to Hold.renewed.
-	renew(h *Hold, r renewal)
 	fences(h *Hold) []int64
 }
 
-func newHold(ctx context.Context, r *Request, o owner, k keeper, report *reporter, g grant, d drift) *Hold {
+func newHold(ctx context.Context, r *Request, o owner, k keeper, b *base, g grant, d drift) *Hold {
 	h := &Hold{
-		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), report: report,
+		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), base: b,
 		values: ctx, began: time.Now(), operation: make(chan struct{}, 1),
 	}
 	h.lease = lease{mode: g.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
@@ -106,7 +102,9 @@ func (h *Hold) update(change func(l *lease)) error {
 func (h *Hold) updateAny(change func(l *lease)) error {
 	h.mu.Lock()
 	before := h.lease.state
-	h.lease.isOver(now())
+	if before == live {
+		h.lease.look(now())
+	}
 	change(&h.lease)
 	state, problem, end := h.lease.state, h.lease.problem(h.owner.keys), h.end
 	if h.timer != nil && state == live {
@@ -119,10 +117,10 @@ func (h *Hold) updateAny(change func(l *lease)) error {
 		return problem
 	}
 	if loss, ok := problem.(*LostError); ok {
-		h.report.lost(h.label, loss)
+		h.base.report.lost(h.label, loss)
 	}
 	if state != releasing {
-		h.report.held(h.label, time.Since(h.began))
+		h.base.report.held(h.label, time.Since(h.began))
 	}
 	if end != nil {
 		end(problem)
@@ -164,11 +162,14 @@ func (h *Hold) begin(ctx context.Context) (lease, error) {
 	case <-ctx.Done():
 		return lease{}, ctx.Err()
 	}
-	if err := h.Check(); err != nil {
-		h.done()
-		return lease{}, err
+	err := h.Check()
+	if err == nil && h.base.ending.Err() != nil {
+		err = ErrClosed
 	}
-	return h.snapshot(), nil
+	if err != nil {
+		h.done()
+	}
+	return h.snapshot(), err
 }
 
 func (h *Hold) done() { <-h.operation }
@@ -180,21 +181,26 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < leastTTL || h.snapshot().drift.counted(ttl) <= 0 {
 		return tooShort(ttl)
 	}
-	if _, err := h.begin(ctx); err != nil {
+	is, err := h.begin(ctx)
+	if err != nil {
 		return err
 	}
 	defer h.done()
-	held, sent, err := h.keeper.extend(ctx, h, ttl)
+	r, held := renewal{fence: is.fence, ttl: ttl}, false
+	end := earlier(h.base.retryEnd(), time.Now().Add(is.until.until()))
+	err = h.base.repeat(ctx, "extension", h.owner, end, func(ctx context.Context, limit time.Time) (err error) {
+		r.sent = now()
+		held, err = h.keeper.extend(ctx, limit, h, r)
+		return err
+	})
 	if err != nil {
 		return h.lossOr(err)
 	}
 	return h.update(func(l *lease) {
-		if !held {
-			l.lose(Gone)
-			return
+		if held {
+			l.ttl = max(l.ttl, ttl)
 		}
-		l.ttl = max(l.ttl, ttl)
-		l.lengthen(sent, ttl)
+		l.renewed(now(), r, held, nil)
 	})
 }
 
@@ -236,7 +242,7 @@ func (h *Hold) Release(ctx context.Context) (bool, error) {
 		}
 	})
 	if err != nil {
-		h.report.releaseFailed(h.label, err)
+		h.base.report.releaseFailed(h.label, err)
 	}
 	return released, err
 }
@@ -292,21 +298,15 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if err != nil {
 		return err
 	}
-	if left := time.Until(h.refusedUntil); left > 0 {
-		h.done()
-		text := fmt.Sprintf("an upgrade of this hold was given up, the next is possible in %s", left.Round(time.Second))
-		return &failure{kind: ErrRefused, text: text}
-	}
 	wanted.ttl = was.ttl
-	a := l.acquisition(h.owner, Write, wanted, false)
-	a.ask, a.upgrades = h.owner.upgrade(was.ttl, was.fence), true
 	_ = h.update(func(l *lease) { l.changing = true })
 	// The wait ends with the hold.
 	holdCtx := h.Context()
 	waitCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
-	g, err := a.run(waitCtx)
+	a := l.attempts(waitCtx, h.owner, Write, &wanted, h.owner.upgrade(was.ttl, was.fence), false)
+	g, err := a.take(true)
 	isOpen := err != nil && a.isOpen()
 	problem := h.update(func(l *lease) {
 		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
@@ -318,16 +318,10 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		h.done()
 		return problem
 	}
-	if errors.Is(err, errTaken) {
-		err = timedOut("upgrade", h.owner.keys, nil)
-	}
 	err = h.lossOr(err)
 	if !isOpen {
 		h.done()
 		return err
-	}
-	if !h.owner.given { // the server is about to refuse upgrades of this token
-		h.refusedUntil = time.Now().Add(refuseFor * time.Millisecond)
 	}
 	l.background.run(func() {
 		defer h.done()
@@ -341,7 +335,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 func (h *Hold) settle(ctx context.Context, limit time.Time) error {
 	sent, ttl, o := now(), h.snapshot().ttl, h.owner
 	commands := append(o.cancel(), o.refresh(Write, ttl), o.refresh(Read, ttl))
-	answers, err := h.keeper.(*Locks).servers.pipeline(ctx, limit, o.keys[0], forCommands, commands...)
+	answers, err := h.keeper.(*Locks).servers.send(ctx, limit, o.keys[0], commands...)
 	if err != nil {
 		return h.lossOr(err)
 	}
@@ -368,7 +362,7 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	w := h.owner.downgrade(was.ttl, was.fence)
 	downgrade := func(ctx context.Context, limit time.Time) error {
 		sent := now()
-		fence, err := l.servers.send(ctx, h.owner.keys[0], newCall(limit, w))
+		fence, err := l.askOnce(ctx, limit, h.owner, w)
 		gone := h.update(func(l *lease) {
 			switch l.doubt = l.doubt || mayRunLater(err); {
 			case err == nil:

@@ -14,9 +14,13 @@ import (
 
 // newLateWorld is a world whose Locks goes through a proxy, by a client that soon takes an answer for lost.
 func newLateWorld(t *testing.T, options ...slock.Option) (*world, *proxy) {
+	return newProxiedWorld(t, 200*time.Millisecond, options...)
+}
+
+func newProxiedWorld(t *testing.T, readTimeout time.Duration, options ...slock.Option) (*world, *proxy) {
 	w := newWorld(t)
 	p := newProxy(t, w.addr)
-	rdb := redis.NewClient(&redis.Options{Addr: p.addr(), ReadTimeout: 200 * time.Millisecond})
+	rdb := redis.NewClient(&redis.Options{Addr: p.addr(), ReadTimeout: readTimeout})
 	t.Cleanup(func() { _ = rdb.Close() })
 	w.locks = slock.New(rdb, options...)
 	t.Cleanup(func() { _ = w.locks.Close() })
@@ -51,6 +55,23 @@ func TestLateLockOfARequestThatWasGivenUp(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	eventually(t, func() bool { return w.calls("slock.cancel") > 0 && w.calls("slock.runlock") > 1 })
+	w.delivered(p, "slock.lock")
+	w.nothingLeft("job")
+}
+
+// The server does not refuse a token of the program's. The answer tells what to release.
+func TestLateLockByATokenOfTheProgram(t *testing.T) {
+	w, p := newProxiedWorld(t, time.Minute)
+	p.keep("SLOCK.LOCK")
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := lockBeside(ctx, w.locks.Write("job").With(slock.TTL(time.Hour), slock.Token("mine")))
+	eventually(t, func() bool { return p.keeping() == 1 })
+	cancels := w.calls("slock.cancel")
+	cancel()
+	if r := <-waiting; !errors.Is(r.err, context.Canceled) {
+		t.Fatal(r.err)
+	}
+	eventually(t, func() bool { return w.calls("slock.cancel") > cancels })
 	w.delivered(p, "slock.lock")
 	w.nothingLeft("job")
 }
@@ -135,7 +156,7 @@ func TestUpgradeAfterOneThatWasGivenUpIsRefused(t *testing.T) {
 	if err := <-upgraded; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if err := hold.Upgrade(t.Context()); !errors.Is(err, slock.ErrRefused) || !strings.Contains(err.Error(), "given up") {
+	if err := hold.Upgrade(t.Context()); !errors.Is(err, slock.ErrRefused) || !strings.Contains(err.Error(), "given it up") {
 		t.Fatal(err)
 	}
 	if err := hold.Extend(t.Context(), time.Minute); err != nil || hold.Mode() != slock.Read {

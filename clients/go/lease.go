@@ -57,19 +57,13 @@ type renewal struct {
 	sent  instant
 }
 
-// isOver ends a live hold whose time is over, and tells whether it did.
-func (l *lease) isOver(at instant) bool {
-	switch {
-	case l.state != live:
-		return false
-	case l.leaseEnd != 0 && at >= l.leaseEnd:
+// look ends a live hold whose time is over.
+func (l *lease) look(at instant) {
+	if l.state == live && l.leaseEnd != 0 && at >= l.leaseEnd {
 		l.lose(LeaseEnded)
-	case at >= l.until:
+	} else if l.state == live && at >= l.until {
 		l.lose(Expired)
-	default:
-		return false
 	}
-	return true
 }
 
 func (l *lease) lose(reason Reason) {
@@ -109,7 +103,7 @@ func (l *lease) granted(g grant, ttl time.Duration) {
 // renewed notes the answer to a renewal, and tells whether it was one that counts. An answer counts for the fence
 // that it names. While a change of mode is open, a 0 says only that the change may be done.
 func (l *lease) renewed(at instant, r renewal, held bool, err error) bool {
-	if l.isOver(at); l.state != live || r.fence != l.fence {
+	if l.look(at); l.state != live || r.fence != l.fence {
 		return false
 	}
 	switch {
@@ -141,7 +135,7 @@ func (l *lease) due() instant {
 // begin is the renewal that is to be sent now, if one is due. If no answer comes for a third of the ttl, another
 // one is sent, over another connection.
 func (l *lease) begin(at instant) (renewal, bool) {
-	if l.isOver(at); l.state != live || !l.renews || at < l.renewAt {
+	if l.look(at); l.state != live || !l.renews || at < l.renewAt {
 		return renewal{}, false
 	}
 	l.renewAt, l.waiting = at.add(l.ttl/3), true

@@ -19,7 +19,7 @@ func newTestLease() lease {
 func TestLeaseIsOverAfterASleep(t *testing.T) {
 	l := newTestLease()
 	counted := 10*time.Second - 10*time.Millisecond - time.Millisecond
-	if l.isOver(began.add(counted - 1)) {
+	if l.look(began.add(counted - 1)); l.state != live {
 		t.Fatal("it is over early")
 	}
 	if _, due := l.begin(began.add(time.Hour)); due || l.state != lost || l.reason != Expired {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +20,8 @@ const (
 	// pingEvery is how long a listening connection may be silent while somebody waits. Then it is tested, and the
 	// answer may take as long.
 	pingEvery = 5 * time.Second
-	// mostMessages is how many messages to one request are kept.
-	mostMessages = 16
+	// mostMessages is how many messages and answers to one request are kept until it takes them.
+	mostMessages = 4
 )
 
 // errConnectionLost is what a listening connection ends with. It is no Error: requests are asked again after it.
@@ -35,7 +36,9 @@ type listener struct {
 	closed      bool
 	channels    map[uint16]*channel      // by the slot of the keys; without a cluster it is 0
 	connections map[string]*subscription // by the address of the node
-	tags        map[string]chan<- string // where the messages of a tag go
+	tags        map[string]chan<- heard  // where the messages of a tag go
+	last        uint64                   // the last tag
+	waiting     map[string]int           // how many have a tag for the key
 }
 
 // channel is one that is subscribed to. It is not used again after it was lost.
@@ -50,7 +53,8 @@ type channel struct {
 
 func newListener(s *servers) *listener {
 	return &listener{
-		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- string{},
+		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- heard{},
+		waiting: map[string]int{},
 	}
 }
 
@@ -100,17 +104,14 @@ func slotOf(place string) (slot uint16) {
 
 // channel is the one for the key. If there is none it subscribes to one, or gives nil. The caller waits until it is
 // ready or lost.
-func (l *listener) channel(key string, subscribe bool) (*channel, error) {
+func (l *listener) channel(key string, subscribe bool) *channel {
 	place, _ := l.place(key)
 	slot := slotOf(place)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.channels[slot]
-	switch {
-	case c != nil || !subscribe:
-		return c, nil
-	case l.closed:
-		return nil, ErrClosed
+	if c != nil || !subscribe {
+		return c
 	}
 	c = &channel{slot: slot, name: "waits:" + newToken(), ready: make(chan struct{})}
 	if place != "" {
@@ -119,7 +120,7 @@ func (l *listener) channel(key string, subscribe bool) (*channel, error) {
 	c.gone, c.lose = context.WithCancelCause(context.Background())
 	l.channels[slot] = c
 	go l.subscribe(c, key)
-	return c, nil
+	return c
 }
 
 // subscribe connects if need be. It belongs to no request: one that is cancelled takes nothing from the others.
@@ -135,11 +136,12 @@ func (l *listener) subscribe(c *channel, key string) {
 		l.remove(c, ErrClosed)
 		return
 	}
-	s := l.connections[n.address]
+	address := n.client.Options().Addr
+	s := l.connections[address]
 	isNew := s == nil
 	if isNew {
 		s = newSubscription(n, l)
-		l.connections[n.address] = s
+		l.connections[address] = s
 	}
 	c.connection = s
 	l.mu.Unlock()
@@ -161,28 +163,35 @@ func (l *listener) remove(c *channel, err error) {
 	c.lose(err)
 }
 
-// addTag has the messages of a new tag come.
-func (l *listener) addTag() (tag string, messages <-chan string) {
-	tag, all := newToken(), make(chan string, mostMessages)
+// addTag has the messages of a new tag come. It tells whether others wait for the key, and so before it.
+func (l *listener) addTag(key string, messages chan<- heard) (tag string, isBehind bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tags[tag] = all
-	return tag, all
+	l.last++
+	tag = strconv.FormatUint(l.last, 10)
+	l.tags[tag] = messages
+	l.waiting[key]++
+	return tag, l.waiting[key] > 1
 }
 
-func (l *listener) removeTag(tag string) {
+func (l *listener) removeTag(key, tag string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.tags, tag)
+	if l.waiting[key]--; l.waiting[key] <= 0 {
+		delete(l.waiting, key)
+	}
 }
 
 // deliver hands a message "<n> <tag>" to the request of the tag. Nobody waits for others.
 func (l *listener) deliver(payload string) {
 	answer, tag, _ := strings.Cut(payload, " ")
+	var h heard
+	h.fence, h.err = readMessage(answer)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case l.tags[tag] <- answer: // blocks for ever where the tag is not known
+	case l.tags[tag] <- h: // blocks for ever where the tag is not known
 	default:
 	}
 }
@@ -220,7 +229,6 @@ func (c *channel) isReady() bool {
 // because the server has forgotten the requests.
 type subscription struct {
 	listener *listener
-	address  string
 	client   *redis.Client
 	pubsub   *redis.PubSub
 	ending   context.Context // done when the connection is closed
@@ -228,24 +236,21 @@ type subscription struct {
 }
 
 func newSubscription(n *node, l *listener) *subscription {
-	s := &subscription{listener: l, address: n.address}
+	options := *n.client.Options()
+	s := &subscription{listener: l}
 	s.ending, s.end = context.WithCancel(context.Background())
-	options := n.options
 	options.PoolSize = 1
-	if options.ReadTimeout <= 0 { // for the answers when the connection is made
-		options.ReadTimeout = 3 * time.Second
-	}
-	dial := options.Dialer
-	var dialed atomic.Bool
+	options.ReadTimeout = 3 * time.Second // for the answers when the connection is made
+	dial, once := options.Dialer, make(chan struct{}, 1)
 	// go-redis connects again by itself, and would hide the loss.
 	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if dialed.Load() {
+		select {
+		case once <- struct{}{}:
+		default:
 			return nil, errConnectionLost
 		}
 		connection, err := dial(ctx, network, address)
-		if err == nil {
-			dialed.Store(true)
-			// go-redis cannot close a connection that it is still making.
+		if err == nil { // go-redis cannot close a connection that it is still making
 			context.AfterFunc(s.ending, func() { _ = connection.Close() })
 		}
 		return connection, err
@@ -260,23 +265,23 @@ func (s *subscription) read() {
 	for tested := false; s.ending.Err() == nil; {
 		message, err := s.pubsub.ReceiveTimeout(context.Background(), pingEvery)
 		var reply redis.Error
-		isAnswer := err == nil || errors.As(err, &reply)
 		switch {
 		case err == nil:
+			tested = false
 			s.handle(message)
-		case isAnswer:
+		case errors.As(err, &reply):
+			tested = false
 			s.refused(err)
+		case isSilence(err) && !s.listener.isAwaited():
+			tested = false // nobody misses anything
 		case isSilence(err) && !tested:
-			if tested = s.listener.isAwaited(); tested {
-				err = s.pubsub.Ping(s.ending)
-			}
-			if tested && err != nil {
+			tested = true
+			if err := s.pubsub.Ping(s.ending); err != nil {
 				s.close(err)
 			}
 		default:
 			s.close(err)
 		}
-		tested = tested && !isAnswer
 	}
 }
 
@@ -286,11 +291,9 @@ func (s *subscription) handle(message any) {
 		s.listener.deliver(message.Payload)
 	case *redis.Subscription:
 		for _, c := range s.channels() {
-			switch {
-			case c.name != message.Channel:
-			case message.Kind == "ssubscribe":
+			if c.name == message.Channel && message.Kind == "ssubscribe" {
 				close(c.ready)
-			case message.Kind == "sunsubscribe": // the slot has moved, or the server has become a replica
+			} else if c.name == message.Channel { // the slot has moved, or the server has become a replica
 				s.listener.remove(c, errAskAgain)
 			}
 		}
@@ -326,8 +329,8 @@ func (s *subscription) close(err error) {
 	s.listener.mu.Lock()
 	wasOpen := s.ending.Err() == nil
 	s.end()
-	if s.listener.connections[s.address] == s {
-		delete(s.listener.connections, s.address)
+	if address := s.client.Options().Addr; s.listener.connections[address] == s {
+		delete(s.listener.connections, address)
 	}
 	s.listener.mu.Unlock()
 	if !wasOpen {

@@ -3,6 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,19 +13,68 @@ import (
 
 // This file has what a program makes once: it gives requests, and carries them out on one server or cluster.
 
-// Locks is what a program asks for locks. Make one for the program by New; all methods may be called by
-// several goroutines at once. Close it when the program ends.
-type Locks struct {
-	requests
+// Locker is what a program asks for locks: a Locks, or a Quorum.
+type Locker interface {
+	// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
+	Write(keys ...string) Request
+	// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
+	Read(keys ...string) Request
+	// Release releases what a token holds that another process took, in whichever mode, and tells on how many keys,
+	// or on how many nodes of a Quorum.
+	Release(ctx context.Context, token string, keys ...string) (int, error)
+	// Close ends all waits, and releases nothing.
+	Close() error
+}
+
+// base is what Locks and Quorum have in common.
+type base struct {
+	by       asked
 	settings settings
-	servers  *servers
-	listener *listener
 	report   *reporter
 
 	ending, closed context.Context // done from the beginning of Close on, and when it has waited
 	end, endAll    context.CancelFunc
 	background     tasks
-	permitted      sync.Map // the releases that the user may run, by the name of their command
+}
+
+// asked is who carries a request out.
+type asked interface {
+	check(r *Request) error
+	// acquire gives errTaken when a request that asks once is refused.
+	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
+	adopt(ctx context.Context, r *Request) (*Hold, error)
+}
+
+func (b *base) init(by asked, s settings) {
+	b.by, b.settings, b.report = by, s, &reporter{hooks: s.hooks, log: s.log}
+	b.ending, b.end = context.WithCancel(context.Background())
+	b.closed, b.endAll = context.WithCancel(context.Background())
+}
+
+// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
+func (b *base) Write(keys ...string) Request {
+	return Request{by: b.by, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
+}
+
+// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
+func (b *base) Read(keys ...string) Request {
+	return Request{by: b.by, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
+}
+
+// close lets what goes on end, for at most the time of RetryFor.
+func (b *base) close() {
+	b.end()
+	b.background.wait(b.settings.retryFor)
+	b.endAll()
+}
+
+// Locks is what a program asks for locks. Make one for the program by New; all methods may be called by
+// several goroutines at once. Close it when the program ends.
+type Locks struct {
+	base
+	servers   *servers
+	listener  *listener
+	permitted sync.Map // the releases that the user may run, by the name of their command
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -38,11 +88,9 @@ func New(rdb redis.UniversalClient, options ...Option) *Locks {
 }
 
 func newLocks(rdb redis.UniversalClient, s settings) *Locks {
-	l := &Locks{settings: s, report: &reporter{hooks: s.hooks, log: s.log}}
-	l.requests = requests{by: l, defaults: s.request}
-	l.ending, l.end = context.WithCancel(context.Background())
-	l.closed, l.endAll = context.WithCancel(context.Background())
-	l.servers = newServers(rdb, l.report)
+	l := &Locks{}
+	l.init(l, s)
+	l.servers = &servers{rdb: rdb, report: l.report, nodes: map[string]*node{}}
 	l.listener = newListener(l.servers)
 	return l
 }
@@ -50,16 +98,13 @@ func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 func (l *Locks) check(*Request) error { return l.servers.check() }
 
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	began := time.Now()
-	o := r.owner()
-	a := l.acquisition(o, r.mode, r.settings, once)
-	a.ask = o.lock(r.mode, &r.settings)
-	g, err := a.run(ctx)
+	began, o := time.Now(), r.owner()
+	g, err := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once).take(false)
 	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, r, o, l, l.report, g, oneServer), nil
+	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -75,7 +120,7 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, err
 	}
 	g := grant{mode: r.mode, fence: fence, sent: sent}
-	return newHold(ctx, r, o, l, l.report, g, oneServer), nil
+	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
 }
 
 // Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for
@@ -96,7 +141,7 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 	return int(released), err
 }
 
-func (l *Locks) retryEnd() time.Time { return time.Now().Add(l.settings.retryFor) }
+func (b *base) retryEnd() time.Time { return time.Now().Add(b.settings.retryFor) }
 
 // ask sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the copy
 // was sent that was answered.
@@ -105,20 +150,28 @@ func (l *Locks) ask(
 ) (sent instant, reply int64, err error) {
 	err = l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (err error) {
 		sent = now()
-		reply, err = l.servers.send(ctx, o.keys[0], newCall(limit, w))
+		reply, err = l.askOnce(ctx, limit, o, w)
 		return err
 	})
 	return sent, reply, err
+}
+
+func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) (int64, error) {
+	answers, err := l.servers.send(ctx, limit, o.keys[0], w)
+	if err != nil {
+		return 0, err
+	}
+	return answers[0].Int64()
 }
 
 // try sends a command once, and waits for its answer until the limit.
 type try func(ctx context.Context, limit time.Time) error
 
 // repeat tries until there is an answer, ctx is over, or the time has ended. No try takes longer than RetryFor.
-func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time, send try) error {
+func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) error {
 	var last error
 	for failures := 0; ; failures++ {
-		err := send(ctx, earlier(end, l.retryEnd()).Add(lateAnswer))
+		err := send(ctx, earlier(end, b.retryEnd()).Add(lateAnswer))
 		switch {
 		case errors.Is(err, errLeft):
 			return ctx.Err()
@@ -130,28 +183,28 @@ func (l *Locks) repeat(ctx context.Context, what string, o owner, end time.Time,
 		}
 		left := time.Until(end)
 		pause, _ := afterErrors.pause(failures)
-		if left <= 0 || !sleep(ctx, l.closed, min(pause, left)) {
-			return errors.Join(ctx.Err(), timedOut(what, o.keys, last))
+		if left <= 0 || !sleep(ctx, b.closed, min(pause, left)) {
+			return errors.Join(ctx.Err(), about(ErrTimedOut, what, o.keys, last))
 		}
 	}
 }
 
 // insist repeats for the caller until RetryFor or ctx is over, and then in the background for the rest of the time.
 // It calls done when it does not go on.
-func (l *Locks) insist(
+func (b *base) insist(
 	ctx context.Context, what string, o owner, most time.Duration, send try, done func(),
 ) (err error) {
-	end := time.Now().Add(most)
+	began := time.Now()
 	if err = ctx.Err(); err == nil {
-		err = l.repeat(ctx, what, o, l.retryEnd(), send)
+		err = b.repeat(ctx, what, o, began.Add(b.settings.retryFor), send)
 	}
 	if err == nil || !isUnanswered(err) && ctx.Err() == nil {
 		done()
 		return err
 	}
-	l.background.run(func() {
+	b.background.run(func() {
 		defer done()
-		_ = l.repeat(context.Background(), what, o, end, send)
+		_ = b.repeat(context.Background(), what, o, began.Add(most), send)
 	})
 	return err
 }
@@ -160,11 +213,9 @@ func (l *Locks) insist(
 func isUnanswered(err error) bool { return errors.Is(err, ErrTimedOut) }
 
 // extend is for a Hold.
-func (l *Locks) extend(ctx context.Context, h *Hold, ttl time.Duration) (bool, instant, error) {
-	is := h.snapshot()
-	end := time.Now().Add(min(is.until.until(), l.settings.retryFor))
-	sent, reply, err := l.ask(ctx, "extension", h.owner, end, h.owner.extend(ttl, is.fence))
-	return reply == 1, sent, err
+func (l *Locks) extend(ctx context.Context, limit time.Time, h *Hold, r renewal) (bool, error) {
+	reply, err := l.askOnce(ctx, limit, h.owner, h.owner.extend(r.ttl, r.fence))
+	return reply == 1, err
 }
 
 func (l *Locks) fences(h *Hold) []int64 { return []int64{h.Fence()} }
@@ -174,9 +225,7 @@ func (l *Locks) fences(h *Hold) []int64 { return []int64{h.Fence()} }
 // there are no longer renewed, and lost at the end of their ttl. They may still be released, over the program's
 // client.
 func (l *Locks) Close() error {
-	l.end()
-	l.background.wait(l.settings.retryFor)
-	l.endAll()
+	l.close()
 	l.listener.close()
 	return l.servers.close()
 }

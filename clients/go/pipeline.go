@@ -11,127 +11,145 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// This file sends the commands of many goroutines to one node together: what is ready at once goes in one pipeline,
-// and what comes while some are under way queues for the next. So a busy program needs few system calls.
+// This file has the connections to one server, and sends the commands of many goroutines together: what is ready at
+// once goes in one pipeline, and what comes while some are under way queues for the next. So a busy program needs few
+// system calls.
 
 const (
 	// lanes is how many pipelines are under way at once.
-	lanes = 4
+	lanes = 2
 	// patience is how long commands queue: then they go over one more connection, because what is under way has no
 	// answer.
-	patience = 50 * time.Millisecond
+	patience = 100 * time.Millisecond
+	// mostDelay is how long a call that may wait for others waits for them.
+	mostDelay = time.Millisecond
 	// mostCalls is how many go in one pipeline.
 	mostCalls = 1000
+	// mostConnections is how many there are to one server, which bounds the waits that have one of their own.
+	mostConnections = 10_000
+	// poolTimeout is how long a command waits for a connection before it looks at its time again.
+	poolTimeout = 500 * time.Millisecond
 )
 
-type pipeline struct {
-	client *redis.Client
-	alone  bool          // each call has a connection of its own, because it may be long before it is answered
-	busy   chan struct{} // has one for each lane in use
+// node is one server, and the connections to it.
+type node struct {
+	servers     *servers
+	client      *redis.Client
+	readTimeout time.Duration
+	busy        chan struct{} // has one for each lane in use
 
-	mu    sync.Mutex
-	queue []*call // the first has somebody who is about to send them
+	mu      sync.Mutex
+	queue   []*call
+	isTaken bool        // somebody is about to send the queue
+	soon    *time.Timer // sends it
 }
 
 // call is commands that go one right after the other, on one connection.
 type call struct {
-	commands []*redis.Cmd
-	limit    time.Time // zero: none
+	commands []*redis.Cmd // and their answers
+	limit    time.Time    // zero: none; then it has a connection of its own
+	mayDelay bool         // nothing is lost when other commands are waited for
 	answered func()
-	late     func(reply int64, err error) // instead of answered, when nobody waits any more; may be nil
-	over     atomic.Bool
+	isLeft   atomic.Bool // nobody waits for the answer, so it need not be sent
+
+	redirected int  // how often
+	asking     bool // the key is about to move to where it goes
 }
 
 func newCall(limit time.Time, commands ...words) *call {
-	c := &call{commands: make([]*redis.Cmd, len(commands)), limit: limit}
-	for i, w := range commands {
-		c.commands[i] = redis.NewCmd(context.Background(), w...)
+	c := &call{limit: limit}
+	for _, w := range commands {
+		c.add(w)
 	}
 	return c
 }
 
-// again is the last command of a call once more: where the key is about to move to, after ASKING.
-func (c *call) again(ask bool) *call {
-	commands := []words{c.last().Args()}
-	if ask {
-		commands = []words{{"ASKING"}, c.last().Args()}
-	}
-	more := newCall(c.limit, commands...)
-	more.late = c.late
-	return more
+func (c *call) add(w words) {
+	c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
 }
 
-// last is the answer to the last command.
-func (c *call) last() *redis.Cmd { return c.commands[len(c.commands)-1] }
+func newNode(s *servers, client *redis.Client, readTimeout time.Duration) *node {
+	n := &node{servers: s, client: client, readTimeout: readTimeout, busy: make(chan struct{}, lanes)}
+	n.soon = time.AfterFunc(mostDelay, n.flush)
+	return n
+}
 
-// start sends a call, and does not wait for the answer.
-func (p *pipeline) start(c *call) {
-	if p.alone {
-		go p.send([]*call{c})
+// ownClient is one for the same server whose commands can be limited, and are not repeated.
+func ownClient(o redis.Options) *redis.Client {
+	primary := &primary{dial: o.Dialer, follows: o.Addr == "FailoverClient", end: func() {}}
+	o.Dialer = primary.connect
+	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
+	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, 0, max(o.PoolSize, 10), 0
+	o.PoolTimeout = poolTimeout
+	o.ReadTimeout = -1 // a wait has none
+	if o.WriteTimeout <= 0 {
+		o.WriteTimeout = 3 * time.Second
+	}
+	return redis.NewClient(&o)
+}
+
+// start sends a call, and calls answered when its answer or an error has come. Unless it is sent here, it does not wait
+// for that.
+func (n *node) start(c *call, here bool) {
+	if c.limit.IsZero() {
+		go n.send([]*call{c})
 		return
 	}
-	if p.add(c) {
-		go p.flush()
+	n.mu.Lock()
+	n.queue = append(n.queue, c)
+	takes := !c.mayDelay && !n.isTaken
+	n.isTaken = n.isTaken || takes
+	if c.mayDelay && len(n.queue) == 1 {
+		n.soon.Reset(mostDelay)
 	}
-}
-
-// add queues a call, and tells whether it is the first, so that the caller has to flush.
-func (p *pipeline) add(c *call) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.queue = append(p.queue, c)
-	return len(p.queue) == 1
+	n.mu.Unlock()
+	if takes && here {
+		n.flush()
+	} else if takes {
+		go n.flush()
+	}
 }
 
 // do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
 // by then stays under way.
-func (p *pipeline) do(ctx context.Context, c *call) error {
+func (n *node) do(ctx context.Context, c *call) error {
 	if ctx.Err() != nil {
 		return errLeft
 	}
 	done := make(chan struct{})
 	c.answered = func() { close(done) }
-	if ctx.Done() == nil && !p.alone {
-		if p.add(c) {
-			p.flush()
-		}
-		<-done
-		return nil
-	}
-	p.start(c)
+	n.start(c, ctx.Done() == nil && n.client.Options().ContextTimeoutEnabled)
 	_, err := await(ctx, done, c.limit, nil, nil)
-	if err != nil && c.over.CompareAndSwap(false, true) {
-		return err
-	}
-	<-done
-	return nil
+	c.isLeft.Store(true)
+	return err
 }
 
 // flush sends what has queued, as soon as a lane is free.
-func (p *pipeline) flush() {
+func (n *node) flush() {
 	select {
-	case p.busy <- struct{}{}:
-		defer func() { <-p.busy }()
+	case n.busy <- struct{}{}:
+		defer func() { <-n.busy }()
 	default:
 		timer := time.NewTimer(patience)
 		defer timer.Stop()
 		select {
-		case p.busy <- struct{}{}:
-			defer func() { <-p.busy }()
+		case n.busy <- struct{}{}:
+			defer func() { <-n.busy }()
 		case <-timer.C:
 		}
 	}
-	if len(p.busy) > 1 {
+	if len(n.busy) > 1 {
 		runtime.Gosched() // others may be about to send too
 	}
-	p.mu.Lock()
-	calls := p.queue
-	if p.queue = nil; len(calls) > mostCalls {
-		calls, p.queue = calls[:mostCalls:mostCalls], calls[mostCalls:]
-		go p.flush()
+	n.mu.Lock()
+	calls := n.queue
+	n.queue, n.isTaken = nil, false
+	if len(calls) > mostCalls {
+		calls, n.queue, n.isTaken = calls[:mostCalls:mostCalls], calls[mostCalls:], true
+		go n.flush()
 	}
-	p.mu.Unlock()
-	p.send(calls)
+	n.mu.Unlock()
+	n.send(calls)
 }
 
 // deadline is a context that only has one: connections look at it, and it needs no timer.
@@ -143,40 +161,47 @@ type deadline struct {
 func (d deadline) Deadline() (time.Time, bool) { return d.at, true }
 
 // send sends calls on one connection, but for those that were left, and hands out the answers.
-func (p *pipeline) send(calls []*call) {
-	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.over.Load() })
-	var commands []*redis.Cmd
-	ctx, limit := context.Background(), time.Time{}
+func (n *node) send(calls []*call) {
+	calls = slices.DeleteFunc(calls, func(c *call) bool { return c.isLeft.Load() })
+	if len(calls) == 0 {
+		return
+	}
+	ctx, limit := context.Background(), calls[0].limit
+	var commands []redis.Cmder
 	for _, c := range calls {
-		commands = append(commands, c.commands...)
-		if limit.IsZero() || c.limit.Before(limit) { // those whose time is not over are asked again
-			limit = c.limit
+		limit = earlier(limit, c.limit) // those whose time is not over are asked again
+		for _, cmd := range c.commands {
+			if c.asking {
+				commands = append(commands, redis.NewCmd(ctx, "ASKING"))
+			}
+			commands = append(commands, cmd)
 		}
 	}
 	if !limit.IsZero() {
+		if n.readTimeout > 0 {
+			limit = earlier(limit, time.Now().Add(n.readTimeout))
+		}
 		ctx = deadline{ctx, limit}
 	}
 	var err error
-	if len(commands) == 1 {
-		err = p.client.Process(ctx, commands[0])
+	if len(commands) == 1 { // that costs less
+		err = n.client.Process(ctx, commands[0])
 	} else {
-		pipeline := p.client.Pipeline()
+		pipeline := n.client.Pipeline()
 		for _, cmd := range commands {
 			_ = pipeline.Process(ctx, cmd)
 		}
 		_, err = pipeline.Exec(ctx)
 	}
-	for _, cmd := range commands {
-		if err != nil && cmd.Err() == nil && cmd.Val() == nil {
-			cmd.SetErr(err) // there was no connection
-		}
-		cmd.SetErr(asSilence(cmd.Err()))
-	}
 	for _, c := range calls {
-		if c.over.CompareAndSwap(false, true) {
+		for _, cmd := range c.commands {
+			if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+				cmd.SetErr(err) // there was no connection
+			}
+			cmd.SetErr(asSilence(cmd.Err()))
+		}
+		if !n.servers.redirect(n, c) {
 			c.answered()
-		} else if c.late != nil {
-			c.late(c.last().Int64())
 		}
 	}
 }

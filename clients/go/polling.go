@@ -68,6 +68,11 @@ func sleep(ctx, ending context.Context, pause time.Duration) bool {
 func await[T any](
 	ctx context.Context, comes <-chan T, until time.Time, gone, ending <-chan struct{},
 ) (came T, err error) {
+	select {
+	case came = <-comes: // it needs no timer
+		return came, nil
+	default:
+	}
 	var over <-chan time.Time
 	if !until.IsZero() {
 		timer := time.NewTimer(time.Until(until))

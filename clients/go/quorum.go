@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,14 +21,8 @@ import (
 // it outlives the loss of a minority. It polls, because no server knows of the others. All methods may be
 // called by several goroutines at once. Close it when the program ends.
 type Quorum struct {
-	requests
-	nodes    []*Locks
-	settings settings
-	report   *reporter
-
-	ending     context.Context // done after Close
-	end        context.CancelFunc
-	background tasks
+	base
+	nodes []*Locks
 }
 
 // NewQuorum makes a Quorum from clients of independent servers: not from replicas or nodes of one another.
@@ -34,20 +31,16 @@ type Quorum struct {
 // Options are the defaults of all requests (such as TTL), WaitByPolling, WithHooks, WithLogger, NodeTimeout,
 // DriftFactor and FailFast. Without WaitByPolling the pauses between attempts are random, of 10 to 250 ms.
 func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
-	q := &Quorum{settings: newSettings(options)}
-	q.requests = requests{by: q, defaults: q.settings.request}
-	if q.settings.waiting != byPolling {
-		q.settings.strategy = ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
+	s := newSettings(options)
+	if s.waiting != byPolling {
+		s.waiting, s.strategy = byPolling, ExponentialPause(20*time.Millisecond, 250*time.Millisecond)
 	}
-	q.report = &reporter{hooks: q.settings.hooks, log: q.settings.log}
-	each := q.settings
-	each.hooks = Hooks{}
+	q := &Quorum{}
+	q.init(q, s)
+	s.hooks, s.log = Hooks{}, slog.New(slog.DiscardHandler) // the loss at one node is no loss
 	for _, client := range clients {
-		n := newLocks(client, each)
-		n.report = &reporter{log: slog.New(slog.DiscardHandler)} // the loss at one node is no loss
-		q.nodes = append(q.nodes, n)
+		q.nodes = append(q.nodes, newLocks(client, s))
 	}
-	q.ending, q.end = context.WithCancel(context.Background())
 	return q
 }
 
@@ -56,19 +49,16 @@ func nodeName(client redis.UniversalClient) string {
 	case *redis.Client:
 		return client.Options().Addr
 	case *redis.ClusterClient:
-		if addresses := client.Options().Addrs; len(addresses) > 0 {
-			return addresses[0]
-		}
+		return strings.Join(client.Options().Addrs, ", ")
 	}
-	return "unknown"
+	return fmt.Sprintf("%T", client)
 }
 
 // Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
 // servers first, for at most the time of RetryFor. It releases nothing: holds that are still there are no
 // longer renewed.
 func (q *Quorum) Close() error {
-	q.end()
-	q.background.wait(q.settings.retryFor)
+	q.close()
 	closed := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
 		go func() { closed <- n.Close() }()
@@ -111,9 +101,14 @@ func (q *Quorum) check(r *Request) error {
 	return nil
 }
 
-func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
+func (q *Quorum) acquire(ctx context.Context, r *Request, try bool) (*Hold, error) {
 	began := time.Now()
-	v, err := q.poll(ctx, r, once)
+	var v *votes
+	a := q.acquisition(ctx, r.keys, &r.settings, try)
+	_, err := a.run(func() (g grant, err error) {
+		v, err = q.attempt(ctx, r)
+		return g, err
+	})
 	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
@@ -121,70 +116,28 @@ func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, err
 	return v.hold(ctx), nil
 }
 
-// poll asks until a majority has granted. A TryLock may be refused.
-func (q *Quorum) poll(ctx context.Context, r *Request, try bool) (*votes, error) {
-	deadline, byCaller := ctx.Deadline()
-	if end := time.Now().Add(r.settings.wait); !try && r.settings.hasWait && (!byCaller || end.Before(deadline)) {
-		deadline, byCaller = end, false
-	}
-	once := try || r.settings.hasWait && r.settings.wait == 0
-	isOver := func() bool { return ctx.Err() != nil || q.ending.Err() != nil }
-	var last *QuorumError
-	for attempts := 0; !isOver(); attempts++ {
-		v, missed := q.attempt(ctx, r)
-		if missed == nil {
-			return v, nil
-		}
-		if last == nil || !isOver() || missed.isRefusal() { // one that was cut short may tell less than the one before
-			last = missed
-		}
-		pause, more := q.settings.strategy.pause(attempts)
-		isLate := !deadline.IsZero() && time.Until(deadline) < pause
-		switch {
-		case isOver():
-		case try && missed.isRefusal():
-			return nil, errTaken
-		case !once && missed.mayHelp() && more && isLate && byCaller:
-			return nil, missed.over(r.keys, context.DeadlineExceeded)
-		case once || !missed.mayHelp() || !more || isLate:
-			return nil, missed.over(r.keys, nil)
-		default:
-			sleep(ctx, q.ending, pause)
-		}
-	}
-	if last != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, last.over(r.keys, ctx.Err())
-	}
-	return nil, leftBy(ctx, q.ending, r.keys, nil)
-}
-
 // attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
 // of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
 // it does not.
-func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, *QuorumError) {
+func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	release := sync.OnceValue(func() <-chan struct{} {
-		released := make(chan struct{})
-		v.end()
-		q.background.run(func() {
-			defer close(released)
-			v.each(context.Background(), ttl, whole, v.releaseOne)
-		})
-		return released
-	})
-	got := v.each(ctx, ttl, func(got *QuorumError) bool {
-		failed := got.count(func(a NodeAnswer) bool { return !a.Granted && a.Err != errNoAnswer })
-		if failed > len(q.nodes)-got.Needed {
-			release()
-		}
-		return got.isGranted() || v.ctx.Err() != nil && q.settings.failFast
-	}, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
+	round := q.ask(ttl, v.acquire(ttl))
+	got := round.wait(ctx, tally.isDecided)
 	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
 		return v, nil // the other nodes may still grant
 	}
+	v.end()
+	released := make(chan struct{})
+	q.background.run(func() {
+		defer close(released)
+		q.ask(ttl, v.releaseOne).wait(context.Background(), tally.isWhole)
+	})
+	if !q.settings.failFast {
+		got = round.wait(ctx, tally.isWhole)
+	}
 	// Else the next attempt would find what this one holds.
-	_, _ = await(ctx, release(), time.Time{}, nil, q.ending.Done())
-	return nil, got
+	_, _ = await(ctx, released, time.Time{}, nil, q.ending.Done())
+	return nil, got.missed()
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -192,17 +145,17 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	got := v.each(ctx, ttl, whole, func(m *vote) (bool, error) {
-		h, err := m.locks.adopt(context.Background(), v.requestOfNode(ttl))
-		return v.keep(m, h, err, ErrNotHeld)
-	})
+	got := q.ask(ttl, func(i int) (bool, error) {
+		h, err := q.nodes[i].adopt(context.Background(), v.requestOfNode(ttl))
+		return v.keep(i, h, err, ErrNotHeld)
+	}).wait(ctx, tally.isWhole)
 	switch {
 	case got.isGranted():
 		return v.hold(ctx), nil
 	case got.isRefusal():
 		return nil, notHeld(r.mode)
 	}
-	return nil, cmp.Or(ctx.Err(), error(got))
+	return nil, cmp.Or(ctx.Err(), got.missed())
 }
 
 // Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
@@ -212,12 +165,102 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 	if token == "" || len(keys) == 0 {
 		return 0, invalid("a release needs a token and keys")
 	}
-	v := q.votes(nil, owner{keys: keys, token: token, given: true})
-	got := v.each(ctx, q.settings.request.ttl, whole, func(m *vote) (bool, error) {
-		released, err := m.locks.Release(context.Background(), token, keys...)
+	got := q.ask(q.settings.request.ttl, func(i int) (bool, error) {
+		released, err := q.nodes[i].Release(context.Background(), token, keys...)
 		return released > 0, err
-	})
-	return got.granted(), ctx.Err()
+	}).wait(ctx, tally.isWhole)
+	return got.count(NodeAnswer.isGrant), ctx.Err()
+}
+
+// tally is what the nodes answered.
+type tally []NodeAnswer
+
+func (a NodeAnswer) isGrant() bool   { return a.Granted }
+func (a NodeAnswer) isRefusal() bool { return !a.Granted && a.Err == nil }
+func (a NodeAnswer) isSilent() bool  { return a.Err == errNoAnswer }
+func (a NodeAnswer) isFinal() bool   { return a.Err != nil && !isTemporary(a.Err) }
+
+// count is at how many nodes the answer is so.
+func (t tally) count(is func(NodeAnswer) bool) (n int) {
+	for _, a := range t {
+		if is(a) {
+			n++
+		}
+	}
+	return n
+}
+
+// majority is how many nodes are one.
+func (t tally) majority() int   { return len(t)/2 + 1 }
+func (t tally) isGranted() bool { return t.count(NodeAnswer.isGrant) >= t.majority() }
+
+// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
+// other nodes say.
+func (t tally) isRefusal() bool { return t.count(NodeAnswer.isRefusal) > len(t)-t.majority() }
+
+// isCertain tells that a majority has granted, or that others have the lock.
+func (t tally) isCertain() bool { return t.isGranted() || t.isRefusal() }
+
+// isDecided tells that a majority has granted, or that it is out of reach.
+func (t tally) isDecided() bool {
+	return t.isGranted() || len(t)-t.count(NodeAnswer.isGrant)-t.count(NodeAnswer.isSilent) > len(t)-t.majority()
+}
+
+// isWhole waits for all nodes.
+func (t tally) isWhole() bool { return false }
+
+// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
+// last.
+func (t tally) mayHelp() bool { return t.count(NodeAnswer.isFinal) < t.majority() }
+
+// missed is the error of a call that needs a majority.
+func (t tally) missed() error {
+	return &failure{kind: ErrQuorumMissed, cause: &QuorumError{Needed: t.majority(), Answers: t}}
+}
+
+// round is one question to all nodes.
+type round struct {
+	quorum  *Quorum
+	until   time.Time
+	came    chan func()
+	got     tally
+	missing int // answers
+}
+
+// ask asks all nodes at once, in shuffled order.
+func (q *Quorum) ask(ttl time.Duration, node func(i int) (bool, error)) *round {
+	// A node may say itself that its time is over.
+	r := &round{quorum: q, until: time.Now().Add(q.nodeTimeout(ttl) * 11 / 10), came: make(chan func(), len(q.nodes)), missing: len(q.nodes)}
+	for _, n := range q.nodes {
+		r.got = append(r.got, NodeAnswer{Node: nodeName(n.servers.rdb), Err: errNoAnswer})
+	}
+	for _, i := range rand.Perm(len(q.nodes)) {
+		q.background.run(func() {
+			granted, err := node(i)
+			var f *failure
+			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
+				err = cmp.Or(f.cause, errNoAnswer)
+			}
+			r.came <- func() { r.got[i].Granted, r.got[i].Err = granted, err }
+		})
+	}
+	return r
+}
+
+// wait gives the answers that came until they were enough, ctx was over, or the timeout for nodes. What has no answer by
+// then stays under way.
+func (r *round) wait(ctx context.Context, isEnough func(tally) bool) tally {
+	for r.missing > 0 {
+		note, err := await(ctx, r.came, r.until, nil, r.quorum.ending.Done())
+		if err != nil {
+			break
+		}
+		r.missing--
+		if note(); isEnough(r.got) {
+			break
+		}
+	}
+	return r.got
 }
 
 // votes are what the nodes gave one owner: the keeper of a hold.
@@ -226,136 +269,45 @@ type votes struct {
 	request *Request
 	owner   owner
 	sent    instant // before the first command was sent
-	all     []*vote
+	nodes   []vote
 
 	ctx context.Context // done when what is granted from now on is released
 	end context.CancelFunc
-	mu  sync.Mutex
 }
 
 // vote is what one node gave.
 type vote struct {
-	locks *Locks
-	hold  *Hold // the last that it gave, or nil; guarded by votes
-
-	asking sync.Mutex // held while the node is asked for the lock
+	hold   atomic.Pointer[Hold] // the last
+	asking sync.Mutex           // held while the node is asked for the lock
 }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
-	v := &votes{quorum: q, request: r, owner: o, sent: now()}
+	v := &votes{quorum: q, request: r, owner: o, sent: now(), nodes: make([]vote, len(q.nodes))}
 	v.ctx, v.end = context.WithCancel(context.Background())
-	for _, n := range q.nodes {
-		v.all = append(v.all, &vote{locks: n})
-	}
 	return v
 }
 
 // hold is the hold that a majority gave.
 func (v *votes) hold(ctx context.Context) *Hold {
 	g := grant{mode: v.request.mode, sent: v.sent}
-	return newHold(ctx, v.request, v.owner, v, v.quorum.report, g, v.quorum.drift())
-}
-
-// count is at how many nodes the answer is so.
-func (e *QuorumError) count(is func(NodeAnswer) bool) int {
-	n := 0
-	for _, a := range e.Answers {
-		if is(a) {
-			n++
-		}
-	}
-	return n
-}
-
-func (e *QuorumError) granted() int { return e.count(func(a NodeAnswer) bool { return a.Granted }) }
-
-func (e *QuorumError) isGranted() bool { return e.granted() >= e.Needed }
-
-// over is the error when the wait is over, with what ended it, if that was the context.
-func (e *QuorumError) over(keys []string, ended error) error {
-	if e.ended = ended; e.isRefusal() {
-		e.heldKeys = keys
-	}
-	return e
-}
-
-// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
-// last.
-func (e *QuorumError) mayHelp() bool {
-	return e.count(func(a NodeAnswer) bool { return a.Err != nil && !isTemporary(a.Err) }) < e.Needed
-}
-
-// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
-// other nodes say.
-func (e *QuorumError) isRefusal() bool {
-	return e.count(func(a NodeAnswer) bool { return a.Err == nil && !a.Granted }) > len(e.Answers)-e.Needed
-}
-
-// whole waits for all nodes.
-func whole(*QuorumError) bool { return false }
-
-// isCertain tells that a majority has granted, or that none can.
-func isCertain(got *QuorumError) bool { return got.isGranted() || got.isRefusal() }
-
-// each asks all nodes at once, in shuffled order. It gives the answers that came until they were enough, ctx was over,
-// or the timeout for nodes. What has no answer by then stays under way.
-func (v *votes) each(
-	ctx context.Context, ttl time.Duration, enough func(*QuorumError) bool, ask func(*vote) (bool, error),
-) *QuorumError {
-	q := v.quorum
-	timeout := q.nodeTimeout(ttl)
-	limit := time.Now().Add(timeout)
-	got := &QuorumError{Needed: len(q.nodes)/2 + 1}
-	for _, n := range q.nodes {
-		got.Answers = append(got.Answers, NodeAnswer{Node: nodeName(n.servers.rdb), Err: errNoAnswer})
-	}
-	came := make(chan func(), len(v.all))
-	for _, i := range rand.Perm(len(v.all)) {
-		q.background.run(func() {
-			granted, err := ask(v.all[i])
-			var f *failure
-			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
-				err = cmp.Or(f.cause, errNoAnswer)
-			}
-			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
-		})
-	}
-	until := limit.Add(timeout / 10) // a node may say itself that its time is over
-	for range v.all {
-		note, err := await(ctx, came, until, nil, q.ending.Done())
-		if err != nil {
-			break
-		}
-		if note(); enough(got) {
-			break
-		}
-	}
-	return got
+	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
 }
 
 // keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none. A hold that comes too
 // late is released.
-func (v *votes) keep(m *vote, h *Hold, err, refusal error) (bool, error) {
+func (v *votes) keep(i int, h *Hold, err, refusal error) (bool, error) {
 	if errors.Is(err, refusal) {
 		err = nil
 	}
-	if h != nil { // the quorum knows until when it is valid: a node that was silent for long is asked whether it has it
-		_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
+	if h == nil {
+		return false, err
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if h != nil && v.ctx.Err() == nil {
-		m.hold = h
-	} else if h != nil {
+	// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
+	_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
+	if v.nodes[i].hold.Store(h); v.ctx.Err() != nil {
 		v.quorum.background.run(func() { _, _ = h.Release(context.Background()) })
 	}
-	return h != nil, err
-}
-
-func (v *votes) current(m *vote) *Hold {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return m.hold
+	return true, nil
 }
 
 // requestOfNode is for one node: the quorum renews.
@@ -368,25 +320,28 @@ func (v *votes) requestOfNode(ttl time.Duration) *Request {
 
 // acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
 // given up.
-func (v *votes) acquire(m *vote, ttl time.Duration) (bool, error) {
-	if !m.asking.TryLock() {
-		return false, errNoAnswer // to the one before
-	}
-	defer m.asking.Unlock()
-	if h := v.current(m); h != nil {
-		if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
-			h.done()
-			return true, nil
+func (v *votes) acquire(ttl time.Duration) func(i int) (bool, error) {
+	return func(i int) (bool, error) {
+		n := &v.nodes[i]
+		if !n.asking.TryLock() {
+			return false, errNoAnswer // to the one before
 		}
+		defer n.asking.Unlock()
+		if h := n.hold.Load(); h != nil {
+			if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
+				h.done()
+				return true, nil
+			}
+		}
+		h, err := v.quorum.nodes[i].acquire(v.ctx, v.requestOfNode(ttl), true)
+		return v.keep(i, h, err, errTaken)
 	}
-	h, err := m.locks.acquire(v.ctx, v.requestOfNode(ttl), true)
-	return v.keep(m, h, err, errTaken)
 }
 
 func (v *votes) fences(*Hold) []int64 {
-	fences := make([]int64, len(v.all))
-	for i, m := range v.all {
-		if h := v.current(m); h != nil && h.Check() == nil {
+	fences := make([]int64, len(v.nodes))
+	for i := range v.nodes {
+		if h := v.nodes[i].hold.Load(); h != nil && h.Check() == nil {
 			fences[i] = h.Fence()
 		}
 	}
@@ -395,61 +350,52 @@ func (v *votes) fences(*Hold) []int64 {
 
 // extend counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that,
 // with the same token, because a majority has it.
-func (v *votes) extend(ctx context.Context, _ *Hold, ttl time.Duration) (bool, instant, error) {
-	sent := now()
-	got := v.each(ctx, ttl, isCertain, func(m *vote) (bool, error) {
-		h := v.current(m)
+func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
+	q := v.quorum
+	got := q.ask(r.ttl, func(i int) (bool, error) {
+		n := &v.nodes[i]
+		n.asking.Lock() // it may be about to grant
+		h := n.hold.Load()
+		n.asking.Unlock()
 		if h == nil {
 			return false, errNoAnswer
 		}
-		limited, cancel := context.WithTimeout(context.Background(), v.quorum.nodeTimeout(ttl))
+		limited, cancel := context.WithTimeout(context.Background(), q.nodeTimeout(r.ttl))
 		defer cancel()
-		switch err := h.Extend(limited, ttl); {
-		case errors.Is(err, ErrLost):
+		err := asSilence(h.Extend(limited, r.ttl))
+		if errors.Is(err, ErrLost) {
 			return false, nil
-		case err != nil && err == limited.Err():
-			return false, errNoAnswer
-		default:
-			return err == nil, err
 		}
-	})
+		return err == nil, err
+	}).wait(ctx, tally.isCertain)
 	switch {
 	case got.isGranted():
-		v.quorum.background.run(func() {
-			v.each(v.ctx, ttl, whole, func(m *vote) (bool, error) { return v.acquire(m, ttl) })
-		})
-		return true, sent, nil
+		q.background.run(func() { q.ask(r.ttl, v.acquire(r.ttl)).wait(v.ctx, tally.isWhole) })
+		return true, nil
 	case got.isRefusal():
-		return false, sent, nil
+		return false, nil
+	case ctx.Err() != nil:
+		return false, errLeft
 	}
-	return false, sent, cmp.Or(ctx.Err(), error(got))
-}
-
-func (v *votes) renew(h *Hold, r renewal) {
-	if v.quorum.ending.Err() == nil {
-		held, _, err := v.extend(context.Background(), h, r.ttl)
-		h.renewed(r, held, err)
-	}
+	return false, got.missed()
 }
 
 // release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
 // hold may be there.
 func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error) {
-	v.mu.Lock()
 	v.end()
-	v.mu.Unlock()
 	if ending.state == lost && v.owner.given {
 		return false, nil
 	}
-	got := v.each(ctx, ending.ttl, isCertain, v.releaseOne)
-	if ending.state == lost || isCertain(got) {
+	got := v.quorum.ask(ending.ttl, v.releaseOne).wait(ctx, tally.isCertain)
+	if ending.state == lost || got.isCertain() {
 		return ending.state != lost && got.isGranted(), nil
 	}
-	return false, got
+	return false, got.missed()
 }
 
-func (v *votes) releaseOne(m *vote) (bool, error) {
-	if h := v.current(m); h != nil {
+func (v *votes) releaseOne(i int) (bool, error) {
+	if h := v.nodes[i].hold.Load(); h != nil {
 		return h.Release(context.Background())
 	}
 	return false, nil

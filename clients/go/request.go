@@ -4,47 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // This file has what is wanted: keys, a mode and options.
-
-// Locker is what a program asks for locks: a Locks, or a Quorum.
-type Locker interface {
-	// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-	Write(keys ...string) Request
-	// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-	Read(keys ...string) Request
-	// Release releases what a token holds that another process took, in whichever mode, and tells on how many keys,
-	// or on how many nodes of a Quorum.
-	Release(ctx context.Context, token string, keys ...string) (int, error)
-	// Close ends all waits, and releases nothing.
-	Close() error
-}
-
-// asked is who carries a request out: the inner side of a Locker.
-type asked interface {
-	check(r *Request) error
-	// acquire gives errTaken when a request that asks once is refused.
-	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
-	adopt(ctx context.Context, r *Request) (*Hold, error)
-}
-
-// requests makes the requests of a Locker.
-type requests struct {
-	by       asked
-	defaults requestSettings
-}
-
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (r *requests) Write(keys ...string) Request {
-	return Request{by: r.by, keys: slices.Clone(keys), mode: Write, settings: r.defaults}
-}
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (r *requests) Read(keys ...string) Request {
-	return Request{by: r.by, keys: slices.Clone(keys), mode: Read, settings: r.defaults}
-}
 
 // Request is what a Locker is asked for: keys, a mode and options. It is a value, and may be used many times and by
 // several goroutines at once: each use takes a token of its own.
@@ -69,19 +31,15 @@ func (r Request) With(options ...RequestOption) Request {
 // RetryWaitFor. A Lock that failed leaves neither a hold nor a place in the queue: what has to be sent for that is
 // sent in the background.
 //
-// A quorum asks again and again. Its errors are a *QuorumError, which says what each node answered: ErrTimedOut if a
-// majority of nodes refused, and else ErrQuorumMissed.
+// A quorum asks again and again. Its error is ErrTimedOut if a majority of nodes refused, and else ErrQuorumMissed; errors.As
+// finds a *QuorumError in it, which says what each node answered.
 //
 // The hold outlives ctx. It has to be released.
 func (r Request) Lock(ctx context.Context) (*Hold, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	hold, err := r.by.acquire(ctx, &r, false)
-	if errors.Is(err, errTaken) {
-		err = timedOut("lock", r.keys, nil)
-	}
-	return hold, err
+	return r.by.acquire(ctx, &r, false)
 }
 
 // TryLock asks once, and gives the hold, or false when others hold the lock or wait for it.

@@ -11,21 +11,13 @@ import (
 )
 
 // This file brings a command to the server that has the key: the only one, the primary that Sentinel names, or the
-// node of a cluster. It knows addresses and connections, and nothing of locks.
+// node of a cluster. It knows addresses, and nothing of locks.
 //
 // Commands go over connections of the library's own, made with the options of the program's client. So go-redis
 // repeats none of them, a full pool of the program delays none, and the time of each can be limited.
 
-const (
-	// poolTimeout is how long a command waits for a connection before it looks at its time again.
-	poolTimeout = 500 * time.Millisecond
-	// renewalConnections is how many connections to a node renewals use at most.
-	renewalConnections = 8
-	// mostBlocked is how many requests may wait on a connection of their own at one server.
-	mostBlocked = 10_000
-	// mostRedirections is how often a command follows MOVED and ASK.
-	mostRedirections = 5
-)
+// mostRedirections is how often a command follows MOVED and ASK.
+const mostRedirections = 5
 
 type servers struct {
 	rdb    redis.UniversalClient
@@ -34,19 +26,6 @@ type servers struct {
 	mu     sync.Mutex
 	closed bool
 	nodes  map[string]*node // by address
-}
-
-func newServers(rdb redis.UniversalClient, report *reporter) *servers {
-	return &servers{rdb: rdb, report: report, nodes: map[string]*node{}}
-}
-
-// node is one server with the connections to it.
-type node struct {
-	address  string
-	options  redis.Options
-	commands *pipeline
-	renewals *pipeline
-	waits    *pipeline // no reply on these is too late
 }
 
 // check says whether the kind of client can be used. A Ring cannot: it moves keys to another server when one is
@@ -68,73 +47,138 @@ func (s *servers) isCluster() bool {
 func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:
-		return s.at(rdb.Options())
+		return s.of(rdb), nil
 	case *redis.ClusterClient:
-		// It may have to be asked first where the key is, and go-redis does not stop that when a context is over.
-		found := make(chan func() (*node, error), 1)
-		go func() {
+		// It may have to be asked first where the key is.
+		return within(ctx, limit, func() (*node, error) {
 			client, err := rdb.MasterForKey(context.Background(), key)
-			s.note(err)
-			found <- func() (*node, error) {
-				if err != nil {
-					return nil, err
-				}
-				return s.at(client.Options())
+			if s.note(err); err != nil {
+				return nil, err
 			}
-		}()
-		node, err := await(ctx, found, limit, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		return node()
+			return s.of(client), nil
+		})
 	}
 	return nil, s.check()
 }
 
-// at is the node of the options' address.
-func (s *servers) at(options *redis.Options) (*node, error) {
+// primaries are all nodes that have keys.
+func (s *servers) primaries(ctx context.Context, limit time.Time) ([]*node, error) {
+	rdb, ok := s.rdb.(*redis.ClusterClient)
+	if !ok {
+		n, err := s.find(ctx, limit, "")
+		return []*node{n}, err
+	}
+	return within(ctx, limit, func() (all []*node, err error) {
+		var mu sync.Mutex
+		err = rdb.ForEachMaster(context.Background(), func(_ context.Context, client *redis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, s.of(client))
+			return nil
+		})
+		return all, err
+	})
+}
+
+// within runs what go-redis does not stop when a context is over, and does not wait for it longer than that.
+func within[T any](ctx context.Context, limit time.Time, run func() (T, error)) (result T, err error) {
+	ran := make(chan func() (T, error), 1)
+	go func() {
+		result, err := run()
+		ran <- func() (T, error) { return result, err }
+	}()
+	done, err := await(ctx, ran, limit, nil, nil)
+	if err != nil {
+		return result, err
+	}
+	return done()
+}
+
+// of is the node that a client of the program has. After Close it is used itself: a release may still be sent.
+func (s *servers) of(client *redis.Client) *node {
+	return s.at(client, client.Options().Addr, client.Options().ReadTimeout)
+}
+
+func (s *servers) at(client *redis.Client, address string, readTimeout time.Duration) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, ErrClosed
+		return newNode(s, client, readTimeout)
 	}
-	n := s.nodes[options.Addr]
+	n := s.nodes[address]
 	if n == nil {
-		n = newNode(*options)
-		s.nodes[n.address] = n
+		options := *client.Options()
+		options.Addr = address
+		n = newNode(s, ownClient(options), readTimeout)
+		s.nodes[address] = n
 	}
-	return n, nil
-}
-
-func newNode(o redis.Options) *node {
-	primary := &primary{dial: o.Dialer, follows: o.Addr == "FailoverClient", end: func() {}}
-	o.Dialer = primary.connect
-	o.MaxRetries = -1
-	o.ContextTimeoutEnabled = true
-	o.MinIdleConns, o.MaxActiveConns = 0, 0
-	o.PoolTimeout = poolTimeout
-	if o.ReadTimeout == 0 {
-		o.ReadTimeout = -1 // as the program has it: none
-	}
-	if o.WriteTimeout <= 0 {
-		o.WriteTimeout = 3 * time.Second
-	}
-	newPipeline := func(connections int, readTimeout time.Duration) *pipeline {
-		options := o
-		options.PoolSize, options.ReadTimeout = connections, readTimeout
-		options.MaxIdleConns = min(connections, max(o.PoolSize, 10))
-		return &pipeline{client: redis.NewClient(&options), busy: make(chan struct{}, lanes)}
-	}
-	n := &node{
-		address: o.Addr, options: o, commands: newPipeline(o.PoolSize, o.ReadTimeout),
-		renewals: newPipeline(renewalConnections, o.ReadTimeout), waits: newPipeline(mostBlocked, -1),
-	}
-	n.waits.alone = true
 	return n
 }
 
-func (n *node) close() error {
-	return errors.Join(n.commands.client.Close(), n.renewals.client.Close(), n.waits.client.Close())
+// send sends commands for the node of the key in one go, on one connection. It ends at the limit, and with errLeft when
+// ctx is over; then what was sent stays under way. The error is one after which they may all be sent again; others stay
+// with their commands.
+func (s *servers) send(ctx context.Context, limit time.Time, key string, commands ...words) ([]*redis.Cmd, error) {
+	n, err := s.find(ctx, limit, key)
+	if err != nil {
+		return nil, err
+	}
+	c := newCall(limit, commands...)
+	if err = n.do(ctx, c); err == nil {
+		for _, answer := range c.commands {
+			if err == nil && isTemporary(answer.Err()) {
+				err = answer.Err()
+			}
+		}
+	}
+	if s.note(err); err != nil {
+		return nil, err
+	}
+	return c.commands, nil
+}
+
+// redirect sends a call to where an answer says that the key is, or is about to be. It is false where none does.
+func (s *servers) redirect(n *node, c *call) bool {
+	for _, cmd := range c.commands {
+		address, asking := redirection(cmd.Err())
+		if address == "" || c.redirected == mostRedirections {
+			continue
+		}
+		s.reload()
+		for i, cmd := range c.commands {
+			c.commands[i] = redis.NewCmd(context.Background(), cmd.Args()...)
+		}
+		c.redirected, c.asking = c.redirected+1, asking
+		s.at(n.client, address, n.readTimeout).start(c, false)
+		return true
+	}
+	return false
+}
+
+// note has a cluster looked at again when a node does not answer: a failover may be over, and the lost node would
+// never say that the slot has moved.
+func (s *servers) note(err error) {
+	s.report.reached(err)
+	if isTemporary(err) {
+		s.reload()
+	}
+}
+
+func (s *servers) reload() {
+	if rdb, ok := s.rdb.(*redis.ClusterClient); ok {
+		rdb.ReloadState(context.Background())
+	}
+}
+
+func (s *servers) close() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, n := range s.nodes {
+		err = errors.Join(err, n.client.Close())
+	}
+	clear(s.nodes)
+	return err
 }
 
 // primary makes the connections to one node. For Sentinel it follows the primary: a connection to another address
@@ -173,99 +217,4 @@ func (p *primary) connect(ctx context.Context, network, address string) (net.Con
 		p.current, p.end = context.WithCancel(context.Background())
 	}
 	return &connection{made, context.AfterFunc(p.current, func() { _ = made.Close() })}, nil
-}
-
-// send sends a call of one command, and gives its answer: a number, redis.Nil, or an error. It ends at the limit, and
-// with errLeft when ctx is over; then what was sent stays under way. It follows redirections.
-func (s *servers) send(ctx context.Context, key string, c *call) (int64, error) {
-	n, err := s.find(ctx, c.limit, key)
-	for tries := 0; err == nil; tries++ {
-		if err = n.commands.do(ctx, c); err != nil {
-			break
-		}
-		address, ask := redirection(c.last().Err())
-		if address == "" || tries == mostRedirections {
-			s.note(c.last().Err())
-			return c.last().Int64()
-		}
-		s.reload()
-		options := n.options
-		options.Addr = address
-		n, err = s.at(&options)
-		c = c.again(ask)
-	}
-	if errors.Is(err, ErrClosed) {
-		return s.sendAfterClose(ctx, c)
-	}
-	s.note(err)
-	return 0, err
-}
-
-// sendAfterClose sends over the program's own client: a release may still be sent.
-func (s *servers) sendAfterClose(ctx context.Context, c *call) (int64, error) {
-	limited, cancel := context.WithDeadline(ctx, c.limit)
-	defer cancel()
-	cmd := c.last()
-	cmd.SetFirstKeyPos(1)
-	if _, ok := cmd.Args()[1].(int); ok {
-		cmd.SetFirstKeyPos(2)
-	}
-	_ = s.rdb.Process(limited, cmd)
-	return cmd.Int64()
-}
-
-// use is what connections are for.
-type use func(*node) *pipeline
-
-func forCommands(n *node) *pipeline { return n.commands }
-func forWaits(n *node) *pipeline    { return n.waits }
-
-// pipeline sends commands for the node of the key in one go, on one connection. The error is one after which they
-// may all be sent again; others stay with their commands.
-func (s *servers) pipeline(
-	ctx context.Context, limit time.Time, key string, via use, commands ...words,
-) ([]*redis.Cmd, error) {
-	n, err := s.find(ctx, limit, key)
-	if err != nil {
-		return nil, err
-	}
-	c := newCall(limit, commands...)
-	if err = via(n).do(ctx, c); err == nil {
-		for _, answer := range c.commands {
-			if err == nil && isTemporary(answer.Err()) {
-				err = answer.Err()
-			}
-		}
-	}
-	if s.note(err); err != nil {
-		return nil, err
-	}
-	return c.commands, nil
-}
-
-// note has a cluster looked at again when a node does not answer: a failover may be over, and the lost node would
-// never say that the slot has moved.
-func (s *servers) note(err error) {
-	s.report.reached(err)
-	if isTemporary(err) {
-		s.reload()
-	}
-}
-
-func (s *servers) reload() {
-	if rdb, ok := s.rdb.(*redis.ClusterClient); ok {
-		rdb.ReloadState(context.Background())
-	}
-}
-
-func (s *servers) close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	var err error
-	for _, n := range s.nodes {
-		err = errors.Join(err, n.close())
-	}
-	clear(s.nodes)
-	return err
 }

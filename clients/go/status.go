@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -64,7 +63,7 @@ type Queue struct {
 
 // Info tells who holds the lock of the key and who waits for it.
 func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
-	replies, err := l.query(ctx, func(limit time.Time) ([]*node, error) {
+	replies, err := l.query(ctx, func(ctx context.Context, limit time.Time) ([]*node, error) {
 		n, err := l.servers.find(ctx, limit, key)
 		return []*node{n}, err
 	}, "SLOCK.INFO", key, "FULL")
@@ -90,19 +89,22 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 
 // query sends a question to nodes, one after the other, for no longer than RetryFor.
 func (l *Locks) query(
-	ctx context.Context, of func(limit time.Time) ([]*node, error), w ...any,
+	ctx context.Context, of func(context.Context, time.Time) ([]*node, error), w ...any,
 ) (replies []any, err error) {
+	if l.ending.Err() != nil {
+		return nil, ErrClosed
+	}
 	about := owner{keys: []string{fmt.Sprint(w[0])}}
 	err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) error {
-		nodes, err := of(limit)
+		nodes, err := of(ctx, limit)
 		replies = nil
 		for _, n := range nodes {
-			if err != nil {
-				break
-			}
 			c := newCall(limit, w)
-			if err = n.commands.do(ctx, c); err == nil {
-				replies, err = append(replies, c.last().Val()), c.last().Err()
+			if err == nil {
+				err = n.do(ctx, c)
+			}
+			if err == nil {
+				replies, err = append(replies, c.commands[0].Val()), c.commands[0].Err()
 			}
 			if errors.Is(err, redis.Nil) {
 				err = nil
@@ -112,26 +114,6 @@ func (l *Locks) query(
 		return err
 	})
 	return replies, err
-}
-
-// primaries are all nodes that have keys.
-func (s *servers) primaries(limit time.Time) (all []*node, err error) {
-	rdb, ok := s.rdb.(*redis.ClusterClient)
-	if !ok {
-		n, err := s.find(context.Background(), limit, "")
-		return []*node{n}, err
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), limit)
-	defer cancel()
-	var mu sync.Mutex
-	err = rdb.ForEachMaster(ctx, func(_ context.Context, client *redis.Client) error {
-		n, err := s.at(client.Options())
-		mu.Lock()
-		defer mu.Unlock()
-		all = append(all, n)
-		return err
-	})
-	return all, err
 }
 
 // fill sets a field, or a struct by the names of its fields, from what the server says. What is of another kind is

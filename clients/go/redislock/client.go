@@ -77,7 +77,7 @@ func (c *Client) ObtainMulti(
 	}
 	err := attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) (bool, error) {
 		canSend := ctx.Err() == nil
-		fence, err := lock.owner.run(ctx, c.client, obtainScript, milliseconds(ttl))
+		fence, err := lock.owner.run(ctx, c.client, "obtain", milliseconds(ttl))
 		if err == nil && fence == 0 {
 			return true, ErrNotObtained
 		}
@@ -98,7 +98,7 @@ func (l *Lock) abandon(ctx context.Context, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-		if _, err := l.owner.run(ctx, l.client, abandonScript); !mayHaveRun(err) {
+		if _, err := l.owner.run(ctx, l.client, "abandon"); !mayHaveRun(err) {
 			return
 		}
 		time.Sleep(pause)

@@ -38,7 +38,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if l == nil {
 		return 0, ErrLockNotHeld
 	}
-	left, err := l.owner.run(ctx, l.client, ttlScript)
+	left, err := l.owner.run(ctx, l.client, "ttl")
 	if err != nil || left < 1 {
 		return 0, err
 	}
@@ -57,7 +57,7 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *Options) err
 		return ErrNotObtained
 	}
 	return attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) (bool, error) {
-		extended, err := l.owner.run(ctx, l.client, refreshScript, milliseconds(ttl))
+		extended, err := l.owner.run(ctx, l.client, "refresh", milliseconds(ttl))
 		if err == nil && extended == 0 {
 			return false, ErrNotObtained
 		}
@@ -74,7 +74,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return ErrLockNotHeld
 	}
-	released, err := l.owner.run(ctx, l.client, releaseScript)
+	released, err := l.owner.run(ctx, l.client, "release")
 	if err == nil && released == 0 {
 		return ErrLockNotHeld
 	}

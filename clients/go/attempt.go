@@ -1,0 +1,332 @@
+package slock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// This file has the attempts of an acquisition at one server: each sends its command, and waits for what comes of it. All
+// have one token and one tag, so whichever of them is carried out, its answer counts.
+
+// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may arrive
+// late, and then it is the request.
+const askInDoubt = 5 * time.Second
+
+type attempts struct {
+	acquisition
+	locks  *Locks
+	owner  owner
+	wanted *requestSettings
+	mode   Mode // that is asked for
+	ask    words
+
+	doubt   bool       // a command had no answer, so that something may be left on the server
+	queued  bool       // it waits on the server, or has been granted and not handed out
+	sent    instant    // before the first command was sent that may have been granted
+	refused bool       // others had the lock, so it needs a channel
+	channel *channel   // that it waits by; nil: none
+	tag     string     // of its messages
+	heard   chan heard // what came
+}
+
+// heard is an answer to a command, or a message.
+type heard struct {
+	to    *command // nil: a message
+	fence int64
+	err   error // errInReach: nothing but that the server is in reach
+}
+
+// command is one that was sent.
+type command struct {
+	way    waiting
+	call   *call
+	isNull atomic.Bool     // the answer is null: a message will come
+	gone   context.Context // done when neither will come any more
+	tested bool            // the server was in reach meanwhile
+}
+
+func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
+	return &attempts{
+		acquisition: l.acquisition(ctx, o.keys, wanted, try),
+		locks:       l, owner: o, mode: mode, wanted: wanted, ask: ask, heard: make(chan heard, mostMessages),
+	}
+}
+
+// isOpen tells whether something may be left on the server.
+func (a *attempts) isOpen() bool { return a.doubt || a.queued }
+
+// take asks until there is a grant or an error, and gives up what an error leaves on the server.
+func (a *attempts) take(upgrades bool) (g grant, err error) {
+	if !upgrades && a.ctx.Err() == nil {
+		err = a.mayRelease()
+	}
+	if err == nil {
+		g, err = a.run(a.attempt)
+	}
+	g.doubt = a.doubt
+	if err != nil && a.isOpen() && !upgrades {
+		a.giveUp()
+	} else {
+		a.forget()
+	}
+	return g, err
+}
+
+// forget has no more messages come.
+func (a *attempts) forget() {
+	if a.tag != "" {
+		a.locks.listener.removeTag(a.keys[0], a.tag)
+	}
+}
+
+// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
+// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
+func (a *attempts) mayRelease() error {
+	release := releaseOf(a.mode)
+	if len(a.keys) > 1 {
+		release = ""
+	}
+	if _, ok := a.locks.permitted.Load(release); ok {
+		return nil
+	}
+	o := owner{keys: a.keys, token: newToken(), given: true}
+	answers, err := a.locks.servers.send(a.ctx, a.answerBy(), o.keys[0], append(o.cancel(), o.release(a.mode, 1))...)
+	for _, answer := range answers {
+		if hasCode(answer.Err(), "NOPERM") {
+			return answer.Err()
+		}
+	}
+	if a.note(err); err == nil {
+		a.locks.permitted.Store(release, true)
+	}
+	return nil
+}
+
+// attempt asks once, and makes sure of what it is given.
+func (a *attempts) attempt() (grant, error) {
+	fence, err := a.send()
+	if err != nil {
+		return grant{}, err
+	}
+	a.queued = true
+	return a.confirm(fence)
+}
+
+// way is how to ask: by polling, which does not wait, by blocking, or by notify.
+func (a *attempts) way() waiting {
+	switch {
+	case a.once || a.locks.settings.waiting == byPolling:
+		return byPolling
+	case a.locks.settings.waiting == byBlocking || a.locks.listener.isForbidden(a.keys[0]):
+		return byBlocking
+	}
+	return byNotify
+}
+
+// send sends the command, and gives its fence, or errTaken for 0.
+func (a *attempts) send() (int64, error) {
+	l, w := a.locks, a.ask
+	c := &command{way: a.way(), gone: context.Background()}
+	var err error
+	if c.way == byNotify {
+		if a.channel, err = a.listen(); err != nil {
+			return 0, err
+		}
+		if a.channel == nil {
+			c.way = byPolling
+		}
+	}
+	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
+	if err != nil {
+		return 0, err
+	}
+	if c.way != byPolling {
+		if w, err = a.waiting(); err != nil {
+			return 0, err
+		}
+	}
+	c.call = newCall(a.answerBy())
+	switch c.way {
+	case byNotify:
+		c.gone = a.channel.gone
+		if a.tag == "" {
+			a.tag, c.call.mayDelay = l.listener.addTag(a.keys[0], a.heard)
+		}
+		w = append(w, "NOTIFY", a.channel.name, a.tag)
+	case byBlocking:
+		c.call.limit = time.Time{}
+		tested, lose := context.WithCancelCause(a.ctx)
+		defer lose(nil)
+		c.gone = tested
+		go a.test(n, tested, lose, min(testAfter, time.Until(a.end())/3), a.answerBy())
+	}
+	c.call.add(w)
+	c.call.answered = func() { a.hear(c) }
+	if a.sent == 0 || !a.isOpen() { // else an earlier copy may be the one that is granted
+		a.sent = now()
+	}
+	n.start(c.call, a.ctx.Done() == nil)
+	fence, err := a.await(c)
+	c.call.isLeft.Store(true)
+	switch {
+	case c.way == byPolling && a.way() == byNotify && errors.Is(err, errTaken) && !a.refused:
+		a.refused = true
+		return a.send()
+	case c.way == byNotify && hasCode(err, "NOSUBSCRIBER"):
+		l.listener.remove(a.channel, err)
+	case c.way == byNotify && hasCode(err, "NOPERM") && isAboutChannels(err):
+		l.listener.forbid(err)
+		err = errAskAgain
+	}
+	return fence, err
+}
+
+// waiting is the command with what is left of the wait. The server takes 0 as a wait without end.
+func (a *attempts) waiting() (words, error) {
+	wait := int64(0)
+	if !a.deadline.IsZero() {
+		left := time.Until(a.deadline)
+		if left <= 0 {
+			return nil, a.over(0)
+		}
+		wait = milliseconds(min(left, longestWait))
+	}
+	return append(append(make(words, 0, len(a.ask)+5), a.ask...), "WAIT", wait), nil
+}
+
+// listen gives a channel that is ready. As long as there is none, the first command goes without a wait, so that a
+// program subscribes only when a request has to wait.
+func (a *attempts) listen() (*channel, error) {
+	c := a.locks.listener.channel(a.keys[0], a.refused)
+	if c == nil || c.isReady() {
+		return c, nil
+	}
+	_, err := await(a.ctx, c.ready, a.answerBy(), c.gone.Done(), a.by.ending.Done())
+	// After NOPERM it blocks.
+	if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
+		err = cause
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.contact = time.Now()
+	return c, nil
+}
+
+// hear takes the answer to a command. After null it is the message that is waited for.
+func (a *attempts) hear(c *command) {
+	fence, err := c.call.commands[0].Int64()
+	a.locks.servers.note(err)
+	if err == redis.Nil {
+		c.isNull.Store(true)
+		return
+	}
+	a.tell(heard{to: c, fence: fence, err: err})
+}
+
+// tell never waits: when nobody takes what came, the request is over.
+func (a *attempts) tell(h heard) {
+	select {
+	case a.heard <- h:
+	default:
+	}
+}
+
+// await waits for the answer, or for the message. It is woken by nothing else that comes in time.
+func (a *attempts) await(c *command) (int64, error) {
+	for {
+		isNull := c.isNull.Load()
+		if isNull {
+			a.queued, a.last, a.failures, a.contact = true, nil, 0, time.Now()
+		}
+		until := c.call.limit
+		switch {
+		case isNull && a.doubt:
+			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
+		case isNull || c.way == byBlocking:
+			until = a.waitBy()
+		}
+		h, err := await(a.ctx, a.heard, until, c.gone.Done(), a.by.ending.Done())
+		if err != nil && !isNull && c.isNull.Load() {
+			a.queued = true
+			if errors.Is(err, errNoAnswer) {
+				continue
+			}
+		}
+		switch {
+		case err == nil && h.err == errInReach:
+			c.tested, a.contact = true, time.Now()
+			continue
+		case err == nil && h.to != nil && h.to != c && h.fence == 0:
+			continue // of an older copy
+		case err == nil:
+			return a.answer(h, c)
+		case errors.Is(err, errAskAgain) && c.way == byNotify: // what ended the channel says nothing about this request
+			a.contact = time.Now()
+		case errors.Is(err, errAskAgain):
+			err = context.Cause(c.gone)
+		case errors.Is(err, errNoAnswer) && (isNull || c.way == byBlocking) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
+			a.note(err)
+			err = a.over(0)
+		case errors.Is(err, errNoAnswer) && isNull:
+			return 0, errAskAgain
+		}
+		a.doubt = a.doubt || !c.isNull.Load()
+		return 0, err
+	}
+}
+
+// answer notes what an answer says of the acquisition.
+func (a *attempts) answer(h heard, c *command) (int64, error) {
+	if mayRunLater(h.err) {
+		a.doubt = true
+	}
+	// A connection that blocked was there until now.
+	blocked := c.way == byBlocking && mayRunLater(h.err) && (c.tested || a.contact.IsZero())
+	if blocked || !isConnectionError(h.err) {
+		a.contact = time.Now()
+	}
+	a.queued = h.fence > 0
+	if h.err == nil && h.fence == 0 {
+		h.err = errTaken
+	}
+	return h.fence, h.err
+}
+
+// confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
+// be long ago, if there was a wait.
+func (a *attempts) confirm(fence int64) (grant, error) {
+	g, ttl, replicas := grant{mode: a.mode, fence: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
+	if replicas == 0 && now().sub(a.sent) <= ttl/3 {
+		return g, nil
+	}
+	commands, limit := []words{a.owner.extend(ttl, fence)}, a.answerBy()
+	if replicas > 0 {
+		// It counts the replicas that have what its own connection wrote last: the extension.
+		commands = append(commands, words{"WAIT", replicas, milliseconds(a.wanted.replicaTimeout)})
+		limit = time.Now().Add(a.wanted.replicaTimeout + lateAnswer)
+	}
+	g.sent = now()
+	answers, err := a.locks.servers.send(a.ctx, limit, a.keys[0], commands...)
+	if err != nil {
+		return grant{}, err
+	}
+	held, err := answers[0].Int64()
+	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(ttl)) {
+		a.sent, a.queued = 0, a.doubt
+		err = errAskAgain // it is over by now
+	}
+	if err != nil || replicas == 0 {
+		return g, err
+	}
+	confirmed, err := answers[1].Int64()
+	if err == nil && confirmed < int64(replicas) {
+		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", confirmed, replicas)}
+	}
+	return g, err
+}
