@@ -4,6 +4,7 @@ use crc::{CRC_16_XMODEM, Crc};
 use redis_module::raw;
 
 use super::api::api;
+use super::call_reply::{CallReply, call_error};
 use super::ctx::Ctx;
 use super::set_at_load;
 use super::string::Str;
@@ -27,13 +28,8 @@ fn slot(name: &[u8]) -> u16 {
 
 /// Of a command that was checked only: an error says that it may not run. Else there is no reply, or, on Valkey 9, one
 /// of no type.
-fn is_error_then_free(reply: *mut raw::RedisModuleCallReply) -> bool {
-    if reply.is_null() {
-        return false;
-    }
-    let is_error = api!(RedisModule_CallReplyType(reply)) == raw::REDISMODULE_REPLY_ERROR as i32;
-    api!(RedisModule_FreeCallReply(reply));
-    is_error
+fn is_error(reply: *mut raw::RedisModuleCallReply) -> bool {
+    CallReply::of(reply).is_some_and(|reply| reply.is_error())
 }
 
 impl Ctx<'_> {
@@ -50,27 +46,22 @@ impl Ctx<'_> {
             let form = c"sccD".as_ptr();
             let reply =
                 api!(RedisModule_Call(self.pointer(), probe, form, name.pointer(), long_ago, later_only));
-            let is_unknown = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
-            if !is_error_then_free(reply) {
+            let is_unknown = call_error() == Some(libc::ENOENT);
+            if !is_error(reply) {
                 return true;
             }
             if !is_unknown {
                 return false;
             }
             let (probe, form) = (c"EXISTS".as_ptr(), c"sD".as_ptr());
-            return !is_error_then_free(api!(RedisModule_Call(self.pointer(), probe, form, name.pointer())));
+            return !is_error(api!(RedisModule_Call(self.pointer(), probe, form, name.pointer())));
         }
         let form = c"scc".as_ptr();
-        let mut reply =
-            api!(RedisModule_Call(self.pointer(), probe, form, name.pointer(), long_ago, later_only));
-        if reply.is_null() && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT) {
-            reply = api!(RedisModule_Call(self.pointer(), c"EXISTS".as_ptr(), c"s".as_ptr(), name.pointer()));
-        }
-        if reply.is_null() {
-            return false;
-        }
-        api!(RedisModule_FreeCallReply(reply));
-        true
+        let reply = api!(RedisModule_Call(self.pointer(), probe, form, name.pointer(), long_ago, later_only));
+        let is_unknown = reply.is_null() && call_error() == Some(libc::ENOENT);
+        let reads =
+            || api!(RedisModule_Call(self.pointer(), c"EXISTS".as_ptr(), c"s".as_ptr(), name.pointer()));
+        CallReply::of(if is_unknown { reads() } else { reply }).is_some()
     }
 
     /// Whether the server would refuse a client's write now, where it can tell without running one. (In script mode a
@@ -82,8 +73,8 @@ impl Ctx<'_> {
         }
         let (write, form, db) = (c"SWAPDB".as_ptr(), c"ccSD".as_ptr(), c"0".as_ptr());
         let reply = api!(RedisModule_Call(self.pointer(), write, form, db, db));
-        let is_unknown = std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT);
-        let refuses = is_error_then_free(reply);
+        let is_unknown = call_error() == Some(libc::ENOENT);
+        let refuses = is_error(reply);
         (!refuses || !is_unknown).then_some(refuses)
     }
 
@@ -92,11 +83,8 @@ impl Ctx<'_> {
         set_at_load::get(|loaded| &loaded.can_check_only).unwrap_or_else(|| {
             // An error is a reply in this form; only a form that is not known gives nothing and this code.
             let reply = api!(RedisModule_Call(self.pointer(), c"EXISTS".as_ptr(), c"D".as_ptr()));
-            let error = std::io::Error::last_os_error().raw_os_error();
-            let can = !reply.is_null() || error != Some(libc::EBADF);
-            if !reply.is_null() {
-                api!(RedisModule_FreeCallReply(reply));
-            }
+            let error = call_error();
+            let can = CallReply::of(reply).is_some() || error != Some(libc::EBADF);
             set_at_load::set(|loaded| &loaded.can_check_only, can);
             can
         })

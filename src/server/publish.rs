@@ -4,6 +4,7 @@ use redis_module::raw;
 use smallvec::SmallVec;
 
 use super::api::api;
+use super::call_reply::CallReply;
 use super::ctx::{Ctx, OwnCtx};
 use super::string::{OwnedString, Str};
 
@@ -19,17 +20,10 @@ impl Ctx<'_> {
         let (pubsub, numsub) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
         let (first, length) = (channels.as_ptr(), channels.len());
         let reply = api!(RedisModule_Call(self.pointer(), pubsub, c"cv".as_ptr(), numsub, first, length));
-        if reply.is_null() {
-            return SmallVec::from_elem(false, length);
-        }
+        let reply = CallReply::of(reply);
         // Of each channel its name and the number of its subscribers.
-        let count_at = |at: usize| {
-            let count = api!(RedisModule_CallReplyArrayElement(reply, 2 * at + 1));
-            if count.is_null() { 0 } else { api!(RedisModule_CallReplyInteger(count)) }
-        };
-        let are_heard = (0..length).map(|at| count_at(at) > 0).collect();
-        api!(RedisModule_FreeCallReply(reply));
-        are_heard
+        let is_heard = |at: usize| reply.as_ref().is_some_and(|reply| reply.integer_at(2 * at + 1) > 0);
+        (0..length).map(is_heard).collect()
     }
 }
 

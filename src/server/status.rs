@@ -1,12 +1,14 @@
 //! What the server's configuration and `INFO` say.
 
-use redis_module::raw;
+use std::ffi::CStr;
 
 use super::api::api;
+use super::call_reply::{CallReply, call_error};
 use super::ctx::Ctx;
+use super::server_info::ServerInfo;
 
 /// Fields of `INFO stats`; see [`Ctx::totals`].
-pub const TOTALS: [&std::ffi::CStr; 6] = [
+pub const TOTALS: [&CStr; 6] = [
     c"total_connections_received",
     c"total_commands_processed",
     c"total_net_input_bytes",
@@ -32,45 +34,25 @@ impl Ctx<'_> {
 
     /// A setting of the server's configuration, as `CONFIG GET` shows it. The server counts the call as it counts
     /// those of clients, so ask seldom.
-    pub fn config(self, name: &std::ffi::CStr) -> Option<String> {
-        let reply = api!(RedisModule_Call(
-            self.pointer(),
-            c"CONFIG".as_ptr(),
-            c"cc".as_ptr(),
-            c"GET".as_ptr(),
-            name.as_ptr()
-        ));
-        if reply.is_null() {
-            return None;
-        }
-        let value = api!(RedisModule_CallReplyArrayElement(reply, 1));
-        let text = if value.is_null() { None } else { text_in(value) };
-        api!(RedisModule_FreeCallReply(reply));
-        text
+    pub fn config(self, name: &CStr) -> Option<String> {
+        let (config, get) = (c"CONFIG".as_ptr(), c"GET".as_ptr());
+        let reply = api!(RedisModule_Call(self.pointer(), config, c"cc".as_ptr(), get, name.as_ptr()));
+        CallReply::of(reply)?.text_at(1)
     }
 
     /// Whether the server has a command of this name, which may have been renamed. It must be one that
     /// takes an argument: it is called without.
-    pub fn knows_command(self, name: &std::ffi::CStr) -> bool {
+    pub fn knows_command(self, name: &CStr) -> bool {
         let reply = api!(RedisModule_Call(self.pointer(), name.as_ptr(), c"".as_ptr()));
-        let error = std::io::Error::last_os_error().raw_os_error();
-        if !reply.is_null() {
-            api!(RedisModule_FreeCallReply(reply));
-        }
-        !reply.is_null() || error != Some(libc::ENOENT)
+        let error = call_error();
+        CallReply::of(reply).is_some() || error != Some(libc::ENOENT)
     }
 
     /// Whether a replica, a backlog kept for one, or the append-only file listens, or soon will.
     pub fn info_shows_listeners(self) -> bool {
-        let is_zero = |section, fields: &[&std::ffi::CStr]| {
-            let info = api!(RedisModule_GetServerInfo(self.pointer(), std::ffi::CStr::as_ptr(section)));
-            let all_zero = fields.iter().all(|field| {
-                let mut failed = 0;
-                let value = api!(RedisModule_ServerInfoGetFieldSigned(info, field.as_ptr(), &mut failed));
-                failed == 0 && value == 0
-            });
-            api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
-            all_zero
+        let is_zero = |section, fields: &[&CStr]| {
+            let info = ServerInfo::of(self, section);
+            fields.iter().all(|field| info.number(field) == Some(0))
         };
         self.is_replica()
             || !is_zero(c"replication", &[c"connected_slaves", c"repl_backlog_active"])
@@ -82,52 +64,22 @@ impl Ctx<'_> {
 
     /// How many replicas are near enough for `min-replicas-to-write`, if that is in force.
     pub fn good_replicas(self) -> Option<i64> {
-        let info = api!(RedisModule_GetServerInfo(self.pointer(), c"replication".as_ptr()));
-        let mut failed = 0;
-        let field = c"min_slaves_good_slaves".as_ptr();
-        let good = api!(RedisModule_ServerInfoGetFieldSigned(info, field, &mut failed));
-        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
-        (failed == 0).then_some(good)
+        ServerInfo::of(self, c"replication").number(c"min_slaves_good_slaves")
     }
 
     /// Some of what the server counts; none of it becomes less, but by `CONFIG RESETSTAT`.
     pub fn totals(self) -> [u64; TOTALS.len()] {
-        let info = api!(RedisModule_GetServerInfo(self.pointer(), c"stats".as_ptr()));
-        let totals = TOTALS.map(|field| {
-            let mut failed = 0;
-            let total = api!(RedisModule_ServerInfoGetFieldSigned(info, field.as_ptr(), &mut failed));
-            u64::try_from(total).unwrap_or(0)
-        });
-        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
-        totals
+        let info = ServerInfo::of(self, c"stats");
+        TOTALS.map(|field| info.number(field).and_then(|total| u64::try_from(total).ok()).unwrap_or(0))
     }
 
     /// How the last writing to disk went.
     pub fn disk(self) -> Disk {
-        let info = api!(RedisModule_GetServerInfo(self.pointer(), c"persistence".as_ptr()));
-        let mut unknown = 0;
-        let enabled = api!(RedisModule_ServerInfoGetFieldSigned(info, c"aof_enabled".as_ptr(), &mut unknown));
-        let is_logged = enabled != 0;
-        let failed = |field: &std::ffi::CStr| {
-            let value = api!(RedisModule_ServerInfoGetFieldC(info, field.as_ptr()));
-            // SAFETY: the server answers null or a string that lives as long as `info`.
-            !value.is_null() && unsafe { std::ffi::CStr::from_ptr(value) } == c"err"
-        };
-        let disk = Disk {
-            snapshot_failed: failed(c"rdb_last_bgsave_status"),
-            log_failed: is_logged && failed(c"aof_last_write_status"),
-        };
-        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), info));
-        disk
+        let info = ServerInfo::of(self, c"persistence");
+        let is_logged = info.number(c"aof_enabled").is_some_and(|enabled| enabled != 0);
+        Disk {
+            snapshot_failed: info.says(c"rdb_last_bgsave_status", c"err"),
+            log_failed: is_logged && info.says(c"aof_last_write_status", c"err"),
+        }
     }
-}
-
-fn text_in(reply: *mut raw::RedisModuleCallReply) -> Option<String> {
-    let mut length = 0;
-    let start = api!(RedisModule_CallReplyStringPtr(reply, &mut length)).cast::<u8>();
-    (!start.is_null()).then(|| {
-        // SAFETY: the server says where the bytes are and how many; they live as long as `reply`.
-        let bytes = unsafe { std::slice::from_raw_parts(start, length) };
-        String::from_utf8_lossy(bytes).into_owned()
-    })
 }
