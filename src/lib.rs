@@ -6,8 +6,8 @@
 //! | module | owns |
 //! |---|---|
 //! | `commands` | one file a family of commands: parse, ask the core, answer |
-//! | `runtime` | operations for commands, the timer that grants, what the server tells us |
-//! | `state` | the module's state: queues, blocked clients, timer, settings, what is counted |
+//! | `runtime` | operations for commands, the timer that grants, what the server tells us; and what they work with |
+//! | `state` | what a callback may read at any time: settings, what is counted, the server's role |
 //! | `keyspace` | where the core finds its locks: open, change, replicate, announce |
 //! | `replication` | what replicas and the log see |
 //! | `errors` | how a refusal is worded |
@@ -15,7 +15,7 @@
 //! | `server` | the module API, and all `unsafe` code |
 //!
 //! A request travels one way: `commands` parses it, the core's manager decides, `keyspace` applies the
-//! effect to the stored lock, replicates and announces it, and the command answers. Whoever waited for that is
+//! effect to the stored lock, replicates and announces it, and the command answers. Those who waited for that are
 //! served by `runtime::end_of_turn` at the end of the turn.
 
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Why a request is refused. Whoever speaks to clients words it.
+//! Why a request is refused. The module words it for clients.
 
 use std::rc::Rc;
 

@@ -72,7 +72,7 @@ impl<'a> Request<'a> {
 pub enum ReplyTo<'a> {
     /// The client that asked.
     Client,
-    /// Whoever listens to a channel. If the same keys are asked for again by the same token and in the same mode
+    /// Those who listen to a channel. If the same keys are asked for again by the same token and in the same mode
     /// while it waits, that is the same request, in its place, with what is new.
     Channel {
         /// Its name.

@@ -7,7 +7,7 @@
 //!
 //! # Why this is safe
 //!
-//! Whoever begins to listen begins with a copy of the data set, or with a backlog of what came after
+//! A listener begins with a copy of the data set, or with a backlog of what came after
 //! one. A full sync, an append-only file that is turned on and a slot that is exported begin at a fork;
 //! a partial sync begins at an offset that a fork, a file that was saved, or a time as a replica gave
 //! away. The server announces each of these (forks, saving, loading, changes of role, `CONFIG SET`)

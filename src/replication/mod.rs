@@ -2,7 +2,7 @@
 //!
 //! Every change of a lock, also the grant to a request that has waited, is one effect. If anybody listens, it is sent
 //! as one `SLOCK.APPLY` by `keyspace::Keyspace::commit`, before its owner is told. (`Keyspace::give_expiry`
-//! sends one that changes nothing but the key's expiry.) Whoever applies it runs `commands::apply`. Waiting itself is
+//! sends one that changes nothing but the key's expiry.) A server that applies it runs `commands::apply`. Waiting itself is
 //! never replicated.
 //!
 //! | file | owns |

@@ -48,7 +48,7 @@ const REFUSED_RETRY_MS: u64 = 100;
 /// server tells its modules that a slot has gone or that the cluster is down.
 const PROBE_EVERY_MS: u64 = 1000;
 
-/// How often it is looked whether somebody has subscribed to the channels on which requests are answered. No server tells
+/// How often the module asks who has subscribed to the channels on which requests are answered. No server tells
 /// its modules that a subscription ends.
 const SUBSCRIBERS_EVERY_MS: u64 = 500;
 

@@ -1,6 +1,6 @@
 //! When the queues are to be served next: at the end of this turn of the event loop, or at a moment.
 //!
-//! There are at most two timers, one of each kind. Whoever is called early finds nothing to do and
+//! There are at most two timers, one of each kind. A call that comes early finds nothing to do and
 //! schedules the next call.
 
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! Calling the server.
 
-/// Calls a function of the module API by its name. Whoever writes a call vouches for its pointers: they
+/// Calls a function of the module API by its name. The caller vouches for its pointers: they
 /// are live objects of the server's, wrapped by the types of this layer, or buffers that outlast the call.
 macro_rules! api {
     ($name:ident($($arg:expr),* $(,)?)) => {{

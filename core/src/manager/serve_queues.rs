@@ -40,7 +40,7 @@ impl LockManager {
     ) -> Option<ProbePosition> {
         let queue = self.waitlist.next_queue_id(after.map(|position| position.0))?;
         let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
-        // Whoever is at the front of none of its queues stands behind somebody in the same slot.
+        // A request that is at the front of none of its queues stands behind one for the same slot.
         if front.is_some_and(|waiter| waiter.queues[0] == queue)
             && let Some(lock) = self.waitlist.lock_of(queue)
         {
@@ -85,7 +85,7 @@ impl LockManager {
         true
     }
 
-    /// Whoever listens is told, as when a request is cancelled.
+    /// The channel is told, as when a request is cancelled.
     fn end_with_its_connection(&mut self, request: RequestId) {
         if let Some(waiter) = self.leave(request) {
             self.answer(request, waiter, WaitResult::TimedOut);
@@ -340,7 +340,7 @@ impl LockManager {
         self.answer(request, waiter, result);
     }
 
-    /// Whoever is at the front of this queue, whose one name is open: if it has to wait, as mostly behind a new
+    /// The request at the front of this queue, whose one name is open: if it has to wait, as mostly behind a new
     /// writer, that is found here, and no further step has to open the lock again.
     fn look_at_next(&mut self, open: &Open<'_, impl LockStore>, queue: QueueId) {
         let Some(front) = self.waitlist.front(queue) else { return };
