@@ -37,7 +37,7 @@ demo: build ## Play a short story on a private server: locks, a crash, a replica
 test: build ## Run every test: the Rust crates, the module in a server, the client libraries
 	@scripts/test
 
-test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
+test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go and Node where they are installed
 	@scripts/test-clients
 
 test-go: build ## Run the tests of the Go library only
@@ -65,7 +65,7 @@ faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when n
 bench: build ## Measure CPU time, memory and hand-off; fail when a limit is passed
 	@scripts/bench
 
-lint: deps ## Check format and style of Rust, Python and shell
+lint: deps ## Check format and style of Rust, Python and shell, and the types of the Node library
 	@scripts/lint
 
 format: deps ## Format Rust and Python

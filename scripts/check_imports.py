@@ -1,10 +1,12 @@
-"""Fails when two files of a Rust crate or a Python package import each other, directly or round about.
+"""Fails when two files of a Rust crate, a Python package or the Node library import each other, directly or
+round about.
 
 So do two folders of a Rust crate. Of Rust it reads `use` declarations and paths that begin with `crate::` or
 `super::`, as text. A `mod` declaration is no import; a re-export is one, and what the root of a crate
 re-exports is imported from where it is. Of Python it reads every import of the package itself, also those
-within functions and for types alone. Tests are left out: they may import anything. Go is left out: its files
-do not import each other, and its compiler refuses circles of packages.
+within functions and for types alone; of TypeScript each import and re-export, also of types. Tests are left
+out: they may import anything. Go is left out: its files do not import each other, and its compiler refuses
+circles of packages.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 CRATES = ("core/src", "src", "cli/src", "clients/rust/src")
 PACKAGES = "clients/python/src"
+TYPESCRIPT = Path("clients/node/src")
 Module = tuple[str, ...]
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
@@ -117,6 +120,10 @@ def python_imports(module: Module, file: Path, known: dict[Module, Path]) -> set
     return {target for target in targets if target in known and target != module}
 
 
+def typescript_imports(file: Path) -> set[Module]:
+    return {(name,) for name in re.findall(r'\bfrom "\./(\w+)\.js"', file.read_text())}
+
+
 def of_folders(graph: dict[Module, set[Module]]) -> dict[Module, set[Module]]:
     """The same graph between what stands directly below the root. The root itself may import all."""
     folders: dict[Module, set[Module]] = {module[:1]: set() for module in graph if module}
@@ -179,6 +186,9 @@ def main() -> int:
         known = python_modules(init.parent)
         graph = {module: python_imports(module, file, known) for module, file in known.items()}
         passed.append(report(init.parent, known, graph, folders=False))
+    known = {(file.stem,): file for file in sorted(TYPESCRIPT.glob("*.ts"))}
+    graph = {module: typescript_imports(file) for module, file in known.items()}
+    passed.append(report(TYPESCRIPT, known, graph, folders=False))
     return int(not all(passed))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -90,6 +91,17 @@ def _go(_: bool) -> list[str]:
     return [str(binary)]
 
 
+def _node_redis(_: bool) -> list[str]:
+    _run([str(CLIENTS.parent / "scripts/node-library")], CLIENTS.parent)
+    return ["node", str(CLIENTS / "node/conformance_agent.mjs"), "node-redis"]
+
+
+def _ioredis(optimized: bool) -> list[str]:
+    if not optimized and "SLOCK_ALL_BASES" not in os.environ:
+        raise Unavailable("the second base of the Node library is tested where SLOCK_ALL_BASES is set")
+    return [*_node_redis(optimized)[:-1], "ioredis"]
+
+
 @functools.cache
 def _builds() -> tempfile.TemporaryDirectory[str]:
     """A folder that is removed when the tests end."""
@@ -99,7 +111,7 @@ def _builds() -> tempfile.TemporaryDirectory[str]:
 def _run(command: list[str], directory: Path) -> str:
     done = subprocess.run(command, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        raise Unavailable(f"{' '.join(command[:2])} failed: {done.stderr[-2000:]}")
+        raise Unavailable(f"{' '.join(command[:2])} failed: {done.stdout[-500:]}{done.stderr[-2000:]}")
     return done.stdout
 
 
@@ -110,6 +122,8 @@ LANGUAGES = {
         Language("python-sync", _python, {"api": "sync"}, ("block",)),
         Language("rust", _rust),
         Language("go", _go),
+        Language("node-redis", _node_redis),
+        Language("ioredis", _ioredis),
     )
 }
 

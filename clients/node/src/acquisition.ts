@@ -1,0 +1,286 @@
+// One use of a request: token, limit of time, pauses, and what each answer leads to.
+
+import {
+  errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
+} from "./answers.js";
+import {block} from "./blocking.js";
+import {now} from "./clock.js";
+import {waiting, type Channel, type Command, type Key} from "./commands.js";
+import {msLeft} from "./durations.js";
+import {SlockError, TimedOutError} from "./errors.js";
+import {Inbox, SUBSCRIPTION_LOST, type Listening, type Message, type Subscription} from "./listener.js";
+import {ask} from "./servers.js";
+import {ANSWER_OVERDUE_MS, retryPauses, type Shared} from "./shared.js";
+import type {Stop} from "./stop.js";
+
+// While a copy of a request lacks its answer, a request that waits by NOTIFY asks again so often, in ms: the copy may come
+// late and take the message to its own tag.
+const ASK_AGAIN_MS = 5_000;
+
+// In a cluster each request that waits asks again so often, in ms. The base libraries can miss that the server has ended a
+// subscription, when it comes while the listening connection has a command of its own under way.
+const ASK_AGAIN_IN_CLUSTER_MS = 60_000;
+
+/** A call ends at most about so long after its limit, in ms. What is left to do goes on without it. */
+export const CALL_OVERDUE_MS = 500;
+
+// After an error it pauses for at least so long, in ms.
+const LEAST_PAUSE_MS = 10;
+
+/** A fence, and when its request was sent and answered. */
+export interface Granted {
+  readonly fence: number;
+  readonly sent: number;
+  readonly received: number;
+}
+
+/** Asks for a hold, or for another mode of one, until there is an answer that counts. */
+export class Acquisition {
+  /** Whether a copy of the command had no answer: the server may carry it out at any later time. */
+  unanswered = false;
+  private waits = false; // whether the server may know a request that waits, or has not answered yet
+  private problem: unknown;
+  private readonly end: number;
+  private contact: number | undefined;
+  // Only of a request that waits by NOTIFY: most do not.
+  private inbox: Inbox | undefined;
+  private tags: Map<string, {subscription: Subscription; sent: number}> | undefined;
+  private readonly key: Key;
+  private first: {readonly sent: number; readonly asked: Promise<Answer[]>} | undefined; // what `granted` goes on from
+
+  /** `command`: without a wait. `waitMs`: it waits at most so long. `once`: a refusal ends it. */
+  constructor(
+    protected readonly shared: Shared,
+    protected readonly keys: readonly Key[],
+    protected readonly names: string,
+    private readonly command: Command,
+    waitMs: number,
+    protected readonly once: boolean,
+    readonly stop: Stop,
+    private readonly began: number,
+  ) {
+    this.key = keys[0]!;
+    this.end = this.began + waitMs;
+  }
+
+  /** When the call is over, as things are now. */
+  get limit(): number { return this.once ? this.began + this.shared.retryForMs : Math.min(this.end, this.outageEnd()); }
+
+  /** Whether something may be left of it on the server that nobody knows of. */
+  get inDoubt(): boolean { return this.unanswered || this.waits; }
+
+  /** How long the call may still take when it is over, in ms. */
+  get leftToGiveUpMs(): number { return Math.max(50, Math.min(CALL_OVERDUE_MS, this.limit + CALL_OVERDUE_MS - now())); }
+
+  /** No message counts any more: those that come later are ignored. */
+  forget(): void {
+    for (const [tag, {subscription}] of this.tags ?? []) subscription.forget(tag);
+    this.tags?.clear();
+  }
+
+  /** The error of a call that is over. Its cause is the error of the last attempt. */
+  timedOut(text: string): TimedOutError {
+    return new TimedOutError(`${this.names}: ${text}`, this.problem, this.contact !== undefined);
+  }
+
+  /** The server has said something. */
+  protected heard(): void { this.contact = now(); }
+
+  /**
+   * The grant; nothing when it was refused and asks once. `TimedOutError` when the limit is over. Who has asked calls
+   * `forget` in the end.
+   */
+  async granted(): Promise<Granted | undefined> {
+    let pauses: Iterator<number, never> | undefined;
+    let polls: Iterator<number> | undefined;
+    for (;;) {
+      this.stop.check();
+      let granted: Granted | undefined;
+      try {
+        granted = await this.attempt();
+      } catch (error) {
+        if (this.stop.stopped) throw this.stop.reason;
+        if (error === SUBSCRIPTION_LOST) {
+          this.heard();
+          continue;
+        }
+        if (error instanceof SlockError) throw error;
+        if (!isTemporary(error) && !isSubscriberMissing(error)) throw errorOf(error, this.names);
+        this.problem = error;
+        // Shorter pauses near the limit: there is time for another attempt then.
+        const left = Math.max(0, this.limit - now());
+        await this.shared.pause(Math.min((pauses ??= retryPauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)), this.stop);
+        if (now() >= this.limit) throw this.timedOut("the server did not answer within the time");
+        continue;
+      }
+      this.problem = undefined;
+      if (granted !== undefined || this.once) return granted;
+      pauses = undefined;
+      polls ??= this.shared.strategy!.pauses();
+      const pause = polls.next();
+      if (pause.done) throw this.timedOut("the lock is not free, and no attempt is left");
+      await this.shared.pause(Math.min(pause.value, Math.max(0, this.end - now())), this.stop);
+      if (now() >= this.end) throw this.timedOut("the wait is over");
+    }
+  }
+
+  /** Until when it goes on without any answer. */
+  private outageEnd(): number {
+    if (this.contact === undefined) return this.began + this.shared.retryForMs;
+    return this.contact + this.shared.retryWaitForMs;
+  }
+
+  /** Whether it asks at once: it polls, or most probably nobody waits. */
+  protected get asksAtOnce(): boolean {
+    const {listening, strategy} = this.shared;
+    return this.once || strategy !== undefined || (listening !== undefined && listening.present(this.key) === undefined);
+  }
+
+  protected async attempt(): Promise<Granted | undefined> {
+    const {listening} = this.shared;
+    const onlyAsks = this.once || this.shared.strategy !== undefined;
+    if (!onlyAsks && listening === undefined) return this.block();
+    try {
+      let subscription = onlyAsks || this.first ? undefined : listening!.present(this.key);
+      if (subscription === undefined) {
+        // Most locks are free: only a request that has to wait needs a subscription.
+        const sent = this.first?.sent ?? now();
+        const fence = Number(await this.send(this.command));
+        if (fence) return {fence, sent, received: this.contact!};
+        if (onlyAsks) return undefined;
+        subscription = await this.stop.wait(listening!.subscribe(this.key, this.limit + ANSWER_OVERDUE_MS));
+      }
+      return await this.notified(listening!, subscription);
+    } catch (error) {
+      if (!isChannelRefused(error)) throw error;
+      this.shared.refuseChannels(error);
+      return this.block();
+    }
+  }
+
+  /** The answer. An error of the server is thrown. */
+  private async send(command: Command, blocks = false): Promise<Answer> {
+    const {servers} = this.shared;
+    this.waits = true;
+    let answer: Answer;
+    try {
+      if (blocks) {
+        const until = this.end + ANSWER_OVERDUE_MS;
+        answer = await block(servers, this.key, command, until, this.stop, () => this.heard(), () => this.outageEnd());
+      } else {
+        const asked = this.first?.asked ?? this.ask(command);
+        this.first = undefined;
+        [answer] = await asked;
+      }
+    } catch (error) {
+      if (this.stop.stopped) throw error; // it may be on its way
+      this.waits = false;
+      if (mayBeExecuted(error)) {
+        this.unanswered = true;
+        if (blocks && this.contact !== undefined && now() < this.outageEnd()) this.heard(); // until now it waited
+      }
+      throw error;
+    }
+    this.heard();
+    this.waits = answer === null;
+    if (answer instanceof Error) throw answer;
+    return answer;
+  }
+
+  /**
+   * Asks at once, without the steps for what happens seldom: most locks are free. The answer is for `grantIn`, or
+   * `granted` goes on from it.
+   */
+  protected firstAsk(): Promise<Answer[]> {
+    this.waits = true;
+    const asked = this.ask(this.command);
+    this.first = {sent: this.began, asked}; // a moment before
+    return asked;
+  }
+
+  /** The grant in the first answer, if it is one. */
+  protected grantIn([fence]: readonly Answer[]): Granted | undefined {
+    if (!(typeof fence === "number" && fence > 0)) return undefined;
+    const {sent} = this.first!;
+    this.waits = false;
+    this.first = undefined;
+    return {fence, sent, received: (this.contact = now())};
+  }
+
+  private ask(command: Command): Promise<Answer[]> {
+    return ask(this.shared.servers, this.key, [command], this.limit + ANSWER_OVERDUE_MS, this);
+  }
+
+  private async block(): Promise<Granted> {
+    const sent = now();
+    return this.told(Number(await this.send(this.waiting(sent), true)), sent);
+  }
+
+  private async notified(listening: Listening, subscription: Subscription): Promise<Granted> {
+    const inbox = (this.inbox ??= new Inbox());
+    const tags = (this.tags ??= new Map());
+    for (;;) {
+      const tag = listening.newTag();
+      const sent = now();
+      tags.set(tag, {subscription, sent});
+      subscription.note(tag, inbox);
+      let answer: Answer;
+      try {
+        answer = await this.send(this.waiting(sent, {name: subscription.name, tag}));
+      } catch (error) {
+        if (isSubscriberMissing(error)) subscription.fail();
+        throw error;
+      }
+      if (answer !== null) return this.told(Number(answer), sent);
+      const granted = await this.message(inbox, tag, subscription);
+      if (granted !== undefined) return granted;
+    }
+  }
+
+  /** What the messages say; nothing when it is time to ask again. */
+  private async message(inbox: Inbox, newest: string, subscription: Subscription): Promise<Granted | undefined> {
+    const overdue = this.end + ANSWER_OVERDUE_MS;
+    const again = this.unanswered ? ASK_AGAIN_MS : this.shared.servers.isCluster ? ASK_AGAIN_IN_CLUSTER_MS : Infinity;
+    const end = Math.min(overdue, now() + again);
+    for (;;) {
+      const told = await inbox.get(end, this.stop);
+      if (told === undefined) {
+        if (now() >= overdue) throw this.timedOut("the wait is over, and the server did not say so");
+        if (now() >= end) return undefined;
+        continue;
+      }
+      const granted = this.read(...told, newest, subscription);
+      if (granted !== undefined) return granted;
+    }
+  }
+
+  /** What a message means. Of the end of an older copy nothing follows, but a fence is one. */
+  private read(tag: string, message: Message, newest: string, subscription: Subscription): Granted | undefined {
+    const copy = this.tags?.get(tag);
+    if (copy === undefined) return undefined;
+    if (message === SUBSCRIPTION_LOST) {
+      if (copy.subscription === subscription) throw SUBSCRIPTION_LOST;
+      return undefined;
+    }
+    if (message.startsWith("-")) {
+      if (tag !== newest) return undefined;
+      this.waits = false;
+      throw errorOfMessage(message.slice(1));
+    }
+    const fence = Number(message);
+    if (!(fence > 0) && tag !== newest) return undefined;
+    this.waits = false;
+    return this.told(fence, copy.sent);
+  }
+
+  private told(fence: number, sent: number): Granted {
+    if (fence > 0) return {fence, sent, received: now()};
+    this.problem = undefined;
+    throw this.timedOut("the wait is over");
+  }
+
+  /** The command with what is left of the wait; to the server 0 is without limit. */
+  private waiting(moment: number, channel?: Channel): Command {
+    return waiting(this.command, this.end === Infinity ? 0 : msLeft(this.end, moment), channel);
+  }
+}

@@ -1,0 +1,48 @@
+// The clock of the library, and timers for it. It knows nothing of locks.
+
+const wallZero = Date.now() - performance.now();
+let slept = 0;
+
+// So often the wall clock is read, in ms: it counts whole ones.
+const BETWEEN_LOOKS_MS = 0.5;
+let looked = -Infinity;
+
+/**
+ * Milliseconds on a clock that never goes back. `performance.now()` stands still while the machine sleeps, so what the
+ * wall clock has gained on it since the start is added. A wall clock that is put forward looks like a sleep: holds may
+ * end early, never late.
+ */
+export function now(): number {
+  const monotonic = performance.now();
+  if (monotonic - looked >= BETWEEN_LOOKS_MS) {
+    looked = monotonic;
+    slept = Math.max(slept, Date.now() - monotonic - wallZero);
+  }
+  return monotonic + slept;
+}
+
+// A longer delay would make Node call at once.
+const LONGEST_MS = 2 ** 31 - 1;
+
+/** Calls `work` after `ms`, or earlier: who needs the moment looks at the clock again. */
+export function later(ms: number, work: () => void): NodeJS.Timeout {
+  return setTimeout(work, Math.max(0, Math.min(Math.ceil(ms), LONGEST_MS)));
+}
+
+export function sleep(ms: number): Promise<void> { return new Promise((resolve) => later(ms, resolve)); }
+
+/** Whether `promise` settles before `ms` have passed. Its error is left to who awaits it. */
+export async function settlesWithin(promise: Promise<unknown>, ms: number): Promise<boolean> {
+  if (ms === Infinity) {
+    await promise.catch(() => {});
+    return true;
+  }
+  let timer: NodeJS.Timeout | undefined;
+  const settled = promise.then(() => true, () => true);
+  const over = new Promise<boolean>((resolve) => (timer = later(ms, () => resolve(false))));
+  try {
+    return await Promise.race([settled, over]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

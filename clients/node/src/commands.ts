@@ -1,0 +1,124 @@
+// The words of each command, as they are sent. Pure.
+
+import {randomFillSync} from "node:crypto";
+
+export type Key = string | Buffer;
+export type Mode = "write" | "read";
+export type Command = readonly (string | Buffer)[];
+
+/**
+ * How long the server refuses the token of an acquisition that was given up, in ms: what was sent before cannot come
+ * later than that.
+ */
+export const REFUSE_MS = 120_000;
+
+// Random bytes for some tokens: to fetch them one by one is slow.
+const TOKEN_BYTES = 16;
+const random = Buffer.allocUnsafe(256 * TOKEN_BYTES);
+let texts = "";
+let used = 0;
+
+/** 128 random bits, as text. */
+export function newToken(): string {
+  if (used === texts.length) {
+    texts = randomFillSync(random).toString("hex");
+    used = 0;
+  }
+  return texts.slice(used, (used += 2 * TOKEN_BYTES));
+}
+
+/** Keys for people to read. */
+export function namesOf(keys: readonly Key[]): string {
+  return keys.length === 1 ? String(keys[0]) : keys.map(String).join(", ");
+}
+
+/** Where the end of a wait is told, and how it is marked there. */
+export interface Channel {
+  readonly name: string;
+  readonly tag: string;
+}
+
+/** What an acquisition asks for, as far as its words need it. */
+export interface Asked {
+  readonly keys: readonly Key[];
+  readonly mode: Mode;
+  readonly options: {readonly ttlMs: number; readonly metadata?: string | undefined; readonly limit?: number | undefined};
+}
+
+/** Asks for a hold. Without `waiting` it is refused at once. */
+export function acquire(asked: Asked, token: string): Command {
+  const {ttlMs, metadata, limit} = asked.options;
+  const command = lock(asked.keys, asked.mode, token, ttlMs);
+  if (metadata !== undefined) command.push("META", metadata);
+  if (limit !== undefined) command.push("LIMIT", `${limit}`);
+  return command;
+}
+
+/** The fence when the token holds all keys in this mode already, else 0. Never a new hold. */
+export function refresh(keys: readonly Key[], mode: Mode, token: string, ttlMs: number): Command {
+  return [...lock(keys, mode, token, ttlMs), "XX"];
+}
+
+/** The command with a wait of at most so long, without limit for 0, whose end is told on the channel. */
+export function waiting(command: Command, waitMs: number, channel?: Channel): Command {
+  return [...command, "WAIT", `${waitMs}`, ...(channel ? ["NOTIFY", channel.name, channel.tag] : [])];
+}
+
+/** Makes the reader the writer, or the writer a reader. */
+export function change(to: Mode, key: Key, token: string, ttlMs: number, fence: number): Command {
+  return [to === "write" ? "SLOCK.UPGRADE" : "SLOCK.DOWNGRADE", key, token, `${ttlMs}`, "FENCE", digits(fence)];
+}
+
+/** Moves the deadline to now + ttl unless it is later: 1, or 0 when the token has lost this hold. */
+export function extend(keys: readonly Key[], token: string, ttlMs: number, fence: number): Command {
+  const named = keys.length === 1 ? ["SLOCK.EXTEND", keys[0]!] : ["SLOCK.MEXTEND", `${keys.length}`, ...keys];
+  return [...named, token, `${ttlMs}`, "GT", "FENCE", digits(fence)];
+}
+
+/** Releases the hold with this fence: how many keys were held. */
+export function release(keys: readonly Key[], mode: Mode, token: string, fence: number): Command {
+  if (keys.length > 1) return ["SLOCK.MUNLOCK", `${keys.length}`, ...keys, token, "FENCE", digits(fence)];
+  return [mode === "write" ? "SLOCK.UNLOCK" : "SLOCK.RUNLOCK", keys[0]!, token, "FENCE", digits(fence)];
+}
+
+/** Releases whatever the token holds: the answers tell how many keys were held. */
+export function releaseInAnyMode(keys: readonly Key[], token: string): Command[] {
+  if (keys.length > 1) return [["SLOCK.MUNLOCK", `${keys.length}`, ...keys, token]];
+  return ["SLOCK.UNLOCK", "SLOCK.RUNLOCK"].map((name) => [name, keys[0]!, token]);
+}
+
+/** Withdraws what waits. With `refuse` later requests of the token for these keys are refused. */
+export function cancel(keys: readonly Key[], token: string, refuse: boolean): Command[] {
+  return keys.map((key) => ["SLOCK.CANCEL", key, token, ...(refuse ? ["REFUSE", `${REFUSE_MS}`] : [])]);
+}
+
+/**
+ * What ends an acquisition in doubt. A token that the program gave is not refused, and keeps what others adopted: it is
+ * released by `fence` alone, where one is known.
+ */
+export function theEnd(keys: readonly Key[], token: string, given: boolean, fence?: number): Command[] {
+  if (!given) return [...cancel(keys, token, true), ...releaseInAnyMode(keys, token)];
+  if (fence === undefined) return cancel(keys, token, false);
+  const modes: Mode[] = ["write", "read"];
+  return [...cancel(keys, token, false), ...modes.map((mode) => release(keys, mode, token, fence))];
+}
+
+export function info(key: Key): Command { return ["SLOCK.INFO", key, "FULL", "COUNT", "0"]; }
+
+export function queues(): Command { return ["SLOCK.QUEUES", "COUNT", "0"]; }
+
+/** How many replicas have all that this connection wrote before. */
+export function waitForReplicas(replicas: number, timeoutMs: number): Command {
+  return ["WAIT", `${replicas}`, `${timeoutMs}`];
+}
+
+function lock(keys: readonly Key[], mode: Mode, token: string, ttlMs: number): (string | Buffer)[] {
+  if (keys.length === 1) return [mode === "write" ? "SLOCK.LOCK" : "SLOCK.RLOCK", keys[0]!, token, `${ttlMs}`];
+  return [mode === "write" ? "SLOCK.MLOCK" : "SLOCK.MRLOCK", `${keys.length}`, ...keys, token, `${ttlMs}`];
+}
+
+/** A fence in words. To write a number of more than 31 bits at once takes Node a microsecond. */
+function digits(fence: number): string {
+  const high = Math.floor(fence / 1e8);
+  return high === 0 ? `${fence}` : `${high}${`${fence - high * 1e8 + 1e8}`.slice(1)}`;
+}

@@ -1,0 +1,190 @@
+// One connection of a base library, as the rest of the library uses it: commands that go together, and a limit of time
+// for each. It knows nothing of locks.
+
+import {NoAnswer, isReply, type Answer} from "./answers.js";
+import {later, now} from "./clock.js";
+import type {Command} from "./commands.js";
+import type {Stop} from "./stop.js";
+
+export interface Address {
+  readonly host: string;
+  readonly port: number;
+}
+
+/** What a connection tells by itself. */
+export interface Told {
+  message?(channel: string, text: string): void;
+  /** The server has ended a subscription. */
+  unsubscribed?(channel: string): void;
+  ended(error: unknown): void;
+}
+
+/** A connection of a base library that is ready, sends each command once, and does not connect again. */
+export interface RawConnection {
+  send(command: Command): Promise<unknown>;
+  subscribe(channel: string): Promise<unknown>;
+  unsubscribe(channel: string): Promise<unknown>;
+  /** Ends it at once. What has no answer is rejected. */
+  destroy(): void;
+}
+
+/** What a client of a base library is used for. */
+export interface Base {
+  /** Where the servers are, for people to read. */
+  readonly name: string;
+  /** A new connection to `address`, or to where the client itself would connect now. */
+  open(address: Address | undefined, told: Told): Promise<RawConnection>;
+  /** Whether the primary may be another one with each new connection. */
+  readonly findsPrimary?: boolean;
+  /** Only of a cluster: some nodes, and where a node that tells this address is reached. */
+  seeds?(): readonly Address[];
+  reached?(told: Address): Address;
+}
+
+/** Opens a connection. `told.ended` can be called before it settles, and more than once. */
+export type Open = (told: Told) => Promise<RawConnection>;
+
+// An answer that takes longer ends the connection, in ms; so does a connection that is not ready by then.
+export const ANSWER_MS = 2_000;
+
+// So often it is looked whether answers are overdue, in ms.
+const TICK_MS = 25;
+
+/** Commands that wait for their answers. */
+class Question {
+  isOver = false;
+  private readonly answers: Answer[] = [];
+
+  /** `tick`: how many ticks there had been when it was asked. */
+  constructor(
+    readonly until: number,
+    readonly tick: number,
+    private readonly count: number,
+    private readonly resolve: (answers: Answer[]) => void,
+    readonly reject: (error: unknown) => void,
+  ) {}
+
+  /** They come in the order of the commands. Whether it was the last. */
+  answered(answer: Answer): boolean {
+    if (this.answers.push(answer) < this.count) return false;
+    this.resolve(this.answers);
+    return (this.isOver = true);
+  }
+}
+
+/** A connection that many calls may share. */
+export class Connection {
+  alive = true;
+  private asked: Question[] = []; // in the order of their answers, as a rule
+  private readonly send = (command: Command): Promise<unknown> => this.raw.send(command);
+  private ticking = false;
+  private ticks = 0;
+
+  private constructor(private readonly raw: RawConnection, private readonly name: string, private readonly answerMs: number) {}
+
+  /** `answerMs`: an answer that takes longer ends the connection. Rejects with `NoAnswer`, or an error of the server. */
+  static async open(open: Open, name: string, answerMs: number, told: Partial<Told> = {}): Promise<Connection> {
+    let connection: Connection | undefined;
+    let problem: unknown;
+    let given = false; // nobody waits for it any more
+    const ended = (error: unknown): void => {
+      problem ??= error;
+      connection?.fail(NoAnswer.of(error, false));
+    };
+    const opening = open({
+      ...told,
+      ended(error) {
+        ended(error);
+        if (connection !== undefined) told.ended?.(error);
+      },
+    });
+    opening.then((raw) => given && raw.destroy(), () => {});
+    let timer: NodeJS.Timeout | undefined;
+    try {
+      const late = new Promise<never>((_, reject) => {
+        timer = later(ANSWER_MS, () => reject(new Error(`no connection to ${name} within ${ANSWER_MS} ms`)));
+      });
+      const raw = await Promise.race([opening, late]);
+      if (problem !== undefined) raw.destroy();
+      else return (connection = new Connection(raw, name, answerMs));
+    } catch (error) {
+      given = true;
+      problem = isReply(error) ? error : (problem ?? error);
+    } finally {
+      clearTimeout(timer);
+    }
+    throw isReply(problem) ? problem : NoAnswer.of(problem, true);
+  }
+
+  /** Whether nothing waits for an answer. */
+  get idle(): boolean { return this.asked.length === 0; }
+
+  /**
+   * The answers to commands that go together, errors of the server among them. Rejects with `NoAnswer` at `until`, and with
+   * its reason when the call is stopped.
+   */
+  ask(commands: readonly Command[], until: number, stop?: Stop): Promise<Answer[]> {
+    return this.limited(this.alive ? commands.map(this.send) : [], until, stop);
+  }
+
+  /** Rejects with an error of the server, or with `NoAnswer`. */
+  async subscribe(channel: string, until: number): Promise<void> {
+    const [answer] = await this.limited(this.alive ? [this.raw.subscribe(channel)] : [], until);
+    if (answer instanceof Error) throw answer;
+  }
+
+  unsubscribe(channel: string): void { if (this.alive) this.raw.unsubscribe(channel).catch(() => {}); }
+
+  /** Ends the connection. What has no answer is rejected with `error`. */
+  fail(error: NoAnswer): void {
+    if (!this.alive) return;
+    this.alive = false;
+    for (const question of this.asked.splice(0)) question.reject(error);
+    this.raw.destroy();
+  }
+
+  /** The answers to what has been sent. */
+  private limited(sent: readonly Promise<unknown>[], until: number, stop?: Stop): Promise<Answer[]> {
+    return new Promise((resolve, reject) => {
+      if (!this.alive) {
+        reject(new NoAnswer(`the connection to ${this.name} has ended`, true));
+        return;
+      }
+      const question = new Question(until, this.ticks, sent.length, resolve, reject);
+      const answered = (answer: Answer): void => {
+        if (!question.answered(answer)) return;
+        while (this.asked[0]?.isOver) this.asked.shift();
+      };
+      const failed = (error: unknown): void => {
+        if (isReply(error)) answered(error);
+        else this.fail(NoAnswer.of(error, false));
+      };
+      this.asked.push(question);
+      stop?.rejects(reject);
+      for (const one of sent) one.then(answered, failed);
+      if (!this.ticking) this.tick();
+    });
+  }
+
+  /** Costs a timer only while there is something to wait for. */
+  private tick(): void {
+    this.ticking = true;
+    later(TICK_MS, () => {
+      this.ticking = false;
+      this.ticks += 1;
+      const moment = now();
+      for (const question of this.asked) {
+        if ((this.ticks - question.tick) * TICK_MS > this.answerMs) {
+          this.fail(new NoAnswer(`no answer from ${this.name} within the time`, false));
+          return;
+        }
+        if (question.until <= moment) {
+          question.isOver = true;
+          question.reject(new NoAnswer(`no answer from ${this.name} within the time`, false));
+        }
+      }
+      this.asked = this.asked.filter((question) => !question.isOver);
+      if (!this.idle) this.tick();
+    });
+  }
+}

@@ -1,0 +1,493 @@
+// A hold: what a program may ask of it, when it is lost, and how it is extended, changed and released.
+//
+// `Held` is what one server knows of it, and what the watchdog renews. `AnyHold` is common to the holds of one server and
+// of a quorum: the former is a quorum of one. `Hold` is the hold of one server.
+
+import {Acquisition, type Granted} from "./acquisition.js";
+import {isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
+import {later, now, sleep} from "./clock.js";
+import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
+import {notNegative, wholeTtl} from "./durations.js";
+import {LostError, NotHeldError, RefusedError, SlockError, TimedOutError, textOf, type Reason} from "./errors.js";
+import {giveUp} from "./give_up.js";
+import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
+import type {CallOptions, Wanted} from "./options.js";
+import {ask, type Servers} from "./servers.js";
+import {ANSWER_OVERDUE_MS, type Shared} from "./shared.js";
+import type {Renewable} from "./watchdog.js";
+
+// How long the release of a hold that is lost may take, in ms. Its ttl ends what is left of it.
+const LOST_RELEASE_FOR_MS = 500;
+
+// An extension during a change of mode is asked again so often, in ms: the change gives another fence.
+const CHANGE_LOOK_MS = 20;
+
+/** What a token holds at one server, or tries to get. Its commands name the hold by its fence. */
+export class Held implements Renewable {
+  readonly servers: Servers;
+  readonly keys: readonly Key[];
+  readonly key: Key;
+  readonly lease: Lease;
+  ttlMs: number;
+  renewAt = Infinity;
+  /** Whether nobody renews it any more, and what comes late is released. */
+  ended = false;
+  /** Nobody before the grant, and for ever when a quorum has no majority. */
+  owner: AnyHold | undefined;
+
+  constructor(readonly shared: Shared, readonly wanted: Wanted, readonly token: string, drift: Drift) {
+    this.servers = shared.servers;
+    this.keys = wanted.keys;
+    this.key = wanted.keys[0]!;
+    this.ttlMs = wanted.options.ttlMs;
+    this.lease = new Lease(wanted.mode, drift);
+  }
+
+  get validUntil(): number { return this.owner?.validUntil ?? Infinity; }
+
+  expire(): void { this.owner?.expire(); }
+
+  stop(): void {
+    this.ended = true;
+    this.shared.watchdog.remove(this);
+  }
+
+  /** A command sent at `sent` gave the hold, or changed its mode. */
+  granted(fence: number, mode: Mode, sent: number, ttlMs: number): void {
+    this.lease.granted(fence, mode, sent, ttlMs);
+    this.renewAt = sent + this.ttlMs * RENEW_AFTER;
+  }
+
+  renewal(ttlMs = this.ttlMs): {command: Command; take: (sent: number, answer: Answer) => Told} {
+    const fence = this.lease.fence ?? 0;
+    const command = extend(this.keys, this.token, ttlMs, fence);
+    return {command, take: (sent, answer) => this.renewed(fence, sent, ttlMs, answer)};
+  }
+
+  /** What an answer to a command that was sent at `sent` meant. */
+  told(told: Told, _sent: number): void { if (told !== "nothing") this.owner?.told(told); }
+
+  /** What leaves nothing of it at the server. */
+  endCommands(): Command[] {
+    const {inDoubt, changing, fence, mode} = this.lease;
+    if (inDoubt || changing) return theEnd(this.keys, this.token, this.wanted.given, fence);
+    return fence === undefined ? [] : [release(this.keys, mode, this.token, fence)];
+  }
+
+  /** Releases it: whether it was still there. `TimedOutError` at `until`: then it goes on in the background. */
+  async release(moment: number, until: number): Promise<boolean> {
+    const {lease, shared, key} = this;
+    const {names} = this.wanted;
+    const commands = this.endCommands();
+    if (lease.inDoubt || lease.changing) {
+      const answers = await giveUp(shared, names, key, commands, until - moment);
+      if (answers.length === 0) throw new TimedOutError(`${names}: the release had no answer within the time`);
+      return answers.slice(this.keys.length).some((answer) => typeof answer === "number" && answer > 0);
+    }
+    if (commands.length === 0 || (!lease.isHeld && this.keys.length === 1)) return false;
+    const wasValid = moment < lease.validUntil;
+    let unanswered = false;
+    try {
+      const [answer] = await ask(this.servers, key, commands, until + ANSWER_OVERDUE_MS); // the usual way costs little
+      if (typeof answer === "number") return answer > 0;
+    } catch (error) {
+      unanswered = mayBeExecuted(error);
+    }
+    try {
+      const {answers, afterUnanswered} = await shared.insist(names, key, commands, {until});
+      // 0 after a copy without an answer: that copy released it.
+      return Boolean(answers[0]) || ((unanswered || afterUnanswered) && wasValid);
+    } catch (error) {
+      if (error instanceof TimedOutError) void giveUp(shared, names, key, commands, 0);
+      throw error;
+    }
+  }
+
+  private renewed(fence: number, sent: number, ttlMs: number, answer: Answer): Told {
+    this.expire(); // a hold that is lost stays lost, whatever the answer is
+    if (this.ended) return "nothing";
+    this.renewAt = now() + this.ttlMs * TRY_AGAIN_AFTER;
+    if (typeof answer !== "number") {
+      this.owner?.renewalFailed(answer);
+      return "nothing";
+    }
+    const told = this.lease.extended(fence, sent, ttlMs, answer);
+    if (told === "held") this.renewAt = sent + this.ttlMs * RENEW_AFTER;
+    this.told(told, sent);
+    return told;
+  }
+}
+
+/** A hold of one server or of a quorum. `await using hold = …` releases it at the end of the block. */
+export abstract class AnyHold implements AsyncDisposable {
+  readonly keys: readonly Key[];
+  /** The name under which hooks report it. */
+  readonly label: string;
+  metadata: string | undefined;
+  protected readonly shared: Shared;
+  protected currentMode: Mode;
+  protected problem: unknown; // of the last renewal
+  private lostReason: Reason | undefined;
+  private released = false; // or handed over
+  handedOver = false;
+  private wasTold = false; // of the loss
+  private warned = false;
+  private controller: AbortController | undefined;
+  private timer: NodeJS.Timeout | undefined; // of the signal
+  private readonly leaseEnd: number;
+
+  constructor(protected readonly wanted: Wanted, protected readonly helds: readonly Held[], private readonly grantedAt: number) {
+    this.keys = wanted.keys;
+    this.label = wanted.label;
+    this.metadata = wanted.options.metadata;
+    this.shared = helds[0]!.shared;
+    this.currentMode = wanted.mode;
+    this.leaseEnd = this.grantedAt + wanted.options.longestLeaseMs;
+    for (const held of helds) held.owner = this;
+    this.lookAgain();
+  }
+
+  // --- what a program asks
+
+  /** The owner's identity. */
+  get token(): string { return this.helds[0]!.token; }
+
+  get mode(): Mode { return this.currentMode; }
+
+  /** How long a renewal keeps the hold. */
+  get ttlMs(): number { return this.helds[0]!.ttlMs; }
+
+  /** Until when the hold is certain, as `now()` of this library counts. Renewals move it. */
+  get validUntil(): number {
+    const {helds} = this;
+    const until = helds.length === 1 ? helds[0]!.lease.validUntil : majorityUntil(helds.map((held) => held.lease.validUntil));
+    return Math.min(until, this.leaseEnd);
+  }
+
+  /** How long the hold is certain from now on; zero when it is not. */
+  get timeLeftMs(): number { return this.hasEnded ? 0 : Math.max(0, this.validUntil - now()); }
+
+  /** Whether the hold ended and nobody released it. Asks the clock, not the server. */
+  get lost(): boolean {
+    this.expire();
+    return this.lostReason !== undefined;
+  }
+
+  /** Why the hold is lost; nothing when it is not. */
+  get reason(): Reason | undefined { return this.lost ? this.lostReason : undefined; }
+
+  /** It is aborted when the hold is lost, with a `LostError`. Not when the hold is released. */
+  get signal(): AbortSignal {
+    if (this.controller === undefined) {
+      this.controller = new AbortController();
+      if (this.lost) this.controller.abort(this.lostError());
+      else if (!this.released) this.watch();
+    }
+    return this.controller.signal;
+  }
+
+  /**
+   * Throws `LostError` when the hold is lost, and `NotHeldError` when it has been released. Asks the clock, not the
+   * server: call it before each step.
+   */
+  check(): void {
+    if (this.lost) {
+      this.wasTold = true;
+      throw this.lostError();
+    }
+    if (this.released) throw new NotHeldError(`the hold of ${this.wanted.names} has been released or handed over`);
+  }
+
+  /** Ends the hold here without releasing it: another process goes on with it, by `adopt`. */
+  handOver(): void {
+    this.check();
+    this.handedOver = true;
+    this.end(now());
+  }
+
+  /**
+   * Releases the hold, and tells whether it was still there. A second call changes nothing and gives false. It ends within
+   * a second after `retryForMs`: with `TimedOutError` when the server did not answer, of a quorum with
+   * `QuorumMissedError`. The lock ends by its ttl then.
+   */
+  async release(): Promise<boolean> {
+    if (this.released) return false;
+    const moment = now();
+    const held = this.end(moment);
+    let there: boolean;
+    try {
+      there = await this.releaseAtServers(held, moment);
+    } catch (error) {
+      if (!held) return false; // its ttl has ended, or ends what is left of it
+      this.shared.reporter.warn(`${this.label}: the release failed; the lock ends by its ttl: ${textOf(error)}`);
+      this.shared.reporter.tell("releaseFailed", this.label, error);
+      throw error;
+    }
+    if (held && !there && this.lostReason === undefined) {
+      this.lostReason = "gone"; // it had ended before
+      this.shared.reporter.tell("lost", this.label, "gone");
+    }
+    return held && there;
+  }
+
+  /**
+   * Makes the hold valid for `ttlMs` from now on, without an argument for its present ttl. It never shortens: to shorten,
+   * release. Later renewals take the longest ttl that was asked for.
+   */
+  async extend(ttlMs?: number): Promise<void> {
+    this.shared.checkOpen();
+    this.check();
+    const wantedMs = ttlMs === undefined ? this.ttlMs : wholeTtl(ttlMs);
+    await this.extendAtServers(wantedMs);
+    this.check();
+    for (const held of this.helds) held.ttlMs = Math.max(held.ttlMs, wantedMs);
+    this.lookAgain();
+  }
+
+  /**
+   * Does `work` under the hold, with a signal that is aborted when the hold is lost, or by the signal given. When the hold
+   * is lost, it is `LostError` once the work has ended. The hold is not released.
+   */
+  async run<T>(work: (signal: AbortSignal, hold: this) => Promise<T> | T, {signal}: CallOptions = {}): Promise<T> {
+    this.check();
+    const either = signal === undefined ? this.signal : AbortSignal.any([this.signal, signal]);
+    let result: T;
+    try {
+      result = await work(either, this);
+    } catch (error) {
+      if (this.lost && (error === this.signal.reason || (error as Error | undefined)?.name === "AbortError")) this.check();
+      throw error;
+    }
+    if (this.lost) this.check();
+    return result;
+  }
+
+  /**
+   * Releases at the end of a block. The work was done under the hold: a release that fails is no error of it. A loss is
+   * `LostError`, unless `check` or another call has said so.
+   */
+  async [Symbol.asyncDispose](): Promise<void> {
+    const lost = this.lost;
+    await this.release().catch(() => {}); // it has been logged and told to the hook
+    if (lost && !this.wasTold) this.check();
+  }
+
+  // --- its end
+
+  /** Releases what the servers have: whether it was there. `held`: whether it was valid. */
+  protected abstract releaseAtServers(held: boolean, moment: number): Promise<boolean>;
+
+  /** Extends it at the servers, for so long. */
+  protected abstract extendAtServers(ttlMs: number): Promise<void>;
+
+  /** Whether it was released, handed over or lost. */
+  get hasEnded(): boolean { return this.released || this.lostReason !== undefined; }
+
+  /** A server says that it has the hold, or that it has lost it. */
+  told(told: Told): void {
+    if (this.hasEnded) return;
+    if (told === "held") this.problem = undefined;
+    const gone = this.helds.filter((held) => !held.lease.isHeld).length;
+    if (gone > this.helds.length - majority(this.helds.length)) this.lose("gone");
+    else this.expire();
+  }
+
+  /** It is lost when its time has passed. */
+  expire(moment = now()): void {
+    if (this.hasEnded) return;
+    if (moment >= this.leaseEnd) this.lose("lease ended");
+    else if (moment >= this.validUntil) this.lose("expired");
+  }
+
+  /** A renewal failed and is tried again. Of one that the server refuses an operator must know: once for each hold. */
+  renewalFailed(error: unknown): void {
+    if (this.hasEnded) return;
+    this.problem = error;
+    const {reporter} = this.shared;
+    if (!isTemporary(error) && !this.warned) {
+      this.warned = true;
+      reporter.warn(`${this.label}: a renewal failed: ${textOf(error)}`);
+    }
+    reporter.tell("renewalFailed", this.label, error);
+  }
+
+  /** The times have changed. */
+  protected lookAgain(): void {
+    if (!this.wanted.options.renew || this.hasEnded) return;
+    for (const held of this.helds) held.shared.watchdog.add(held);
+  }
+
+  protected lose(reason: Reason): void {
+    if (this.hasEnded) return;
+    this.lostReason = reason;
+    this.stop();
+    const error = this.lostError();
+    const {reporter} = this.shared;
+    // A hold that nobody renews ends by its ttl as a rule.
+    if (this.wanted.options.renew) reporter.warn(error.message);
+    else reporter.debug(error.message);
+    reporter.tell("lost", this.label, reason);
+    this.tellHeld();
+    this.controller?.abort(error);
+  }
+
+  /** The program releases it or hands it over. Whether it was there, as far as is known. */
+  protected end(moment: number): boolean {
+    this.expire(moment);
+    const held = !this.hasEnded;
+    this.released = true;
+    this.stop();
+    if (held) this.tellHeld();
+    return held;
+  }
+
+  private lostError(): LostError {
+    const cause = this.lostReason === "expired" ? this.problem : undefined;
+    return new LostError(this.label, this.wanted.names, this.lostReason!, cause);
+  }
+
+  private stop(): void {
+    clearTimeout(this.timer);
+    for (const held of this.helds) held.stop();
+  }
+
+  private tellHeld(): void {
+    const {reporter} = this.shared;
+    if (reporter.hears("held")) reporter.tell("held", this.label, now() - this.grantedAt);
+  }
+
+  /** The clock decides, whatever the watchdog does: it may be closed. */
+  private watch(): void {
+    this.timer = later(this.validUntil - now(), () => {
+      this.expire();
+      if (!this.hasEnded) this.watch();
+    }).unref();
+  }
+}
+
+/** A lock that is held. `Locks` makes it; `release` ends it. */
+export class Hold extends AnyHold {
+  private readonly held: Held;
+
+  constructor(wanted: Wanted, held: Held, grantedAt: number) {
+    super(wanted, [held], grantedAt);
+    this.held = held;
+  }
+
+  /** Rises with each new hold of the server: send it with every write. An upgrade or a downgrade gives a new one. */
+  get fence(): number { return this.held.lease.fence ?? 0; }
+
+  /**
+   * The reader becomes the writer, when the other readers have gone. It waits at most for `waitMs`. `TimedOutError` when
+   * the wait is over: the hold stays as it was. `DeadlockError` when another reader waits for the same. `RefusedError`
+   * within 120 s after an upgrade of this hold that was given up.
+   */
+  async upgrade({waitMs = Infinity, signal}: {waitMs?: number | undefined} & CallOptions = {}): Promise<void> {
+    await this.change("write", notNegative("waitMs", waitMs), signal);
+  }
+
+  /** The writer becomes a reader. No other writer comes in between. From the call on it counts as a reader. */
+  async downgrade({signal}: CallOptions = {}): Promise<void> { await this.change("read", 0, signal); }
+
+  protected releaseAtServers(held: boolean, moment: number): Promise<boolean> {
+    return this.held.release(moment, moment + (held ? this.shared.retryForMs : LOST_RELEASE_FOR_MS));
+  }
+
+  protected async extendAtServers(ttlMs: number): Promise<void> {
+    const {held, shared, wanted} = this;
+    const end = now() + shared.retryForMs;
+    for (;;) {
+      const {command, take} = held.renewal(ttlMs);
+      let told: Told;
+      try {
+        const until = Math.min(end, Math.max(now(), this.validUntil));
+        const {answers, sent} = await shared.insist(wanted.names, held.key, [command], {until});
+        told = take(sent, answers[0]);
+      } catch (error) {
+        if (error instanceof TimedOutError) {
+          this.problem = error.cause;
+          this.check(); // it may have ended meanwhile
+        }
+        throw error;
+      }
+      this.check();
+      if (told !== "nothing") return;
+      if (now() >= end) throw new TimedOutError(`${wanted.names}: a change of mode is under way`);
+      await sleep(CHANGE_LOOK_MS);
+    }
+  }
+
+  private async change(to: Mode, waitMs: number, signal: AbortSignal | undefined): Promise<void> {
+    const {held, shared, wanted} = this;
+    const {lease} = held;
+    shared.checkOpen();
+    this.check();
+    if (this.keys.length > 1) throw new TypeError("the mode of a hold of several keys cannot be changed");
+    if (lease.changing) throw new SlockError(`${wanted.names}: another change of the mode is under way`);
+    signal?.throwIfAborted();
+    const before = this.currentMode;
+    lease.changing = true;
+    // The server refuses no downgrade, so a copy may be carried out late: it counts as a reader from now on.
+    if (to === "read") this.currentMode = "read";
+    const {ttlMs} = held;
+    const command = change(to, held.key, held.token, ttlMs, this.fence);
+    const stop = shared.begin(signal);
+    const acquisition = new Acquisition(shared, held.keys, wanted.names, command, waitMs, waitMs === 0, stop, now());
+    let granted: Granted | undefined;
+    let settled = false;
+    try {
+      granted = await acquisition.granted();
+      settled = true;
+      if (granted === undefined) throw acquisition.timedOut("other readers hold it");
+      this.currentMode = to;
+      held.granted(granted.fence, to, granted.sent, ttlMs);
+    } catch (error) {
+      if (error instanceof NotHeldError) {
+        settled = true;
+        this.lose("gone");
+        this.check();
+      }
+      if (!(error instanceof RefusedError)) throw error;
+      throw new RefusedError(
+        `${wanted.names}: an upgrade of this hold was given up less than ${REFUSE_MS / 1000} s ago, and the server refuses another one for so long`,
+      );
+    } finally {
+      acquisition.forget();
+      lease.inDoubt ||= acquisition.inDoubt;
+      if (acquisition.inDoubt && !settled) {
+        await this.settle(acquisition.leftToGiveUpMs, to === "read" ? command : undefined);
+      } else {
+        if (lease.mode !== to) this.currentMode = before; // the server has refused it
+        lease.changing = false;
+      }
+      shared.end(stop);
+    }
+    this.check();
+    if (!isPrompt(granted.sent, granted.received, ttlMs)) await this.extend();
+    this.lookAgain();
+  }
+
+  /**
+   * A change of mode was given up. Of an upgrade, it ends what waits, and asks in which mode the token holds the key. It
+   * repeats a downgrade until it is answered.
+   */
+  private async settle(callerWaitsMs: number, downgrade: Command | undefined): Promise<void> {
+    const {held, wanted} = this;
+    const {key, keys, token, ttlMs} = held;
+    const sent = now();
+    const modes: readonly Mode[] = downgrade ? ["read"] : ["write", "read"];
+    const commands = downgrade
+      ? [downgrade]
+      : [...cancel(keys, token, !wanted.given), ...modes.map((mode) => refresh(keys, mode, token, ttlMs))];
+    await giveUp(this.shared, wanted.names, key, commands, callerWaitsMs, (answers) => {
+      held.lease.changing = false;
+      if (this.hasEnded || answers.length === 0) return;
+      const told = answers.slice(-modes.length);
+      const at = told.findIndex((answer) => typeof answer === "number" && answer > 0);
+      if (at >= 0) {
+        this.currentMode = modes[at]!;
+        held.lease.granted(told[at] as number, modes[at]!, sent, ttlMs);
+      } else if (problemsIn(told).length === 0) this.lose("gone");
+    });
+  }
+}

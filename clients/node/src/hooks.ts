@@ -1,0 +1,53 @@
+// What a program can have itself told about its locks, for metrics and logs.
+
+import {debuglog} from "node:util";
+import type {Reason} from "./errors.js";
+
+const debug = debuglog("slock");
+
+/** How an acquisition ended: one of these, or the name of the error. */
+export type Outcome = "granted" | "refused" | "timed out" | "cancelled" | (string & {});
+
+/**
+ * Functions that the library calls. They must return at once: the library waits for them. An error of one of them is
+ * logged and changes nothing.
+ */
+export interface Hooks {
+  /** When an acquisition has ended. `refused`: a `tryAcquire` that got nothing. */
+  waited?(label: string, ms: number, outcome: Outcome): void;
+  /** When a hold has ended: released, handed over or lost. */
+  held?(label: string, ms: number): void;
+  lost?(label: string, reason: Reason): void;
+  /** For each renewal without an answer, or with an error. It is tried again. */
+  renewalFailed?(label: string, error: unknown): void;
+  /** When a release had no answer. The lock ends by its ttl. */
+  releaseFailed?(label: string, error: unknown): void;
+  /** What an operator must know. Without this it goes to `process.emitWarning`. */
+  warning?(text: string): void;
+}
+
+/** The hooks of a program, called so that their errors change nothing. */
+export class Reporter {
+  constructor(private readonly hooks: Hooks) {}
+
+  /** Whether the program wants to be told. */
+  hears(name: keyof Hooks): boolean { return this.hooks[name] !== undefined; }
+
+  tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
+    const hook = this.hooks[name] as ((...told: unknown[]) => void) | undefined;
+    if (hook === undefined) return;
+    try {
+      hook.apply(this.hooks, told);
+    } catch (error) {
+      process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning");
+    }
+  }
+
+  warn(text: string): void {
+    if (this.hooks.warning) this.tell("warning", text);
+    else process.emitWarning(text, "SlockWarning");
+  }
+
+  /** Shown with `NODE_DEBUG=slock`. */
+  debug(text: string): void { debug(text); }
+}

@@ -1,0 +1,114 @@
+// Connections made from a client of ioredis 5. The only file that knows it, by its public parts.
+
+import type {Address, Base, RawConnection, Told} from "./connection.js";
+
+/** What is used of a `Redis` of ioredis. */
+export interface IoredisClient {
+  duplicate(override?: any): any;
+  call(command: string, ...args: any[]): Promise<unknown>;
+  readonly options: object;
+}
+
+/** What is used of a `Cluster` of ioredis. */
+export interface IoredisCluster {
+  nodes(role?: "all" | "master" | "slave"): IoredisClient[];
+  call(command: string, ...args: any[]): Promise<unknown>;
+  readonly options: object;
+  readonly status?: string;
+  connect?(): Promise<void>;
+}
+
+interface Options {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
+  readonly name?: string;
+  readonly sentinels?: unknown;
+  readonly natMap?: Record<string, Address> | ((told: string) => Address | null);
+}
+
+/** A client of ioredis that connects once and sends each command once. */
+async function open(client: IoredisClient, address: Address | undefined, told: Told): Promise<RawConnection> {
+  const opened = client.duplicate({
+    ...address,
+    lazyConnect: true,
+    retryStrategy: null,
+    sentinelRetryStrategy: () => null,
+    reconnectOnError: null,
+    maxRetriesPerRequest: null,
+    autoResendUnfulfilledCommands: false,
+    autoResubscribe: false,
+    enableAutoPipelining: false,
+    enableOfflineQueue: false,
+    enableReadyCheck: false, // it would need the permission for INFO
+    disableClientInfo: true,
+    commandTimeout: undefined,
+    socketTimeout: undefined,
+    keyPrefix: "",
+    stringNumbers: false,
+    readOnly: false,
+    monitor: false,
+  });
+  let problem: unknown;
+  const ended = (error: unknown): void => {
+    problem ??= error;
+    told.ended(problem);
+  };
+  opened.on("error", ended).on("end", () => ended(new Error("the connection has ended")));
+  opened.on("moved", () => ended(new Error("the slot of a channel has moved"))); // the promise of ssubscribe stays open
+  opened.on("smessage", (channel: string, text: string) => told.message?.(channel, text));
+  try {
+    await opened.connect();
+  } catch (error) {
+    opened.disconnect();
+    throw problem ?? error;
+  }
+  return {
+    send: (command) => opened.call(...command),
+    subscribe: (channel) => opened.ssubscribe(channel),
+    unsubscribe: (channel) => opened.sunsubscribe(channel),
+    // Of one that has ended it would start a timer.
+    destroy: () => { if (opened.status !== "end" && opened.status !== "close") opened.disconnect(); },
+  };
+}
+
+export class IoredisBase implements Base {
+  readonly name: string;
+  /** The connector asks the Sentinels for each connection. */
+  readonly findsPrimary: boolean;
+
+  constructor(private readonly client: IoredisClient) {
+    const {host = "localhost", port = 6379, path, name, sentinels} = client.options as Options;
+    this.findsPrimary = Boolean(sentinels);
+    this.name = this.findsPrimary ? String(name) : (path ?? `${host}:${port}`);
+  }
+
+  open(address: Address | undefined, told: Told): Promise<RawConnection> { return open(this.client, address, told); }
+}
+
+export class IoredisClusterBase implements Base {
+  readonly name = "the cluster";
+
+  constructor(private readonly cluster: IoredisCluster) {
+    if (cluster.status === "wait") cluster.connect?.().catch(() => {}); // its own calls tell
+  }
+
+  async open(address: Address, told: Told): Promise<RawConnection> {
+    const [node] = this.cluster.nodes();
+    if (node === undefined) throw new Error("the client of the cluster is not connected");
+    return open(node, address, told);
+  }
+
+  seeds(): readonly Address[] {
+    return this.cluster.nodes().map((node) => {
+      const {host = "localhost", port = 6379} = node.options as Options;
+      return {host, port};
+    });
+  }
+
+  reached(told: Address): Address {
+    const {natMap} = this.cluster.options as Options;
+    const name = `${told.host}:${told.port}`;
+    return (typeof natMap === "function" ? natMap(name) : natMap?.[name]) ?? told;
+  }
+}

@@ -1,0 +1,235 @@
+// The connections on which waits end, one for each server, and the channels to which they listen.
+
+import {NoAnswer} from "./answers.js";
+import {later, now} from "./clock.js";
+import {newToken, type Key} from "./commands.js";
+import {ANSWER_MS, Connection} from "./connection.js";
+import {ClosedError} from "./errors.js";
+import type {Node} from "./node.js";
+import type {Servers} from "./servers.js";
+import type {Stop} from "./stop.js";
+
+// The connection is tested so often, in ms, while somebody waits.
+const PING_AFTER_MS = 5_000;
+
+/** The channel has no subscriber any more: subscribe again, and ask again with the same token. */
+export const SUBSCRIPTION_LOST = Symbol("subscription lost");
+
+/** What came for a tag: the first word of a message. */
+export type Message = string | typeof SUBSCRIPTION_LOST;
+
+/** Where the listener puts what came for an acquisition, under all tags that it sent. */
+export class Inbox {
+  private readonly messages: [tag: string, message: Message][] = [];
+  private wake: (() => void) | undefined;
+
+  put(tag: string, message: Message): void {
+    this.messages.push([tag, message]);
+    this.wake?.();
+  }
+
+  /** The next message with its tag; nothing when there is none until `end`. */
+  async get(end: number, stop: Stop): Promise<[tag: string, message: Message] | undefined> {
+    if (this.messages.length === 0) {
+      let timer: NodeJS.Timeout | undefined;
+      const arrives = new Promise<void>((resolve) => {
+        this.wake = resolve;
+        if (end !== Infinity) timer = later(end - now(), resolve);
+      });
+      await stop.wait(arrives).finally(() => clearTimeout(timer));
+    }
+    return this.messages.shift();
+  }
+}
+
+/** A channel to which this process listens, and the waits that end there. */
+export class Subscription {
+  alive = true;
+  readonly waits = new Map<string, Inbox>();
+
+  /** `hashTag`: that of its keys, in a cluster. */
+  constructor(readonly name: string, readonly hashTag: string | undefined, private readonly listener: Listener) {}
+
+  /** From now on messages with the tag go there. Before the request is sent: the message can come before the reply. */
+  note(tag: string, inbox: Inbox): void {
+    this.waits.set(tag, inbox);
+    if (this.alive) this.listener.testSoon();
+    else inbox.put(tag, SUBSCRIPTION_LOST);
+  }
+
+  /** A message with a tag that nobody has noted is ignored: whoever gave the request up releases it. */
+  forget(tag: string): void {
+    this.waits.delete(tag);
+    if (this.waits.size === 0) this.listener.left(this);
+  }
+
+  lose(): void {
+    this.alive = false;
+    for (const [tag, inbox] of this.waits) inbox.put(tag, SUBSCRIPTION_LOST);
+  }
+
+  /** The server does not know this subscription: nor may it know others. */
+  fail(): void { if (this.alive) this.listener.fail(); }
+}
+
+/** One connection that listens at one server. When it fails, all who wait are told, and ask again. */
+class Listener {
+  alive = true;
+  private readonly connecting: Promise<Connection>;
+  private connection: Connection | undefined;
+  private readonly subscriptions = new Map<string, Subscription>();
+  private test: NodeJS.Timeout | undefined;
+
+  /** `unused` is called when nobody waits on a subscription any more. */
+  constructor(node: Node, private readonly unused: (subscription: Subscription) => void) {
+    this.connecting = Connection.open(node.open, node.name, ANSWER_MS, {
+      message: (channel, text) => this.take(channel, text),
+      unsubscribed: (channel) => {
+        // Not by this library: the slot has moved, or the node is a replica.
+        const subscription = this.subscriptions.get(channel);
+        this.subscriptions.delete(channel);
+        subscription?.lose();
+      },
+      ended: () => this.fail(),
+    });
+    this.connecting.then(
+      (connection) => {
+        this.connection = connection;
+        if (!this.alive) this.end();
+      },
+      () => this.fail(),
+    );
+  }
+
+  /** Returns when the server has confirmed it. An error of the server is thrown. */
+  async subscribe(name: string, hashTag: string | undefined, until: number): Promise<Subscription> {
+    const connection = await this.connecting;
+    const subscription = new Subscription(name, hashTag, this);
+    this.subscriptions.set(name, subscription);
+    try {
+      await connection.subscribe(name, until);
+    } catch (error) {
+      this.subscriptions.delete(name);
+      if (error instanceof NoAnswer) this.fail();
+      throw error;
+    }
+    return subscription;
+  }
+
+  /** Nobody waits there any more. */
+  unsubscribe(subscription: Subscription): void {
+    subscription.alive = false;
+    if (this.subscriptions.delete(subscription.name)) this.connection?.unsubscribe(subscription.name);
+  }
+
+  /** Somebody waits: from now on the connection is tested. */
+  testSoon(): void { if (this.alive) this.test ??= later(PING_AFTER_MS, () => this.ping()); }
+
+  /** Nobody waits on the subscription any more. */
+  left(subscription: Subscription): void {
+    this.unused(subscription);
+    if (this.isWaitedFor) return;
+    clearTimeout(this.test);
+    this.test = undefined;
+  }
+
+  private get isWaitedFor(): boolean {
+    for (const {waits} of this.subscriptions.values()) if (waits.size > 0) return true;
+    return false;
+  }
+
+  fail(): void {
+    if (!this.alive) return;
+    this.alive = false;
+    clearTimeout(this.test);
+    this.end();
+    for (const subscription of this.subscriptions.values()) subscription.lose();
+    this.subscriptions.clear();
+  }
+
+  private end(): void { this.connection?.fail(new NoAnswer("the listening connection was lost", false)); }
+
+  private take(channel: string, text: string): void {
+    const space = text.indexOf(" ");
+    if (space <= 0) return;
+    const tag = text.slice(space + 1);
+    this.subscriptions.get(channel)?.waits.get(tag)?.put(tag, text.slice(0, space));
+  }
+
+  private ping(): void {
+    this.test = undefined;
+    this.connection?.ask([["PING"]], Infinity).catch(() => this.fail());
+    this.testSoon();
+  }
+}
+
+/** The subscriptions of one `Locks`: one, or in a cluster one for each hash tag. */
+export class Listening {
+  private readonly listeners = new Map<Node, Listener>();
+  private readonly subscriptions = new Map<string | undefined, Subscription>();
+  private readonly subscribing = new Map<string | undefined, Promise<Subscription>>();
+  private tags = 0;
+  private closed = false;
+
+  constructor(private readonly servers: Servers) {}
+
+  /** A tag that names one request. */
+  newTag(): string { return `${++this.tags}`; }
+
+  /** The subscription for a key, when there is one. */
+  present(key: Key): Subscription | undefined {
+    const subscription = this.subscriptions.get(this.servers.channelTag(key));
+    return subscription?.alive ? subscription : undefined;
+  }
+
+  /** The subscription for a key; it is made when there is none. Errors of the server are thrown. */
+  async subscribe(key: Key, until: number): Promise<Subscription> {
+    const hashTag = this.servers.channelTag(key);
+    const present = this.present(key);
+    if (present !== undefined) return present;
+    let subscribing = this.subscribing.get(hashTag);
+    if (subscribing === undefined) {
+      subscribing = this.made(key, hashTag, until).finally(() => this.subscribing.delete(hashTag));
+      this.subscribing.set(hashTag, subscribing);
+    }
+    return subscribing;
+  }
+
+  /** Ends the connections for good. All that wait there are told. */
+  close(): void {
+    this.closed = true;
+    for (const listener of this.listeners.values()) listener.fail();
+  }
+
+  /** In a cluster there may be as many channels as locks: those where nobody waits are left. */
+  private unused(subscription: Subscription, listener: Listener): void {
+    const {hashTag} = subscription;
+    if (hashTag === undefined || this.subscriptions.get(hashTag) !== subscription) return;
+    this.subscriptions.delete(hashTag);
+    listener.unsubscribe(subscription);
+  }
+
+  private async made(key: Key, hashTag: string | undefined, until: number): Promise<Subscription> {
+    const random = `waits:${newToken()}`;
+    const name = hashTag === undefined ? random : `{${hashTag}}.${random}`;
+    const {node} = await this.servers.placeOf(key, until);
+    if (this.closed) throw new ClosedError();
+    let listener = this.listeners.get(node);
+    if (!listener?.alive) {
+      const opened: Listener = new Listener(node, (subscription) => this.unused(subscription, opened));
+      listener = opened;
+      this.listeners.set(node, opened);
+    }
+    try {
+      const subscription = await listener.subscribe(name, hashTag, Math.min(until, now() + 2 * ANSWER_MS));
+      this.subscriptions.set(hashTag, subscription);
+      return subscription;
+    } catch (error) {
+      if (this.servers.redirected(key, error) !== undefined) {
+        throw new NoAnswer("the slot is served by another node", true, error);
+      }
+      if (error instanceof NoAnswer) this.servers.doubt(error);
+      throw error;
+    }
+  }
+}

@@ -1,0 +1,175 @@
+// `Locks`: made once from a client of a base library. It makes requests, adopts, releases by token, and looks.
+
+import {Acquisition, CALL_OVERDUE_MS, type Granted} from "./acquisition.js";
+import {NoAnswer, problemsIn} from "./answers.js";
+import {baseOf, type Client} from "./base.js";
+import {now} from "./clock.js";
+import * as commands from "./commands.js";
+import type {Command, Key, Mode} from "./commands.js";
+import {positive} from "./durations.js";
+import {NotHeldError, TooFewReplicasError} from "./errors.js";
+import {CALLER_WAITS_MS, giveUp} from "./give_up.js";
+import {Held, Hold} from "./hold.js";
+import {Reporter} from "./hooks.js";
+import {SERVER_DRIFT, isPrompt, validUntil} from "./lease.js";
+import {Listening} from "./listener.js";
+import {
+  DEFAULT_RETRY_FOR_MS, DEFAULT_RETRY_WAIT_FOR_MS, keysOf, type HoldOptions, type LocksOptions, type Wanted,
+} from "./options.js";
+import {Strategy} from "./polling.js";
+import {Acquirer, type Attempt} from "./request.js";
+import {ask, serversOf} from "./servers.js";
+import {ANSWER_OVERDUE_MS, Shared, type Answered} from "./shared.js";
+import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./status.js";
+import type {Stop} from "./stop.js";
+import {Watchdog} from "./watchdog.js";
+
+/** What all acquisitions and holds of a new `Locks` share. A quorum gives its own watchdog. */
+export function sharedOf(client: Client, options: Omit<LocksOptions, "waiting">, watchdog = new Watchdog()): Shared {
+  const retryForMs = positive("retryForMs", options.retryForMs ?? DEFAULT_RETRY_FOR_MS);
+  const retryWaitForMs = positive("retryWaitForMs", options.retryWaitForMs ?? DEFAULT_RETRY_WAIT_FOR_MS);
+  return new Shared(serversOf(baseOf(client)), new Reporter(options.hooks ?? {}), watchdog, retryForMs, retryWaitForMs);
+}
+
+/**
+ * Makes requests for locks: one for a program, from a client of node-redis or ioredis. `Locks` opens connections of its own
+ * with the options of the client, which stays as it is.
+ */
+export class Locks extends Acquirer<Hold> {
+  constructor(client: Client, options: LocksOptions = {}) {
+    const {waiting = "notify", retryForMs, retryWaitForMs, hooks, ...defaults} = options;
+    const shared = sharedOf(client, {retryForMs, retryWaitForMs, hooks});
+    super(shared, defaults);
+    if (waiting instanceof Strategy) shared.strategy = waiting;
+    else if (waiting === "notify") shared.listening = new Listening(shared.servers);
+    else if (waiting !== "block") throw new TypeError("waiting must be 'notify', 'block', or a Strategy");
+  }
+
+  async adopt(keys: Key | readonly Key[], token: string, mode: Mode, options?: HoldOptions): Promise<Hold> {
+    const wanted = this.wanted(keys, mode, {...options, token});
+    const held = new Held(this.shared, wanted, token, SERVER_DRIFT);
+    const refresh = commands.refresh(held.keys, mode, token, held.ttlMs);
+    const {answers, sent} = await this.ask(wanted.names, held.key, [refresh, commands.info(held.key)]);
+    const fence = Number(answers[0]);
+    if (!fence) throw new NotHeldError(`the token does not hold ${wanted.names} for ${mode}`);
+    held.granted(fence, mode, sent, held.ttlMs);
+    const hold = new Hold(wanted, held, now());
+    hold.metadata = lockInfo(answers[1]).holders.find((one) => one.fence === fence)?.metadata;
+    return hold;
+  }
+
+  /** When it had to be sent again, 0 can also mean that the first attempt did it. */
+  async release(keys: Key | readonly Key[], token: string): Promise<number> {
+    const all = keysOf(keys);
+    const {answers} = await this.ask(commands.namesOf(all), all[0]!, commands.releaseInAnyMode(all, token));
+    return answers.reduce<number>((sum, answer) => sum + Number(answer), 0);
+  }
+
+  /** Who holds the lock and who waits for it. */
+  async info(key: Key): Promise<LockInfo> {
+    return lockInfo((await this.ask(String(key), key, [commands.info(key)])).answers[0]);
+  }
+
+  /** The locks for which somebody waits, the longest wait first. In a cluster those of one node. */
+  async queues(): Promise<QueueInfo[]> {
+    return queueInfos((await this.ask("the queues", "queues", [commands.queues()])).answers[0]);
+  }
+
+  async close(): Promise<void> {
+    this.shared.watchdog.close();
+    await this.shared.close();
+  }
+
+  protected attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Attempt<Hold> {
+    return new NewHold(this.shared, wanted, once, stop, began);
+  }
+
+  private ask(names: string, key: Key, words: readonly Command[]): Promise<Answered> {
+    this.shared.checkOpen();
+    return this.shared.insist(names, key, words, {until: now() + this.shared.retryForMs});
+  }
+}
+
+/** The acquisition of a new hold, with the token that is made for it. */
+class NewHold extends Acquisition implements Attempt<Hold> {
+  private readonly token: string;
+  private fence: number | undefined;
+
+  constructor(shared: Shared, private readonly wanted: Wanted, private readonly refusalIsAnswer: boolean, stop: Stop, began: number) {
+    const {waitMs} = wanted.options;
+    const token = wanted.newToken();
+    const command = commands.acquire(wanted, token);
+    super(shared, wanted.keys, wanted.names, command, waitMs, refusalIsAnswer || waitMs === 0, stop, began);
+    this.token = token;
+  }
+
+  async hold(): Promise<Hold | undefined> {
+    const {wanted, shared} = this;
+    let granted: Granted | undefined;
+    if (this.asksAtOnce && wanted.options.minReplicas === 0 && shared.isPermitted(wanted)) {
+      try {
+        granted = this.grantIn(await this.firstAsk());
+        this.fence = granted?.fence;
+        if (granted !== undefined && !this.counts(granted)) granted = undefined; // it is asked for again
+      } catch {
+        // `granted` looks at it.
+      }
+    }
+    granted ??= await this.granted();
+    if (granted === undefined && this.refusalIsAnswer) return undefined;
+    if (granted === undefined) throw this.timedOut("the lock is not free");
+    this.forget();
+    this.fence = granted.fence;
+    this.stop.check();
+    const held = new Held(shared, wanted, this.token, SERVER_DRIFT);
+    held.lease.inDoubt = this.unanswered;
+    held.granted(granted.fence, wanted.mode, granted.sent, held.ttlMs);
+    return new Hold(wanted, held, granted.received);
+  }
+
+  async giveUp(): Promise<void> {
+    this.forget();
+    if (!this.inDoubt && this.fence === undefined) return;
+    const end = commands.theEnd(this.keys, this.token, this.wanted.given, this.fence);
+    await giveUp(this.shared, this.names, this.keys[0]!, end, Math.min(CALLER_WAITS_MS, this.leftToGiveUpMs));
+  }
+
+  protected override async attempt(): Promise<Granted | undefined> {
+    if (!this.shared.isPermitted(this.wanted)) {
+      await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop);
+      this.heard();
+    }
+    const granted = await super.attempt();
+    this.fence = granted?.fence;
+    return granted === undefined || this.counts(granted) ? granted : this.extended(granted.fence);
+  }
+
+  /** Whether the validity may be counted from the request. */
+  private counts({sent, received}: Granted): boolean {
+    const {minReplicas, ttlMs} = this.wanted.options;
+    return minReplicas === 0 && isPrompt(sent, received, ttlMs);
+  }
+
+  /** Extends it before it is handed out. When it is over by then, it is asked for again. */
+  private async extended(fence: number): Promise<Granted> {
+    const {keys, names, shared, stop} = this;
+    const {ttlMs, minReplicas, replicaTimeoutMs} = this.wanted.options;
+    const words = [commands.extend(keys, this.token, ttlMs, fence)];
+    // The replicas have it when they have what this connection wrote. An extension within the millisecond of the grant
+    // would not move the deadline, and write nothing.
+    if (minReplicas > 0) {
+      words.push(commands.waitForReplicas(minReplicas, replicaTimeoutMs));
+      await shared.pause(2, stop);
+    }
+    const look = minReplicas > 0 ? async (): Promise<number> => Infinity : undefined;
+    const sent = now();
+    const until = minReplicas > 0 ? sent + replicaTimeoutMs + CALL_OVERDUE_MS : Math.max(sent, this.limit) + ANSWER_OVERDUE_MS;
+    const answers = await ask(shared.servers, keys[0]!, words, until, {look, stop});
+    const [problem] = problemsIn(answers);
+    if (problem !== undefined) throw problem;
+    const received = now();
+    if (!answers[0] || received >= validUntil(SERVER_DRIFT, sent, ttlMs)) throw new NoAnswer("the hold was over before the answer came", true);
+    if (Number(answers[1] ?? 0) < minReplicas) throw new TooFewReplicasError(`${answers[1]} of ${minReplicas} replicas have ${names}`);
+    return {fence, sent, received};
+  }
+}

@@ -1,0 +1,97 @@
+// Connections made from a client of node-redis 5. The only file that knows it, by its public parts.
+
+import type {Address, Base, RawConnection, Told} from "./connection.js";
+
+/** What is used of a client of node-redis, as `createClient` makes it. */
+export interface NodeRedisClient {
+  duplicate(overrides?: any): any;
+  readonly options?: {readonly socket?: object | undefined; readonly url?: string | undefined} | undefined;
+  sSubscribe(channels: string, listener: (message: string, channel: string) => unknown): Promise<unknown>;
+}
+
+/** What is used of a client that `createCluster` of node-redis makes. It has to be connected. */
+export interface NodeRedisCluster {
+  readonly masters: readonly Address[];
+  readonly nodeByAddress: ReadonlyMap<string, Address>;
+  nodeClient(node: any): any;
+}
+
+/** What is used of a client that `createSentinel` of node-redis makes. It has to be connected. */
+export interface NodeRedisSentinel {
+  getMasterNode(): Address | undefined;
+}
+
+/** A client of node-redis that connects once and sends each command once. */
+async function open(client: NodeRedisClient, address: Address | undefined, told: Told): Promise<RawConnection> {
+  const socket = {...client.options?.socket, ...address, reconnectStrategy: false, socketTimeout: undefined};
+  const opened = client.duplicate({
+    socket,
+    url: undefined, // it is in the other options
+    RESP: 2,
+    clientSideCache: undefined,
+    emitInvalidate: false,
+    maintNotifications: "disabled",
+    commandOptions: undefined,
+    commandsQueueMaxLength: undefined,
+    disableClientInfo: true,
+    disableOfflineQueue: true,
+    pingInterval: undefined,
+    readonly: false,
+  });
+  opened.on("error", told.ended).on("end", () => told.ended(new Error("the connection has ended")));
+  opened.on("sharded-channel-moved", (channel: string) => told.unsubscribed?.(channel));
+  const destroy = (): void => { if (opened.isOpen) opened.destroy(); };
+  try {
+    await opened.connect();
+  } catch (error) {
+    destroy();
+    throw error;
+  }
+  const message = (text: string, channel: string): void => told.message?.(channel, text);
+  return {
+    send: (command) => opened.sendCommand(command),
+    subscribe: (channel) => opened.sSubscribe(channel, message),
+    unsubscribe: (channel) => opened.sUnsubscribe(channel),
+    destroy,
+  };
+}
+
+export class NodeRedisBase implements Base {
+  readonly name: string;
+
+  constructor(private readonly client: NodeRedisClient) {
+    const {host = "localhost", port = 6379, path} = (client.options?.socket ?? {}) as Partial<Address> & {path?: string};
+    this.name = path ?? `${host}:${port}`;
+  }
+
+  open(address: Address | undefined, told: Told): Promise<RawConnection> { return open(this.client, address, told); }
+}
+
+export class NodeRedisSentinelBase implements Base {
+  readonly name = "the primary of the Sentinels";
+  readonly findsPrimary = true;
+
+  constructor(private readonly given: {readonly sentinel: NodeRedisSentinel; readonly client: NodeRedisClient}) {}
+
+  async open(_: Address | undefined, told: Told): Promise<RawConnection> {
+    const primary = this.given.sentinel.getMasterNode();
+    if (primary === undefined) throw new Error("no Sentinel names the primary");
+    return open(this.given.client, {host: primary.host, port: primary.port}, told);
+  }
+}
+
+export class NodeRedisClusterBase implements Base {
+  readonly name = "the cluster";
+
+  constructor(private readonly cluster: NodeRedisCluster) {}
+
+  /** The client knows where a node that it knows is reached. Of another one it has the other options. */
+  async open(address: Address, told: Told): Promise<RawConnection> {
+    const known = this.cluster.nodeByAddress.get(`${address.host}:${address.port}`);
+    const node = known ?? this.cluster.masters[0];
+    if (node === undefined) throw new Error("the client of the cluster is not connected");
+    return open(await this.cluster.nodeClient(node), known ? undefined : address, told);
+  }
+
+  seeds(): readonly Address[] { return this.cluster.masters; }
+}

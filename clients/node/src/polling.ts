@@ -1,0 +1,53 @@
+// How a client asks again where the server does not wait for it.
+
+import {positive} from "./durations.js";
+
+/** A strategy of polling. An object is not changed by its use and can be shared. */
+export class Strategy {
+  private constructor(private readonly endless: () => Iterable<number>, private readonly most = Infinity) {}
+
+  /** Asks once, and not again. */
+  static none(): Strategy { return new Strategy(() => []); }
+
+  /** Asks again after the same pause each time. */
+  static constant(pauseMs: number): Strategy {
+    positive("pauseMs", pauseMs);
+    return new Strategy(() => exponential(pauseMs, pauseMs, 0));
+  }
+
+  /**
+   * Asks again after `firstMs`, then after twice as long each time, up to `mostMs`. Each pause is shortened by chance,
+   * by up to a half, so that clients that were refused together do not ask together again.
+   */
+  static exponential(firstMs: number, mostMs: number): Strategy {
+    positive("firstMs", firstMs);
+    positive("mostMs", mostMs);
+    return new Strategy(() => exponential(firstMs, mostMs, 0.5));
+  }
+
+  /** The same strategy with at most so many further attempts after the first. */
+  limit(attempts: number): Strategy {
+    if (!(attempts >= 0)) throw new RangeError("attempts must not be negative");
+    return new Strategy(this.endless, attempts);
+  }
+
+  /**
+   * The pauses of one acquisition, in ms: before the second attempt, the third, and so on. When they end, no further
+   * attempt is made.
+   */
+  *pauses(): Generator<number, undefined> {
+    let left = this.most;
+    for (const pause of this.endless()) {
+      if (left-- <= 0) return;
+      yield pause;
+    }
+  }
+}
+
+/** Pauses in ms, each shortened by chance by up to this part. */
+export function* exponential(firstMs: number, mostMs: number, chance: number): Generator<number, never> {
+  for (let pause = firstMs; ; pause *= 2) {
+    pause = Math.min(pause, mostMs);
+    yield pause * (1 - chance * Math.random());
+  }
+}

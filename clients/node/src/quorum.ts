@@ -1,0 +1,362 @@
+// A quorum is N `Locks` and arithmetic: majority, drift, validity, release everywhere.
+
+import {errorOf, isTemporary, mayBeExecuted, type Answer} from "./answers.js";
+import type {Client} from "./base.js";
+import {now} from "./clock.js";
+import * as commands from "./commands.js";
+import type {Command, Key, Mode} from "./commands.js";
+import {positive} from "./durations.js";
+import {NotHeldError, QuorumMissedError, TimedOutError, textOf} from "./errors.js";
+import {CALLER_WAITS_MS, giveUp} from "./give_up.js";
+import {AnyHold, Held} from "./hold.js";
+import type {Hooks} from "./hooks.js";
+import {majority, validUntil, type Drift, type Told} from "./lease.js";
+import {sharedOf} from "./locks.js";
+import type {HoldOptions, ReadOptions, Wanted} from "./options.js";
+import {Strategy} from "./polling.js";
+import {Acquirer, type Attempt} from "./request.js";
+import {ask} from "./servers.js";
+import type {Shared} from "./shared.js";
+import type {Stop} from "./stop.js";
+import {Watchdog} from "./watchdog.js";
+
+const DEFAULT_DRIFT_FACTOR = 0.01;
+
+// What a clock may drift whatever the ttl, in ms.
+const LEAST_DRIFT_MS = 2;
+
+const LEAST_NODE_TIMEOUT_MS = 50;
+const NODE_TIMEOUT_PART = 1 / 20;
+
+// A renewal begins after a third of the ttl. A node may take as long again, so that there is time for another.
+const MOST_OF_TTL = 1 / 3;
+
+/** The options of `Quorum`, and defaults for its requests. */
+export interface QuorumOptions extends Omit<ReadOptions, "minReplicas" | "replicaTimeoutMs"> {
+  /** How long a node may take for an answer. By default a twentieth of the ttl, at least 50 ms; at most a third of it. */
+  nodeTimeoutMs?: number | undefined;
+  /** Which part of the ttl the clocks may drift. By default 0.01. */
+  driftFactor?: number | undefined;
+  /** An attempt ends as soon as the majority cannot be reached. */
+  failFast?: boolean | undefined;
+  /** How it asks again when it is refused. */
+  poll?: Strategy | undefined;
+  hooks?: Hooks | undefined;
+}
+
+/** What the nodes have answered to one question: a number above zero, 0, or an error. */
+class Tally {
+  readonly errors: unknown[] = [];
+  /** How many said yes. */
+  given = 0;
+  private refused = 0;
+  private readonly words: Record<string, string>;
+
+  constructor(private readonly nodes: readonly string[]) {
+    this.words = Object.fromEntries(nodes.map((node) => [node, "not waited for"]));
+  }
+
+  add(node: string, answer: Answer): void {
+    this.words[node] = answer instanceof Error ? textOf(answer) : answer ? "yes" : "no";
+    if (answer instanceof Error) this.errors.push(answer);
+    else if (answer) this.given += 1;
+    else this.refused += 1;
+  }
+
+  get hasMajority(): boolean { return this.given >= majority(this.nodes.length); }
+
+  /** Whether so many answered 0 that there can be no majority, whatever the others say. */
+  get isRefused(): boolean { return this.refused > this.nodes.length - majority(this.nodes.length); }
+
+  /** Whether the majority cannot be reached any more. */
+  get isHopeless(): boolean {
+    return this.refused + this.errors.length > this.nodes.length - majority(this.nodes.length);
+  }
+
+  missed(what: string): QuorumMissedError { return new QuorumMissedError(`${what} has no majority`, this.words); }
+}
+
+/** What the token of a quorum's hold has at one node. When it is gone, the node is asked for it anew. */
+class NodeHold extends Held {
+  /** When the last command was sent to which the node said that it has the hold, and that to which it did not. */
+  confirmedAt = -Infinity;
+  goneAt = -Infinity;
+  /** Whether the node is being asked for the hold. */
+  isAsked = true;
+  private unanswered = false; // whether a copy of the request had no answer
+
+  constructor(readonly name: string, shared: Shared, wanted: Wanted, token: string, drift: Drift) {
+    super(shared, wanted, token, drift);
+  }
+
+  /** Asks for the hold: its fence, 0, or an error. `sent` is a moment before. */
+  async grant(sent: number, until: number): Promise<Answer> {
+    await this.shared.checkPermission(this.wanted, until);
+    if (this.ended) return 0;
+    return this.get(commands.acquire(this.wanted, this.token), sent, until);
+  }
+
+  /** The fence of a hold that another process took; 0 when there is none; or an error. */
+  refresh(sent: number, until: number): Promise<Answer> {
+    return this.get(commands.refresh(this.keys, this.wanted.mode, this.token, this.ttlMs), sent, until);
+  }
+
+  /** 1 when the node has the hold, for at least `ttlMs` from `sent` on; 0 when it is gone. */
+  async extend(sent: number, until: number, ttlMs: number): Promise<Answer> {
+    if (!this.lease.isHeld) return 0;
+    const {command, take} = this.renewal(ttlMs);
+    const answer = await this.answer(command, until);
+    take(sent, answer);
+    return answer;
+  }
+
+  /** The quorum missed its majority, or was given up. */
+  async giveUpOrRelease(): Promise<void> {
+    this.ended = true;
+    const end = this.endCommands();
+    if (end.length > 0) await giveUp(this.shared, this.wanted.names, this.key, end, CALLER_WAITS_MS);
+  }
+
+  override told(told: Told, sent: number): void {
+    if (told === "held") this.confirmedAt = sent;
+    if (told === "gone") {
+      this.renewAt = Infinity;
+      this.goneAt = sent;
+    }
+    super.told(told, sent);
+  }
+
+  /** The fence that a command gave, 0, or an error. */
+  private async get(command: Command, sent: number, until: number): Promise<Answer> {
+    this.lease.inDoubt = true; // until it is answered; who gives up meanwhile must not leave it
+    const answer = await this.answer(command, until);
+    this.unanswered ||= mayBeExecuted(answer);
+    this.lease.inDoubt = this.unanswered;
+    this.isAsked = false;
+    if (typeof answer === "number" && answer > 0) this.granted(answer, this.wanted.mode, sent, this.ttlMs);
+    else if (answer instanceof Error) this.owner?.renewalFailed(answer);
+    this.told(this.lease.isHeld ? "held" : "gone", sent);
+    // Nobody waits for it any more.
+    if (this.ended && !this.owner?.handedOver) void this.giveUpOrRelease();
+    return answer;
+  }
+
+  /** The answer, or an error. */
+  private answer(command: Command, until: number): Promise<Answer> {
+    return ask(this.servers, this.key, [command], until).then(([told]) => told, (error: unknown) => error);
+  }
+}
+
+/** A lock that is held on the majority of the servers. `Quorum` makes it; `release` ends it. */
+export class QuorumHold extends AnyHold {
+  constructor(private readonly quorum: Quorum, wanted: Wanted, private readonly nodes: readonly NodeHold[]) {
+    super(wanted, nodes, now());
+  }
+
+  /** The fence of each node that granted it, by address. Those of different nodes cannot be compared. */
+  get fences(): Readonly<Record<string, number>> {
+    const held = this.nodes.filter((node) => node.lease.isHeld);
+    return Object.fromEntries(held.map((node) => [node.name, node.lease.fence ?? 0]));
+  }
+
+  override told(told: Told): void {
+    super.told(told);
+    this.lookAgain();
+    // One that has lost it is asked to grant it anew, once a majority is known to have had it since then.
+    for (const one of this.nodes) {
+      if (one.lease.isHeld || one.isAsked || this.hasEnded) continue;
+      const having = this.nodes.filter((other) => other.lease.isHeld && other.confirmedAt >= one.goneAt).length;
+      if (having < majority(this.nodes.length)) continue;
+      one.isAsked = true;
+      const sent = now();
+      one.grant(sent, sent + this.quorum.timeoutMs(this.ttlMs)).catch(() => (one.isAsked = false)); // after the next renewal again
+    }
+  }
+
+  protected async releaseAtServers(_held: boolean, moment: number): Promise<boolean> {
+    this.shared.checkOpen();
+    const until = moment + this.quorum.timeoutMs(this.ttlMs);
+    const tally = await tallyOf(this.nodes, async (node) => Number(await node.release(moment, until)), (so) => so.hasMajority || so.isHopeless);
+    if (!tally.hasMajority && !tally.isRefused) throw tally.missed(`the release of ${this.wanted.names}`);
+    return tally.hasMajority;
+  }
+
+  protected async extendAtServers(ttlMs: number): Promise<void> {
+    const sent = now();
+    const until = sent + this.quorum.timeoutMs(ttlMs);
+    const tally = await tallyOf(this.nodes, (node) => node.extend(sent, until, ttlMs), (so) => so.hasMajority || so.isRefused);
+    this.check();
+    if (!tally.hasMajority) throw tally.missed(`the extension of ${this.wanted.names}`);
+  }
+}
+
+/**
+ * Makes requests for locks that more than half of several independent servers must grant. It stays usable while a minority
+ * of them is away. There is no one fence: where the lock protects something that can compare fences, one server with
+ * replicas is the better choice.
+ *
+ * A node is named by its address. Nodes of one name also have their number in `clients`: `main (2)`.
+ */
+export class Quorum extends Acquirer<QuorumHold> {
+  /** For its acquisitions. */
+  readonly drift: Drift;
+  readonly failFast: boolean;
+  readonly poll: Strategy;
+  private readonly nodeTimeoutMs: number | undefined;
+  private readonly watchdog: Watchdog;
+  private readonly nodes: ReadonlyMap<string, Shared>;
+
+  constructor(clients: readonly Client[], options: QuorumOptions = {}) {
+    const {nodeTimeoutMs, driftFactor, failFast = false, poll, hooks, ...defaults} = options;
+    refuse(defaults);
+    if (clients.length === 0) throw new RangeError("a quorum needs servers");
+    const watchdog = new Watchdog();
+    const shareds = clients.map((client) => sharedOf(client, {hooks}, watchdog));
+    super(shareds[0]!, defaults); // its acquisitions under way are those of the first node
+    const names = shareds.map((shared) => shared.servers.name);
+    this.nodes = new Map(
+      shareds.map((shared, at) => [names.filter((name) => name === names[at]).length > 1 ? `${names[at]} (${at + 1})` : names[at]!, shared]),
+    );
+    this.watchdog = watchdog;
+    this.nodeTimeoutMs = nodeTimeoutMs === undefined ? undefined : positive("nodeTimeoutMs", nodeTimeoutMs);
+    this.drift = {part: driftFactor ?? DEFAULT_DRIFT_FACTOR, ms: LEAST_DRIFT_MS};
+    this.failFast = failFast;
+    this.poll = poll ?? Strategy.exponential(20, 250);
+  }
+
+  /** `QuorumMissedError` when too many nodes did not answer. */
+  async adopt(keys: Key | readonly Key[], token: string, mode: Mode, options?: HoldOptions): Promise<QuorumHold> {
+    const wanted = this.wanted(keys, mode, {...options, token});
+    this.shared.checkOpen();
+    const nodes = this.nodeHolds(wanted);
+    const sent = now();
+    const until = sent + this.timeoutMs(wanted.options.ttlMs);
+    const tally = await tallyOf(nodes, (node) => node.refresh(sent, until), () => false);
+    if (tally.hasMajority) return new QuorumHold(this, wanted, nodes);
+    if (tally.isRefused) throw new NotHeldError(`the token does not hold ${wanted.names}`);
+    throw tally.missed(`the adoption of ${wanted.names}`);
+  }
+
+  /** It waits for all nodes, for each at most its time-out. One that does not answer in time is not counted. */
+  async release(keys: Key | readonly Key[], token: string): Promise<number> {
+    this.shared.checkOpen();
+    const wanted = this.wanted(keys, "write", {token});
+    const until = now() + this.timeoutMs(wanted.options.ttlMs);
+    const words = commands.releaseInAnyMode(wanted.keys, token);
+    const release = async (node: NodeHold): Promise<number> => {
+      const answers = await ask(node.servers, node.key, words, until);
+      return answers.reduce<number>((sum, answer) => sum + (Number(answer) || 0), 0);
+    };
+    return (await tallyOf(this.nodeHolds(wanted), release, () => false)).given;
+  }
+
+  async close(): Promise<void> {
+    this.watchdog.close();
+    await Promise.all([...this.nodes.values()].map((node) => node.close()));
+  }
+
+  /** How long a node may take for an answer about a hold with this ttl. */
+  timeoutMs(ttlMs: number): number {
+    const chosen = this.nodeTimeoutMs ?? Math.max(ttlMs * NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT_MS);
+    return Math.min(chosen, ttlMs * MOST_OF_TTL);
+  }
+
+  protected attempt(wanted: Wanted, once: boolean, stop: Stop): Attempt<QuorumHold> {
+    return new NewQuorumHold(this, this.shared, wanted, once, stop, () => this.nodeHolds(wanted));
+  }
+
+  protected override wanted(keys: Key | readonly Key[], mode: Mode, options?: ReadOptions): Wanted {
+    refuse(options ?? {});
+    return super.wanted(keys, mode, options);
+  }
+
+  private nodeHolds(wanted: Wanted): NodeHold[] {
+    const token = wanted.newToken();
+    return [...this.nodes].map(([name, shared]) => new NodeHold(name, shared, wanted, token, this.drift));
+  }
+}
+
+/** The acquisition of a new hold: attempts with a token each, with pauses in between. */
+class NewQuorumHold implements Attempt<QuorumHold> {
+  private nodes: readonly NodeHold[] = [];
+
+  constructor(
+    private readonly quorum: Quorum,
+    private readonly shared: Shared,
+    private readonly wanted: Wanted,
+    private readonly once: boolean,
+    private readonly stop: Stop,
+    private readonly nodeHolds: () => NodeHold[],
+  ) {}
+
+  async hold(): Promise<QuorumHold | undefined> {
+    const {wanted} = this;
+    const {waitMs} = wanted.options;
+    const end = now() + waitMs;
+    const pauses = (this.once || waitMs === 0 ? Strategy.none() : this.quorum.poll).pauses();
+    let tally: Tally;
+    for (;;) {
+      const made = await this.stop.wait(this.try());
+      if (made instanceof QuorumHold) return made;
+      tally = made;
+      const pause = pauses.next();
+      if (pause.done || now() + pause.value >= end) break;
+      await this.shared.pause(pause.value, this.stop);
+    }
+    const error = tally.missed(`the lock ${wanted.names}`);
+    if (tally.errors.length > 0 && !tally.isRefused) throw error;
+    if (!this.once) throw new TimedOutError(`${wanted.names}: the lock is not free`, error);
+    return undefined;
+  }
+
+  async giveUp(): Promise<void> { if (this.stop.stopped) await giveUpAll(this.nodes); }
+
+  /** A node that is not waited for any more may still grant: then it belongs to the hold, or is released. */
+  private async try(): Promise<QuorumHold | Tally> {
+    const {quorum, wanted, stop} = this;
+    const nodes = (this.nodes = this.nodeHolds());
+    const sent = now();
+    const until = sent + quorum.timeoutMs(wanted.options.ttlMs);
+    const isCertain = (tally: Tally): boolean => tally.hasMajority || (quorum.failFast && tally.isHopeless);
+    const tally = await tallyOf(nodes, (node) => node.grant(sent, until), isCertain);
+    const isValid = now() < validUntil(quorum.drift, sent, wanted.options.ttlMs);
+    if (tally.hasMajority && isValid && !stop.stopped) return new QuorumHold(quorum, wanted, nodes);
+    await giveUpAll(nodes);
+    for (const error of tally.errors) {
+      const told = errorOf(error, wanted.names);
+      if (tally.isHopeless && !isTemporary(error) && told !== error) throw told;
+    }
+    return tally;
+  }
+}
+
+/** What the nodes answer, until the outcome is certain. They are asked at the same time, in any order. */
+function tallyOf(nodes: readonly NodeHold[], question: (node: NodeHold) => Promise<Answer>, isCertain: (tally: Tally) => boolean): Promise<Tally> {
+  const tally = new Tally(nodes.map((node) => node.name));
+  let left = nodes.length;
+  const inAnyOrder = nodes.map((node) => ({node, at: Math.random()})).sort((one, other) => one.at - other.at);
+  return new Promise((resolve) => {
+    for (const {node} of inAnyOrder) {
+      const took = (answer: Answer): void => {
+        left -= 1;
+        tally.add(node.name, answer);
+        if (left === 0 || isCertain(tally)) resolve(tally);
+      };
+      question(node).then(took, took);
+    }
+  });
+}
+
+/** Leaves nothing at the nodes. Those that do not answer are asked in the background. */
+async function giveUpAll(nodes: readonly NodeHold[]): Promise<void> {
+  for (const node of nodes) node.ended = true;
+  await Promise.all(nodes.map((node) => node.giveUpOrRelease()));
+}
+
+/** Throws `TypeError` for options that a quorum does not have. */
+function refuse(options: object): void {
+  for (const name of ["waiting", "minReplicas", "replicaTimeoutMs"]) {
+    if (!(name in options)) continue;
+    throw new TypeError(`a quorum has no option ${name}${name === "waiting" ? ": it polls, as `poll` says" : ""}`);
+  }
+}

@@ -1,0 +1,239 @@
+// How a command reaches the right server: one server, the primary that Sentinels name, or a node of a cluster. It knows
+// nothing of locks.
+
+import {NoAnswer, hasProblem, isWrongServer, problemsIn, redirectionIn, type Answer} from "./answers.js";
+import {later, now} from "./clock.js";
+import type {Command, Key} from "./commands.js";
+import type {Address, Base, Told} from "./connection.js";
+import {Node, type Look} from "./node.js";
+import {hashTag, slotOf} from "./slots.js";
+import type {Stop} from "./stop.js";
+
+// A command may be sent on this often before its redirection is an error.
+const MOST_REDIRECTIONS = 8;
+
+// How long the servers may take to tell who serves, in ms, whatever time is left to a call.
+const LOOK_UP_FOR_MS = 2_000;
+
+/** Where a command goes. */
+export interface Place {
+  readonly node: Node;
+  /** Whether ASKING must come before each command there: the slot is being moved. */
+  readonly asks: boolean;
+  /** How many have led here. */
+  readonly redirections?: number;
+}
+
+/** The servers behind one client. */
+export abstract class Servers {
+  /** Whether channels and keys have slots. */
+  readonly isCluster: boolean = false;
+
+  /** Where they are, for people to read. */
+  abstract readonly name: string;
+
+  /** The server that serves `key`, as far as it is known. */
+  abstract place(key: Key): Place | undefined;
+  /** Returns when it is known who serves. Rejects with an error before which nothing was sent. */
+  abstract find(until: number): Promise<void>;
+  /** All that are open. */
+  abstract nodes(): Iterable<Node>;
+  /** A connection was lost, or a server serves no more: perhaps others serve by now. */
+  abstract doubt(error: unknown): void;
+
+  /** The place that a redirection names; nothing for any other answer. */
+  redirected(_key: Key, _answer: Answer): Place | undefined { return undefined; }
+
+  /** The hash tag that a channel needs for `key`; nothing outside a cluster. */
+  channelTag(_key: Key): string | undefined { return undefined; }
+
+  async placeOf(key: Key, until: number): Promise<Place> {
+    const known = this.place(key);
+    if (known !== undefined) return known;
+    await this.find(until);
+    const found = this.place(key);
+    if (found !== undefined) return found;
+    this.doubt(new NoAnswer("nobody", true));
+    throw new NoAnswer(`no node serves slot ${slotOf(key)}`, true);
+  }
+}
+
+/** How to send: `look` for commands that may block the connection, `stop` to give up. */
+export interface Ways {
+  readonly look?: Look | undefined;
+  readonly stop?: Stop | undefined;
+}
+
+/**
+ * The answers of the server that serves `key`, errors of the server among them. Rejects with `NoAnswer`, at `until` at
+ * the latest. A command that is redirected is sent again; nothing else is.
+ */
+export function ask(servers: Servers, key: Key, commands: readonly Command[], until: number, ways: Ways = {}): Promise<Answer[]> {
+  const place = servers.place(key);
+  const {look, stop} = ways;
+  if (place === undefined || place.asks || look !== undefined) return askAt(place, servers, key, commands, until, ways);
+  // The usual way costs little.
+  return place.node.ask(commands, until, stop).then(
+    (answers) => (hasProblem(answers) ? followed(answers, place, servers, key, commands, until, ways) : answers),
+    (error: unknown) => {
+      if (error instanceof NoAnswer) servers.doubt(error);
+      throw error;
+    },
+  );
+}
+
+async function askAt(place: Place | undefined, servers: Servers, key: Key, commands: readonly Command[], until: number, ways: Ways): Promise<Answer[]> {
+  const {look, stop} = ways;
+  if (place === undefined) {
+    const found = servers.placeOf(key, until);
+    place = await (stop ? stop.wait(found) : found);
+  }
+  const sent = place.asks ? commands.flatMap((command) => [["ASKING"], command]) : commands;
+  let answers: Answer[];
+  try {
+    answers = await (look ? place.node.block(sent, until, look, stop) : place.node.ask(sent, until, stop));
+  } catch (error) {
+    if (error instanceof NoAnswer) servers.doubt(error);
+    throw error;
+  }
+  if (place.asks) answers = answers.filter((_, at) => at % 2 === 1);
+  return hasProblem(answers) ? followed(answers, place, servers, key, commands, until, ways) : answers;
+}
+
+/** There are errors among the answers: they may name another server. */
+async function followed(
+  answers: Answer[],
+  place: Place,
+  servers: Servers,
+  key: Key,
+  commands: readonly Command[],
+  until: number,
+  ways: Ways,
+): Promise<Answer[]> {
+  const problems = problemsIn(answers);
+  const moved = problems.map((problem) => servers.redirected(key, problem)).find((one) => one !== undefined);
+  if (moved === undefined) {
+    const wrong = problems.find(isWrongServer);
+    if (wrong !== undefined) servers.doubt(wrong);
+    return answers;
+  }
+  const redirections = (place.redirections ?? 0) + 1;
+  if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", false);
+  ways.stop?.check();
+  return askAt({...moved, redirections}, servers, key, commands, until, ways);
+}
+
+/** One server that keeps its address, or a primary that each new connection finds. */
+class OneServer extends Servers {
+  readonly name: string;
+  private readonly only: Place;
+
+  constructor(private readonly base: Base) {
+    super();
+    this.name = base.name;
+    this.only = {node: new Node(base.name, (told) => base.open(undefined, told)), asks: false};
+  }
+
+  place(): Place { return this.only; }
+
+  async find(): Promise<void> {}
+
+  nodes(): Iterable<Node> { return [this.only.node]; }
+
+  doubt(): void {
+    this.only.node.dropSpare();
+    if (this.base.findsPrimary) this.only.node.drop();
+  }
+}
+
+/** The nodes of a cluster. */
+class ClusterServers extends Servers {
+  readonly name: string;
+  override readonly isCluster = true;
+  private readonly byAddress = new Map<string, Node>();
+  private owners: (Address | undefined)[] = [];
+  private known = false;
+  private looking: Promise<void> | undefined;
+
+  constructor(private readonly base: Base) {
+    super();
+    this.name = base.name;
+  }
+
+  place(key: Key): Place | undefined {
+    const owner = this.known ? this.owners[slotOf(key)] : undefined;
+    return owner && {node: this.node(owner), asks: false};
+  }
+
+  find(until: number): Promise<void> {
+    this.looking ??= this.lookUp().finally(() => (this.looking = undefined));
+    const looking = this.looking;
+    return new Promise((resolve, reject) => {
+      const timer = later(until - now(), () => reject(new NoAnswer("it is not known yet which server serves", true)));
+      looking.then(resolve, reject).finally(() => clearTimeout(timer));
+    });
+  }
+
+  nodes(): Iterable<Node> { return this.byAddress.values(); }
+
+  doubt(): void { this.known = false; }
+
+  override redirected(key: Key, answer: Answer): Place | undefined {
+    const told = redirectionIn(answer);
+    if (told === undefined) return undefined;
+    const {asks, slot, port} = told;
+    const host = told.host || (this.owners[slotOf(key)]?.host ?? "localhost"); // that of the node which was asked
+    const address = this.reached({host, port});
+    if (!asks) this.owners[slot] = address;
+    return {node: this.node(address), asks};
+  }
+
+  override channelTag(key: Key): string { return hashTag(key); }
+
+  /** Asks all nodes at once and takes the first answer: a silent node must not delay the others. */
+  private async lookUp(): Promise<void> {
+    const asked = new Map([...this.base.seeds!(), ...this.owners].filter((one) => one !== undefined).map((one) => [nameOf(one), one]));
+    if (asked.size === 0) throw new NoAnswer("no node of the cluster is known", true);
+    const until = now() + LOOK_UP_FOR_MS;
+    const told = [...asked.values()].map(async (address): Promise<void> => {
+      const [answer] = await this.node(address).ask([["CLUSTER", "SLOTS"]], until);
+      if (!Array.isArray(answer)) throw answer;
+      this.take(answer as Slots, address);
+    });
+    try {
+      await Promise.any(told);
+    } catch (error) {
+      throw NoAnswer.of((error as AggregateError).errors[0], true);
+    }
+  }
+
+  private take(slots: Slots, asked: Address): void {
+    if (this.known || slots.length === 0) return;
+    const owners: (Address | undefined)[] = [];
+    for (const [first, last, [host, port]] of slots) {
+      const named = host && host !== "?" ? host : asked.host;
+      const address = this.reached({host: named, port});
+      for (let slot = first; slot <= last; slot++) owners[slot] = address;
+    }
+    this.owners = owners;
+    this.known = true;
+  }
+
+  private reached(told: Address): Address { return this.base.reached?.(told) ?? told; }
+
+  private node(address: Address): Node {
+    const name = nameOf(address);
+    let node = this.byAddress.get(name);
+    if (node === undefined) {
+      node = new Node(name, (told: Told) => this.base.open(address, told));
+      this.byAddress.set(name, node);
+    }
+    return node;
+  }
+}
+
+type Slots = [first: number, last: number, primary: [host: string, port: number]][];
+
+function nameOf(address: Address): string { return `${address.host}:${address.port}`; }
+
+export function serversOf(base: Base): Servers { return base.seeds ? new ClusterServers(base) : new OneServer(base); }

@@ -1,0 +1,174 @@
+// What all acquisitions and holds of one `Locks` share: its servers, its limits of time, how it waits, what renews, and
+// whether it is open.
+
+import {NoAnswer, codeOf, errorOf, hasProblem, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
+import {later, now, settlesWithin, sleep} from "./clock.js";
+import {cancel, newToken, release, type Command, type Key} from "./commands.js";
+import {ClosedError, TimedOutError, textOf} from "./errors.js";
+import type {Reporter} from "./hooks.js";
+import type {Listening} from "./listener.js";
+import type {Look} from "./node.js";
+import type {Wanted} from "./options.js";
+import {exponential, type Strategy} from "./polling.js";
+import {ask, type Servers, type Ways} from "./servers.js";
+import {Stop} from "./stop.js";
+import type {Watchdog} from "./watchdog.js";
+
+/** The answer to what was sent before a limit may come so long after it, in ms. */
+export const ANSWER_OVERDUE_MS = 250;
+
+// How long `close` waits for what is being given up, in ms.
+const CLOSE_WAITS_MS = 2_000;
+
+/** Ms between attempts: 10 ms, doubled up to 1 s, each less up to a half of it by chance. */
+export function retryPauses(): Generator<number, never> { return exponential(10, 1_000, 0.5); }
+
+/** The answers to commands that may have been sent several times. */
+export interface Answered {
+  readonly sent: number;
+  readonly answers: Answer[];
+  /** Whether a copy before had no answer. */
+  readonly afterUnanswered: boolean;
+}
+
+interface Repetition extends Ways {
+  /** When it ends with `TimedOutError`. */
+  readonly until: number;
+  /** How long one attempt may take. */
+  readonly attemptMs?: number;
+  readonly look?: Look;
+}
+
+export class Shared {
+  /** How it polls; without one the server tells. */
+  strategy: Strategy | undefined;
+  /** Without one each wait has a connection of its own. */
+  listening: Listening | undefined;
+  /** What is being given up, each until it is answered. */
+  readonly givingUp = new Set<Promise<void>>();
+  private closed = false;
+  private readonly underWay: Stop[] = [];
+  private idle: (() => void) | undefined;
+  private readonly permitted = new Set<string>();
+
+  constructor(
+    readonly servers: Servers,
+    readonly reporter: Reporter,
+    readonly watchdog: Watchdog,
+    readonly retryForMs: number,
+    readonly retryWaitForMs: number,
+  ) {}
+
+  // --- open or closed
+
+  /** `ClosedError` after `close`. */
+  checkOpen(): void { if (this.closed) throw new ClosedError(); }
+
+  /** A call begins that its signal or `close` can stop. */
+  begin(signal?: AbortSignal): Stop {
+    this.checkOpen();
+    const stop = new Stop(signal);
+    stop.at = this.underWay.push(stop) - 1;
+    return stop;
+  }
+
+  end(stop: Stop): void {
+    stop.end();
+    const last = this.underWay.pop()!;
+    if (last !== stop) this.underWay[(last.at = stop.at)] = last;
+    if (this.underWay.length === 0) this.idle?.();
+  }
+
+  /** What waits ends with `ClosedError`, and nothing new begins. It returns when all that was under way has ended. */
+  async close(): Promise<void> {
+    this.closed = true;
+    for (const stop of [...this.underWay]) stop.stop(new ClosedError());
+    this.listening?.close();
+    if (this.underWay.length > 0) {
+      await settlesWithin(new Promise<void>((resolve) => (this.idle = resolve)), this.retryForMs);
+    }
+    await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);
+    this.listening?.close(); // one may have been opened meanwhile
+    for (const node of this.servers.nodes()) {
+      node.interrupt();
+      node.close();
+    }
+  }
+
+  // --- commands
+
+  /** As `repeat`, but an error that lasts is thrown. */
+  insist(names: string, key: Key, commands: readonly Command[], how: Repetition): Promise<Answered> {
+    return this.repeat(names, key, commands, how, true);
+  }
+
+  /**
+   * The answers, errors that last among them. After an error that may pass all commands are sent again, until the limit:
+   * then it is `TimedOutError`.
+   */
+  async repeat(names: string, key: Key, commands: readonly Command[], how: Repetition, throws = false): Promise<Answered> {
+    let afterUnanswered = false;
+    let pauses: Iterator<number, never> | undefined;
+    for (;;) {
+      const sent = now();
+      const until = Math.min(how.until + ANSWER_OVERDUE_MS, sent + (how.attemptMs ?? Infinity));
+      let problem: unknown;
+      try {
+        const answers = await ask(this.servers, key, commands, until, how);
+        if (!hasProblem(answers)) return {sent, answers, afterUnanswered};
+        const problems = problemsIn(answers);
+        problem = problems.find(isTemporary);
+        if (problem === undefined && throws) throw problems[0];
+        if (problem === undefined) return {sent, answers, afterUnanswered};
+      } catch (error) {
+        how.stop?.check();
+        if (!isTemporary(error)) throw errorOf(error, names);
+        problem = error;
+      }
+      afterUnanswered ||= mayBeExecuted(problem);
+      const pause = (pauses ??= retryPauses()).next().value;
+      if (now() + pause >= how.until) {
+        throw new TimedOutError(`${names}: the server did not answer within the time`, problem, !(problem instanceof NoAnswer));
+      }
+      await (how.stop ? this.pause(pause, how.stop) : sleep(pause));
+    }
+  }
+
+  /** Waits between two attempts. */
+  async pause(ms: number, stop: Stop): Promise<void> {
+    let timer: NodeJS.Timeout | undefined;
+    try {
+      await stop.wait(new Promise<void>((resolve) => (timer = later(ms, resolve))));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** The user may not use the channels: from now on each wait has a connection of its own. */
+  refuseChannels(error: unknown): void {
+    if (this.listening !== undefined) {
+      this.reporter.warn(`waits have a connection each from now on, for want of a permission: ${textOf(error)}`);
+    }
+    this.listening = undefined;
+  }
+
+  /**
+   * What cannot be released must not be taken: asked once for each kind of request, on its keys, by a token made for this
+   * and a fence that no hold has. `NOPERM` is thrown.
+   */
+  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<void> {
+    if (this.isPermitted(wanted)) return;
+    const token = newToken();
+    const commands = [...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, 1)];
+    const answers = await ask(this.servers, wanted.keys[0]!, commands, until, {stop});
+    for (const problem of problemsIn(answers)) {
+      if (codeOf(problem) === "NOPERM" || isTemporary(problem)) throw problem;
+    }
+    this.permitted.add(kindOf(wanted));
+  }
+
+  isPermitted(wanted: Wanted): boolean { return this.permitted.has(kindOf(wanted)); }
+}
+
+/** What a permission is asked for. */
+function kindOf(wanted: Wanted): string { return wanted.keys.length === 1 ? wanted.mode : "several keys"; }

@@ -1,0 +1,51 @@
+// The end of a call from outside: its signal is aborted, or `Locks` is closed. It knows nothing of locks.
+
+/** Ends what one call waits for. */
+export class Stop {
+  /** Why it was stopped. */
+  reason: unknown;
+  /** Its place among those that are under way. */
+  at = 0;
+  private isStopped = false;
+  private reject: ((reason: unknown) => void) | undefined;
+  private readonly unlisten: (() => void) | undefined;
+
+  constructor(signal?: AbortSignal) {
+    if (signal === undefined) return;
+    const stop = (): void => this.stop(signal.reason);
+    if (signal.aborted) stop();
+    else {
+      signal.addEventListener("abort", stop, {once: true});
+      this.unlisten = () => signal.removeEventListener("abort", stop);
+    }
+  }
+
+  get stopped(): boolean { return this.isStopped; }
+
+  stop(reason: unknown): void {
+    if (this.isStopped) return;
+    this.isStopped = true;
+    this.reason = reason;
+    this.reject?.(reason);
+  }
+
+  /** What the call waits for now: rejected when it is stopped. What has settled before is rejected to no effect. */
+  rejects(reject: (reason: unknown) => void): void {
+    if (this.isStopped) reject(this.reason);
+    else this.reject = reject;
+  }
+
+  /** Throws the reason once it is stopped. */
+  check(): void { if (this.isStopped) throw this.reason; }
+
+  /** What `promise` gives; it rejects at once when the call is stopped. */
+  wait<T>(promise: Promise<T>): Promise<T> {
+    return new Promise((resolve, reject) => {
+      this.rejects(reject);
+      promise.then(resolve, reject);
+    });
+  }
+
+  /** The call has ended: the signal is not listened to any more. */
+  end(): void { this.unlisten?.(); }
+}
