@@ -90,6 +90,25 @@ def _go(_: bool) -> list[str]:
     return [str(binary)]
 
 
+def _java(base: str) -> Callable[[bool], list[str]]:
+    def command(_: bool) -> list[str]:
+        folder = CLIENTS / "java"
+        if not (folder / "agent").exists():
+            raise Unavailable("clients/java has no agent")
+        if not shutil.which("java") or not shutil.which("mvn"):
+            raise Unavailable("java and mvn are not installed")
+        main = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xss512k", "-cp"]
+        return [*main, _java_classes(), "example.slock.agent.Agent", base]
+
+    return command
+
+
+@functools.cache
+def _java_classes() -> str:
+    """The class path of the agent. Maven runs without a network where it has all that it needs."""
+    return _run([str(CLIENTS / "java/build-agent")], CLIENTS / "java").strip()
+
+
 @functools.cache
 def _builds() -> tempfile.TemporaryDirectory[str]:
     """A folder that is removed when the tests end."""
@@ -110,6 +129,8 @@ LANGUAGES = {
         Language("python-sync", _python, {"api": "sync"}, ("block",)),
         Language("rust", _rust),
         Language("go", _go),
+        Language("lettuce", _java("lettuce")),
+        Language("jedis", _java("jedis")),
     )
 }
 
