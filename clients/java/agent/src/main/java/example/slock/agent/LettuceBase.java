@@ -9,7 +9,7 @@ import io.lettuce.core.RedisURI;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.cluster.RedisClusterClient;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ObjectOutput;
+import io.lettuce.core.output.NestedMultiOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
 import java.nio.charset.StandardCharsets;
@@ -74,7 +74,8 @@ final class LettuceBase implements Base {
         Word name = new Word(words[0].getBytes(StandardCharsets.UTF_8));
         CommandArgs<String, String> args =
             new CommandArgs<>(StringCodec.UTF8).addValues(Arrays.copyOfRange(words, 1, words.length));
-        return all.get(n % all.size()).sync().dispatch(name, new ObjectOutput<>(StringCodec.UTF8), args);
+        List<Object> answer = all.get(n % all.size()).sync().dispatch(name, new NestedMultiOutput<>(StringCodec.UTF8), args);
+        return answer.isEmpty() ? null : answer.get(0);
       }
 
       @Override

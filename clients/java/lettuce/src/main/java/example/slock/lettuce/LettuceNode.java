@@ -10,7 +10,6 @@ import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
-import io.lettuce.core.output.ObjectOutput;
 import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
@@ -189,7 +188,7 @@ final class LettuceNode implements Transport.Node {
     for (int n = 1; n < words.size(); n++) {
       args.add(words.get(n));
     }
-    return new AsyncCommand<>(new Command<>(Keyword.of(words.get(0)), new ObjectOutput<>(StringCodec.UTF8), args));
+    return new AsyncCommand<>(new Command<>(Keyword.of(words.get(0)), new AnswerOutput(), args));
   }
 
   private static void write(Call call, StatefulRedisConnection<String, String> to, Runnable ended) {
