@@ -36,7 +36,7 @@ final class Blocking {
         of.note(reply.error());
         return Reply.failed(of.timedOut());
       }
-      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && isTested) {
+      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && (isTested || !of.hasContact())) {
         of.touch(); // it was there until now
       }
       if (known.error() != null && !of.isInDoubt()) {

@@ -22,7 +22,7 @@ public final class Locks implements Locker {
   /** What is sent in the background. */
   final AtomicInteger background = new AtomicInteger();
   private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
-  final ConcurrentHashMap<Object, Object> views = new ConcurrentHashMap<>();
+  private final ConcurrentHashMap<Object, Object> views = new ConcurrentHashMap<>();
   final Inside inside = new Inside();
   private volatile boolean isEnding;
   private volatile boolean isClosed;
@@ -63,6 +63,16 @@ public final class Locks implements Locker {
 
   void remove(Acquisition acquisition) {
     running.remove(acquisition);
+  }
+
+  /** The lock of the key as {@link java.util.concurrent.locks.Lock}: the owner is a thread. */
+  public LockView lock(String key) {
+    return new LockView(new ThreadHolds(this, key, views), Mode.WRITE);
+  }
+
+  /** The lock of the key as {@link java.util.concurrent.locks.ReadWriteLock}: the owner is a thread. */
+  public ReadWriteLockView readWriteLock(String key) {
+    return new ReadWriteLockView(new ThreadHolds(this, key, views));
   }
 
   @Override

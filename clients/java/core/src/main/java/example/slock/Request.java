@@ -61,13 +61,18 @@ public final class Request extends RequestOptions<Request> {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    return orTimedOut(by.acquire(this, false, Thread.currentThread()).await());
+    return orTimedOut(await(false));
   }
 
   /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
   public Hold acquireUninterruptibly() {
     check();
     return orTimedOut(Pending.join(by.acquire(this, false, Thread.currentThread()).result()));
+  }
+
+  Hold tryAcquireUninterruptibly() {
+    check();
+    return Pending.join(by.acquire(this, true, Thread.currentThread()).result());
   }
 
   private Hold orTimedOut(Hold hold) {
@@ -80,7 +85,17 @@ public final class Request extends RequestOptions<Request> {
   /** Asks once. It gives nothing when others hold the lock or wait for it. */
   public Optional<Hold> tryAcquire() throws InterruptedException {
     check();
-    return Optional.ofNullable(by.acquire(this, true, Thread.currentThread()).await());
+    return Optional.ofNullable(await(true));
+  }
+
+  /** A grant that came after the interrupt is given back. */
+  private Hold await(boolean once) throws InterruptedException {
+    Hold hold = by.acquire(this, once, Thread.currentThread()).await();
+    if (hold != null && Thread.interrupted()) {
+      hold.releaseAsync();
+      throw new InterruptedException();
+    }
+    return hold;
   }
 
   /**

@@ -11,7 +11,21 @@ public class SlockException extends RuntimeException {
   private static final long serialVersionUID = 1;
 
   SlockException(String text, Throwable cause) {
-    super(cause == null || cause.getMessage() == null ? text : text + ": " + cause.getMessage(), cause);
+    super(text + told(cause), cause);
+  }
+
+  /** The error and what is behind it, which often says more. */
+  private static String told(Throwable cause) {
+    StringBuilder all = new StringBuilder();
+    Throwable one = cause;
+    for (int depth = 0; one != null && depth < 5; depth++) {
+      String text = one.getMessage();
+      if (text != null && all.indexOf(text) < 0) {
+        all.append(": ").append(text);
+      }
+      one = one.getCause() != null || one.getSuppressed().length == 0 ? one.getCause() : one.getSuppressed()[0];
+    }
+    return all.toString();
   }
 
   /** The wait is over, or no answer came in time. The cause is the last error, if there was one. */

@@ -87,7 +87,8 @@ final class Votes implements Hold.Keeper {
         counting.lock();
         try {
           tally.note(n, error == null && granted, of(error));
-          isEnough = ++answers[0] == all.size() | !result.isDone() && enough.test(tally);
+          boolean isCertain = !result.isDone() && enough.test(tally); // which may ask again, in here
+          isEnough = ++answers[0] == all.size() || isCertain;
         } finally {
           counting.unlock();
         }

@@ -53,6 +53,7 @@ public final class Agent {
   public static void main(String[] arguments) throws Exception {
     java.util.logging.LogManager.getLogManager().reset();
     Agent agent = new Agent(arguments[0].equals("jedis") ? new JedisBase() : new LettuceBase());
+    Rehearsal.play(agent.base);
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       agent.start(GSON.fromJson(line, Request.class));

@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.Map;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.DefaultJedisSocketFactory;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -29,8 +30,18 @@ final class JedisConnection extends Connection {
     this.socket = socket;
   }
 
-  static JedisConnection open(HostAndPort server, JedisClientConfig config) {
-    return new JedisConnection(new SlicedSocket(new DefaultJedisSocketFactory(server, config).createSocket()), config);
+  /** Opens one within the time. */
+  static JedisConnection open(HostAndPort server, JedisClientConfig config, long timeoutMillis, boolean isInterruptible) {
+    JedisClientConfig limited = config.getConnectionTimeoutMillis() <= timeoutMillis ? config
+        : DefaultJedisClientConfig.builder().from(config).connectionTimeoutMillis((int) timeoutMillis).build();
+    SlicedSocket socket = new SlicedSocket(new DefaultJedisSocketFactory(server, limited).createSocket());
+    socket.begin(timeoutMillis, isInterruptible);
+    try {
+      return new JedisConnection(socket, config);
+    } catch (RuntimeException e) {
+      socket.abort();
+      throw e;
+    }
   }
 
   /** Sends commands, and gives their answers, errors among them. A timeout of 0 is none. */
@@ -144,7 +155,7 @@ final class JedisConnection extends Connection {
 
     @Override
     public void setSoTimeout(int timeout) {
-      begin(timeout, false);
+      // the time is that of begin
     }
 
     @Override

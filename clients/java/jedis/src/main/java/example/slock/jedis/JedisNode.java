@@ -26,6 +26,8 @@ import redis.clients.jedis.exceptions.JedisDataException;
 final class JedisNode implements Transport.Node {
   private static final int RENEWAL_LANES = 4;
   private static final int MOST_CALLS = 1000;
+  /** How long it may take to open a connection. */
+  private static final long OPENING_MILLIS = 5000;
 
   private final JedisTransport transport;
   private final HostAndPort server;
@@ -96,7 +98,7 @@ final class JedisNode implements Transport.Node {
     }
     JedisConnection connection;
     try {
-      connection = take();
+      connection = take(Math.min(limit, OPENING_MILLIS), isInterruptible);
     } catch (RuntimeException e) {
       sent.forEach(call -> call.failed(e, false));
       return;
@@ -129,10 +131,10 @@ final class JedisNode implements Transport.Node {
     }
   }
 
-  private JedisConnection take() {
+  private JedisConnection take(long millis, boolean isInterruptible) {
     JedisConnection connection = transport.isClosed() ? null : idle.pollFirst();
     if (connection == null) {
-      connection = JedisConnection.open(server, transport.config);
+      connection = JedisConnection.open(server, transport.config, millis, isInterruptible);
       open.add(connection);
     }
     return connection;
@@ -215,7 +217,7 @@ final class JedisNode implements Transport.Node {
     JedisTransport.THREADS.execute(() -> {
       Listening listening;
       try {
-        listening = new Listening(JedisConnection.open(server, transport.config), heard);
+        listening = new Listening(JedisConnection.open(server, transport.config, OPENING_MILLIS, false), heard);
       } catch (RuntimeException e) {
         opened.completeExceptionally(e);
         return;

@@ -51,7 +51,7 @@ interface Topology {
       java.util.function.Function<Object, Found> read, String... command) {
     JedisException last = new JedisException("no address is given");
     for (HostAndPort server : servers) {
-      try (JedisConnection connection = JedisConnection.open(server, config)) {
+      try (JedisConnection connection = JedisConnection.open(server, config, config.getSocketTimeoutMillis(), false)) {
         Object answer = connection.exchange(List.of(List.of(command)), config.getSocketTimeoutMillis(), false).get(0);
         if (answer instanceof JedisException error) {
           throw error;
