@@ -16,7 +16,7 @@ final class Blocking {
   private final CompletableFuture<Reply> step;
   private volatile boolean isTested;
   private boolean isOutage;
-  private boolean isTimedOut;
+  private volatile boolean isLeft; // the test has ended the wait, and not the connection
 
   Blocking(Acquisition of) {
     this.of = of;
@@ -36,7 +36,7 @@ final class Blocking {
         of.note(reply.error());
         return Reply.failed(of.timedOut());
       }
-      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && (isTested || !of.hasContact())) {
+      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && !isLeft && (isTested || !of.hasContact())) {
         of.touch(); // it was there until now
       }
       if (known.error() != null && !of.isInDoubt()) {
@@ -64,8 +64,10 @@ final class Blocking {
         of.touch();
       }
       if (!isDown && isOutage) {
+        isLeft = true;
         step.complete(Reply.failed(Answers.NO_ANSWER));
       } else if (isDown && of.end() <= Clock.now()) {
+        isLeft = true;
         step.complete(Reply.failed(reply.error()));
       } else {
         isOutage = isDown;

@@ -129,12 +129,18 @@ public final class Agent {
         locks.put(r.locks, new Opened(base.openQuorum(r, r.options().hooks(events)), events, r));
         yield Map.of();
       }
-      case "tasks" -> Map.of("count", Thread.getAllStackTraces().keySet().stream()
-          .filter(thread -> !thread.getName().startsWith(THREADS)).count());
+      case "tasks" -> Map.of("count", Thread.getAllStackTraces().entrySet().stream()
+          .filter(one -> !one.getKey().getName().startsWith(THREADS) && !isIdle(one.getValue())).count());
       case "release", "extend", "upgrade", "downgrade", "hand_over", "check", "state", "await_lost" ->
         withHold(r, holds.get(r.hold));
       default -> withLocks(r, locks.get(r.locks));
     };
+  }
+
+  /** A thread of a pool that waits for work, and ends without it. */
+  private static boolean isIdle(StackTraceElement[] stack) {
+    return java.util.Arrays.stream(stack).anyMatch(
+        frame -> frame.getMethodName().equals("getTask") || frame.getMethodName().equals("awaitWork"));
   }
 
   private Object withHold(Request r, Hold hold) throws Exception {
