@@ -5,6 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentSkipListSet;
+import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
@@ -27,6 +28,7 @@ final class Watchdog {
 
   private final ConcurrentSkipListSet<Entry> entries = new ConcurrentSkipListSet<>();
   private final AtomicLong nextLook = new AtomicLong(Clock.NONE);
+  private volatile Future<?> timer;
   private volatile boolean isClosed;
 
   Entry add(Hold hold, long due) {
@@ -44,7 +46,7 @@ final class Watchdog {
     long next = nextLook.get();
     while (due < next) {
       if (nextLook.compareAndSet(next, due)) {
-        Timers.at(due, this::look);
+        timer = Timers.at(due, this::look);
         return;
       }
       next = nextLook.get();
@@ -73,5 +75,9 @@ final class Watchdog {
   /** Renews nothing more. Holds that are over still end. */
   void close() {
     isClosed = true;
+    Future<?> next = timer;
+    if (next != null && entries.isEmpty()) {
+      next.cancel(false);
+    }
   }
 }
