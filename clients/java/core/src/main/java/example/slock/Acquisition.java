@@ -177,8 +177,10 @@ final class Acquisition {
     } else {
       answer = byNotify();
     }
-    answer.thenAccept(reply -> {
-      if (reply.error() == null) {
+    answer.whenComplete((reply, failed) -> {
+      if (failed != null) {
+        finish(null, failed);
+      } else if (reply.error() == null) {
         isQueued = true;
         confirm(reply.number());
       } else {

@@ -61,7 +61,8 @@ final class Repetition {
   private void attempt() {
     // The time of the caller ends the try only where the whole ends with it.
     long limit = Math.min(end, Clock.in(retryFor)) + LATE_ANSWER;
-    send.send(limit).thenAccept(this::judge);
+    Hold.unwrapped(send.send(limit)).whenComplete(
+        (reply, error) -> judge(error == null ? reply : Reply.failed(error)));
   }
 
   private void judge(Reply reply) {

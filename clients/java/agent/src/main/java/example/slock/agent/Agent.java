@@ -22,6 +22,8 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * Plays the operations of the conformance scenarios with this library: the argument says on which base. It reads one JSON
@@ -76,17 +78,39 @@ public final class Agent {
   }
 
   /** An operation in a thread. Its cancellation interrupts the thread, but never after its end. */
-  private final class Task extends java.util.concurrent.FutureTask<Void> {
+  private final class Task extends FutureTask<Void> {
+    private final Request r;
+    private final AtomicBoolean hasBegun;
+
     Task(Request r) {
-      super(() -> {
-        try {
-          answer(r, perform(r), null);
-        } catch (Throwable e) {
-          answer(r, null, e instanceof ExecutionException ? e.getCause() : e);
-        }
-        running.remove(r.id);
-      }, null);
+      this(r, new AtomicBoolean());
     }
+
+    private Task(Request r, AtomicBoolean hasBegun) {
+      super(() -> {
+        if (hasBegun.compareAndSet(false, true)) {
+          Agent.this.run(r);
+        }
+      }, null);
+      this.r = r;
+      this.hasBegun = hasBegun;
+    }
+
+    @Override
+    protected void done() {
+      if (isCancelled() && hasBegun.compareAndSet(false, true)) {
+        answer(r, null, new CancellationException("cancelled before it began"));
+      }
+    }
+  }
+
+  private void run(Request r) {
+    try {
+      answer(r, perform(r), null);
+    } catch (Throwable e) {
+      answer(r, null, e instanceof ExecutionException ? e.getCause() : e);
+    }
+    running.remove(r.id);
   }
 
   private void answer(Request r, Object ok, Throwable error) {

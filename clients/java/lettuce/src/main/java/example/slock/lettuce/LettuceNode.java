@@ -33,7 +33,7 @@ import java.util.concurrent.atomic.AtomicInteger;
  * further commands go over the next, so that one silent connection does not hold all up.
  */
 final class LettuceNode implements Transport.Node {
-  private static final int LANES = 4;
+  private static final int LANES = 2;
   /** How long a connection may be without an answer before others are used. */
   private static final long PATIENCE_NANOS = 50_000_000;
   private static final int MOST_SPARE = 8;
