@@ -60,7 +60,7 @@ public final class Agent {
     for (String line = in.readLine(); line != null; line = in.readLine()) {
       agent.start(GSON.fromJson(line, Request.class));
     }
-    Runtime.getRuntime().halt(0);
+    System.exit(0);
   }
 
   private void start(Request r) {

@@ -21,6 +21,11 @@ final class JedisBase implements Base {
     return r.user == null ? config.build() : config.user(r.user).password(r.password).build();
   }
 
+  /** Scenarios count them. */
+  private static int connections(Request r) {
+    return r.id > 0 ? 2 : Math.max(JedisLocks.CONNECTIONS, r.tasks);
+  }
+
   private static Set<HostAndPort> nodes(Request r) {
     Set<HostAndPort> nodes = new LinkedHashSet<>();
     r.nodes.forEach(node -> nodes.add(HostAndPort.from(node)));
@@ -32,7 +37,7 @@ final class JedisBase implements Base {
     return switch (r.kind) {
       case "cluster" -> JedisLocks.cluster(nodes(r), config(r), options);
       case "sentinel" -> JedisLocks.sentinel(r.service, nodes(r), config(r), config(r), options);
-      default -> JedisLocks.of(HostAndPort.from(r.nodes.get(0)), config(r), r.id == 0 ? JedisLocks.CONNECTIONS : 2, options); // that are counted
+      default -> JedisLocks.of(HostAndPort.from(r.nodes.get(0)), config(r), connections(r), options);
     };
   }
 

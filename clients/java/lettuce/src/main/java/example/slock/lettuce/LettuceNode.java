@@ -27,6 +27,7 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * The connections to one server. Commands share one connection. Where what is under way there has no answer for long,
@@ -117,6 +118,7 @@ final class LettuceNode implements Transport.Node {
   /** A place for one connection, which is opened when it is used, and again after it was lost. */
   private final class Lane {
     private final AtomicInteger underWay = new AtomicInteger();
+    private final ReentrantLock opening = new ReentrantLock();
     private volatile long movedAt;
     private volatile CompletableFuture<StatefulRedisConnection<String, String>> connection;
 
@@ -125,14 +127,16 @@ final class LettuceNode implements Transport.Node {
       return underWay.get() > 0 && System.nanoTime() - movedAt > PATIENCE_NANOS;
     }
 
-    private synchronized CompletableFuture<StatefulRedisConnection<String, String>> open() {
-      CompletableFuture<StatefulRedisConnection<String, String>> current = connection;
-      if (isUsable(current)) {
-        return current;
+    private CompletableFuture<StatefulRedisConnection<String, String>> open() {
+      opening.lock();
+      try {
+        if (!isUsable(connection)) {
+          connection = client.connectAsync(StringCodec.UTF8, uri).toCompletableFuture();
+        }
+        return connection;
+      } finally {
+        opening.unlock();
       }
-      current = client.connectAsync(StringCodec.UTF8, uri).toCompletableFuture();
-      connection = current;
-      return current;
     }
 
     private static boolean isUsable(CompletableFuture<StatefulRedisConnection<String, String>> connection) {
