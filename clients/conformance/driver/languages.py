@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,8 @@ def _java(base: str) -> Callable[[bool], list[str]]:
         folder = CLIENTS / "java"
         if not (folder / "agent").exists():
             raise Unavailable("clients/java has no agent")
+        if base == "jedis" and "SLOCK_ONE_BASE" in os.environ:
+            raise Unavailable("Jedis is left out beside Lettuce: set SLOCK_ALL_BASES")
         if not shutil.which("java") or not shutil.which("mvn"):
             raise Unavailable("java and mvn are not installed")
         # It starts soon, and what is measured is compiled well.
