@@ -36,6 +36,7 @@ class CrowdTest {
   @AfterAll
   static void stop() throws Exception {
     server.close();
+    LETTUCE.close();
   }
 
   private static Locks open(String name, Options options) {

@@ -20,6 +20,7 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -31,7 +32,8 @@ import org.junit.jupiter.api.Timeout;
  */
 @Timeout(120)
 class RedissonTest {
-  private static final Duration TTL = Duration.ofSeconds(3);
+  private static final Duration TTL = Duration.ofSeconds(2);
+  private static final LettuceBase LETTUCE = new LettuceBase();
 
   private TestServer server;
   private Locks locks;
@@ -40,8 +42,13 @@ class RedissonTest {
   @BeforeEach
   void start() throws Exception {
     server = new TestServer();
-    locks = open(new LettuceBase());
+    locks = open(LETTUCE);
     others = open(new JedisBase());
+  }
+
+  @AfterAll
+  static void end() {
+    LETTUCE.close();
   }
 
   @AfterEach

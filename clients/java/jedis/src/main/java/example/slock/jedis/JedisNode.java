@@ -27,7 +27,7 @@ final class JedisNode implements Transport.Node {
   private static final int RENEWAL_LANES = 4;
   private static final int MOST_CALLS = 1000;
   /** How long it may take to open a connection. */
-  private static final long OPENING_MILLIS = 5000;
+  private static final long OPENING_MILLIS = 2000;
 
   private final JedisTransport transport;
   private final HostAndPort server;

@@ -12,6 +12,7 @@ import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.models.role.RedisNodeDescription;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -22,6 +23,9 @@ import java.util.concurrent.atomic.AtomicBoolean;
 
 /** Finds servers: the only one, the primary that Sentinel names, or the nodes of a cluster. */
 final class LettuceTransport implements Transport {
+  /** How long the first commands of a connection may take; for others Lettuce does not look at the time of the URI. */
+  private static final Duration OPENING = Duration.ofSeconds(2);
+
   private final RedisClient client;
   private final RedisURI uri;
   private final RedisClusterClient cluster; // null: none
@@ -140,7 +144,7 @@ final class LettuceTransport implements Transport {
   private LettuceNode at(RedisURI like, String host, int port) {
     return nodes.computeIfAbsent(host + ":" + port, address -> {
       RedisURI to = RedisURI.builder().withHost(host).withPort(port).withDatabase(like.getDatabase())
-          .withTimeout(like.getTimeout()).build();
+          .withTimeout(OPENING.compareTo(like.getTimeout()) < 0 ? OPENING : like.getTimeout()).build();
       to.applyAuthentication(like);
       to.applySsl(like);
       if (like.getClientName() != null) {
