@@ -8,8 +8,6 @@ import java.util.concurrent.CancellationException;
 final class Answers {
   /** A signal inside this library. */
   private static final class Signal extends Exception {
-    private static final long serialVersionUID = 1;
-
     Signal(String text) {
       super(text, null, false, false);
     }
@@ -17,7 +15,6 @@ final class Answers {
 
   /** No answer came, so nobody knows whether the command was carried out; if it was sent. */
   static final class Unanswered extends Exception {
-    private static final long serialVersionUID = 1;
     final boolean wasSent;
 
     Unanswered(Throwable cause, boolean wasSent) {
@@ -94,8 +91,6 @@ final class Answers {
 
   /** An error of the server that came as a message, without its sentence. */
   static final class ServerError extends RuntimeException {
-    private static final long serialVersionUID = 1;
-
     ServerError(String code) {
       super(code, null, false, false);
     }

@@ -538,11 +538,13 @@ public final class Hold implements AutoCloseable {
     Acquisition acquisition = new Acquisition(locks, owner, Mode.WRITE, wanted, owner.upgrade(was.ttl, was.fence), false,
         this, caller);
     update(l -> l.changing = true);
-    onEnd(acquisition::cancel); // the wait ends with the hold
+    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
+    onEnd(ending);
     cancelled.thenAccept(acquisition::cancel);
     CompletableFuture<Void> told = new CompletableFuture<>();
     CompletableFuture<Void> settled = new CompletableFuture<>();
     acquisition.result.whenComplete((grant, error) -> {
+      update(l -> endings.remove(ending));
       boolean isOpen = error != null && acquisition.isOpen();
       SlockException is = update(l -> {
         l.doubt |= acquisition.isInDoubt() || isOpen;

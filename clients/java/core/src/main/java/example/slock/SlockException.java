@@ -8,8 +8,6 @@ import java.util.stream.Collectors;
  * here, are those of the base library.
  */
 public class SlockException extends RuntimeException {
-  private static final long serialVersionUID = 1;
-
   SlockException(String text, Throwable cause) {
     super(text + told(cause), cause);
   }
@@ -30,8 +28,6 @@ public class SlockException extends RuntimeException {
 
   /** The wait is over, or no answer came in time. The cause is the last error, if there was one. */
   public static class TimedOut extends SlockException {
-    private static final long serialVersionUID = 1;
-
     TimedOut(String what, List<String> keys, Throwable cause) {
       super("the wait is over: " + what + " of " + String.join(", ", keys), cause);
     }
@@ -60,7 +56,6 @@ public class SlockException extends RuntimeException {
 
   /** The hold ended, and nobody released it through this library. The cause is the error of the last renewal. */
   public static final class Lost extends SlockException {
-    private static final long serialVersionUID = 1;
     private final Reason reason;
 
     Lost(List<String> keys, Reason reason, Throwable cause) {
@@ -76,8 +71,6 @@ public class SlockException extends RuntimeException {
 
   /** The token does not hold the keys, or not all of them; or the hold has been released or handed over. */
   public static final class NotHeld extends SlockException {
-    private static final long serialVersionUID = 1;
-
     NotHeld(String text, Throwable cause) {
       super("the token does not hold the lock: " + text, cause);
     }
@@ -85,8 +78,6 @@ public class SlockException extends RuntimeException {
 
   /** The token holds the lock in the other mode. */
   public static final class WrongMode extends SlockException {
-    private static final long serialVersionUID = 1;
-
     WrongMode(Throwable cause) {
       super("the token holds the lock in the other mode", cause);
     }
@@ -94,8 +85,6 @@ public class SlockException extends RuntimeException {
 
   /** The wait would have closed a cycle of owners that wait for each other. The text names the cycle. */
   public static final class Deadlock extends SlockException {
-    private static final long serialVersionUID = 1;
-
     Deadlock(Throwable cause) {
       super("the wait would be a deadlock", cause);
     }
@@ -103,8 +92,6 @@ public class SlockException extends RuntimeException {
 
   /** The server lets no more requests wait. */
   public static final class QueueFull extends SlockException {
-    private static final long serialVersionUID = 1;
-
     QueueFull(Throwable cause) {
       super("too many requests wait on the server", cause);
     }
@@ -112,8 +99,6 @@ public class SlockException extends RuntimeException {
 
   /** The server refuses the token, because its acquisition was given up. It is final. */
   public static final class Refused extends SlockException {
-    private static final long serialVersionUID = 1;
-
     Refused(String text, Throwable cause) {
       super("the server refuses the token" + text, cause);
     }
@@ -121,8 +106,6 @@ public class SlockException extends RuntimeException {
 
   /** The lock was granted, but too few replicas confirmed it. It has been released. */
   public static final class TooFewReplicas extends SlockException {
-    private static final long serialVersionUID = 1;
-
     TooFewReplicas(long confirmed, int needed) {
       super("too few replicas have the lock: " + confirmed + " of " + needed, null);
     }
@@ -130,8 +113,6 @@ public class SlockException extends RuntimeException {
 
   /** The server does not know the commands of the module. */
   public static final class ModuleNotLoaded extends SlockException {
-    private static final long serialVersionUID = 1;
-
     ModuleNotLoaded(Throwable cause) {
       super("the server has not loaded the SLOCK module: start it with --loadmodule /path/to/libslock.so, or run"
           + " MODULE LOAD /path/to/libslock.so", cause);
@@ -140,8 +121,6 @@ public class SlockException extends RuntimeException {
 
   /** The locks have been closed. */
   public static final class Closed extends SlockException {
-    private static final long serialVersionUID = 1;
-
     Closed() {
       super("closed", null);
     }
@@ -163,7 +142,6 @@ public class SlockException extends RuntimeException {
 
   /** Too few nodes of a quorum granted, and too few refused. */
   public static final class QuorumMissed extends SlockException {
-    private static final long serialVersionUID = 1;
     private final transient List<NodeAnswer> answers;
 
     QuorumMissed(List<NodeAnswer> answers, int needed) {
@@ -180,8 +158,6 @@ public class SlockException extends RuntimeException {
 
   /** So many nodes of a quorum refused until the wait was over that no majority is possible. */
   public static final class QuorumTimedOut extends TimedOut {
-    private static final long serialVersionUID = 1;
-
     QuorumTimedOut(List<String> keys, List<NodeAnswer> answers, int needed) {
       super("lock", keys, new SlockException(tell(answers, needed), null));
     }

@@ -94,7 +94,9 @@ final class ThreadHolds {
     }
     Held held = new Held(hold);
     held.add(mode, 1);
-    all.put(new Owner(key, Thread.currentThread()), held);
+    Owner owner = new Owner(key, Thread.currentThread());
+    all.put(owner, held);
+    hold.onEnd(problem -> all.remove(owner, held)); // the thread may have ended
     return true;
   }
 
