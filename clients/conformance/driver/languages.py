@@ -98,8 +98,8 @@ def _java(base: str) -> Callable[[bool], list[str]]:
             raise Unavailable("clients/java has no agent")
         if base == "jedis" and "SLOCK_ONE_BASE" in os.environ:
             raise Unavailable("Jedis is left out beside Lettuce: set SLOCK_ALL_BASES")
-        if not shutil.which("java") or not shutil.which("mvn"):
-            raise Unavailable("java and mvn are not installed")
+        if not shutil.which("javac") or not shutil.which("mvn"):
+            raise Unavailable("javac and mvn are not installed")
         # It starts soon, and what is measured is compiled well.
         options = [] if optimized else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
         return ["java", *options, "-cp", _java_classes(), "example.slock.agent.Agent", base]
