@@ -37,7 +37,7 @@ demo: build ## Play a short story on a private server: locks, a crash, a replica
 test: build ## Run every test: the Rust crates, the module in a server, the client libraries
 	@scripts/test
 
-test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go and Node where they are installed
+test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go, Node and Java where installed
 	@scripts/test-clients
 
 test-go: build ## Run the tests of the Go library only

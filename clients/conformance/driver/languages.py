@@ -102,6 +102,28 @@ def _ioredis(optimized: bool) -> list[str]:
     return [*_node_redis(optimized)[:-1], "ioredis"]
 
 
+def _java(base: str) -> Callable[[bool], list[str]]:
+    def command(optimized: bool) -> list[str]:
+        folder = CLIENTS / "java"
+        if not (folder / "agent").exists():
+            raise Unavailable("clients/java has no agent")
+        if base == "jedis" and not optimized and "SLOCK_ALL_BASES" not in os.environ:
+            raise Unavailable("the second base of the Java library is tested where SLOCK_ALL_BASES is set")
+        if not shutil.which("javac") or not shutil.which("mvn"):
+            raise Unavailable("javac and mvn are not installed")
+        # It starts soon, and what is measured is compiled well.
+        options = [] if optimized else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+        return ["java", *options, "-cp", _java_classes(), "example.slock.agent.Agent", base]
+
+    return command
+
+
+@functools.cache
+def _java_classes() -> str:
+    """The class path of the agent. Maven runs without a network where it has all that it needs."""
+    return _run([str(CLIENTS / "java/build-agent")], CLIENTS / "java").strip()
+
+
 @functools.cache
 def _builds() -> tempfile.TemporaryDirectory[str]:
     """A folder that is removed when the tests end."""
@@ -124,6 +146,8 @@ LANGUAGES = {
         Language("go", _go),
         Language("node-redis", _node_redis),
         Language("ioredis", _ioredis),
+        Language("lettuce", _java("lettuce")),
+        Language("jedis", _java("jedis")),
     )
 }
 

@@ -1,0 +1,467 @@
+package example.slock;
+
+import java.util.ArrayDeque;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Future;
+import java.util.concurrent.locks.ReentrantLock;
+
+/**
+ * One use of a request, or one upgrade of a hold, from its first command to a grant or an error: its limits of time, its
+ * pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is carried
+ * out, its answer counts.
+ *
+ * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
+ * gives the acquisition up. No thread waits, but a caller for the result.
+ */
+final class Acquisition {
+  /** How long before the end of a wait the server may end it, because it counts in milliseconds. */
+  private static final long EARLY_ANSWER = 2 * Clock.MS;
+  /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
+  private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
+  private static final int MOST_MESSAGES = 16;
+
+  /** The grant, or an error; {@link Answers#TAKEN} when a request that asks once is refused. */
+  final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
+  final Locks locks;
+  final Commands owner;
+  final Thread caller;
+  private final Settings wanted;
+  private final Mode mode;
+  private final List<String> ask;
+  private final boolean isOnce;
+  /** What is given up of an upgrade is not released. */
+  private final Hold upgrades;
+  private final long deadline;
+  private final long limit;
+
+  private volatile Throwable left;
+  private volatile CompletableFuture<Reply> step;
+
+  // what is known so far; only the current step changes it
+  private long contact = Clock.NONE;
+  private boolean doubt;
+  private boolean isQueued;
+  private long sent = Clock.NONE;
+  private boolean wasRefused;
+  private Throwable last;
+  private int failures;
+  private int polls;
+
+  private Listener.Channel channel;
+  private String tag;
+  private final ReentrantLock mailbox = new ReentrantLock();
+  private final ArrayDeque<String> messages = new ArrayDeque<>();
+  private CompletableFuture<Reply> reader;
+
+  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades,
+      Thread caller) {
+    this.locks = locks;
+    this.owner = owner;
+    this.mode = mode;
+    this.wanted = wanted;
+    this.ask = ask;
+    this.upgrades = upgrades;
+    this.caller = caller;
+    isOnce = once || wanted.wait == 0;
+    deadline = once ? Clock.NONE : Clock.in(wanted.wait);
+    limit = Clock.in(wanted.retryFor > 0 ? wanted.retryFor : locks.options.retryFor);
+  }
+
+  void start() {
+    locks.add(this);
+    if (left != null) {
+      finish(null, Answers.LEFT);
+    } else if (upgrades != null || locks.permitted.contains(permission())) {
+      attempt();
+    } else {
+      askPermission();
+    }
+  }
+
+  /** Gives it up. What was granted before stays so. */
+  void cancel(Throwable why) {
+    if (left == null) {
+      left = why;
+    }
+    CompletableFuture<Reply> current = step;
+    if (current != null) {
+      current.complete(Reply.LEFT);
+    }
+  }
+
+  /** A step that ends at a limit of time, and with LEFT when the acquisition is given up. */
+  CompletableFuture<Reply> begin(long until) {
+    CompletableFuture<Reply> begun = new CompletableFuture<>();
+    step = begun;
+    if (left != null) {
+      begun.complete(Reply.LEFT);
+    } else if (until != Clock.NONE) {
+      Future<?> timer = Timers.at(until, () -> begun.complete(Reply.NO_ANSWER));
+      begun.whenComplete((reply, error) -> timer.cancel(false));
+    }
+    return begun;
+  }
+
+  boolean isInDoubt() {
+    return doubt;
+  }
+
+  /** Whether something may be left on the server. */
+  boolean isOpen() {
+    return doubt || isQueued;
+  }
+
+  private void finish(Lease.Grant grant, Throwable error) {
+    if (tag != null) {
+      locks.listener.removeTag(tag);
+    }
+    if (error != null && isOpen() && upgrades == null) {
+      GiveUp.acquisition(locks, owner, wanted.ttl, channel);
+    }
+    locks.remove(this);
+    if (error == null) {
+      result.complete(grant);
+    } else {
+      result.completeExceptionally(error == Answers.TAKEN ? error : Answers.named(error == Answers.LEFT ? left : error));
+    }
+  }
+
+  // --- attempts
+
+  /** The command that will release, which the user has to be permitted. */
+  private String permission() {
+    return owner.release(mode, 1).get(0);
+  }
+
+  /**
+   * Asks, before anything is held, whether the user may release what is asked for: a token that nobody has asks for the
+   * end of a hold that nobody has. After any answer but NOPERM it does not ask again.
+   */
+  private void askPermission() {
+    Commands nobody = new Commands(owner.keys, Commands.newToken(), true);
+    List<List<String>> commands = nobody.cancel();
+    commands.add(nobody.release(mode, 1));
+    CompletableFuture<Reply> asked = begin(Clock.NONE);
+    locks.servers.pipeline(owner.key(), commands, Call.Use.COMMANDS, answerBy(), caller, asked);
+    asked.thenAccept(all -> {
+      if (all.error() == null) {
+        for (int n = 0; n < commands.size(); n++) {
+          if (Answers.hasCode(all.at(n).error(), "NOPERM")) {
+            finish(null, all.at(n).error());
+            return;
+          }
+        }
+        locks.permitted.add(permission());
+      }
+      note(all.error());
+      if (all.error() == Answers.LEFT) {
+        finish(null, Answers.LEFT);
+      } else {
+        attempt();
+      }
+    });
+  }
+
+  private void attempt() {
+    if (left != null) {
+      finish(null, Answers.LEFT);
+      return;
+    }
+    Options.Waiting waiting = locks.options.waiting;
+    CompletableFuture<Reply> answer;
+    if (isOnce || waiting == Options.Waiting.POLL) {
+      answer = send(ask);
+    } else if (waiting == Options.Waiting.BLOCK || locks.listener.isForbidden(owner.key())) {
+      answer = waitBy() <= Clock.now() ? over() : new Blocking(this).start();
+    } else {
+      answer = byNotify();
+    }
+    answer.whenComplete((reply, failed) -> {
+      if (failed != null) {
+        finish(null, failed);
+      } else if (reply.error() == null) {
+        isQueued = true;
+        confirm(reply.number());
+      } else {
+        judge(reply.error());
+      }
+    });
+  }
+
+  /** Asks again, with the same token, or ends. */
+  private void judge(Throwable error) {
+    long pause = 0;
+    boolean hasMore = false;
+    if (error == Answers.TAKEN && isOnce) {
+      finish(null, error);
+      return;
+    } else if (error == Answers.TAKEN) {
+      last = null; // else the wait has run out on the server, or was withdrawn there
+      if (locks.options.waiting == Options.Waiting.POLL) {
+        pause = locks.options.polling.pause(polls);
+        hasMore = locks.options.polling.hasMore(polls++) && Clock.until(deadline) >= pause;
+      }
+    } else if (Answers.isTemporary(error)) {
+      note(error);
+      long rest = Clock.until(end());
+      pause = Math.min(Polling.AFTER_ERRORS.pause(failures++), rest);
+      hasMore = rest > 0;
+    } else {
+      finish(null, error);
+      return;
+    }
+    if (!hasMore) {
+      finish(null, timedOut());
+      return;
+    }
+    begin(Clock.in(pause)).thenAccept(reply -> attempt()); // which looks whether it was given up
+  }
+
+  /** Keeps an error after which the request is asked again. One that says only that nothing came tells the least. */
+  void note(Throwable error) {
+    boolean isTold = Answers.isTemporary(error) && error != Answers.ASK_AGAIN;
+    if (isTold && (last == null || error != Answers.NO_ANSWER)) {
+      last = error;
+    }
+  }
+
+  SlockException timedOut() {
+    return new SlockException.TimedOut(upgrades == null ? "lock" : "upgrade", owner.keys, Answers.cause(last));
+  }
+
+  private CompletableFuture<Reply> over() {
+    return CompletableFuture.completedFuture(Reply.failed(timedOut()));
+  }
+
+  /** Until when the request is asked again while no answer comes. */
+  long end() {
+    boolean wasAnswered = !isOnce && contact != Clock.NONE;
+    return Math.min(deadline, wasAnswered ? contact + locks.options.retryWaitFor : limit);
+  }
+
+  /** Until when an answer is waited for. */
+  long answerBy() {
+    return Clock.plus(end(), Repetition.LATE_ANSWER);
+  }
+
+  /** Until when the end of a wait is waited for. */
+  long waitBy() {
+    return Clock.plus(deadline, Repetition.LATE_ANSWER);
+  }
+
+  void touch() {
+    contact = Clock.now();
+  }
+
+  boolean hasContact() {
+    return contact != Clock.NONE;
+  }
+
+  /** Sends one command, and gives its fence, TAKEN for 0, or null. */
+  private CompletableFuture<Reply> send(List<String> command) {
+    long before = Clock.now();
+    CompletableFuture<Reply> answer = begin(Clock.NONE);
+    locks.servers.send(owner.key(), command, Call.Use.COMMANDS, answerBy(), caller, answer, this::late);
+    return answer.thenApply(reply -> answered(before, reply));
+  }
+
+  /** Notes what an answer says of the acquisition. */
+  Reply answered(long before, Reply reply) {
+    doubt |= Answers.mayRunLater(reply.error());
+    if (sent == Clock.NONE || !isOpen()) {
+      sent = before; // else an earlier copy may be the one that is granted
+    }
+    if (!Answers.isConnectionError(reply.error()) && reply.error() != Answers.LEFT) {
+      touch();
+    }
+    boolean isTaken = reply.value() instanceof Long fence && fence == 0;
+    return isTaken ? Reply.failed(Answers.TAKEN) : reply;
+  }
+
+  /** The request stands in the queue of the server, or was granted there. */
+  void queued() {
+    isQueued = true;
+  }
+
+  void notQueued() {
+    isQueued = false;
+  }
+
+  /**
+   * An answer that came when nobody waited for it any more. With a token of its own the server has taken off what it gave.
+   * Else the fence tells what to release.
+   */
+  void late(Reply reply) {
+    long fence = reply.number();
+    if (owner.given && fence > 0 && upgrades == null && isOver()) {
+      long end = Clock.in(wanted.ttl);
+      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by, null));
+    }
+  }
+
+  private boolean isOver() {
+    return result.isCompletedExceptionally() || left != null;
+  }
+
+  /**
+   * Makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may be long
+   * ago, if there was a wait.
+   */
+  private void confirm(long fence) {
+    int replicas = wanted.minReplicas;
+    if (replicas == 0 && Clock.now() - sent <= wanted.ttl / 3) {
+      finish(new Lease.Grant(mode, fence, sent, doubt), null);
+      return;
+    }
+    List<String> extend = owner.extend(wanted.ttl, fence);
+    // The server counts the replicas that have what this connection wrote last: the extension.
+    List<List<String>> commands = replicas == 0 ? List.of(extend) : List.of(extend,
+        List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout)));
+    long by = replicas == 0 ? answerBy() : Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER;
+    long before = Clock.now();
+    CompletableFuture<Reply> asked = begin(Clock.NONE);
+    Call.Use use = replicas == 0 ? Call.Use.COMMANDS : Call.Use.ALONE;
+    locks.servers.pipeline(owner.key(), commands, use, by, caller, asked);
+    asked.thenAccept(all -> {
+      Throwable error = all.error() != null ? all.error() : all.at(0).error();
+      if (error == null && (all.at(0).number() == 0
+          || Clock.now() - before >= Lease.Drift.ONE_SERVER.counted(wanted.ttl))) {
+        sent = Clock.NONE; // it is over by now
+        isQueued = doubt;
+        error = Answers.ASK_AGAIN;
+      }
+      if (error == null && replicas > 0) {
+        Reply confirmed = all.at(1);
+        error = confirmed.error() != null ? confirmed.error() : confirmed.number() >= replicas ? null
+            : new SlockException.TooFewReplicas(confirmed.number(), replicas);
+      }
+      if (error == null) {
+        finish(new Lease.Grant(mode, fence, before, doubt), null);
+      } else {
+        judge(error);
+      }
+    });
+  }
+
+  /** The command with what is left of the wait. The server takes 0 as a wait without end. */
+  List<String> waiting(Object... rest) {
+    long left = deadline == Clock.NONE ? 0 : Math.max(1, Clock.milliseconds(Clock.until(deadline)));
+    return Commands.waiting(ask, left, rest);
+  }
+
+  // --- by NOTIFY
+
+  /**
+   * Asks, and waits for the message that says how the wait ended. As long as there is no subscription, the first command
+   * goes without a wait, so that a program subscribes only when a request has to wait.
+   */
+  private CompletableFuture<Reply> byNotify() {
+    Listener.Channel found = locks.listener.channel(owner.key(), wasRefused);
+    if (found == null) {
+      return send(ask).thenCompose(reply -> {
+        wasRefused = reply.error() == Answers.TAKEN;
+        return wasRefused ? byNotify() : CompletableFuture.completedFuture(reply);
+      });
+    }
+    if (tag == null) {
+      tag = locks.listener.addTag(this); // the message may arrive before the null
+    }
+    channel = found;
+    if (found.ready().isDone()) {
+      return askByNotify(found.ready().join());
+    }
+    CompletableFuture<Reply> subscribed = begin(answerBy());
+    found.ready().thenAccept(subscribed::complete);
+    return subscribed.thenCompose(this::askByNotify);
+  }
+
+  private CompletableFuture<Reply> askByNotify(Reply subscribed) {
+    if (subscribed.error() != null) {
+      boolean isForbidden = Answers.hasCode(subscribed.error(), "NOPERM"); // then it blocks
+      return CompletableFuture.completedFuture(isForbidden ? Reply.ASK_AGAIN : subscribed);
+    }
+    touch();
+    if (Clock.until(deadline) <= 0) {
+      return over();
+    }
+    return send(waiting("NOTIFY", channel.name(), tag)).thenCompose(reply -> {
+      if (Answers.hasCode(reply.error(), "NOSUBSCRIBER")) {
+        locks.listener.remove(channel, reply.error());
+      } else if (Answers.isAboutChannels(reply.error())) {
+        locks.listener.forbid(reply.error());
+        return CompletableFuture.completedFuture(Reply.ASK_AGAIN);
+      }
+      return reply.isNull() ? message() : CompletableFuture.completedFuture(reply);
+    });
+  }
+
+  /** Waits for the message. */
+  private CompletableFuture<Reply> message() {
+    isQueued = true;
+    last = null;
+    failures = 0;
+    long until = doubt ? Math.min(waitBy(), Clock.in(ASK_IN_DOUBT)) : waitBy();
+    CompletableFuture<Reply> message = begin(until);
+    read(message);
+    if (channel.isGone()) {
+      message.complete(Reply.ASK_AGAIN);
+    }
+    return message.thenApply(reply -> {
+      if (reply.error() == Answers.NO_ANSWER) {
+        if (until != waitBy()) {
+          return Reply.ASK_AGAIN;
+        }
+        note(reply.error());
+        return Reply.failed(timedOut());
+      }
+      if (reply.error() == Answers.LEFT) {
+        return reply;
+      }
+      touch(); // what ended the channel says nothing about this request
+      if (reply.error() != Answers.ASK_AGAIN) {
+        isQueued = reply.number() > 0;
+      }
+      return reply.error() == null && reply.number() == 0 ? Reply.failed(Answers.TAKEN) : reply;
+    });
+  }
+
+  private void read(CompletableFuture<Reply> into) {
+    mailbox.lock();
+    try {
+      reader = into;
+      if (!messages.isEmpty() && into.complete(Answers.message(messages.peek()))) {
+        messages.remove();
+      }
+    } finally {
+      mailbox.unlock();
+    }
+  }
+
+  /** A message with the tag of this acquisition. */
+  void deliver(String text) {
+    CompletableFuture<Reply> to;
+    mailbox.lock();
+    try {
+      to = reader != null && !reader.isDone() ? reader : null;
+      if (to == null && messages.size() < MOST_MESSAGES) {
+        messages.add(text);
+      }
+    } finally {
+      mailbox.unlock();
+    }
+    if (to != null && !to.complete(Answers.message(text))) {
+      deliver(text); // its time has ended just now: for the next
+    }
+  }
+
+  /** The channel is gone: asks again, if it waits for a message there. */
+  void lost(Listener.Channel gone) {
+    mailbox.lock();
+    CompletableFuture<Reply> to = reader;
+    mailbox.unlock();
+    if (channel == gone && to != null) {
+      to.complete(Reply.ASK_AGAIN);
+    }
+  }
+}

@@ -1,0 +1,126 @@
+package example.slock;
+
+import java.util.List;
+import java.util.Locale;
+import java.util.concurrent.CancellationException;
+
+/** What each answer of the server means. It does no input or output. */
+final class Answers {
+  /** A signal inside this library. */
+  private static final class Signal extends Exception {
+    Signal(String text) {
+      super(text, null, false, false);
+    }
+  }
+
+  /** No answer came, so nobody knows whether the command was carried out; if it was sent. */
+  static final class Unanswered extends Exception {
+    final boolean wasSent;
+
+    Unanswered(Throwable cause, boolean wasSent) {
+      super(cause == null ? "the server did not answer" : cause.toString(), cause, false, false);
+      this.wasSent = wasSent;
+    }
+  }
+
+  /** The answer 0 to a command that asks for a lock: others hold it, or wait for it. */
+  static final Throwable TAKEN = new Signal("the lock is not free");
+  /** The client ended the wait for the answer. */
+  static final Throwable LEFT = new Signal("left");
+  /** The subscription or the hold was lost. */
+  static final Throwable ASK_AGAIN = new Signal("ask again");
+  /** Nothing came in time. */
+  static final Throwable NO_ANSWER = new Unanswered(null, true);
+
+  /** The errors after which the same command, with the same token, may succeed a little later. */
+  private static final List<String> TEMPORARY = List.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
+      "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MOVED", "ASK", "NOSUBSCRIBER", "ERR max number of clients reached");
+
+  private Answers() {}
+
+  static boolean isConnectionError(Throwable error) {
+    return error instanceof Unanswered;
+  }
+
+  static boolean isTemporary(Throwable error) {
+    return error == ASK_AGAIN || isConnectionError(error)
+        || error != null && TEMPORARY.stream().anyMatch(code -> hasCode(error, code));
+  }
+
+  /** Whether a command was sent and got no answer, so that the server may carry it out at any time later. */
+  static boolean mayRunLater(Throwable error) {
+    return error == LEFT || error instanceof Unanswered unanswered && unanswered.wasSent;
+  }
+
+  /** Whether an error of the server begins with this word. */
+  static boolean hasCode(Throwable error, String code) {
+    if (error == null || error instanceof Unanswered || error instanceof Signal || error instanceof SlockException) {
+      return false;
+    }
+    String text = error.getMessage();
+    return text != null && text.startsWith(code) && (text.length() == code.length() || text.charAt(code.length()) == ' ');
+  }
+
+  /** A refusal of the channel, and not of the keys or of the command. */
+  static boolean isAboutChannels(Throwable error) {
+    return hasCode(error, "NOPERM") && error.getMessage().contains("channel");
+  }
+
+  /** What a program is given for an error: those of the server that have a name get it. */
+  static RuntimeException named(Throwable error) {
+    if (hasCode(error, "WRONGMODE")) {
+      return new SlockException.WrongMode(error);
+    } else if (hasCode(error, "NOTHELD")) {
+      return new SlockException.NotHeld("gone", error);
+    } else if (hasCode(error, "DEADLOCK")) {
+      return new SlockException.Deadlock(error);
+    } else if (hasCode(error, "QUEUEFULL")) {
+      return new SlockException.QueueFull(error);
+    } else if (hasCode(error, "CANCELLED")) {
+      return new SlockException.Refused("", error);
+    } else if (hasCode(error, "ERR") && error.getMessage().toLowerCase(Locale.ROOT).contains("unknown command")) {
+      return new SlockException.ModuleNotLoaded(error);
+    }
+    return error instanceof RuntimeException e ? e : new SlockException("failed", cause(error));
+  }
+
+  /** What is told as the cause: the error of the base library, where there is one. */
+  static Throwable cause(Throwable error) {
+    return error instanceof Unanswered && error.getCause() != null ? error.getCause() : error;
+  }
+
+  /** An error of the server that came as a message, without its sentence. */
+  static final class ServerError extends RuntimeException {
+    ServerError(String code) {
+      super(code, null, false, false);
+    }
+  }
+
+  /** The first word of a message: a fence, 0, or the code of an error after a minus. */
+  static Reply message(String answer) {
+    return answer.startsWith("-") ? Reply.failed(new ServerError(answer.substring(1)))
+        : new Reply(Long.parseLong(answer), null);
+  }
+
+  /** The address that MOVED or ASK names, or null. */
+  static String redirection(Throwable error) {
+    if (!hasCode(error, "MOVED") && !hasCode(error, "ASK")) {
+      return null;
+    }
+    String[] words = error.getMessage().split(" ");
+    return words.length < 3 ? null : words[2];
+  }
+
+  /** The name of the end of an acquisition, for hooks. */
+  static String outcome(Throwable error) {
+    if (error == null) {
+      return "granted";
+    } else if (error instanceof SlockException.TimedOut) {
+      return "timed out";
+    } else if (error instanceof CancellationException) {
+      return "cancelled";
+    }
+    return error instanceof SlockException && error.getClass() != SlockException.class
+        ? error.getClass().getSimpleName() : "Other";
+  }
+}

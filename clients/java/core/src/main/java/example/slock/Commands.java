@@ -1,0 +1,122 @@
+package example.slock;
+
+import java.security.SecureRandom;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.List;
+
+/** The words of the commands of one owner: a token and the keys that it asks for or holds. It sends nothing. */
+final class Commands {
+  /** For how long the server refuses a token after its acquisition was given up, in ms: no command is later. */
+  static final long REFUSE_MS = 120_000;
+  private static final SecureRandom RANDOM = new SecureRandom();
+
+  final List<String> keys;
+  final String token;
+  /** By the program: other acquisitions may use it too. */
+  final boolean given;
+
+  Commands(List<String> keys, String token, boolean given) {
+    this.keys = keys;
+    this.token = token;
+    this.given = given;
+  }
+
+  /** 128 random bits, as text. */
+  static String newToken() {
+    byte[] bits = new byte[16];
+    RANDOM.nextBytes(bits);
+    return HexFormat.of().formatHex(bits);
+  }
+
+  String key() {
+    return keys.get(0);
+  }
+
+  /** A command for one key or for several, by its two names. */
+  private List<String> command(String single, String several, Object... rest) {
+    List<String> words = new ArrayList<>(keys.size() + rest.length + 8);
+    if (keys.size() == 1 && single != null) {
+      words.add(single);
+    } else {
+      words.add(several);
+      words.add(Integer.toString(keys.size()));
+    }
+    words.addAll(keys);
+    words.add(token);
+    return with(words, rest);
+  }
+
+  /** The words with further ones, in the same list. */
+  private static List<String> with(List<String> words, Object... rest) {
+    for (Object word : rest) {
+      words.add(word.toString());
+    }
+    return words;
+  }
+
+  List<String> lock(Mode mode, Settings s) {
+    List<String> words = mode == Mode.READ
+        ? command("SLOCK.RLOCK", "SLOCK.MRLOCK", Clock.milliseconds(s.ttl))
+        : command("SLOCK.LOCK", "SLOCK.MLOCK", Clock.milliseconds(s.ttl));
+    if (!s.metadata.isEmpty()) {
+      with(words, "META", s.metadata);
+    }
+    return s.hasLimit ? with(words, "LIMIT", s.limit) : words;
+  }
+
+  /** The command with a wait; the rest says how to wait. */
+  static List<String> waiting(List<String> command, long waitMs, Object... rest) {
+    return with(with(new ArrayList<>(command), "WAIT", waitMs), rest);
+  }
+
+  /** Gives the fence of what the token holds in the mode, and never takes a lock. */
+  List<String> refresh(Mode mode, long ttl) {
+    Settings s = new Settings();
+    s.ttl = ttl;
+    return with(lock(mode, s), "XX");
+  }
+
+  /** Never shortens, so it does no harm when it arrives late. */
+  List<String> extend(long ttl, long fence) {
+    return command("SLOCK.EXTEND", "SLOCK.MEXTEND", Clock.milliseconds(ttl), "GT", "FENCE", fence);
+  }
+
+  List<String> upgrade(long ttl, long fence) {
+    return command("SLOCK.UPGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
+  }
+
+  List<String> downgrade(long ttl, long fence) {
+    return command("SLOCK.DOWNGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
+  }
+
+  /** Releases the hold with the fence and no other. */
+  List<String> release(Mode mode, long fence) {
+    return command(mode == Mode.READ ? "SLOCK.RUNLOCK" : "SLOCK.UNLOCK", "SLOCK.MUNLOCK", "FENCE", fence);
+  }
+
+  /** Releases whatever the token holds in the mode. */
+  List<String> release(Mode mode) {
+    return command(mode == Mode.READ ? "SLOCK.RUNLOCK" : "SLOCK.UNLOCK", "SLOCK.MUNLOCK");
+  }
+
+  /** Withdraws what waits. The server refuses what a token of the library asks for later, by the name of each key. */
+  List<List<String>> cancel() {
+    List<List<String>> all = new ArrayList<>();
+    for (String key : keys) {
+      all.add(given ? List.of("SLOCK.CANCEL", key, token)
+          : List.of("SLOCK.CANCEL", key, token, "REFUSE", Long.toString(REFUSE_MS)));
+    }
+    return all;
+  }
+
+  /** The end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. */
+  List<List<String>> end() {
+    List<List<String>> all = cancel();
+    all.add(release(Mode.WRITE));
+    if (keys.size() == 1) {
+      all.add(release(Mode.READ));
+    }
+    return all;
+  }
+}

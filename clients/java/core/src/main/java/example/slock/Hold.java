@@ -1,0 +1,658 @@
+package example.slock;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+
+/**
+ * A lock that was granted. All methods may be called by several threads at once; extensions and changes of mode run one
+ * after another. Those that ask the server end after {@link Options#retryFor} with {@link SlockException.TimedOut} when no
+ * answer comes.
+ */
+public final class Hold implements AutoCloseable {
+  /** Where a hold is kept: one server, or the nodes of a quorum. */
+  interface Keeper {
+    /** The reply has the moment before the extension was sent, or null when the hold is gone. */
+    CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller);
+
+    /** Tells whether the hold was still there. */
+    CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller);
+
+    /** Sends renewals, whose answers go to {@link Hold#renewed}. */
+    void renew(List<Watchdog.Due> due);
+
+    List<Long> fences(Hold hold);
+
+    /** The one server; null for a quorum. */
+    Locks locks();
+  }
+
+  private final Keeper keeper;
+  private final Request request;
+  private final Commands owner;
+  private final Reporter report;
+  private final Watchdog watchdog;
+  private final Options options;
+  private final long began = Clock.now();
+
+  private final ReentrantLock lock = new ReentrantLock();
+  private final Lease lease;
+  private Watchdog.Entry entry;
+  /** Somebody wants to know of the end. */
+  private final List<Consumer<SlockException>> endings = new ArrayList<>();
+  private SlockException problem;
+  private long refusedUntil;
+  private CompletableFuture<Void> lastChange = CompletableFuture.completedFuture(null);
+
+  Hold(Keeper keeper, Request request, Commands owner, Lease.Grant grant, Lease.Drift drift, Reporter report,
+      Watchdog watchdog) {
+    this.keeper = keeper;
+    this.request = request;
+    this.owner = owner;
+    this.report = report;
+    this.watchdog = watchdog;
+    options = request.options();
+    Settings s = request.settings;
+    lease = new Lease(grant, s.ttl, drift, s.renew);
+    if (s.longestLease > 0 && s.renew) {
+      lease.leaseEnd = Clock.in(s.longestLease);
+    }
+    if (s.renew) {
+      entry = watchdog.add(this, lease.due());
+    }
+  }
+
+  Keeper keeper() {
+    return keeper;
+  }
+
+  Commands owner() {
+    return owner;
+  }
+
+  /** The owner's identity. Another process may adopt or release the lock by it. */
+  public String token() {
+    return owner.token;
+  }
+
+  /** The keys of the hold. */
+  public List<String> keys() {
+    return owner.keys;
+  }
+
+  /** The text that the request gave. */
+  public String metadata() {
+    return request.settings.metadata;
+  }
+
+  /**
+   * The number of the hold. Each new hold has a greater one than all before on its server: send it with all that is
+   * written, and refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
+   */
+  public long fence() {
+    return snapshot().fence;
+  }
+
+  /** The fence that each node of a quorum gave, and 0 for a node that gave none. Without a quorum it is the one. */
+  public List<Long> fences() {
+    return keeper.fences(this);
+  }
+
+  /** How the lock is held. */
+  public Mode mode() {
+    return snapshot().mode;
+  }
+
+  /** How long the hold is certainly still there, if nobody deletes its keys and the machine does not sleep. */
+  public Duration timeLeft() {
+    Lease is = snapshot();
+    return Duration.ofNanos(is.state == Lease.State.LIVE ? Math.max(0, Clock.until(is.until)) : 0);
+  }
+
+  /** Until when the hold is certainly there, as {@link System#nanoTime} counts. A renewal moves it. */
+  public long validUntilNanoTime() {
+    return System.nanoTime() + Clock.until(snapshot().until);
+  }
+
+  Lease snapshot() {
+    lock.lock();
+    try {
+      return lease.copy();
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  /** Changes the lease of a live hold, and gives what is wrong with the hold after that. */
+  SlockException update(Consumer<Lease> change) {
+    return updateAny(l -> {
+      if (l.state == Lease.State.LIVE) {
+        change.accept(l);
+      }
+    });
+  }
+
+  /** Changes the lease, also of a hold that has ended, and does what follows when that ends it. */
+  private SlockException updateAny(Consumer<Lease> change) {
+    List<Consumer<SlockException>> told = List.of();
+    boolean hasEnded;
+    Lease.State state;
+    SlockException is;
+    lock.lock();
+    try {
+      Lease.State before = lease.state;
+      lease.look(Clock.now());
+      change.accept(lease);
+      state = lease.state;
+      hasEnded = state != before;
+      if (state == Lease.State.LIVE) {
+        schedule();
+      } else if (entry != null) {
+        watchdog.remove(entry);
+        entry = null;
+      }
+      if (hasEnded) {
+        problem = lease.problem(owner.keys);
+        told = List.copyOf(endings);
+        if (state != Lease.State.RELEASING) {
+          endings.clear();
+        }
+      }
+      is = problem;
+    } finally {
+      lock.unlock();
+    }
+    if (hasEnded) {
+      if (is instanceof SlockException.Lost loss) {
+        report.lost(request.label(), loss);
+      }
+      if (state != Lease.State.RELEASING) {
+        report.held(request.label(), began);
+      }
+      told.forEach(ending -> ending.accept(is));
+    }
+    return is;
+  }
+
+  /** Has the hold looked at when that is due, if somebody would notice. */
+  private void schedule() {
+    boolean isWatched = lease.renews || !endings.isEmpty();
+    long due = lease.due();
+    if (!isWatched || entry != null && entry.due() <= due) {
+      return;
+    }
+    if (entry != null) {
+      watchdog.remove(entry);
+    }
+    entry = watchdog.add(this, due);
+  }
+
+  /** The watchdog: ends a hold whose time is over, and gives the renewal that is to be sent now, or null. */
+  Lease.Renewal look() {
+    Lease.Renewal[] due = new Lease.Renewal[1];
+    lock.lock();
+    entry = null;
+    lock.unlock();
+    update(l -> due[0] = l.begin(Clock.now()));
+    return due[0];
+  }
+
+  /** Notes the answer to a renewal. */
+  void renewed(Lease.Renewal renewal, boolean isHeld, Throwable error) {
+    boolean[] counts = new boolean[1];
+    update(l -> counts[0] = l.renewed(Clock.now(), renewal, isHeld, error));
+    if (counts[0] && error != null) {
+      report.renewalFailed(request.label(), Answers.named(Answers.cause(error)));
+    }
+  }
+
+  /** Calls when the hold ends, with what {@link #check} says then; at once if it has ended. */
+  void onEnd(Consumer<SlockException> ending) {
+    SlockException is = update(l -> {
+      endings.add(ending);
+      schedule();
+    });
+    if (is != null) {
+      ending.accept(is);
+    }
+  }
+
+  /** Calls when the hold is lost, also if that was before, by {@link Options#executor}. */
+  public void onLost(Consumer<SlockException.Lost> told) {
+    onEnd(is -> {
+      if (is instanceof SlockException.Lost loss) {
+        options.executor.execute(() -> told.accept(loss));
+      }
+    });
+  }
+
+  /** Why the hold was lost, or null. */
+  public SlockException.Reason lostReason() {
+    return update(l -> {}) instanceof SlockException.Lost loss ? loss.reason() : null;
+  }
+
+  /**
+   * Does nothing while the hold is valid. It sends nothing: call it before each step that matters.
+   *
+   * @throws SlockException.Lost if it is lost
+   * @throws SlockException.NotHeld if it has been released or handed over
+   */
+  public void check() {
+    SlockException is = update(l -> {});
+    if (is != null) {
+      throw is;
+    }
+  }
+
+  /** Runs a change when no other goes on, and the next when its future is done. */
+  private <T> CompletableFuture<T> change(String what, Supplier<Changing<T>> change) {
+    CompletableFuture<Void> own = new CompletableFuture<>();
+    CompletableFuture<T> result = new CompletableFuture<>();
+    CompletableFuture<Void> before;
+    lock.lock();
+    try {
+      before = lastChange;
+      lastChange = own;
+    } finally {
+      lock.unlock();
+    }
+    if (!before.isDone()) {
+      Timers.at(Clock.in(options.retryFor),
+          () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys, null)));
+    }
+    before.whenComplete((done, ignored) -> {
+      SlockException is = result.isDone() ? null : update(l -> {});
+      if (is != null) {
+        result.completeExceptionally(is);
+      }
+      if (result.isDone()) {
+        own.complete(null);
+        return;
+      }
+      Changing<T> changing = change.get();
+      changing.whole.whenComplete((value, error) -> own.complete(null));
+      changing.forCaller.whenComplete((value, error) -> {
+        if (error == null) {
+          result.complete(value);
+        } else {
+          result.completeExceptionally(error);
+        }
+      });
+    });
+    return result;
+  }
+
+  /** Done when no change goes on; with an error when the hold has ended then. */
+  CompletableFuture<Void> quiet() {
+    CompletableFuture<Void> done = CompletableFuture.completedFuture(null);
+    return change("look", () -> new Changing<>(done, done));
+  }
+
+  /** A change: what the caller gets, and when the next may begin. */
+  private record Changing<T>(CompletableFuture<T> forCaller, CompletionStage<?> whole) {}
+
+  /**
+   * Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use the
+   * longest ttl that was asked for. After an error nothing has changed for this library.
+   */
+  public void extend(Duration ttl) {
+    Pending.join(extend(Clock.nanos(ttl), Thread.currentThread()));
+  }
+
+  /** As {@link #extend}, without a thread that waits. */
+  public CompletableFuture<Void> extendAsync(Duration ttl) {
+    return extend(Clock.nanos(ttl), null);
+  }
+
+  private CompletableFuture<Void> extend(long ttl, Thread caller) {
+    return extend(ttl, options.retryFor, caller);
+  }
+
+  CompletableFuture<Void> extend(long ttl, long within, Thread caller) {
+    Settings.checkTtl(ttl);
+    Settings.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
+    return change("extension", () -> {
+      CompletableFuture<Void> done = keeper.extend(this, snapshot(), ttl, within, caller).thenAccept(reply -> {
+        failFor(reply.error());
+        SlockException is = update(l -> {
+          if (reply.value() == null) {
+            l.lose(SlockException.Reason.GONE);
+          } else {
+            l.ttl = Math.max(l.ttl, ttl);
+            l.lengthen((Long) reply.value(), ttl);
+          }
+        });
+        if (is != null) {
+          throw is;
+        }
+      });
+      return new Changing<>(unwrapped(done), done);
+    });
+  }
+
+  /** The loss if the hold is lost by now, else the error. */
+  private RuntimeException lossOr(Throwable error) {
+    Throwable answer = error.getCause() != null && error instanceof SlockException.NotHeld ? error.getCause() : error;
+    if (Answers.hasCode(answer, "WRONGTYPE") || Answers.hasCode(answer, "NOTHELD")) {
+      update(l -> l.lose(SlockException.Reason.GONE));
+    }
+    SlockException is = update(l -> {});
+    return is != null ? is : Answers.named(error);
+  }
+
+  private void failFor(Throwable error) {
+    if (error != null) {
+      throw lossOr(error);
+    }
+  }
+
+  /** Without the wrapper of errors that a dependent future has. */
+  static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
+    CompletableFuture<T> result = new CompletableFuture<>();
+    future.whenComplete((value, error) -> {
+      if (error == null) {
+        result.complete(value);
+      } else {
+        boolean isWrapped = error instanceof java.util.concurrent.CompletionException && error.getCause() != null;
+        result.completeExceptionally(isWrapped ? error.getCause() : error);
+      }
+    });
+    return result;
+  }
+
+  /**
+   * Ends the hold here without releasing it, for another process that adopts it by its token. From now on it is no longer
+   * renewed. It sends nothing.
+   */
+  public void handOver() {
+    boolean[] isDone = new boolean[1];
+    SlockException is = update(l -> {
+      l.state = Lease.State.ENDED;
+      isDone[0] = true;
+    });
+    if (!isDone[0]) {
+      throw is;
+    }
+  }
+
+  /**
+   * Ends the hold, and tells whether it was still there. A hold that was lost, released or handed over before gives false.
+   * After an error nobody knows whether the hold is there; the release goes on in the background while it may be. It is
+   * not ended by an interrupt.
+   */
+  public boolean release() {
+    return Pending.join(release(Thread.currentThread()));
+  }
+
+  /** As {@link #release}, without a thread that waits. */
+  public CompletableFuture<Boolean> releaseAsync() {
+    return release(null);
+  }
+
+  CompletableFuture<Boolean> release(Thread caller) {
+    Lease[] ending = new Lease[1];
+    update(l -> {
+      ending[0] = l.copy();
+      l.state = Lease.State.RELEASING;
+    });
+    if (ending[0] == null) {
+      Lease is = snapshot();
+      if (is.state == Lease.State.LOST) {
+        keeper.release(this, is, null); // what it may have left, in the background
+      }
+      return CompletableFuture.completedFuture(false);
+    }
+    return unwrapped(keeper.release(this, ending[0], caller).whenComplete((released, error) -> {
+      updateAny(l -> {
+        l.state = Lease.State.ENDED;
+        if (error == null && !released) {
+          l.lose(SlockException.Reason.GONE);
+        }
+      });
+      if (error != null) {
+        report.releaseFailed(request.label(), error.getCause() != null && !(error instanceof SlockException)
+            ? error.getCause() : error);
+      }
+    }));
+  }
+
+  /**
+   * The end of a block: releases. A release that fails is no error of finished work.
+   *
+   * @throws SlockException.Lost if the hold was lost before
+   */
+  @Override
+  public void close() {
+    try {
+      release();
+    } catch (RuntimeException e) {
+      // it has been told
+    }
+    if (update(l -> {}) instanceof SlockException.Lost loss) {
+      throw loss;
+    }
+  }
+
+  /**
+   * Runs work and releases. When the hold is lost, this thread is interrupted, and the end is {@link SlockException.Lost},
+   * with the error of the work as a suppressed one.
+   */
+  public <T, E extends Exception> T run(Request.Work<T, E> work) throws E, InterruptedException {
+    Thread worker = Thread.currentThread();
+    ReentrantLock interrupting = new ReentrantLock();
+    boolean[] state = new boolean[2]; // whether the work is done, and whether it was interrupted by us
+    onEnd(is -> {
+      interrupting.lock();
+      try {
+        if (!state[0] && is instanceof SlockException.Lost) {
+          state[1] = true;
+          worker.interrupt();
+        }
+      } finally {
+        interrupting.unlock();
+      }
+    });
+    Throwable failed = null;
+    try {
+      return work.apply(this);
+    } catch (Throwable e) {
+      failed = e;
+      throw e;
+    } finally {
+      interrupting.lock();
+      state[0] = true;
+      interrupting.unlock();
+      if (state[1]) {
+        Thread.interrupted(); // it was for the work
+      }
+      try {
+        close();
+      } catch (SlockException.Lost loss) {
+        if (failed != null && !(failed instanceof InterruptedException) && !(failed instanceof SlockException.Lost)) {
+          loss.addSuppressed(failed);
+        }
+        throw loss;
+      }
+    }
+  }
+
+  // --- changes of the mode
+
+  /**
+   * Makes a reader the writer, in one step, with a new fence, and waits until the other readers are gone. It works for one
+   * key on one server. After an upgrade that was given up the server is asked in the background for the mode that the hold
+   * has, which may be either, and refuses another upgrade of it for two minutes.
+   */
+  public void upgrade() throws InterruptedException {
+    upgrade(null);
+  }
+
+  /** As {@link #upgrade()}, for at most the wait (null: without limit). */
+  public void upgrade(Duration wait) throws InterruptedException {
+    upgrade(wait, Thread.currentThread()).await();
+  }
+
+  /** As {@link #upgrade(Duration)}, without a thread that waits. Cancelling the future gives the upgrade up. */
+  public CompletableFuture<Void> upgradeAsync(Duration wait) {
+    CompletableFuture<Void> told = new CompletableFuture<>();
+    Pending<Void> pending = upgrade(wait, null);
+    told.whenComplete((done, error) -> pending.cancel().accept(new CancellationException("cancelled")));
+    pending.result().whenCompleteAsync((done, error) -> {
+      if (error == null) {
+        told.complete(done);
+      } else {
+        told.completeExceptionally(error);
+      }
+    }, options.executor);
+    return told;
+  }
+
+  private Pending<Void> upgrade(Duration wait, Thread caller) {
+    Locks locks = changeable("an upgrade");
+    Settings wanted = new Settings();
+    wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
+    Settings.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
+    CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
+    CompletableFuture<Void> result =
+        change("upgrade", () -> upgrade(locks, wanted, caller, cancelled));
+    return new Pending<>(result, why -> {
+      cancelled.complete(why);
+    });
+  }
+
+  private Changing<Void> upgrade(Locks locks, Settings wanted, Thread caller, CompletableFuture<Throwable> cancelled) {
+    long rest = refusedUntil - Clock.now();
+    if (refusedUntil > 0 && rest > 0) {
+      SlockException refused = new SlockException.Refused(
+          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null);
+      return new Changing<>(CompletableFuture.failedFuture(refused), CompletableFuture.completedFuture(null));
+    }
+    Lease was = snapshot();
+    wanted.ttl = was.ttl;
+    Acquisition acquisition = new Acquisition(locks, owner, Mode.WRITE, wanted, owner.upgrade(was.ttl, was.fence), false,
+        this, caller);
+    update(l -> l.changing = true);
+    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
+    onEnd(ending);
+    cancelled.thenAccept(acquisition::cancel);
+    CompletableFuture<Void> told = new CompletableFuture<>();
+    CompletableFuture<Void> settled = new CompletableFuture<>();
+    acquisition.result.whenComplete((grant, error) -> {
+      update(l -> endings.remove(ending));
+      boolean isOpen = error != null && acquisition.isOpen();
+      SlockException is = update(l -> {
+        l.doubt |= acquisition.isInDoubt() || isOpen;
+        l.changing = isOpen;
+        if (error == null) {
+          l.granted(grant.mode(), grant.fence(), grant.sent());
+        }
+      });
+      if (isOpen && !owner.given) { // the server is about to refuse upgrades of this token
+        refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
+      }
+      if (isOpen) {
+        settle(locks).thenRun(() -> settled.complete(null));
+      } else {
+        settled.complete(null);
+      }
+      if (error != null) {
+        told.completeExceptionally(lossOr(
+            error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys, null) : error));
+      } else if (is != null) {
+        told.completeExceptionally(is);
+      } else {
+        told.complete(null);
+      }
+    });
+    acquisition.start();
+    return new Changing<>(told, settled);
+  }
+
+  /**
+   * Withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until it is
+   * answered, or the hold is over.
+   */
+  private CompletableFuture<Reply> settle(Locks locks) {
+    List<List<String>> commands = owner.cancel();
+    int first = commands.size();
+    commands.add(owner.refresh(Mode.WRITE, snapshot().ttl));
+    commands.add(owner.refresh(Mode.READ, snapshot().ttl));
+    return locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
+      long sent = Clock.now();
+      return locks.pipeline(owner, commands, limit, null).thenApply(all -> {
+        if (all.error() != null) {
+          SlockException is = update(l -> {});
+          return is != null ? Reply.failed(is) : all;
+        }
+        update(l -> {
+          long write = all.at(first).number(); // an error says that the mode is the other
+          long read = all.at(first + 1).number();
+          if (write == 0 && read == 0) {
+            l.lose(SlockException.Reason.GONE);
+          } else {
+            l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), sent);
+          }
+        });
+        return all;
+      });
+    }).whole();
+  }
+
+  /**
+   * Makes the writer a reader, in one step, with a new fence and no writer in between. It works for one key on one server.
+   * Without an answer it fails, and goes on in the background. The hold counts as a reader's from the first attempt on.
+   */
+  public void downgrade() {
+    Pending.join(downgrade(Thread.currentThread()));
+  }
+
+  /** As {@link #downgrade}, without a thread that waits. */
+  public CompletableFuture<Void> downgradeAsync() {
+    return downgrade(null);
+  }
+
+  CompletableFuture<Void> downgrade(Thread caller) {
+    Locks locks = changeable("a downgrade");
+    return change("downgrade", () -> {
+      Lease was = snapshot();
+      update(l -> {
+        l.changing = true;
+        l.mode = Mode.READ;
+      });
+      List<String> command = owner.downgrade(was.ttl, was.fence);
+      Repetition repetition = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
+        long sent = Clock.now();
+        return locks.send(owner, command, limit, caller).thenApply(reply -> downgraded(was, sent, reply));
+      });
+      return new Changing<>(unwrapped(repetition.forCaller().thenAccept(reply -> failFor(reply.error()))),
+          repetition.whole());
+    });
+  }
+
+  /** Notes the answer, and gives what the attempts end with, if the hold has ended. */
+  private Reply downgraded(Lease was, long sent, Reply reply) {
+    SlockException is = update(l -> {
+      l.doubt |= Answers.mayRunLater(reply.error());
+      if (reply.error() == null) {
+        l.granted(Mode.READ, reply.number(), sent);
+      } else if (!Answers.isTemporary(reply.error())) {
+        l.changing = false;
+        l.mode = was.mode;
+      }
+    });
+    return is != null ? Reply.failed(is) : reply;
+  }
+
+  private Locks changeable(String what) {
+    if (keeper.locks() != null && owner.keys.size() == 1) {
+      return keeper.locks();
+    }
+    throw new IllegalArgumentException(what + " works for one key on one server");
+  }
+}

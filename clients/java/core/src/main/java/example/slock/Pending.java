@@ -1,0 +1,43 @@
+package example.slock;
+
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.function.Consumer;
+
+/** What will be there, and how to give it up. */
+record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
+  /** Waits. An interrupted thread gives up, unless what it waits for is there by then: then it stays interrupted. */
+  T await() throws InterruptedException {
+    try {
+      return result.get();
+    } catch (InterruptedException interrupted) {
+      cancel.accept(new java.util.concurrent.CancellationException("interrupted"));
+      try {
+        T there = result.join();
+        Thread.currentThread().interrupt();
+        return there;
+      } catch (CompletionException | java.util.concurrent.CancellationException e) {
+        throw interrupted;
+      }
+    } catch (ExecutionException e) {
+      throw rethrown(e.getCause());
+    }
+  }
+
+  /** Waits, also when interrupted: the thread stays interrupted. */
+  static <T> T join(CompletableFuture<T> result) {
+    try {
+      return result.join();
+    } catch (CompletionException e) {
+      throw rethrown(e.getCause());
+    }
+  }
+
+  static RuntimeException rethrown(Throwable error) {
+    if (error instanceof Error e) {
+      throw e;
+    }
+    return error instanceof RuntimeException e ? e : new SlockException("failed", error);
+  }
+}

@@ -1,0 +1,93 @@
+package example.slock;
+
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.BooleanSupplier;
+
+/**
+ * Sends something again until it is answered or its time has ended. The caller's part of the time ends before: then
+ * it goes on in the background.
+ */
+final class Repetition {
+  /** How long after the end of its time a call still takes the answer of the server. */
+  static final long LATE_ANSWER = 700 * Clock.MS;
+
+  /** Sends once, and gives the answer by the limit. */
+  interface Try {
+    CompletableFuture<Reply> send(long limit);
+  }
+
+  private final CompletableFuture<Reply> forCaller = new CompletableFuture<>();
+  private final CompletableFuture<Reply> whole = new CompletableFuture<>();
+  private final String what;
+  private final List<String> keys;
+  private final long callerEnd;
+  private final long end;
+  private final long retryFor;
+  private final BooleanSupplier isClosed;
+  private final Try send;
+  private Throwable last;
+  private int failures;
+
+  private Repetition(String what, List<String> keys, long callerEnd, long end, long retryFor, BooleanSupplier isClosed,
+      Try send) {
+    this.what = what;
+    this.keys = keys;
+    this.callerEnd = callerEnd;
+    this.end = Math.max(end, callerEnd);
+    this.retryFor = retryFor;
+    this.isClosed = isClosed;
+    this.send = send;
+  }
+
+  /** The reply has the answer, or a named error. A caller's future is done at the caller's end, at the latest. */
+  static Repetition start(String what, List<String> keys, long callerEnd, long end, long retryFor,
+      BooleanSupplier isClosed, Try send) {
+    Repetition repetition = new Repetition(what, keys, callerEnd, end, retryFor, isClosed, send);
+    repetition.attempt();
+    return repetition;
+  }
+
+  /** Done when the caller has its answer. */
+  CompletableFuture<Reply> forCaller() {
+    return forCaller;
+  }
+
+  /** Done when nothing goes on any more. */
+  CompletableFuture<Reply> whole() {
+    return whole;
+  }
+
+  private void attempt() {
+    // The time of the caller ends the try only where the whole ends with it.
+    long limit = Math.min(end, Clock.in(retryFor)) + LATE_ANSWER;
+    Hold.unwrapped(send.send(limit)).whenComplete(
+        (reply, error) -> judge(error == null ? reply : Reply.failed(error)));
+  }
+
+  private void judge(Reply reply) {
+    if (!Answers.isTemporary(reply.error())) {
+      finish(reply.error() == null ? reply : Reply.failed(Answers.named(reply.error())));
+      return;
+    }
+    if (last == null || reply.error() != Answers.NO_ANSWER) {
+      last = reply.error();
+    }
+    long now = Clock.now();
+    Reply over = Reply.failed(new SlockException.TimedOut(what, keys, Answers.cause(last)));
+    if (now >= callerEnd) {
+      forCaller.complete(over);
+    }
+    if (now >= end || isClosed.getAsBoolean()) {
+      finish(over);
+    } else {
+      long next = Math.min(now + Polling.AFTER_ERRORS.pause(failures++), end);
+      Timers.at(now < callerEnd ? Math.min(next, callerEnd) : next, this::attempt);
+    }
+  }
+
+  private void finish(Reply reply) {
+    whole.complete(reply);
+    forCaller.complete(reply);
+  }
+}

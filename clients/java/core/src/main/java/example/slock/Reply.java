@@ -1,0 +1,32 @@
+package example.slock;
+
+import java.util.List;
+
+/** The outcome of a command: what the server answered, or an error, or a signal of this library. */
+record Reply(Object value, Throwable error) {
+  static final Reply LEFT = failed(Answers.LEFT);
+  static final Reply NO_ANSWER = failed(Answers.NO_ANSWER);
+  static final Reply ASK_AGAIN = failed(Answers.ASK_AGAIN);
+
+  static Reply failed(Throwable error) {
+    return new Reply(null, error);
+  }
+
+  /** Of one command of a pipeline. */
+  static Reply of(Object answer) {
+    return answer instanceof Throwable error ? failed(error) : new Reply(answer, null);
+  }
+
+  boolean isNull() {
+    return error == null && value == null;
+  }
+
+  long number() {
+    return value instanceof Long number ? number : 0;
+  }
+
+  /** Of a pipeline: the answer to command n. */
+  Reply at(int n) {
+    return of(((List<?>) value).get(n));
+  }
+}

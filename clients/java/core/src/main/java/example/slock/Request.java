@@ -1,0 +1,169 @@
+package example.slock;
+
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import java.util.function.Function;
+
+/**
+ * What is wanted: keys, a mode and options. It sends nothing, is never changed, and may be used many times and by
+ * several threads at once: each use takes a token of its own.
+ */
+public final class Request extends RequestOptions<Request> {
+  /** Who carries requests out. The caller is the thread that may block meanwhile, or null. */
+  interface By {
+    void check(Request request);
+
+    /** A hold, or null when a request that asks once is refused. */
+    Pending<Hold> acquire(Request request, boolean once, Thread caller);
+
+    CompletableFuture<Hold> adopt(Request request, Thread caller);
+
+    Options options();
+  }
+
+  /** Work under a lock. */
+  @FunctionalInterface
+  public interface Work<T, E extends Exception> {
+    T apply(Hold hold) throws E, InterruptedException;
+  }
+
+  private final By by;
+  final List<String> keys;
+  final Mode mode;
+  final Settings settings;
+
+  Request(By by, List<String> keys, Mode mode, Settings settings) {
+    this.by = by;
+    this.keys = keys;
+    this.mode = mode;
+    this.settings = settings;
+  }
+
+  @Override
+  Request with(Consumer<Settings> change) {
+    Settings changed = settings.copy();
+    change.accept(changed);
+    return new Request(by, keys, mode, changed);
+  }
+
+  /**
+   * Waits until the lock is granted. A wait that is over ends with {@link SlockException.TimedOut}. An acquisition that
+   * failed, or whose thread was interrupted, leaves neither a hold nor a place in the queue: what has to be sent for that
+   * is sent in the background.
+   *
+   * @throws InterruptedException if the thread was interrupted before the grant
+   */
+  public Hold acquire() throws InterruptedException {
+    check();
+    if (Thread.interrupted()) {
+      throw new InterruptedException();
+    }
+    return orTimedOut(await(false));
+  }
+
+  /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
+  public Hold acquireUninterruptibly() {
+    check();
+    return orTimedOut(Pending.join(by.acquire(this, false, Thread.currentThread()).result()));
+  }
+
+  Hold tryAcquireUninterruptibly() {
+    check();
+    return Pending.join(by.acquire(this, true, Thread.currentThread()).result());
+  }
+
+  private Hold orTimedOut(Hold hold) {
+    if (hold == null) {
+      throw new SlockException.TimedOut("lock", keys, null);
+    }
+    return hold;
+  }
+
+  /** Asks once. It gives nothing when others hold the lock or wait for it. */
+  public Optional<Hold> tryAcquire() throws InterruptedException {
+    check();
+    return Optional.ofNullable(await(true));
+  }
+
+  /** A grant that came after the interrupt is given back. */
+  private Hold await(boolean once) throws InterruptedException {
+    Hold hold = by.acquire(this, once, Thread.currentThread()).await();
+    if (hold != null && Thread.interrupted()) {
+      hold.releaseAsync();
+      throw new InterruptedException();
+    }
+    return hold;
+  }
+
+  /**
+   * As {@link #acquire}, without a thread that waits. Who cancels the future, or completes it in another way, gives the
+   * request up. It is completed by {@link Options#executor}.
+   */
+  public CompletableFuture<Hold> acquireAsync() {
+    return async(false, this::orTimedOut);
+  }
+
+  /** As {@link #tryAcquire}, without a thread that waits. */
+  public CompletableFuture<Optional<Hold>> tryAcquireAsync() {
+    return async(true, Optional::ofNullable);
+  }
+
+  private <T> CompletableFuture<T> async(boolean once, Function<Hold, T> convert) {
+    check();
+    CompletableFuture<T> told = new CompletableFuture<>();
+    Pending<Hold> pending = by.acquire(this, once, null);
+    told.whenComplete((hold, error) -> pending.cancel().accept(new CancellationException("cancelled")));
+    pending.result().whenCompleteAsync((hold, error) -> {
+      try {
+        if (error != null) {
+          told.completeExceptionally(error);
+        } else if (!told.complete(convert.apply(hold)) && hold != null) {
+          hold.releaseAsync();
+        }
+      } catch (SlockException e) {
+        told.completeExceptionally(e);
+      }
+    }, by.options().executor);
+    return told;
+  }
+
+  /**
+   * Runs work under the lock: acquires, works, releases. When the hold is lost, the thread is interrupted, and the end is
+   * {@link SlockException.Lost}. A release that fails is no error of finished work.
+   */
+  public <T, E extends Exception> T run(Work<T, E> work) throws E, InterruptedException {
+    return acquire().run(work);
+  }
+
+  /**
+   * Makes a hold of the keys and the mode from a token that another process took and handed over, and renews it from now
+   * on. {@link SlockException.NotHeld} when the token does not hold all keys in the mode.
+   */
+  public Hold adopt(String token) {
+    Request own = token(token);
+    own.check();
+    Settings.require(!token.isEmpty(), "the token must not be empty");
+    return Pending.join(by.adopt(own, Thread.currentThread()));
+  }
+
+  Options options() {
+    return by.options();
+  }
+
+  private void check() {
+    settings.check(keys, mode);
+    by.check(this);
+  }
+
+  Commands owner() {
+    return settings.token.isEmpty() ? new Commands(keys, Commands.newToken(), false)
+        : new Commands(keys, settings.token, !settings.isFresh);
+  }
+
+  String label() {
+    return settings.label.isEmpty() ? keys.get(0) : settings.label;
+  }
+}

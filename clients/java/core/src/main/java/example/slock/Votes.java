@@ -1,0 +1,300 @@
+package example.slock;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Function;
+import java.util.function.Predicate;
+
+/** What the nodes of a quorum gave one owner: where a hold of a quorum is kept. */
+final class Votes implements Hold.Keeper {
+  /** What one node gave. */
+  static final class Vote {
+    final Locks locks;
+    private final AtomicBoolean isAsking = new AtomicBoolean();
+    private volatile Hold hold; // the last that it gave, or null
+
+    Vote(Locks locks) {
+      this.locks = locks;
+    }
+  }
+
+  final long sent = Clock.now();
+  private final Quorum quorum;
+  private final Request request;
+  private final Commands owner;
+  private final List<Vote> all;
+  private final ReentrantLock lock = new ReentrantLock();
+  private final List<Pending<Hold>> asked = new ArrayList<>();
+  private boolean isEnded; // what is granted from now on is released
+  private CompletableFuture<Tally> released;
+
+  Votes(Quorum quorum, Request request, Commands owner) {
+    this.quorum = quorum;
+    this.request = request;
+    this.owner = owner;
+    all = quorum.nodes.stream().map(Vote::new).toList();
+  }
+
+  Hold hold() {
+    Lease.Grant grant = new Lease.Grant(request.mode, 0, sent, false);
+    return new Hold(this, request, owner, grant, quorum.drift(), quorum.report, quorum.watchdog);
+  }
+
+  @Override
+  public Locks locks() {
+    return null;
+  }
+
+  /**
+   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, somebody left,
+   * or the timeout for nodes. What has no answer by then stays under way.
+   */
+  CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask,
+      CompletableFuture<?> leaving) {
+    CompletableFuture<Tally> result = new CompletableFuture<>();
+    Tally tally = new Tally(all.stream().map(vote -> vote.locks.servers.transport.name()).toList());
+    ReentrantLock counting = new ReentrantLock();
+    int[] answers = new int[1];
+    Runnable stop = () -> {
+      counting.lock();
+      try {
+        result.complete(tally.copy());
+      } finally {
+        counting.unlock();
+      }
+    };
+    List<Integer> order = new ArrayList<>();
+    for (int n = 0; n < all.size(); n++) {
+      order.add(n);
+    }
+    Collections.shuffle(order);
+    for (int n : order) {
+      quorum.background.incrementAndGet();
+      CompletableFuture<Boolean> answer;
+      try {
+        answer = ask.apply(all.get(n));
+      } catch (RuntimeException e) {
+        answer = CompletableFuture.failedFuture(e);
+      }
+      answer.whenComplete((granted, error) -> {
+        quorum.background.decrementAndGet();
+        boolean isEnough;
+        counting.lock();
+        try {
+          tally.note(n, error == null && granted, of(error));
+          boolean isCertain = !result.isDone() && enough.test(tally); // which may ask again, in here
+          isEnough = ++answers[0] == all.size() || isCertain;
+        } finally {
+          counting.unlock();
+        }
+        if (isEnough) {
+          stop.run();
+        }
+      });
+    }
+    if (!result.isDone()) {
+      long timeout = quorum.nodeTimeout(ttl);
+      Timers.at(Clock.in(timeout + timeout / 10), stop); // a node may say itself that its time is over
+      CompletableFuture.anyOf(leaving, result).thenRun(stop);
+    }
+    return result;
+  }
+
+  /** A time-out of a node is that of its command: that of the wait is another. */
+  private static Throwable of(Throwable error) {
+    Throwable inner = error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
+    if (inner instanceof SlockException.TimedOut) {
+      return inner.getCause() == null ? Answers.NO_ANSWER : new Answers.Unanswered(inner.getCause(), true);
+    }
+    return inner;
+  }
+
+  /** The hold of a node, or its refusal. What comes too late is released. */
+  private boolean keep(Vote vote, Hold hold) {
+    if (hold == null) {
+      return false;
+    }
+    // The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
+    hold.update(lease -> lease.until = Clock.in(Clock.LONGEST));
+    lock.lock();
+    try {
+      if (!isEnded) {
+        vote.hold = hold;
+        return true;
+      }
+    } finally {
+      lock.unlock();
+    }
+    hold.releaseAsync();
+    return true;
+  }
+
+  /** The request for one node: the quorum renews. */
+  private Request ofNode(Vote vote, long ttl) {
+    Settings s = request.settings.copy();
+    s.ttl = ttl;
+    s.minReplicas = 0;
+    s.renew = false;
+    s.token = owner.token;
+    s.isFresh = !owner.given;
+    s.retryFor = ttl;
+    return new Request(vote.locks.inside, owner.keys, request.mode, s);
+  }
+
+  /**
+   * Asks a node for the lock, unless it has given it. A node that is slow may follow as long as the hold is wanted, for at
+   * most the ttl; then it is given up.
+   */
+  CompletableFuture<Boolean> acquire(Vote vote, long ttl) {
+    if (!vote.isAsking.compareAndSet(false, true)) {
+      return CompletableFuture.failedFuture(Answers.NO_ANSWER); // to the one before
+    }
+    CompletableFuture<Boolean> result = new CompletableFuture<>();
+    result.whenComplete((granted, error) -> vote.isAsking.set(false));
+    Hold known = vote.hold;
+    // An extension may be under way, that tells whether the hold is gone.
+    CompletableFuture<?> held = known == null ? CompletableFuture.failedFuture(Answers.NO_ANSWER) : known.quiet();
+    held.whenComplete((is, isGone) -> {
+      if (isGone == null) {
+        result.complete(true);
+      } else {
+        ask(vote, ttl, result);
+      }
+    });
+    return result;
+  }
+
+  private void ask(Vote vote, long ttl, CompletableFuture<Boolean> result) {
+    Pending<Hold> pending = vote.locks.inside.acquire(ofNode(vote, ttl), true, null);
+    boolean isOver;
+    lock.lock();
+    try {
+      asked.add(pending);
+      isOver = isEnded;
+    } finally {
+      lock.unlock();
+    }
+    if (isOver) {
+      pending.cancel().accept(new SlockException.Closed());
+    }
+    pending.result().whenComplete((hold, error) -> {
+      lock.lock();
+      asked.remove(pending);
+      lock.unlock();
+      if (error != null) {
+        result.completeExceptionally(error);
+      } else {
+        result.complete(keep(vote, hold));
+      }
+    });
+  }
+
+  CompletableFuture<Boolean> adopt(Vote vote, long ttl) {
+    return vote.locks.inside.adopt(ofNode(vote, ttl), null).handle((hold, error) -> {
+      Throwable why = of(error);
+      if (why != null && !(why instanceof SlockException.NotHeld)) {
+        throw new CompletionException(why);
+      }
+      return keep(vote, hold);
+    });
+  }
+
+  @Override
+  public List<Long> fences(Hold hold) {
+    return all.stream().map(vote -> {
+      Hold of = vote.hold;
+      return of != null && of.update(lease -> {}) == null ? of.fence() : 0L;
+    }).toList();
+  }
+
+  /**
+   * Counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that, with the
+   * same token, because a majority has it.
+   */
+  @Override
+  public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller) {
+    long before = Clock.now();
+    return each(ttl, Tally::isCertain, vote -> {
+      Hold of = vote.hold;
+      if (of == null) {
+        return CompletableFuture.failedFuture(Answers.NO_ANSWER);
+      }
+      return of.extend(ttl, quorum.nodeTimeout(ttl), null).handle((done, error) -> {
+        if (error != null && !(of(error) instanceof SlockException.Lost)) {
+          throw new CompletionException(of(error));
+        }
+        return error == null;
+      });
+    }, quorum.ending).thenApply(tally -> {
+      if (!tally.isCertain()) {
+        return Reply.failed(tally.over(owner.keys));
+      }
+      if (tally.isGranted()) {
+        each(ttl, any -> false, vote -> acquire(vote, ttl), quorum.ending);
+      }
+      return new Reply(tally.isGranted() ? (Object) before : null, null);
+    });
+  }
+
+  @Override
+  public void renew(List<Watchdog.Due> due) {
+    for (Watchdog.Due one : due) {
+      extend(one.hold(), null, one.renewal().ttl(), 0, null).thenAccept(
+          reply -> one.hold().renewed(one.renewal(), reply.value() != null, reply.error()));
+    }
+  }
+
+  /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
+  @Override
+  public CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller) {
+    if (ending.state == Lease.State.LOST && owner.given) {
+      end();
+      return CompletableFuture.completedFuture(false);
+    }
+    end();
+    return each(ending.ttl, Tally::isCertain, this::releaseOne, quorum.ending).thenApply(tally -> {
+      if (ending.state != Lease.State.LOST && !tally.isCertain()) {
+        throw tally.over(owner.keys);
+      }
+      return ending.state != Lease.State.LOST && tally.isGranted();
+    });
+  }
+
+  /** The end of an attempt, once. */
+  CompletableFuture<Tally> releaseAll() {
+    lock.lock();
+    try {
+      if (released != null) {
+        return released;
+      }
+      released = new CompletableFuture<>();
+    } finally {
+      lock.unlock();
+    }
+    end();
+    each(request.settings.ttl, tally -> false, this::releaseOne, quorum.ending).thenAccept(released::complete);
+    return released;
+  }
+
+  private void end() {
+    List<Pending<Hold>> left;
+    lock.lock();
+    try {
+      isEnded = true;
+      left = new ArrayList<>(asked);
+    } finally {
+      lock.unlock();
+    }
+    left.forEach(pending -> pending.cancel().accept(new SlockException.Closed()));
+  }
+
+  private CompletableFuture<Boolean> releaseOne(Vote vote) {
+    Hold of = vote.hold;
+    return of == null ? CompletableFuture.completedFuture(false) : of.release((Thread) null);
+  }
+}

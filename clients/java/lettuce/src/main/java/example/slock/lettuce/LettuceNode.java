@@ -1,0 +1,325 @@
+package example.slock.lettuce;
+
+import example.slock.Call;
+import example.slock.Transport;
+import io.lettuce.core.RedisChannelHandler;
+import io.lettuce.core.RedisClient;
+import io.lettuce.core.RedisCommandExecutionException;
+import io.lettuce.core.RedisConnectionStateListener;
+import io.lettuce.core.RedisException;
+import io.lettuce.core.RedisURI;
+import io.lettuce.core.api.StatefulRedisConnection;
+import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.protocol.AsyncCommand;
+import io.lettuce.core.protocol.Command;
+import io.lettuce.core.protocol.CommandArgs;
+import io.lettuce.core.protocol.ProtocolKeyword;
+import io.lettuce.core.protocol.RedisCommand;
+import io.lettuce.core.pubsub.RedisPubSubAdapter;
+import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.ReentrantLock;
+
+/**
+ * The connections to one server. Commands share one connection. Where what is under way there has no answer for long,
+ * further commands go over the next, so that one silent connection does not hold all up.
+ */
+final class LettuceNode implements Transport.Node {
+  private static final int LANES = 2;
+  /** How long a connection may be without an answer before others are used. */
+  private static final long PATIENCE_NANOS = 50_000_000;
+  private static final int MOST_SPARE = 8;
+
+  private record Keyword(String word, byte[] bytes) implements ProtocolKeyword {
+    private static final Map<String, Keyword> ALL = new ConcurrentHashMap<>();
+
+    static Keyword of(String name) {
+      return ALL.computeIfAbsent(name, n -> new Keyword(n, n.getBytes(StandardCharsets.US_ASCII)));
+    }
+
+    @Override
+    public byte[] getBytes() {
+      return bytes;
+    }
+  }
+
+  private final LettuceTransport transport;
+  private final RedisClient client;
+  private final String address;
+  private final RedisURI uri;
+  private final Lane[] commands = new Lane[LANES];
+  private final Lane[] renewals = new Lane[LANES];
+  private final Queue<Lane> spare = new ConcurrentLinkedQueue<>();
+  private final java.util.Set<Lane> alone = ConcurrentHashMap.newKeySet();
+
+  LettuceNode(LettuceTransport transport, RedisClient client, String address, RedisURI uri) {
+    this.transport = transport;
+    this.client = client;
+    this.address = address;
+    this.uri = uri;
+    for (int n = 0; n < LANES; n++) {
+      commands[n] = new Lane();
+      renewals[n] = new Lane();
+    }
+  }
+
+  @Override
+  public String address() {
+    return address;
+  }
+
+  @Override
+  public void send(Call call) {
+    if (transport.isClosed() || call.use() == Call.Use.ALONE) {
+      Lane own = transport.isClosed() ? null : spare.poll();
+      Lane lane = own != null ? own : new Lane();
+      alone.add(lane);
+      lane.send(call, () -> {
+        alone.remove(lane);
+        if (transport.isClosed() || spare.size() >= MOST_SPARE) {
+          lane.close();
+        } else {
+          spare.add(lane);
+        }
+      });
+      return;
+    }
+    Lane[] lanes = call.use() == Call.Use.RENEWALS ? renewals : commands;
+    Lane chosen = lanes[LANES - 1];
+    for (Lane lane : lanes) {
+      if (!lane.isSlow()) {
+        chosen = lane;
+        break;
+      }
+    }
+    chosen.send(call, () -> {});
+  }
+
+  void closeConnections() {
+    for (int n = 0; n < LANES; n++) {
+      commands[n].close();
+      renewals[n].close();
+    }
+    for (Lane lane = spare.poll(); lane != null; lane = spare.poll()) {
+      lane.close();
+    }
+    alone.forEach(Lane::close);
+  }
+
+  /** A place for one connection, which is opened when it is used, and again after it was lost. */
+  private final class Lane {
+    private final AtomicInteger underWay = new AtomicInteger();
+    private final ReentrantLock opening = new ReentrantLock();
+    private volatile long movedAt;
+    private volatile CompletableFuture<StatefulRedisConnection<String, String>> connection;
+
+    /** What is under way has had no answer for long. */
+    boolean isSlow() {
+      return underWay.get() > 0 && System.nanoTime() - movedAt > PATIENCE_NANOS;
+    }
+
+    private CompletableFuture<StatefulRedisConnection<String, String>> open() {
+      opening.lock();
+      try {
+        if (!isUsable(connection)) {
+          connection = client.connectAsync(StringCodec.UTF8, uri).toCompletableFuture();
+        }
+        return connection;
+      } finally {
+        opening.unlock();
+      }
+    }
+
+    private static boolean isUsable(CompletableFuture<StatefulRedisConnection<String, String>> connection) {
+      return connection != null && (!connection.isDone()
+          || !connection.isCompletedExceptionally() && connection.join().isOpen());
+    }
+
+    void send(Call call, Runnable afterwards) {
+      CompletableFuture<StatefulRedisConnection<String, String>> current = connection;
+      if (!isUsable(current)) {
+        current = open();
+      }
+      CompletableFuture<StatefulRedisConnection<String, String>> over = current;
+      if (underWay.getAndIncrement() == 0) {
+        movedAt = System.nanoTime();
+      }
+      Runnable ended = () -> {
+        movedAt = System.nanoTime();
+        underWay.decrementAndGet();
+        afterwards.run();
+      };
+      over.whenComplete((to, error) -> {
+        if (error != null || call.isOver()) {
+          ended.run();
+          call.failed(error == null ? new IllegalStateException("given up") : LettuceNode.cause(error), false);
+        } else {
+          write(call, to, ended);
+        }
+      });
+      call.whenExpired(() -> close(over));
+    }
+
+    private void close(CompletableFuture<StatefulRedisConnection<String, String>> which) {
+      if (which != null) {
+        which.thenAccept(StatefulRedisConnection::closeAsync);
+        if (!which.isDone()) {
+          which.cancel(true);
+        }
+      }
+    }
+
+    void close() {
+      close(connection);
+    }
+  }
+
+  private static Throwable cause(Throwable error) {
+    return error instanceof java.util.concurrent.CompletionException && error.getCause() != null ? error.getCause() : error;
+  }
+
+  private static AsyncCommand<String, String, Object> command(List<String> words) {
+    CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
+    for (int n = 1; n < words.size(); n++) {
+      args.add(words.get(n));
+    }
+    return new AsyncCommand<>(new Command<>(Keyword.of(words.get(0)), new AnswerOutput(), args));
+  }
+
+  private static void write(Call call, StatefulRedisConnection<String, String> to, Runnable ended) {
+    if (call.commands().size() == 1) {
+      AsyncCommand<String, String, Object> command = command(call.commands().get(0));
+      command.whenComplete((value, error) -> {
+        ended.run();
+        Object answer = error == null ? value : error;
+        if (isAnswer(answer)) {
+          call.answered(java.util.Collections.singletonList(answer));
+        } else {
+          call.failed(cause(error), !isUnsent(error));
+        }
+      });
+      dispatch(command, List.of(command), to);
+      return;
+    }
+    List<AsyncCommand<String, String, Object>> all = call.commands().stream().map(LettuceNode::command).toList();
+    Object[] answers = new Object[all.size()];
+    AtomicInteger open = new AtomicInteger(all.size());
+    for (int n = 0; n < answers.length; n++) {
+      int at = n;
+      all.get(n).whenComplete((value, error) -> {
+        answers[at] = error == null ? value : error;
+        if (open.decrementAndGet() > 0) {
+          return;
+        }
+        ended.run();
+        List<Object> whole = new ArrayList<>(java.util.Arrays.asList(answers));
+        Object failed = whole.stream().filter(answer -> !isAnswer(answer)).findFirst().orElse(null);
+        if (failed == null) {
+          call.answered(whole);
+        } else {
+          call.failed(cause((Throwable) failed), true);
+        }
+      });
+    }
+    dispatch(null, all, to);
+  }
+
+  private static void dispatch(AsyncCommand<String, String, Object> one, List<AsyncCommand<String, String, Object>> all,
+      StatefulRedisConnection<String, String> to) {
+    try {
+      if (one != null) {
+        to.dispatch(one);
+      } else {
+        List<RedisCommand<String, String, ?>> commands = new ArrayList<>(all);
+        to.dispatch(commands);
+      }
+    } catch (RuntimeException e) {
+      all.forEach(command -> command.completeExceptionally(e));
+    }
+  }
+
+  private static boolean isAnswer(Object answer) {
+    return !(answer instanceof Throwable) || answer instanceof RedisCommandExecutionException;
+  }
+
+  /** The connection was closed before. */
+  private static boolean isUnsent(Throwable error) {
+    return error instanceof RedisException && error.getMessage() != null
+        && error.getMessage().startsWith("Currently not connected");
+  }
+
+  // --- listening
+
+  @Override
+  public CompletionStage<Listening> listen(Transport.Heard heard) {
+    return client.connectPubSubAsync(StringCodec.UTF8, uri).thenApply(to -> new Listening(to, heard));
+  }
+
+  /** A connection that listens. */
+  static final class Listening extends RedisPubSubAdapter<String, String>
+      implements Transport.Subscription, RedisConnectionStateListener {
+    private final StatefulRedisPubSubConnection<String, String> connection;
+    private final Transport.Heard heard;
+
+    Listening(StatefulRedisPubSubConnection<String, String> connection, Transport.Heard heard) {
+      this.connection = connection;
+      this.heard = heard;
+      connection.addListener((io.lettuce.core.pubsub.RedisPubSubListener<String, String>) this);
+      connection.addListener((RedisConnectionStateListener) this);
+    }
+
+    @Override
+    public void subscribe(String channel) {
+      connection.async().ssubscribe(channel).whenComplete((done, error) -> {
+        if (error instanceof RedisCommandExecutionException) {
+          heard.refused(error);
+        } else if (error != null) {
+          heard.closed(cause(error));
+        }
+      });
+    }
+
+    @Override
+    public void ping() {
+      connection.async().ping().whenComplete((pong, error) -> {
+        if (error == null) {
+          heard.alive();
+        }
+      });
+    }
+
+    @Override
+    public void close() {
+      connection.closeAsync();
+    }
+
+    @Override
+    public void smessage(String channel, String message) {
+      heard.message(message);
+    }
+
+    @Override
+    public void ssubscribed(String channel, long count) {
+      heard.subscribed(channel);
+    }
+
+    @Override
+    public void sunsubscribed(String channel, long count) {
+      heard.unsubscribed(channel);
+    }
+
+    @Override
+    public void onRedisDisconnected(RedisChannelHandler<?, ?> of) {
+      heard.closed(new RedisException("the listening connection was lost"));
+    }
+  }
+}
