@@ -307,8 +307,10 @@ func (a *attempts) confirm(fence int64) (grant, error) {
 	}
 	commands, limit := []words{a.owner.extend(ttl, fence)}, a.answerBy()
 	if replicas > 0 {
-		// It counts the replicas that have what its own connection wrote last: the extension.
-		commands = append(commands, words{"WAIT", replicas, milliseconds(a.wanted.replicaTimeout)})
+		// It counts the replicas that have what its own connection wrote last: the extension. To the same millisecond
+		// that would write nothing, and any replica would do.
+		wait := words{"WAIT", replicas, milliseconds(a.wanted.replicaTimeout)}
+		commands = []words{a.owner.extend(ttl+time.Millisecond, fence), wait}
 		limit = time.Now().Add(a.wanted.replicaTimeout + lateAnswer)
 	}
 	g.sent = now()

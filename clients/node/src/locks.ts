@@ -154,13 +154,10 @@ class NewHold extends Acquisition implements Attempt<Hold> {
   private async extended(fence: number): Promise<Granted> {
     const {keys, names, shared, stop} = this;
     const {ttlMs, minReplicas, replicaTimeoutMs} = this.wanted.options;
-    const words = [commands.extend(keys, this.token, ttlMs, fence)];
-    // The replicas have it when they have what this connection wrote. An extension within the millisecond of the grant
-    // would not move the deadline, and write nothing.
-    if (minReplicas > 0) {
-      words.push(commands.waitForReplicas(minReplicas, replicaTimeoutMs));
-      await shared.pause(2, stop);
-    }
+    // The replicas have it when they have what this connection wrote. To the same millisecond an extension would write
+    // nothing, and any replica would do.
+    const words = [commands.extend(keys, this.token, minReplicas > 0 ? ttlMs + 1 : ttlMs, fence)];
+    if (minReplicas > 0) words.push(commands.waitForReplicas(minReplicas, replicaTimeoutMs));
     const look = minReplicas > 0 ? async (): Promise<number> => Infinity : undefined;
     const sent = now();
     const until = minReplicas > 0 ? sent + replicaTimeoutMs + CALL_OVERDUE_MS : Math.max(sent, this.limit) + ANSWER_OVERDUE_MS;

@@ -382,7 +382,9 @@ impl<'a> Acquisition<'a> {
     async fn confirm(&mut self, mut granted: Granted) -> Result<Step, Failure> {
         let (servers, options) = (&self.shared.site.servers, &self.owner.wanted.options);
         let (key, until, wanted) = (self.owner.first_key(), self.answer_until(), options.min_replicas);
-        let extend = commands::extend(self.owner, options.ttl, granted.fence);
+        // To the same millisecond it would write nothing, and any replica would do.
+        let longer = if wanted > 0 { Duration::from_millis(1) } else { Duration::ZERO };
+        let extend = commands::extend(self.owner, options.ttl + longer, granted.fence);
         granted.sent = Moment::now();
         let confirmed = if wanted == 0 {
             servers.send(key, &[extend], until).await?

@@ -185,9 +185,12 @@ class _NewHold(Acquisition):
         options = self._wanted.options
         if not options.min_replicas and is_prompt(granted.sent, granted.received, options.ttl_ms):
             return granted.sent
-        extend = _commands.extend(self.keys, self.token, options.ttl_ms, granted.fence)
         if options.min_replicas:
-            return await self._replicated(extend)
+            # To the same millisecond it would write nothing, and any replica would do.
+            return await self._replicated(
+                _commands.extend(self.keys, self.token, options.ttl_ms + 1, granted.fence)
+            )
+        extend = _commands.extend(self.keys, self.token, options.ttl_ms, granted.fence)
         end = min(now() + self._shared.retry_for, max(now(), self.limit))
         answered = await self._shared.insist(self.names, self.keys[0], extend, end=end)
         counts = answered.answers[0] and now() < SERVER_DRIFT.valid_until(answered.sent, options.ttl_ms)

@@ -314,8 +314,9 @@ final class Acquisition {
       finish(new Lease.Grant(mode, fence, sent, doubt), null);
       return;
     }
-    List<String> extend = owner.extend(wanted.ttl, fence);
-    // The server counts the replicas that have what this connection wrote last: the extension.
+    // The server counts the replicas that have what this connection wrote last: the extension. To the same millisecond
+    // that would write nothing, and any replica would do.
+    List<String> extend = owner.extend(replicas == 0 ? wanted.ttl : wanted.ttl + Clock.MS, fence);
     List<List<String>> commands = replicas == 0 ? List.of(extend) : List.of(extend,
         List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout)));
     long by = replicas == 0 ? answerBy() : Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER;
