@@ -1,8 +1,10 @@
 //! A module for tests that subscribes to `expired` events. On each it runs the command line that the key
 //! `order` holds, and adds what it was answered to the list `answers`. A key expires when somebody opens it, so
 //! the command runs in the middle of whatever command that was.
+//!
+//! It has a command that does nothing, too: what a module's command costs at least.
 
-use redis_module::{Context, NotifyEvent, RedisValue, redis_module};
+use redis_module::{Context, NotifyEvent, RedisResult, RedisString, RedisValue, redis_module};
 
 fn on_expired(context: &Context, _: NotifyEvent, _: &str, _: &[u8]) {
     let Ok(RedisValue::SimpleString(order)) = context.call("GET", &["order"]) else { return };
@@ -15,11 +17,16 @@ fn on_expired(context: &Context, _: NotifyEvent, _: &str, _: &[u8]) {
     drop(context.call("RPUSH", &["answers", answer.as_str()]));
 }
 
+#[expect(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "how a command is called")]
+fn nothing(_: &Context, _: Vec<RedisString>) -> RedisResult {
+    Ok(RedisValue::Integer(1))
+}
+
 redis_module! {
     name: "subscriber",
     version: 1,
     allocator: (redis_module::alloc::RedisAlloc, redis_module::alloc::RedisAlloc),
     data_types: [],
-    commands: [],
+    commands: [["subscriber.nothing", nothing, "", 0, 0, 0, ""]],
     event_handlers: [[@EXPIRED: on_expired]],
 }

@@ -1,0 +1,75 @@
+"""The load generator (`bench/load`, in Rust) as the benchmarks use it: what is played, and who plays it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import Server
+from harness.settings import REPOSITORY
+from scripts import SCRIPTS
+
+PROGRAM = Path(os.environ.get("SLOCK_LOAD") or REPOSITORY / "target/release/slock-load")
+NOTHING = Path(os.environ.get("SLOCK_SUBSCRIBER") or REPOSITORY / "target/release/libsubscriber.so")
+LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands that are played in a way of the load generator; `@name` is the digest of a script."""
+
+    name: str
+    commands: str
+    way: str = "pairs"
+    options: tuple[object, ...] = ()
+    # A command of newer servers only, without which there is nothing to play.
+    needs: str = ""
+
+    def with_options(self, *options: object) -> Case:
+        return Case(self.name, self.commands, self.way, (*self.options, *options), self.needs)
+
+    def is_known_to(self, server: Server) -> bool:
+        return not self.needs or server.raw().ok("COMMAND", "INFO", self.needs)[0] is not None
+
+
+class Player:
+    """A case that is ready to be played on a server, again and again."""
+
+    def __init__(self, server: Server, case: Case) -> None:
+        with server.raw() as control:
+            words = case.commands.split(" ")
+            digests = {w: control.ok("SCRIPT", "LOAD", SCRIPTS[w[1:]]).decode() for w in words if w[0] == "@"}
+            if "subscriber." in case.commands:
+                control.call("MODULE", "LOAD", str(NOTHING))
+        commands = " ".join(digests.get(word, word) for word in words)
+        call = [PROGRAM, server.port, case.way, commands, *case.options]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen([str(word) for word in call], stdin=pipe, stdout=pipe, text=True)
+        if self._answer() != "ready":
+            raise SystemExit(f"{case.name}: not ready")
+
+    def _answer(self) -> str:
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise SystemExit(f"the load generator ended with status {self._process.wait(LIMIT_S)}")
+        return line
+
+    def play(self, count: int) -> dict[str, float]:
+        """So many operations: how long they took in `seconds`, and `p50_us` and `p99_us` of a step."""
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        return json.loads(self._answer())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(LIMIT_S)
+        self._process.stdout.close()
+
+
+def play_once(server: Server, case: Case, count: int) -> None:
+    player = Player(server, case)
+    player.play(count)
+    player.close()
