@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from load import Case
 
 TTL_MS = 3_600_000
@@ -40,9 +42,9 @@ def blocked(contenders: int, locks: int = 1) -> Case:
     return hand_off("blocked clients", contenders, locks, "ring", commands)
 
 
-def notified(contenders: int, locks: int = 1) -> Case:
+def notified(contenders: int, locks: int = 1, at_once: int = 1) -> Case:
     commands = f"SLOCK.LOCK N T {TTL_MS} WAIT 0 NOTIFY bench {{token}} / SLOCK.UNLOCK N T"
-    return hand_off("NOTIFY", contenders, locks, "notify", commands)
+    return hand_off("NOTIFY", contenders, locks, "notify", commands).with_options("--at-once", at_once)
 
 
 def hand_off(what: str, contenders: int, locks: int, way: str, commands: str) -> Case:
@@ -50,6 +52,64 @@ def hand_off(what: str, contenders: int, locks: int, way: str, commands: str) ->
     own = f"{what.split(',')[0].split()[0]}:{contenders}:{locks}"
     words = {"N": f"{own}:{{key}}", "T": f"{own}:{{token}}"}
     commands = " ".join(words.get(word, word) for word in commands.split(" "))
-    name = f"hand-off, {what}, {contenders:,}" + (f" on {locks} at once" if locks > 1 else "")
-    at_once = ("--at-once", locks) if way == "notify" else ()
-    return Case(name, commands, way, ("--contenders", contenders, "--locks", locks, *at_once))
+    name = f"hand-off, {what}, {contenders:,}" + f" on {locks} locks" * (locks > 1)
+    return Case(name, commands, way, ("--contenders", contenders, "--locks", locks))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Two cases of a contest, and how much the first may take of what the second takes."""
+
+    own: Case
+    other: Case
+    # In instructions, which noise cannot touch.
+    limit: float
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Cases that are played in turns beside each other."""
+
+    what: str
+    cases: list[Case]
+    ratios: list[Ratio]
+    # How many operations a round has.
+    count: int = 16_000
+    # How much more the ratios of CPU time may be; None where those have no limit.
+    cpu_more: float | None = 0.05
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+def pairs(what: str, cases: list[Case], evalsha: float, others: list[Ratio], **settings: object) -> Contest:
+    ratios = [Ratio(own, SET_EVALSHA, evalsha) for own in (LOCK, RLOCK)]
+    return Contest(what, cases, ratios + others, settings=settings)
+
+
+def hand_offs(contenders: int, **settings: object) -> Contest:
+    cases = [pop(contenders), blocked(contenders), notified(contenders)]
+    ratios = [Ratio(cases[1], cases[0], 1.15), Ratio(cases[2], cases[0], 0.8)]
+    what = f"a hand-off, one lock, {contenders:,} contenders" + ", append-only file" * bool(settings)
+    return Contest(what, cases, ratios, 5000, None, {"maxclients": 10_000, **settings})
+
+
+WITHOUT_SCRIPT = [Ratio(own, SET_DEL, 1.2) for own in (LOCK, RLOCK)]
+AGAINST_DELIFEQ = [Ratio(own, SET_DELIFEQ, 1.05) for own in (LOCK, RLOCK)]
+CONTESTS = {
+    "pairs": pairs("a fresh key taken and released", PAIRS, 0.5, WITHOUT_SCRIPT + AGAINST_DELIFEQ),
+    "pairs-aof": pairs("the same, append-only file", PAIRS[2:], 0.75, [], appendonly=True),
+    "many-keys": Contest(
+        "10 keys taken and released", [LUA_TEN, MLOCK_TEN], [Ratio(MLOCK_TEN, LUA_TEN, 0.6)], 2000
+    ),
+    "read": Contest("a read lock taken and released", [LUA_READ, RLOCK], [Ratio(RLOCK, LUA_READ, 0.4)], 8000),
+    "hand-off-64": hand_offs(64),
+    "hand-off-2000": hand_offs(2000),
+    "hand-off-64-aof": hand_offs(64, appendonly=True),
+    "hand-off-2000-aof": hand_offs(2000, appendonly=True),
+    "hand-off-8-locks": Contest(
+        "a hand-off, 8 locks at once, 64 contenders",
+        [pop(64, 8), notified(64, 8, 8)],
+        [Ratio(notified(64, 8, 8), pop(64, 8), 0.7)],
+        8000,
+        0,
+    ),
+}

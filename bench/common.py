@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import resource
 import socket
@@ -21,6 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from harness import RawConnection, RespError, Server, encode_command, wait_until
 
 __all__ = ["RawConnection", "RespError", "Server", "encode_command", "wait_until"]
+
+# Where figures are kept for the page.
+KEPT = Path(__file__).resolve().parents[1] / "target/bench"
 
 # What clients use to release a lock that is a plain key.
 COMPARE_AND_DELETE = (
@@ -92,11 +96,16 @@ def batches(items: list, size: int) -> Iterator[list]:
 
 
 class Report:
-    """Prints the figures of one benchmark with the command that repeats them, and remembers passed limits."""
+    """Prints the figures of one benchmark with the command that repeats them, remembers passed limits, and
+    keeps all of it for the page (`page.py`) where limits are checked.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._checks = options.check
         self._failed = False
+        self._server = ""
+        self._tables: list[dict[str, object]] = []
+        self._limits: list[list[str]] = []
         words = ["python", *sys.argv]
         server = os.environ.get("SERVER")
         if server and server != "redis-server":
@@ -105,36 +114,68 @@ class Report:
 
     def server(self, server: Server) -> None:
         info = server.client().info("server")
-        name = info.get("server_name", "redis")
-        version = info.get(f"{name}_version", info["redis_version"])
-        print(f"server: {name} {version}, hz {info['configured_hz']}, {os.cpu_count()} cores")
+        self._server = name_of(info)
+        print(f"server: {self._server}, hz {info['configured_hz']}, {os.cpu_count()} cores", flush=True)
+
+    def table(self, what: str, only: str, rows: list[dict[str, str]]) -> None:
+        """Figures of cases that were measured beside each other; `only` are the options that choose them."""
+        print(f"{what}:")
+        widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
+        for row in rows:
+            print("  " + "  ".join(f"{text:<{widths[name]}}" for name, text in row.items()))
+        sys.stdout.flush()
+        self._tables.append({"what": what, "only": only, "rows": rows})
 
     def limit(self, what: str, value: float, limit: float) -> None:
         """A figure with a bound that it must not pass."""
-        kept = value <= limit
-        self._failed |= not kept
-        print(f"{what}: {value:.2f}  (limit {limit:g}: {'kept' if kept else 'EXCEEDED'})")
+        self._judge(what, value, value <= limit, f"limit {limit:g}", "EXCEEDED")
 
     def at_least(self, what: str, value: float, limit: float) -> None:
         """A figure that must reach a bound."""
-        kept = value >= limit
+        self._judge(what, value, value >= limit, f"at least {limit:g}", "MISSED")
+
+    def _judge(self, what: str, value: float, kept: bool, bound: str, otherwise: str) -> None:
         self._failed |= not kept
-        print(f"{what}: {value:.2f}  (at least {limit:g}: {'kept' if kept else 'MISSED'})")
+        print(f"{what}: {value:.2f}  ({bound}: {'kept' if kept else otherwise})", flush=True)
+        self._limits.append([what.strip(), f"{value:.2f}", bound, "yes" if kept else "**no**"])
 
     def status(self) -> int:
+        if self._checks:
+            self._keep()
         return 1 if self._checks and self._failed else 0
+
+    def _keep(self) -> None:
+        program = Path(sys.argv[0]).stem
+        kept = {"program": program, "server": self._server, "tables": self._tables, "limits": self._limits}
+        KEPT.mkdir(parents=True, exist_ok=True)
+        (KEPT / f"{program} {self._server}.json").write_text(json.dumps(kept, indent=1))
+
+
+def name_of(info: dict[str, object]) -> str:
+    """Name and version of a server, from what its INFO says."""
+    name = str(info.get("server_name", "redis"))
+    return f"{name.title()} {info.get(f'{name}_version', info['redis_version'])}"
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="end with status 1 when a limit is passed")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="end with status 1 when a limit is passed, and keep the figures for the page",
+    )
     return parser
 
 
 def spread(values: list[float]) -> str:
     """Median and range, for a figure that was taken in many rounds."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def ratio_spread(values: list[float]) -> str:
+    """Median and range of the ratios of rounds, in short."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 

@@ -1,146 +1,140 @@
-"""How many instructions the server carries out for an operation, counted by callgrind.
+"""How many instructions and system calls the server needs for an operation, whatever else the machine does.
 
-Other load on the machine does not change them. Each case is played twice, once longer, on a new server each
-time; the difference counts, so that start and end do not. Work that goes by time (ten times a second while
-somebody waits, the server's cron) counts too much in a server that runs fifty times slower: what INFO and the
-cron took is taken off. Builds of the module are compared by naming them: `--module old.so new.so`.
+Each case is played twice, once longer, on a new server each time; the difference counts, so that start and
+end do not. Work that goes by time is taken off (see counts.py). What remains of chance is above all the seed
+of the server's hashes: of a few rounds the median counts.
+
+instructions.json keeps the counts, for each version of a server: --compare fails when a case takes 2 % more,
+--write keeps the new ones. Builds of the module are compared by naming them: `--module old.so new.so`.
+--where shows which functions take most.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 
-from common import COMPARE_AND_DELETE, Pipe, Server, arguments, batches, encode_command, private_server
-from harness.settings import module_path, server_binary
+from cases import CONTESTS, Contest
+from common import Report, arguments, name_of, private_server
+from counts import CALLGRIND, STRACE, difference, functions, run_under, system_calls
+from harness.settings import module_path
+from load import Case
 
-TTL_MS = 3_600_000
-AT_ONCE = 16
+TABLE = Path(__file__).with_suffix(".json")
+MORE = 1.02
 SHORT, LONG = 500, 2500
-CLIENTS = 16
-BY_TIME = ("RM_GetServerInfo", "serverCron")
-
-Play = Callable[[Server, int], None]
+READS, WRITES = ("read", "readv", "recvfrom"), ("write", "writev", "sendto")
+Counted = dict[tuple[str, str], float]
 
 
-def pipelined(*commands: Callable[[int], bytes]) -> Play:
-    def play(server: Server, count: int) -> None:
-        pipe = Pipe(server)
-        for some in batches(list(range(count)), AT_ONCE):
-            pipe.exchange([command(number) for number in some for command in commands])
-        pipe.close()
-
-    return play
+def instructions(module: str, case: Case, contest: Contest) -> Counted:
+    few, many = (functions(run_under(CALLGRIND, module, case, n, contest.settings)) for n in (SHORT, LONG))
+    return difference(few, many, LONG - SHORT)
 
 
-def of_key(*words: object) -> Callable[[int], bytes]:
-    """A command; `K` stands for the key and `T` for the token."""
-
-    def encode(number: int) -> bytes:
-        names = {"K": f"key-{number % 50:013}", "T": f"token-{number:016}"}
-        return encode_command(*(names.get(str(word), word) for word in words))
-
-    return encode
+def median(module: str, case: Case, contest: Contest, rounds: int) -> float:
+    return statistics.median(sum(instructions(module, case, contest).values()) for _ in range(rounds))
 
 
-def hand_off(server: Server, count: int) -> None:
-    """Blocked clients hand one lock on; each asks again when the next one has it, so that turns are alike."""
-    clients = [server.raw() for _ in range(CLIENTS)]
-    for number, client in enumerate(clients):
-        client.send("SLOCK.LOCK", "k", f"t{number}", TTL_MS, "WAIT", 0)
-        if number == 0:
-            client.read()
-    control = server.raw()
-    for number in range(count):
-        here, there = number % CLIENTS, (number + 1) % CLIENTS
-        clients[here].ok("SLOCK.UNLOCK", "k", f"t{here}")
-        clients[there].read()
-        clients[here].send("SLOCK.LOCK", "k", f"t{here}", TTL_MS, "WAIT", 0)
-        control.ok("PING")
+def tell_where(module: str, case: Case, contest: Contest, lines: int) -> None:
+    """Instructions by file, and of the functions that take most, each without what it calls."""
+    counted = instructions(module, case, contest)
+    files: Counter[str] = Counter()
+    for (file, _), count in counted.items():
+        files[file] += count
+    print(f"{case.name}: {sum(files.values()):,.0f} instructions")
+    for file, count in files.most_common():
+        print(f"  {count:10,.0f} {file}")
+    for (file, name), count in Counter(counted).most_common(lines):
+        print(f"    {count:8,.0f} {file} {name}")
 
 
-def hand_off_by_notify(server: Server, count: int) -> None:
-    """The same with requests that wait by NOTIFY, all over one connection, and one that listens."""
-    listener, client = server.raw(), server.raw()
-    listener.ok("SSUBSCRIBE", "answers")
-
-    def ask(number: int) -> None:
-        client.send("SLOCK.LOCK", "k", f"t{number}", TTL_MS, "WAIT", 0, "NOTIFY", "answers", number)
-        client.read()
-
-    for number in range(CLIENTS):
-        ask(number)
-    for number in range(count):
-        here = number % CLIENTS
-        client.ok("SLOCK.UNLOCK", "k", f"t{here}")
-        listener.read()
-        ask(here)
-
-
-CASES: dict[str, Play] = {
-    "two PINGs": pipelined(of_key("PING"), of_key("PING")),
-    "SET NX PX, DEL": pipelined(of_key("SET", "K", "T", "NX", "PX", TTL_MS), of_key("DEL", "K")),
-    "SET NX PX, EVAL": pipelined(
-        of_key("SET", "K", "T", "NX", "PX", TTL_MS), of_key("EVAL", COMPARE_AND_DELETE, 1, "K", "T")
-    ),
-    "LOCK, UNLOCK": pipelined(of_key("SLOCK.LOCK", "K", "T", TTL_MS), of_key("SLOCK.UNLOCK", "K", "T")),
-    "RLOCK, RUNLOCK": pipelined(of_key("SLOCK.RLOCK", "K", "T", TTL_MS), of_key("SLOCK.RUNLOCK", "K", "T")),
-    "hand-off": hand_off,
-    "hand-off by NOTIFY": hand_off_by_notify,
-}
-
-
-def instructions(module: str, play: Play, count: int) -> int:
-    with tempfile.TemporaryDirectory(prefix="slock-instructions-") as folder:
-        out, server = Path(folder, "out"), Path(folder, "server")
-        server.write_text(
-            f'#!/bin/sh\nexec valgrind --tool=callgrind --callgrind-out-file={out} {SERVER} "$@"\n'
+def count_calls(report: Report, module: str, name: str, contest: Contest) -> None:
+    """System calls of a hand-off."""
+    rows = []
+    for case in contest.cases:
+        few, many = (
+            system_calls(run_under(STRACE, module, case, n, contest.settings)) for n in (SHORT, LONG)
         )
-        server.chmod(0o755)
-        os.environ |= {"SERVER": str(server), "SLOCK_MODULE": module}
-        with private_server(hz=1) as running:
-            play(running, count)
-        return counted(out)
-
-
-def counted(out: Path) -> int:
-    words = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    figures = [
-        (int(line.split()[0].replace(",", "")), line) for line in lines if line[:15].strip()[:1].isdigit()
-    ]
-    total = next(number for number, line in figures if "PROGRAM TOTALS" in line)
-    return total - sum(number for number, line in figures if any(f":{name} " in line for name in BY_TIME))
+        calls = difference(few, many, LONG - SHORT)
+        row = {"reads": READS, "writes": WRITES, "sleeps": ("epoll_wait", "epoll_pwait")}
+        rows.append(
+            {"case": case.name}
+            | {what: f"{sum(calls.get(n, 0) for n in names):.2f}" for what, names in row.items()}
+        )
+    report.table(f"system calls of {contest.what}", name, rows)
 
 
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--module", nargs="+", default=[str(module_path())], help="builds of the module")
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="cases")
+    parser.add_argument("--only", nargs="+", choices=CONTESTS, default=list(CONTESTS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--own", action="store_true", help="without the competitors")
+    parser.add_argument("--compare", action="store_true", help="fail when a case takes more than is kept")
+    parser.add_argument("--write", action="store_true", help="keep what was counted")
+    parser.add_argument("--where", type=int, default=0, help="show as many functions instead")
     options = parser.parse_args()
     if not shutil.which("valgrind"):
         print("valgrind is not installed: nothing is counted")
         return 0
-    for case in options.only:
-        each: dict[str, list[float]] = {module: [] for module in options.module}
-        for _ in range(options.rounds):
-            for module, costs in each.items():
-                few, many = (instructions(module, CASES[case], count) for count in (SHORT, LONG))
-                costs.append((many - few) / (LONG - SHORT))
-        for module, costs in each.items():
-            ends = f"{min(costs):,.0f} to {max(costs):,.0f}"
-            print(f"{case}: {statistics.median(costs):,.0f} ({ends}) by {Path(module).name}", flush=True)
-    return 0
+    report = Report(options)
+    kept = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+    with private_server() as server:
+        report.server(server)
+        of_server = kept.setdefault(name_of(server.client().info("server")), {})
+        known = {case.name for of in CONTESTS.values() for case in of.cases if case.is_known_to(server)}
+    module, *others = options.module
+    more = False
+    for name in options.only:
+        contest = CONTESTS[name]
+        cases = [
+            case
+            for case in contest.cases
+            if case.name in known and ("SLOCK." in case.commands or not options.own)
+        ]
+        if options.where:
+            for case in cases:
+                tell_where(module, case, contest, options.where)
+            continue
+        counts = {case.name: median(module, case, contest, options.rounds) for case in cases}
+        before = of_server.setdefault(name, {})
+        for case in cases:
+            if options.compare and counts[case.name] > MORE * before.get(case.name, counts[case.name]):
+                counts[case.name] = median(module, case, contest, 3)  # one round may have been by chance
+                more |= counts[case.name] > MORE * before[case.name]
+        first = counts[cases[0].name]
+        rows = []
+        for case in cases:
+            count, was = counts[case.name], before.get(case.name)
+            row = {
+                "case": case.name,
+                "instructions": f"{count:,.0f}",
+                f"of {cases[0].name}": f"{count / first:.2f}",
+            }
+            if options.compare:
+                row["more than kept"] = f"{count / was - 1:+.1%}" if was else "not kept"
+            for other in others:
+                row[Path(other).name] = f"{median(other, case, contest, options.rounds):,.0f}"
+            rows.append(row)
+        report.table(contest.what, name, rows)
+        for ratio in contest.ratios:
+            if {ratio.own.name, ratio.other.name} <= counts.keys():
+                what = f"  instructions, {ratio.own.name} / {ratio.other.name}"
+                report.limit(what, counts[ratio.own.name] / counts[ratio.other.name], ratio.limit)
+        if contest.cases[0].way == "ring" and shutil.which("strace") and not options.compare:
+            count_calls(report, module, name, contest)
+        before.update({case: round(count) for case, count in counts.items()})
+    if options.write:
+        TABLE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    if more:
+        print(f"a case takes more instructions than {TABLE.name} allows: if that is meant, --own --write")
+    return 1 if more else report.status()
 
-
-SERVER = server_binary()
 
 if __name__ == "__main__":
     sys.exit(main())

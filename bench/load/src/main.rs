@@ -44,9 +44,6 @@ struct Ways {
     /// notify: at how many locks at once
     #[arg(long, default_value_t = 1)]
     at_once: u64,
-    /// ring: a PING after each hand-off, so that each counts alike
-    #[arg(long)]
-    settle: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -17,8 +17,6 @@ pub struct Ring {
     circles: Vec<(Vec<Connection>, usize)>,
     wait: Command,
     pass: Command,
-    /// Asked after each turn, so that what was sent in it is not read together with the next.
-    control: Option<Connection>,
 }
 
 impl Ring {
@@ -45,7 +43,7 @@ impl Ring {
             circle[0].done()?;
             circles.push((circle, 0));
         }
-        Ok(Self { circles, wait, pass, control: ways.settle.then_some(control) })
+        Ok(Self { circles, wait, pass })
     }
 
     /// Plays so many hand-offs, of everything that is handed on at once.
@@ -69,10 +67,6 @@ impl Ring {
                 bytes.clear();
                 self.wait.encode(key, key + before as u64 * locks, &mut bytes);
                 circle[before].send(&bytes)?;
-            }
-            if let Some(control) = &mut self.control {
-                control.send(PING)?;
-                control.done()?;
             }
         }
         Ok(figures)
