@@ -7,7 +7,7 @@ SLOCK_SOAK_SECONDS ?= 60
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-servers dist clients-examples histories soak faults bench lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-servers dist clients-examples histories soak faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -17,10 +17,10 @@ help: ## Show this
 	@echo "  PORT=6379             the port of make run"
 	@echo "  SERVER=path           the server that run, demo, test, soak and bench start (Redis 7.0+, Valkey 7.2+)"
 	@echo "  SUITE=\"pytest args\"   a part of the server tests, e.g. SUITE=\"tests/test_locking.py -k fence\""
-	@echo "  SERVERS=\"path path\"   the servers of make test-servers; without it, NAMES=\"name name\" to fetch"
+	@echo "  SERVERS=\"path path\"   the servers of make test-servers and make bench; without it, NAMES=\"name name\" to fetch"
 	@echo "  FAULTS=\"queue\"        a part of make faults, by subject or name (tests/README.md)"
-	@echo "  BENCH=\"cpu memory\"    a part of make bench: cpu, readers, memory, handoff, longest, waking, crowds,"
-	@echo "                        queues, notify, clients, growth"
+	@echo "  BENCH=\"compare\"       a part of make bench: instructions, compare, persistence, memory, handoff, longest,"
+	@echo "                        waking, crowds, queues, clients, growth"
 
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
@@ -62,8 +62,11 @@ soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults
 
-bench: build ## Measure CPU time, memory and hand-off; fail when a limit is passed
+bench: build ## Measure on each of SERVERS and write docs/benchmarks.md; fail when a limit is passed
 	@scripts/bench
+
+bench-quick: build ## Count instructions (2 min); fail when a case takes more than bench/instructions.json says
+	@scripts/bench quick
 
 lint: deps ## Check format and style of Rust, Python and shell, and the types of the Node library
 	@scripts/lint

@@ -105,7 +105,7 @@ class Report:
         self._failed = False
         self._server = ""
         self._tables: list[dict[str, object]] = []
-        self._limits: list[list[str]] = []
+        self._limits: list[dict[str, object]] = []
         words = ["python", *sys.argv]
         server = os.environ.get("SERVER")
         if server and server != "redis-server":
@@ -137,7 +137,9 @@ class Report:
     def _judge(self, what: str, value: float, kept: bool, bound: str, otherwise: str) -> None:
         self._failed |= not kept
         print(f"{what}: {value:.2f}  ({bound}: {'kept' if kept else otherwise})", flush=True)
-        self._limits.append([what.strip(), f"{value:.2f}", bound, "yes" if kept else "**no**"])
+        table = self._tables[-1]["what"] if self._tables else ""
+        limit = {"table": table, "what": what.strip(), "value": f"{value:.2f}", "bound": bound, "kept": kept}
+        self._limits.append(limit)
 
     def status(self) -> int:
         if self._checks:

@@ -12,7 +12,7 @@ import statistics
 import sys
 from contextlib import ExitStack
 
-from cases import CONTESTS, Contest, blocked, notified
+from cases import CONTESTS, TTL_MS, Contest, blocked
 from common import Report, Server, ServerClock, arguments, private_server, ratio_spread
 from load import Case, Player, play_once
 
@@ -20,6 +20,7 @@ CONNECTIONS = 16
 MANY_READERS, FEW_READERS = 100_000, 10
 CROWD, FEW = 1_000_000, 10
 CROWD_NAMES = 1000
+SHORT_NAMES = f"SLOCK.LOCK {{key}} t{{number}} {TTL_MS} WAIT 0 NOTIFY bench {{number}} / SLOCK.UNLOCK {{key}} t{{number}}"
 # Beside one waiter or few readers; bytes of a waiter; CPU and time of a grant in a crowd.
 MORE_WAITERS_LIMIT, MORE_READERS_LIMIT, BYTES_LIMIT, GRANT_LIMIT = 1.3, 1.3, 400, 1.5
 
@@ -123,7 +124,8 @@ def crowd(report: Report, rounds: int) -> None:
         for count, names in ((FEW, 1), (CROWD, CROWD_NAMES)):
             server = servers.enter_context(private_server(slock_max_waiters=CROWD + 1))
             before = server.client().info("memory")["used_memory"]
-            case = notified(count + names, names)
+            ways = ("--contenders", count + names, "--locks", names)
+            case = Case("crowd", SHORT_NAMES, "notify", ways)
             players[f"{count:,} waiting"] = server, Player(server, case)
             grown = server.client().info("memory")["used_memory"] - before
         report.server(server)

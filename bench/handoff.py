@@ -1,4 +1,4 @@
-"""How soon a waiter has its lock after whatever freed it, and what a grant costs when very many wait.
+"""How soon a waiter has its lock after whatever freed it.
 
 Latencies are client to client on this machine: from just before the command that frees the lock is sent, or
 from the deadline, to the arrival of the waiter's reply. They are set beside a PING and beside BLPOP, which is
@@ -7,12 +7,9 @@ how the server itself wakes a client.
 
 from __future__ import annotations
 
-import argparse
-import select
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from common import (
@@ -21,26 +18,20 @@ from common import (
     Report,
     RespError,
     Server,
-    ServerClock,
     arguments,
     batches,
     encode_command,
     percentile,
     private_server,
-    spread,
     wait_until,
 )
 
-CPU_LIMIT = 2.0
 TTL_MS = 600_000
 DEADLINE_MS = 30
 LOCK_DB, OTHER_DB = 2, 3
 KEY = "lock"
 
 Command = tuple[object, ...]
-
-
-# --- one waiter: each cause in turn
 
 
 @dataclass(frozen=True)
@@ -164,79 +155,7 @@ def tell_latency(what: str, values: list[float]) -> None:
     print(f"  {what:34} median {middle:8.3f} ms   p99 {late:8.3f} ms   max {max(values):8.3f} ms")
 
 
-# --- many waiters: who releases goes to the end of the queue
-
-
-class Ring:
-    """Connections that hand one lock around: one holds it and all others wait."""
-
-    def __init__(self, server: Server, key: str, waiters: int) -> None:
-        self.key = key
-        self.connections = [server.raw() for _ in range(waiters + 1)]
-        self.poll = select.epoll()
-        self.by_descriptor = {}
-        for number, connection in enumerate(self.connections):
-            self.by_descriptor[connection.socket.fileno()] = number
-            self.poll.register(connection.socket.fileno(), select.EPOLLIN)
-        for number, connection in enumerate(self.connections):
-            connection.send_bytes(self.ask(number))
-        control = server.raw()
-        wait_until(lambda: waiters_of(control, key) == waiters, 60, f"{waiters} waiters to queue")
-        self.holder, _ = self._next_grant()
-
-    def token(self, number: int) -> str:
-        """Of this ring only: one token in two rings would be a deadlock."""
-        return f"{self.key}-{number}"
-
-    def ask(self, number: int) -> bytes:
-        return encode_command("SLOCK.LOCK", self.key, self.token(number), TTL_MS, "WAIT", 0)
-
-    def _next_grant(self) -> tuple[int, float]:
-        """Who is granted the lock next, and when the reply came."""
-        ready = self.poll.poll(15, 1)
-        arrived = time.perf_counter()
-        if not ready:
-            raise SystemExit("nobody was granted the lock")
-        number = self.by_descriptor[ready[0][0]]
-        fence = self.connections[number].read()
-        if not isinstance(fence, int) or fence <= 0:
-            raise SystemExit(f"a waiter was answered {fence!r}")
-        return number, arrived
-
-    def hand_on(self) -> float:
-        """The holder releases and queues again, in one write; milliseconds until the next has the lock."""
-        holder = self.connections[self.holder]
-        self.poll.unregister(holder.socket.fileno())
-        release = encode_command("SLOCK.UNLOCK", self.key, self.token(self.holder))
-        start = time.perf_counter()
-        holder.send_bytes(release + self.ask(self.holder))
-        granted, arrived = self._next_grant()
-        if holder.read() != 1:
-            raise SystemExit("the holder's release failed")
-        self.poll.register(holder.socket.fileno(), select.EPOLLIN)
-        self.holder = granted
-        return (arrived - start) * 1000
-
-
-def tell_rings(server: Server, report: Report, many: int, rounds: int, grants: int) -> None:
-    rings = {1: Ring(server, "ring:few", 1), many: Ring(server, "ring:many", many)}
-    clock = ServerClock(server)
-    latencies: dict[int, list[float]] = {waiters: [] for waiters in rings}
-    costs: dict[int, list[float]] = {waiters: [] for waiters in rings}
-    for _ in range(rounds):
-        for waiters, ring in rings.items():
-            start = clock.read()
-            latencies[waiters] += [ring.hand_on() for _ in range(grants)]
-            costs[waiters].append((clock.read() - start) / grants)
-    for waiters in rings:
-        tell_latency(f"UNLOCK with {waiters} waiting", latencies[waiters])
-    for waiters in rings:
-        print(f"  server CPU per grant with {waiters:6} waiting: {spread(costs[waiters])} microseconds")
-    ratios = [high / low for low, high in zip(costs[1], costs[many], strict=True)]
-    report.limit(f"CPU per grant, {many} waiting / 1 waiting", statistics.median(ratios), CPU_LIMIT)
-
-
-# --- the settings
+# --- beside other keys
 
 
 def add_expiring_keys(server: Server, count: int) -> None:
@@ -249,37 +168,19 @@ def add_expiring_keys(server: Server, count: int) -> None:
     pipe.close()
 
 
-def settings(options: argparse.Namespace) -> Iterator[tuple[str, int, int, Callable[[Server, Report], None]]]:
-    """What is measured with which `hz` and how many other keys."""
-
-    def causes(server: Server, _: Report) -> None:
-        tell_causes(server, options.samples)
-
-    def rings(server: Server, report: Report) -> None:
-        tell_rings(server, report, options.waiters, options.rounds, options.grants)
-
-    yield "one waiter, by cause", 10, 0, causes
-    yield "one waiter, by cause", 1, options.keys, causes
-    yield "many waiters", 10, 0, rings
-    yield "many waiters", 1, options.keys, rings
-
-
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=100, help="of each cause")
-    parser.add_argument("--waiters", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--grants", type=int, default=500, help="in a round")
-    parser.add_argument("--keys", type=int, default=1_000_000, help="other keys, which expire")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="other keys, which expire, with hz 1")
     options = parser.parse_args()
 
     report = Report(options)
-    for what, hz, keys, measure in settings(options):
-        with private_server(hz=hz, dynamic_hz=False, maxclients=options.waiters + 100) as server:
+    for hz, keys in ((10, 0), (1, options.keys)):
+        with private_server(hz=hz, dynamic_hz=False) as server:
             report.server(server)
             add_expiring_keys(server, keys)
-            print(f"{what}, with {keys} other keys:")
-            measure(server, report)
+            print(f"one waiter, by cause, with {keys} other keys:")
+            tell_causes(server, options.samples)
     return report.status()
 
 

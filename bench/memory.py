@@ -1,23 +1,29 @@
 """Whether millions of lock and unlock calls on random keys leave anything behind in the server's memory.
 
-A window of locks is held at any time; half of the calls take a lock on a random key, the other half release
-one of the window, in random order. In the end all are released, and `used_memory` must be where it began.
+A window of locks is held at any time, for write and for read, with and without metadata, with deadlines in no
+order. In the end all are released, and `used_memory` must be where it began.
 """
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 
-from common import Pipe, Report, Server, arguments, encode_command, private_server
+from common import Report, Server, arguments, private_server
+from load import Case, play_once
 
 WINDOW = 2000
 BATCH = 200
 TOLERANCE_BYTES = 100_000
 SETTLE_SECONDS = 15.0
 
-Held = tuple[str, str, str]
+PARTS = 9
+KINDS = {
+    "writers": "SLOCK.LOCK lock:{random} {token} {ttl} / SLOCK.UNLOCK lock:{random} {token}",
+    "readers": "SLOCK.RLOCK lock:{random} {random} {ttl} / SLOCK.RUNLOCK lock:{random} {random}",
+    "metadata": "SLOCK.LOCK {random} {token}{random} {ttl} META {key}:{random}:{token} / "
+    "SLOCK.UNLOCK {random} {token}{random}",
+}
 
 
 class Gauge:
@@ -39,40 +45,18 @@ class Gauge:
         return now
 
 
-def some_lock() -> tuple[Held, bytes]:
-    """A lock to take, on a random key: for write or for read, with or without metadata."""
-    key, token = f"lock:{random.getrandbits(60):x}", f"{random.getrandbits(random.randrange(8, 200)):x}"
-    reads = random.random() < 0.25
-    meta = ["META", "m" * random.randrange(100)] if random.random() < 0.25 else []
-    take = encode_command("SLOCK.RLOCK" if reads else "SLOCK.LOCK", key, token, 600_000, *meta)
-    return ("SLOCK.RUNLOCK" if reads else "SLOCK.UNLOCK", key, token), take
-
-
-def take_random(held: list[Held]) -> Held:
-    place = random.randrange(len(held))
-    held[place], held[-1] = held[-1], held[place]
-    return held.pop()
-
-
 def run(server: Server, gauge: Gauge, locks: int) -> list[int]:
-    """Takes and releases so many locks; returns the memory in use under way, with the window full."""
-    pipe, held, samples = Pipe(server), [], []
-    taken = released = 0
-    while released < locks:
-        if taken < locks and len(held) < WINDOW:
-            fresh = [some_lock() for _ in range(min(BATCH, locks - taken))]
-            if b":0\r\n" in pipe.exchange([take for _, take in fresh]):
-                raise SystemExit("a fresh key was refused")
-            held += [lock for lock, _ in fresh]
-            taken += len(fresh)
-        else:
-            if len(samples) < 9 and taken >= (len(samples) + 1) * locks // 10:
-                samples.append(gauge.read())
-            going = [take_random(held) for _ in range(min(BATCH, len(held)))]
-            if pipe.exchange([encode_command(*lock) for lock in going]) != b":1\r\n" * len(going):
-                raise SystemExit("a lock was lost")
-            released += len(going)
-    pipe.close()
+    """Takes and releases so many locks; returns the memory in use after each part of them."""
+    samples = []
+    options = ("--held", WINDOW, "--pipeline", BATCH)
+    for part in range(PARTS):
+        for kind, commands in KINDS.items():
+            play_once(
+                server,
+                Case(kind, commands, options=(*options, "--from", part * locks)),
+                locks // PARTS // len(KINDS),
+            )
+        samples.append(gauge.read())
     return samples
 
 
@@ -92,8 +76,8 @@ def main() -> int:
         tolerance = max(TOLERANCE_BYTES, before // 100)
         after = gauge.settled(before + tolerance)
         keys = server.client().dbsize()
-    print(f"{options.calls} calls in {seconds:.0f} s, at most {WINDOW + BATCH} locks held at once")
-    print(f"used_memory under way: {', '.join(f'{sample:,}' for sample in samples)}")
+    print(f"{options.calls} calls in {seconds:.0f} s, {WINDOW} locks held at once")
+    print(f"used_memory after each part: {', '.join(f'{sample:,}' for sample in samples)}")
     print(f"used_memory before {before:,}, after {after:,}; keys left: {keys}")
     report.limit("grown by, in units of the tolerance of 1 % or 100 kB", (after - before) / tolerance, 1.0)
     report.limit("keys left", keys, 0)

@@ -75,6 +75,9 @@ class Server:
     Start servers from the main thread only: see `_die_with_parent`.
     """
 
+    # How long a start may take, with all data that is loaded.
+    start_limit_s = START_TIMEOUT
+
     every: list[Server] = []  # noqa: RUF012 -- the registry that the report hook and atexit walk
 
     def __init__(
@@ -120,7 +123,7 @@ class Server:
         for _ in range(5):
             seen = len(self.log())
             self._spawn()
-            wait_until(lambda: not self.is_running or self._answers(), START_TIMEOUT, f"{self} to start")
+            wait_until(lambda: not self.is_running or self._answers(), self.start_limit_s, f"{self} to start")
             if self.is_running:
                 return self
             self._forget_process()

@@ -21,7 +21,7 @@ struct Ways {
     /// The server's port on this machine
     port: u16,
     way: Way,
-    /// Words between blanks, commands between lone slashes; {key}, {token}, {random} and {ttl} are filled in
+    /// Words between blanks, commands between lone slashes; {key}, {token}, {number}, {random}, {ttl} are filled in
     commands: String,
     /// pairs: connections, each with a pipeline
     #[arg(long, default_value_t = 1)]

@@ -1,6 +1,6 @@
 //! Clients that hand locks on and wait by NOTIFY, all over one connection, which also hears the messages.
 //!
-//! The first command is to ask, the second to release. A message ends with the token of who is granted.
+//! The first command is to ask, the second to release. A message ends with the number of who is granted.
 //! Who has released asks again together with the next release of the same lock.
 
 use std::collections::VecDeque;
@@ -87,9 +87,9 @@ impl Notify {
     }
 }
 
-/// The number in the token with which a message ends.
+/// The number with which a message ends.
 fn number_of(message: &[u8]) -> Result<u64> {
     let text = String::from_utf8_lossy(message);
-    let digits = text.trim_end().rsplit('-').next().and_then(|digits| digits.parse().ok());
-    digits.ok_or_else(|| Error::other(format!("a message without a token: {text:?}")))
+    let digits = text.trim_end().rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().map_err(|_| Error::other(format!("a message without a number: {text:?}")))
 }

@@ -1,7 +1,7 @@
 //! Commands with placeholders, and how they are encoded. It knows nothing of connections.
 
 /// A command as it is written on the command line: words between blanks, in which
-/// `{key}`, `{token}`, `{random}` and `{ttl}` stand for what the number of the turn makes of them.
+/// `{key}`, `{token}`, `{number}`, `{random}` and `{ttl}` stand for what the number of the turn makes of them.
 pub struct Command(Vec<Vec<Piece>>);
 
 #[derive(Clone)]
@@ -11,14 +11,21 @@ enum Piece {
     Key,
     /// 22 bytes.
     Token,
+    /// The token's number, as short as it is.
+    Number,
     /// 16 hexadecimal digits in no order.
     Random,
     /// One to two hours in milliseconds, in no order.
     Ttl,
 }
 
-const NAMES: [(&str, Piece); 4] =
-    [("{key}", Piece::Key), ("{token}", Piece::Token), ("{random}", Piece::Random), ("{ttl}", Piece::Ttl)];
+const NAMES: [(&str, Piece); 5] = [
+    ("{key}", Piece::Key),
+    ("{token}", Piece::Token),
+    ("{number}", Piece::Number),
+    ("{random}", Piece::Random),
+    ("{ttl}", Piece::Ttl),
+];
 const HOUR_MS: u64 = 3_600_000;
 
 /// The commands of a line, which stand between lone slashes.
@@ -55,6 +62,7 @@ impl Command {
                     Piece::Text(text) => word.extend(text),
                     Piece::Key => word.extend(format!("key-{key:013}").bytes()),
                     Piece::Token => word.extend(format!("token-{token:016}").bytes()),
+                    Piece::Number => word.extend(token.to_string().bytes()),
                     Piece::Random => word.extend(format!("{:016x}", mixed(token)).bytes()),
                     Piece::Ttl => word.extend((HOUR_MS + mixed(token) % HOUR_MS).to_string().bytes()),
                 }
