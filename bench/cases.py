@@ -96,7 +96,9 @@ WITHOUT_SCRIPT = [Ratio(own, SET_DEL, 1.2) for own in (LOCK, RLOCK)]
 AGAINST_DELIFEQ = [Ratio(own, SET_DELIFEQ, 1.05) for own in (LOCK, RLOCK)]
 CONTESTS = {
     "pairs": pairs("a fresh key taken and released", PAIRS, 0.5, WITHOUT_SCRIPT + AGAINST_DELIFEQ),
-    "pairs-aof": pairs("the same, append-only file", PAIRS[2:], 0.75, [], appendonly=True),
+    "pairs-aof": pairs(
+        "a fresh key taken and released, append-only file", PAIRS[2:], 0.75, [], appendonly=True
+    ),
     "many-keys": Contest(
         "10 keys taken and released", [LUA_TEN, MLOCK_TEN], [Ratio(MLOCK_TEN, LUA_TEN, 0.6)], 2000
     ),

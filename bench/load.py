@@ -69,7 +69,8 @@ class Player:
         self._process.stdout.close()
 
 
-def play_once(server: Server, case: Case, count: int) -> None:
+def play_once(server: Server, case: Case, count: int) -> dict[str, float]:
     player = Player(server, case)
-    player.play(count)
+    figures = player.play(count)
     player.close()
+    return figures

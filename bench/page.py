@@ -128,7 +128,7 @@ def section(program: str, kept: Kept) -> list[str]:
     for table in tables(kept):
         what = table["what"][0].upper() + table["what"][1:]
         lines += [f"### {what}" if table["only"] else f"{what}.", "", command(program, table["only"]), ""]
-        if table["only"] in CHARTED and "system calls" not in what:
+        if table["only"] in CHARTED and not table["what"].startswith("system calls"):
             file = CHARTS / f"{program}-{table['only']}.svg"
             file.write_text(chart(what, table["servers"]))
             lines += [f"![{what}]({CHARTS.name}/{file.name})", ""]
@@ -177,9 +177,9 @@ def main() -> int:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `make bench`, which fails when a limit is passed. Only ratios mean anything on another machine.",
-        "The command beside a table repeats it, with `SERVER=path` on another server; [bench](../bench/README.md)",
-        "says how to read it.",
+        "Written by `make bench`, which fails when a limit is passed. Only ratios mean anything on another",
+        "machine. The command beside a table repeats it, with `SERVER=path` on another server;",
+        "[bench](../bench/README.md) says how to read it.",
         "",
         *markdown(
             [

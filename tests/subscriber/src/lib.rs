@@ -17,7 +17,6 @@ fn on_expired(context: &Context, _: NotifyEvent, _: &str, _: &[u8]) {
     drop(context.call("RPUSH", &["answers", answer.as_str()]));
 }
 
-#[expect(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "how a command is called")]
 fn nothing(_: &Context, _: Vec<RedisString>) -> RedisResult {
     Ok(RedisValue::Integer(1))
 }
