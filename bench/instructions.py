@@ -11,9 +11,9 @@ instructions.json keeps the counts, for each version of a server: --compare fail
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
-import statistics
 import sys
 from collections import Counter
 from pathlib import Path
@@ -44,8 +44,18 @@ def is_countable(case: Case, contest: Contest) -> bool:
         return play_once(server, case, SLOW_COUNT)["seconds"] / SLOW_COUNT < SLOW_S
 
 
-def median(module: str, case: Case, contest: Contest, rounds: int) -> float:
-    return statistics.median(sum(instructions(module, case, contest).values()) for _ in range(rounds))
+def median(module: str, case: Case, contest: Contest, rounds: int) -> Counted:
+    counted = [instructions(module, case, contest) for _ in range(rounds)]
+    return sorted(counted, key=total)[rounds // 2]
+
+
+def total(counted: Counted) -> float:
+    return sum(counted.values())
+
+
+def own(counted: Counted) -> float:
+    """Those of the module itself."""
+    return sum(count for (file, _), count in counted.items() if file.startswith("libslock"))
 
 
 def tell_where(module: str, case: Case, contest: Contest, lines: int) -> None:
@@ -54,7 +64,7 @@ def tell_where(module: str, case: Case, contest: Contest, lines: int) -> None:
     files: Counter[str] = Counter()
     for (file, _), count in counted.items():
         files[file] += count
-    print(f"{case.name}: {sum(files.values()):,.0f} instructions")
+    print(f"{case.name}: {total(counted):,.0f} instructions")
     for file, count in files.most_common():
         print(f"  {count:10,.0f} {file}")
     for (file, name), count in Counter(counted).most_common(lines):
@@ -77,6 +87,65 @@ def count_calls(report: Report, module: str, name: str, contest: Contest, cases:
     report.table(f"system calls of {contest.what}", name, rows)
 
 
+def kept() -> dict[str, dict[str, dict[str, int]]]:
+    """Instructions by server, contest and case."""
+    return json.loads(TABLE.read_text()) if TABLE.exists() else {}
+
+
+class Count:
+    """Counts the cases of contests on one server, beside what is kept of it."""
+
+    def __init__(self, options: argparse.Namespace, report: Report) -> None:
+        self.options, self.report = options, report
+        with private_server() as server:
+            report.server(server)
+            self.server = name_of(server.client().info("server"))
+            self.of_server = kept().get(self.server, {})
+            cases = [case for contest in CONTESTS.values() for case in contest.cases]
+            self.known = {case.name for case in cases if case.is_known_to(server)}
+        self.exceeded: list[str] = []
+
+    def cases(self, contest: Contest) -> list[Case]:
+        """Those that this server knows, and that do not take minutes."""
+        asked = [case for case in contest.cases if "SLOCK." in case.commands or not self.options.own]
+        known = [case for case in asked if case.name in self.known]
+        return [case for case in known if case.way == "pairs" or is_countable(case, contest)]
+
+    def contest(self, name: str) -> None:
+        contest, (module, *others) = CONTESTS[name], self.options.module
+        cases, before = self.cases(contest), self.of_server.setdefault(name, {})
+        counted = {case.name: self.case(module, case, contest, before.get(case.name)) for case in cases}
+        counts = {case: total(functions) for case, functions in counted.items()}
+        first = counts.get(contest.cases[0].name)
+        rows = []
+        for case in cases:
+            count, was = counts[case.name], before.get(case.name)
+            row = {"case": case.name, "instructions": f"{count:,.0f}"}
+            row["in the module"] = f"{own(counted[case.name]):,.0f}"
+            row["ratio to the first"] = f"{count / first:.2f}" if first else ""
+            if self.options.compare:
+                row["more than kept"] = f"{count / was - 1:+.1%}" if was else "not kept"
+            for other in others:
+                row[Path(other).name] = f"{total(median(other, case, contest, self.options.rounds)):,.0f}"
+            rows.append(row)
+        self.report.table(contest.what, name, rows)
+        for ratio in contest.ratios:
+            if {ratio.own.name, ratio.other.name} <= counts.keys():
+                what = f"  instructions, {ratio.own.name} / {ratio.other.name}"
+                self.report.limit(what, counts[ratio.own.name] / counts[ratio.other.name], ratio.limit)
+        if contest.cases[0].way == "ring" and shutil.which("strace") and not self.options.compare:
+            count_calls(self.report, module, name, contest, cases)
+        before.update({case: round(count) for case, count in counts.items()})
+
+    def case(self, module: str, case: Case, contest: Contest, was: int | None) -> Counted:
+        counted = median(module, case, contest, self.options.rounds)
+        if self.options.compare and was and total(counted) > MORE * was:
+            counted = median(module, case, contest, 3)  # one round may have been by chance
+            if total(counted) > MORE * was:
+                self.exceeded.append(f"{contest.what}: {case.name}")
+        return counted
+
+
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--module", nargs="+", default=[str(module_path())], help="builds of the module")
@@ -91,58 +160,20 @@ def main() -> int:
         print("valgrind is not installed: nothing is counted")
         return 0
     report = Report(options)
-    kept = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    with private_server() as server:
-        report.server(server)
-        of_server = kept.setdefault(name_of(server.client().info("server")), {})
-        known = {case.name for of in CONTESTS.values() for case in of.cases if case.is_known_to(server)}
-    module, *others = options.module
-    more = False
+    count = Count(options, report)
     for name in options.only:
-        contest = CONTESTS[name]
-        cases = [
-            case
-            for case in contest.cases
-            if case.name in known and ("SLOCK." in case.commands or not options.own)
-        ]
         if options.where:
-            for case in cases:
-                tell_where(module, case, contest, options.where)
-            continue
-        cases = [case for case in cases if case.way == "pairs" or is_countable(case, contest)]
-        counts = {case.name: median(module, case, contest, options.rounds) for case in cases}
-        before = of_server.setdefault(name, {})
-        for case in cases:
-            if options.compare and counts[case.name] > MORE * before.get(case.name, counts[case.name]):
-                counts[case.name] = median(module, case, contest, 3)  # one round may have been by chance
-                more |= counts[case.name] > MORE * before[case.name]
-        first = counts.get(contest.cases[0].name)
-        rows = []
-        for case in cases:
-            count, was = counts[case.name], before.get(case.name)
-            row = {
-                "case": case.name,
-                "instructions": f"{count:,.0f}",
-                "ratio to the first": f"{count / first:.2f}" if first else "",
-            }
-            if options.compare:
-                row["more than kept"] = f"{count / was - 1:+.1%}" if was else "not kept"
-            for other in others:
-                row[Path(other).name] = f"{median(other, case, contest, options.rounds):,.0f}"
-            rows.append(row)
-        report.table(contest.what, name, rows)
-        for ratio in contest.ratios:
-            if {ratio.own.name, ratio.other.name} <= counts.keys():
-                what = f"  instructions, {ratio.own.name} / {ratio.other.name}"
-                report.limit(what, counts[ratio.own.name] / counts[ratio.other.name], ratio.limit)
-        if contest.cases[0].way == "ring" and shutil.which("strace") and not options.compare:
-            count_calls(report, module, name, contest, cases)
-        before.update({case: round(count) for case, count in counts.items()})
+            for case in count.cases(CONTESTS[name]):
+                tell_where(options.module[0], case, CONTESTS[name], options.where)
+        else:
+            count.contest(name)
     if options.write:
-        TABLE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-    if more:
-        print(f"a case takes more instructions than {TABLE.name} allows: if that is meant, --own --write")
-    return 1 if more else report.status()
+        TABLE.write_text(
+            json.dumps(kept() | {count.server: count.of_server}, indent=1, sort_keys=True) + "\n"
+        )
+    for what in count.exceeded:
+        print(f"{what}: more instructions than {TABLE.name} allows; if that is meant, --own --write")
+    return 1 if count.exceeded else report.status()
 
 
 if __name__ == "__main__":

@@ -101,3 +101,29 @@ fn end_of_reply(buffer: &[u8], start: usize) -> Option<usize> {
         _ => Some(end),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::end_of_reply;
+
+    #[test]
+    fn a_reply_ends_where_it_does_and_a_part_of_one_does_not() {
+        let replies: [&[u8]; 8] = [
+            b":17\r\n",
+            b"+OK\r\n",
+            b"$5\r\na\r\nbc\r\n",
+            b"$-1\r\n",
+            b"*-1\r\n",
+            b"*2\r\n$1\r\na\r\n*1\r\n:1\r\n",
+            b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$3\r\n1 2\r\n",
+            b"%1\r\n+a\r\n_\r\n",
+        ];
+        for reply in replies {
+            let buffer = [b":0\r\n", reply, b"+next"].concat();
+            assert_eq!(end_of_reply(&buffer, 4), Some(4 + reply.len()), "{}", reply.escape_ascii());
+            for part in 1..reply.len() {
+                assert_eq!(end_of_reply(&buffer[..4 + part], 4), None, "{}", reply[..part].escape_ascii());
+            }
+        }
+    }
+}

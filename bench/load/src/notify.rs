@@ -8,8 +8,9 @@ use std::io::{Error, Result};
 use std::time::Instant;
 
 use crate::connection::{Connection, Reply};
+use crate::figures::Figures;
+use crate::ways::Ways;
 use crate::words::{Command, commands};
-use crate::{Figures, Ways};
 
 pub const CHANNEL: &str = "bench";
 const AT_ONCE: u64 = 1000;

@@ -4,8 +4,9 @@ use std::io::{Error, Result};
 use std::time::Instant;
 
 use crate::connection::Connection;
+use crate::figures::Figures;
+use crate::ways::Ways;
 use crate::words::{Command, commands};
-use crate::{Figures, Ways};
 
 /// The commands of a number follow each other; of several, those after the first come `held` numbers later.
 pub struct Pairs {

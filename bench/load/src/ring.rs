@@ -7,8 +7,9 @@ use std::io::Result;
 use std::time::Instant;
 
 use crate::connection::Connection;
+use crate::figures::Figures;
+use crate::ways::Ways;
 use crate::words::{Command, commands};
-use crate::{Figures, Ways};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 

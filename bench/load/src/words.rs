@@ -81,3 +81,19 @@ fn mixed(number: u64) -> u64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::commands;
+
+    #[test]
+    fn a_line_is_commands_with_what_stands_for_a_number_filled_in() {
+        let mut bytes = Vec::new();
+        for command in commands("SET a:{key} {token}:{number} / DEL a:{key}") {
+            command.encode(7, 8, &mut bytes);
+        }
+        let expected: &[u8] = b"*3\r\n$3\r\nSET\r\n$19\r\na:key-0000000000007\r\n\
+            $24\r\ntoken-0000000000000008:8\r\n*2\r\n$3\r\nDEL\r\n$19\r\na:key-0000000000007\r\n";
+        assert_eq!(bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+}
