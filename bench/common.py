@@ -120,8 +120,9 @@ class Report:
     def table(self, what: str, only: str, rows: list[dict[str, str]]) -> None:
         """Figures of cases that were measured beside each other; `only` are the options that choose them."""
         print(f"{what}:")
-        widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
-        for row in rows:
+        lines = [{name: name for name in rows[0]}, *rows]
+        widths = {name: max(len(line[name]) for line in lines) for name in rows[0]}
+        for row in lines:
             print("  " + "  ".join(f"{text:<{widths[name]}}" for name, text in row.items()))
         sys.stdout.flush()
         self._tables.append({"what": what, "only": only, "rows": rows})
@@ -178,7 +179,11 @@ def spread(values: list[float]) -> str:
 
 def ratio_spread(values: list[float]) -> str:
     """Median and range of the ratios of rounds, in short."""
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+    digits = 2 if min(values) >= 0.1 else 4
+    median, least, most = (
+        f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))
+    )
+    return f"{median} ({least} to {most})"
 
 
 def percentile(values: list[float], percent: float) -> float:

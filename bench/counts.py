@@ -65,7 +65,7 @@ def functions(lines: list[str]) -> Counter[tuple[str, str]]:
             else:
                 alone[obj, here] += cost
             called = False
-    alone["", "work by time"] = -by_time
+    alone["work by time", ""] = -by_time
     for obj, name in [at for at in alone if at[1] in BY_TIME]:
         del alone[obj, name]
     return alone

@@ -66,7 +66,8 @@ def tell_where(module: str, case: Case, contest: Contest, lines: int) -> None:
         files[file] += count
     print(f"{case.name}: {total(counted):,.0f} instructions")
     for file, count in files.most_common():
-        print(f"  {count:10,.0f} {file}")
+        if round(count):
+            print(f"  {count:10,.0f} {file}")
     for (file, name), count in Counter(counted).most_common(lines):
         print(f"    {count:8,.0f} {file} {name}")
 
