@@ -26,11 +26,6 @@ __all__ = ["RawConnection", "RespError", "Server", "encode_command", "wait_until
 # Where figures are kept for the page.
 KEPT = Path(__file__).resolve().parents[1] / "target/bench"
 
-# What clients use to release a lock that is a plain key.
-COMPARE_AND_DELETE = (
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end"
-)
-
 
 @contextlib.contextmanager
 def private_server(**settings: object) -> Iterator[Server]:

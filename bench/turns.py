@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass, field
 
 from common import (
-    COMPARE_AND_DELETE,
     RawConnection,
     Report,
     Server,
@@ -24,6 +23,7 @@ from common import (
     encode_command,
     private_server,
 )
+from scripts import SCRIPTS
 
 TTL_MS = 30_000
 
@@ -118,7 +118,7 @@ def queueing(server: Server, key: str, number: int) -> Client:
 
 def polling(server: Server, key: str, number: int) -> Client:
     connection, token = server.raw(), f"client-{number}"
-    digest = connection.ok("SCRIPT", "LOAD", COMPARE_AND_DELETE)
+    digest = connection.ok("SCRIPT", "LOAD", SCRIPTS["delete"])
     return Client(
         connection,
         encode_command("SET", key, token, "NX", "PX", TTL_MS),
