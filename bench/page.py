@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from common import KEPT
@@ -22,13 +23,13 @@ PROGRAMS = {
     "instructions": (
         "Instructions and system calls",
         "What the server carries out for one operation, counted by callgrind and strace: other load does not "
-        "change it. The kernel's instructions are not in it.",
+        "change it. The kernel's instructions are not in it. What would take minutes under callgrind is left out.",
     ),
     "compare": (
         "CPU time and latency",
         "Ratios to the first line of each table, which took turns with the others on one server: the median "
         "of the rounds and their range. CPU time is the server's, the kernel's share included. The time of "
-        "BLPOP on Valkey 9 grows with the square of the number that wait, without this module too.",
+        "BLPOP on Valkey 9 grows with the square of the number that wait, without this module too; already with 64 it counts.",
     ),
     "persistence": (
         "Persistence and memory",
@@ -125,7 +126,7 @@ def command(program: str, only: str = "") -> str:
 
 def section(program: str, kept: Kept) -> list[str]:
     title, intro = PROGRAMS[program]
-    lines = [f"## {title}", "", intro, ""]
+    lines = [f"## {title}", "", *textwrap.wrap(intro, 120), ""]
     for table in tables(kept):
         what = table["what"][0].upper() + table["what"][1:]
         lines += [f"### {what}" if table["only"] else f"{what}.", "", command(program, table["only"]), ""]
