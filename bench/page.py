@@ -23,13 +23,15 @@ PROGRAMS = {
     "instructions": (
         "Instructions and system calls",
         "What the server carries out for one operation, counted by callgrind and strace: other load does not "
-        "change it. The kernel's instructions are not in it. What would take minutes under callgrind is left out.",
+        "change it. The kernel's instructions are not in it. What would take minutes under callgrind is left "
+        "out.",
     ),
     "compare": (
         "CPU time and latency",
         "Ratios to the first line of each table, which took turns with the others on one server: the median "
         "of the rounds and their range. CPU time is the server's, the kernel's share included. The time of "
-        "BLPOP on Valkey 9 grows with the square of the number that wait, without this module too; already with 64 it counts.",
+        "BLPOP on Valkey 9 grows with the square of the number that wait, without this module too: with 64 it "
+        "is more than on Redis 7.0 already.",
     ),
     "persistence": (
         "Persistence and memory",
