@@ -30,8 +30,8 @@ PROGRAMS = {
         "CPU time and latency",
         "Ratios to the first line of each table, which took turns with the others on one server: the median "
         "of the rounds and their range. CPU time is the server's, the kernel's share included. The time of "
-        "BLPOP on Valkey 9 grows with the square of the number that wait, without this module too: with 64 it "
-        "is more than on Redis 7.0 already.",
+        "BLPOP on Valkey 9 grows with the square of the number that wait, without this module too: with 64 "
+        "it is more than on Redis 7.0 already.",
     ),
     "persistence": (
         "Persistence and memory",
