@@ -18,7 +18,7 @@ from harness.settings import REPOSITORY
 
 README = REPOSITORY / "README.md"
 CLIENTS = REPOSITORY / "clients"
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900
 
 # What stands around the code of the page, which takes a server of the test and some work to do.
 GO = """package main
