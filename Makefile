@@ -7,7 +7,7 @@ SLOCK_SOAK_SECONDS ?= 60
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-servers dist clients-examples histories soak faults bench bench-quick lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -37,11 +37,14 @@ demo: build ## Play a short story on a private server: locks, a crash, a replica
 test: build ## Run every test: the Rust crates, the module in a server, the client libraries
 	@scripts/test
 
-test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go, Node and Java where installed
+test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
 	@scripts/test-clients
 
 test-go: build ## Run the tests of the Go library only
 	@scripts/test-clients go
+
+test-others: build ## Run the tests of the libraries for Node and Java, where these are installed
+	@scripts/test-clients others
 
 test-servers: build ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
 	@scripts/test-servers

@@ -91,14 +91,20 @@ def _go(_: bool) -> list[str]:
     return [str(binary)]
 
 
-def _node_redis(_: bool) -> list[str]:
+def _is_asked_for(optimized: bool) -> None:
+    if not optimized and "SLOCK_ALL_LIBRARIES" not in os.environ:
+        raise Unavailable(
+            "Node and Java are tested where SLOCK_ALL_LIBRARIES is set: scripts/test-clients others"
+        )
+
+
+def _node_redis(optimized: bool) -> list[str]:
+    _is_asked_for(optimized)
     _run([str(CLIENTS.parent / "scripts/node-library")], CLIENTS.parent)
     return ["node", str(CLIENTS / "node/conformance_agent.mjs"), "node-redis"]
 
 
 def _ioredis(optimized: bool) -> list[str]:
-    if not optimized and "SLOCK_ALL_BASES" not in os.environ:
-        raise Unavailable("the second base of the Node library is tested where SLOCK_ALL_BASES is set")
     return [*_node_redis(optimized)[:-1], "ioredis"]
 
 
@@ -107,8 +113,7 @@ def _java(base: str) -> Callable[[bool], list[str]]:
         folder = CLIENTS / "java"
         if not (folder / "agent").exists():
             raise Unavailable("clients/java has no agent")
-        if base == "jedis" and not optimized and "SLOCK_ALL_BASES" not in os.environ:
-            raise Unavailable("the second base of the Java library is tested where SLOCK_ALL_BASES is set")
+        _is_asked_for(optimized)
         if not shutil.which("javac") or not shutil.which("mvn"):
             raise Unavailable("javac and mvn are not installed")
         # It starts soon, and what is measured is compiled well.
