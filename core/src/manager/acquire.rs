@@ -235,8 +235,10 @@ impl LockManager {
         gives_up_ms: Option<u64>,
     ) -> Result<RequestId, LockError> {
         let (now, caller) = (open.now(), request.caller.caller());
-        let is_on_channel = matches!(request.reply_to, ReplyTo::Channel { .. });
-        let same = self.waitlist.same_on_channel(open.ids(), request).filter(|_| is_on_channel);
+        let same = match request.reply_to {
+            ReplyTo::Client => None,
+            ReplyTo::Channel { .. } => self.waitlist.same_on_channel(open.ids(), request),
+        };
         let is_theirs = same
             .and_then(|same| self.waitlist.get(same))
             .is_some_and(|waiter| waiter.caller.user == caller.user);
