@@ -144,6 +144,7 @@ class Sections:
                     self._turn(place, self._keys[turn % len(self._keys)])
                     self.turns[number] += 1
                 except AgentError as error:
+                    print(f"{agent}: {error}")
                     other = error.name == "Other"
                     self.errors[f"{agent}: {error}" if other else f"{error.op}: {error.name}"] += 1
                     time.sleep(0.01)
