@@ -78,7 +78,7 @@ class Watchdog:
     def add(self, hold: Renewable) -> None:
         """From now on it is renewed. For one that is there already: its times have changed."""
         with self._changing:
-            if self._closed:
+            if self._closed or hold.ended:
                 return
             self._put(hold)
             if not self._runs:
@@ -92,8 +92,6 @@ class Watchdog:
 
         The task is not woken: when no other comes, it ends when it would have renewed this one.
         """
-        if hold not in self._entries:
-            return
         with self._changing:
             self._entries.pop(hold, None)
             # Old entries are skipped when their time comes. Very many of them are removed at once.
