@@ -111,7 +111,7 @@ def test_a_primary_fails(
     # A hold that the replica had not received is lost with the primary. Its writes are refused, and its
     # owner is told; where the replica had each hold, that never happens.
     assert not sections.unreported or not replicas, sections.unreported
-    # A primary that ends after the grant says nothing of its replicas: it is asked for `replica_timeout` only.
+    # A primary that ends after the grant says nothing of its replicas. `replica_timeout` limits that.
     errors = {"acquire: TooFewReplicas", "acquire: TimedOut"} if replicas else set()
     assert set(sections.errors) <= errors, sections.errors
     if replicas:
