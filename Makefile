@@ -4,10 +4,11 @@ PORT ?= 6379
 SERVER ?= redis-server
 GET_SERVERS ?= ../shared/tools/get-servers
 SLOCK_SOAK_SECONDS ?= 60
+FUZZ ?= 1000000
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak faults bench bench-quick lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak fuzz faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -61,6 +62,9 @@ histories: build ## Play 2,000 late histories, all races and all faults through 
 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
+
+fuzz: build ## Try FUZZ (1,000,000) mutated payloads, effects and argument vectors on each of SERVERS
+	@SLOCK_FUZZ=$(FUZZ) SUITE="-k 'mutated or argument_vector' tests" scripts/test-servers
 
 faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults

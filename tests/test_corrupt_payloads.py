@@ -14,6 +14,7 @@ from harness.damage import HEAD, HUGE, LONG, assert_makes_sense, mutated, origin
 from harness.payloads import FOOTER, body_of, plain_dump, sealed, with_number
 from harness.replication import ReplicationStream, replica_of, wait_synced
 from harness.samples import take_samples
+from harness.settings import amount
 
 BATCH = 400
 
@@ -26,7 +27,7 @@ def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(make_serve
     payloads = originals(client)
     bodies = [body_of(payload) for payload in payloads]
     accepted = 0
-    batches = rounds(8, 50)
+    batches = amount(BATCH * rounds(8, 50)) // BATCH
     for seed in range(20260101, 20260101 + batches):
         chance = random.Random(seed)
         batch = [sealed(mutated(chance.choice(bodies), bodies, chance), payloads[0]) for _ in range(BATCH)]
@@ -106,7 +107,7 @@ def test_a_mutated_effect_is_refused_or_leaves_a_consistent_lock(make_server: Ma
     words = [word for effect in effects for word in effect[2:]]
     words += [b"", b"0", b"-1", b"x" * 2000, *(b"%d" % extreme for extreme in EXTREMES)]
     chance = random.Random(20260101)
-    for _ in range(rounds(1500, 6000)):
+    for _ in range(min(amount(rounds(1500, 6000)), 100_000)):
         effect = list(chance.choice(effects))
         for _ in range(chance.randrange(4)):
             effect[chance.randrange(2, len(effect))] = chance.choice(words)

@@ -33,6 +33,11 @@ def rounds(short: int, full: int) -> int:
     return full if os.environ.get("SLOCK_THOROUGH") else short
 
 
+def amount(short: int) -> int:
+    """How many random inputs a test tries: SLOCK_FUZZ, as `make fuzz` sets it; else `short`."""
+    return int(os.environ.get("SLOCK_FUZZ") or short)
+
+
 def module_path() -> Path:
     """The module under test: SLOCK_MODULE, or the release build of this repository."""
     return Path(os.environ.get("SLOCK_MODULE") or REPOSITORY / "target/release/libslock.so").resolve()
