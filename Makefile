@@ -8,7 +8,7 @@ FUZZ ?= 1000000
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak fuzz faults bench bench-quick lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak fuzz memcheck faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -65,6 +65,9 @@ soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 
 fuzz: build ## Try FUZZ (1,000,000) mutated payloads, effects and argument vectors on each of SERVERS
 	@SLOCK_FUZZ=$(FUZZ) SUITE="-k 'mutated or argument_vector' tests" scripts/test-servers
+
+memcheck: build ## Run server tests under valgrind (7 min): no invalid access, nothing lost
+	@scripts/memcheck
 
 faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults

@@ -11,7 +11,17 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from harness import Clock, Cluster, Locks, MakeServer, RawConnection, Server, ServerError, replica_of
+from harness import (
+    Clock,
+    Cluster,
+    Locks,
+    MakeServer,
+    RawConnection,
+    Server,
+    ServerError,
+    replica_of,
+    wait_until,
+)
 from harness.cleanup import close_connections  # noqa: F401
 from harness.connection_state import check_connections
 
@@ -48,7 +58,12 @@ def server(_shared_server: Server) -> Iterator[Server]:
     if not _shared_server.is_running:
         _shared_server.kill9()
         _shared_server.start()
-    _shared_server.client().flushall()
+    client = _shared_server.client()
+    # What the last test left waiting goes with its connections, which takes the server a moment.
+    wait_until(
+        lambda: client.info("slock")["slock_waiters"] == 0, what="the requests of the last test to leave"
+    )
+    client.flushall()
     yield _shared_server
     _shared_server.check()
 
