@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,7 @@ var (
 // temporaryCodes are the errors after which the same command, with the same token, may succeed a little later.
 var temporaryCodes = []string{
 	"UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MOVED", "ASK",
-	"NOSUBSCRIBER", "ERR max number of clients reached",
+	"NOSUBSCRIBER",
 }
 
 // isTemporary tells whether to ask again: the server said so, or the connection failed.
@@ -35,15 +36,8 @@ func isTemporary(err error) bool {
 	if err == nil || err == redis.Nil || errors.Is(err, ErrLost) {
 		return false
 	}
-	if errors.Is(err, errAskAgain) || isConnectionError(err) {
-		return true
-	}
-	for _, code := range temporaryCodes {
-		if hasCode(err, code) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, errAskAgain) || isConnectionError(err) || slices.Contains(temporaryCodes, code(err)) ||
+		hasCode(err, "ERR") && strings.Contains(err.Error(), "max number of clients reached")
 }
 
 // isConnectionError tells whether no answer came, so that nobody knows whether the command was run.
@@ -58,15 +52,7 @@ func isConnectionError(err error) bool {
 
 // mayRunLater tells that a command was sent and got no answer, so that the server may run it at any time later.
 func mayRunLater(err error) bool {
-	if err == nil || err == redis.Nil {
-		return false
-	}
-	if errors.Is(err, errLeft) {
-		return true
-	}
-	var failed *net.OpError
-	return isConnectionError(err) && !errors.Is(err, redis.ErrPoolTimeout) &&
-		!(errors.As(err, &failed) && failed.Op == "dial")
+	return errors.Is(err, errLeft) || isConnectionError(err) && !errors.Is(err, redis.ErrPoolTimeout) && !isDial(err)
 }
 
 // isSilence tells that an error only says that nothing came in time.
@@ -76,35 +62,34 @@ func isSilence(err error) bool {
 
 // asSilence makes errNoAnswer of the end of the time of a command: it is none of the program's contexts.
 func asSilence(err error) error {
-	var failed *net.OpError
-	switch {
-	case err == nil || errors.As(err, &failed) && failed.Op == "dial" && !errors.Is(err, context.DeadlineExceeded):
-		return err
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) && !isDial(err) {
 		return errNoAnswer
 	}
 	return err
 }
 
-// hasCode tells whether an error of the server begins with this word.
-func hasCode(err error, code string) bool {
-	if err == nil || err == redis.Nil {
-		return false
-	}
-	var reply redis.Error
-	if !errors.As(err, &reply) || errors.Is(err, ErrQuorumMissed) { // of one node, it says nothing of the others
-		return false
-	}
-	text := reply.Error()
-	return strings.HasPrefix(text, code) && (len(text) == len(code) || text[len(code)] == ' ')
+// isDial tells that no connection could be made, so that nothing was sent.
+func isDial(err error) bool {
+	var failed *net.OpError
+	return errors.As(err, &failed) && failed.Op == "dial"
 }
+
+// code is the first word of an error of the server, and else empty.
+func code(err error) string {
+	var reply redis.Error
+	if err == nil || err == redis.Nil || !errors.As(err, &reply) || errors.Is(err, ErrQuorumMissed) {
+		return "" // what one node of a quorum says, says nothing of the others
+	}
+	word, _, _ := strings.Cut(reply.Error(), " ")
+	return word
+}
+
+func hasCode(err error, word string) bool { return code(err) == word }
 
 // named gives an error of the server its kind. Others stay as they are.
 func named(err error) error {
-	for code, kind := range kinds {
-		if hasCode(err, code) {
-			return &failure{kind: kind, cause: err}
-		}
+	if kind, ok := kinds[code(err)]; ok {
+		return &failure{kind: kind, cause: err}
 	}
 	if hasCode(err, "ERR") && strings.Contains(strings.ToLower(err.Error()), "unknown command") {
 		return &failure{kind: ErrModuleNotLoaded, cause: err}
@@ -142,10 +127,11 @@ func redirection(err error) (address string, ask bool) {
 
 // outcome is the name of the end of an acquisition, for hooks.
 func outcome(err error) string {
-	k := (*kind)(nil)
-	switch {
-	case err == nil:
+	if err == nil {
 		return "granted"
+	}
+	var k *kind
+	switch {
 	case errors.As(err, &k):
 		return k.name
 	case errors.Is(err, context.Canceled):

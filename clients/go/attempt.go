@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,20 +33,11 @@ type attempts struct {
 	heard   chan heard // what came
 }
 
-// heard is an answer to a command, or a message.
+// heard is an answer, or a message.
 type heard struct {
-	to    *command // nil: a message
+	to    *call // nil: a message
 	fence int64
-	err   error // errInReach: nothing but that the server is in reach
-}
-
-// command is one that was sent.
-type command struct {
-	way    waiting
-	call   *call
-	isNull atomic.Bool     // the answer is null: a message will come
-	gone   context.Context // done when neither will come any more
-	tested bool            // the server was in reach meanwhile
+	err   error
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -130,56 +120,48 @@ func (a *attempts) way() waiting {
 
 // send sends the command, and gives its fence, or errTaken for 0.
 func (a *attempts) send() (int64, error) {
-	l, w := a.locks, a.ask
-	c := &command{way: a.way(), gone: context.Background()}
+	l, w, way := a.locks, a.ask, a.way()
 	var err error
-	if c.way == byNotify {
+	if way == byNotify {
 		if a.channel, err = a.listen(); err != nil {
 			return 0, err
 		}
 		if a.channel == nil {
-			c.way = byPolling
+			way = byPolling
 		}
 	}
 	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
+	if err == nil && way != byPolling {
+		w, err = a.waiting()
+	}
 	if err != nil {
 		return 0, err
 	}
-	if c.way != byPolling {
-		if w, err = a.waiting(); err != nil {
-			return 0, err
-		}
-	}
-	c.call = newCall(a.answerBy())
-	switch c.way {
+	c := newCall(a.answerBy())
+	switch way {
 	case byNotify:
-		c.gone = a.channel.gone
 		if a.tag == "" {
-			a.tag, c.call.mayDelay = l.listener.addTag(a.keys[0], a.heard)
+			a.tag, c.mayDelay = l.listener.addTag(a.keys[0], a.heard)
 		}
 		w = append(w, "NOTIFY", a.channel.name, a.tag)
 	case byBlocking:
-		c.call.limit = time.Time{}
-		tested, lose := context.WithCancelCause(a.ctx)
-		defer lose(nil)
-		c.gone = tested
-		go a.test(n, tested, lose, min(testAfter, time.Until(a.end())/3), a.answerBy())
+		c.limit = time.Time{}
 	}
-	c.call.add(w)
-	c.call.answered = func() { a.hear(c) }
+	c.add(w)
+	c.answered = func() { a.hear(c) }
 	if a.sent == 0 || !a.isOpen() { // else an earlier copy may be the one that is granted
 		a.sent = now()
 	}
-	n.start(c.call, a.ctx.Done() == nil)
-	fence, err := a.await(c)
-	c.call.isLeft.Store(true)
+	n.start(c, a.ctx.Done() == nil)
+	fence, err := a.await(n, c, way)
+	c.isLeft.Store(true)
 	switch {
-	case c.way == byPolling && a.way() == byNotify && errors.Is(err, errTaken) && !a.refused:
+	case way == byPolling && a.way() == byNotify && errors.Is(err, errTaken) && !a.refused:
 		a.refused = true
 		return a.send()
-	case c.way == byNotify && hasCode(err, "NOSUBSCRIBER"):
+	case way == byNotify && hasCode(err, "NOSUBSCRIBER"):
 		l.listener.remove(a.channel, err)
-	case c.way == byNotify && hasCode(err, "NOPERM") && isAboutChannels(err):
+	case way == byNotify && hasCode(err, "NOPERM") && isAboutChannels(err):
 		l.listener.forbid(err)
 		err = errAskAgain
 	}
@@ -203,10 +185,10 @@ func (a *attempts) waiting() (words, error) {
 // program subscribes only when a request has to wait.
 func (a *attempts) listen() (*channel, error) {
 	c := a.locks.listener.channel(a.keys[0], a.refused)
-	if c == nil || c.isReady() {
+	if c == nil || c.ready.Err() != nil {
 		return c, nil
 	}
-	_, err := await(a.ctx, c.ready, a.answerBy(), c.gone.Done(), a.by.ending.Done())
+	_, err := await(a.ctx, c.ready.Done(), a.answerBy(), c.gone.Done(), a.by.ending.Done())
 	// After NOPERM it blocks.
 	if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
 		err = cause
@@ -218,40 +200,45 @@ func (a *attempts) listen() (*channel, error) {
 	return c, nil
 }
 
-// hear takes the answer to a command. After null it is the message that is waited for.
-func (a *attempts) hear(c *command) {
-	fence, err := c.call.commands[0].Int64()
+// hear takes an answer. After null it is the message that is waited for.
+func (a *attempts) hear(c *call) {
+	fence, _ := c.commands[0].Int64() // that of a test is no number
+	err := c.commands[0].Err()
 	a.locks.servers.note(err)
 	if err == redis.Nil {
 		c.isNull.Store(true)
 		return
 	}
-	a.tell(heard{to: c, fence: fence, err: err})
-}
-
-// tell never waits: when nobody takes what came, the request is over.
-func (a *attempts) tell(h heard) {
 	select {
-	case a.heard <- h:
-	default:
+	case a.heard <- heard{to: c, fence: fence, err: err}:
+	default: // nobody takes what comes: the request is over
 	}
 }
 
-// await waits for the answer, or for the message. It is woken by nothing else that comes in time.
-func (a *attempts) await(c *command) (int64, error) {
+// await waits for the answer, or for the message. It is woken by nothing else that comes in time, but for the tests of
+// the server while the command blocks.
+func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
+	var gone <-chan struct{}
+	var t test
+	switch way {
+	case byNotify:
+		gone = a.channel.gone.Done()
+	case byBlocking:
+		t.at = a.firstTest()
+	}
 	for {
 		isNull := c.isNull.Load()
 		if isNull {
 			a.queued, a.last, a.failures, a.contact = true, nil, 0, time.Now()
 		}
-		until := c.call.limit
+		until := c.limit
 		switch {
 		case isNull && a.doubt:
 			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
-		case isNull || c.way == byBlocking:
-			until = a.waitBy()
+		case isNull || way == byBlocking:
+			until = earlier(a.waitBy(), t.at)
 		}
-		h, err := await(a.ctx, a.heard, until, c.gone.Done(), a.by.ending.Done())
+		h, err := await(a.ctx, a.heard, until, gone, a.by.ending.Done())
 		if err != nil && !isNull && c.isNull.Load() {
 			a.queued = true
 			if errors.Is(err, errNoAnswer) {
@@ -259,36 +246,37 @@ func (a *attempts) await(c *command) (int64, error) {
 			}
 		}
 		switch {
-		case err == nil && h.err == errInReach:
-			c.tested, a.contact = true, time.Now()
-			continue
+		case err == nil && h.to != nil && h.to == t.ping:
+			if err = t.answer(a, h.err); err == nil {
+				continue
+			}
 		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
 		case err == nil:
-			return a.answer(h, c)
-		case errors.Is(err, errAskAgain) && c.way == byNotify: // what ended the channel says nothing about this request
+			return a.answer(h, way == byBlocking && (t.passed || a.contact.IsZero()))
+		case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
 			a.contact = time.Now()
-		case errors.Is(err, errAskAgain):
-			err = context.Cause(c.gone)
-		case errors.Is(err, errNoAnswer) && (isNull || c.way == byBlocking) && !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
+		case !errors.Is(err, errNoAnswer) || !isNull && way != byBlocking:
+		case !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
 			a.note(err)
 			err = a.over(0)
-		case errors.Is(err, errNoAnswer) && isNull:
+		case isNull:
 			return 0, errAskAgain
+		case t.ping == nil:
+			t.begin(a, n)
+			continue
 		}
 		a.doubt = a.doubt || !c.isNull.Load()
 		return 0, err
 	}
 }
 
-// answer notes what an answer says of the acquisition.
-func (a *attempts) answer(h heard, c *command) (int64, error) {
+// answer notes what an answer says of the acquisition. The server was in reach until an answer to a command that blocked.
+func (a *attempts) answer(h heard, blocked bool) (int64, error) {
 	if mayRunLater(h.err) {
 		a.doubt = true
 	}
-	// A connection that blocked was there until now.
-	blocked := c.way == byBlocking && mayRunLater(h.err) && (c.tested || a.contact.IsZero())
-	if blocked || !isConnectionError(h.err) {
+	if !isConnectionError(h.err) || blocked && mayRunLater(h.err) {
 		a.contact = time.Now()
 	}
 	a.queued = h.fence > 0

@@ -1,10 +1,6 @@
 package slock
 
-import (
-	"context"
-	"errors"
-	"time"
-)
+import "time"
 
 // This file has the tests of the server while a request waits on a connection of its own. No reply there is too late,
 // and nobody would tell a connection that has nothing to send that its server was restarted. So other commands tell
@@ -17,26 +13,34 @@ const (
 	testEvery = 5 * time.Second
 )
 
-// errInReach is what a test tells.
-var errInReach = errors.New("the server is in reach")
+// test has the tests of one wait.
+type test struct {
+	at     time.Time // of the next, or by when the one under way has to be answered
+	ping   *call     // the one under way; nil: none
+	passed bool      // the server has answered one
+}
 
-// test ends a wait when the server is out of reach. The first answer is waited for until the limit.
-func (a *attempts) test(n *node, waits context.Context, lose context.CancelCauseFunc, pause time.Duration, limit time.Time) {
-	for ; sleep(waits, a.by.ending, pause); pause = testEvery {
-		limit = earlier(limit, time.Now().Add(testEvery))
-		ping := newCall(limit, words{"PING"})
-		err := n.do(waits, ping)
-		if err == nil {
-			err = ping.commands[0].Err()
-		}
-		if errors.Is(err, errLeft) {
-			return
-		}
-		if a.locks.servers.note(err); isConnectionError(err) {
-			lose(err)
-			return
-		}
-		a.tell(heard{err: errInReach})
-		limit = time.Time{}
+// firstTest is soon enough that an answer is there before the time of the request is over.
+func (a *attempts) firstTest() time.Time {
+	return time.Now().Add(min(testAfter, time.Until(a.end())/3))
+}
+
+func (t *test) begin(a *attempts, n *node) {
+	t.at = time.Now().Add(testEvery)
+	if !t.passed {
+		t.at = earlier(t.at, a.answerBy())
 	}
+	ping := newCall(t.at, words{"PING"})
+	ping.answered = func() { a.hear(ping) }
+	t.ping = ping
+	n.start(ping, false)
+}
+
+// answer is the error if the server is out of reach.
+func (t *test) answer(a *attempts, err error) error {
+	if isConnectionError(err) {
+		return err
+	}
+	t.at, t.ping, t.passed, a.contact = time.Now().Add(testEvery), nil, true, time.Now()
+	return nil
 }

@@ -9,22 +9,13 @@ import (
 // standard library does not.
 const clockBoottime = 7
 
-var hasBoottime = func() bool {
-	_, ok := boottime()
-	return ok
-}()
-
 func now() instant {
-	if hasBoottime {
-		at, _ := boottime()
-		return at
-	}
-	return monotonic()
-}
-
-func boottime() (instant, bool) {
 	var at syscall.Timespec
-	// SAFETY: the kernel writes one Timespec to where the pointer leads, and keeps nothing.
+	// SAFETY: the kernel writes one Timespec to where the pointer leads, and keeps nothing. It fails only where it has
+	// no such clock, and so always or never: instants of the two clocks never meet.
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&at)), 0)
-	return instant(at.Nano()), errno == 0
+	if errno != 0 {
+		return monotonic()
+	}
+	return instant(at.Nano())
 }

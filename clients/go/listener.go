@@ -46,7 +46,8 @@ type channel struct {
 	slot       uint16
 	name       string
 	connection *subscription   // nil before it is subscribed to; guarded by the listener
-	ready      chan struct{}   // closed when the server has confirmed the subscription
+	ready      context.Context // done when the server has confirmed the subscription
+	confirm    context.CancelFunc
 	gone       context.Context // done when the subscription has ended; its cause is why
 	lose       context.CancelCauseFunc
 }
@@ -79,7 +80,7 @@ func isAboutChannels(err error) bool { return strings.Contains(err.Error(), "cha
 // place is the part of a key that tells its slot. In a cluster a channel has to be in the slot of the keys, so it has
 // that in its name. There is none for a key that is hashed as a whole and has a brace in it.
 func (l *listener) place(key string) (string, bool) {
-	if !l.servers.isCluster() {
+	if l.servers.cluster == nil {
 		return "", true
 	}
 	if start := strings.IndexByte(key, '{'); start >= 0 {
@@ -113,10 +114,11 @@ func (l *listener) channel(key string, subscribe bool) *channel {
 	if c != nil || !subscribe {
 		return c
 	}
-	c = &channel{slot: slot, name: "waits:" + newToken(), ready: make(chan struct{})}
+	c = &channel{slot: slot, name: "waits:" + newToken()}
 	if place != "" {
 		c.name = "{" + place + "}." + c.name
 	}
+	c.ready, c.confirm = context.WithCancel(context.Background())
 	c.gone, c.lose = context.WithCancelCause(context.Background())
 	l.channels[slot] = c
 	go l.subscribe(c, key)
@@ -216,15 +218,6 @@ func (l *listener) close() {
 	}
 }
 
-func (c *channel) isReady() bool {
-	select {
-	case <-c.ready:
-		return true
-	default:
-		return false
-	}
-}
-
 // subscription is one connection that listens. It never connects again: when it is lost, so are its channels,
 // because the server has forgotten the requests.
 type subscription struct {
@@ -292,7 +285,7 @@ func (s *subscription) handle(message any) {
 	case *redis.Subscription:
 		for _, c := range s.channels() {
 			if c.name == message.Channel && message.Kind == "ssubscribe" {
-				close(c.ready)
+				c.confirm()
 			} else if c.name == message.Channel { // the slot has moved, or the server has become a replica
 				s.listener.remove(c, errAskAgain)
 			}
@@ -306,7 +299,7 @@ func (s *subscription) refused(err error) {
 		s.listener.forbid(err)
 	}
 	for _, c := range s.channels() {
-		if !c.isReady() {
+		if c.ready.Err() == nil {
 			s.listener.remove(c, err)
 		}
 	}

@@ -90,7 +90,7 @@ func New(rdb redis.UniversalClient, options ...Option) *Locks {
 func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	l := &Locks{}
 	l.init(l, s)
-	l.servers = &servers{rdb: rdb, report: l.report, nodes: map[string]*node{}}
+	l.servers = newServers(rdb, l.report)
 	l.listener = newListener(l.servers)
 	return l
 }

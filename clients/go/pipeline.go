@@ -18,8 +18,8 @@ import (
 const (
 	// lanes is how many pipelines are under way at once.
 	lanes = 2
-	// patience is how long commands queue: then they go over one more connection, because what is under way has no
-	// answer.
+	// patience is how long commands queue behind those under way: then they go over one more connection, because what
+	// is under way has no answer.
 	patience = 100 * time.Millisecond
 	// mostDelay is how long a call that may wait for others waits for them.
 	mostDelay = time.Millisecond
@@ -36,12 +36,11 @@ type node struct {
 	servers     *servers
 	client      *redis.Client
 	readTimeout time.Duration
-	busy        chan struct{} // has one for each lane in use
 
-	mu      sync.Mutex
-	queue   []*call
-	isTaken bool        // somebody is about to send the queue
-	soon    *time.Timer // sends it
+	underWay atomic.Int32 // pipelines
+	mu       sync.Mutex
+	queue    []*call
+	overdue  *time.Timer // sends the queue
 }
 
 // call is commands that go one right after the other, on one connection.
@@ -51,6 +50,7 @@ type call struct {
 	mayDelay bool         // nothing is lost when other commands are waited for
 	answered func()
 	isLeft   atomic.Bool // nobody waits for the answer, so it need not be sent
+	isNull   atomic.Bool // the answer is null: a message will come
 
 	redirected int  // how often
 	asking     bool // the key is about to move to where it goes
@@ -69,8 +69,11 @@ func (c *call) add(w words) {
 }
 
 func newNode(s *servers, client *redis.Client, readTimeout time.Duration) *node {
-	n := &node{servers: s, client: client, readTimeout: readTimeout, busy: make(chan struct{}, lanes)}
-	n.soon = time.AfterFunc(mostDelay, n.flush)
+	n := &node{servers: s, client: client, readTimeout: readTimeout}
+	n.overdue = time.AfterFunc(patience, func() {
+		n.underWay.Add(1)
+		n.flush()
+	})
 	return n
 }
 
@@ -88,8 +91,8 @@ func ownClient(o redis.Options) *redis.Client {
 	return redis.NewClient(&o)
 }
 
-// start sends a call, and calls answered when its answer or an error has come. Unless it is sent here, it does not wait
-// for that.
+// start sends a call, or queues it where enough is under way or it may wait for others. It calls answered when the
+// answer or an error has come. Unless it is sent here, it does not wait for that.
 func (n *node) start(c *call, here bool) {
 	if c.limit.IsZero() {
 		go n.send([]*call{c})
@@ -97,15 +100,20 @@ func (n *node) start(c *call, here bool) {
 	}
 	n.mu.Lock()
 	n.queue = append(n.queue, c)
-	takes := !c.mayDelay && !n.isTaken
-	n.isTaken = n.isTaken || takes
-	if c.mayDelay && len(n.queue) == 1 {
-		n.soon.Reset(mostDelay)
+	isFree := n.underWay.Load() < lanes
+	goes := isFree && !c.mayDelay
+	switch {
+	case goes:
+		n.underWay.Add(1)
+	case len(n.queue) == 1 && isFree:
+		n.overdue.Reset(mostDelay)
+	case len(n.queue) == 1:
+		n.overdue.Reset(patience)
 	}
 	n.mu.Unlock()
-	if takes && here {
+	if goes && here {
 		n.flush()
-	} else if takes {
+	} else if goes {
 		go n.flush()
 	}
 }
@@ -124,32 +132,23 @@ func (n *node) do(ctx context.Context, c *call) error {
 	return err
 }
 
-// flush sends what has queued, as soon as a lane is free.
+// flush sends what has queued in one pipeline, and has what queues meanwhile go in the next.
 func (n *node) flush() {
-	select {
-	case n.busy <- struct{}{}:
-		defer func() { <-n.busy }()
-	default:
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		select {
-		case n.busy <- struct{}{}:
-			defer func() { <-n.busy }()
-		case <-timer.C:
-		}
-	}
-	if len(n.busy) > 1 {
+	if n.underWay.Load() > 1 {
 		runtime.Gosched() // others may be about to send too
 	}
 	n.mu.Lock()
-	calls := n.queue
-	n.queue, n.isTaken = nil, false
-	if len(calls) > mostCalls {
-		calls, n.queue, n.isTaken = calls[:mostCalls:mostCalls], calls[mostCalls:], true
-		go n.flush()
-	}
+	calls := n.queue[:min(len(n.queue), mostCalls)]
+	n.queue = n.queue[len(calls):]
 	n.mu.Unlock()
 	n.send(calls)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.queue) > 0 && n.underWay.Load() <= lanes {
+		go n.flush()
+	} else {
+		n.underWay.Add(-1)
+	}
 }
 
 // deadline is a context that only has one: connections look at it, and it needs no timer.

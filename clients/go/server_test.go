@@ -136,7 +136,18 @@ func (s *server) kill() {
 }
 
 // pause lets the server be silent, with its connections open.
-func (s *server) pause()  { _ = s.process.Process.Signal(syscall.SIGSTOP) }
+// pause returns when the server has stopped: until then it may still answer.
+func (s *server) pause() {
+	_ = s.process.Process.Signal(syscall.SIGSTOP)
+	for range 10_000 {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.process.Process.Pid))
+		if err != nil || strings.Contains(string(stat), ") T ") {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func (s *server) resume() { _ = s.process.Process.Signal(syscall.SIGCONT) }
 
 func (s *server) stop() {

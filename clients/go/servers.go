@@ -20,57 +20,59 @@ import (
 const mostRedirections = 5
 
 type servers struct {
-	rdb    redis.UniversalClient
-	report *reporter
+	rdb     redis.UniversalClient
+	single  *redis.Client        // what the client is; nil: a cluster
+	cluster *redis.ClusterClient // nil: a single server
+	report  *reporter
 
 	mu     sync.Mutex
 	closed bool
 	nodes  map[string]*node // by address
 }
 
+func newServers(rdb redis.UniversalClient, report *reporter) *servers {
+	s := &servers{rdb: rdb, report: report, nodes: map[string]*node{}}
+	s.single, _ = rdb.(*redis.Client)
+	s.cluster, _ = rdb.(*redis.ClusterClient)
+	return s
+}
+
 // check says whether the kind of client can be used. A Ring cannot: it moves keys to another server when one is
 // down, and so gives one lock twice.
 func (s *servers) check() error {
-	switch s.rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		return nil
+	if s.single == nil && s.cluster == nil {
+		return invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", s.rdb)
 	}
-	return invalid("the client must be a *redis.Client or a *redis.ClusterClient, not %T", s.rdb)
-}
-
-func (s *servers) isCluster() bool {
-	_, ok := s.rdb.(*redis.ClusterClient)
-	return ok
+	return nil
 }
 
 // find is the primary that has the key. It ends as send does.
 func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
-	switch rdb := s.rdb.(type) {
-	case *redis.Client:
-		return s.of(rdb), nil
-	case *redis.ClusterClient:
-		// It may have to be asked first where the key is.
-		return within(ctx, limit, func() (*node, error) {
-			client, err := rdb.MasterForKey(context.Background(), key)
-			if s.note(err); err != nil {
-				return nil, err
-			}
-			return s.of(client), nil
-		})
+	if s.single != nil {
+		return s.of(s.single), nil
 	}
-	return nil, s.check()
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	// It may have to be asked first where the key is.
+	return within(ctx, limit, func() (*node, error) {
+		client, err := s.cluster.MasterForKey(context.Background(), key)
+		if s.note(err); err != nil {
+			return nil, err
+		}
+		return s.of(client), nil
+	})
 }
 
 // primaries are all nodes that have keys.
 func (s *servers) primaries(ctx context.Context, limit time.Time) ([]*node, error) {
-	rdb, ok := s.rdb.(*redis.ClusterClient)
-	if !ok {
+	if s.cluster == nil {
 		n, err := s.find(ctx, limit, "")
 		return []*node{n}, err
 	}
 	return within(ctx, limit, func() (all []*node, err error) {
 		var mu sync.Mutex
-		err = rdb.ForEachMaster(context.Background(), func(_ context.Context, client *redis.Client) error {
+		err = s.cluster.ForEachMaster(context.Background(), func(_ context.Context, client *redis.Client) error {
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, s.of(client))
@@ -165,8 +167,8 @@ func (s *servers) note(err error) {
 }
 
 func (s *servers) reload() {
-	if rdb, ok := s.rdb.(*redis.ClusterClient); ok {
-		rdb.ReloadState(context.Background())
+	if s.cluster != nil {
+		s.cluster.ReloadState(context.Background())
 	}
 }
 
