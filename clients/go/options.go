@@ -92,9 +92,7 @@ const leastTTL = 2 * time.Millisecond
 
 // TTL sets how long a hold lives without a renewal: 2 ms or more. The server counts in milliseconds; a
 // fraction counts as a whole one. The default is 10 seconds.
-func TTL(ttl time.Duration) RequestOption {
-	return func(s *requestSettings) { s.ttl = ttl }
-}
+func TTL(ttl time.Duration) RequestOption { return func(s *requestSettings) { s.ttl = ttl } }
 
 // Wait sets how long Lock waits at most. A deadline of the context ends the wait too, whichever comes first.
 // Without either, Lock waits until the lock is granted. A wait of zero asks once.
@@ -104,19 +102,13 @@ func Wait(wait time.Duration) RequestOption {
 
 // Limit lets at most n readers hold the lock at once: a semaphore of n permits, 1 or more. It is for reading
 // only. Give all requests for a key the same limit.
-func Limit(n int) RequestOption {
-	return func(s *requestSettings) { s.limit, s.hasLimit = n, true }
-}
+func Limit(n int) RequestOption { return func(s *requestSettings) { s.limit, s.hasLimit = n, true } }
 
 // Metadata sets a text of at most 1024 bytes that SLOCK.INFO key FULL shows with the hold and while it waits.
-func Metadata(text string) RequestOption {
-	return func(s *requestSettings) { s.metadata = text }
-}
+func Metadata(text string) RequestOption { return func(s *requestSettings) { s.metadata = text } }
 
 // NoRenewal turns the watchdog off: the hold ends a ttl after the grant, unless Extend is called.
-func NoRenewal() RequestOption {
-	return func(s *requestSettings) { s.noRenewal = true }
-}
+func NoRenewal() RequestOption { return func(s *requestSettings) { s.noRenewal = true } }
 
 // LongestLease lets the watchdog renew no longer than this after the grant. Then the hold is lost, so that a
 // program that is stuck does not hold for ever.
@@ -127,9 +119,7 @@ func LongestLease(lease time.Duration) RequestOption {
 // Token sets the owner's identity, of 1 to 255 bytes, for handing a hold over (Hold.HandOver and Request.Adopt).
 // Without it each use of a request takes 128 random bits. Two acquisitions of one key by one token are one hold for
 // the server, and the program's own affair; different keys are safe.
-func Token(token string) RequestOption {
-	return func(s *requestSettings) { s.token = token }
-}
+func Token(token string) RequestOption { return func(s *requestSettings) { s.token = token } }
 
 // MinReplicas lets a hold count only when n replicas have confirmed it within the timeout. Otherwise it is
 // released, and the error is ErrTooFewReplicas. A Quorum ignores it.
@@ -138,20 +128,14 @@ func MinReplicas(n int, timeout time.Duration) RequestOption {
 }
 
 // Label sets the name under which hooks hear of the request. The default is the first key.
-func Label(label string) RequestOption {
-	return func(s *requestSettings) { s.label = label }
-}
+func Label(label string) RequestOption { return func(s *requestSettings) { s.label = label } }
 
 // WaitByNotify lets all waits share one connection (in a cluster: one for each node), which SSUBSCRIBEs to a
 // channel. This is the default. Where the user may not subscribe, waits block instead.
-func WaitByNotify() Option {
-	return locksOption(func(s *settings) { s.waiting = byNotify })
-}
+func WaitByNotify() Option { return locksOption(func(s *settings) { s.waiting = byNotify }) }
 
 // WaitByBlocking gives each wait a connection of its own, apart from the pool of the client.
-func WaitByBlocking() Option {
-	return locksOption(func(s *settings) { s.waiting = byBlocking })
-}
+func WaitByBlocking() Option { return locksOption(func(s *settings) { s.waiting = byBlocking }) }
 
 // WaitByPolling asks again and again. Nobody is served in order then.
 func WaitByPolling(strategy Strategy) Option {
@@ -171,9 +155,7 @@ func RetryWaitFor(duration time.Duration) Option {
 }
 
 // WithHooks sets what hears of waits, holds and losses.
-func WithHooks(hooks Hooks) Option {
-	return locksOption(func(s *settings) { s.hooks = hooks })
-}
+func WithHooks(hooks Hooks) Option { return locksOption(func(s *settings) { s.hooks = hooks }) }
 
 // WithLogger sets where to log, instead of slog.Default. See the README for what is logged.
 func WithLogger(logger *slog.Logger) Option {
@@ -194,9 +176,7 @@ func DriftFactor(factor float64) Option {
 
 // FailFast ends an attempt of a Quorum as soon as the majority cannot be reached any more, without the answers of
 // the other nodes.
-func FailFast() Option {
-	return locksOption(func(s *settings) { s.failFast = true })
-}
+func FailFast() Option { return locksOption(func(s *settings) { s.failFast = true }) }
 
 // check says what is wrong with the settings of a request, before anything is sent.
 func (s *requestSettings) check(keys []string, mode Mode) error {

@@ -16,9 +16,7 @@ type Strategy struct {
 }
 
 // NoPolling asks once.
-func NoPolling() Strategy {
-	return Strategy{}
-}
+func NoPolling() Strategy { return Strategy{} }
 
 // ConstantPause asks again after each pause.
 func ConstantPause(pause time.Duration) Strategy {

@@ -22,9 +22,7 @@ type Client struct {
 }
 
 // New creates a client for locks on the server of a client of go-redis.
-func New(client RedisClient) *Client {
-	return &Client{client: client}
-}
+func New(client RedisClient) *Client { return &Client{client: client} }
 
 // Obtain is a short form of New(client).Obtain.
 func Obtain(
@@ -122,6 +120,4 @@ func distinct(keys []string) (unique []string) {
 	return unique
 }
 
-func milliseconds(ttl time.Duration) int64 {
-	return int64(ttl / time.Millisecond)
-}
+func milliseconds(ttl time.Duration) int64 { return int64(ttl / time.Millisecond) }

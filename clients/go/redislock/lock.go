@@ -13,24 +13,16 @@ type Lock struct {
 }
 
 // Key returns the key of the lock: the first, if it has several.
-func (l *Lock) Key() string {
-	return l.keys[0]
-}
+func (l *Lock) Key() string { return l.keys[0] }
 
 // Keys returns the keys of the lock, as they were given. Do not change the slice.
-func (l *Lock) Keys() []string {
-	return l.keys
-}
+func (l *Lock) Keys() []string { return l.keys }
 
 // Token returns the token, which is the owner's identity.
-func (l *Lock) Token() string {
-	return l.owner.token
-}
+func (l *Lock) Token() string { return l.owner.token }
 
 // Metadata returns the metadata that the lock was obtained with.
-func (l *Lock) Metadata() string {
-	return l.owner.metadata
-}
+func (l *Lock) Metadata() string { return l.owner.metadata }
 
 // TTL returns how long the lock is still held, in whole milliseconds: with several keys, the least time of
 // all. It is 0 when the lock, or one of its keys, is no longer held. A nil Lock is [ErrLockNotHeld].

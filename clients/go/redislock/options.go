@@ -39,20 +39,14 @@ type RetryStrategy interface {
 }
 
 // NoRetry is the strategy of a single attempt.
-func NoRetry() RetryStrategy {
-	return LinearBackoff(0)
-}
+func NoRetry() RetryStrategy { return LinearBackoff(0) }
 
 // LinearBackoff makes the same pause each time.
-func LinearBackoff(backoff time.Duration) RetryStrategy {
-	return linearBackoff(backoff)
-}
+func LinearBackoff(backoff time.Duration) RetryStrategy { return linearBackoff(backoff) }
 
 type linearBackoff time.Duration
 
-func (b linearBackoff) NextBackoff() time.Duration {
-	return time.Duration(b)
-}
+func (b linearBackoff) NextBackoff() time.Duration { return time.Duration(b) }
 
 // LimitRetry ends the attempts of another strategy after max retries.
 //
