@@ -25,9 +25,7 @@ type Client struct {
 func New(client RedisClient) *Client { return &Client{client: client} }
 
 // Obtain is a short form of New(client).Obtain.
-func Obtain(
-	ctx context.Context, client RedisClient, key string, ttl time.Duration, opt *Options,
-) (*Lock, error) {
+func Obtain(ctx context.Context, client RedisClient, key string, ttl time.Duration, opt *Options) (*Lock, error) {
 	return New(client).Obtain(ctx, key, ttl, opt)
 }
 
@@ -58,24 +56,23 @@ func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, opt 
 // token is then released in the background, as far as the server can be reached. One with a token of the
 // caller stays until its ttl is over, because somebody may hold it on purpose: obtain it again, or let it
 // expire.
-func (c *Client) ObtainMulti(
-	ctx context.Context, keys []string, ttl time.Duration, opt *Options,
-) (*Lock, error) {
+func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Duration, opt *Options) (*Lock, error) {
 	if opt == nil {
 		opt = &Options{}
 	}
-	token, isRandom := opt.Token, opt.Token == ""
-	if isRandom {
-		token = randomToken()
+	lock := &Lock{Client: c, keys: slices.Clone(keys), token: opt.Token, metadata: opt.Metadata}
+	for _, key := range keys { // the server refuses a key that is named twice
+		if !slices.Contains(lock.distinct, key) {
+			lock.distinct = append(lock.distinct, key)
+		}
 	}
-	lock := &Lock{
-		Client: c,
-		keys:   slices.Clone(keys),
-		owner:  owner{keys: distinct(keys), token: token, metadata: opt.Metadata},
+	isRandom := lock.token == ""
+	if isRandom {
+		lock.token = randomToken()
 	}
 	err := attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) (bool, error) {
 		canSend := ctx.Err() == nil
-		fence, err := lock.owner.run(ctx, c.client, "obtain", milliseconds(ttl))
+		fence, err := lock.run(ctx, "obtain", milliseconds(ttl))
 		if err == nil && fence == 0 {
 			return true, ErrNotObtained
 		}
@@ -93,14 +90,11 @@ func (c *Client) ObtainMulti(
 // abandon releases a lock that the server may have granted although the reply did not arrive, and has the server refuse
 // what arrives later. It repeats that until it is answered; after ttl there is nothing left to release.
 func (l *Lock) abandon(ctx context.Context, ttl time.Duration) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ttl)
-	defer cancel()
-	for pause := 10 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-		if _, err := l.owner.run(ctx, l.client, "abandon"); !mayHaveRun(err) {
-			return
-		}
-		time.Sleep(pause)
-	}
+	retry := ExponentialBackoff(10*time.Millisecond, time.Second)
+	_ = attempts(context.WithoutCancel(ctx), ttl, retry, func(ctx context.Context) (bool, error) {
+		_, err := l.run(ctx, "abandon")
+		return mayHaveRun(err), err
+	})
 }
 
 // randomToken returns 128 random bits as text of 22 characters.
@@ -108,16 +102,6 @@ func randomToken() string {
 	bits := make([]byte, 16)
 	_, _ = rand.Read(bits) // never fails
 	return base64.RawURLEncoding.EncodeToString(bits)
-}
-
-// distinct returns the keys in their order, each once. The server refuses a key that is named twice.
-func distinct(keys []string) (unique []string) {
-	for _, key := range keys {
-		if !slices.Contains(unique, key) {
-			unique = append(unique, key)
-		}
-	}
-	return unique
 }
 
 func milliseconds(ttl time.Duration) int64 { return int64(ttl / time.Millisecond) }

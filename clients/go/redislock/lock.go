@@ -8,8 +8,8 @@ import (
 // Lock is a lock that was obtained: one key or several, under one token. Several goroutines may use one.
 type Lock struct {
 	*Client
-	keys  []string // as the caller named them
-	owner owner
+	keys, distinct  []string // as the caller named them, and each once
+	token, metadata string
 }
 
 // Key returns the key of the lock: the first, if it has several.
@@ -19,10 +19,10 @@ func (l *Lock) Key() string { return l.keys[0] }
 func (l *Lock) Keys() []string { return l.keys }
 
 // Token returns the token, which is the owner's identity.
-func (l *Lock) Token() string { return l.owner.token }
+func (l *Lock) Token() string { return l.token }
 
 // Metadata returns the metadata that the lock was obtained with.
-func (l *Lock) Metadata() string { return l.owner.metadata }
+func (l *Lock) Metadata() string { return l.metadata }
 
 // TTL returns how long the lock is still held, in whole milliseconds: with several keys, the least time of
 // all. It is 0 when the lock, or one of its keys, is no longer held. A nil Lock is [ErrLockNotHeld].
@@ -30,7 +30,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if l == nil {
 		return 0, ErrLockNotHeld
 	}
-	left, err := l.owner.run(ctx, l.client, "ttl")
+	left, err := l.run(ctx, "ttl")
 	if err != nil || left < 1 {
 		return 0, err
 	}
@@ -49,7 +49,7 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *Options) err
 		return ErrNotObtained
 	}
 	return attempts(ctx, ttl, opt.retryStrategy(), func(ctx context.Context) (bool, error) {
-		extended, err := l.owner.run(ctx, l.client, "refresh", milliseconds(ttl))
+		extended, err := l.run(ctx, "refresh", milliseconds(ttl))
 		if err == nil && extended == 0 {
 			return false, ErrNotObtained
 		}
@@ -66,7 +66,7 @@ func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return ErrLockNotHeld
 	}
-	released, err := l.owner.run(ctx, l.client, "release")
+	released, err := l.run(ctx, "release")
 	if err == nil && released == 0 {
 		return ErrLockNotHeld
 	}
