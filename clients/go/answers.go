@@ -76,9 +76,12 @@ func isDial(err error) bool {
 
 // code is the first word of an error of the server, and else empty.
 func code(err error) string {
-	var reply redis.Error
-	if err == nil || err == redis.Nil || !errors.As(err, &reply) || errors.Is(err, ErrQuorumMissed) {
+	if err == nil || err == redis.Nil || errors.Is(err, ErrQuorumMissed) {
 		return "" // what one node of a quorum says, says nothing of the others
+	}
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
 	}
 	word, _, _ := strings.Cut(reply.Error(), " ")
 	return word

@@ -11,7 +11,7 @@ import (
 
 // release is for a Hold.
 func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
-	o, inDoubt := h.owner, ending.doubt || ending.changing
+	o, until, inDoubt := h.owner, ending.until, ending.doubt || ending.changing
 	isWhole := ending.reason == Gone && len(o.keys) == 1 && !inDoubt
 	if ending.state == lost && (isWhole || o.given) {
 		return false, nil // nothing is left, or the token may have a later hold by now
@@ -25,7 +25,7 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 		count, err := l.end(ctx, limit, o, commands)
 		// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
 		unanswered = unanswered || mayRunLater(err)
-		released = err == nil && (count == int64(len(o.keys)) || unanswered && ending.until > now())
+		released = err == nil && (count == int64(len(o.keys)) || unanswered && until > now())
 		return err
 	}, func() {})
 	return err == nil && released, err

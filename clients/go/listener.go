@@ -3,7 +3,9 @@ package slock
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,11 +63,8 @@ func newListener(s *servers) *listener {
 
 // isForbidden tells whether requests for the key cannot wait by NOTIFY.
 func (l *listener) isForbidden(key string) bool {
-	if l.denied.Load() {
-		return true
-	}
 	_, ok := l.place(key)
-	return !ok
+	return !ok || l.denied.Load()
 }
 
 func (l *listener) forbid(err error) {
@@ -128,14 +127,13 @@ func (l *listener) channel(key string, subscribe bool) *channel {
 // subscribe connects if need be. It belongs to no request: one that is cancelled takes nothing from the others.
 func (l *listener) subscribe(c *channel, key string) {
 	n, err := l.servers.find(context.Background(), time.Now().Add(pingEvery), key)
-	if err != nil {
-		l.remove(c, err)
-		return
-	}
 	l.mu.Lock()
-	if l.closed {
+	if err == nil && l.closed {
+		err = ErrClosed
+	}
+	if err != nil {
 		l.mu.Unlock()
-		l.remove(c, ErrClosed)
+		l.remove(c, err)
 		return
 	}
 	address := n.client.Options().Addr
@@ -208,10 +206,7 @@ func (l *listener) isAwaited() bool {
 func (l *listener) close() {
 	l.mu.Lock()
 	l.closed = true
-	var all []*subscription
-	for _, s := range l.connections {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Values(l.connections))
 	l.mu.Unlock()
 	for _, s := range all {
 		s.close(ErrClosed)

@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -33,9 +34,8 @@ const (
 
 // node is one server, and the connections to it.
 type node struct {
-	servers     *servers
-	client      *redis.Client
-	readTimeout time.Duration
+	servers *servers
+	client  *redis.Client
 
 	underWay atomic.Int32 // pipelines
 	mu       sync.Mutex
@@ -68,8 +68,8 @@ func (c *call) add(w words) {
 	c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
 }
 
-func newNode(s *servers, client *redis.Client, readTimeout time.Duration) *node {
-	n := &node{servers: s, client: client, readTimeout: readTimeout}
+func newNode(s *servers, client *redis.Client) *node {
+	n := &node{servers: s, client: client}
 	n.overdue = time.AfterFunc(patience, func() {
 		n.underWay.Add(1)
 		n.flush()
@@ -84,7 +84,7 @@ func ownClient(o redis.Options) *redis.Client {
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, 0, max(o.PoolSize, 10), 0
 	o.PoolTimeout = poolTimeout
-	o.ReadTimeout = -1 // a wait has none
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, -1) // 0 is none in the options of a client, and the default for a new one
 	if o.WriteTimeout <= 0 {
 		o.WriteTimeout = 3 * time.Second
 	}
@@ -139,7 +139,9 @@ func (n *node) flush() {
 	}
 	n.mu.Lock()
 	calls := n.queue[:min(len(n.queue), mostCalls)]
-	n.queue = n.queue[len(calls):]
+	if n.queue = n.queue[len(calls):]; len(n.queue) > 0 {
+		n.overdue.Reset(patience)
+	}
 	n.mu.Unlock()
 	n.send(calls)
 	n.mu.Lock()
@@ -176,17 +178,17 @@ func (n *node) send(calls []*call) {
 			commands = append(commands, cmd)
 		}
 	}
-	if !limit.IsZero() {
-		if n.readTimeout > 0 {
-			limit = earlier(limit, time.Now().Add(n.readTimeout))
-		}
+	client := n.client
+	if limit.IsZero() {
+		client = client.WithTimeout(0) // no answer is too late
+	} else {
 		ctx = deadline{ctx, limit}
 	}
 	var err error
 	if len(commands) == 1 { // that costs less
-		err = n.client.Process(ctx, commands[0])
+		err = client.Process(ctx, commands[0])
 	} else {
-		pipeline := n.client.Pipeline()
+		pipeline := client.Pipeline()
 		for _, cmd := range commands {
 			_ = pipeline.Process(ctx, cmd)
 		}

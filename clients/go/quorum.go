@@ -147,7 +147,7 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
 	got := q.ask(ttl, func(i int) (bool, error) {
 		h, err := q.nodes[i].adopt(context.Background(), v.requestOfNode(ttl))
-		return v.keep(i, h, err, ErrNotHeld)
+		return v.keep(i, h, err)
 	}).wait(ctx, tally.isWhole)
 	switch {
 	case got.isGranted():
@@ -295,11 +295,11 @@ func (v *votes) hold(ctx context.Context) *Hold {
 
 // keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none. A hold that comes too
 // late is released.
-func (v *votes) keep(i int, h *Hold, err, refusal error) (bool, error) {
-	if errors.Is(err, refusal) {
-		err = nil
+func (v *votes) keep(i int, h *Hold, err error) (bool, error) {
+	if errors.Is(err, errTaken) || errors.Is(err, ErrNotHeld) {
+		return false, nil
 	}
-	if h == nil {
+	if err != nil {
 		return false, err
 	}
 	// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
@@ -334,7 +334,7 @@ func (v *votes) acquire(ttl time.Duration) func(i int) (bool, error) {
 			}
 		}
 		h, err := v.quorum.nodes[i].acquire(v.ctx, v.requestOfNode(ttl), true)
-		return v.keep(i, h, err, errTaken)
+		return v.keep(i, h, err)
 	}
 }
 

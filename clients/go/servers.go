@@ -97,21 +97,19 @@ func within[T any](ctx context.Context, limit time.Time, run func() (T, error)) 
 }
 
 // of is the node that a client of the program has. After Close it is used itself: a release may still be sent.
-func (s *servers) of(client *redis.Client) *node {
-	return s.at(client, client.Options().Addr, client.Options().ReadTimeout)
-}
+func (s *servers) of(client *redis.Client) *node { return s.at(client, client.Options().Addr) }
 
-func (s *servers) at(client *redis.Client, address string, readTimeout time.Duration) *node {
+func (s *servers) at(client *redis.Client, address string) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return newNode(s, client, readTimeout)
+		return newNode(s, client)
 	}
 	n := s.nodes[address]
 	if n == nil {
 		options := *client.Options()
 		options.Addr = address
-		n = newNode(s, ownClient(options), readTimeout)
+		n = newNode(s, ownClient(options))
 		s.nodes[address] = n
 	}
 	return n
@@ -151,7 +149,7 @@ func (s *servers) redirect(n *node, c *call) bool {
 			c.commands[i] = redis.NewCmd(context.Background(), cmd.Args()...)
 		}
 		c.redirected, c.asking = c.redirected+1, asking
-		s.at(n.client, address, n.readTimeout).start(c, false)
+		s.at(n.client, address).start(c, false)
 		return true
 	}
 	return false
