@@ -33,11 +33,10 @@ var temporaryCodes = []string{
 
 // isTemporary tells whether to ask again: the server said so, or the connection failed.
 func isTemporary(err error) bool {
-	if err == nil || err == redis.Nil || errors.Is(err, ErrLost) {
-		return false
-	}
-	return errors.Is(err, errAskAgain) || isConnectionError(err) || slices.Contains(temporaryCodes, code(err)) ||
-		hasCode(err, "ERR") && strings.Contains(err.Error(), "max number of clients reached")
+	word := code(err)
+	isFull := word == "ERR" && strings.Contains(err.Error(), "max number of clients reached")
+	return !errors.Is(err, ErrLost) &&
+		(errors.Is(err, errAskAgain) || isConnectionError(err) || isFull || slices.Contains(temporaryCodes, word))
 }
 
 // isConnectionError tells whether no answer came, so that nobody knows whether the command was run.

@@ -76,11 +76,8 @@ func (q *Quorum) drift() drift {
 
 // nodeTimeout is how long to wait for one node.
 func (q *Quorum) nodeTimeout(ttl time.Duration) time.Duration {
-	timeout := q.settings.nodeTimeout
-	if timeout <= 0 {
-		timeout = max(ttl/20, 50*time.Millisecond)
-	}
-	return min(timeout, ttl*9/10)
+	timeout := max(q.settings.nodeTimeout, 0)
+	return min(cmp.Or(timeout, max(ttl/20, 50*time.Millisecond)), ttl*9/10)
 }
 
 func (q *Quorum) check(r *Request) error {

@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -102,12 +103,7 @@ func (r *Request) owner() owner {
 	return owner{keys: r.keys, token: newToken()}
 }
 
-func (r *Request) label() string {
-	if r.settings.label != "" {
-		return r.settings.label
-	}
-	return r.keys[0]
-}
+func (r *Request) label() string { return cmp.Or(r.settings.label, r.keys[0]) }
 
 func notHeld(mode Mode) error {
 	return &failure{kind: ErrNotHeld, text: fmt.Sprintf("not all keys, for %s", mode)}
