@@ -5,24 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
-use crate::answers::{self, Failure};
+use crate::answers::{self, Failure, Kind};
+use crate::blocking::Own;
 use crate::clock::Moment;
 use crate::commands::{self, Owner, Wait};
 use crate::errors::Error;
+use crate::give_up;
 use crate::hooks::Waited;
 use crate::lease::validity;
 use crate::listener::Noted;
-use crate::node::{REPLY_TIMEOUT, in_time};
+use crate::node::{Node, REPLY_TIMEOUT};
 use crate::options::{LONGEST, Waiting};
 use crate::polling::Backoff;
-use crate::servers::{GRACE, Listening, no_answer};
+use crate::servers::GRACE;
 use crate::shared::{Shared, Single};
-use crate::{blocking, give_up};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
 const BETWEEN_COPIES: Duration = Duration::from_secs(5);
@@ -76,9 +76,9 @@ pub(crate) struct Acquisition<'a> {
     runtime: Handle,
     /// A refused request has to wait from now on.
     must_wait: bool,
-    /// Something may be on the server, or on its way there, although nothing was granted.
-    pub(crate) may_stand: bool,
-    /// A copy had no answer.
+    /// The last copy is on its way to the server or waits there, as far as is known.
+    stands: bool,
+    /// An earlier copy was in that state when another was sent.
     in_doubt: bool,
     /// When to end if nothing is answered until then; nothing while the server answers.
     patience_ends: Option<Instant>,
@@ -100,7 +100,7 @@ impl<'a> Acquisition<'a> {
             tag: shared.site.next_tag(),
             runtime: Handle::current(),
             must_wait: false,
-            may_stand: false,
+            stands: false,
             in_doubt: false,
             patience_ends: Some(started + limits.retry_for),
             last_error: None,
@@ -112,12 +112,18 @@ impl<'a> Acquisition<'a> {
     pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
         let result = self.ask_until_granted().await;
         if let Ok(Some(_)) = result {
-            self.may_stand = false;
+            // The hold knows of the doubt.
+            (self.stands, self.in_doubt) = (false, false);
         }
         if let Some(waited) = &mut self.waited {
             waited.end(&result);
         }
         result
+    }
+
+    /// Whether something may be on the server, or on its way there, although nothing was granted.
+    pub(crate) fn may_stand(&self) -> bool {
+        self.stands || self.in_doubt
     }
 
     async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
@@ -165,19 +171,17 @@ impl<'a> Acquisition<'a> {
     }
 
     fn pause_after(&mut self, failure: Failure, backoff: &mut Backoff) -> Result<Duration, Error> {
-        if let Failure::Final(error) = failure {
-            return Err(error);
+        if failure.kind == Kind::Final {
+            return Err(failure.error);
         }
         self.shared.site.servers.doubt_after(&failure);
-        let is_answer = failure.is_answer();
-        let error = failure.into_error();
-        if is_answer {
+        if failure.is_answer() {
             self.heard();
         } else {
             self.patience_ends.get_or_insert_with(|| Instant::now() + self.shared.retry_wait_for);
-            self.shared.reporter.out_of_reach(&error);
+            self.shared.reporter.out_of_reach(&failure.error);
         }
-        self.last_error = Some(error);
+        self.last_error = Some(failure.error);
         // The last copy is sent at the end itself.
         match self.patience_ends.map_or(LONGEST, time_left) {
             Duration::ZERO => Err(self.timed_out()),
@@ -210,18 +214,21 @@ impl<'a> Acquisition<'a> {
     }
 
     async fn ask(&mut self) -> Result<Step, Failure> {
+        let site = &self.shared.site;
         let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline).is_zero());
-        let at_once = self.limits.once || is_over || matches!(self.shared.site.waiting, Waiting::Poll(_));
-        let blocks = self.shared.site.must_block();
-        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
-        let listening = if at_once || blocks { None } else { servers.listening(key) };
+        let at_once = self.limits.once || is_over || matches!(site.waiting, Waiting::Poll(_));
+        let blocks = site.must_block();
+        let listens =
+            if at_once || blocks { None } else { site.servers.note(self.owner.first_key(), self.tag) };
         // Boxed, so that the commonest way is small.
-        let answer = if at_once || (listening.is_none() && !self.must_wait) {
+        let answer = if let Some((node, noted)) = listens {
+            Box::pin(self.ask_notified(&node, noted)).await?
+        } else if at_once || !self.must_wait {
             self.ask_at_once().await?
         } else if blocks {
             Box::pin(self.ask_blocked()).await?
         } else {
-            Box::pin(self.ask_notified(listening)).await?
+            Box::pin(self.listen_and_ask()).await?
         };
         self.heard();
         self.last_error = None;
@@ -240,75 +247,63 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Notes what may come of a copy: before its answer is there, since this future may be dropped. Gives
-    /// whether an earlier copy had no answer.
-    fn copy_is_sent(&mut self) -> bool {
-        self.may_stand = true;
-        std::mem::replace(&mut self.in_doubt, true)
-    }
-
-    fn copy_is_answered(&mut self, was_in_doubt: bool, answer: &Result<Value, Failure>) {
-        if !matches!(answer, Err(Failure::Unanswered(_))) {
-            self.in_doubt = was_in_doubt;
+    /// Sends a copy. What may come of it is noted before its answer is there, since this future may be dropped.
+    async fn copy(
+        &mut self,
+        exchange: impl Future<Output = Result<Value, Failure>>,
+    ) -> Result<Value, Failure> {
+        self.in_doubt |= self.stands;
+        self.stands = true;
+        let answer = exchange.await;
+        if answer.as_ref().is_err_and(|failure| failure.kind != Kind::Unanswered) {
+            self.stands = false;
         }
-        if answer.is_err() {
-            self.nothing_stands();
-        }
-    }
-
-    /// The last copy has ended without a hold. An earlier one may be another matter.
-    fn nothing_stands(&mut self) {
-        self.may_stand = self.in_doubt;
+        answer
     }
 
     /// The fence of a hold, or 0.
     fn granted(&mut self, fence: i64, sent: Moment, otherwise: Step) -> Step {
         if fence == 0 {
-            self.nothing_stands();
+            self.stands = false;
             return otherwise;
         }
         Step::Granted(Granted { fence, sent, in_doubt: self.in_doubt })
     }
 
     async fn ask_at_once(&mut self) -> Result<Step, Failure> {
-        let command = self.command(&Wait::No);
+        let (site, key) = (&self.shared.site, self.owner.first_key());
+        let command = [self.command(&Wait::No)];
         let sent = Moment::now();
-        let was_in_doubt = self.copy_is_sent();
-        let (key, until) = (self.owner.first_key(), self.answer_until());
-        let answer = self.shared.site.servers.send(key, &[command], until).await;
-        self.copy_is_answered(was_in_doubt, &answer);
-        Ok(self.granted(answers::number(&answer?), sent, Step::Refused))
+        let answer = self.copy(site.servers.send(key, &command, self.answer_until())).await?;
+        Ok(self.granted(answers::number(&answer), sent, Step::Refused))
     }
 
-    async fn ask_notified(&mut self, mut listening: Option<Listening>) -> Result<Step, Failure> {
+    async fn listen_and_ask(&mut self) -> Result<Step, Failure> {
         let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
-        if listening.is_none() {
-            listening = Box::pin(servers.listen(key, self.answer_until())).await?;
-            self.heard();
+        if !servers.listen(key, self.answer_until()).await? {
+            return self.block_from_now_on().await;
         }
-        let Some((node, listener)) = listening else {
-            return Box::pin(self.block_from_now_on()).await;
-        };
-        let Some((noted, channel)) = listener.note(servers.slot(key), self.tag) else {
-            return Err(Failure::Unreachable(answers::listening_lost()));
-        };
+        self.heard();
+        let (node, noted) = servers.note(key, self.tag).ok_or_else(Failure::listening_lost)?;
+        self.ask_notified(&node, noted).await
+    }
+
+    async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Step, Failure> {
         // Who closes ends all waits that are noted.
-        self.shared.unless_closed().map_err(Failure::Final)?;
+        self.shared.unless_closed().map_err(Failure::last)?;
         let most = self.limits.deadline.map(time_left);
-        let command = self.command(&Wait::Notified { most, channel: &channel, tag: self.tag });
+        let command = [self.command(&Wait::Notified { most, channel: &noted.channel, tag: noted.tag })];
         let sent = Moment::now();
-        let was_in_doubt = self.copy_is_sent();
-        let answer = node.send(&[command], self.answer_until()).await;
-        self.copy_is_answered(was_in_doubt, &answer);
-        match answer {
+        let until = self.answer_until();
+        match self.copy(node.send(&command, until)).await {
             Ok(Value::Nil) => self.until_told(noted, sent).await,
             Ok(value) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
             Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
             Err(failure) => {
-                if let Failure::NoSubscriber(_) = failure {
+                if failure.kind == Kind::NoSubscriber {
                     noted.end_listening();
                 }
-                Err(servers.note(key, &node, failure))
+                Err(self.shared.site.servers.redirected(self.owner.first_key(), node, failure))
             }
         }
     }
@@ -326,20 +321,19 @@ impl<'a> Acquisition<'a> {
         match message {
             Ok(Some(Ok(fence))) => Ok(self.granted(fence, sent, Step::TimedOut)),
             Ok(Some(Err(failure))) => {
-                self.nothing_stands();
+                self.stands = false;
                 Err(failure)
             }
             Ok(None) => {
-                // The server may not have noticed yet, and grant what waits.
-                self.in_doubt = true;
-                self.shared.unless_closed().map_err(Failure::Final)?;
-                Err(Failure::Unanswered(answers::listening_lost()))
+                // What was asked stands: the server may not have noticed yet.
+                self.shared.unless_closed().map_err(Failure::last)?;
+                Err(Failure::listening_lost())
             }
             // What was asked stands.
             Err(_) if self.limits.deadline.is_none_or(|deadline| !time_left(deadline).is_zero()) => {
                 Ok(Step::Refused)
             }
-            Err(_) => Err(no_answer()),
+            Err(_) => Err(Failure::no_answer("the server")),
         }
     }
 
@@ -350,22 +344,22 @@ impl<'a> Acquisition<'a> {
     }
 
     async fn ask_blocked(&mut self) -> Result<Step, Failure> {
-        let (servers, key, until) = (&self.shared.site.servers, self.owner.first_key(), self.answer_until());
-        let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
+        let shared = self.shared;
         let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
-        let (closing, was_in_doubt, mut sent) = (&self.shared.closing, self.in_doubt, Moment::now());
-        let sends = || {
-            self.heard();
-            self.copy_is_sent();
-            sent = Moment::now();
-        };
-        // Boxed as what any future is, so that the depth of types stays small.
-        let asks: BoxFuture<'_, _> = Box::pin(blocking::ask(servers, key, &command, until, sends));
-        let waits = timeout(over, asks);
-        let answer = closing.run_until_cancelled(waits).await;
-        let answer = answer.and_then(Result::ok).unwrap_or_else(|| Err(no_answer()));
-        self.copy_is_answered(was_in_doubt, &answer);
-        Ok(self.granted(answers::number(&answer?), sent, Step::TimedOut))
+        let waits = timeout(over, Box::pin(self.ask_on_own()));
+        let step = shared.closing.run_until_cancelled(waits).await;
+        step.and_then(Result::ok).unwrap_or_else(|| Err(Failure::no_answer("the server")))
+    }
+
+    /// On a connection of its own.
+    async fn ask_on_own(&mut self) -> Result<Step, Failure> {
+        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
+        let own = Own::open(servers, key, self.answer_until()).await?;
+        self.heard();
+        let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
+        let sent = Moment::now();
+        let answer = self.copy(own.ask(servers, key, &command)).await?;
+        Ok(self.granted(answers::number(&answer), sent, Step::TimedOut))
     }
 
     /// What is granted to an earlier copy, or long after the request, has less validity.
@@ -390,13 +384,14 @@ impl<'a> Acquisition<'a> {
             servers.send(key, &[extend], until).await?
         } else {
             let both = [extend, commands::wait_for_replicas(wanted, options.replica_timeout)];
-            let until_all = until + options.replica_timeout;
-            in_time(until_all, blocking::ask(servers, key, &both, until, || {})).await?
+            let own = Own::open(servers, key, until).await?;
+            let answer = timeout_at((until + options.replica_timeout).into(), own.ask(servers, key, &both));
+            answer.await.unwrap_or_else(|_| Err(Failure::no_answer("the server")))?
         };
         match answers::numbers(&confirmed)[..] {
             [1, reached] if reached < i64::from(wanted) => {
                 let reached = u32::try_from(reached).unwrap_or(0);
-                Err(Failure::Final(Error::TooFewReplicas { wanted, reached }))
+                Err(Failure::last(Error::TooFewReplicas { wanted, reached }))
             }
             [1, ..] if granted.sent.elapsed() < validity(options.ttl) => Ok(Step::Granted(granted)),
             _ => Ok(Step::Over),
@@ -406,7 +401,7 @@ impl<'a> Acquisition<'a> {
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
-        if self.goal == Goal::Hold && self.may_stand {
+        if self.goal == Goal::Hold && self.may_stand() {
             let gives_up = give_up::give_up(self.shared.clone(), self.owner.clone());
             self.shared.spawn(&self.runtime, gives_up);
         }

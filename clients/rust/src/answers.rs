@@ -6,72 +6,118 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::errors::Error;
 
-/// Why a command did not do its work, and what follows from that.
-#[derive(Debug)]
-pub(crate) enum Failure {
+/// Why a command did not do its work.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    pub(crate) error: Error,
+}
+
+/// What follows from a failure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
     /// Nothing was sent: there is no connection.
-    Unreachable(RedisError),
+    Unreachable,
     /// No answer: it is not known whether the command was executed, or will be.
-    Unanswered(RedisError),
-    /// An error that passes: ask again after a pause.
-    Passing(RedisError),
-    /// Another node of the cluster serves the slot.
-    Moved { address: String },
-    /// Another node of the cluster takes the slot over, and has this key already.
-    Ask { address: String },
+    Unanswered,
+    /// An error that passes, or names another node of a cluster: ask again after a pause.
+    Passing,
     /// Nobody listens on the channel of the request.
-    NoSubscriber(RedisError),
+    NoSubscriber,
     /// To ask again would not help.
-    Final(Error),
+    Final,
 }
 
 impl Failure {
+    pub(crate) fn last(error: Error) -> Self {
+        Self { kind: Kind::Final, error }
+    }
+
+    /// A limit for an answer has passed.
+    pub(crate) fn no_answer(who: &str) -> Self {
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {who} in time")).into()
+    }
+
+    /// Nobody listens for the end of a wait any more.
+    pub(crate) fn listening_lost() -> Self {
+        let text = "the connection was lost on which waits end";
+        io::Error::new(io::ErrorKind::ConnectionAborted, text).into()
+    }
+
     /// Whether the server has said anything.
     pub(crate) fn is_answer(&self) -> bool {
-        !matches!(self, Self::Unreachable(_) | Self::Unanswered(_))
+        !matches!(self.kind, Kind::Unreachable | Kind::Unanswered)
     }
 
     /// What this means where nothing but a connection was asked for.
-    pub(crate) fn before_sending(self) -> Self {
-        match self {
-            Self::Unanswered(error) => Self::Unreachable(error),
-            other => other,
+    pub(crate) fn before_sending(mut self) -> Self {
+        if self.kind == Kind::Unanswered {
+            self.kind = Kind::Unreachable;
         }
+        self
     }
 
-    /// Whether the answer to `SSUBSCRIBE` says that the user may not run it, or not with this channel.
-    pub(crate) fn denies_to_subscribe(&self) -> bool {
-        matches!(self, Self::Final(Error::Redis(error)) if error.code() == Some("NOPERM"))
+    /// Whether the user lacks the permission for a command, a key or a channel.
+    pub(crate) fn lacks_permission(&self) -> bool {
+        matches!(&self.error, Error::Redis(error) if error.code() == Some("NOPERM"))
     }
 
     /// Whether the user may not use the channel; any other lack of a permission is final.
     pub(crate) fn denies_the_channel(&self) -> bool {
-        match self {
-            Self::Final(Error::Redis(error)) => {
-                error.code() == Some("NOPERM") && error.detail().is_some_and(|text| text.contains("channel"))
-            }
-            _ => false,
-        }
+        let detail = match &self.error {
+            Error::Redis(error) => error.detail(),
+            _ => None,
+        };
+        self.lacks_permission() && detail.is_some_and(|text| text.contains("channel"))
     }
 
-    /// The error for the caller, when there is no time left to ask again.
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Failure::Unreachable(error)
-            | Failure::Unanswered(error)
-            | Failure::Passing(error)
-            | Failure::NoSubscriber(error) => error.into(),
-            Failure::Moved { address } | Failure::Ask { address } => {
-                RedisError::from((ErrorKind::Client, "the slot is on another node", address)).into()
-            }
-            Failure::Final(error) => error,
+    /// The node that serves the slot (`MOVED`), or that takes it over and has the key already (`ASK`).
+    pub(crate) fn redirects(&self, by: ServerErrorKind) -> Option<&str> {
+        match &self.error {
+            Error::Redis(error) if error.kind() == ErrorKind::Server(by) => Some(error.redirect_node()?.0),
+            _ => None,
         }
     }
 }
 
-/// The value of a reply, unless it is an error or contains one.
-pub(crate) fn value(reply: Result<Value, RedisError>) -> Result<Value, Failure> {
-    reply.and_then(Value::extract_error).map_err(failure)
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        RedisError::from(error).into()
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::Io
+            | ErrorKind::Parse
+            | ErrorKind::MasterNameNotFoundBySentinel
+            | ErrorKind::NoValidReplicasFoundBySentinel
+            | ErrorKind::ClusterConnectionNotFound => Kind::Unanswered,
+            _ => match error.code().unwrap_or_default() {
+                "MOVED" | "ASK" | "UNBLOCKED" | "TRYAGAIN" | "READONLY" | "LOADING" | "MASTERDOWN"
+                | "CLUSTERDOWN" | "GRACE" | "NOREPLICAS" => Kind::Passing,
+                "NOSUBSCRIBER" => Kind::NoSubscriber,
+                _ => Kind::Final,
+            },
+        };
+        Self { kind, error: named(error) }
+    }
+}
+
+/// An error of the module by its name; any other as it is.
+fn named(error: RedisError) -> Error {
+    let code = error.code().unwrap_or_default();
+    let text = || [code, error.detail().unwrap_or_default()].join(" ").trim_end().to_owned();
+    match code {
+        "DEADLOCK" => Error::Deadlock(text()),
+        "QUEUEFULL" => Error::QueueFull(text()),
+        "WRONGMODE" => Error::WrongMode(text()),
+        "NOTHELD" => Error::NotHeld,
+        "CANCELLED" => Error::Refused(text()),
+        "ERR" if text().to_ascii_lowercase().contains("unknown command") => Error::ModuleNotLoaded,
+        _ => error.into(),
+    }
 }
 
 /// The number in a reply; 0 for null.
@@ -90,70 +136,12 @@ pub(crate) fn numbers(value: &Value) -> Vec<i64> {
     }
 }
 
-pub(crate) fn failure(error: RedisError) -> Failure {
-    match error.kind() {
-        ErrorKind::Io
-        | ErrorKind::Parse
-        | ErrorKind::MasterNameNotFoundBySentinel
-        | ErrorKind::NoValidReplicasFoundBySentinel
-        | ErrorKind::ClusterConnectionNotFound => Failure::Unanswered(error),
-        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => redirected(error),
-        _ => match error.code() {
-            Some(code) => of_code(code.to_owned(), error),
-            None => Failure::Final(error.into()),
-        },
-    }
-}
-
-fn redirected(error: RedisError) -> Failure {
-    let Some((address, _)) = error.redirect_node() else { return Failure::Final(error.into()) };
-    let address = address.to_owned();
-    match error.kind() {
-        ErrorKind::Server(ServerErrorKind::Ask) => Failure::Ask { address },
-        _ => Failure::Moved { address },
-    }
-}
-
-fn of_code(code: String, error: RedisError) -> Failure {
-    let text = || match error.detail() {
-        Some(detail) => format!("{code} {detail}"),
-        None => code.clone(),
-    };
-    match code.as_str() {
-        "UNBLOCKED" | "TRYAGAIN" | "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "GRACE"
-        | "NOREPLICAS" => Failure::Passing(error),
-        "NOSUBSCRIBER" => Failure::NoSubscriber(error),
-        "DEADLOCK" => Failure::Final(Error::Deadlock(text())),
-        "QUEUEFULL" => Failure::Final(Error::QueueFull(text())),
-        "WRONGMODE" => Failure::Final(Error::WrongMode(text())),
-        "NOTHELD" => Failure::Final(Error::NotHeld),
-        "CANCELLED" => Failure::Final(Error::Refused(text())),
-        "ERR" if text().to_ascii_lowercase().contains("unknown command") => {
-            Failure::Final(Error::ModuleNotLoaded)
-        }
-        _ => Failure::Final(error.into()),
-    }
-}
-
-/// The error where a limit for an answer has passed.
-pub(crate) fn no_answer(who: &str) -> RedisError {
-    io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {who} in time")).into()
-}
-
-/// The error where a wait does not end because nobody listens for its end any more.
-pub(crate) fn listening_lost() -> RedisError {
-    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was lost on which waits end").into()
-}
-
 /// A message on the channel: what became of the request with this tag.
 pub(crate) fn message(payload: &[u8]) -> Option<(u64, Result<i64, Failure>)> {
     let (number, tag) = str::from_utf8(payload).ok()?.split_once(' ')?;
     let tag = tag.parse().ok()?;
     let result = match number.strip_prefix('-') {
-        Some(code) => {
-            let server = redis::make_extension_error(code.to_owned(), None);
-            Err(of_code(code.to_owned(), server))
-        }
+        Some(code) => Err(redis::make_extension_error(code.to_owned(), None).into()),
         None => Ok(number.parse().ok()?),
     };
     Some((tag, result))

@@ -1,34 +1,48 @@
 //! Commands that keep the server waiting, on a connection of their own.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
 
-use crate::answers::{self, Failure};
+use crate::answers::Failure;
 use crate::node::{Node, REPLY_TIMEOUT, exchange, in_time};
 use crate::servers::Servers;
 
 /// How often the server is asked whether it lives: the connection that waits cannot be tested itself.
 const BETWEEN_TESTS: Duration = Duration::from_secs(5);
 
-/// Opens the connection until this moment, tells that it sends now, and waits for the reply. When the future is
-/// dropped the connection is closed.
-pub(crate) async fn ask(
-    servers: &Servers,
-    key: &str,
-    commands: &[Cmd],
-    until: Instant,
-    sends: impl FnOnce(),
-) -> Result<Value, Failure> {
-    let node = in_time(until, servers.node(key)).await?;
-    let connects = async { node.connect().await.map_err(|error| answers::failure(error).before_sending()) };
-    let mut connection = in_time(until, connects).await?;
-    sends();
-    tokio::select! {
-        reply = exchange(&mut connection, commands) => {
-            answers::value(reply).map_err(|failure| servers.note(key, &node, failure))
+/// A connection for one use to the node that serves a key.
+pub(crate) struct Own {
+    node: Arc<Node>,
+    connection: MultiplexedConnection,
+}
+
+impl Own {
+    pub(crate) async fn open(servers: &Servers, key: &str, until: Instant) -> Result<Self, Failure> {
+        let opens = async {
+            let node = servers.node(key).await?;
+            Ok(Self { connection: node.connect().await?, node })
+        };
+        in_time(until, opens).await
+    }
+
+    /// Waits for the reply. When the future is dropped the connection is closed.
+    pub(crate) async fn ask(
+        mut self,
+        servers: &Servers,
+        key: &str,
+        commands: &[Cmd],
+    ) -> Result<Value, Failure> {
+        tokio::select! {
+            reply = exchange(&mut self.connection, commands) => {
+                reply
+                    .and_then(Value::extract_error)
+                    .map_err(|error| servers.redirected(key, &self.node, error.into()))
+            }
+            failure = until_it_fails(&self.node) => Err(failure),
         }
-        failure = until_it_fails(&node) => Err(failure),
     }
 }
 
@@ -38,7 +52,7 @@ async fn until_it_fails(node: &Node) -> Failure {
         if let Err(failure) = node.send(&[cmd("PING")], Instant::now() + REPLY_TIMEOUT).await
             && !failure.is_answer()
         {
-            return Failure::Unanswered(answers::no_answer(node.address()));
+            return Failure::no_answer(node.address());
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::RwLock;
 use std::time::Instant;
 
-use redis::RedisError;
+use crate::answers::Failure;
 
 pub(crate) struct Cached<T> {
     /// Many read it at once, with every command.
     made: RwLock<Made<T>>,
     /// The last failure, and when it came.
-    making: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
+    making: tokio::sync::Mutex<Option<(Instant, Failure)>>,
 }
 
 const NO_PANIC: &str = "no panic while this is locked";
@@ -41,8 +41,8 @@ impl<T: Clone> Cached<T> {
     /// must not try a server that is away one after the other.
     pub(crate) async fn get(
         &self,
-        make: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<(T, u64), RedisError> {
+        make: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<(T, u64), Failure> {
         if let Some(current) = self.current() {
             return Ok(current);
         }

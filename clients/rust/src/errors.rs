@@ -1,17 +1,21 @@
 //! Everything that can go wrong.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
+use derive_more::{Display, From};
 use redis::RedisError;
 
 /// Why a hold ended although nobody released it through this library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The server says that the token does not hold the key: it expired there, or was deleted or released.
+    #[display("gone")]
     Gone,
     /// The end of the validity passed, and no renewal was answered.
+    #[display("expired")]
     Expired,
     /// The longest lease has ended.
+    #[display("lease ended")]
     LeaseEnded,
 }
 
@@ -25,18 +29,9 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Reason::Gone => "gone",
-            Reason::Expired => "expired",
-            Reason::LeaseEnded => "lease ended",
-        })
-    }
-}
-
 /// What one server of a quorum answered in the last attempt.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Display, PartialEq)]
+#[display("{address}: {answer}")]
 #[non_exhaustive]
 pub struct NodeAnswer {
     /// Host and port of the server.
@@ -45,46 +40,33 @@ pub struct NodeAnswer {
     pub answer: Answer,
 }
 
-impl fmt::Display for NodeAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.address, self.answer)
-    }
-}
-
 /// How one server of a quorum answered.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Display, PartialEq)]
 #[non_exhaustive]
 pub enum Answer {
     /// It granted the lock.
+    #[display("granted")]
     Granted,
     /// Another owner has the lock there.
+    #[display("refused")]
     Refused,
     /// The hold that was to be extended is not there.
+    #[display("gone")]
     Gone,
     /// It did not answer within the time limit of a node, or the attempt had ended before.
+    #[display("no answer")]
     NoAnswer,
     /// It answered with an error, or could not be reached. The text of the error.
     Failed(String),
 }
 
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Answer::Granted => "granted",
-            Answer::Refused => "refused",
-            Answer::Gone => "gone",
-            Answer::NoAnswer => "no answer",
-            Answer::Failed(text) => text,
-        })
-    }
-}
-
 /// Everything that can go wrong.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Display, From)]
 #[non_exhaustive]
 pub enum Error {
     /// The limit of a call was over: the `wait` of the request, or `retry_for` without an answer. Or the
     /// polling strategy came to its end.
+    #[display("the time for {} is over", keys.join(", "))]
     TimedOut {
         /// The keys that the call was about.
         keys: Arc<[String]>,
@@ -93,6 +75,7 @@ pub enum Error {
         source: Option<Box<Error>>,
     },
     /// The hold ended before it was released. What it protects may have another owner by now.
+    #[display("the hold of {} was lost: {}", keys.join(", "), reason.explained())]
     Lost {
         /// Why it ended.
         reason: Reason,
@@ -102,6 +85,7 @@ pub enum Error {
         source: Option<Box<Error>>,
     },
     /// The hold was released, or the token does not hold what was to be adopted.
+    #[display("the token does not hold the lock, or the hold was released")]
     NotHeld,
     /// The token holds the lock in the other mode. The text names the command that changes the mode.
     WrongMode(String),
@@ -114,8 +98,10 @@ pub enum Error {
     Refused(String),
     /// Not enough servers of the quorum granted the lock. The answers are in the order in which the servers
     /// were given.
+    #[display("no majority: {}", texts(_0))]
     QuorumMissed(Arc<[NodeAnswer]>),
     /// The hold did not reach as many replicas as `min_replicas` asks for, and was released.
+    #[display("the hold reached {reached} replicas, not {wanted}")]
     TooFewReplicas {
         /// How many replicas were asked for.
         wanted: u32,
@@ -123,16 +109,27 @@ pub enum Error {
         reached: u32,
     },
     /// The server does not know the commands of the module.
+    #[display(
+        "the server has not loaded the SLOCK module: start it with `--loadmodule /path/to/libslock.so`, \
+         or send `MODULE LOAD /path/to/libslock.so`"
+    )]
     ModuleNotLoaded,
     /// These locks were closed by [`Locks::close`](crate::Locks::close).
+    #[display("these locks were closed")]
     Closed,
     /// Upgrade and downgrade are for holds of one key.
+    #[display("a hold of several keys cannot change its mode")]
     SeveralKeys,
     /// An argument with which nothing can be locked. The text says which one, and what it must be. Nothing
     /// was sent.
     InvalidArgument(String),
     /// An error of the server or of the connection, as the redis crate reports it.
+    #[from]
     Redis(RedisError),
+}
+
+fn texts(answers: &[NodeAnswer]) -> String {
+    answers.iter().map(NodeAnswer::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {
@@ -157,37 +154,6 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::TimedOut { keys, .. } => write!(f, "the time for {} is over", keys.join(", ")),
-            Error::Lost { reason, keys, .. } => {
-                write!(f, "the hold of {} was lost: {}", keys.join(", "), reason.explained())
-            }
-            Error::NotHeld => f.write_str("the token does not hold the lock, or the hold was released"),
-            Error::WrongMode(text)
-            | Error::Deadlock(text)
-            | Error::QueueFull(text)
-            | Error::Refused(text)
-            | Error::InvalidArgument(text) => f.write_str(text),
-            Error::QuorumMissed(answers) => {
-                let texts: Vec<_> = answers.iter().map(NodeAnswer::to_string).collect();
-                write!(f, "no majority: {}", texts.join(", "))
-            }
-            Error::TooFewReplicas { wanted, reached } => {
-                write!(f, "the hold reached {reached} replicas, not {wanted}")
-            }
-            Error::ModuleNotLoaded => f.write_str(
-                "the server has not loaded the SLOCK module: start it with \
-                 `--loadmodule /path/to/libslock.so`, or send `MODULE LOAD /path/to/libslock.so`",
-            ),
-            Error::Closed => f.write_str("these locks were closed"),
-            Error::SeveralKeys => f.write_str("a hold of several keys cannot change its mode"),
-            Error::Redis(error) => error.fmt(f),
-        }
-    }
-}
-
 impl std::error::Error for Error {
     /// Gives an error of the redis crate as it is, so that it can be found by `downcast_ref`.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
@@ -199,11 +165,5 @@ impl std::error::Error for Error {
             Error::Redis(error) => error.source(),
             _ => None,
         }
-    }
-}
-
-impl From<RedisError> for Error {
-    fn from(error: RedisError) -> Self {
-        Error::Redis(error)
     }
 }

@@ -16,11 +16,12 @@ use crate::errors::{Error, Reason};
 use crate::lease::{Lease, Phase};
 use crate::options::{LONGEST, Mode, Wanted};
 use crate::shared::Shared;
-use crate::watchdog::Renew;
 
 /// Timers may stand still while the machine sleeps. So a hold is looked at as often as this at least, or once
 /// in a tenth of what is left.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// How long one renewal may take. So each hold has several before its validity ends.
+const LONGEST_RENEWAL: Duration = Duration::from_secs(2);
 
 /// Where locks are: on a single server, [`Single`](crate::Single), or on most of several, [`Majority`](crate::Majority).
 ///
@@ -337,7 +338,7 @@ impl<S: Site> HoldViewOf<S> {
         if self.owner.wanted.options.renew {
             let mut renewed = self.renewed.lock().expect("no panic while this is locked");
             if renewed.strong_count() == 0 {
-                *renewed = self.shared.watchdog.add(self.clone());
+                *renewed = self.shared.watchdog.add(self.clone().renew_until_the_end());
             }
         }
     }
@@ -405,22 +406,25 @@ impl<S: Site> HoldViewOf<S> {
     pub(crate) fn unless_over(&self, error: Error) -> Error {
         self.check().err().unwrap_or(error)
     }
-}
 
-impl<S: Site> Renew for HoldViewOf<S> {
-    fn next_renewal(&self) -> Option<(Duration, Duration)> {
-        self.update(|lease, now| (lease.phase == Phase::Held).then(|| (lease.next_renewal(now), lease.ttl)))
-    }
-
-    async fn renew(self: Arc<Self>, limit: Duration) {
-        let ttl = self.update(|lease, _| lease.ttl);
-        if let Err(error) = S::renew(self.clone(), ttl, limit).await {
-            self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
-            self.update(|lease, _| lease.error = Some(error));
+    async fn renew_until_the_end(self: Arc<Self>) {
+        tokio::select! {
+            biased;
+            _ = self.end() => {}
+            () = self.renew_again_and_again() => {}
         }
     }
 
-    async fn ended(&self) {
-        self.end().await;
+    /// The base library puts what is sent at once into one write. So holds that are due together are renewed
+    /// by one pipeline.
+    async fn renew_again_and_again(self: &Arc<Self>) {
+        loop {
+            let (pause, ttl) = self.update(|lease, now| (lease.next_renewal(now), lease.ttl));
+            tokio::time::sleep(pause).await;
+            if let Err(error) = S::renew(self.clone(), ttl, LONGEST_RENEWAL.min(ttl / 5)).await {
+                self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
+                self.update(|lease, _| lease.error = Some(error));
+            }
+        }
     }
 }

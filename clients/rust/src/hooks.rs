@@ -1,39 +1,32 @@
 //! Hooks for metrics and traces, and the log.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use derive_more::Display;
 use tracing::{debug, warn};
 
 use crate::clock::Moment;
 use crate::errors::{Error, Reason};
 
 /// How an acquisition ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Display)]
 pub enum Outcome<'a> {
     /// The hold was handed out.
+    #[display("granted")]
     Granted,
     /// `try_acquire` was refused.
+    #[display("refused")]
     Refused,
     /// The limit of time was over.
+    #[display("timed out")]
     TimedOut,
     /// The caller dropped the future.
+    #[display("cancelled")]
     Cancelled,
     /// Any other error.
+    #[display("{}", _0.name())]
     Failed(&'a Error),
-}
-
-impl fmt::Display for Outcome<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Outcome::Granted => "granted",
-            Outcome::Refused => "refused",
-            Outcome::TimedOut => "timed out",
-            Outcome::Cancelled => "cancelled",
-            Outcome::Failed(error) => error.name(),
-        })
-    }
 }
 
 /// Hooks for metrics and traces. Each method does nothing unless it is implemented.

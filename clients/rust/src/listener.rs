@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind, RedisError, Value, cmd};
+use redis::{AsyncConnectionConfig, Client, ProtocolVersion, PushInfo, PushKind, Value, cmd};
 use tokio::sync::oneshot;
 
 use crate::answers::{self, Failure};
@@ -37,7 +37,8 @@ struct Entries {
 /// A request that has been noted. It is forgotten when this is dropped.
 pub(crate) struct Noted {
     listener: Arc<Listener>,
-    tag: u64,
+    pub(crate) channel: Arc<str>,
+    pub(crate) tag: u64,
     end: oneshot::Receiver<Ended>,
 }
 
@@ -61,7 +62,7 @@ impl Drop for Noted {
 
 impl Listener {
     /// A connection of its own to the server of this client.
-    pub(crate) async fn connect(client: &Client, limit: Duration) -> Result<Arc<Self>, RedisError> {
+    pub(crate) async fn connect(client: &Client, limit: Duration) -> Result<Arc<Self>, Failure> {
         // Messages between replies need RESP3, whatever the client of the program speaks.
         let info = client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
@@ -93,43 +94,36 @@ impl Listener {
     }
 
     /// Subscribes to a new channel in the slot of the key, unless there is one.
-    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<(), RedisError> {
+    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<(), Failure> {
         let _one_at_a_time = self.subscribing.lock().await;
         if self.is_subscribed(slot) {
             return Ok(());
         }
         let connection = self.entries().connection.clone();
-        let mut connection = connection.ok_or_else(closed)?;
+        let mut connection = connection.ok_or_else(Failure::listening_lost)?;
         let channel = format!("{{{}}}.waits:{}", slot::tag_for(key), commands::random_name());
         let reply = connection.send_packed_command(cmd("SSUBSCRIBE").arg(&channel)).await;
-        match reply.and_then(Value::extract_error) {
-            Ok(_) => {
-                let mut entries = self.entries();
-                if entries.has_ended {
-                    return Err(closed());
-                }
-                entries.channels.insert(slot, channel.into());
-                Ok(())
+        if let Err(failure) = reply.and_then(Value::extract_error).map_err(Failure::from) {
+            if !failure.is_answer() {
+                self.end();
             }
-            Err(error) => {
-                if !answers::failure(error.clone()).is_answer() {
-                    self.end();
-                }
-                Err(error)
-            }
+            return Err(failure);
         }
+        let mut entries = self.entries();
+        if entries.has_ended {
+            return Err(Failure::listening_lost());
+        }
+        entries.channels.insert(slot, channel.into());
+        Ok(())
     }
 
-    /// Notes a request under its tag. Gives the channel as well; nothing when nobody listens in this slot.
-    pub(crate) fn note(self: &Arc<Self>, slot: u16, tag: u64) -> Option<(Noted, Arc<str>)> {
+    /// Notes a request under its tag; nothing when nobody listens in this slot.
+    pub(crate) fn note(self: &Arc<Self>, slot: u16, tag: u64) -> Option<Noted> {
         let (sender, end) = oneshot::channel();
-        let channel = {
-            let mut entries = self.entries();
-            let channel = entries.channels.get(&slot)?.clone();
-            entries.waits.insert(tag, sender);
-            channel
-        };
-        Some((Noted { listener: self.clone(), tag, end }, channel))
+        let mut entries = self.entries();
+        let channel = entries.channels.get(&slot)?.clone();
+        entries.waits.insert(tag, sender);
+        Some(Noted { listener: self.clone(), channel, tag, end })
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -188,8 +182,4 @@ async fn test_now_and_then(tested: Weak<Listener>) {
             return listener.end();
         }
     }
-}
-
-fn closed() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::NotConnected, "listening has ended").into()
 }

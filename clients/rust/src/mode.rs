@@ -112,7 +112,7 @@ impl HoldView {
             _ = self.end() => Err(self.unless_over(Error::NotHeld)),
             () = tell.closed() => Err(Error::Closed),
         };
-        let may_stand = acquisition.may_stand;
+        let may_stand = acquisition.may_stand();
         let result = match result {
             Ok(granted) => {
                 let granted = granted.expect("an upgrade is not asked for once");

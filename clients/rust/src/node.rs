@@ -8,9 +8,9 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value, cmd};
 use tokio::time::timeout_at;
 
-use crate::answers::{self, Failure};
+use crate::answers::Failure;
 use crate::cached::Cached;
-use crate::listener::Listener;
+use crate::listener::{Listener, Noted};
 
 /// No command but a wait that blocks takes the server longer to answer.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ pub(crate) async fn in_time<T>(
     need: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let need = timeout_at(until.into(), need).await;
-    need.unwrap_or_else(|_| Err(Failure::Unreachable(answers::no_answer("the server"))))
+    need.unwrap_or_else(|_| Err(Failure::no_answer("the server"))).map_err(Failure::before_sending)
 }
 
 /// A server. All commands share one connection, which is opened when it is needed.
@@ -64,12 +64,12 @@ impl Node {
     }
 
     /// A connection of its own, without a limit for replies.
-    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(REPLY_TIMEOUT))
             .set_response_timeout(None)
             .set_pipeline_buffer_size(MOST_UNSENT);
-        self.client.get_multiplexed_async_connection_with_config(&config).await
+        Ok(self.client.get_multiplexed_async_connection_with_config(&config).await?)
     }
 
     /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
@@ -77,19 +77,16 @@ impl Node {
     pub(crate) async fn send(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         let (mut connection, number) = match self.connection.current() {
             Some(current) => current,
-            None => in_time(until, Box::pin(self.open())).await?,
+            None => in_time(until, Box::pin(self.connection.get(self.connect()))).await?,
         };
-        let reply = timeout_at(until.into(), exchange(&mut connection, commands)).await;
-        let reply = reply.unwrap_or_else(|_| Err(answers::no_answer(&self.address)));
+        let reply = match timeout_at(until.into(), exchange(&mut connection, commands)).await {
+            Ok(reply) => reply.map_err(Failure::from),
+            Err(_) => Err(Failure::no_answer(&self.address)),
+        };
         if reply.is_err() {
             self.connection.discard(number);
         }
-        answers::value(reply)
-    }
-
-    async fn open(&self) -> Result<(MultiplexedConnection, u64), Failure> {
-        let connection = self.connection.get(self.connect()).await;
-        connection.map_err(|error| answers::failure(error).before_sending())
+        Ok(reply?.extract_error()?)
     }
 
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
@@ -100,22 +97,20 @@ impl Node {
         Ok(if commands.len() == 1 { replies.swap_remove(0) } else { Value::Array(replies) })
     }
 
-    /// The listener that is subscribed for this slot, if there is one.
-    pub(crate) fn listening(&self, slot: u16) -> Option<Arc<Listener>> {
-        let (listener, _) = self.listener.current()?;
-        listener.is_subscribed(slot).then_some(listener)
+    /// Notes a request if somebody listens for this slot.
+    pub(crate) fn note(&self, slot: u16, tag: u64) -> Option<Noted> {
+        self.listener.current()?.0.note(slot, tag)
     }
 
-    /// A listener that is subscribed for the slot of this key.
-    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<Arc<Listener>, RedisError> {
+    /// Listens for the slot of this key.
+    pub(crate) async fn subscribe(&self, slot: u16, key: &str) -> Result<(), Failure> {
         if let Some((listener, number)) = self.listener.current()
             && listener.has_ended()
         {
             self.listener.discard(number);
         }
         let (listener, _) = self.listener.get(Listener::connect(&self.client, REPLY_TIMEOUT)).await?;
-        listener.subscribe(slot, key).await?;
-        Ok(listener)
+        listener.subscribe(slot, key).await
     }
 
     /// Ends all waits that listen on this node.

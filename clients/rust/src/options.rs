@@ -1,28 +1,22 @@
 //! What is asked for: keys, mode and options, with their defaults and checks.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use derive_more::Display;
 
 use crate::errors::Error;
 use crate::polling::Poll;
 
 /// Whether a hold excludes everybody else or shares the lock with other readers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The only holder.
+    #[display("write")]
     Write,
     /// One of any number of readers.
+    #[display("read")]
     Read,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Write => "write",
-            Mode::Read => "read",
-        })
-    }
 }
 
 /// One key or several, for which a request asks at once: all or none.

@@ -9,7 +9,6 @@ use futures_util::stream::FuturesUnordered;
 use rand::seq::SliceRandom;
 use redis::Client;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::acquisition::Limits;
@@ -20,7 +19,7 @@ use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
 use crate::hooks::{Reporter, Waited};
 use crate::lease::Lease;
 use crate::locks::{BuilderOf, Locks, LocksOf};
-use crate::options::{self, Options, Wanted};
+use crate::options::{self, LONGEST, Options, Wanted};
 use crate::polling::Poll;
 use crate::servers::GRACE;
 use crate::shared::Shared;
@@ -125,15 +124,6 @@ impl QuorumBuilder {
     }
 }
 
-/// What the answers of the servers come to.
-#[derive(PartialEq)]
-enum Verdict {
-    Yes,
-    /// So many said no that no majority is possible.
-    No,
-    Missed,
-}
-
 /// The arithmetic.
 impl Majority {
     fn majority(&self) -> usize {
@@ -156,52 +146,64 @@ impl Majority {
         ttl.mul_f64(self.drift_factor) + Duration::from_millis(2)
     }
 
-    fn verdict(&self, answers: &[Answer]) -> Verdict {
+    /// Whether a majority says yes, or so many say no that none is possible; nothing while neither is certain.
+    fn verdict(&self, answers: &[Answer]) -> Option<bool> {
         let yes = answers.iter().filter(|answer| **answer == Answer::Granted).count();
         let no = answers.iter().filter(|answer| matches!(answer, Answer::Refused | Answer::Gone)).count();
         if yes >= self.majority() {
-            Verdict::Yes
-        } else if self.nodes.len() - no < self.majority() {
-            Verdict::No
-        } else {
-            Verdict::Missed
+            return Some(true);
         }
+        (self.nodes.len() - no < self.majority()).then_some(false)
     }
 
-    /// The error that says what each server answered.
+    /// The verdict, or else the error that says what each server answered.
+    fn result(&self, answers: &[Answer]) -> Result<bool, Error> {
+        self.verdict(answers).ok_or_else(|| self.missed(answers))
+    }
+
     fn missed(&self, answers: &[Answer]) -> Error {
         let named = std::iter::zip(&self.nodes, answers)
             .map(|(node, answer)| NodeAnswer { address: node.address.clone(), answer: answer.clone() });
         Error::QuorumMissed(named.collect())
     }
-}
 
-/// What one server answers to an acquisition, an adoption or an extension that gives an error.
-fn answer_of(error: Error) -> Answer {
-    match error {
-        Error::NotHeld | Error::Lost { .. } => Answer::Gone,
-        Error::TimedOut { source: Some(cause), .. } => Answer::Failed(cause.to_string()),
-        Error::TimedOut { .. } => Answer::NoAnswer,
-        other => Answer::Failed(other.to_string()),
+    fn no_answers(&self) -> Vec<Answer> {
+        vec![Answer::NoAnswer; self.nodes.len()]
+    }
+
+    /// Takes answers as they come, until the others change nothing.
+    async fn until_certain(&self, answers: &mut [Answer], asked: &mut Asked<impl Future<Output = OfNode>>) {
+        while self.verdict(answers).is_none()
+            && let Some((number, answer)) = asked.next().await
+        {
+            answers[number] = answer;
+        }
     }
 }
 
+/// What the server with this number answered.
+type OfNode = (usize, Answer);
+type Asked<F> = FuturesUnordered<F>;
+
 /// What one server answers until its time is over.
-async fn answer<T>(limit: Duration, asks: impl Future<Output = Result<T, Error>>) -> Result<T, Answer> {
-    timeout(limit, asks)
-        .await
-        .unwrap_or(Err(Error::TimedOut { keys: Arc::from([]), source: None }))
-        .map_err(answer_of)
+async fn in_time<T>(limit: Duration, asks: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout(limit, asks).await.unwrap_or(Err(Error::TimedOut { keys: Arc::from([]), source: None }))
 }
 
-fn outcome<T>(answer: &Result<T, Answer>) -> Answer {
-    answer.as_ref().map_or_else(Answer::clone, |_| Answer::Granted)
+fn answer_of<T>(result: &Result<T, Error>) -> Answer {
+    match result {
+        Ok(_) => Answer::Granted,
+        Err(Error::NotHeld | Error::Lost { .. }) => Answer::Gone,
+        Err(Error::TimedOut { source: None, .. }) => Answer::NoAnswer,
+        Err(Error::TimedOut { source: Some(cause), .. }) => Answer::Failed(cause.to_string()),
+        Err(other) => Answer::Failed(other.to_string()),
+    }
 }
 
 /// What one server is asked for: the quorum renews, and tells the hooks.
-fn of_one_node(wanted: &Wanted, ttl: Duration) -> Arc<Wanted> {
-    let options = Options { ttl, renew: false, longest_lease: None, ..wanted.options.clone() };
-    Arc::new(Wanted { options, ..wanted.clone() })
+fn of_one_node(owner: &Owner, ttl: Duration) -> Owner {
+    let options = Options { ttl, renew: false, longest_lease: None, ..owner.wanted.options.clone() };
+    Owner { wanted: Arc::new(Wanted { options, ..(*owner.wanted).clone() }), token: owner.token.clone() }
 }
 
 impl Site for Majority {
@@ -233,16 +235,13 @@ impl Site for Majority {
     fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<QuorumHold> {
         Box::pin(async move {
             check(&shared, &wanted)?;
-            let (site, sent) = (&shared.site, Moment::now());
-            let limit = site.node_timeout(wanted.options.ttl);
-            let part = Owner::new(of_one_node(&wanted, wanted.options.ttl));
+            let (site, sent, owner) = (&shared.site, Moment::now(), Owner::new(wanted));
+            let ttl = owner.wanted.options.ttl;
+            let (limit, part) = (site.node_timeout(ttl), of_one_node(&owner, ttl));
             let asks = site.nodes.iter().map(|node| single::granted_before(node.locks.shared(), &part));
-            let granted = join_all(asks.map(|asks| answer(limit, asks))).await;
-            let answers: Vec<_> = granted.iter().map(outcome).collect();
-            match site.verdict(&answers) {
-                Verdict::Yes => {}
-                Verdict::No => return Err(Error::NotHeld),
-                Verdict::Missed => return Err(site.missed(&answers)),
+            let granted = join_all(asks.map(|asks| in_time(limit, asks))).await;
+            if !site.result(&granted.iter().map(answer_of).collect::<Vec<_>>())? {
+                return Err(Error::NotHeld);
             }
             let parts = Parts::new(site.nodes.len());
             for (number, granted) in granted.iter().enumerate() {
@@ -251,21 +250,38 @@ impl Site for Majority {
                     parts.put(number, single::hold(shared, part.clone(), granted));
                 }
             }
-            Ok(hold(shared, Owner::new(wanted), sent, parts))
+            Ok(hold(shared, owner, sent, parts))
         })
     }
 
-    /// Ends when the outcome is certain. What comes later goes on.
+    /// Ends when the outcome is certain. A server that has lost the hold is asked to grant it anew, as long as a
+    /// majority has it.
     async fn extend(hold: Arc<QuorumHoldView>, ttl: Duration, _: Instant) -> Result<(), Error> {
-        let (tell, told) = oneshot::channel();
-        hold.shared.spawn(&Handle::current(), extend_on_all(hold.clone(), ttl, tell));
-        told.await.unwrap_or(Err(Error::Closed))
+        let (site, sent) = (&hold.shared.site, Moment::now());
+        let mut answers = site.no_answers();
+        let mut asked: Asked<_> =
+            (0..answers.len()).map(|number| extend_on(hold.clone(), number, ttl)).collect();
+        site.until_certain(&mut answers, &mut asked).await;
+        if !site.result(&answers)? {
+            hold.update(|lease, _| lease.lose(Reason::Gone));
+            return Ok(());
+        }
+        hold.update(|lease, _| lease.extended(0, ttl, sent.after(site.validity(ttl))));
+        let view = hold.clone();
+        hold.shared.spawn(&Handle::current(), async move {
+            while let Some((number, answer)) = asked.next().await {
+                answers[number] = answer;
+            }
+            let _one_at_a_time = view.part.granting_anew.lock().await;
+            let gone = (0..answers.len()).filter(|number| answers[*number] == Answer::Gone);
+            join_all(gone.map(|number| grant_anew(&view, number, ttl))).await;
+        });
+        Ok(())
     }
 
-    async fn renew(hold: Arc<QuorumHoldView>, ttl: Duration, limit: Duration) -> Result<(), Error> {
-        let site = &hold.shared.site;
-        let no_answer = site.missed(&vec![Answer::NoAnswer; site.nodes.len()]);
-        timeout(limit, Self::extend(hold.clone(), ttl, Instant::now())).await.unwrap_or(Err(no_answer))
+    /// Each server has its own limit.
+    async fn renew(hold: Arc<QuorumHoldView>, ttl: Duration, _: Duration) -> Result<(), Error> {
+        Self::extend(hold, ttl, Instant::now()).await
     }
 
     /// What servers do not answer in time goes on in the background.
@@ -273,25 +289,17 @@ impl Site for Majority {
         let site = &hold.shared.site;
         let limit = site.node_timeout(hold.update(|lease, _| lease.ttl));
         let mut answers = vec![Answer::Gone; site.nodes.len()];
-        let mut releases = FuturesUnordered::new();
+        let mut asked = Asked::new();
         for (number, part) in hold.part.end(false).into_iter().enumerate() {
             let Some(part) = part else { continue };
             answers[number] = Answer::NoAnswer;
-            releases.push(async move { (number, answer(limit, part.release()).await) });
+            asked.push(async move {
+                let released = in_time(limit, part.release()).await;
+                (number, if let Ok(false) = released { Answer::Gone } else { answer_of(&released) })
+            });
         }
-        while site.verdict(&answers) == Verdict::Missed
-            && let Some((number, released)) = releases.next().await
-        {
-            answers[number] = match released {
-                Ok(false) => Answer::Gone,
-                released => outcome(&released),
-            };
-        }
-        match site.verdict(&answers) {
-            Verdict::Yes => Ok(true),
-            Verdict::No => Ok(false),
-            Verdict::Missed => Err(site.missed(&answers)),
-        }
+        site.until_certain(&mut answers, &mut asked).await;
+        site.result(&answers)
     }
 
     fn leave(hold: &QuorumHoldView) {
@@ -331,19 +339,15 @@ async fn poll(
 ) -> Result<Option<QuorumHold>, Error> {
     let site = &shared.site;
     let started = Instant::now();
-    let deadline = wanted.options.wait.filter(|_| !once).map(|wait| started + wait);
+    let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
     let (mut missed_since, mut patience) = (started, shared.retry_for);
     for number in 0.. {
-        let mut answers = vec![Answer::NoAnswer; site.nodes.len()];
+        let mut answers = site.no_answers();
         let attempt = attempt(shared, wanted, &mut answers);
-        let hold = match deadline {
-            Some(deadline) => timeout_at((deadline + GRACE).into(), attempt).await.ok().flatten(),
-            None => attempt.await,
-        };
-        if hold.is_some() {
-            return Ok(hold);
+        if let Ok(Some(hold)) = timeout_at((deadline + GRACE).into(), attempt).await {
+            return Ok(Some(hold));
         }
-        let refused = site.verdict(&answers) == Verdict::No;
+        let refused = site.verdict(&answers) == Some(false);
         let missed = site.missed(&answers);
         if once {
             return if refused { Ok(None) } else { Err(missed) };
@@ -352,12 +356,12 @@ async fn poll(
             (missed_since, patience) = (Instant::now(), shared.retry_wait_for);
         }
         let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match (pause, left) {
-            (Some(pause), left) if left.is_none_or(|left| pause < left) => sleep(pause).await,
+        let left = deadline.saturating_duration_since(Instant::now());
+        match pause {
+            Some(pause) if pause < left => sleep(pause).await,
             _ if !refused => return Err(missed),
-            (pause, left) => {
-                sleep(left.filter(|_| pause.is_some()).unwrap_or_default()).await;
+            pause => {
+                sleep(pause.map_or(Duration::ZERO, |_| left)).await;
                 let source = Some(Box::new(missed));
                 return Err(Error::TimedOut { keys: wanted.keys.clone(), source });
             }
@@ -376,15 +380,14 @@ async fn attempt(
     let limit = Instant::now() + site.node_timeout(ttl);
     let sent = Moment::now();
     let owner = Owner::new(wanted.clone());
-    let part = Owner { wanted: of_one_node(wanted, ttl), token: owner.token.clone() };
-    let parts = Parts::new(answers.len());
+    let (part, parts) = (of_one_node(&owner, ttl), Parts::new(answers.len()));
     let mut order: Vec<_> = (0..answers.len()).collect();
     order.shuffle(&mut rand::rng());
-    let mut asked: FuturesUnordered<_> =
+    let mut asked: Asked<_> =
         order.into_iter().map(|number| ask(shared.clone(), number, part.clone(), parts.clone())).collect();
     while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
         answers[number] = answer;
-        if site.verdict(answers) == Verdict::Yes {
+        if site.verdict(answers) == Some(true) {
             if sent.elapsed() >= site.validity(ttl) {
                 return None;
             }
@@ -401,12 +404,7 @@ async fn attempt(
 }
 
 /// Asks one server. When it is slow it may still grant after the attempt, for as long as a call may take.
-async fn ask(
-    shared: Arc<Shared<Majority>>,
-    number: usize,
-    owner: Owner,
-    parts: Arc<Parts>,
-) -> (usize, Answer) {
+async fn ask(shared: Arc<Shared<Majority>>, number: usize, owner: Owner, parts: Arc<Parts>) -> OfNode {
     // So that what it answered last is known when the attempt ends.
     let retry_for = shared.site.node_timeout(owner.wanted.options.ttl) * 3 / 4;
     let limits = Limits { once: true, deadline: None, retry_for };
@@ -417,7 +415,7 @@ async fn ask(
             Answer::Granted
         }
         Ok(None) => Answer::Refused,
-        Err(error) => answer_of(error),
+        other => answer_of(&other),
     };
     (number, answer)
 }
@@ -428,42 +426,10 @@ fn hold(shared: Arc<Shared<Majority>>, owner: Owner, sent: Moment, parts: Arc<Pa
     HoldOf::new(shared, owner, parts, lease, sent)
 }
 
-async fn extend_on_all(hold: Arc<QuorumHoldView>, ttl: Duration, tell: oneshot::Sender<Result<(), Error>>) {
-    let site = &hold.shared.site;
-    let sent = Moment::now();
-    let mut tell = Some(tell);
-    let mut answers = vec![Answer::NoAnswer; site.nodes.len()];
-    let mut extends: FuturesUnordered<_> =
-        (0..answers.len()).map(|number| extend_on(&hold, number, ttl)).collect();
-    while let Some((number, answer)) = extends.next().await {
-        answers[number] = answer;
-        let outcome = match site.verdict(&answers) {
-            Verdict::Yes => {
-                let valid_until = sent.after(site.validity(ttl));
-                hold.update(|lease, _| lease.extended(0, ttl, valid_until));
-                Ok(())
-            }
-            Verdict::No => {
-                hold.update(|lease, _| lease.lose(Reason::Gone));
-                Ok(())
-            }
-            Verdict::Missed if extends.is_empty() => Err(site.missed(&answers)),
-            Verdict::Missed => continue,
-        };
-        // Nobody may listen any more.
-        let _ = tell.take().map(|tell| tell.send(outcome));
-    }
-    if site.verdict(&answers) == Verdict::Yes {
-        let _one_at_a_time = hold.part.granting_anew.lock().await;
-        let gone = (0..answers.len()).filter(|number| answers[*number] == Answer::Gone);
-        join_all(gone.map(|number| grant_anew(&hold, number, ttl))).await;
-    }
-}
-
-async fn extend_on(hold: &QuorumHoldView, number: usize, ttl: Duration) -> (usize, Answer) {
+async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration) -> OfNode {
     let Some(view) = hold.part.view(number) else { return (number, Answer::Gone) };
     let limit = hold.shared.site.node_timeout(ttl);
-    (number, outcome(&answer(limit, view.extend_until(ttl, Instant::now() + limit)).await))
+    (number, answer_of(&in_time(limit, view.extend_until(ttl, Instant::now() + limit)).await))
 }
 
 /// A server has lost the hold, and a majority has it.
@@ -474,8 +440,7 @@ async fn grant_anew(hold: &QuorumHoldView, number: usize, ttl: Duration) {
         .view(number)
         .is_none_or(|former| former.check().is_err() && !former.update(|lease, _| lease.in_doubt));
     if is_needed && hold.check().is_ok() {
-        let part = Owner { wanted: of_one_node(&hold.owner.wanted, ttl), token: hold.owner.token.clone() };
-        ask(hold.shared.clone(), number, part, hold.part.clone()).await;
+        ask(hold.shared.clone(), number, of_one_node(&hold.owner, ttl), hold.part.clone()).await;
     }
 }
 

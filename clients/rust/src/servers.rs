@@ -1,23 +1,30 @@
 //! How a command reaches the right server: one server, a primary that Sentinels name, or a cluster.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{select_ok, try_join_all};
 use redis::sentinel::SentinelClient;
-use redis::{Client, Cmd, ErrorKind, IntoConnectionInfo, RedisError, Value};
+use redis::{
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind,
+    Value,
+};
 use tokio_util::sync::CancellationToken;
 
-use crate::answers::{self, Failure};
+use crate::answers::{Failure, Kind};
 use crate::cached::Cached;
 use crate::clock::Moment;
-use crate::cluster::Cluster;
-use crate::listener::Listener;
+use crate::cluster;
+use crate::listener::Noted;
 use crate::node::{Node, REPLY_TIMEOUT, in_time};
 use crate::polling::Backoff;
+use crate::slot::slot;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
 pub(crate) const GRACE: Duration = Duration::from_millis(800);
+
+const SLOTS: usize = 16384;
 
 /// Where the locks of one [`Locks`](crate::Locks) are.
 ///
@@ -28,18 +35,16 @@ pub struct Server(pub(crate) Servers);
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
-        Self(Servers::Single(Arc::new(Node::new(client))))
+        let servers = Servers::new(Source::Single);
+        servers.map().serve_all(Node::new(client));
+        Self(servers)
     }
 }
 
 impl From<SentinelClient> for Server {
     /// The client must ask for the master.
     fn from(client: SentinelClient) -> Self {
-        Self(Servers::Sentinel(Sentinel {
-            client: tokio::sync::Mutex::new(client),
-            named: Cached::default(),
-            last: Mutex::default(),
-        }))
+        Self(Servers::new(Source::Sentinel(tokio::sync::Mutex::new(client))))
     }
 }
 
@@ -52,21 +57,57 @@ impl Server {
     /// When a node is no valid address, or none is given.
     pub fn cluster<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Self, RedisError> {
         let nodes = nodes.into_iter().map(T::into_connection_info).collect::<Result<Vec<_>, _>>()?;
-        if nodes.is_empty() {
+        let [settings, ..] = &nodes[..] else {
             return Err((ErrorKind::InvalidClientConfig, "a cluster needs one node at least").into());
+        };
+        let servers = Servers::new(Source::Cluster(settings.clone()));
+        for node in &nodes {
+            servers.map().node_at(settings, node.addr().clone());
         }
-        Ok(Self(Servers::Cluster(Cluster::new(&nodes))))
+        Ok(Self(servers))
     }
 }
 
-pub(crate) enum Servers {
-    Single(Arc<Node>),
-    Sentinel(Sentinel),
-    Cluster(Cluster),
+pub(crate) struct Servers {
+    source: Source,
+    map: Mutex<Map>,
+    /// Filled while the map is not in doubt. Whoever needs the map reads it, and the others wait for that.
+    known: Cached<()>,
 }
 
-/// A node, and the connection on which its waits end.
-pub(crate) type Listening = (Arc<Node>, Arc<Listener>);
+/// Who tells which server is the right one.
+enum Source {
+    /// There is only one.
+    Single,
+    /// They name the primary.
+    Sentinel(tokio::sync::Mutex<SentinelClient>),
+    /// Its nodes. User, password and TLS of all are those of the first one.
+    Cluster(ConnectionInfo),
+}
+
+#[derive(Default)]
+struct Map {
+    /// Who serves each slot: all in slot 0 outside of a cluster.
+    slots: Vec<Option<Arc<Node>>>,
+    /// All that are known, by their addresses.
+    nodes: HashMap<String, Arc<Node>>,
+}
+
+impl Map {
+    fn serve_all(&mut self, node: Node) {
+        let node = Arc::new(node);
+        self.slots = vec![Some(node.clone())];
+        self.nodes.insert(node.address().to_owned(), node);
+    }
+
+    fn node_at(&mut self, settings: &ConnectionInfo, address: ConnectionAddr) -> Arc<Node> {
+        let new = |address| {
+            let info = settings.clone().set_addr(address);
+            Arc::new(Node::new(Client::open(info).expect("the settings are those of the first node")))
+        };
+        self.nodes.entry(address.to_string()).or_insert_with(|| new(address)).clone()
+    }
+}
 
 /// The answer to what may have been sent several times.
 pub(crate) struct Answered {
@@ -78,49 +119,123 @@ pub(crate) struct Answered {
 }
 
 impl Servers {
+    fn new(source: Source) -> Self {
+        Self { source, map: Mutex::default(), known: Cached::default() }
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().expect("no panic while the map of slots is locked")
+    }
+
     /// The slot that decides the channel and the node. Outside of a cluster one channel serves all keys.
-    pub(crate) fn slot(&self, key: &str) -> u16 {
-        match self {
-            Servers::Cluster(_) => crate::slot::slot(key.as_bytes()),
-            _ => 0,
+    fn slot(&self, key: &str) -> u16 {
+        if let Source::Cluster(_) = self.source { slot(key.as_bytes()) } else { 0 }
+    }
+
+    fn serving(&self, slot: u16) -> Option<Arc<Node>> {
+        self.map().slots.get(usize::from(slot))?.clone()
+    }
+
+    /// The node that serves the key, as far as is known.
+    pub(crate) async fn node(&self, key: &str) -> Result<Arc<Node>, Failure> {
+        self.known.get(self.find()).await?;
+        self.serving(self.slot(key)).ok_or_else(|| {
+            let error = (ErrorKind::ClusterConnectionNotFound, "no node of the cluster serves the slot");
+            RedisError::from(error).into()
+        })
+    }
+
+    /// Asks who serves what. All nodes of a cluster are asked at once and the first answer counts, so that a
+    /// node that does not answer keeps nobody waiting.
+    async fn find(&self) -> Result<(), Failure> {
+        match &self.source {
+            Source::Single => {}
+            Source::Sentinel(client) => {
+                let mut client = client.lock().await;
+                let named = tokio::time::timeout(REPLY_TIMEOUT, client.async_get_client()).await;
+                let node = Node::new(named.map_err(|_| Failure::no_answer("the Sentinels"))??);
+                let mut map = self.map();
+                // The connections stay when the primary is named again.
+                if !map.nodes.contains_key(node.address()) {
+                    map.nodes.drain().for_each(|(_, former)| former.close());
+                    map.serve_all(node);
+                }
+            }
+            Source::Cluster(settings) => {
+                let nodes = self.nodes();
+                let (ranges, _) = select_ok(nodes.iter().map(|node| Box::pin(cluster::ranges(node)))).await?;
+                let mut map = self.map();
+                map.slots = vec![None; SLOTS];
+                for range in ranges {
+                    let address = cluster::address_at(settings.addr(), &range.host, range.port);
+                    let node = map.node_at(settings, address);
+                    if let Some(slots) = map.slots.get_mut(range.slots) {
+                        slots.fill(Some(node));
+                    }
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// Another node may serve by now: ask before the next command, unless the answer told which.
+    pub(crate) fn doubt_after(&self, failure: &Failure) {
+        if failure.redirects(ServerErrorKind::Moved).is_none() {
+            self.known.take();
+        }
+    }
+
+    /// Notes the node that `MOVED` names, so that the next command goes there.
+    pub(crate) fn redirected(&self, key: &str, asked: &Node, failure: Failure) -> Failure {
+        if let Some(node) = self.named_by(&failure, ServerErrorKind::Moved, asked)
+            && let Some(serving) = self.map().slots.get_mut(usize::from(self.slot(key)))
+        {
+            *serving = Some(node);
+        }
+        failure
+    }
+
+    fn named_by(&self, failure: &Failure, by: ServerErrorKind, asked: &Node) -> Option<Arc<Node>> {
+        let Source::Cluster(settings) = &self.source else { return None };
+        let (host, port) = cluster::host_and_port(failure.redirects(by)?, asked)?;
+        Some(self.map().node_at(settings, cluster::address_at(settings.addr(), host, port)))
     }
 
     /// Sends this to the node that serves the key, and gives the answer that comes until this moment. `ASK` is
     /// followed here, `MOVED` by asking again.
     pub(crate) async fn send(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
-        if let Servers::Single(node) = self {
-            return node.send(commands, until).await;
+        let known = self.known.current().and_then(|_| self.serving(self.slot(key)));
+        let node = match known {
+            Some(node) => node,
+            // Boxed, so that the common case is small.
+            None => Box::pin(in_time(until, self.node(key))).await?,
+        };
+        let failure = match node.send(commands, until).await {
+            Ok(value) => return Ok(value),
+            Err(failure) => failure,
+        };
+        match self.named_by(&failure, ServerErrorKind::Ask, &node) {
+            Some(taker) => Box::pin(taker.send_asking(commands, until)).await,
+            None => Err(self.redirected(key, &node, failure)),
         }
-        // Boxed, so that the common case is small.
-        Box::pin(async move {
-            let node = in_time(until, self.node(key)).await?;
-            match (node.send(commands, until).await, self) {
-                (Err(Failure::Ask { address }), Servers::Cluster(cluster)) => {
-                    cluster.at(&address, &node)?.send_asking(commands, until).await
-                }
-                (answer, _) => answer.map_err(|failure| self.note(key, &node, failure)),
-            }
-        })
-        .await
     }
 
-    /// Notes the node that `MOVED` names, so that the next command goes there.
-    pub(crate) fn note(&self, key: &str, asked: &Node, failure: Failure) -> Failure {
-        if let (Servers::Cluster(cluster), Failure::Moved { address }) = (self, &failure) {
-            cluster.moved(self.slot(key), address, asked);
-        }
-        failure
+    /// Notes a request where somebody listens for this key: at once, and asking nobody.
+    pub(crate) fn note(&self, key: &str, tag: u64) -> Option<(Arc<Node>, Noted)> {
+        self.known.current()?;
+        let slot = self.slot(key);
+        let node = self.serving(slot)?;
+        let noted = node.note(slot, tag)?;
+        Some((node, noted))
     }
 
-    /// Subscribes where the key is served; nothing when the user may not.
-    pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<Option<Listening>, Failure> {
+    /// Subscribes where the key is served. Gives whether the user may.
+    pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<bool, Failure> {
         let node = in_time(until, self.node(key)).await?;
-        let subscribes = async { node.subscribe(self.slot(key), key).await.map_err(answers::failure) };
-        match in_time(until, subscribes).await {
-            Ok(listener) => Ok(Some((node, listener))),
-            Err(failure) if failure.denies_to_subscribe() => Ok(None),
-            Err(failure) => Err(self.note(key, &node, failure).before_sending()),
+        match in_time(until, node.subscribe(self.slot(key), key)).await {
+            Ok(()) => Ok(true),
+            Err(failure) if failure.lacks_permission() => Ok(false),
+            Err(failure) => Err(self.redirected(key, &node, failure)),
         }
     }
 
@@ -141,7 +256,7 @@ impl Servers {
                 Ok(value) => return Ok(Answered { value, sent, repeated }),
                 Err(failure) => failure,
             };
-            repeated |= matches!(failure, Failure::Unanswered(_));
+            repeated |= failure.kind == Kind::Unanswered;
             Box::pin(attempts.pause_after(failure, self, !closing.is_cancelled())).await?;
         }
     }
@@ -152,10 +267,9 @@ impl Servers {
         loop {
             let until = attempts.next_until();
             let ask = async {
-                let nodes = match self {
-                    Servers::Cluster(cluster) => cluster.serving().await.map_err(answers::failure),
-                    _ => self.node("").await.map(|node| vec![node]),
-                }?;
+                self.known.get(self.find()).await?;
+                let mut nodes = self.nodes();
+                nodes.retain(|node| self.map().slots.iter().flatten().any(|other| Arc::ptr_eq(other, node)));
                 try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
             };
             match in_time(until, ask).await {
@@ -165,52 +279,17 @@ impl Servers {
         }
     }
 
-    /// Where to wait for this key when somebody waits already for one of its slot: at once, and asking nobody.
-    pub(crate) fn listening(&self, key: &str) -> Option<Listening> {
-        let slot = self.slot(key);
-        let node = match self {
-            Servers::Single(node) => node.clone(),
-            Servers::Sentinel(sentinel) => sentinel.named.current()?.0,
-            Servers::Cluster(cluster) => cluster.known(slot)?,
-        };
-        let listener = node.listening(slot)?;
-        Some((node, listener))
-    }
-
-    /// The node that serves the key, as far as is known.
-    pub(crate) async fn node(&self, key: &str) -> Result<Arc<Node>, Failure> {
-        let node = match self {
-            Servers::Single(node) => return Ok(node.clone()),
-            Servers::Sentinel(sentinel) => sentinel.primary().await,
-            Servers::Cluster(cluster) => cluster.node(self.slot(key)).await,
-        };
-        node.map_err(|error| answers::failure(error).before_sending())
-    }
-
-    /// Another node may serve by now: ask before the next command, unless the answer told which.
-    pub(crate) fn doubt_after(&self, failure: &Failure) {
-        match self {
-            Servers::Sentinel(sentinel) => drop(sentinel.named.take()),
-            Servers::Cluster(cluster) if !matches!(failure, Failure::Moved { .. }) => cluster.doubt(),
-            _ => {}
-        }
-    }
-
     /// Ends all waits that listen.
     pub(crate) fn end_waits(&self) {
-        self.known_nodes().iter().for_each(|node| node.end_listening());
+        self.nodes().iter().for_each(|node| node.end_listening());
     }
 
     pub(crate) fn close(&self) {
-        self.known_nodes().iter().for_each(|node| node.close());
+        self.nodes().iter().for_each(|node| node.close());
     }
 
-    pub(crate) fn known_nodes(&self) -> Vec<Arc<Node>> {
-        match self {
-            Servers::Single(node) => vec![node.clone()],
-            Servers::Sentinel(sentinel) => sentinel.last().iter().cloned().collect(),
-            Servers::Cluster(cluster) => cluster.known_nodes(),
-        }
+    fn nodes(&self) -> Vec<Arc<Node>> {
+        self.map().nodes.values().cloned().collect()
     }
 }
 
@@ -232,7 +311,7 @@ impl Attempts {
 
     /// The failure again when it lasts, or there is no time left.
     async fn pause_after(&mut self, failure: Failure, at: &Servers, goes_on: bool) -> Result<(), Failure> {
-        if let Failure::Final(_) = failure {
+        if failure.kind == Kind::Final {
             return Err(failure);
         }
         at.doubt_after(&failure);
@@ -243,44 +322,5 @@ impl Attempts {
         // The last attempt is made at the end itself.
         tokio::time::sleep(self.backoff.next().min(left)).await;
         Ok(())
-    }
-}
-
-/// The failure where nobody answered in time.
-pub(crate) fn no_answer() -> Failure {
-    Failure::Unanswered(answers::no_answer("the server"))
-}
-
-pub(crate) struct Sentinel {
-    client: tokio::sync::Mutex<SentinelClient>,
-    /// The primary, until it is in doubt.
-    named: Cached<Arc<Node>>,
-    /// The one that was named last: its connections stay when it is named again.
-    last: Mutex<Option<Arc<Node>>>,
-}
-
-impl Sentinel {
-    fn last(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
-        self.last.lock().expect("no panic while the primary is locked")
-    }
-
-    async fn primary(&self) -> Result<Arc<Node>, RedisError> {
-        Ok(self.named.get(self.ask()).await?.0)
-    }
-
-    async fn ask(&self) -> Result<Arc<Node>, RedisError> {
-        let mut client = self.client.lock().await;
-        let named = tokio::time::timeout(REPLY_TIMEOUT, client.async_get_client());
-        let named = named.await.map_err(|_| answers::no_answer("the Sentinels"))??;
-        let address = named.get_connection_info().addr().to_string();
-        let mut last = self.last();
-        if let Some(node) = last.as_ref().filter(|node| node.address() == address) {
-            return Ok(node.clone());
-        }
-        let node = Arc::new(Node::new(named));
-        if let Some(former) = last.replace(node.clone()) {
-            former.close();
-        }
-        Ok(node)
     }
 }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answers::Failure;
+use crate::answers::{Failure, Kind};
 use crate::commands::{self, Owner};
 use crate::errors::Error;
 use crate::hooks::Reporter;
@@ -138,8 +138,8 @@ impl Shared<Single> {
 
 /// The error for the caller when its limit of time was over.
 pub(crate) fn out_of_time(failure: Failure, keys: &Arc<[String]>) -> Error {
-    match failure {
-        Failure::Final(error) => error,
-        other => Error::TimedOut { keys: keys.clone(), source: Some(Box::new(other.into_error())) },
+    match failure.kind {
+        Kind::Final => failure.error,
+        _ => Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) },
     }
 }

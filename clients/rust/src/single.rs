@@ -69,12 +69,10 @@ impl Site for Single {
             }
             Err(failure) => {
                 servers.doubt_after(&failure);
-                let is_answer = failure.is_answer();
-                let error = failure.into_error();
-                if !is_answer {
-                    hold.shared.reporter.out_of_reach(&error);
+                if !failure.is_answer() {
+                    hold.shared.reporter.out_of_reach(&failure.error);
                 }
-                Err(error)
+                Err(failure.error)
             }
         }
     }

@@ -11,7 +11,7 @@ async fn who_waited_for_a_failure_shares_it() {
         cached.get(async {
             tries.fetch_add(1, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            Err(RedisError::from((redis::ErrorKind::Io, "away")))
+            Err(Failure::no_answer("it"))
         })
     };
     assert!(join_all((0..100).map(|_| get())).await.iter().all(Result::is_err));
