@@ -2,12 +2,12 @@
 //! it ends without a hold.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::answers::{self, Failure, Kind};
 use crate::blocking::Own;
@@ -15,7 +15,6 @@ use crate::clock::Moment;
 use crate::commands::{self, Owner, Wait};
 use crate::errors::Error;
 use crate::give_up;
-use crate::hooks::Waited;
 use crate::lease::validity;
 use crate::listener::Noted;
 use crate::node::{Node, REPLY_TIMEOUT};
@@ -26,6 +25,8 @@ use crate::shared::{Shared, Single};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
 const BETWEEN_COPIES: Duration = Duration::from_secs(5);
+/// No two acquisitions of this process have the same tag.
+static NEXT_TAG: AtomicU64 = AtomicU64::new(1);
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq)]
@@ -84,27 +85,22 @@ pub(crate) struct Acquisition<'a> {
     patience_ends: Option<Instant>,
     /// The error of the last copy; nothing when it was answered.
     last_error: Option<Error>,
-    waited: Option<Waited<'a>>,
 }
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared<Single>>, owner: &'a Owner, goal: Goal, limits: Limits) -> Self {
-        let started = Instant::now();
-        let waited =
-            (goal == Goal::Hold).then(|| Waited::begin(&shared.reporter, owner.wanted.label(), started));
         Self {
             shared,
             owner,
             goal,
             limits,
-            tag: shared.site.next_tag(),
+            tag: NEXT_TAG.fetch_add(1, Ordering::Relaxed),
             runtime: Handle::current(),
             must_wait: false,
             stands: false,
             in_doubt: false,
-            patience_ends: Some(started + limits.retry_for),
+            patience_ends: Some(Instant::now() + limits.retry_for),
             last_error: None,
-            waited,
         }
     }
 
@@ -114,9 +110,6 @@ impl<'a> Acquisition<'a> {
         if let Ok(Some(_)) = result {
             // The hold knows of the doubt.
             (self.stands, self.in_doubt) = (false, false);
-        }
-        if let Some(waited) = &mut self.waited {
-            waited.end(&result);
         }
         result
     }
@@ -133,7 +126,7 @@ impl<'a> Acquisition<'a> {
             Box::pin(asks).await?;
             self.heard();
         }
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::default();
         let mut polls = 0;
         loop {
             self.shared.unless_closed()?;
@@ -148,14 +141,14 @@ impl<'a> Acquisition<'a> {
                     }
                     _ => {
                         self.must_wait = true;
-                        backoff = Backoff::new();
+                        backoff = Backoff::default();
                         Duration::ZERO
                     }
                 },
                 Ok(Step::Over) => backoff.next(),
                 Err(failure) => self.pause_after(failure, &mut backoff)?,
             };
-            let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline) <= pause);
+            let is_over = self.time_left() <= pause;
             if is_over || !pause.is_zero() {
                 Box::pin(self.pause(pause, is_over)).await?;
             }
@@ -163,9 +156,7 @@ impl<'a> Acquisition<'a> {
     }
 
     async fn pause(&self, pause: Duration, is_over: bool) -> Result<(), Error> {
-        let until = Instant::now() + pause;
-        let until = self.limits.deadline.map_or(until, |deadline| deadline.min(until));
-        let pauses = self.shared.closing.run_until_cancelled(sleep_until(until.into()));
+        let pauses = self.shared.closing.run_until_cancelled(sleep(pause.min(self.time_left())));
         pauses.await.ok_or(Error::Closed)?;
         if is_over { Err(self.timed_out()) } else { Ok(()) }
     }
@@ -202,6 +193,11 @@ impl<'a> Acquisition<'a> {
         self.shared.reporter.reached();
     }
 
+    /// What is left of the wait.
+    fn time_left(&self) -> Duration {
+        self.limits.deadline.map_or(LONGEST, time_left)
+    }
+
     /// When to end, as far as that is known.
     fn ends(&self) -> Option<Instant> {
         [self.limits.deadline, self.patience_ends].into_iter().flatten().min()
@@ -215,8 +211,8 @@ impl<'a> Acquisition<'a> {
 
     async fn ask(&mut self) -> Result<Step, Failure> {
         let site = &self.shared.site;
-        let is_over = self.limits.deadline.is_some_and(|deadline| time_left(deadline).is_zero());
-        let at_once = self.limits.once || is_over || matches!(site.waiting, Waiting::Poll(_));
+        let at_once =
+            self.limits.once || self.time_left().is_zero() || matches!(site.waiting, Waiting::Poll(_));
         let blocks = site.must_block();
         let listens =
             if at_once || blocks { None } else { site.servers.note(self.owner.first_key(), self.tag) };
@@ -312,10 +308,10 @@ impl<'a> Acquisition<'a> {
     /// come and taken its place.
     async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Step, Failure> {
         self.heard();
-        let over = self.limits.deadline.map(|deadline| time_left(deadline + GRACE));
-        let again = self.in_doubt.then_some(BETWEEN_COPIES);
+        let over = self.limits.deadline.map(|deadline| deadline + GRACE);
+        let again = self.in_doubt.then(|| Instant::now() + BETWEEN_COPIES);
         let message = match [over, again].into_iter().flatten().min() {
-            Some(limit) => timeout(limit, noted.end()).await,
+            Some(until) => timeout_at(until.into(), noted.end()).await,
             None => Ok(noted.end().await),
         };
         match message {
@@ -330,9 +326,7 @@ impl<'a> Acquisition<'a> {
                 Err(Failure::listening_lost())
             }
             // What was asked stands.
-            Err(_) if self.limits.deadline.is_none_or(|deadline| !time_left(deadline).is_zero()) => {
-                Ok(Step::Refused)
-            }
+            Err(_) if !self.time_left().is_zero() => Ok(Step::Refused),
             Err(_) => Err(Failure::no_answer("the server")),
         }
     }
@@ -363,12 +357,10 @@ impl<'a> Acquisition<'a> {
     }
 
     /// What is granted to an earlier copy, or long after the request, has less validity.
-    fn is_late(&self, granted: &Granted) -> bool {
-        granted.in_doubt || granted.sent.elapsed() > self.owner.wanted.options.ttl / 3
-    }
-
     fn is_to_be_confirmed(&self, granted: &Granted) -> bool {
-        self.goal == Goal::Hold && (self.owner.wanted.options.min_replicas > 0 || self.is_late(granted))
+        let options = &self.owner.wanted.options;
+        let is_late = granted.in_doubt || granted.sent.elapsed() > options.ttl / 3;
+        self.goal == Goal::Hold && (options.min_replicas > 0 || is_late)
     }
 
     /// Makes sure of the validity, and of the replicas. The server's `WAIT` blocks the connection and asks for

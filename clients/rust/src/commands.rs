@@ -78,9 +78,7 @@ fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
     if let [key] = &**owner.keys() {
         return with_key(one, key, owner);
     }
-    let mut command = cmd(many);
-    command.arg(owner.keys().len()).arg(&**owner.keys()).arg(&*owner.token);
-    command
+    cmd(many).arg(owner.keys().len()).arg(&**owner.keys()).arg(&*owner.token).clone()
 }
 
 /// With room for all words: memory that grows is what such a command costs most.
@@ -194,22 +192,16 @@ pub(crate) fn downgrade(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
 }
 
 pub(crate) fn info(key: &str) -> Cmd {
-    let mut command = cmd("SLOCK.INFO");
-    command.arg(key).arg("FULL");
-    command
+    cmd("SLOCK.INFO").arg(key).arg("FULL").clone()
 }
 
 pub(crate) fn queues() -> Cmd {
-    let mut command = cmd("SLOCK.QUEUES");
-    command.arg("COUNT").arg(0);
-    command
+    cmd("SLOCK.QUEUES").arg("COUNT").arg(0).clone()
 }
 
 /// Waits until replicas have what this connection wrote.
 pub(crate) fn wait_for_replicas(least: u32, timeout: Duration) -> Cmd {
-    let mut command = cmd("WAIT");
-    command.arg(least).arg(milliseconds(timeout));
-    command
+    cmd("WAIT").arg(least).arg(milliseconds(timeout)).clone()
 }
 
 #[cfg(test)]

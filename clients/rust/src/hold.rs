@@ -102,8 +102,6 @@ pub struct HoldOf<S: Site> {
     runtime: Handle,
     /// Nothing is to be done any more.
     is_over: bool,
-    /// The release failed, and the hooks were told.
-    was_told: bool,
 }
 
 /// All that can be seen and done with a hold but to end it. It can be given to tasks, and releases nothing when
@@ -130,7 +128,7 @@ impl<S: Site> HoldOf<S> {
         let (lease, ended, renewed) = (Mutex::new(lease), Notify::new(), Mutex::default());
         let view = Arc::new(HoldViewOf { shared, owner, part, lease, ended, since, renewed });
         view.renew_by_the_watchdog();
-        Self { view, runtime: Handle::current(), is_over: false, was_told: false }
+        Self { view, runtime: Handle::current(), is_over: false }
     }
 
     /// A view of this hold for another task.
@@ -155,7 +153,6 @@ impl<S: Site> HoldOf<S> {
                 Ok(valid && there)
             }
             Err(error) => {
-                self.was_told = true;
                 if !valid {
                     return Ok(false);
                 }
@@ -191,7 +188,8 @@ impl<S: Site> Drop for HoldOf<S> {
             return;
         }
         let view = self.view.clone();
-        let mut tell = view.end_here() && !self.was_told;
+        // Not when a release failed, which was told.
+        let mut tell = view.end_here();
         self.view.shared.spawn(&self.runtime, async move {
             for until in [view.shared.limit(), view.valid_until()] {
                 let Err(error) = S::release(&view, until).await else { return };
@@ -344,8 +342,12 @@ impl<S: Site> HoldViewOf<S> {
     }
 
     pub(crate) fn lost_error(&self, reason: Reason) -> Error {
-        let cause = self.update(|lease, _| lease.cause(reason).cloned());
-        Error::Lost { reason, keys: self.owner.keys().clone(), source: cause.map(Box::new) }
+        let source = self.cause(reason).map(Box::new);
+        Error::Lost { reason, keys: self.owner.keys().clone(), source }
+    }
+
+    fn cause(&self, reason: Reason) -> Option<Error> {
+        self.update(|lease, _| lease.cause(reason).cloned())
     }
 
     /// Every access looks at the clock before and after it. Hooks run when the lease is unlocked again.
@@ -369,8 +371,7 @@ impl<S: Site> HoldViewOf<S> {
     fn report(&self, phase: Phase) {
         let (label, reporter) = (self.owner.wanted.label(), &self.shared.reporter);
         if let Phase::Lost(reason) = phase {
-            let cause = self.update(|lease, _| lease.cause(reason).cloned());
-            reporter.lost(label, reason, cause.as_ref());
+            reporter.lost(label, reason, self.cause(reason).as_ref());
         }
         reporter.held(label, self.since);
     }

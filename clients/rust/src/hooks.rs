@@ -80,22 +80,22 @@ impl Reporter {
         Self { is_part: true, ..Self::default() }
     }
 
-    fn tell(&self, call: impl FnOnce(&dyn Hooks)) {
-        self.hooks.as_deref().map(call);
+    fn tell(&self, log: impl FnOnce(), call: impl FnOnce(&dyn Hooks)) {
+        if !self.is_part {
+            log();
+            self.hooks.as_deref().map(call);
+        }
     }
 
     pub(crate) fn lost(&self, label: &str, reason: Reason, cause: Option<&Error>) {
-        if !self.is_part {
-            warn!(lock = label, %reason, cause = cause.map(tracing::field::display), "lock lost");
-            self.tell(|hooks| hooks.lost(label, reason));
-        }
+        let cause = cause.map(tracing::field::display);
+        self.tell(|| warn!(lock = label, %reason, cause, "lock lost"), |hooks| hooks.lost(label, reason));
     }
 
     pub(crate) fn held(&self, label: &str, since: Moment) {
         if self.is_heard() {
             let duration = since.elapsed();
-            debug!(lock = label, ?duration, "held");
-            self.tell(|hooks| hooks.held(label, duration));
+            self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
         }
     }
 
@@ -105,17 +105,13 @@ impl Reporter {
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
-        if !self.is_part {
-            debug!(lock = label, %error, "renewal failed");
-            self.tell(|hooks| hooks.renewal_failed(label, error));
-        }
+        let log = || debug!(lock = label, %error, "renewal failed");
+        self.tell(log, |hooks| hooks.renewal_failed(label, error));
     }
 
     pub(crate) fn release_failed(&self, label: &str, error: &Error) {
-        if !self.is_part {
-            warn!(lock = label, %error, "release failed: the lock ends by its ttl");
-            self.tell(|hooks| hooks.release_failed(label, error));
-        }
+        let log = || warn!(lock = label, %error, "release failed: the lock ends by its ttl");
+        self.tell(log, |hooks| hooks.release_failed(label, error));
     }
 
     pub(crate) fn blocks(&self) {
@@ -145,8 +141,8 @@ pub(crate) struct Waited<'a> {
 }
 
 impl<'a> Waited<'a> {
-    pub(crate) fn begin(reporter: &'a Reporter, label: &'a str, started: Instant) -> Self {
-        Self { told: !reporter.is_heard(), reporter, label, started }
+    pub(crate) fn begin(reporter: &'a Reporter, label: &'a str) -> Self {
+        Self { told: !reporter.is_heard(), reporter, label, started: Instant::now() }
     }
 
     /// It gave this, or nothing for a refusal.
@@ -162,8 +158,8 @@ impl<'a> Waited<'a> {
     fn tell(&mut self, outcome: Outcome<'_>) {
         if !std::mem::replace(&mut self.told, true) {
             let (label, duration) = (self.label, self.started.elapsed());
-            debug!(lock = label, ?duration, %outcome, "waited");
-            self.reporter.tell(|hooks| hooks.waited(label, duration, outcome));
+            let log = || debug!(lock = label, ?duration, %outcome, "waited");
+            self.reporter.tell(log, |hooks| hooks.waited(label, duration, outcome));
         }
     }
 }

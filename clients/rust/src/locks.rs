@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
 use crate::commands::{self, Owner};
 use crate::errors::Error;
 use crate::hold::{HoldOf, Site};
@@ -13,9 +10,8 @@ use crate::hooks::{Hooks, Reporter};
 use crate::options::{IntoKeys, LONGEST, Mode, Options, Waiting, Wanted, shared_options};
 use crate::request::Request;
 use crate::servers::Server;
-use crate::shared::{Shared, Single, out_of_time};
+use crate::shared::{Shared, Single};
 use crate::status::{self, Info, Queue};
-use crate::watchdog::Watchdog;
 
 /// The locks of one server, of a primary that Sentinels name, or of a cluster.
 ///
@@ -148,64 +144,47 @@ impl Locks {
     /// As [`release`](LocksOf::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         self.shared.unless_closed()?;
-        let answers = self.shared.site.servers.all_answers(&[commands::queues()], self.shared.limit()).await;
-        status::queues(answers.map_err(|failure| out_of_time(failure, &Arc::from([])))?)
+        let (servers, commands) = (&self.shared.site.servers, [commands::queues()]);
+        let asks = |until| servers.ask_all(&commands, until);
+        status::queues(self.shared.until_answered(&Arc::from([]), self.shared.limit(), asks).await?.value)
     }
 }
 
 /// Options of [`Locks`] or of a [`Quorum`](crate::Quorum). Those of a request are the defaults of all requests.
 pub struct BuilderOf<S> {
-    pub(crate) site: S,
+    pub(crate) shared: Shared<S>,
     defaults: Options,
-    retry_for: Duration,
-    retry_wait_for: Duration,
-    pub(crate) reporter: Reporter,
 }
 
 impl<S: Site> BuilderOf<S> {
     shared_options!();
 
     pub(crate) fn new(site: S) -> Self {
-        Self {
-            site,
-            defaults: Options::default(),
-            retry_for: Duration::from_secs(3),
-            retry_wait_for: Duration::from_secs(60),
-            reporter: Reporter::default(),
-        }
+        Self { shared: Shared::new(site), defaults: Options::default() }
     }
 
     /// How long a call goes on without an answer: 3 s unless it is set. For a quorum, while too few servers
     /// answer.
     pub fn retry_for(mut self, retry_for: Duration) -> Self {
-        self.retry_for = retry_for.min(LONGEST);
+        self.shared.retry_for = retry_for.min(LONGEST);
         self
     }
 
     /// How long a request that waits goes on while the server cannot be reached. 60 s unless it is set.
     pub fn retry_wait_for(mut self, retry_wait_for: Duration) -> Self {
-        self.retry_wait_for = retry_wait_for.min(LONGEST);
+        self.shared.retry_wait_for = retry_wait_for.min(LONGEST);
         self
     }
 
     /// Hooks for metrics and traces.
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.reporter = Reporter::new(hooks);
+        self.shared.reporter = Reporter::new(hooks);
         self
     }
 
     /// The locks.
     pub fn build(self) -> LocksOf<S> {
-        let shared = Shared {
-            site: self.site,
-            retry_for: self.retry_for,
-            retry_wait_for: self.retry_wait_for,
-            reporter: self.reporter,
-            watchdog: Watchdog::default(),
-            closing: CancellationToken::new(),
-            background: TaskTracker::new(),
-        };
-        LocksOf { shared: Arc::new(shared), defaults: self.defaults }
+        LocksOf { shared: Arc::new(self.shared), defaults: self.defaults }
     }
 
     fn options_mut(&mut self) -> &mut Options {
@@ -216,7 +195,7 @@ impl<S: Site> BuilderOf<S> {
 impl LocksBuilder {
     /// How requests wait. [`Waiting::Notify`] unless it is set.
     pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.site.waiting = waiting;
+        self.shared.site.waiting = waiting;
         self
     }
 }

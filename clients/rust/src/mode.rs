@@ -93,12 +93,10 @@ impl HoldView {
     ) -> Result<OwnedMutexGuard<()>, Error> {
         self.check()?;
         let ended = self.part.get_or_init(Arc::default).clone().lock_owned();
-        let ended = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline.into(), ended).await.ok(),
-            None => Some(ended.await),
-        };
+        let until = deadline.unwrap_or_else(|| Instant::now() + LONGEST);
+        let ended = tokio::time::timeout_at(until.into(), ended).await;
         self.check()?;
-        ended.ok_or_else(|| Error::TimedOut { keys: self.owner.keys().clone(), source: None })
+        ended.map_err(|_| Error::TimedOut { keys: self.owner.keys().clone(), source: None })
     }
 
     /// It is given up when nobody waits for it any more.
@@ -114,19 +112,12 @@ impl HoldView {
         };
         let may_stand = acquisition.may_stand();
         let result = match result {
-            Ok(granted) => {
-                let granted = granted.expect("an upgrade is not asked for once");
-                self.changed(&granted, Mode::Write);
-                self.check().map(|()| granted.fence)
-            }
+            Ok(granted) => self.changed(&granted.expect("an upgrade is not asked for once"), Mode::Write),
             Err(error) if may_stand => {
                 self.update(|lease, _| lease.in_doubt = true);
                 Err(self.unless_over(error))
             }
-            Err(error) => {
-                self.unchanged(Mode::Read);
-                Err(self.failed(error))
-            }
+            Err(error) => Err(self.refused(Mode::Read, error)),
         };
         // Nobody may wait for it any more.
         let _ = tell.send(result);
@@ -142,10 +133,11 @@ impl HoldView {
         let Ok(answered) = self.shared.call(&self.owner, &commands, self.valid_until()).await else { return };
         let [.., writer, reader] = answers::numbers(&answered.value)[..] else { return };
         let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
-        match fence {
-            0 => self.gone(),
+        // Who waited for it has been told.
+        let _ = match fence {
+            0 => Err(self.refused(mode, Error::NotHeld)),
             fence => self.changed(&Granted { fence, sent: answered.sent, in_doubt: true }, mode),
-        }
+        };
     }
 
     /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
@@ -166,43 +158,32 @@ impl HoldView {
             Ok(answered) => {
                 let fence = answers::number(&answered.value);
                 let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
-                self.changed(&granted, Mode::Read);
-                self.check().map(|()| fence)
+                self.changed(&granted, Mode::Read)
             }
-            Err(error) => {
-                if !matches!(error, Error::TimedOut { .. }) {
-                    self.unchanged(former);
-                }
-                Err(self.failed(error))
-            }
+            // The hold is over, or will be: what was sent may still be carried out.
+            Err(error @ Error::TimedOut { .. }) => Err(self.unless_over(error)),
+            Err(error) => Err(self.refused(former, error)),
         });
     }
 
-    fn changed(&self, granted: &Granted, to: Mode) {
+    /// Gives the new fence.
+    fn changed(&self, granted: &Granted, to: Mode) -> Result<i64, Error> {
         self.update(|lease, _| {
             lease.changed(granted.fence, to, granted.sent.after(validity(lease.ttl)));
             lease.in_doubt |= granted.in_doubt;
         });
+        self.check().map(|()| granted.fence)
     }
 
     /// The change of mode has ended, and left this one.
-    fn unchanged(&self, mode: Mode) {
-        self.update(|lease, _| (lease.changing, lease.mode) = (false, mode));
-    }
-
-    fn gone(&self) {
+    fn refused(&self, mode: Mode, error: Error) -> Error {
+        let is_gone = matches!(error, Error::NotHeld);
         self.update(|lease, _| {
-            lease.changing = false;
-            lease.lose(Reason::Gone);
+            (lease.changing, lease.mode) = (false, mode);
+            if is_gone {
+                lease.lose(Reason::Gone);
+            }
         });
-    }
-
-    /// The error of a change of mode.
-    fn failed(&self, error: Error) -> Error {
-        if let Error::NotHeld = error {
-            self.gone();
-            return error;
-        }
-        self.unless_over(error)
+        if is_gone { error } else { self.unless_over(error) }
     }
 }

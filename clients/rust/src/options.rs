@@ -135,7 +135,7 @@ impl Wanted {
         if self.options.limit == Some(0) {
             return Err(Error::InvalidArgument("the limit is 0, and must be at least 1".into()));
         }
-        check_ttl(self.options.ttl)
+        Ok(())
     }
 
     pub(crate) fn check_keys(&self) -> Result<(), Error> {

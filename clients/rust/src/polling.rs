@@ -49,34 +49,28 @@ impl Poll {
         match self.pauses {
             Pauses::None => None,
             Pauses::Constant(pause) => Some(pause),
-            Pauses::Exponential { first, most } => {
-                let doubled = first.saturating_mul(2u32.saturating_pow(number.min(31)));
-                Some(with_jitter(doubled.min(most)))
-            }
+            Pauses::Exponential { first, most } => Some(doubled(first, most, number)),
         }
     }
 }
 
 /// Pauses between attempts after an error: 10 ms, doubled up to 1 s, each with jitter.
-pub(crate) struct Backoff(Duration);
+#[derive(Default)]
+pub(crate) struct Backoff {
+    pauses: u32,
+}
 
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(10);
-    const MOST: Duration = Duration::from_secs(1);
-
-    pub(crate) fn new() -> Self {
-        Self(Self::FIRST)
-    }
-
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = with_jitter(self.0);
-        self.0 = (self.0 * 2).min(Self::MOST);
-        pause
+        self.pauses += 1;
+        doubled(Duration::from_millis(10), Duration::from_secs(1), self.pauses - 1)
     }
 }
 
-/// Between a half of the pause and the whole, so that clients that failed together do not return together.
-fn with_jitter(pause: Duration) -> Duration {
+/// The pause with this number, counted from 0. It is between a half of the pause and the whole, so that clients
+/// that failed together do not return together.
+fn doubled(first: Duration, most: Duration, number: u32) -> Duration {
+    let pause = first.saturating_mul(2u32.saturating_pow(number.min(31))).min(most);
     pause.mul_f64(rand::random_range(0.5..=1.0))
 }
 

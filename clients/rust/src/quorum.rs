@@ -16,7 +16,7 @@ use crate::clock::Moment;
 use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
-use crate::hooks::{Reporter, Waited};
+use crate::hooks::Reporter;
 use crate::lease::Lease;
 use crate::locks::{BuilderOf, Locks, LocksOf};
 use crate::options::{self, LONGEST, Options, Wanted};
@@ -82,7 +82,7 @@ impl Quorum {
         let node = |client: Client| {
             let address = client.get_connection_info().addr().to_string();
             let mut builder = Locks::builder(client);
-            builder.reporter = Reporter::of_a_part();
+            builder.shared.reporter = Reporter::of_a_part();
             Node { address, locks: builder.build() }
         };
         BuilderOf::new(Majority {
@@ -98,28 +98,28 @@ impl Quorum {
 impl QuorumBuilder {
     /// How a lock that others have is asked for again. Pauses from 50 up to 250 ms unless it is set.
     pub fn poll(mut self, poll: Poll) -> Self {
-        self.site.poll = poll;
+        self.shared.site.poll = poll;
         self
     }
 
     /// How long each server has to answer. A twentieth of the ttl and at least 50 ms unless it is set, and
     /// always less than the ttl.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
-        self.site.node_timeout = Some(node_timeout);
+        self.shared.site.node_timeout = Some(node_timeout);
         self
     }
 
     /// Which part of the ttl is left for clocks that run at different speeds. 0.01 unless it is set; 2 ms are
     /// left in any case.
     pub fn drift_factor(mut self, drift_factor: f64) -> Self {
-        self.site.drift_factor = drift_factor.clamp(0.0, 1.0);
+        self.shared.site.drift_factor = drift_factor.clamp(0.0, 1.0);
         self
     }
 
     /// Whether an attempt ends as soon as the majority cannot be reached any more. Otherwise it waits for all
     /// servers.
     pub fn fail_fast(mut self, fail_fast: bool) -> Self {
-        self.site.fail_fast = fail_fast;
+        self.shared.site.fail_fast = fail_fast;
         self
     }
 }
@@ -223,18 +223,16 @@ impl Site for Majority {
 
     fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<QuorumHold>> {
         Box::pin(async move {
-            check(&shared, &wanted)?;
-            let mut waited = Waited::begin(&shared.reporter, wanted.label(), Instant::now());
+            if wanted.options.min_replicas > 0 {
+                return Err(Error::InvalidArgument("min_replicas is not for a quorum".into()));
+            }
             let polls = shared.closing.run_until_cancelled(poll(&shared, &wanted, once));
-            let result = polls.await.unwrap_or(Err(Error::Closed));
-            waited.end(&result);
-            result
+            polls.await.unwrap_or(Err(Error::Closed))
         })
     }
 
     fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<QuorumHold> {
         Box::pin(async move {
-            check(&shared, &wanted)?;
             let (site, sent, owner) = (&shared.site, Moment::now(), Owner::new(wanted));
             let ttl = owner.wanted.options.ttl;
             let (limit, part) = (site.node_timeout(ttl), of_one_node(&owner, ttl));
@@ -321,15 +319,6 @@ impl Site for Majority {
         shared.finish().await;
         join_all(shared.site.nodes.iter().map(|node| node.locks.close())).await;
     }
-}
-
-fn check(shared: &Shared<Majority>, wanted: &Wanted) -> Result<(), Error> {
-    wanted.check()?;
-    if wanted.options.min_replicas > 0 {
-        return Err(Error::InvalidArgument("min_replicas is not for a quorum".into()));
-    }
-    shared.site.check_ttl(wanted.options.ttl)?;
-    shared.unless_closed()
 }
 
 async fn poll(

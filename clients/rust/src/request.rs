@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::errors::{Error, Reason};
 use crate::hold::{HoldOf, HoldViewOf, Site};
+use crate::hooks::Waited;
 use crate::options::{Options, Wanted, shared_options};
 use crate::shared::{Shared, Single};
 
@@ -65,7 +66,7 @@ impl<S: Site> Request<S> {
     /// [`Error::TimedOut`] when the wait ran out, or when the server did not answer for `retry_for`, or for
     /// `retry_wait_for` once the request waits. All others but [`Error::Lost`].
     pub async fn acquire(&self) -> Result<HoldOf<S>, Error> {
-        let hold = S::ask(self.shared.clone(), self.wanted.clone(), false).await?;
+        let hold = self.ask(false).await?;
         hold.ok_or_else(|| Error::TimedOut { keys: self.wanted.keys.clone(), source: None })
     }
 
@@ -77,7 +78,21 @@ impl<S: Site> Request<S> {
     ///
     /// As [`Request::acquire`]. After a connection error the request is sent again for `retry_for`.
     pub async fn try_acquire(&self) -> Result<Option<HoldOf<S>>, Error> {
-        S::ask(self.shared.clone(), self.wanted.clone(), true).await
+        self.ask(true).await
+    }
+
+    async fn ask(&self, once: bool) -> Result<Option<HoldOf<S>>, Error> {
+        self.check()?;
+        let mut waited = Waited::begin(&self.shared.reporter, self.wanted.label());
+        let result = S::ask(self.shared.clone(), self.wanted.clone(), once).await;
+        waited.end(&result);
+        result
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.wanted.check()?;
+        self.shared.site.check_ttl(self.wanted.options.ttl)?;
+        self.shared.unless_closed()
     }
 
     /// Acquires the lock, runs the work, and releases. The work is dropped at its next `.await` when the hold
@@ -114,6 +129,7 @@ impl<S: Site> Request<S> {
         if self.wanted.options.token.is_none() {
             return Err(Error::NotHeld);
         }
+        self.check()?;
         S::adopt(self.shared.clone(), self.wanted.clone()).await
     }
 }

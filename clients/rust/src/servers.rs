@@ -110,8 +110,8 @@ impl Map {
 }
 
 /// The answer to what may have been sent several times.
-pub(crate) struct Answered {
-    pub(crate) value: Value,
+pub(crate) struct Answered<T> {
+    pub(crate) value: T,
     /// When the copy was sent that was answered.
     pub(crate) sent: Moment,
     /// An earlier copy got no answer, so it may have been carried out.
@@ -129,7 +129,7 @@ impl Servers {
 
     /// The slot that decides the channel and the node. Outside of a cluster one channel serves all keys.
     fn slot(&self, key: &str) -> u16 {
-        if let Source::Cluster(_) = self.source { slot(key.as_bytes()) } else { 0 }
+        if let Source::Cluster(_) = self.source { slot(key) } else { 0 }
     }
 
     fn serving(&self, slot: u16) -> Option<Arc<Node>> {
@@ -239,43 +239,43 @@ impl Servers {
         }
     }
 
-    /// Sends this again until it is answered, or until this moment, or until all is closed. An error that
-    /// lasts is an answer.
-    pub(crate) async fn until_answered(
+    /// The answers of all nodes that serve slots.
+    pub(crate) async fn ask_all(&self, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Failure> {
+        let asks = async {
+            self.known.get(self.find()).await?;
+            let mut nodes = self.nodes();
+            nodes.retain(|node| self.map().slots.iter().flatten().any(|other| Arc::ptr_eq(other, node)));
+            try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
+        };
+        in_time(until, asks).await
+    }
+
+    /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
+    /// an answer. Each attempt is told until when its answer has to be there.
+    pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Failure>>>(
         &self,
-        key: &str,
-        commands: &[Cmd],
         until: Instant,
         closing: &CancellationToken,
-    ) -> Result<Answered, Failure> {
-        let mut attempts = Attempts::new(until);
-        let mut repeated = false;
+        ask: impl Fn(Instant) -> F,
+    ) -> Result<Answered<T>, Failure> {
+        let (mut backoff, mut repeated) = (Backoff::default(), false);
         loop {
             let sent = Moment::now();
-            let failure = match self.send(key, commands, attempts.next_until()).await {
+            let failure = match ask((until + GRACE).min(Instant::now() + REPLY_TIMEOUT)).await {
                 Ok(value) => return Ok(Answered { value, sent, repeated }),
                 Err(failure) => failure,
             };
             repeated |= failure.kind == Kind::Unanswered;
-            Box::pin(attempts.pause_after(failure, self, !closing.is_cancelled())).await?;
-        }
-    }
-
-    /// The answers of all nodes that serve slots.
-    pub(crate) async fn all_answers(&self, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Failure> {
-        let mut attempts = Attempts::new(until);
-        loop {
-            let until = attempts.next_until();
-            let ask = async {
-                self.known.get(self.find()).await?;
-                let mut nodes = self.nodes();
-                nodes.retain(|node| self.map().slots.iter().flatten().any(|other| Arc::ptr_eq(other, node)));
-                try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
-            };
-            match in_time(until, ask).await {
-                Ok(answers) => return Ok(answers),
-                Err(failure) => attempts.pause_after(failure, self, true).await?,
+            if failure.kind == Kind::Final {
+                return Err(failure);
             }
+            self.doubt_after(&failure);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || closing.is_cancelled() {
+                return Err(failure);
+            }
+            // The last attempt is made at the end itself. Boxed, so that the common case is small.
+            Box::pin(tokio::time::sleep(backoff.next().min(left))).await;
         }
     }
 
@@ -290,37 +290,5 @@ impl Servers {
 
     fn nodes(&self) -> Vec<Arc<Node>> {
         self.map().nodes.values().cloned().collect()
-    }
-}
-
-/// What is tried again and again until a moment.
-struct Attempts {
-    until: Instant,
-    backoff: Backoff,
-}
-
-impl Attempts {
-    fn new(until: Instant) -> Self {
-        Self { until, backoff: Backoff::new() }
-    }
-
-    /// How long the next attempt may take.
-    fn next_until(&self) -> Instant {
-        (self.until + GRACE).min(Instant::now() + REPLY_TIMEOUT)
-    }
-
-    /// The failure again when it lasts, or there is no time left.
-    async fn pause_after(&mut self, failure: Failure, at: &Servers, goes_on: bool) -> Result<(), Failure> {
-        if failure.kind == Kind::Final {
-            return Err(failure);
-        }
-        at.doubt_after(&failure);
-        let left = self.until.saturating_duration_since(Instant::now());
-        if !goes_on || left.is_zero() {
-            return Err(failure);
-        }
-        // The last attempt is made at the end itself.
-        tokio::time::sleep(self.backoff.next().min(left)).await;
-        Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! What all requests and holds of one `Locks` share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -31,6 +31,18 @@ pub struct Shared<S> {
 }
 
 impl<S> Shared<S> {
+    pub(crate) fn new(site: S) -> Self {
+        Self {
+            site,
+            retry_for: Duration::from_secs(3),
+            retry_wait_for: Duration::from_secs(60),
+            reporter: Reporter::default(),
+            watchdog: Watchdog::default(),
+            closing: CancellationToken::new(),
+            background: TaskTracker::new(),
+        }
+    }
+
     pub(crate) fn unless_closed(&self) -> Result<(), Error> {
         if self.closing.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
     }
@@ -60,7 +72,6 @@ pub struct Single {
     must_block: AtomicBool,
     /// That the user may release was asked: one key to write, one to read, several.
     may_release: [AtomicBool; 3],
-    tags: AtomicU64,
 }
 
 impl Single {
@@ -70,7 +81,6 @@ impl Single {
             waiting: Waiting::default(),
             must_block: AtomicBool::default(),
             may_release: Default::default(),
-            tags: AtomicU64::new(1),
         }
     }
 
@@ -86,11 +96,6 @@ impl Single {
             (1, Mode::Read) => &self.may_release[1],
             _ => &self.may_release[2],
         }
-    }
-
-    /// A tag that no other acquisition of this process has or had.
-    pub(crate) fn next_tag(&self) -> u64 {
-        self.tags.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -125,21 +130,25 @@ impl Shared<Single> {
         owner: &Owner,
         commands: &[Cmd],
         until: Instant,
-    ) -> Result<Answered, Error> {
-        let (servers, closing) = (&self.site.servers, &self.closing);
-        let answered = servers.until_answered(owner.first_key(), commands, until, closing).await;
-        if closing.is_cancelled() {
-            // What is sent after the connections were closed has opened one.
-            servers.close();
-        }
-        answered.map_err(|failure| out_of_time(failure, owner.keys()))
+    ) -> Result<Answered<Value>, Error> {
+        let (servers, key) = (&self.site.servers, owner.first_key());
+        self.until_answered(owner.keys(), until, |until| servers.send(key, commands, until)).await
     }
-}
 
-/// The error for the caller when its limit of time was over.
-pub(crate) fn out_of_time(failure: Failure, keys: &Arc<[String]>) -> Error {
-    match failure.kind {
-        Kind::Final => failure.error,
-        _ => Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) },
+    pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Failure>>>(
+        &self,
+        keys: &Arc<[String]>,
+        until: Instant,
+        ask: impl Fn(Instant) -> F,
+    ) -> Result<Answered<T>, Error> {
+        let answered = self.site.servers.until_answered(until, &self.closing, ask).await;
+        if self.closing.is_cancelled() {
+            // What is sent after the connections were closed has opened one.
+            self.site.servers.close();
+        }
+        answered.map_err(|failure| match failure.kind {
+            Kind::Final => failure.error,
+            _ => Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) },
+        })
     }
 }

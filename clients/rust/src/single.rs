@@ -29,7 +29,6 @@ impl Site for Single {
 
     fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<Hold>> {
         Box::pin(async move {
-            wanted.check()?;
             let deadline = wanted.options.wait.filter(|_| !once).map(|wait| Instant::now() + wait);
             let limits = Limits { once, deadline, retry_for: shared.retry_for };
             acquire(shared, Owner::new(wanted), limits).await
@@ -122,8 +121,6 @@ pub(crate) async fn acquire(
 
 /// What the owner holds already, without a limit of time but `retry_for`.
 pub(crate) async fn granted_before(shared: &Shared<Single>, owner: &Owner) -> Result<Granted, Error> {
-    owner.wanted.check()?;
-    shared.unless_closed()?;
     let asks = commands::held_fence(owner, owner.wanted.mode, owner.wanted.options.ttl);
     let answered = shared.call(owner, &[asks], shared.limit()).await?;
     match answers::number(&answered.value) {

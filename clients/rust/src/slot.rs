@@ -1,19 +1,16 @@
 //! Hash slots of a cluster.
 
 /// What of a key decides the slot: the text between the first `{` and the next `}`, or all of it.
-pub(crate) fn hash_tag(key: &[u8]) -> &[u8] {
-    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
-    match key[open + 1..].iter().position(|byte| *byte == b'}') {
-        None | Some(0) => key,
-        Some(length) => &key[open + 1..open + 1 + length],
-    }
+fn hash_tag(key: &str) -> &str {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// The slot of a key: CRC16 (XMODEM) of its hash tag modulo 16384.
-pub(crate) fn slot(key: &[u8]) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     let mut crc = 0u16;
-    for byte in hash_tag(key) {
-        crc ^= u16::from(*byte) << 8;
+    for byte in hash_tag(key).bytes() {
+        crc ^= u16::from(byte) << 8;
         for _ in 0..8 {
             crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
         }
@@ -25,23 +22,12 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 /// is possible, and else any number with this slot.
 pub(crate) fn tag_for(key: &str) -> String {
     const LONGEST: usize = 128;
-    let tag = hash_tag(key.as_bytes());
-    if let Ok(tag) = str::from_utf8(tag)
-        && !tag.is_empty()
-        && tag.len() <= LONGEST
-        && !tag.contains(['{', '}'])
-    {
+    let tag = hash_tag(key);
+    if !tag.is_empty() && tag.len() <= LONGEST && !tag.contains(['{', '}']) {
         return tag.to_owned();
     }
-    let wanted = slot(key.as_bytes());
-    let mut number = 0u32;
-    loop {
-        let candidate = number.to_string();
-        if slot(candidate.as_bytes()) == wanted {
-            return candidate;
-        }
-        number += 1;
-    }
+    let mut numbers = (0u32..).map(|number| number.to_string());
+    numbers.find(|number| slot(number) == slot(key)).expect("each slot has a number")
 }
 
 #[cfg(test)]

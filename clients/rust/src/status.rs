@@ -84,7 +84,7 @@ pub struct Queue {
     pub held: Duration,
 }
 
-/// The fields of a map, which is an array in protocol 2.
+/// The fields of a map, which is an array in protocol 2. What is missing counts as nothing.
 struct Fields(HashMap<String, Value>);
 
 impl Fields {
@@ -92,34 +92,21 @@ impl Fields {
         Ok(Self(HashMap::from_redis_value(value).map_err(RedisError::from)?))
     }
 
-    fn list(&self, name: &str) -> Result<Vec<Self>, Error> {
-        match self.0.get(name) {
-            Some(Value::Array(values)) => values.iter().cloned().map(Self::of).collect(),
-            _ => Ok(Vec::new()),
-        }
+    fn get<T: FromRedisValue + Default>(&self, name: &str) -> T {
+        let value = self.0.get(name).and_then(|value| redis::from_redis_value_ref(value).ok());
+        value.unwrap_or_default()
     }
 
-    fn number(&self, name: &str) -> i64 {
-        match self.0.get(name) {
-            Some(Value::Int(number)) => *number,
-            _ => 0,
-        }
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        u64::try_from(self.number(name)).unwrap_or(0)
+    fn list<T>(&self, name: &str, read: fn(Fields) -> T) -> Vec<T> {
+        self.get::<Vec<_>>(name).into_iter().map(|fields| read(Fields(fields))).collect()
     }
 
     fn duration(&self, name: &str) -> Duration {
-        Duration::from_millis(self.count(name))
+        Duration::from_millis(self.get(name))
     }
 
     fn text(&self, name: &str) -> String {
-        match self.0.get(name) {
-            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-            Some(Value::SimpleString(text)) => text.clone(),
-            _ => String::new(),
-        }
+        String::from_utf8_lossy(&self.get::<Vec<u8>>(name)).into_owned()
     }
 
     fn metadata(&self) -> Option<String> {
@@ -142,26 +129,26 @@ pub(crate) fn info(value: Value) -> Result<Option<Info>, Error> {
     let info = Fields::of(value)?;
     Ok(Some(Info {
         mode: info.mode(),
-        readers: info.count("readers"),
-        waiters: info.count("waiters"),
-        fence: info.number("fence"),
+        readers: info.get("readers"),
+        waiters: info.get("waiters"),
+        fence: info.get("fence"),
         left: info.duration("pttl"),
-        holders: info.list("holders")?.iter().map(holder).collect(),
-        queue: info.list("queue")?.iter().map(waiter).collect(),
+        holders: info.list("holders", holder),
+        queue: info.list("queue", waiter),
     }))
 }
 
-fn holder(holder: &Fields) -> Holder {
+fn holder(holder: Fields) -> Holder {
     Holder {
         token: holder.text("token"),
-        fence: holder.number("fence"),
+        fence: holder.get("fence"),
         left: holder.duration("pttl"),
         held: holder.duration("held-ms"),
         metadata: holder.metadata(),
     }
 }
 
-fn waiter(waiter: &Fields) -> Waiter {
+fn waiter(waiter: Fields) -> Waiter {
     Waiter {
         token: waiter.text("token"),
         mode: waiter.mode().unwrap_or(Mode::Write),
@@ -174,13 +161,10 @@ fn waiter(waiter: &Fields) -> Waiter {
 
 /// The queues of several nodes, the longest wait first.
 pub(crate) fn queues(of_nodes: Vec<Value>) -> Result<Vec<Queue>, Error> {
-    let mut queues = Vec::new();
-    for of_node in of_nodes {
-        let of_node = Vec::<Value>::from_redis_value(of_node).map_err(RedisError::from)?;
-        for queue in of_node {
-            queues.push(self::queue(&Fields::of(queue)?));
-        }
-    }
+    let of_nodes = of_nodes.into_iter().map(Vec::<Value>::from_redis_value).collect::<Result<Vec<_>, _>>();
+    let queues = of_nodes.map_err(RedisError::from)?.into_iter().flatten();
+    let mut queues =
+        queues.map(|fields| Ok(queue(&Fields::of(fields)?))).collect::<Result<Vec<_>, Error>>()?;
     queues.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
     Ok(queues)
 }
@@ -188,12 +172,12 @@ pub(crate) fn queues(of_nodes: Vec<Value>) -> Result<Vec<Queue>, Error> {
 fn queue(queue: &Fields) -> Queue {
     Queue {
         key: queue.text("key"),
-        waiters: queue.count("waiters"),
-        writers: queue.count("writers"),
+        waiters: queue.get("waiters"),
+        writers: queue.get("writers"),
         longest_wait: queue.duration("longest-wait-ms"),
         next: queue.text("next"),
         mode: queue.mode(),
-        readers: queue.count("readers"),
+        readers: queue.get("readers"),
         held: queue.duration("held-ms"),
     }
 }
