@@ -20,8 +20,7 @@ use crate::listener::Noted;
 use crate::node::{Node, REPLY_TIMEOUT};
 use crate::options::{LONGEST, Waiting};
 use crate::polling::Backoff;
-use crate::servers::GRACE;
-use crate::shared::{Shared, Single};
+use crate::shared::{GRACE, Shared, Single};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
 const BETWEEN_COPIES: Duration = Duration::from_secs(5);
@@ -77,9 +76,9 @@ pub(crate) struct Acquisition<'a> {
     runtime: Handle,
     /// A refused request has to wait from now on.
     must_wait: bool,
-    /// The last copy is on its way to the server or waits there, as far as is known.
+    /// The last copy is on its way, waits on the server, or was granted.
     stands: bool,
-    /// An earlier copy was in that state when another was sent.
+    /// A copy had no answer.
     in_doubt: bool,
     /// When to end if nothing is answered until then; nothing while the server answers.
     patience_ends: Option<Instant>,
@@ -165,12 +164,11 @@ impl<'a> Acquisition<'a> {
         if failure.kind == Kind::Final {
             return Err(failure.error);
         }
-        self.shared.site.servers.doubt_after(&failure);
+        self.shared.noticed(&failure);
         if failure.is_answer() {
             self.heard();
         } else {
             self.patience_ends.get_or_insert_with(|| Instant::now() + self.shared.retry_wait_for);
-            self.shared.reporter.out_of_reach(&failure.error);
         }
         self.last_error = Some(failure.error);
         // The last copy is sent at the end itself.
@@ -243,18 +241,20 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Sends a copy. What may come of it is noted before its answer is there, since this future may be dropped.
+    /// Sends a copy, and gives its answer and the moment before it. What may come of it is noted before the answer
+    /// is there, since this future may be dropped.
     async fn copy(
         &mut self,
         exchange: impl Future<Output = Result<Value, Failure>>,
-    ) -> Result<Value, Failure> {
-        self.in_doubt |= self.stands;
+    ) -> Result<(Value, Moment), Failure> {
+        let sent = Moment::now();
         self.stands = true;
         let answer = exchange.await;
-        if answer.as_ref().is_err_and(|failure| failure.kind != Kind::Unanswered) {
+        if let Err(failure) = &answer {
             self.stands = false;
+            self.in_doubt |= failure.kind == Kind::Unanswered;
         }
-        answer
+        Ok((answer?, sent))
     }
 
     /// The fence of a hold, or 0.
@@ -269,8 +269,7 @@ impl<'a> Acquisition<'a> {
     async fn ask_at_once(&mut self) -> Result<Step, Failure> {
         let (site, key) = (&self.shared.site, self.owner.first_key());
         let command = [self.command(&Wait::No)];
-        let sent = Moment::now();
-        let answer = self.copy(site.servers.send(key, &command, self.answer_until())).await?;
+        let (answer, sent) = self.copy(site.servers.send(key, &command, self.answer_until())).await?;
         Ok(self.granted(answers::number(&answer), sent, Step::Refused))
     }
 
@@ -289,11 +288,10 @@ impl<'a> Acquisition<'a> {
         self.shared.unless_closed().map_err(Failure::last)?;
         let most = self.limits.deadline.map(time_left);
         let command = [self.command(&Wait::Notified { most, channel: &noted.channel, tag: noted.tag })];
-        let sent = Moment::now();
         let until = self.answer_until();
         match self.copy(node.send(&command, until)).await {
-            Ok(Value::Nil) => self.until_told(noted, sent).await,
-            Ok(value) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
+            Ok((Value::Nil, sent)) => self.until_told(noted, sent).await,
+            Ok((value, sent)) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
             Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
             Err(failure) => {
                 if failure.kind == Kind::NoSubscriber {
@@ -321,7 +319,8 @@ impl<'a> Acquisition<'a> {
                 Err(failure)
             }
             Ok(None) => {
-                // What was asked stands: the server may not have noticed yet.
+                // The server may not have noticed yet, and grant what waits.
+                self.in_doubt = true;
                 self.shared.unless_closed().map_err(Failure::last)?;
                 Err(Failure::listening_lost())
             }
@@ -342,7 +341,10 @@ impl<'a> Acquisition<'a> {
         let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
         let waits = timeout(over, Box::pin(self.ask_on_own()));
         let step = shared.closing.run_until_cancelled(waits).await;
-        step.and_then(Result::ok).unwrap_or_else(|| Err(Failure::no_answer("the server")))
+        step.and_then(Result::ok).unwrap_or_else(|| {
+            self.in_doubt |= self.stands;
+            Err(Failure::no_answer("the server"))
+        })
     }
 
     /// On a connection of its own.
@@ -351,8 +353,7 @@ impl<'a> Acquisition<'a> {
         let own = Own::open(servers, key, self.answer_until()).await?;
         self.heard();
         let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
-        let sent = Moment::now();
-        let answer = self.copy(own.ask(servers, key, &command)).await?;
+        let (answer, sent) = self.copy(own.ask(servers, key, &command)).await?;
         Ok(self.granted(answers::number(&answer), sent, Step::TimedOut))
     }
 

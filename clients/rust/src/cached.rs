@@ -6,35 +6,31 @@ use std::time::Instant;
 use crate::answers::Failure;
 
 pub(crate) struct Cached<T> {
-    /// Many read it at once, with every command.
-    made: RwLock<Made<T>>,
+    /// What is there, and which one it is. Many read it at once, with every command.
+    made: RwLock<Option<(T, u64)>>,
+    making: tokio::sync::Mutex<Making>,
+}
+
+#[derive(Default)]
+struct Making {
+    /// How many have been made.
+    number: u64,
     /// The last failure, and when it came.
-    making: tokio::sync::Mutex<Option<(Instant, Failure)>>,
+    failed: Option<(Instant, Failure)>,
 }
 
 const NO_PANIC: &str = "no panic while this is locked";
 
-struct Made<T> {
-    value: Option<T>,
-    /// Which one it is, so that nobody discards a later one.
-    number: u64,
-}
-
 impl<T> Default for Cached<T> {
     fn default() -> Self {
-        Self { made: RwLock::new(Made { value: None, number: 0 }), making: tokio::sync::Mutex::default() }
+        Self { made: RwLock::default(), making: tokio::sync::Mutex::default() }
     }
 }
 
 impl<T: Clone> Cached<T> {
     /// What is there, and its number.
     pub(crate) fn current(&self) -> Option<(T, u64)> {
-        let made = self.made.read().expect(NO_PANIC);
-        made.value.clone().map(|value| (value, made.number))
-    }
-
-    fn change<R>(&self, change: impl FnOnce(&mut Made<T>) -> R) -> R {
-        change(&mut self.made.write().expect(NO_PANIC))
+        self.made.read().expect(NO_PANIC).clone()
     }
 
     /// What is there, or is made now. Who has waited while another failed fails with it: a thousand tasks
@@ -47,38 +43,36 @@ impl<T: Clone> Cached<T> {
             return Ok(current);
         }
         let came = Instant::now();
-        let mut failed = self.making.lock().await;
+        let mut making = self.making.lock().await;
         if let Some(current) = self.current() {
             return Ok(current);
         }
-        if let Some((at, error)) = &*failed
+        if let Some((at, failure)) = &making.failed
             && *at >= came
         {
-            return Err(error.clone());
+            return Err(failure.clone());
         }
         match make.await {
             Ok(value) => {
-                let number = self.change(|made| {
-                    made.value = Some(value.clone());
-                    made.number += 1;
-                    made.number
-                });
-                Ok((value, number))
+                making.number += 1;
+                let made = (value, making.number);
+                *self.made.write().expect(NO_PANIC) = Some(made.clone());
+                Ok(made)
             }
-            Err(error) => {
-                *failed = Some((Instant::now(), error.clone()));
-                Err(error)
+            Err(failure) => {
+                making.failed = Some((Instant::now(), failure.clone()));
+                Err(failure)
             }
         }
     }
 
-    /// The next one who needs it makes a new one.
+    /// The next one who needs it makes a new one, unless there is a later one.
     pub(crate) fn discard(&self, number: u64) {
-        self.change(|made| made.value.take_if(|_| made.number == number));
+        self.made.write().expect(NO_PANIC).take_if(|(_, current)| *current == number);
     }
 
     pub(crate) fn take(&self) -> Option<T> {
-        self.change(|made| made.value.take())
+        self.made.write().expect(NO_PANIC).take().map(|(value, _)| value)
     }
 }
 

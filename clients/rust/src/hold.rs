@@ -2,10 +2,10 @@
 //! the lease, and tells of its end.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use derive_more::Deref;
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -96,8 +96,10 @@ pub type Asks<T> = BoxFuture<'static, Result<T, Error>>;
 /// [`release`](HoldOf::release) releases it and tells whether it was still there. Dropping it releases it in the
 /// background: a program that ends right after that should close its locks, which waits for it. For all else
 /// see [`HoldViewOf`], to which it dereferences.
+#[derive(Deref)]
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct HoldOf<S: Site> {
+    #[deref]
     view: Arc<HoldViewOf<S>>,
     runtime: Handle,
     /// Nothing is to be done any more.
@@ -201,14 +203,6 @@ impl<S: Site> Drop for HoldOf<S> {
                 }
             }
         });
-    }
-}
-
-impl<S: Site> Deref for HoldOf<S> {
-    type Target = Arc<HoldViewOf<S>>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.view
     }
 }
 

@@ -21,8 +21,7 @@ use crate::lease::Lease;
 use crate::locks::{BuilderOf, Locks, LocksOf};
 use crate::options::{self, LONGEST, Options, Wanted};
 use crate::polling::Poll;
-use crate::servers::GRACE;
-use crate::shared::Shared;
+use crate::shared::{GRACE, Shared};
 use crate::single::{self, Hold, HoldView};
 
 /// One lock on several independent servers: who has it on more than half of them has it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::{select_ok, try_join_all};
 use redis::sentinel::SentinelClient;
@@ -10,19 +10,13 @@ use redis::{
     Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind,
     Value,
 };
-use tokio_util::sync::CancellationToken;
 
-use crate::answers::{Failure, Kind};
+use crate::answers::Failure;
 use crate::cached::Cached;
-use crate::clock::Moment;
 use crate::cluster;
 use crate::listener::Noted;
 use crate::node::{Node, REPLY_TIMEOUT, in_time};
-use crate::polling::Backoff;
 use crate::slot::slot;
-
-/// Every call ends this long after its limit at the latest. An answer that is later counts as none.
-pub(crate) const GRACE: Duration = Duration::from_millis(800);
 
 const SLOTS: usize = 16384;
 
@@ -107,15 +101,6 @@ impl Map {
         };
         self.nodes.entry(address.to_string()).or_insert_with(|| new(address)).clone()
     }
-}
-
-/// The answer to what may have been sent several times.
-pub(crate) struct Answered<T> {
-    pub(crate) value: T,
-    /// When the copy was sent that was answered.
-    pub(crate) sent: Moment,
-    /// An earlier copy got no answer, so it may have been carried out.
-    pub(crate) repeated: bool,
 }
 
 impl Servers {
@@ -248,35 +233,6 @@ impl Servers {
             try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
         };
         in_time(until, asks).await
-    }
-
-    /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
-    /// an answer. Each attempt is told until when its answer has to be there.
-    pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Failure>>>(
-        &self,
-        until: Instant,
-        closing: &CancellationToken,
-        ask: impl Fn(Instant) -> F,
-    ) -> Result<Answered<T>, Failure> {
-        let (mut backoff, mut repeated) = (Backoff::default(), false);
-        loop {
-            let sent = Moment::now();
-            let failure = match ask((until + GRACE).min(Instant::now() + REPLY_TIMEOUT)).await {
-                Ok(value) => return Ok(Answered { value, sent, repeated }),
-                Err(failure) => failure,
-            };
-            repeated |= failure.kind == Kind::Unanswered;
-            if failure.kind == Kind::Final {
-                return Err(failure);
-            }
-            self.doubt_after(&failure);
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || closing.is_cancelled() {
-                return Err(failure);
-            }
-            // The last attempt is made at the end itself. Boxed, so that the common case is small.
-            Box::pin(tokio::time::sleep(backoff.next().min(left))).await;
-        }
     }
 
     /// Ends all waits that listen.

@@ -1,4 +1,4 @@
-//! What all requests and holds of one `Locks` share.
+//! What all requests and holds of one `Locks` share, and how they send again what is not answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,27 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answers::{Failure, Kind};
+use crate::clock::Moment;
 use crate::commands::{self, Owner};
 use crate::errors::Error;
 use crate::hooks::Reporter;
+use crate::node::REPLY_TIMEOUT;
 use crate::options::{Mode, Options, Waiting, Wanted};
-use crate::servers::{Answered, Server, Servers};
+use crate::polling::Backoff;
+use crate::servers::{Server, Servers};
 use crate::watchdog::Watchdog;
+
+/// Every call ends this long after its limit at the latest. An answer that is later counts as none.
+pub(crate) const GRACE: Duration = Duration::from_millis(800);
+
+/// The answer to what may have been sent several times.
+pub(crate) struct Answered<T> {
+    pub(crate) value: T,
+    /// When the copy was sent that was answered.
+    pub(crate) sent: Moment,
+    /// An earlier copy got no answer, so it may have been carried out.
+    pub(crate) repeated: bool,
+}
 
 /// Of one server or of a quorum: the `site`.
 pub struct Shared<S> {
@@ -135,20 +150,47 @@ impl Shared<Single> {
         self.until_answered(owner.keys(), until, |until| servers.send(key, commands, until)).await
     }
 
+    /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
+    /// an answer. Each attempt is told until when its answer has to be there.
     pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Failure>>>(
         &self,
         keys: &Arc<[String]>,
         until: Instant,
         ask: impl Fn(Instant) -> F,
     ) -> Result<Answered<T>, Error> {
-        let answered = self.site.servers.until_answered(until, &self.closing, ask).await;
-        if self.closing.is_cancelled() {
-            // What is sent after the connections were closed has opened one.
-            self.site.servers.close();
+        let (mut backoff, mut repeated) = (Backoff::default(), false);
+        loop {
+            let sent = Moment::now();
+            let answer = ask((until + GRACE).min(Instant::now() + REPLY_TIMEOUT)).await;
+            let is_closed = self.closing.is_cancelled();
+            if is_closed {
+                // What is sent after the connections were closed has opened one.
+                self.site.servers.close();
+            }
+            let failure = match answer {
+                Ok(value) => {
+                    self.reporter.reached();
+                    return Ok(Answered { value, sent, repeated });
+                }
+                Err(failure) if failure.kind == Kind::Final => return Err(failure.error),
+                Err(failure) => failure,
+            };
+            repeated |= failure.kind == Kind::Unanswered;
+            self.noticed(&failure);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || is_closed {
+                return Err(Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) });
+            }
+            // The last attempt is made at the end itself. Boxed, so that the common case is small.
+            Box::pin(tokio::time::sleep(backoff.next().min(left))).await;
         }
-        answered.map_err(|failure| match failure.kind {
-            Kind::Final => failure.error,
-            _ => Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) },
-        })
+    }
+
+    /// After a failure another node may serve by now, and an operator must know who is out of reach.
+    pub(crate) fn noticed(&self, failure: &Failure) {
+        self.site.servers.doubt_after(failure);
+        if !failure.is_answer() {
+            self.reporter.out_of_reach(&failure.error);
+        }
     }
 }

@@ -67,10 +67,7 @@ impl Site for Single {
                 Ok(())
             }
             Err(failure) => {
-                servers.doubt_after(&failure);
-                if !failure.is_answer() {
-                    hold.shared.reporter.out_of_reach(&failure.error);
-                }
+                hold.shared.noticed(&failure);
                 Err(failure.error)
             }
         }
