@@ -64,11 +64,7 @@ impl Failure {
 
     /// Whether the user may not use the channel; any other lack of a permission is final.
     pub(crate) fn denies_the_channel(&self) -> bool {
-        let detail = match &self.error {
-            Error::Redis(error) => error.detail(),
-            _ => None,
-        };
-        self.lacks_permission() && detail.is_some_and(|text| text.contains("channel"))
+        self.lacks_permission() && self.error.to_string().contains("channel")
     }
 
     /// The node that serves the slot (`MOVED`), or that takes it over and has the key already (`ASK`).

@@ -90,9 +90,10 @@ impl<S: Site> LocksOf<S> {
     /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
     pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
         self.shared.unless_closed()?;
-        let owner = self.owner_of(keys, Some(token.into()));
-        owner.wanted.check_keys()?;
-        S::release_token(&self.shared, owner).await
+        let options = Options { token: Some(token.into()), ..self.defaults.clone() };
+        let wanted = Wanted { keys: keys.into_keys().into(), mode: Mode::Write, options };
+        wanted.check_keys()?;
+        S::release_token(&self.shared, Owner::new(Arc::new(wanted))).await
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
@@ -106,11 +107,6 @@ impl<S: Site> LocksOf<S> {
 
     pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
         &self.shared
-    }
-
-    fn owner_of(&self, keys: impl IntoKeys, token: Option<String>) -> Owner {
-        let options = Options { token, ..self.defaults.clone() };
-        Owner::new(Arc::new(Wanted { keys: keys.into_keys().into(), mode: Mode::Write, options }))
     }
 }
 
@@ -132,9 +128,10 @@ impl Locks {
     /// As [`release`](LocksOf::release).
     pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
         self.shared.unless_closed()?;
-        let owner = self.owner_of(key, None);
-        let answered = self.shared.call(&owner, &[commands::info(key)], self.shared.limit()).await?;
-        status::info(answered.value)
+        let (servers, commands) = (&self.shared.site.servers, [commands::info(key)]);
+        let asks = |until| servers.send(key, &commands, until);
+        let keys = Arc::from([key.to_owned()]);
+        status::info(self.shared.until_answered(&keys, self.shared.limit(), asks).await?.value)
     }
 
     /// The locks for which somebody waits, the longest wait first; in a cluster, of all its nodes.

@@ -79,13 +79,13 @@ impl Site for Single {
         let (owner, keys) = (&hold.owner, hold.keys().len());
         let (fence, mode, in_doubt) =
             hold.update(|lease, _| (lease.fence, lease.mode, lease.in_doubt || lease.changing));
-        let answered = if in_doubt && !owner.is_given() {
-            hold.shared.call(owner, &commands::give_up(owner), until).await?
+        let (commands, withdrawals) = if in_doubt && !owner.is_given() {
+            (commands::give_up(owner), keys)
         } else {
-            hold.shared.call(owner, &[commands::release(owner, mode, fence)], until).await?
+            (vec![commands::release(owner, mode, fence)], 0)
         };
+        let answered = hold.shared.call(owner, &commands, until).await?;
         // The withdrawals come first.
-        let withdrawals = if in_doubt && !owner.is_given() { keys } else { 0 };
         let released: i64 = answers::numbers(&answered.value).iter().skip(withdrawals).sum();
         // When an earlier copy got no answer, that one did it.
         Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
