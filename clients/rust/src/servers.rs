@@ -48,7 +48,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When a node is no valid address, or none is given.
+    /// When a node is no valid address with a host and a port, or none is given.
     pub fn cluster<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Self, RedisError> {
         let nodes = nodes.into_iter().map(T::into_connection_info).collect::<Result<Vec<_>, _>>()?;
         let [settings, ..] = &nodes[..] else {
@@ -56,7 +56,13 @@ impl Server {
         };
         let servers = Servers::new(Source::Cluster(settings.clone()));
         for node in &nodes {
-            servers.map().node_at(settings, node.addr().clone());
+            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = node.addr()
+            else {
+                return Err(
+                    (ErrorKind::InvalidClientConfig, "a node of a cluster has a host and a port").into()
+                );
+            };
+            servers.map().node_at(settings, host, *port);
         }
         Ok(Self(servers))
     }
@@ -94,7 +100,9 @@ impl Map {
         self.nodes.insert(node.address().to_owned(), node);
     }
 
-    fn node_at(&mut self, settings: &ConnectionInfo, address: ConnectionAddr) -> Arc<Node> {
+    /// The node of a cluster with this address, new or known.
+    fn node_at(&mut self, settings: &ConnectionInfo, host: &str, port: u16) -> Arc<Node> {
+        let address = cluster::address_at(settings.addr(), host, port);
         let new = |address| {
             let info = settings.clone().set_addr(address);
             Arc::new(Node::new(Client::open(info).expect("the settings are those of the first node")))
@@ -152,8 +160,7 @@ impl Servers {
                 let mut map = self.map();
                 map.slots = vec![None; SLOTS];
                 for range in ranges {
-                    let address = cluster::address_at(settings.addr(), &range.host, range.port);
-                    let node = map.node_at(settings, address);
+                    let node = map.node_at(settings, &range.host, range.port);
                     if let Some(slots) = map.slots.get_mut(range.slots) {
                         slots.fill(Some(node));
                     }
@@ -183,7 +190,7 @@ impl Servers {
     fn named_by(&self, failure: &Failure, by: ServerErrorKind, asked: &Node) -> Option<Arc<Node>> {
         let Source::Cluster(settings) = &self.source else { return None };
         let (host, port) = cluster::host_and_port(failure.redirects(by)?, asked)?;
-        Some(self.map().node_at(settings, cluster::address_at(settings.addr(), host, port)))
+        Some(self.map().node_at(settings, host, port))
     }
 
     /// Sends this to the node that serves the key, and gives the answer that comes until this moment. `ASK` is
