@@ -171,7 +171,11 @@ impl Majority {
     }
 
     /// Takes answers as they come, until the others change nothing.
-    async fn until_certain(&self, answers: &mut [Answer], asked: &mut Asked<impl Future<Output = OfNode>>) {
+    async fn until_certain(
+        &self,
+        answers: &mut [Answer],
+        asked: &mut FuturesUnordered<impl Future<Output = OfNode>>,
+    ) {
         while self.verdict(answers).is_none()
             && let Some((number, answer)) = asked.next().await
         {
@@ -182,7 +186,6 @@ impl Majority {
 
 /// What the server with this number answered.
 type OfNode = (usize, Answer);
-type Asked<F> = FuturesUnordered<F>;
 
 /// What one server answers until its time is over.
 async fn in_time<T>(limit: Duration, asks: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -256,7 +259,7 @@ impl Site for Majority {
     async fn extend(hold: Arc<QuorumHoldView>, ttl: Duration, _: Instant) -> Result<(), Error> {
         let (site, sent) = (&hold.shared.site, Moment::now());
         let mut answers = site.no_answers();
-        let mut asked: Asked<_> =
+        let mut asked: FuturesUnordered<_> =
             (0..answers.len()).map(|number| extend_on(hold.clone(), number, ttl)).collect();
         site.until_certain(&mut answers, &mut asked).await;
         if !site.result(&answers)? {
@@ -286,7 +289,7 @@ impl Site for Majority {
         let site = &hold.shared.site;
         let limit = site.node_timeout(hold.update(|lease, _| lease.ttl));
         let mut answers = vec![Answer::Gone; site.nodes.len()];
-        let mut asked = Asked::new();
+        let mut asked = FuturesUnordered::new();
         for (number, part) in hold.part.end(false).into_iter().enumerate() {
             let Some(part) = part else { continue };
             answers[number] = Answer::NoAnswer;
@@ -371,7 +374,7 @@ async fn attempt(
     let (part, parts) = (of_one_node(&owner, ttl), Parts::new(answers.len()));
     let mut order: Vec<_> = (0..answers.len()).collect();
     order.shuffle(&mut rand::rng());
-    let mut asked: Asked<_> =
+    let mut asked: FuturesUnordered<_> =
         order.into_iter().map(|number| ask(shared.clone(), number, part.clone(), parts.clone())).collect();
     while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
         answers[number] = answer;

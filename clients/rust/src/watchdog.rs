@@ -1,4 +1,4 @@
-//! The one task that renews all holds. It does not know how a hold is renewed.
+//! The one task that renews all holds. When and how a hold is renewed is in `hold.rs`.
 
 use std::sync::{Arc, Mutex, Weak};
 
