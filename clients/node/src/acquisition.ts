@@ -8,7 +8,7 @@ import {now} from "./clock.js";
 import {waiting, type Channel, type Command, type Key} from "./commands.js";
 import {msLeft} from "./durations.js";
 import {SlockError, TimedOutError} from "./errors.js";
-import {Inbox, SUBSCRIPTION_LOST, type Listening, type Message, type Subscription} from "./listener.js";
+import {Inbox, SUBSCRIPTION_LOST, type Copy, type Listening, type Message, type Subscription} from "./listener.js";
 import {ask} from "./servers.js";
 import {ANSWER_OVERDUE_MS, retryPauses, type Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
@@ -42,11 +42,8 @@ export class Acquisition {
   private problem: unknown;
   private readonly end: number;
   private contact: number | undefined;
-  // Only of a request that waits by NOTIFY: most do not.
-  private inbox: Inbox | undefined;
-  private tags: Map<string, {subscription: Subscription; sent: number}> | undefined;
+  private inbox: Inbox | undefined; // only of a request that waits by NOTIFY: most do not
   private readonly key: Key;
-  private first: {readonly sent: number; readonly asked: Promise<Answer[]>} | undefined; // what `granted` goes on from
 
   /** `command`: without a wait. `waitMs`: it waits at most so long. `once`: a refusal ends it. */
   constructor(
@@ -73,10 +70,7 @@ export class Acquisition {
   get leftToGiveUpMs(): number { return Math.max(50, Math.min(CALL_OVERDUE_MS, this.limit + CALL_OVERDUE_MS - now())); }
 
   /** No message counts any more: those that come later are ignored. */
-  forget(): void {
-    for (const [tag, {subscription}] of this.tags ?? []) subscription.forget(tag);
-    this.tags?.clear();
-  }
+  forget(): void { this.inbox?.forget(); }
 
   /** The error of a call that is over. Its cause is the error of the last attempt. */
   timedOut(text: string): TimedOutError {
@@ -109,7 +103,7 @@ export class Acquisition {
         this.problem = error;
         // Shorter pauses near the limit: there is time for another attempt then.
         const left = Math.max(0, this.limit - now());
-        await this.shared.pause(Math.min((pauses ??= retryPauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)), this.stop);
+        await this.stop.sleep(Math.min((pauses ??= retryPauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)));
         if (now() >= this.limit) throw this.timedOut("the server did not answer within the time");
         continue;
       }
@@ -119,7 +113,7 @@ export class Acquisition {
       polls ??= this.shared.strategy!.pauses();
       const pause = polls.next();
       if (pause.done) throw this.timedOut("the lock is not free, and no attempt is left");
-      await this.shared.pause(Math.min(pause.value, Math.max(0, this.end - now())), this.stop);
+      await this.stop.sleep(Math.min(pause.value, Math.max(0, this.end - now())));
       if (now() >= this.end) throw this.timedOut("the wait is over");
     }
   }
@@ -130,21 +124,15 @@ export class Acquisition {
     return this.contact + this.shared.retryWaitForMs;
   }
 
-  /** Whether it asks at once: it polls, or most probably nobody waits. */
-  protected get asksAtOnce(): boolean {
-    const {listening, strategy} = this.shared;
-    return this.once || strategy !== undefined || (listening !== undefined && listening.present(this.key) === undefined);
-  }
-
   protected async attempt(): Promise<Granted | undefined> {
     const {listening} = this.shared;
     const onlyAsks = this.once || this.shared.strategy !== undefined;
     if (!onlyAsks && listening === undefined) return this.block();
     try {
-      let subscription = onlyAsks || this.first ? undefined : listening!.present(this.key);
+      let subscription = onlyAsks ? undefined : listening!.present(this.key);
       if (subscription === undefined) {
         // Most locks are free: only a request that has to wait needs a subscription.
-        const sent = this.first?.sent ?? now();
+        const sent = now();
         const fence = Number(await this.send(this.command));
         if (fence) return {fence, sent, received: this.contact!};
         if (onlyAsks) return undefined;
@@ -168,9 +156,7 @@ export class Acquisition {
         const until = this.end + ANSWER_OVERDUE_MS;
         answer = await block(servers, this.key, command, until, this.stop, () => this.heard(), () => this.outageEnd());
       } else {
-        const asked = this.first?.asked ?? this.ask(command);
-        this.first = undefined;
-        [answer] = await asked;
+        [answer] = await ask(servers, this.key, [command], this.limit + ANSWER_OVERDUE_MS, this);
       }
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
@@ -187,30 +173,6 @@ export class Acquisition {
     return answer;
   }
 
-  /**
-   * Asks at once, without the steps for what happens seldom: most locks are free. The answer is for `grantIn`, or
-   * `granted` goes on from it.
-   */
-  protected firstAsk(): Promise<Answer[]> {
-    this.waits = true;
-    const asked = this.ask(this.command);
-    this.first = {sent: this.began, asked}; // a moment before
-    return asked;
-  }
-
-  /** The grant in the first answer, if it is one. */
-  protected grantIn([fence]: readonly Answer[]): Granted | undefined {
-    if (!(typeof fence === "number" && fence > 0)) return undefined;
-    const {sent} = this.first!;
-    this.waits = false;
-    this.first = undefined;
-    return {fence, sent, received: (this.contact = now())};
-  }
-
-  private ask(command: Command): Promise<Answer[]> {
-    return ask(this.shared.servers, this.key, [command], this.limit + ANSWER_OVERDUE_MS, this);
-  }
-
   private async block(): Promise<Granted> {
     const sent = now();
     return this.told(Number(await this.send(this.waiting(sent), true)), sent);
@@ -218,27 +180,23 @@ export class Acquisition {
 
   private async notified(listening: Listening, subscription: Subscription): Promise<Granted> {
     const inbox = (this.inbox ??= new Inbox());
-    const tags = (this.tags ??= new Map());
     for (;;) {
-      const tag = listening.newTag();
-      const sent = now();
-      tags.set(tag, {subscription, sent});
-      subscription.note(tag, inbox);
+      const copy = inbox.add({subscription, tag: listening.newTag(), sent: now()});
       let answer: Answer;
       try {
-        answer = await this.send(this.waiting(sent, {name: subscription.name, tag}));
+        answer = await this.send(this.waiting(copy.sent, {name: subscription.name, tag: copy.tag}));
       } catch (error) {
         if (isSubscriberMissing(error)) subscription.fail();
         throw error;
       }
-      if (answer !== null) return this.told(Number(answer), sent);
-      const granted = await this.message(inbox, tag, subscription);
+      if (answer !== null) return this.told(Number(answer), copy.sent);
+      const granted = await this.message(inbox, copy);
       if (granted !== undefined) return granted;
     }
   }
 
   /** What the messages say; nothing when it is time to ask again. */
-  private async message(inbox: Inbox, newest: string, subscription: Subscription): Promise<Granted | undefined> {
+  private async message(inbox: Inbox, newest: Copy): Promise<Granted | undefined> {
     const overdue = this.end + ANSWER_OVERDUE_MS;
     const again = this.unanswered ? ASK_AGAIN_MS : this.shared.servers.isCluster ? ASK_AGAIN_IN_CLUSTER_MS : Infinity;
     const end = Math.min(overdue, now() + again);
@@ -249,27 +207,21 @@ export class Acquisition {
         if (now() >= end) return undefined;
         continue;
       }
-      const granted = this.read(...told, newest, subscription);
+      const granted = this.read(...told, newest);
       if (granted !== undefined) return granted;
     }
   }
 
   /** What a message means. Of the end of an older copy nothing follows, but a fence is one. */
-  private read(tag: string, message: Message, newest: string, subscription: Subscription): Granted | undefined {
-    const copy = this.tags?.get(tag);
-    if (copy === undefined) return undefined;
+  private read(copy: Copy, message: Message, newest: Copy): Granted | undefined {
     if (message === SUBSCRIPTION_LOST) {
-      if (copy.subscription === subscription) throw SUBSCRIPTION_LOST;
+      if (copy.subscription === newest.subscription) throw SUBSCRIPTION_LOST;
       return undefined;
     }
-    if (message.startsWith("-")) {
-      if (tag !== newest) return undefined;
-      this.waits = false;
-      throw errorOfMessage(message.slice(1));
-    }
-    const fence = Number(message);
-    if (!(fence > 0) && tag !== newest) return undefined;
+    const fence = Number(message); // or the name of an error
+    if (!(fence > 0) && copy !== newest) return undefined;
     this.waits = false;
+    if (message.startsWith("-")) throw errorOfMessage(message.slice(1));
     return this.told(fence, copy.sent);
   }
 

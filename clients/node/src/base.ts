@@ -1,9 +1,9 @@
 // Which client of a base library was given.
 
 import type {Base} from "./connection.js";
-import {IoredisBase, IoredisClusterBase, type IoredisClient, type IoredisCluster} from "./ioredis.js";
+import {ioredisBase, ioredisClusterBase, type IoredisClient, type IoredisCluster} from "./ioredis.js";
 import {
-  NodeRedisBase, NodeRedisClusterBase, NodeRedisSentinelBase, type NodeRedisClient, type NodeRedisCluster,
+  nodeRedisBase, nodeRedisClusterBase, nodeRedisSentinelBase, type NodeRedisClient, type NodeRedisCluster,
   type NodeRedisSentinel,
 } from "./node_redis.js";
 
@@ -22,12 +22,12 @@ export type Client =
 export function baseOf(client: Client): Base {
   const given = client as unknown as Record<string, unknown>;
   const has = (name: string): boolean => typeof given?.[name] === "function";
-  if (has("call") && has("nodes")) return new IoredisClusterBase(client as IoredisCluster);
-  if (has("call") && has("duplicate")) return new IoredisBase(client as IoredisClient);
-  if (has("nodeClient")) return new NodeRedisClusterBase(client as NodeRedisCluster);
-  if (has("sSubscribe") && has("duplicate")) return new NodeRedisBase(client as NodeRedisClient);
-  if (typeof given?.["sentinel"] === "object" && typeof given["client"] === "object") {
-    return new NodeRedisSentinelBase(client as {sentinel: NodeRedisSentinel; client: NodeRedisClient});
+  if (has("call") && has("nodes")) return ioredisClusterBase(client as IoredisCluster);
+  if (has("call") && has("duplicate")) return ioredisBase(client as IoredisClient);
+  if (has("nodeClient")) return nodeRedisClusterBase(client as NodeRedisCluster);
+  if (has("sSubscribe") && has("duplicate")) return nodeRedisBase(client as NodeRedisClient);
+  if (given?.["sentinel"] && given["client"]) {
+    return nodeRedisSentinelBase(client as {sentinel: NodeRedisSentinel; client: NodeRedisClient});
   }
   if (has("getMasterNode")) throw new TypeError("for Sentinels give {sentinel, client}: the client has the servers' options");
   throw new TypeError("Locks needs a client of node-redis 5 or ioredis 5");

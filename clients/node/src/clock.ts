@@ -31,18 +31,19 @@ export function later(ms: number, work: () => void): NodeJS.Timeout {
 
 export function sleep(ms: number): Promise<void> { return new Promise((resolve) => later(ms, resolve)); }
 
-/** Whether `promise` settles before `ms` have passed. Its error is left to who awaits it. */
-export async function settlesWithin(promise: Promise<unknown>, ms: number): Promise<boolean> {
-  if (ms === Infinity) {
-    await promise.catch(() => {});
-    return true;
-  }
+/** What `promise` gives, or what `late` gives or throws once `ms` have passed. */
+export async function within<T>(promise: Promise<T>, ms: number, late: () => T): Promise<T> {
+  if (ms === Infinity) return promise;
   let timer: NodeJS.Timeout | undefined;
-  const settled = promise.then(() => true, () => true);
-  const over = new Promise<boolean>((resolve) => (timer = later(ms, () => resolve(false))));
+  const over = new Promise<void>((resolve) => (timer = later(ms, resolve))).then(late);
   try {
-    return await Promise.race([settled, over]);
+    return await Promise.race([promise, over]);
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** Whether `promise` settles before `ms` have passed. Its error is left to who awaits it. */
+export function settlesWithin(promise: Promise<unknown>, ms: number): Promise<boolean> {
+  return within(promise.then(() => true, () => true), ms, () => false);
 }

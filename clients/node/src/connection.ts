@@ -2,7 +2,7 @@
 // for each. It knows nothing of locks.
 
 import {NoAnswer, isReply, type Answer} from "./answers.js";
-import {later, now} from "./clock.js";
+import {later, now, within} from "./clock.js";
 import type {Command} from "./commands.js";
 import type {Stop} from "./stop.js";
 
@@ -51,25 +51,12 @@ export const ANSWER_MS = 2_000;
 const TICK_MS = 25;
 
 /** Commands that wait for their answers. */
-class Question {
-  isOver = false;
-  private readonly answers: Answer[] = [];
-
-  /** `tick`: how many ticks there had been when it was asked. */
-  constructor(
-    readonly until: number,
-    readonly tick: number,
-    private readonly count: number,
-    private readonly resolve: (answers: Answer[]) => void,
-    readonly reject: (error: unknown) => void,
-  ) {}
-
-  /** They come in the order of the commands. Whether it was the last. */
-  answered(answer: Answer): boolean {
-    if (this.answers.push(answer) < this.count) return false;
-    this.resolve(this.answers);
-    return (this.isOver = true);
-  }
+interface Question {
+  isOver: boolean;
+  readonly until: number;
+  /** How many ticks there had been when it was asked. */
+  readonly tick: number;
+  readonly reject: (error: unknown) => void;
 }
 
 /** A connection that many calls may share. */
@@ -99,19 +86,13 @@ export class Connection {
       },
     });
     opening.then((raw) => given && raw.destroy(), () => {});
-    let timer: NodeJS.Timeout | undefined;
     try {
-      const late = new Promise<never>((_, reject) => {
-        timer = later(ANSWER_MS, () => reject(new Error(`no connection to ${name} within ${ANSWER_MS} ms`)));
-      });
-      const raw = await Promise.race([opening, late]);
+      const raw = await within(opening, ANSWER_MS, () => { throw new Error(`no connection to ${name} within ${ANSWER_MS} ms`); });
       if (problem !== undefined) raw.destroy();
       else return (connection = new Connection(raw, name, answerMs));
     } catch (error) {
       given = true;
       problem = isReply(error) ? error : (problem ?? error);
-    } finally {
-      clearTimeout(timer);
     }
     throw isReply(problem) ? problem : NoAnswer.of(problem, true);
   }
@@ -150,9 +131,12 @@ export class Connection {
         reject(new NoAnswer(`the connection to ${this.name} has ended`, true));
         return;
       }
-      const question = new Question(until, this.ticks, sent.length, resolve, reject);
+      const question: Question = {isOver: false, until, tick: this.ticks, reject};
+      const answers: Answer[] = [];
       const answered = (answer: Answer): void => {
-        if (!question.answered(answer)) return;
+        if (answers.push(answer) < sent.length) return; // they come in the order of the commands
+        resolve(answers);
+        question.isOver = true;
         while (this.asked[0]?.isOver) this.asked.shift();
       };
       const failed = (error: unknown): void => {

@@ -36,8 +36,7 @@ export async function giveUp(
   let answers: Answer[] = [];
   const work = async (): Promise<void> => {
     try {
-      const how = {until: now() + REFUSE_MS, attemptMs: ATTEMPT_MS};
-      answers = (await shared.repeat(names, key, commands, how)).answers;
+      answers = (await shared.repeat(names, key, commands, now() + REFUSE_MS, ATTEMPT_MS)).answers;
     } catch (error) {
       shared.reporter.warn(`${textOf(error)}: what is left ends by its ttl`);
     }

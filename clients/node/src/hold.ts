@@ -94,7 +94,7 @@ export class Held implements Renewable {
       unanswered = mayBeExecuted(error);
     }
     try {
-      const {answers, afterUnanswered} = await shared.insist(names, key, commands, {until});
+      const {answers, afterUnanswered} = await shared.insist(names, key, commands, until);
       // 0 after a copy without an answer: that copy released it.
       return Boolean(answers[0]) || ((unanswered || afterUnanswered) && wasValid);
     } catch (error) {
@@ -401,7 +401,7 @@ export class Hold extends AnyHold {
       let told: Told;
       try {
         const until = Math.min(end, Math.max(now(), this.validUntil));
-        const {answers, sent} = await shared.insist(wanted.names, held.key, [command], {until});
+        const {answers, sent} = await shared.insist(wanted.names, held.key, [command], until);
         told = take(sent, answers[0]);
       } catch (error) {
         if (error instanceof TimedOutError) {

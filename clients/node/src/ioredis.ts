@@ -72,43 +72,34 @@ async function open(client: IoredisClient, address: Address | undefined, told: T
   };
 }
 
-export class IoredisBase implements Base {
-  readonly name: string;
-  /** The connector asks the Sentinels for each connection. */
-  readonly findsPrimary: boolean;
-
-  constructor(private readonly client: IoredisClient) {
-    const {host = "localhost", port = 6379, path, name, sentinels} = client.options as Options;
-    this.findsPrimary = Boolean(sentinels);
-    this.name = this.findsPrimary ? String(name) : (path ?? `${host}:${port}`);
-  }
-
-  open(address: Address | undefined, told: Told): Promise<RawConnection> { return open(this.client, address, told); }
+/** One server, or the primary: the connector asks the Sentinels for each connection. */
+export function ioredisBase(client: IoredisClient): Base {
+  const {host = "localhost", port = 6379, path, name, sentinels} = client.options as Options;
+  const findsPrimary = Boolean(sentinels);
+  return {
+    name: findsPrimary ? String(name) : (path ?? `${host}:${port}`),
+    findsPrimary,
+    open: (address, told) => open(client, address, told),
+  };
 }
 
-export class IoredisClusterBase implements Base {
-  readonly name = "the cluster";
-
-  constructor(private readonly cluster: IoredisCluster) {
-    if (cluster.status === "wait") cluster.connect?.().catch(() => {}); // its own calls tell
-  }
-
-  async open(address: Address, told: Told): Promise<RawConnection> {
-    const [node] = this.cluster.nodes();
-    if (node === undefined) throw new Error("the client of the cluster is not connected");
-    return open(node, address, told);
-  }
-
-  seeds(): readonly Address[] {
-    return this.cluster.nodes().map((node) => {
-      const {host = "localhost", port = 6379} = node.options as Options;
+export function ioredisClusterBase(cluster: IoredisCluster): Base {
+  if (cluster.status === "wait") cluster.connect?.().catch(() => {}); // its own calls tell
+  const {natMap} = cluster.options as Options;
+  return {
+    name: "the cluster",
+    async open(address, told) {
+      const [node] = cluster.nodes();
+      if (node === undefined) throw new Error("the client of the cluster is not connected");
+      return open(node, address, told);
+    },
+    seeds: () => cluster.nodes().map(({options}) => {
+      const {host = "localhost", port = 6379} = options as Options;
       return {host, port};
-    });
-  }
-
-  reached(told: Address): Address {
-    const {natMap} = this.cluster.options as Options;
-    const name = `${told.host}:${told.port}`;
-    return (typeof natMap === "function" ? natMap(name) : natMap?.[name]) ?? told;
-  }
+    }),
+    reached(told) {
+      const name = `${told.host}:${told.port}`;
+      return (typeof natMap === "function" ? natMap(name) : natMap?.[name]) ?? told;
+    },
+  };
 }

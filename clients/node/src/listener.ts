@@ -1,7 +1,7 @@
 // The connections on which waits end, one for each server, and the channels to which they listen.
 
 import {NoAnswer} from "./answers.js";
-import {later, now} from "./clock.js";
+import {later, now, within} from "./clock.js";
 import {newToken, type Key} from "./commands.js";
 import {ANSWER_MS, Connection} from "./connection.js";
 import {ClosedError} from "./errors.js";
@@ -15,49 +15,60 @@ const PING_AFTER_MS = 5_000;
 /** The channel has no subscriber any more: subscribe again, and ask again with the same token. */
 export const SUBSCRIPTION_LOST = Symbol("subscription lost");
 
-/** What came for a tag: the first word of a message. */
+/** What came for a copy of a request: the first word of a message. */
 export type Message = string | typeof SUBSCRIPTION_LOST;
 
-/** Where the listener puts what came for an acquisition, under all tags that it sent. */
+/** One copy of a request that waits. Its tag tells which message is for it. */
+export interface Copy {
+  readonly subscription: Subscription;
+  readonly tag: string;
+  readonly sent: number;
+}
+
+/** All copies of a request that waits, and what came for them. */
 export class Inbox {
-  private readonly messages: [tag: string, message: Message][] = [];
+  private readonly copies: Copy[] = [];
+  private readonly messages: [copy: Copy, message: Message][] = [];
   private wake: (() => void) | undefined;
 
-  put(tag: string, message: Message): void {
-    this.messages.push([tag, message]);
-    this.wake?.();
+  /** Another copy is about to be sent: the message can come before the reply. */
+  add(copy: Copy): Copy {
+    this.copies.push(copy);
+    copy.subscription.note(copy.tag, (message) => {
+      this.messages.push([copy, message]);
+      this.wake?.();
+    });
+    return copy;
   }
 
-  /** The next message with its tag; nothing when there is none until `end`. */
-  async get(end: number, stop: Stop): Promise<[tag: string, message: Message] | undefined> {
+  /** The next message for any copy; nothing when there is none until `end`. */
+  async get(end: number, stop: Stop): Promise<[copy: Copy, message: Message] | undefined> {
     if (this.messages.length === 0) {
-      let timer: NodeJS.Timeout | undefined;
-      const arrives = new Promise<void>((resolve) => {
-        this.wake = resolve;
-        if (end !== Infinity) timer = later(end - now(), resolve);
-      });
-      await stop.wait(arrives).finally(() => clearTimeout(timer));
+      const arrives = new Promise<void>((resolve) => (this.wake = resolve));
+      await within(stop.wait(arrives), end - now(), () => {});
     }
     return this.messages.shift();
   }
+
+  /** Messages that come later are ignored: whoever gave the request up releases it. */
+  forget(): void { for (const {subscription, tag} of this.copies.splice(0)) subscription.forget(tag); }
 }
 
 /** A channel to which this process listens, and the waits that end there. */
 export class Subscription {
   alive = true;
-  readonly waits = new Map<string, Inbox>();
+  readonly waits = new Map<string, (message: Message) => void>();
 
   /** `hashTag`: that of its keys, in a cluster. */
   constructor(readonly name: string, readonly hashTag: string | undefined, private readonly listener: Listener) {}
 
-  /** From now on messages with the tag go there. Before the request is sent: the message can come before the reply. */
-  note(tag: string, inbox: Inbox): void {
-    this.waits.set(tag, inbox);
+  /** From now on messages with the tag go there. */
+  note(tag: string, take: (message: Message) => void): void {
+    this.waits.set(tag, take);
     if (this.alive) this.listener.testSoon();
-    else inbox.put(tag, SUBSCRIPTION_LOST);
+    else take(SUBSCRIPTION_LOST);
   }
 
-  /** A message with a tag that nobody has noted is ignored: whoever gave the request up releases it. */
   forget(tag: string): void {
     this.waits.delete(tag);
     if (this.waits.size === 0) this.listener.left(this);
@@ -65,7 +76,7 @@ export class Subscription {
 
   lose(): void {
     this.alive = false;
-    for (const [tag, inbox] of this.waits) inbox.put(tag, SUBSCRIPTION_LOST);
+    for (const take of this.waits.values()) take(SUBSCRIPTION_LOST);
   }
 
   /** The server does not know this subscription: nor may it know others. */
@@ -152,8 +163,7 @@ class Listener {
   private take(channel: string, text: string): void {
     const space = text.indexOf(" ");
     if (space <= 0) return;
-    const tag = text.slice(space + 1);
-    this.subscriptions.get(channel)?.waits.get(tag)?.put(tag, text.slice(0, space));
+    this.subscriptions.get(channel)?.waits.get(text.slice(space + 1))?.(text.slice(0, space));
   }
 
   private ping(): void {
@@ -228,7 +238,7 @@ export class Listening {
       if (this.servers.redirected(key, error) !== undefined) {
         throw new NoAnswer("the slot is served by another node", true, error);
       }
-      if (error instanceof NoAnswer) this.servers.doubt(error);
+      if (error instanceof NoAnswer) this.servers.doubt();
       throw error;
     }
   }

@@ -17,7 +17,7 @@ import {
   DEFAULT_RETRY_FOR_MS, DEFAULT_RETRY_WAIT_FOR_MS, keysOf, type HoldOptions, type LocksOptions, type Wanted,
 } from "./options.js";
 import {Strategy} from "./polling.js";
-import {Acquirer, type Attempt} from "./request.js";
+import {Acquirer} from "./request.js";
 import {ask, serversOf} from "./servers.js";
 import {ANSWER_OVERDUE_MS, Shared, type Answered} from "./shared.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./status.js";
@@ -80,18 +80,18 @@ export class Locks extends Acquirer<Hold> {
     await this.shared.close();
   }
 
-  protected attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Attempt<Hold> {
-    return new NewHold(this.shared, wanted, once, stop, began);
+  protected attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<Hold | undefined> {
+    return new NewHold(this.shared, wanted, once, stop, began).hold();
   }
 
   private ask(names: string, key: Key, words: readonly Command[]): Promise<Answered> {
     this.shared.checkOpen();
-    return this.shared.insist(names, key, words, {until: now() + this.shared.retryForMs});
+    return this.shared.insist(names, key, words, now() + this.shared.retryForMs);
   }
 }
 
 /** The acquisition of a new hold, with the token that is made for it. */
-class NewHold extends Acquisition implements Attempt<Hold> {
+class NewHold extends Acquisition {
   private readonly token: string;
   private fence: number | undefined;
 
@@ -104,30 +104,25 @@ class NewHold extends Acquisition implements Attempt<Hold> {
   }
 
   async hold(): Promise<Hold | undefined> {
-    const {wanted, shared} = this;
-    let granted: Granted | undefined;
-    if (this.asksAtOnce && wanted.options.minReplicas === 0 && shared.isPermitted(wanted)) {
-      try {
-        granted = this.grantIn(await this.firstAsk());
-        this.fence = granted?.fence;
-        if (granted !== undefined && !this.counts(granted)) granted = undefined; // it is asked for again
-      } catch {
-        // `granted` looks at it.
-      }
+    const {shared, wanted} = this;
+    let hold: Hold | undefined;
+    try {
+      const granted = await this.granted();
+      if (granted === undefined && !this.refusalIsAnswer) throw this.timedOut("the lock is not free");
+      this.forget();
+      if (granted === undefined) return undefined;
+      this.stop.check();
+      const held = new Held(shared, wanted, this.token, SERVER_DRIFT);
+      held.lease.inDoubt = this.unanswered;
+      held.granted(granted.fence, wanted.mode, granted.sent, held.ttlMs);
+      return (hold = new Hold(wanted, held, granted.received));
+    } finally {
+      if (hold === undefined) await this.giveUp(); // also what was refused: a copy before may come late
     }
-    granted ??= await this.granted();
-    if (granted === undefined && this.refusalIsAnswer) return undefined;
-    if (granted === undefined) throw this.timedOut("the lock is not free");
-    this.forget();
-    this.fence = granted.fence;
-    this.stop.check();
-    const held = new Held(shared, wanted, this.token, SERVER_DRIFT);
-    held.lease.inDoubt = this.unanswered;
-    held.granted(granted.fence, wanted.mode, granted.sent, held.ttlMs);
-    return new Hold(wanted, held, granted.received);
   }
 
-  async giveUp(): Promise<void> {
+  /** Leaves neither a hold nor a request. */
+  private async giveUp(): Promise<void> {
     this.forget();
     if (!this.inDoubt && this.fence === undefined) return;
     const end = commands.theEnd(this.keys, this.token, this.wanted.given, this.fence);

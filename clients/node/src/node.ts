@@ -1,7 +1,7 @@
 // The connections to one server: one that all calls share, and one for each that may block it.
 
 import {NoAnswer, type Answer} from "./answers.js";
-import {later, now, settlesWithin} from "./clock.js";
+import {now, settlesWithin, within} from "./clock.js";
 import type {Command} from "./commands.js";
 import {ANSWER_MS, Connection, type Open} from "./connection.js";
 import type {Stop} from "./stop.js";
@@ -20,7 +20,6 @@ export class Node {
   private opening: Promise<Connection> | undefined;
   private spare: Connection[] = [];
   private readonly waiting = new Set<Connection>();
-  private interrupted = false;
   private closed = false;
 
   constructor(readonly name: string, readonly open: Open) {}
@@ -41,7 +40,7 @@ export class Node {
     const end = (): void => connection.fail(new NoAnswer("the wait has ended", false));
     this.waiting.add(connection);
     try {
-      if (this.interrupted) throw new NoAnswer("waiting has ended", true);
+      if (this.closed) throw new NoAnswer("waiting has ended", true);
       stop?.check();
       const asked = connection.ask(commands, until);
       let pause = FIRST_LOOK_MS;
@@ -62,20 +61,18 @@ export class Node {
     }
   }
 
-  /** What waits ends with an error of a lost connection, also what begins to wait later. */
-  interrupt(): void {
-    this.interrupted = true;
-    for (const connection of this.waiting) connection.fail(new NoAnswer("waiting has ended", false));
-  }
-
   /** Closes the connections that are idle: perhaps they lead to the wrong server. */
   dropSpare(): void {
     for (const connection of this.spare.splice(0)) connection.fail(new NoAnswer("it is not needed", true));
   }
 
-  /** Closes the connections for good. A release that comes later opens one for itself. */
+  /**
+   * Closes the connections for good. What waits, or begins to wait later, ends with an error of a lost connection. A
+   * release that comes later opens a connection for itself.
+   */
   close(): void {
     this.closed = true;
+    for (const connection of this.waiting) connection.fail(new NoAnswer("waiting has ended", false));
     this.drop();
     this.dropSpare();
   }
@@ -97,10 +94,8 @@ export class Node {
   }
 
   private taken(): Connection | undefined {
-    for (let connection = this.spare.pop(); connection !== undefined; connection = this.spare.pop()) {
-      if (connection.alive) return connection;
-    }
-    return undefined;
+    this.spare = this.spare.filter((connection) => connection.alive);
+    return this.spare.pop();
   }
 
   private connected(until: number, stop?: Stop): Promise<Connection> {
@@ -114,8 +109,5 @@ export class Node {
 
 /** The connection, or `NoAnswer` at `until`. */
 function inTime(opening: Promise<Connection>, until: number): Promise<Connection> {
-  return new Promise((resolve, reject) => {
-    const timer = later(until - now(), () => reject(new NoAnswer("there was no connection within the time", true)));
-    opening.then(resolve, reject).finally(() => clearTimeout(timer));
-  });
+  return within(opening, until - now(), () => { throw new NoAnswer("there was no connection within the time", true); });
 }

@@ -56,42 +56,33 @@ async function open(client: NodeRedisClient, address: Address | undefined, told:
   };
 }
 
-export class NodeRedisBase implements Base {
-  readonly name: string;
-
-  constructor(private readonly client: NodeRedisClient) {
-    const {host = "localhost", port = 6379, path} = (client.options?.socket ?? {}) as Partial<Address> & {path?: string};
-    this.name = path ?? `${host}:${port}`;
-  }
-
-  open(address: Address | undefined, told: Told): Promise<RawConnection> { return open(this.client, address, told); }
+export function nodeRedisBase(client: NodeRedisClient): Base {
+  const {host = "localhost", port = 6379, path} = (client.options?.socket ?? {}) as Partial<Address> & {path?: string};
+  return {name: path ?? `${host}:${port}`, open: (address, told) => open(client, address, told)};
 }
 
-export class NodeRedisSentinelBase implements Base {
-  readonly name = "the primary of the Sentinels";
-  readonly findsPrimary = true;
-
-  constructor(private readonly given: {readonly sentinel: NodeRedisSentinel; readonly client: NodeRedisClient}) {}
-
-  async open(_: Address | undefined, told: Told): Promise<RawConnection> {
-    const primary = this.given.sentinel.getMasterNode();
-    if (primary === undefined) throw new Error("no Sentinel names the primary");
-    return open(this.given.client, {host: primary.host, port: primary.port}, told);
-  }
+export function nodeRedisSentinelBase({sentinel, client}: {sentinel: NodeRedisSentinel; client: NodeRedisClient}): Base {
+  return {
+    name: "the primary of the Sentinels",
+    findsPrimary: true,
+    async open(_, told) {
+      const primary = sentinel.getMasterNode();
+      if (primary === undefined) throw new Error("no Sentinel names the primary");
+      return open(client, {host: primary.host, port: primary.port}, told);
+    },
+  };
 }
 
-export class NodeRedisClusterBase implements Base {
-  readonly name = "the cluster";
-
-  constructor(private readonly cluster: NodeRedisCluster) {}
-
-  /** The client knows where a node that it knows is reached. Of another one it has the other options. */
-  async open(address: Address, told: Told): Promise<RawConnection> {
-    const known = this.cluster.nodeByAddress.get(`${address.host}:${address.port}`);
-    const node = known ?? this.cluster.masters[0];
-    if (node === undefined) throw new Error("the client of the cluster is not connected");
-    return open(await this.cluster.nodeClient(node), known ? undefined : address, told);
-  }
-
-  seeds(): readonly Address[] { return this.cluster.masters; }
+export function nodeRedisClusterBase(cluster: NodeRedisCluster): Base {
+  return {
+    name: "the cluster",
+    /** The client knows where a node that it knows is reached. Of another one it has the other options. */
+    async open(address, told) {
+      const known = address && cluster.nodeByAddress.get(`${address.host}:${address.port}`);
+      const node = known ?? cluster.masters[0];
+      if (node === undefined) throw new Error("the client of the cluster is not connected");
+      return open(await cluster.nodeClient(node), known ? undefined : address, told);
+    },
+    seeds: () => cluster.masters,
+  };
 }

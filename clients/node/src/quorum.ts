@@ -14,7 +14,7 @@ import {majority, validUntil, type Drift, type Told} from "./lease.js";
 import {sharedOf} from "./locks.js";
 import type {HoldOptions, ReadOptions, Wanted} from "./options.js";
 import {Strategy} from "./polling.js";
-import {Acquirer, type Attempt} from "./request.js";
+import {Acquirer} from "./request.js";
 import {ask} from "./servers.js";
 import type {Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
@@ -198,10 +198,9 @@ export class QuorumHold extends AnyHold {
  * A node is named by its address. Nodes of one name also have their number in `clients`: `main (2)`.
  */
 export class Quorum extends Acquirer<QuorumHold> {
-  /** For its acquisitions. */
-  readonly drift: Drift;
-  readonly failFast: boolean;
-  readonly poll: Strategy;
+  private readonly drift: Drift;
+  private readonly failFast: boolean;
+  private readonly poll: Strategy;
   private readonly nodeTimeoutMs: number | undefined;
   private readonly watchdog: Watchdog;
   private readonly nodes: ReadonlyMap<string, Shared>;
@@ -261,8 +260,48 @@ export class Quorum extends Acquirer<QuorumHold> {
     return Math.min(chosen, ttlMs * MOST_OF_TTL);
   }
 
-  protected attempt(wanted: Wanted, once: boolean, stop: Stop): Attempt<QuorumHold> {
-    return new NewQuorumHold(this, this.shared, wanted, once, stop, () => this.nodeHolds(wanted));
+  /** Attempts with a token each, with pauses in between. */
+  protected async attempt(wanted: Wanted, once: boolean, stop: Stop): Promise<QuorumHold | undefined> {
+    const {waitMs} = wanted.options;
+    const end = now() + waitMs;
+    const pauses = (once || waitMs === 0 ? Strategy.none() : this.poll).pauses();
+    for (;;) {
+      const made = await this.try(wanted, stop);
+      if (made instanceof QuorumHold) return made;
+      stop.check();
+      const pause = pauses.next();
+      if (!pause.done && now() + pause.value < end) {
+        await stop.sleep(pause.value);
+        continue;
+      }
+      const error = made.missed(`the lock ${wanted.names}`);
+      if (made.errors.length > 0 && !made.isRefused) throw error;
+      if (!once) throw new TimedOutError(`${wanted.names}: the lock is not free`, error);
+      return undefined;
+    }
+  }
+
+  /** A node that is not waited for any more may still grant: then it belongs to the hold, or is released. */
+  private async try(wanted: Wanted, stop: Stop): Promise<QuorumHold | Tally> {
+    const nodes = this.nodeHolds(wanted);
+    const sent = now();
+    const until = sent + this.timeoutMs(wanted.options.ttlMs);
+    const isCertain = (tally: Tally): boolean => tally.hasMajority || (this.failFast && tally.isHopeless);
+    let hold: QuorumHold | undefined;
+    try {
+      const tally = await stop.wait(tallyOf(nodes, (node) => node.grant(sent, until), isCertain));
+      if (tally.hasMajority && now() < validUntil(this.drift, sent, wanted.options.ttlMs)) {
+        return (hold = new QuorumHold(this, wanted, nodes));
+      }
+      for (const error of tally.isHopeless ? tally.errors : []) {
+        const told = errorOf(error, wanted.names);
+        if (!isTemporary(error) && told !== error) throw told;
+      }
+      return tally;
+    } finally {
+      // Those that do not answer are asked in the background.
+      if (hold === undefined) await Promise.all(nodes.map((node) => node.giveUpOrRelease()));
+    }
   }
 
   protected override wanted(keys: Key | readonly Key[], mode: Mode, options?: ReadOptions): Wanted {
@@ -273,60 +312,6 @@ export class Quorum extends Acquirer<QuorumHold> {
   private nodeHolds(wanted: Wanted): NodeHold[] {
     const token = wanted.newToken();
     return [...this.nodes].map(([name, shared]) => new NodeHold(name, shared, wanted, token, this.drift));
-  }
-}
-
-/** The acquisition of a new hold: attempts with a token each, with pauses in between. */
-class NewQuorumHold implements Attempt<QuorumHold> {
-  private nodes: readonly NodeHold[] = [];
-
-  constructor(
-    private readonly quorum: Quorum,
-    private readonly shared: Shared,
-    private readonly wanted: Wanted,
-    private readonly once: boolean,
-    private readonly stop: Stop,
-    private readonly nodeHolds: () => NodeHold[],
-  ) {}
-
-  async hold(): Promise<QuorumHold | undefined> {
-    const {wanted} = this;
-    const {waitMs} = wanted.options;
-    const end = now() + waitMs;
-    const pauses = (this.once || waitMs === 0 ? Strategy.none() : this.quorum.poll).pauses();
-    let tally: Tally;
-    for (;;) {
-      const made = await this.stop.wait(this.try());
-      if (made instanceof QuorumHold) return made;
-      tally = made;
-      const pause = pauses.next();
-      if (pause.done || now() + pause.value >= end) break;
-      await this.shared.pause(pause.value, this.stop);
-    }
-    const error = tally.missed(`the lock ${wanted.names}`);
-    if (tally.errors.length > 0 && !tally.isRefused) throw error;
-    if (!this.once) throw new TimedOutError(`${wanted.names}: the lock is not free`, error);
-    return undefined;
-  }
-
-  async giveUp(): Promise<void> { if (this.stop.stopped) await giveUpAll(this.nodes); }
-
-  /** A node that is not waited for any more may still grant: then it belongs to the hold, or is released. */
-  private async try(): Promise<QuorumHold | Tally> {
-    const {quorum, wanted, stop} = this;
-    const nodes = (this.nodes = this.nodeHolds());
-    const sent = now();
-    const until = sent + quorum.timeoutMs(wanted.options.ttlMs);
-    const isCertain = (tally: Tally): boolean => tally.hasMajority || (quorum.failFast && tally.isHopeless);
-    const tally = await tallyOf(nodes, (node) => node.grant(sent, until), isCertain);
-    const isValid = now() < validUntil(quorum.drift, sent, wanted.options.ttlMs);
-    if (tally.hasMajority && isValid && !stop.stopped) return new QuorumHold(quorum, wanted, nodes);
-    await giveUpAll(nodes);
-    for (const error of tally.errors) {
-      const told = errorOf(error, wanted.names);
-      if (tally.isHopeless && !isTemporary(error) && told !== error) throw told;
-    }
-    return tally;
   }
 }
 
@@ -347,16 +332,9 @@ function tallyOf(nodes: readonly NodeHold[], question: (node: NodeHold) => Promi
   });
 }
 
-/** Leaves nothing at the nodes. Those that do not answer are asked in the background. */
-async function giveUpAll(nodes: readonly NodeHold[]): Promise<void> {
-  for (const node of nodes) node.ended = true;
-  await Promise.all(nodes.map((node) => node.giveUpOrRelease()));
-}
-
 /** Throws `TypeError` for options that a quorum does not have. */
 function refuse(options: object): void {
-  for (const name of ["waiting", "minReplicas", "replicaTimeoutMs"]) {
-    if (!(name in options)) continue;
-    throw new TypeError(`a quorum has no option ${name}${name === "waiting" ? ": it polls, as `poll` says" : ""}`);
+  for (const name of ["minReplicas", "replicaTimeoutMs"]) {
+    if (name in options) throw new TypeError(`a quorum has no option ${name}`);
   }
 }

@@ -9,14 +9,6 @@ import {Wanted, optionsOf, type CallOptions, type HoldOptions, type ReadOptions,
 import type {Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
 
-/** The acquisition of one hold. */
-export interface Attempt<H extends AnyHold> {
-  /** The hold; nothing when it was refused and asks once. */
-  hold(): Promise<H | undefined>;
-  /** Leaves neither a hold nor a request. */
-  giveUp(): Promise<void>;
-}
-
 /** What `Locks` and `Quorum` have in common: a program can take either. */
 export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
   private readonly limit: number | undefined;
@@ -57,33 +49,28 @@ export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
 
-  /** Begins one use of a request. For `Request`. */
-  protected abstract attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Attempt<H>;
+  /** One use of a request: a hold; nothing when it was refused and asks once. Else it leaves nothing behind. */
+  protected abstract attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<H | undefined>;
 
   protected wanted(keys: Key | readonly Key[], mode: Mode, options?: ReadOptions): Wanted {
     const limit = mode === "read" ? this.limit : undefined;
     return new Wanted(keys, mode, optionsOf(this.defaults, {limit}, options));
   }
 
-  /** The hold; nothing when it was refused and asks once. An error leaves nothing behind. For `Request`. */
+  /** The same, told to the hooks. For `Request`. */
   async acquired(wanted: Wanted, once: boolean, signal: AbortSignal | undefined): Promise<H | undefined> {
     const {shared} = this;
     const began = now();
     let stop: Stop | undefined;
-    let attempt: Attempt<H> | undefined;
     let outcome = "granted";
     try {
       stop = shared.begin(signal);
       stop.check();
-      attempt = this.attempt(wanted, once, stop, began);
-      const hold = await attempt.hold();
-      if (hold !== undefined) return hold;
-      outcome = "refused";
-      await attempt.giveUp(); // a copy before may come late
-      return undefined;
+      const hold = await this.attempt(wanted, once, stop, began);
+      if (hold === undefined) outcome = "refused";
+      return hold;
     } catch (error) {
       outcome = outcomeOf(error, Boolean(stop?.stopped) && !(error instanceof ClosedError));
-      await attempt?.giveUp();
       throw error;
     } finally {
       if (stop) shared.end(stop);

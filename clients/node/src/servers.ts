@@ -2,7 +2,7 @@
 // nothing of locks.
 
 import {NoAnswer, hasProblem, isWrongServer, problemsIn, redirectionIn, type Answer} from "./answers.js";
-import {later, now} from "./clock.js";
+import {now, within} from "./clock.js";
 import type {Command, Key} from "./commands.js";
 import type {Address, Base, Told} from "./connection.js";
 import {Node, type Look} from "./node.js";
@@ -20,42 +20,6 @@ export interface Place {
   readonly node: Node;
   /** Whether ASKING must come before each command there: the slot is being moved. */
   readonly asks: boolean;
-  /** How many have led here. */
-  readonly redirections?: number;
-}
-
-/** The servers behind one client. */
-export abstract class Servers {
-  /** Whether channels and keys have slots. */
-  readonly isCluster: boolean = false;
-
-  /** Where they are, for people to read. */
-  abstract readonly name: string;
-
-  /** The server that serves `key`, as far as it is known. */
-  abstract place(key: Key): Place | undefined;
-  /** Returns when it is known who serves. Rejects with an error before which nothing was sent. */
-  abstract find(until: number): Promise<void>;
-  /** All that are open. */
-  abstract nodes(): Iterable<Node>;
-  /** A connection was lost, or a server serves no more: perhaps others serve by now. */
-  abstract doubt(error: unknown): void;
-
-  /** The place that a redirection names; nothing for any other answer. */
-  redirected(_key: Key, _answer: Answer): Place | undefined { return undefined; }
-
-  /** The hash tag that a channel needs for `key`; nothing outside a cluster. */
-  channelTag(_key: Key): string | undefined { return undefined; }
-
-  async placeOf(key: Key, until: number): Promise<Place> {
-    const known = this.place(key);
-    if (known !== undefined) return known;
-    await this.find(until);
-    const found = this.place(key);
-    if (found !== undefined) return found;
-    this.doubt(new NoAnswer("nobody", true));
-    throw new NoAnswer(`no node serves slot ${slotOf(key)}`, true);
-  }
 }
 
 /** How to send: `look` for commands that may block the connection, `stop` to give up. */
@@ -68,115 +32,104 @@ export interface Ways {
  * The answers of the server that serves `key`, errors of the server among them. Rejects with `NoAnswer`, at `until` at
  * the latest. A command that is redirected is sent again; nothing else is.
  */
-export function ask(servers: Servers, key: Key, commands: readonly Command[], until: number, ways: Ways = {}): Promise<Answer[]> {
-  const place = servers.place(key);
-  const {look, stop} = ways;
-  if (place === undefined || place.asks || look !== undefined) return askAt(place, servers, key, commands, until, ways);
-  // The usual way costs little.
-  return place.node.ask(commands, until, stop).then(
-    (answers) => (hasProblem(answers) ? followed(answers, place, servers, key, commands, until, ways) : answers),
-    (error: unknown) => {
-      if (error instanceof NoAnswer) servers.doubt(error);
-      throw error;
-    },
-  );
-}
-
-async function askAt(place: Place | undefined, servers: Servers, key: Key, commands: readonly Command[], until: number, ways: Ways): Promise<Answer[]> {
-  const {look, stop} = ways;
-  if (place === undefined) {
-    const found = servers.placeOf(key, until);
-    place = await (stop ? stop.wait(found) : found);
-  }
-  const sent = place.asks ? commands.flatMap((command) => [["ASKING"], command]) : commands;
-  let answers: Answer[];
-  try {
-    answers = await (look ? place.node.block(sent, until, look, stop) : place.node.ask(sent, until, stop));
-  } catch (error) {
-    if (error instanceof NoAnswer) servers.doubt(error);
-    throw error;
-  }
-  if (place.asks) answers = answers.filter((_, at) => at % 2 === 1);
-  return hasProblem(answers) ? followed(answers, place, servers, key, commands, until, ways) : answers;
-}
-
-/** There are errors among the answers: they may name another server. */
-async function followed(
-  answers: Answer[],
-  place: Place,
+export async function ask(
   servers: Servers,
   key: Key,
   commands: readonly Command[],
   until: number,
-  ways: Ways,
+  {look, stop}: Ways = {},
 ): Promise<Answer[]> {
-  const problems = problemsIn(answers);
-  const moved = problems.map((problem) => servers.redirected(key, problem)).find((one) => one !== undefined);
-  if (moved === undefined) {
-    const wrong = problems.find(isWrongServer);
-    if (wrong !== undefined) servers.doubt(wrong);
-    return answers;
+  let place = servers.place(key);
+  if (place === undefined) {
+    const found = servers.placeOf(key, until);
+    place = await (stop ? stop.wait(found) : found);
   }
-  const redirections = (place.redirections ?? 0) + 1;
-  if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", false);
-  ways.stop?.check();
-  return askAt({...moved, redirections}, servers, key, commands, until, ways);
+  for (let redirections = 0; ; redirections++) {
+    if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", false);
+    const {node, asks} = place;
+    const sent = asks ? commands.flatMap((command) => [["ASKING"], command]) : commands;
+    let answers: Answer[];
+    try {
+      answers = await (look ? node.block(sent, until, look, stop) : node.ask(sent, until, stop));
+    } catch (error) {
+      if (error instanceof NoAnswer) servers.doubt();
+      throw error;
+    }
+    if (asks) answers = answers.filter((_, at) => at % 2 === 1);
+    if (!hasProblem(answers)) return answers;
+    const problems = problemsIn(answers);
+    const moved = problems.map((problem) => servers.redirected(key, problem)).find((one) => one !== undefined);
+    if (moved === undefined) {
+      if (problems.some(isWrongServer)) servers.doubt();
+      return answers;
+    }
+    stop?.check();
+    place = moved;
+  }
 }
 
-/** One server that keeps its address, or a primary that each new connection finds. */
-class OneServer extends Servers {
+/** The servers behind one client: here one that keeps its address, or a primary that each new connection finds. */
+export class Servers {
+  /** Where they are, for people to read. */
   readonly name: string;
+  /** Whether channels and keys have slots. */
+  readonly isCluster: boolean = false;
   private readonly only: Place;
 
-  constructor(private readonly base: Base) {
-    super();
+  constructor(protected readonly base: Base) {
     this.name = base.name;
     this.only = {node: new Node(base.name, (told) => base.open(undefined, told)), asks: false};
   }
 
-  place(): Place { return this.only; }
+  /** The server that serves `key`, as far as it is known. */
+  place(_key: Key): Place | undefined { return this.only; }
 
-  async find(): Promise<void> {}
+  /** The same, when it is known. Rejects with an error before which nothing was sent. */
+  async placeOf(_key: Key, _until: number): Promise<Place> { return this.only; }
 
+  /** All that are open. */
   nodes(): Iterable<Node> { return [this.only.node]; }
 
+  /** A connection was lost, or a server serves no more: perhaps others serve by now. */
   doubt(): void {
     this.only.node.dropSpare();
     if (this.base.findsPrimary) this.only.node.drop();
   }
+
+  /** The place that a redirection names; nothing for any other answer. */
+  redirected(_key: Key, _answer: Answer): Place | undefined { return undefined; }
+
+  /** The hash tag that a channel needs for `key`; nothing outside a cluster. */
+  channelTag(_key: Key): string | undefined { return undefined; }
 }
 
 /** The nodes of a cluster. */
 class ClusterServers extends Servers {
-  readonly name: string;
   override readonly isCluster = true;
   private readonly byAddress = new Map<string, Node>();
   private owners: (Address | undefined)[] = [];
   private known = false;
   private looking: Promise<void> | undefined;
 
-  constructor(private readonly base: Base) {
-    super();
-    this.name = base.name;
-  }
-
-  place(key: Key): Place | undefined {
+  override place(key: Key): Place | undefined {
     const owner = this.known ? this.owners[slotOf(key)] : undefined;
     return owner && {node: this.node(owner), asks: false};
   }
 
-  find(until: number): Promise<void> {
+  override async placeOf(key: Key, until: number): Promise<Place> {
+    const known = this.place(key);
+    if (known !== undefined) return known;
     this.looking ??= this.lookUp().finally(() => (this.looking = undefined));
-    const looking = this.looking;
-    return new Promise((resolve, reject) => {
-      const timer = later(until - now(), () => reject(new NoAnswer("it is not known yet which server serves", true)));
-      looking.then(resolve, reject).finally(() => clearTimeout(timer));
-    });
+    await within(this.looking, until - now(), () => { throw new NoAnswer("it is not known yet which server serves", true); });
+    const found = this.place(key);
+    if (found !== undefined) return found;
+    this.doubt();
+    throw new NoAnswer(`no node serves slot ${slotOf(key)}`, true);
   }
 
-  nodes(): Iterable<Node> { return this.byAddress.values(); }
+  override nodes(): Iterable<Node> { return this.byAddress.values(); }
 
-  doubt(): void { this.known = false; }
+  override doubt(): void { this.known = false; }
 
   override redirected(key: Key, answer: Answer): Place | undefined {
     const told = redirectionIn(answer);
@@ -236,4 +189,4 @@ type Slots = [first: number, last: number, primary: [host: string, port: number]
 
 function nameOf(address: Address): string { return `${address.host}:${address.port}`; }
 
-export function serversOf(base: Base): Servers { return base.seeds ? new ClusterServers(base) : new OneServer(base); }
+export function serversOf(base: Base): Servers { return base.seeds ? new ClusterServers(base) : new Servers(base); }

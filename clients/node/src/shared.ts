@@ -2,15 +2,14 @@
 // whether it is open.
 
 import {NoAnswer, codeOf, errorOf, hasProblem, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
-import {later, now, settlesWithin, sleep} from "./clock.js";
+import {now, settlesWithin, sleep} from "./clock.js";
 import {cancel, newToken, release, type Command, type Key} from "./commands.js";
 import {ClosedError, TimedOutError, textOf} from "./errors.js";
 import type {Reporter} from "./hooks.js";
 import type {Listening} from "./listener.js";
-import type {Look} from "./node.js";
 import type {Wanted} from "./options.js";
 import {exponential, type Strategy} from "./polling.js";
-import {ask, type Servers, type Ways} from "./servers.js";
+import {ask, type Servers} from "./servers.js";
 import {Stop} from "./stop.js";
 import type {Watchdog} from "./watchdog.js";
 
@@ -29,14 +28,6 @@ export interface Answered {
   readonly answers: Answer[];
   /** Whether a copy before had no answer. */
   readonly afterUnanswered: boolean;
-}
-
-interface Repetition extends Ways {
-  /** When it ends with `TimedOutError`. */
-  readonly until: number;
-  /** How long one attempt may take. */
-  readonly attemptMs?: number;
-  readonly look?: Look;
 }
 
 export class Shared {
@@ -89,58 +80,44 @@ export class Shared {
     }
     await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);
     this.listening?.close(); // one may have been opened meanwhile
-    for (const node of this.servers.nodes()) {
-      node.interrupt();
-      node.close();
-    }
+    for (const node of this.servers.nodes()) node.close();
   }
 
   // --- commands
 
   /** As `repeat`, but an error that lasts is thrown. */
-  insist(names: string, key: Key, commands: readonly Command[], how: Repetition): Promise<Answered> {
-    return this.repeat(names, key, commands, how, true);
+  insist(names: string, key: Key, commands: readonly Command[], end: number): Promise<Answered> {
+    return this.repeat(names, key, commands, end, Infinity, true);
   }
 
   /**
-   * The answers, errors that last among them. After an error that may pass all commands are sent again, until the limit:
-   * then it is `TimedOutError`.
+   * The answers, errors that last among them. After an error that may pass all commands are sent again, until `end`:
+   * then it is `TimedOutError`. An attempt takes at most `attemptMs`.
    */
-  async repeat(names: string, key: Key, commands: readonly Command[], how: Repetition, throws = false): Promise<Answered> {
+  async repeat(names: string, key: Key, commands: readonly Command[], end: number, attemptMs: number, throws = false): Promise<Answered> {
     let afterUnanswered = false;
     let pauses: Iterator<number, never> | undefined;
     for (;;) {
       const sent = now();
-      const until = Math.min(how.until + ANSWER_OVERDUE_MS, sent + (how.attemptMs ?? Infinity));
+      const until = Math.min(end + ANSWER_OVERDUE_MS, sent + attemptMs);
       let problem: unknown;
       try {
-        const answers = await ask(this.servers, key, commands, until, how);
+        const answers = await ask(this.servers, key, commands, until);
         if (!hasProblem(answers)) return {sent, answers, afterUnanswered};
         const problems = problemsIn(answers);
         problem = problems.find(isTemporary);
         if (problem === undefined && throws) throw problems[0];
         if (problem === undefined) return {sent, answers, afterUnanswered};
       } catch (error) {
-        how.stop?.check();
         if (!isTemporary(error)) throw errorOf(error, names);
         problem = error;
       }
       afterUnanswered ||= mayBeExecuted(problem);
       const pause = (pauses ??= retryPauses()).next().value;
-      if (now() + pause >= how.until) {
+      if (now() + pause >= end) {
         throw new TimedOutError(`${names}: the server did not answer within the time`, problem, !(problem instanceof NoAnswer));
       }
-      await (how.stop ? this.pause(pause, how.stop) : sleep(pause));
-    }
-  }
-
-  /** Waits between two attempts. */
-  async pause(ms: number, stop: Stop): Promise<void> {
-    let timer: NodeJS.Timeout | undefined;
-    try {
-      await stop.wait(new Promise<void>((resolve) => (timer = later(ms, resolve))));
-    } finally {
-      clearTimeout(timer);
+      await sleep(pause);
     }
   }
 

@@ -47,49 +47,23 @@ export interface QueueInfo {
 /** From the answer of `SLOCK.INFO key FULL`. */
 export function lockInfo(answer: unknown): LockInfo {
   if (!Array.isArray(answer)) return {mode: "free", readers: 0, waiters: 0, fence: undefined, holders: [], queue: []};
-  const fields = mapOf(answer);
-  return {
-    mode: fields["mode"],
-    readers: Number(fields["readers"]),
-    waiters: Number(fields["waiters"]),
-    fence: Number(fields["fence"]) || undefined,
-    holders: mapsOf(fields["holders"]).map((one) => ({
-      token: one["token"],
-      fence: Number(one["fence"]),
-      timeLeftMs: msOf(one["pttl"]),
-      heldMs: msOf(one["held-ms"]),
-      metadata: one["meta"] || undefined,
-    })),
-    queue: mapsOf(fields["queue"]).map((one) => ({
-      token: one["token"],
-      mode: one["mode"],
-      waitingMs: msOf(one["waiting-ms"]),
-      metadata: one["meta"] || undefined,
-    })),
-  };
+  const fields = read(answer);
+  return {...fields, fence: fields.fence || undefined};
 }
 
 /** From the answer of `SLOCK.QUEUES`. */
-export function queueInfos(answer: unknown): QueueInfo[] {
-  return mapsOf(answer).map((one) => ({
-    key: one["key"],
-    waiters: Number(one["waiters"]),
-    writers: Number(one["writers"]),
-    longestWaitMs: msOf(one["longest-wait-ms"]),
-    mode: one["mode"],
-    readers: Number(one["readers"]),
-    heldMs: msOf(one["held-ms"]),
-  }));
-}
+export function queueInfos(answer: unknown): QueueInfo[] { return (answer as unknown[][]).map(read); }
 
-type Fields = Record<string, any>;
-
-function mapOf(flat: readonly unknown[]): Fields {
-  const fields: Fields = {};
-  for (let at = 0; at < flat.length; at += 2) fields[String(flat[at])] = flat[at + 1];
+/** The map whose names and values come in turn, and the maps within it, with the names of this library. */
+function read(flat: readonly unknown[]): any {
+  const fields: Record<string, unknown> = {};
+  for (let at = 0; at < flat.length; at += 2) {
+    const name = String(flat[at]);
+    const value = flat[at + 1];
+    const kept = typeof value === "number" ? Math.max(0, value) : value || undefined; // no text is none
+    fields[NAMES[name] ?? name.replace(/-(.)/g, (_, letter) => letter.toUpperCase())] = Array.isArray(value) ? value.map(read) : kept;
+  }
   return fields;
 }
 
-function mapsOf(answer: unknown): Fields[] { return Array.isArray(answer) ? answer.map(mapOf) : []; }
-
-function msOf(value: unknown): number { return Math.max(0, Number(value ?? 0)); }
+const NAMES: Record<string, string> = {pttl: "timeLeftMs", meta: "metadata"};

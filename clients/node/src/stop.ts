@@ -1,5 +1,7 @@
 // The end of a call from outside: its signal is aborted, or `Locks` is closed. It knows nothing of locks.
 
+import {within} from "./clock.js";
+
 /** Ends what one call waits for. */
 export class Stop {
   /** Why it was stopped. */
@@ -45,6 +47,9 @@ export class Stop {
       promise.then(resolve, reject);
     });
   }
+
+  /** Waits so long; it rejects at once when the call is stopped. */
+  sleep(ms: number): Promise<void> { return within(this.wait(new Promise(() => {})), ms, () => {}); }
 
   /** The call has ended: the signal is not listened to any more. */
   end(): void { this.unlisten?.(); }
