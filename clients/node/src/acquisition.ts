@@ -1,14 +1,15 @@
 // One use of a request: token, limit of time, pauses, and what each answer leads to.
 
 import {
-  errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
+  NoAnswer, errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
 } from "./answers.js";
-import {block} from "./blocking.js";
 import {now} from "./clock.js";
 import {waiting, type Channel, type Command, type Key} from "./commands.js";
 import {msLeft} from "./durations.js";
-import {SlockError, TimedOutError} from "./errors.js";
+import {SlockError, TimedOutError, textOf} from "./errors.js";
 import {Inbox, SUBSCRIPTION_LOST, type Copy, type Listening, type Message, type Subscription} from "./listener.js";
+import type {Look} from "./node.js";
+import type {Wanted} from "./options.js";
 import {ask} from "./servers.js";
 import {ANSWER_OVERDUE_MS, retryPauses, type Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
@@ -23,6 +24,13 @@ const ASK_AGAIN_IN_CLUSTER_MS = 60_000;
 
 /** A call ends at most about so long after its limit, in ms. What is left to do goes on without it. */
 export const CALL_OVERDUE_MS = 500;
+
+// The server of a wait on a connection of its own is asked whether it is there: after a second, then after twice the time
+// each time. It has so long for an answer, in ms.
+const FIRST_LOOK_MS = 1_000;
+const MOST_BETWEEN_LOOKS_MS = 20_000;
+const LEAST_PING_MS = 300;
+const MOST_PING_MS = 5_000;
 
 // After an error it pauses for at least so long, in ms.
 const LEAST_PAUSE_MS = 10;
@@ -48,15 +56,14 @@ export class Acquisition {
   /** `command`: without a wait. `waitMs`: it waits at most so long. `once`: a refusal ends it. */
   constructor(
     protected readonly shared: Shared,
-    protected readonly keys: readonly Key[],
-    protected readonly names: string,
+    protected readonly wanted: Wanted,
     private readonly command: Command,
     waitMs: number,
     protected readonly once: boolean,
     readonly stop: Stop,
     private readonly began: number,
   ) {
-    this.key = keys[0]!;
+    this.key = wanted.keys[0]!;
     this.end = this.began + waitMs;
   }
 
@@ -74,7 +81,7 @@ export class Acquisition {
 
   /** The error of a call that is over. Its cause is the error of the last attempt. */
   timedOut(text: string): TimedOutError {
-    return new TimedOutError(`${this.names}: ${text}`, this.problem, this.contact !== undefined);
+    return new TimedOutError(`${this.wanted.names}: ${text}`, this.problem, this.contact !== undefined);
   }
 
   /** The server has said something. */
@@ -99,7 +106,7 @@ export class Acquisition {
           continue;
         }
         if (error instanceof SlockError) throw error;
-        if (!isTemporary(error) && !isSubscriberMissing(error)) throw errorOf(error, this.names);
+        if (!isTemporary(error) && !isSubscriberMissing(error)) throw errorOf(error, this.wanted.names);
         this.problem = error;
         // Shorter pauses near the limit: there is time for another attempt then.
         const left = Math.max(0, this.limit - now());
@@ -152,12 +159,8 @@ export class Acquisition {
     this.waits = true;
     let answer: Answer;
     try {
-      if (blocks) {
-        const until = this.end + ANSWER_OVERDUE_MS;
-        answer = await block(servers, this.key, command, until, this.stop, () => this.heard(), () => this.outageEnd());
-      } else {
-        [answer] = await ask(servers, this.key, [command], this.limit + ANSWER_OVERDUE_MS, this);
-      }
+      const until = (blocks ? this.end : this.limit) + ANSWER_OVERDUE_MS;
+      [answer] = await ask(servers, this.key, [command], until, {stop: this.stop, look: blocks ? this.look() : undefined});
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
       this.waits = false;
@@ -173,6 +176,24 @@ export class Acquisition {
     return answer;
   }
 
+  /** A wait is silent by nature. So now and then the server is asked, over another connection, whether it is there. */
+  private look(): Look {
+    let pause = FIRST_LOOK_MS;
+    return async () => {
+      const pingEnd = Math.min(this.end + ANSWER_OVERDUE_MS, Math.max(this.outageEnd(), now() + LEAST_PING_MS), now() + MOST_PING_MS);
+      try {
+        await ask(this.shared.servers, this.key, [["PING"]], pingEnd);
+      } catch (error) {
+        // Of the command that waits it is not known whether it was executed.
+        if (now() >= this.outageEnd()) throw new NoAnswer(`the server is silent: ${textOf(error)}`, false, error);
+        return Math.max(0, Math.min(FIRST_LOOK_MS, this.outageEnd() - now()));
+      }
+      this.heard();
+      return (pause = Math.min(2 * pause, MOST_BETWEEN_LOOKS_MS));
+    };
+  }
+
+  /** Waits on a connection of its own: the server answers when it grants, or when the wait is over. */
   private async block(): Promise<Granted> {
     const sent = now();
     return this.told(Number(await this.send(this.waiting(sent), true)), sent);

@@ -74,10 +74,8 @@ export function isChannelRefused(error: unknown): boolean {
 
 /** Where `MOVED` and `ASK` send a command. */
 export function redirectionIn(answer: Answer): {asks: boolean; slot: number; host: string; port: number} | undefined {
-  if (!(answer instanceof Error)) return undefined;
-  const found = /^(MOVED|ASK) (\d+) (.*):(\d+)/.exec(answer.message);
-  if (!found) return undefined;
-  return {asks: found[1] === "ASK", slot: Number(found[2]), host: found[3]!, port: Number(found[4])};
+  const found = answer instanceof Error && /^(MOVED|ASK) (\d+) (.*):(\d+)/.exec(answer.message);
+  return found ? {asks: found[1] === "ASK", slot: Number(found[2]), host: found[3]!, port: Number(found[4])} : undefined;
 }
 
 /** The error that a program gets to see for a command about the keys `names`. */

@@ -71,20 +71,18 @@ export function change(to: Mode, key: Key, token: string, ttlMs: number, fence: 
 
 /** Moves the deadline to now + ttl unless it is later: 1, or 0 when the token has lost this hold. */
 export function extend(keys: readonly Key[], token: string, ttlMs: number, fence: number): Command {
-  const named = keys.length === 1 ? ["SLOCK.EXTEND", keys[0]!] : ["SLOCK.MEXTEND", `${keys.length}`, ...keys];
-  return [...named, token, `${ttlMs}`, "GT", "FENCE", digits(fence)];
+  return [...named("SLOCK.EXTEND", "SLOCK.MEXTEND", keys), token, `${ttlMs}`, "GT", "FENCE", digits(fence)];
 }
 
 /** Releases the hold with this fence: how many keys were held. */
 export function release(keys: readonly Key[], mode: Mode, token: string, fence: number): Command {
-  if (keys.length > 1) return ["SLOCK.MUNLOCK", `${keys.length}`, ...keys, token, "FENCE", digits(fence)];
-  return [mode === "write" ? "SLOCK.UNLOCK" : "SLOCK.RUNLOCK", keys[0]!, token, "FENCE", digits(fence)];
+  return [...named(mode === "write" ? "SLOCK.UNLOCK" : "SLOCK.RUNLOCK", "SLOCK.MUNLOCK", keys), token, "FENCE", digits(fence)];
 }
 
 /** Releases whatever the token holds: the answers tell how many keys were held. */
 export function releaseInAnyMode(keys: readonly Key[], token: string): Command[] {
-  if (keys.length > 1) return [["SLOCK.MUNLOCK", `${keys.length}`, ...keys, token]];
-  return ["SLOCK.UNLOCK", "SLOCK.RUNLOCK"].map((name) => [name, keys[0]!, token]);
+  const names = keys.length === 1 ? ["SLOCK.UNLOCK", "SLOCK.RUNLOCK"] : ["SLOCK.MUNLOCK"];
+  return names.map((name) => [...named(name, name, keys), token]);
 }
 
 /** Withdraws what waits. With `refuse` later requests of the token for these keys are refused. */
@@ -113,8 +111,14 @@ export function waitForReplicas(replicas: number, timeoutMs: number): Command {
 }
 
 function lock(keys: readonly Key[], mode: Mode, token: string, ttlMs: number): (string | Buffer)[] {
-  if (keys.length === 1) return [mode === "write" ? "SLOCK.LOCK" : "SLOCK.RLOCK", keys[0]!, token, `${ttlMs}`];
-  return [mode === "write" ? "SLOCK.MLOCK" : "SLOCK.MRLOCK", `${keys.length}`, ...keys, token, `${ttlMs}`];
+  const command = mode === "write" ? named("SLOCK.LOCK", "SLOCK.MLOCK", keys) : named("SLOCK.RLOCK", "SLOCK.MRLOCK", keys);
+  command.push(token, `${ttlMs}`);
+  return command;
+}
+
+/** The name of a command for one key, or of that for several, and the keys. */
+function named(one: string, several: string, keys: readonly Key[]): (string | Buffer)[] {
+  return keys.length === 1 ? [one, keys[0]!] : [several, `${keys.length}`, ...keys];
 }
 
 /** A fence in words. To write a number of more than 31 bits at once takes Node a microsecond. */

@@ -63,38 +63,34 @@ interface Question {
 export class Connection {
   alive = true;
   private asked: Question[] = []; // in the order of their answers, as a rule
-  private readonly send = (command: Command): Promise<unknown> => this.raw.send(command);
+  private readonly send = (command: Command): Promise<unknown> => this.raw!.send(command);
   private ticking = false;
   private ticks = 0;
 
-  private constructor(private readonly raw: RawConnection, private readonly name: string, private readonly answerMs: number) {}
+  private raw: RawConnection | undefined;
+  private problem: unknown;
+
+  private constructor(private readonly name: string, private readonly answerMs: number) {}
 
   /** `answerMs`: an answer that takes longer ends the connection. Rejects with `NoAnswer`, or an error of the server. */
   static async open(open: Open, name: string, answerMs: number, told: Partial<Told> = {}): Promise<Connection> {
-    let connection: Connection | undefined;
-    let problem: unknown;
-    let given = false; // nobody waits for it any more
+    const connection = new Connection(name, answerMs);
     const ended = (error: unknown): void => {
-      problem ??= error;
-      connection?.fail(NoAnswer.of(error, false));
+      connection.fail(error);
+      told.ended?.(error);
     };
-    const opening = open({
-      ...told,
-      ended(error) {
-        ended(error);
-        if (connection !== undefined) told.ended?.(error);
-      },
+    const opening = open({...told, ended}).then((raw) => {
+      connection.raw = raw;
+      if (!connection.alive) raw.destroy(); // nobody waits for it any more
     });
-    opening.then((raw) => given && raw.destroy(), () => {});
     try {
-      const raw = await within(opening, ANSWER_MS, () => { throw new Error(`no connection to ${name} within ${ANSWER_MS} ms`); });
-      if (problem !== undefined) raw.destroy();
-      else return (connection = new Connection(raw, name, answerMs));
+      await within(opening, ANSWER_MS, () => { throw new Error(`no connection to ${name} within ${ANSWER_MS} ms`); });
+      if (connection.alive) return connection;
     } catch (error) {
-      given = true;
-      problem = isReply(error) ? error : (problem ?? error);
+      if (isReply(error)) throw error;
+      connection.fail(error);
     }
-    throw isReply(problem) ? problem : NoAnswer.of(problem, true);
+    throw isReply(connection.problem) ? connection.problem : NoAnswer.of(connection.problem, true);
   }
 
   /** Whether nothing waits for an answer. */
@@ -110,18 +106,20 @@ export class Connection {
 
   /** Rejects with an error of the server, or with `NoAnswer`. */
   async subscribe(channel: string, until: number): Promise<void> {
-    const [answer] = await this.limited(this.alive ? [this.raw.subscribe(channel)] : [], until);
+    const [answer] = await this.limited(this.alive ? [this.raw!.subscribe(channel)] : [], until);
     if (answer instanceof Error) throw answer;
   }
 
-  unsubscribe(channel: string): void { if (this.alive) this.raw.unsubscribe(channel).catch(() => {}); }
+  unsubscribe(channel: string): void { if (this.alive) this.raw!.unsubscribe(channel).catch(() => {}); }
 
   /** Ends the connection. What has no answer is rejected with `error`. */
-  fail(error: NoAnswer): void {
+  fail(error: unknown): void {
     if (!this.alive) return;
     this.alive = false;
-    for (const question of this.asked.splice(0)) question.reject(error);
-    this.raw.destroy();
+    this.problem = error;
+    const problem = error instanceof NoAnswer ? error : NoAnswer.of(error, false);
+    for (const question of this.asked.splice(0)) question.reject(problem);
+    this.raw?.destroy();
   }
 
   /** The answers to what has been sent. */
@@ -141,7 +139,7 @@ export class Connection {
       };
       const failed = (error: unknown): void => {
         if (isReply(error)) answered(error);
-        else this.fail(NoAnswer.of(error, false));
+        else this.fail(error);
       };
       this.asked.push(question);
       stop?.rejects(reject);

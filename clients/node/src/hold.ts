@@ -9,7 +9,6 @@ import {later, now, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
 import {LostError, NotHeldError, RefusedError, SlockError, TimedOutError, textOf, type Reason} from "./errors.js";
-import {giveUp} from "./give_up.js";
 import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
 import type {CallOptions, Wanted} from "./options.js";
 import {ask, type Servers} from "./servers.js";
@@ -76,11 +75,11 @@ export class Held implements Renewable {
 
   /** Releases it: whether it was still there. `TimedOutError` at `until`: then it goes on in the background. */
   async release(moment: number, until: number): Promise<boolean> {
-    const {lease, shared, key} = this;
+    const {lease, shared} = this;
     const {names} = this.wanted;
     const commands = this.endCommands();
     if (lease.inDoubt || lease.changing) {
-      const answers = await giveUp(shared, names, key, commands, until - moment);
+      const answers = await shared.giveUp(this.wanted, commands, until - moment);
       if (answers.length === 0) throw new TimedOutError(`${names}: the release had no answer within the time`);
       return answers.slice(this.keys.length).some((answer) => typeof answer === "number" && answer > 0);
     }
@@ -88,17 +87,17 @@ export class Held implements Renewable {
     const wasValid = moment < lease.validUntil;
     let unanswered = false;
     try {
-      const [answer] = await ask(this.servers, key, commands, until + ANSWER_OVERDUE_MS); // the usual way costs little
+      const [answer] = await ask(this.servers, this.key, commands, until + ANSWER_OVERDUE_MS); // the usual way costs little
       if (typeof answer === "number") return answer > 0;
     } catch (error) {
       unanswered = mayBeExecuted(error);
     }
     try {
-      const {answers, afterUnanswered} = await shared.insist(names, key, commands, until);
+      const {answers, afterUnanswered} = await shared.insist(names, this.key, commands, until);
       // 0 after a copy without an answer: that copy released it.
       return Boolean(answers[0]) || ((unanswered || afterUnanswered) && wasValid);
     } catch (error) {
-      if (error instanceof TimedOutError) void giveUp(shared, names, key, commands, 0);
+      if (error instanceof TimedOutError) void shared.giveUp(this.wanted, commands, 0);
       throw error;
     }
   }
@@ -125,7 +124,6 @@ export abstract class AnyHold implements AsyncDisposable {
   readonly label: string;
   metadata: string | undefined;
   protected readonly shared: Shared;
-  protected currentMode: Mode;
   protected problem: unknown; // of the last renewal
   private lostReason: Reason | undefined;
   private released = false; // or handed over
@@ -141,7 +139,6 @@ export abstract class AnyHold implements AsyncDisposable {
     this.label = wanted.label;
     this.metadata = wanted.options.metadata;
     this.shared = helds[0]!.shared;
-    this.currentMode = wanted.mode;
     this.leaseEnd = this.grantedAt + wanted.options.longestLeaseMs;
     for (const held of helds) held.owner = this;
     this.lookAgain();
@@ -152,7 +149,7 @@ export abstract class AnyHold implements AsyncDisposable {
   /** The owner's identity. */
   get token(): string { return this.helds[0]!.token; }
 
-  get mode(): Mode { return this.currentMode; }
+  get mode(): Mode { return this.helds[0]!.lease.mode; }
 
   /** How long a renewal keeps the hold. */
   get ttlMs(): number { return this.helds[0]!.ttlMs; }
@@ -425,21 +422,20 @@ export class Hold extends AnyHold {
     if (this.keys.length > 1) throw new TypeError("the mode of a hold of several keys cannot be changed");
     if (lease.changing) throw new SlockError(`${wanted.names}: another change of the mode is under way`);
     signal?.throwIfAborted();
-    const before = this.currentMode;
+    const before = lease.mode;
     lease.changing = true;
     // The server refuses no downgrade, so a copy may be carried out late: it counts as a reader from now on.
-    if (to === "read") this.currentMode = "read";
+    if (to === "read") lease.mode = "read";
     const {ttlMs} = held;
     const command = change(to, held.key, held.token, ttlMs, this.fence);
     const stop = shared.begin(signal);
-    const acquisition = new Acquisition(shared, held.keys, wanted.names, command, waitMs, waitMs === 0, stop, now());
+    const acquisition = new Acquisition(shared, wanted, command, waitMs, waitMs === 0, stop, now());
     let granted: Granted | undefined;
     let settled = false;
     try {
       granted = await acquisition.granted();
       settled = true;
       if (granted === undefined) throw acquisition.timedOut("other readers hold it");
-      this.currentMode = to;
       held.granted(granted.fence, to, granted.sent, ttlMs);
     } catch (error) {
       if (error instanceof NotHeldError) {
@@ -457,7 +453,7 @@ export class Hold extends AnyHold {
       if (acquisition.inDoubt && !settled) {
         await this.settle(acquisition.leftToGiveUpMs, to === "read" ? command : undefined);
       } else {
-        if (lease.mode !== to) this.currentMode = before; // the server has refused it
+        if (granted === undefined) lease.mode = before; // the server has refused it
         lease.changing = false;
       }
       shared.end(stop);
@@ -473,19 +469,18 @@ export class Hold extends AnyHold {
    */
   private async settle(callerWaitsMs: number, downgrade: Command | undefined): Promise<void> {
     const {held, wanted} = this;
-    const {key, keys, token, ttlMs} = held;
+    const {keys, token, ttlMs} = held;
     const sent = now();
     const modes: readonly Mode[] = downgrade ? ["read"] : ["write", "read"];
     const commands = downgrade
       ? [downgrade]
       : [...cancel(keys, token, !wanted.given), ...modes.map((mode) => refresh(keys, mode, token, ttlMs))];
-    await giveUp(this.shared, wanted.names, key, commands, callerWaitsMs, (answers) => {
+    await this.shared.giveUp(wanted, commands, callerWaitsMs, (answers) => {
       held.lease.changing = false;
       if (this.hasEnded || answers.length === 0) return;
       const told = answers.slice(-modes.length);
       const at = told.findIndex((answer) => typeof answer === "number" && answer > 0);
       if (at >= 0) {
-        this.currentMode = modes[at]!;
         held.lease.granted(told[at] as number, modes[at]!, sent, ttlMs);
       } else if (problemsIn(told).length === 0) this.lose("gone");
     });

@@ -1,7 +1,7 @@
 // The connections on which waits end, one for each server, and the channels to which they listen.
 
 import {NoAnswer} from "./answers.js";
-import {later, now, within} from "./clock.js";
+import {now, within} from "./clock.js";
 import {newToken, type Key} from "./commands.js";
 import {ANSWER_MS, Connection} from "./connection.js";
 import {ClosedError} from "./errors.js";
@@ -59,19 +59,18 @@ export class Subscription {
   alive = true;
   readonly waits = new Map<string, (message: Message) => void>();
 
-  /** `hashTag`: that of its keys, in a cluster. */
-  constructor(readonly name: string, readonly hashTag: string | undefined, private readonly listener: Listener) {}
+  /** `unused` is called when nobody waits there any more. */
+  constructor(readonly name: string, readonly listener: Listener, private readonly unused: (subscription: Subscription) => void) {}
 
   /** From now on messages with the tag go there. */
   note(tag: string, take: (message: Message) => void): void {
     this.waits.set(tag, take);
-    if (this.alive) this.listener.testSoon();
-    else take(SUBSCRIPTION_LOST);
+    if (!this.alive) take(SUBSCRIPTION_LOST);
   }
 
   forget(tag: string): void {
     this.waits.delete(tag);
-    if (this.waits.size === 0) this.listener.left(this);
+    if (this.waits.size === 0) this.unused(this);
   }
 
   lose(): void {
@@ -86,15 +85,16 @@ export class Subscription {
 /** One connection that listens at one server. When it fails, all who wait are told, and ask again. */
 class Listener {
   alive = true;
-  private readonly connecting: Promise<Connection>;
-  private connection: Connection | undefined;
+  private readonly opening: Promise<Connection>;
   private readonly subscriptions = new Map<string, Subscription>();
-  private test: NodeJS.Timeout | undefined;
+  private readonly test = setInterval(() => this.ping(), PING_AFTER_MS).unref();
 
-  /** `unused` is called when nobody waits on a subscription any more. */
-  constructor(node: Node, private readonly unused: (subscription: Subscription) => void) {
-    this.connecting = Connection.open(node.open, node.name, ANSWER_MS, {
-      message: (channel, text) => this.take(channel, text),
+  constructor(node: Node) {
+    this.opening = Connection.open(node.open, node.name, ANSWER_MS, {
+      message: (channel, text) => {
+        const space = text.indexOf(" ");
+        if (space > 0) this.subscriptions.get(channel)?.waits.get(text.slice(space + 1))?.(text.slice(0, space));
+      },
       unsubscribed: (channel) => {
         // Not by this library: the slot has moved, or the node is a replica.
         const subscription = this.subscriptions.get(channel);
@@ -103,73 +103,42 @@ class Listener {
       },
       ended: () => this.fail(),
     });
-    this.connecting.then(
-      (connection) => {
-        this.connection = connection;
-        if (!this.alive) this.end();
-      },
-      () => this.fail(),
-    );
+    this.opening.catch(() => this.fail());
   }
 
   /** Returns when the server has confirmed it. An error of the server is thrown. */
-  async subscribe(name: string, hashTag: string | undefined, until: number): Promise<Subscription> {
-    const connection = await this.connecting;
-    const subscription = new Subscription(name, hashTag, this);
-    this.subscriptions.set(name, subscription);
+  async subscribe(subscription: Subscription, until: number): Promise<void> {
+    const connection = await this.opening;
+    this.subscriptions.set(subscription.name, subscription);
     try {
-      await connection.subscribe(name, until);
+      await connection.subscribe(subscription.name, until);
     } catch (error) {
-      this.subscriptions.delete(name);
+      this.subscriptions.delete(subscription.name);
       if (error instanceof NoAnswer) this.fail();
       throw error;
     }
-    return subscription;
   }
 
-  /** Nobody waits there any more. */
   unsubscribe(subscription: Subscription): void {
     subscription.alive = false;
-    if (this.subscriptions.delete(subscription.name)) this.connection?.unsubscribe(subscription.name);
-  }
-
-  /** Somebody waits: from now on the connection is tested. */
-  testSoon(): void { if (this.alive) this.test ??= later(PING_AFTER_MS, () => this.ping()); }
-
-  /** Nobody waits on the subscription any more. */
-  left(subscription: Subscription): void {
-    this.unused(subscription);
-    if (this.isWaitedFor) return;
-    clearTimeout(this.test);
-    this.test = undefined;
-  }
-
-  private get isWaitedFor(): boolean {
-    for (const {waits} of this.subscriptions.values()) if (waits.size > 0) return true;
-    return false;
+    if (this.subscriptions.delete(subscription.name)) this.withConnection((connection) => connection.unsubscribe(subscription.name));
   }
 
   fail(): void {
     if (!this.alive) return;
     this.alive = false;
-    clearTimeout(this.test);
-    this.end();
+    clearInterval(this.test);
+    this.withConnection((connection) => connection.fail(new NoAnswer("the listening connection was lost", false)));
     for (const subscription of this.subscriptions.values()) subscription.lose();
     this.subscriptions.clear();
   }
 
-  private end(): void { this.connection?.fail(new NoAnswer("the listening connection was lost", false)); }
+  private withConnection(work: (connection: Connection) => void): void { this.opening.then(work, () => {}); }
 
-  private take(channel: string, text: string): void {
-    const space = text.indexOf(" ");
-    if (space <= 0) return;
-    this.subscriptions.get(channel)?.waits.get(text.slice(space + 1))?.(text.slice(0, space));
-  }
-
+  /** A connection whose other end has vanished says nothing by itself. */
   private ping(): void {
-    this.test = undefined;
-    this.connection?.ask([["PING"]], Infinity).catch(() => this.fail());
-    this.testSoon();
+    const isWaitedFor = [...this.subscriptions.values()].some(({waits}) => waits.size > 0);
+    if (isWaitedFor) this.withConnection((connection) => connection.ask([["PING"]], Infinity).catch(() => this.fail()));
   }
 }
 
@@ -212,11 +181,10 @@ export class Listening {
   }
 
   /** In a cluster there may be as many channels as locks: those where nobody waits are left. */
-  private unused(subscription: Subscription, listener: Listener): void {
-    const {hashTag} = subscription;
+  private unused(subscription: Subscription, hashTag: string | undefined): void {
     if (hashTag === undefined || this.subscriptions.get(hashTag) !== subscription) return;
     this.subscriptions.delete(hashTag);
-    listener.unsubscribe(subscription);
+    subscription.listener.unsubscribe(subscription);
   }
 
   private async made(key: Key, hashTag: string | undefined, until: number): Promise<Subscription> {
@@ -226,12 +194,12 @@ export class Listening {
     if (this.closed) throw new ClosedError();
     let listener = this.listeners.get(node);
     if (!listener?.alive) {
-      const opened: Listener = new Listener(node, (subscription) => this.unused(subscription, opened));
-      listener = opened;
-      this.listeners.set(node, opened);
+      listener = new Listener(node);
+      this.listeners.set(node, listener);
     }
     try {
-      const subscription = await listener.subscribe(name, hashTag, Math.min(until, now() + 2 * ANSWER_MS));
+      const subscription = new Subscription(name, listener, (unused) => this.unused(unused, hashTag));
+      await listener.subscribe(subscription, Math.min(until, now() + 2 * ANSWER_MS));
       this.subscriptions.set(hashTag, subscription);
       return subscription;
     } catch (error) {

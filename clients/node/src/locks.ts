@@ -2,34 +2,21 @@
 
 import {Acquisition, CALL_OVERDUE_MS, type Granted} from "./acquisition.js";
 import {NoAnswer, problemsIn} from "./answers.js";
-import {baseOf, type Client} from "./base.js";
+import type {Client} from "./base.js";
 import {now} from "./clock.js";
 import * as commands from "./commands.js";
 import type {Command, Key, Mode} from "./commands.js";
-import {positive} from "./durations.js";
 import {NotHeldError, TooFewReplicasError} from "./errors.js";
-import {CALLER_WAITS_MS, giveUp} from "./give_up.js";
 import {Held, Hold} from "./hold.js";
-import {Reporter} from "./hooks.js";
 import {SERVER_DRIFT, isPrompt, validUntil} from "./lease.js";
 import {Listening} from "./listener.js";
-import {
-  DEFAULT_RETRY_FOR_MS, DEFAULT_RETRY_WAIT_FOR_MS, keysOf, type HoldOptions, type LocksOptions, type Wanted,
-} from "./options.js";
+import {keysOf, type HoldOptions, type LocksOptions, type Wanted} from "./options.js";
 import {Strategy} from "./polling.js";
 import {Acquirer} from "./request.js";
-import {ask, serversOf} from "./servers.js";
-import {ANSWER_OVERDUE_MS, Shared, type Answered} from "./shared.js";
+import {ask} from "./servers.js";
+import {ANSWER_OVERDUE_MS, CALLER_WAITS_MS, Shared, type Answered} from "./shared.js";
 import {lockInfo, queueInfos, type LockInfo, type QueueInfo} from "./status.js";
 import type {Stop} from "./stop.js";
-import {Watchdog} from "./watchdog.js";
-
-/** What all acquisitions and holds of a new `Locks` share. A quorum gives its own watchdog. */
-export function sharedOf(client: Client, options: Omit<LocksOptions, "waiting">, watchdog = new Watchdog()): Shared {
-  const retryForMs = positive("retryForMs", options.retryForMs ?? DEFAULT_RETRY_FOR_MS);
-  const retryWaitForMs = positive("retryWaitForMs", options.retryWaitForMs ?? DEFAULT_RETRY_WAIT_FOR_MS);
-  return new Shared(serversOf(baseOf(client)), new Reporter(options.hooks ?? {}), watchdog, retryForMs, retryWaitForMs);
-}
 
 /**
  * Makes requests for locks: one for a program, from a client of node-redis or ioredis. `Locks` opens connections of its own
@@ -38,8 +25,8 @@ export function sharedOf(client: Client, options: Omit<LocksOptions, "waiting">,
 export class Locks extends Acquirer<Hold> {
   constructor(client: Client, options: LocksOptions = {}) {
     const {waiting = "notify", retryForMs, retryWaitForMs, hooks, ...defaults} = options;
-    const shared = sharedOf(client, {retryForMs, retryWaitForMs, hooks});
-    super(shared, defaults);
+    const shared = new Shared(client, {retryForMs, retryWaitForMs, hooks});
+    super([shared], defaults);
     if (waiting instanceof Strategy) shared.strategy = waiting;
     else if (waiting === "notify") shared.listening = new Listening(shared.servers);
     else if (waiting !== "block") throw new TypeError("waiting must be 'notify', 'block', or a Strategy");
@@ -75,11 +62,6 @@ export class Locks extends Acquirer<Hold> {
     return queueInfos((await this.ask("the queues", "queues", [commands.queues()])).answers[0]);
   }
 
-  async close(): Promise<void> {
-    this.shared.watchdog.close();
-    await this.shared.close();
-  }
-
   protected attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<Hold | undefined> {
     return new NewHold(this.shared, wanted, once, stop, began).hold();
   }
@@ -92,15 +74,18 @@ export class Locks extends Acquirer<Hold> {
 
 /** The acquisition of a new hold, with the token that is made for it. */
 class NewHold extends Acquisition {
-  private readonly token: string;
   private fence: number | undefined;
 
-  constructor(shared: Shared, private readonly wanted: Wanted, private readonly refusalIsAnswer: boolean, stop: Stop, began: number) {
+  constructor(
+    shared: Shared,
+    wanted: Wanted,
+    private readonly refusalIsAnswer: boolean,
+    stop: Stop,
+    began: number,
+    private readonly token = wanted.newToken(),
+  ) {
     const {waitMs} = wanted.options;
-    const token = wanted.newToken();
-    const command = commands.acquire(wanted, token);
-    super(shared, wanted.keys, wanted.names, command, waitMs, refusalIsAnswer || waitMs === 0, stop, began);
-    this.token = token;
+    super(shared, wanted, commands.acquire(wanted, token), waitMs, refusalIsAnswer || waitMs === 0, stop, began);
   }
 
   async hold(): Promise<Hold | undefined> {
@@ -125,8 +110,8 @@ class NewHold extends Acquisition {
   private async giveUp(): Promise<void> {
     this.forget();
     if (!this.inDoubt && this.fence === undefined) return;
-    const end = commands.theEnd(this.keys, this.token, this.wanted.given, this.fence);
-    await giveUp(this.shared, this.names, this.keys[0]!, end, Math.min(CALLER_WAITS_MS, this.leftToGiveUpMs));
+    const end = commands.theEnd(this.wanted.keys, this.token, this.wanted.given, this.fence);
+    await this.shared.giveUp(this.wanted, end, Math.min(CALLER_WAITS_MS, this.leftToGiveUpMs));
   }
 
   protected override async attempt(): Promise<Granted | undefined> {
@@ -147,8 +132,8 @@ class NewHold extends Acquisition {
 
   /** Extends it before it is handed out. When it is over by then, it is asked for again. */
   private async extended(fence: number): Promise<Granted> {
-    const {keys, names, shared, stop} = this;
-    const {ttlMs, minReplicas, replicaTimeoutMs} = this.wanted.options;
+    const {shared, stop} = this;
+    const {keys, names, options: {ttlMs, minReplicas, replicaTimeoutMs}} = this.wanted;
     // The replicas have it when they have what this connection wrote. To the same millisecond an extension would write
     // nothing, and any replica would do.
     const words = [commands.extend(keys, this.token, minReplicas > 0 ? ttlMs + 1 : ttlMs, fence)];

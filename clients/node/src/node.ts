@@ -30,13 +30,12 @@ export class Node {
    */
   ask(commands: readonly Command[], until: number, stop?: Stop): Promise<Answer[]> {
     const {current} = this;
-    if (current?.alive && !this.closed) return current.ask(commands, until, stop);
-    return this.askAnew(commands, until, stop);
+    return current?.alive && !this.closed ? current.ask(commands, until, stop) : this.askAnew(commands, until, stop);
   }
 
   /** The same for commands that may block the connection. */
   async block(commands: readonly Command[], until: number, look: Look, stop?: Stop): Promise<Answer[]> {
-    const connection = this.taken() ?? (await inTime(Connection.open(this.open, this.name, Infinity), until));
+    const connection = this.taken() ?? (await within(Connection.open(this.open, this.name, Infinity), until - now(), notInTime));
     const end = (): void => connection.fail(new NoAnswer("the wait has ended", false));
     this.waiting.add(connection);
     try {
@@ -84,7 +83,8 @@ export class Node {
   }
 
   private async askAnew(commands: readonly Command[], until: number, stop?: Stop): Promise<Answer[]> {
-    const connection = this.current?.alive ? this.current : await this.connected(until, stop);
+    const connected = within(this.connected(), until - now(), notInTime);
+    const connection = await (stop ? stop.wait(connected) : connected);
     stop?.check();
     try {
       return await connection.ask(commands, until, stop);
@@ -98,16 +98,12 @@ export class Node {
     return this.spare.pop();
   }
 
-  private connected(until: number, stop?: Stop): Promise<Connection> {
-    this.opening ??= Connection.open(this.open, this.name, ANSWER_MS)
+  private async connected(): Promise<Connection> {
+    if (this.current?.alive) return this.current;
+    return (this.opening ??= Connection.open(this.open, this.name, ANSWER_MS)
       .then((connection) => (this.current = connection))
-      .finally(() => (this.opening = undefined));
-    const inTheTime = inTime(this.opening, until);
-    return stop === undefined ? inTheTime : stop.wait(inTheTime);
+      .finally(() => (this.opening = undefined)));
   }
 }
 
-/** The connection, or `NoAnswer` at `until`. */
-function inTime(opening: Promise<Connection>, until: number): Promise<Connection> {
-  return within(opening, until - now(), () => { throw new NoAnswer("there was no connection within the time", true); });
-}
+function notInTime(): never { throw new NoAnswer("there was no connection within the time", true); }

@@ -59,9 +59,6 @@ export interface LocksOptions extends ReadOptions {
   hooks?: Hooks | undefined;
 }
 
-export const DEFAULT_RETRY_FOR_MS = 3_000;
-export const DEFAULT_RETRY_WAIT_FOR_MS = 60_000;
-
 /** The options of a request, all of them. */
 export type Options = typeof DEFAULTS;
 

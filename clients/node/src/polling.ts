@@ -4,31 +4,31 @@ import {positive} from "./durations.js";
 
 /** A strategy of polling. An object is not changed by its use and can be shared. */
 export class Strategy {
-  private constructor(private readonly endless: () => Iterable<number>, private readonly most = Infinity) {}
+  private constructor(
+    private readonly firstMs: number,
+    private readonly mostMs: number,
+    private readonly chance: number,
+    private readonly attempts = Infinity,
+  ) {}
 
   /** Asks once, and not again. */
-  static none(): Strategy { return new Strategy(() => []); }
+  static none(): Strategy { return new Strategy(1, 1, 0, 0); }
 
   /** Asks again after the same pause each time. */
-  static constant(pauseMs: number): Strategy {
-    positive("pauseMs", pauseMs);
-    return new Strategy(() => exponential(pauseMs, pauseMs, 0));
-  }
+  static constant(pauseMs: number): Strategy { return new Strategy(positive("pauseMs", pauseMs), pauseMs, 0); }
 
   /**
    * Asks again after `firstMs`, then after twice as long each time, up to `mostMs`. Each pause is shortened by chance,
    * by up to a half, so that clients that were refused together do not ask together again.
    */
   static exponential(firstMs: number, mostMs: number): Strategy {
-    positive("firstMs", firstMs);
-    positive("mostMs", mostMs);
-    return new Strategy(() => exponential(firstMs, mostMs, 0.5));
+    return new Strategy(positive("firstMs", firstMs), positive("mostMs", mostMs), 0.5);
   }
 
   /** The same strategy with at most so many further attempts after the first. */
   limit(attempts: number): Strategy {
     if (!(attempts >= 0)) throw new RangeError("attempts must not be negative");
-    return new Strategy(this.endless, attempts);
+    return new Strategy(this.firstMs, this.mostMs, this.chance, Math.min(attempts, this.attempts));
   }
 
   /**
@@ -36,8 +36,8 @@ export class Strategy {
    * attempt is made.
    */
   *pauses(): Generator<number, undefined> {
-    let left = this.most;
-    for (const pause of this.endless()) {
+    let left = this.attempts;
+    for (const pause of exponential(this.firstMs, this.mostMs, this.chance)) {
       if (left-- <= 0) return;
       yield pause;
     }

@@ -7,16 +7,14 @@ import * as commands from "./commands.js";
 import type {Command, Key, Mode} from "./commands.js";
 import {positive} from "./durations.js";
 import {NotHeldError, QuorumMissedError, TimedOutError, textOf} from "./errors.js";
-import {CALLER_WAITS_MS, giveUp} from "./give_up.js";
 import {AnyHold, Held} from "./hold.js";
 import type {Hooks} from "./hooks.js";
 import {majority, validUntil, type Drift, type Told} from "./lease.js";
-import {sharedOf} from "./locks.js";
 import type {HoldOptions, ReadOptions, Wanted} from "./options.js";
 import {Strategy} from "./polling.js";
 import {Acquirer} from "./request.js";
-import {ask} from "./servers.js";
-import type {Shared} from "./shared.js";
+import {answerTo, ask} from "./servers.js";
+import {CALLER_WAITS_MS, Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
 import {Watchdog} from "./watchdog.js";
 
@@ -105,7 +103,7 @@ class NodeHold extends Held {
   async extend(sent: number, until: number, ttlMs: number): Promise<Answer> {
     if (!this.lease.isHeld) return 0;
     const {command, take} = this.renewal(ttlMs);
-    const answer = await this.answer(command, until);
+    const answer = await answerTo(this.servers, this.key, command, until);
     take(sent, answer);
     return answer;
   }
@@ -114,7 +112,7 @@ class NodeHold extends Held {
   async giveUpOrRelease(): Promise<void> {
     this.ended = true;
     const end = this.endCommands();
-    if (end.length > 0) await giveUp(this.shared, this.wanted.names, this.key, end, CALLER_WAITS_MS);
+    if (end.length > 0) await this.shared.giveUp(this.wanted, end, CALLER_WAITS_MS);
   }
 
   override told(told: Told, sent: number): void {
@@ -129,7 +127,7 @@ class NodeHold extends Held {
   /** The fence that a command gave, 0, or an error. */
   private async get(command: Command, sent: number, until: number): Promise<Answer> {
     this.lease.inDoubt = true; // until it is answered; who gives up meanwhile must not leave it
-    const answer = await this.answer(command, until);
+    const answer = await answerTo(this.servers, this.key, command, until);
     this.unanswered ||= mayBeExecuted(answer);
     this.lease.inDoubt = this.unanswered;
     this.isAsked = false;
@@ -139,11 +137,6 @@ class NodeHold extends Held {
     // Nobody waits for it any more.
     if (this.ended && !this.owner?.handedOver) void this.giveUpOrRelease();
     return answer;
-  }
-
-  /** The answer, or an error. */
-  private answer(command: Command, until: number): Promise<Answer> {
-    return ask(this.servers, this.key, [command], until).then(([told]) => told, (error: unknown) => error);
   }
 }
 
@@ -202,7 +195,6 @@ export class Quorum extends Acquirer<QuorumHold> {
   private readonly failFast: boolean;
   private readonly poll: Strategy;
   private readonly nodeTimeoutMs: number | undefined;
-  private readonly watchdog: Watchdog;
   private readonly nodes: ReadonlyMap<string, Shared>;
 
   constructor(clients: readonly Client[], options: QuorumOptions = {}) {
@@ -210,13 +202,11 @@ export class Quorum extends Acquirer<QuorumHold> {
     refuse(defaults);
     if (clients.length === 0) throw new RangeError("a quorum needs servers");
     const watchdog = new Watchdog();
-    const shareds = clients.map((client) => sharedOf(client, {hooks}, watchdog));
-    super(shareds[0]!, defaults); // its acquisitions under way are those of the first node
+    const shareds = clients.map((client) => new Shared(client, {hooks}, watchdog));
+    super(shareds, defaults);
     const names = shareds.map((shared) => shared.servers.name);
-    this.nodes = new Map(
-      shareds.map((shared, at) => [names.filter((name) => name === names[at]).length > 1 ? `${names[at]} (${at + 1})` : names[at]!, shared]),
-    );
-    this.watchdog = watchdog;
+    const isTwice = (name: string): boolean => names.indexOf(name) !== names.lastIndexOf(name);
+    this.nodes = new Map(names.map((name, at) => [isTwice(name) ? `${name} (${at + 1})` : name, shareds[at]!]));
     this.nodeTimeoutMs = nodeTimeoutMs === undefined ? undefined : positive("nodeTimeoutMs", nodeTimeoutMs);
     this.drift = {part: driftFactor ?? DEFAULT_DRIFT_FACTOR, ms: LEAST_DRIFT_MS};
     this.failFast = failFast;
@@ -247,11 +237,6 @@ export class Quorum extends Acquirer<QuorumHold> {
       return answers.reduce<number>((sum, answer) => sum + (Number(answer) || 0), 0);
     };
     return (await tallyOf(this.nodeHolds(wanted), release, () => false)).given;
-  }
-
-  async close(): Promise<void> {
-    this.watchdog.close();
-    await Promise.all([...this.nodes.values()].map((node) => node.close()));
   }
 
   /** How long a node may take for an answer about a hold with this ttl. */

@@ -9,26 +9,20 @@ import {Strategy} from "./polling.js";
 import {Quorum, type QuorumHold} from "./quorum.js";
 import type {Acquirer} from "./request.js";
 
-export interface Settings {
+const DEFAULTS = {
   /** Of a quorum: which part of the duration the clocks may drift. */
-  readonly driftFactor: number;
-  /** How often it asks again; -1: for ever. With one client, which waits in the server's queue, how long it waits. */
-  readonly retryCount: number;
-  /** The ms between two attempts. */
-  readonly retryDelay: number;
-  /** So many ms, by chance, are added to or taken from each delay. */
-  readonly retryJitter: number;
-  /** Not used: the watchdog extends after a third of the duration. */
-  readonly automaticExtensionThreshold: number;
-}
-
-const DEFAULTS: Settings = {
   driftFactor: 0.01,
+  /** How often it asks again; -1: for ever. With one client, which waits in the server's queue, how long it waits. */
   retryCount: 10,
+  /** The ms between two attempts. */
   retryDelay: 200,
+  /** So many ms, by chance, are added to or taken from each delay. */
   retryJitter: 100,
+  /** Not used: the watchdog extends after a third of the duration. */
   automaticExtensionThreshold: 500,
 };
+
+export type Settings = Readonly<typeof DEFAULTS>;
 
 /** Another has one of the resources. */
 export class ResourceLockedError extends Error {

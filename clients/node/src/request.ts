@@ -11,12 +11,15 @@ import type {Stop} from "./stop.js";
 
 /** What `Locks` and `Quorum` have in common: a program can take either. */
 export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
+  /** Acquisitions under way are noted there. */
+  protected readonly shared: Shared;
   private readonly limit: number | undefined;
   private readonly defaults: RequestOptions;
 
   /** `options`: of requests, as far as they do not say otherwise. */
-  constructor(protected readonly shared: Shared, options: ReadOptions) {
+  constructor(private readonly shareds: readonly Shared[], options: ReadOptions) {
     optionsOf(options);
+    this.shared = shareds[0]!;
     const {limit, ...defaults} = options;
     this.limit = limit;
     this.defaults = defaults;
@@ -45,7 +48,7 @@ export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
    * Stops renewing and closes the connections. Acquisitions that wait end with `ClosedError`. It releases nothing: holds
    * end at their ttl. The client that was given stays as it is.
    */
-  abstract close(): Promise<void>;
+  async close(): Promise<void> { await Promise.all(this.shareds.map((shared) => shared.close())); }
 
   async [Symbol.asyncDispose](): Promise<void> { await this.close(); }
 

@@ -68,6 +68,11 @@ export async function ask(
   }
 }
 
+/** The answer to one command, or an error, whatever it is. */
+export function answerTo(servers: Servers, key: Key, command: Command, until: number): Promise<Answer> {
+  return ask(servers, key, [command], until).then(([answer]) => answer, (error: unknown) => error);
+}
+
 /** The servers behind one client: here one that keeps its address, or a primary that each new connection finds. */
 export class Servers {
   /** Where they are, for people to read. */

@@ -2,19 +2,30 @@
 // whether it is open.
 
 import {NoAnswer, codeOf, errorOf, hasProblem, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
+import {baseOf, type Client} from "./base.js";
 import {now, settlesWithin, sleep} from "./clock.js";
-import {cancel, newToken, release, type Command, type Key} from "./commands.js";
+import {REFUSE_MS, cancel, newToken, release, type Command, type Key} from "./commands.js";
+import {positive} from "./durations.js";
 import {ClosedError, TimedOutError, textOf} from "./errors.js";
-import type {Reporter} from "./hooks.js";
+import {Reporter} from "./hooks.js";
 import type {Listening} from "./listener.js";
-import type {Wanted} from "./options.js";
+import type {LocksOptions, Wanted} from "./options.js";
 import {exponential, type Strategy} from "./polling.js";
-import {ask, type Servers} from "./servers.js";
+import {ask, serversOf, type Servers} from "./servers.js";
 import {Stop} from "./stop.js";
-import type {Watchdog} from "./watchdog.js";
+import {Watchdog} from "./watchdog.js";
 
 /** The answer to what was sent before a limit may come so long after it, in ms. */
 export const ANSWER_OVERDUE_MS = 250;
+
+/** How long a caller waits for what is being given up, in ms. Then it goes on in the background. */
+export const CALLER_WAITS_MS = 300;
+
+// One attempt to give up takes at most so long, in ms.
+const GIVE_UP_ATTEMPT_MS = 1_000;
+
+// So many are under way at most. Those that come then are left to their ttl.
+const MOST_GIVING_UP = 10_000;
 
 // How long `close` waits for what is being given up, in ms.
 const CLOSE_WAITS_MS = 2_000;
@@ -36,19 +47,24 @@ export class Shared {
   /** Without one each wait has a connection of its own. */
   listening: Listening | undefined;
   /** What is being given up, each until it is answered. */
-  readonly givingUp = new Set<Promise<void>>();
+  private readonly givingUp = new Set<Promise<void>>();
   private closed = false;
-  private readonly underWay: Stop[] = [];
+  private readonly underWay = new Set<Stop>();
   private idle: (() => void) | undefined;
   private readonly permitted = new Set<string>();
 
-  constructor(
-    readonly servers: Servers,
-    readonly reporter: Reporter,
-    readonly watchdog: Watchdog,
-    readonly retryForMs: number,
-    readonly retryWaitForMs: number,
-  ) {}
+  readonly servers: Servers;
+  readonly reporter: Reporter;
+  readonly retryForMs: number;
+  readonly retryWaitForMs: number;
+
+  /** The nodes of a quorum have one watchdog. */
+  constructor(client: Client, options: Omit<LocksOptions, "waiting">, readonly watchdog = new Watchdog()) {
+    this.servers = serversOf(baseOf(client));
+    this.reporter = new Reporter(options.hooks ?? {});
+    this.retryForMs = positive("retryForMs", options.retryForMs ?? 3_000);
+    this.retryWaitForMs = positive("retryWaitForMs", options.retryWaitForMs ?? 60_000);
+  }
 
   // --- open or closed
 
@@ -59,23 +75,23 @@ export class Shared {
   begin(signal?: AbortSignal): Stop {
     this.checkOpen();
     const stop = new Stop(signal);
-    stop.at = this.underWay.push(stop) - 1;
+    this.underWay.add(stop);
     return stop;
   }
 
   end(stop: Stop): void {
     stop.end();
-    const last = this.underWay.pop()!;
-    if (last !== stop) this.underWay[(last.at = stop.at)] = last;
-    if (this.underWay.length === 0) this.idle?.();
+    this.underWay.delete(stop);
+    if (this.underWay.size === 0) this.idle?.();
   }
 
   /** What waits ends with `ClosedError`, and nothing new begins. It returns when all that was under way has ended. */
   async close(): Promise<void> {
     this.closed = true;
-    for (const stop of [...this.underWay]) stop.stop(new ClosedError());
+    this.watchdog.close();
+    for (const stop of this.underWay) stop.stop(new ClosedError());
     this.listening?.close();
-    if (this.underWay.length > 0) {
+    if (this.underWay.size > 0) {
       await settlesWithin(new Promise<void>((resolve) => (this.idle = resolve)), this.retryForMs);
     }
     await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);
@@ -86,15 +102,17 @@ export class Shared {
   // --- commands
 
   /** As `repeat`, but an error that lasts is thrown. */
-  insist(names: string, key: Key, commands: readonly Command[], end: number): Promise<Answered> {
-    return this.repeat(names, key, commands, end, Infinity, true);
+  async insist(names: string, key: Key, commands: readonly Command[], end: number): Promise<Answered> {
+    const answered = await this.repeat(names, key, commands, end);
+    if (hasProblem(answered.answers)) throw errorOf(problemsIn(answered.answers)[0], names);
+    return answered;
   }
 
   /**
    * The answers, errors that last among them. After an error that may pass all commands are sent again, until `end`:
    * then it is `TimedOutError`. An attempt takes at most `attemptMs`.
    */
-  async repeat(names: string, key: Key, commands: readonly Command[], end: number, attemptMs: number, throws = false): Promise<Answered> {
+  async repeat(names: string, key: Key, commands: readonly Command[], end: number, attemptMs = Infinity): Promise<Answered> {
     let afterUnanswered = false;
     let pauses: Iterator<number, never> | undefined;
     for (;;) {
@@ -103,10 +121,7 @@ export class Shared {
       let problem: unknown;
       try {
         const answers = await ask(this.servers, key, commands, until);
-        if (!hasProblem(answers)) return {sent, answers, afterUnanswered};
-        const problems = problemsIn(answers);
-        problem = problems.find(isTemporary);
-        if (problem === undefined && throws) throw problems[0];
+        problem = answers.find((answer) => answer instanceof Error && isTemporary(answer));
         if (problem === undefined) return {sent, answers, afterUnanswered};
       } catch (error) {
         if (!isTemporary(error)) throw errorOf(error, names);
@@ -119,6 +134,33 @@ export class Shared {
       }
       await sleep(pause);
     }
+  }
+
+  /**
+   * The end of an acquisition in doubt, or that is given up: sends commands that leave nothing of it until all are answered,
+   * in the background. The answers; none when that takes longer than the caller waits. `then` is called with the answers,
+   * or with none when it has ended without.
+   */
+  async giveUp(
+    {names, keys}: {readonly names: string; readonly keys: readonly Key[]},
+    commands: readonly Command[],
+    callerWaitsMs: number,
+    then: (answers: Answer[]) => void = () => {},
+  ): Promise<Answer[]> {
+    let answers: Answer[] = [];
+    const work = async (): Promise<void> => {
+      try {
+        if (this.givingUp.size >= MOST_GIVING_UP) throw new Error(`${names}: too much is being given up`);
+        answers = (await this.repeat(names, keys[0]!, commands, now() + REFUSE_MS, GIVE_UP_ATTEMPT_MS)).answers;
+      } catch (error) {
+        this.reporter.warn(`${textOf(error)}: what is left ends by its ttl`);
+      }
+      then(answers);
+    };
+    const done = work().finally(() => this.givingUp.delete(done));
+    this.givingUp.add(done);
+    if (callerWaitsMs > 0) await settlesWithin(done, callerWaitsMs);
+    return answers;
   }
 
   /** The user may not use the channels: from now on each wait has a connection of its own. */

@@ -4,7 +4,7 @@
 import type {Answer} from "./answers.js";
 import {later, now} from "./clock.js";
 import type {Command, Key} from "./commands.js";
-import {ask, type Servers} from "./servers.js";
+import {answerTo, type Servers} from "./servers.js";
 
 // What is due within so long, in ms, or within this part of its ttl, is renewed with what is due now.
 const EARLY_MS = 20;
@@ -93,7 +93,7 @@ export class Watchdog {
     const until = now() + Math.max(hold.ttlMs * ANSWER_PART, LEAST_TIME_MS);
     const {command, take} = hold.renewal();
     const sent = now();
-    const answer = await ask(hold.servers, hold.key, [command], until).then(([told]) => told, (error: unknown) => error);
+    const answer = await answerTo(hold.servers, hold.key, command, until);
     this.busy.delete(hold);
     take(sent, answer);
     if (this.holds.has(hold)) this.wakeAt(this.timeOf(hold));
