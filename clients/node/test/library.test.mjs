@@ -120,9 +120,13 @@ for (const [name, client] of Object.entries(BASES)) {
 
 test("the examples run", async (t) => {
   const server = await startServer(t);
-  for (const [example, ...words] of [["counter.mjs", "200"], ["fenced.mjs"]]) {
+  for (const [example, says, ...words] of [
+    ["counter.mjs", /200 of 200/, "200"],
+    ["fenced.mjs", /refused/],
+    ["many.mjs", /100 tasks, at most [1-3] at once/],
+  ]) {
     const path = fileURLToPath(new URL(`../examples/${example}`, import.meta.url));
     const said = execFileSync(process.execPath, [path, String(server.port), ...words], {encoding: "utf8", timeout: 30_000});
-    assert.match(said, example === "counter.mjs" ? /200 of 200/ : /refused/);
+    assert.match(said, says);
   }
 });
