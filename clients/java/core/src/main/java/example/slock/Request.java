@@ -30,6 +30,12 @@ public final class Request extends RequestOptions<Request> {
     T apply(Hold hold) throws E, InterruptedException;
   }
 
+  /** Work under a lock that has no result. */
+  @FunctionalInterface
+  public interface Action<E extends Exception> {
+    void apply(Hold hold) throws E, InterruptedException;
+  }
+
   private final By by;
   final List<String> keys;
   final Mode mode;
@@ -136,6 +142,14 @@ public final class Request extends RequestOptions<Request> {
    */
   public <T, E extends Exception> T run(Work<T, E> work) throws E, InterruptedException {
     return acquire().run(work);
+  }
+
+  /** As {@link #run}, for work without a result. It gives null, so that it can be what a {@code Callable} does. */
+  public <E extends Exception> Void execute(Action<E> work) throws E, InterruptedException {
+    return this.<Void, E>run(hold -> {
+      work.apply(hold);
+      return null;
+    });
   }
 
   /**

@@ -5,6 +5,7 @@ import example.slock.Options;
 import example.slock.Quorum;
 import java.util.Collection;
 import java.util.Set;
+import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 
@@ -17,6 +18,11 @@ public final class JedisLocks {
   public static final int CONNECTIONS = 8;
 
   private JedisLocks() {}
+
+  /** On one server, as Jedis has its defaults. */
+  public static Locks of(HostAndPort server) {
+    return of(server, DefaultJedisClientConfig.builder().build(), new Options());
+  }
 
   /** On one server. */
   public static Locks of(HostAndPort server, JedisClientConfig config, Options options) {
