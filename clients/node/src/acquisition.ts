@@ -50,6 +50,7 @@ export class Acquisition {
   private problem: unknown;
   private readonly end: number;
   private contact: number | undefined;
+  private first: Promise<Answer[]> | undefined; // what `granted` goes on from
   private inbox: Inbox | undefined; // only of a request that waits by NOTIFY: most do not
   private readonly key: Key;
 
@@ -131,15 +132,36 @@ export class Acquisition {
     return this.contact + this.shared.retryWaitForMs;
   }
 
+  /**
+   * The grant, when the lock is free: most are. It asks without the steps for what happens seldom. Nothing for another
+   * answer, from which `granted` goes on.
+   */
+  protected async grantedAtOnce(): Promise<Granted | undefined> {
+    const {servers, listening, strategy} = this.shared;
+    if (!this.once && !strategy && (!listening || listening.present(this.key))) return undefined;
+    this.waits = true;
+    this.first = ask(servers, this.key, [this.command], this.limit + ANSWER_OVERDUE_MS, {stop: this.stop});
+    let fence: Answer;
+    try {
+      [fence] = await this.first;
+    } catch {
+      return undefined;
+    }
+    if (!(typeof fence === "number" && fence > 0)) return undefined;
+    this.first = undefined;
+    this.waits = false;
+    return {fence, sent: this.began, received: (this.contact = now())};
+  }
+
   protected async attempt(): Promise<Granted | undefined> {
     const {listening} = this.shared;
     const onlyAsks = this.once || this.shared.strategy !== undefined;
     if (!onlyAsks && listening === undefined) return this.block();
     try {
-      let subscription = onlyAsks ? undefined : listening!.present(this.key);
+      let subscription = onlyAsks || this.first ? undefined : listening!.present(this.key);
       if (subscription === undefined) {
         // Most locks are free: only a request that has to wait needs a subscription.
-        const sent = now();
+        const sent = this.first ? this.began : now();
         const fence = Number(await this.send(this.command));
         if (fence) return {fence, sent, received: this.contact!};
         if (onlyAsks) return undefined;
@@ -160,7 +182,9 @@ export class Acquisition {
     let answer: Answer;
     try {
       const until = (blocks ? this.end : this.limit) + ANSWER_OVERDUE_MS;
-      [answer] = await ask(servers, this.key, [command], until, {stop: this.stop, look: blocks ? this.look() : undefined});
+      const asked = this.first ?? ask(servers, this.key, [command], until, {stop: this.stop, look: blocks ? this.look() : undefined});
+      this.first = undefined;
+      [answer] = await asked;
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
       this.waits = false;

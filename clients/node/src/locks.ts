@@ -92,7 +92,13 @@ class NewHold extends Acquisition {
     const {shared, wanted} = this;
     let hold: Hold | undefined;
     try {
-      const granted = await this.granted();
+      let granted: Granted | undefined;
+      if (wanted.options.minReplicas === 0 && shared.isPermitted(wanted)) {
+        granted = await this.grantedAtOnce();
+        this.fence = granted?.fence;
+        if (granted !== undefined && !this.counts(granted)) granted = undefined; // it is asked for again
+      }
+      granted ??= await this.granted();
       if (granted === undefined && !this.refusalIsAnswer) throw this.timedOut("the lock is not free");
       this.forget();
       if (granted === undefined) return undefined;

@@ -32,13 +32,7 @@ export interface Ways {
  * The answers of the server that serves `key`, errors of the server among them. Rejects with `NoAnswer`, at `until` at
  * the latest. A command that is redirected is sent again; nothing else is.
  */
-export async function ask(
-  servers: Servers,
-  key: Key,
-  commands: readonly Command[],
-  until: number,
-  {look, stop}: Ways = {},
-): Promise<Answer[]> {
+export async function ask(servers: Servers, key: Key, commands: readonly Command[], until: number, {look, stop}: Ways = {}): Promise<Answer[]> {
   let place = servers.place(key);
   if (place === undefined) {
     const found = servers.placeOf(key, until);

@@ -49,7 +49,7 @@ export class Shared {
   /** What is being given up, each until it is answered. */
   private readonly givingUp = new Set<Promise<void>>();
   private closed = false;
-  private readonly underWay = new Set<Stop>();
+  private readonly underWay: Stop[] = [];
   private idle: (() => void) | undefined;
   private readonly permitted = new Set<string>();
 
@@ -75,23 +75,24 @@ export class Shared {
   begin(signal?: AbortSignal): Stop {
     this.checkOpen();
     const stop = new Stop(signal);
-    this.underWay.add(stop);
+    stop.at = this.underWay.push(stop) - 1;
     return stop;
   }
 
   end(stop: Stop): void {
     stop.end();
-    this.underWay.delete(stop);
-    if (this.underWay.size === 0) this.idle?.();
+    const last = this.underWay.pop()!;
+    if (last !== stop) this.underWay[(last.at = stop.at)] = last;
+    if (this.underWay.length === 0) this.idle?.();
   }
 
   /** What waits ends with `ClosedError`, and nothing new begins. It returns when all that was under way has ended. */
   async close(): Promise<void> {
     this.closed = true;
     this.watchdog.close();
-    for (const stop of this.underWay) stop.stop(new ClosedError());
+    for (const stop of [...this.underWay]) stop.stop(new ClosedError());
     this.listening?.close();
-    if (this.underWay.size > 0) {
+    if (this.underWay.length > 0) {
       await settlesWithin(new Promise<void>((resolve) => (this.idle = resolve)), this.retryForMs);
     }
     await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);

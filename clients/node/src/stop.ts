@@ -6,6 +6,8 @@ import {within} from "./clock.js";
 export class Stop {
   /** Why it was stopped. */
   reason: unknown;
+  /** Its place among those that are under way. */
+  at = 0;
   private isStopped = false;
   private reject: ((reason: unknown) => void) | undefined;
   private readonly unlisten: (() => void) | undefined;
