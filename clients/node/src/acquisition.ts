@@ -182,7 +182,8 @@ export class Acquisition {
     let answer: Answer;
     try {
       const until = (blocks ? this.end : this.limit) + ANSWER_OVERDUE_MS;
-      const asked = this.first ?? ask(servers, this.key, [command], until, {stop: this.stop, look: blocks ? this.look() : undefined});
+      const look = blocks ? this.look() : undefined;
+      const asked = (blocks ? undefined : this.first) ?? ask(servers, this.key, [command], until, {stop: this.stop, look});
       this.first = undefined;
       [answer] = await asked;
     } catch (error) {
