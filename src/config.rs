@@ -4,14 +4,11 @@ use std::ffi::CStr;
 
 use crate::runtime::{Notice, notice};
 use crate::server::{self, BoolSetting, Ctx, IntSetting};
-use crate::state::{self, Settings, TTL_MAX_MS};
+use crate::state::{STATE, Settings, TTL_MAX_MS};
 
-fn get<T>(look: impl FnOnce(&Settings) -> T) -> T {
-    state::with(|state| look(&state.settings))
-}
+static SETTINGS: &Settings = &STATE.settings;
 
-fn set(change: impl FnOnce(&Settings)) {
-    get(change);
+fn settings_changed() {
     notice(Notice::SettingsChanged);
 }
 
@@ -22,24 +19,33 @@ static INTEGERS: [IntSetting; 3] = [
         default: 86_400_000,
         min: 1,
         max: TTL_MAX_MS,
-        get: || get(|settings| settings.max_ttl_ms.get()),
-        set: |value| set(|settings| settings.max_ttl_ms.set(value)),
+        get: || SETTINGS.max_ttl_ms.get(),
+        set: |value| {
+            SETTINGS.max_ttl_ms.set(value);
+            settings_changed();
+        },
     },
     IntSetting {
         name: c"max-waiters",
         default: 100_000,
         min: 0,
         max: 10_000_000,
-        get: || get(|settings| settings.max_waiters.get()),
-        set: |value| set(|settings| settings.max_waiters.set(value)),
+        get: || SETTINGS.max_waiters.get(),
+        set: |value| {
+            SETTINGS.max_waiters.set(value);
+            settings_changed();
+        },
     },
     IntSetting {
         name: c"restart-grace-ms",
         default: 0,
         min: 0,
         max: 86_400_000,
-        get: || get(|settings| settings.restart_grace_ms.get()),
-        set: |value| set(|settings| settings.restart_grace_ms.set(value)),
+        get: || SETTINGS.restart_grace_ms.get(),
+        set: |value| {
+            SETTINGS.restart_grace_ms.set(value);
+            settings_changed();
+        },
     },
 ];
 
@@ -47,8 +53,11 @@ static INTEGERS: [IntSetting; 3] = [
 static SWITCHES: [BoolSetting; 1] = [BoolSetting {
     name: c"allow-apply",
     default: false,
-    get: || get(|settings| settings.allow_apply.get()),
-    set: |value| set(|settings| settings.allow_apply.set(value)),
+    get: || SETTINGS.allow_apply.get(),
+    set: |value| {
+            SETTINGS.allow_apply.set(value);
+            settings_changed();
+        },
 }];
 
 /// What the `loadmodule` line gives to a setting.

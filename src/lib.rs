@@ -63,7 +63,7 @@ impl server::WriteInfo for Info {
     fn write(section: &server::Section) {
         runtime::try_with_runtime(|runtime| {
             runtime.follow_reset(server::own_ctx().as_ctx());
-            state::with(|state| info::write(section, &state.metrics, &runtime.manager));
+            info::write(section, &state::STATE.metrics, &runtime.manager);
         });
     }
 }

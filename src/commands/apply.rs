@@ -13,7 +13,7 @@ use crate::replication::wire::{self, Message};
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
 use crate::runtime::{self, Notice, notice};
 use crate::server::{Ctx, LockKey, Opened, Reply, Str};
-use crate::state;
+use crate::state::STATE;
 
 pub fn apply(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
@@ -35,7 +35,7 @@ fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Rep
     let error = |text: &str| Err(Reply::Error(text.into()));
     // What this server's log or its primary says is not doubted.
     let is_trusted = ctx.is_replicated() || ctx.is_loading();
-    if !is_trusted && !state::with(|state| state.settings.allow_apply.get()) {
+    if !is_trusted && !STATE.settings.allow_apply.get() {
         return error("ERR SLOCK.APPLY is for replicas and the log; see slock.allow-apply");
     }
     let Some(message) = wire::read(change, meta) else {

@@ -9,7 +9,7 @@ use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES,
 use slock_core::{Extension, WaitPolicy};
 
 use crate::server::{Reply, Str};
-use crate::state::{self, TTL_MAX_MS};
+use crate::state::{STATE, TTL_MAX_MS};
 
 /// The longest channel and the longest tag of `NOTIFY`, in bytes.
 const CHANNEL_MAX_BYTES: usize = 255;
@@ -121,7 +121,7 @@ impl<'a> Args<'a> {
 
     /// A ttl in milliseconds.
     pub fn ttl_ms(&mut self) -> Result<u64, Reply> {
-        let max = state::with(|state| state.settings.max_ttl_ms.get());
+        let max = STATE.settings.max_ttl_ms.get();
         match self.required()?.integer() {
             Some(ttl) if (1..=max).contains(&ttl) => Ok(ttl.unsigned_abs()),
             _ => error(format!("ERR ttl must be an integer from 1 to {max} milliseconds (slock.max-ttl-ms)")),

@@ -15,7 +15,7 @@ use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup, Oper
 
 use crate::replication::{has_listeners, wire};
 use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
-use crate::state;
+use crate::state::STATE;
 
 pub use own_changes::{is_own_change, note_removal};
 
@@ -318,16 +318,16 @@ pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> 
             let had_expired = ended == lock.len();
             let outlived = if ended == 0 || had_expired { 0 } else { lock.count_outlived(effect.at_ms) };
             if ended > 0 {
-                state::with(|state| state.metrics.count_expirations(ended));
+                STATE.metrics.count_expirations(ended);
             }
             let applied = lock.apply(effect);
             if applied.replaced.is_large() {
                 let ended = applied.replaced.count_ended(now().unix_ms());
-                state::with(|state| state.metrics.count_expirations(ended));
+                STATE.metrics.count_expirations(ended);
                 drop_in_background(applied.replaced);
             }
             if applied.is_empty {
-                own_changes::as_own_change(id, || key.delete());
+                key.delete();
             } else {
                 let last_ms = lock.last_deadline_ms();
                 key.expire_at_ms(last_ms);

@@ -3,7 +3,8 @@
 //! The server calls us back for each change of a key, also where we made it; and to open a key can expire it, and then
 //! a subscriber of another module may run commands and remove keys that an operation has open.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use slock_core::{LockId, LockIdRef};
 
@@ -26,8 +27,9 @@ struct Removals {
 thread_local! {
     static OWN_CHANGE: RefCell<OwnChange> = RefCell::default();
     static REMOVALS: RefCell<Removals> = RefCell::default();
-    static HAS_REMOVALS: Cell<bool> = const { Cell::new(false) };
 }
+
+static HAS_REMOVALS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the server is changing this key because we told it to.
 pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
@@ -57,12 +59,13 @@ pub fn note_removal(lock: Option<LockIdRef<'_>>) {
         Some(lock) => removals.keys.push(lock.into()),
         None => removals.all = true,
     });
-    HAS_REMOVALS.set(true);
+    HAS_REMOVALS.store(true, Relaxed);
 }
 
 /// Whether a key for which `is_open` says so has gone so since the last call.
 pub(super) fn take_removals(mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
-    HAS_REMOVALS.replace(false) && {
+    HAS_REMOVALS.load(Relaxed) && {
+        HAS_REMOVALS.store(false, Relaxed);
         let removals = REMOVALS.take();
         removals.all || removals.keys.iter().any(|lock| is_open(lock.as_ref()))
     }

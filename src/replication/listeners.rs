@@ -20,18 +20,18 @@
 //! replica and no log ever runs one: both refuse it with an error.
 
 use crate::server::Ctx;
-use crate::state;
+use crate::state::STATE;
 
 /// Something has happened that can bring a listener or take one away.
 pub fn look_again() {
-    state::with(|state| state.has_listeners.set(None));
+    STATE.knows_listeners.set(false);
 }
 
 /// Whether anybody listens to what is replicated now.
 pub fn has_listeners(ctx: Ctx<'_>) -> bool {
-    state::with(|state| state.has_listeners.get()).unwrap_or_else(|| {
-        let has_listeners = ctx.is_cluster() || ctx.info_shows_listeners();
-        state::with(|state| state.has_listeners.set(Some(has_listeners)));
-        has_listeners
-    })
+    if !STATE.knows_listeners.get() {
+        STATE.has_listeners.set(ctx.is_cluster() || ctx.info_shows_listeners());
+        STATE.knows_listeners.set(true);
+    }
+    STATE.has_listeners.get()
 }

@@ -1,7 +1,7 @@
 //! Which fences and deadlines are believed that come from outside, by `RESTORE` or a client's `APPLY`.
 
 use crate::server::now;
-use crate::state::{self, State};
+use crate::state::STATE;
 
 /// How far ahead of the clock a fence or a deadline may be that comes from outside: ten years. All
 /// further fences are given above such a fence, and must not run out of numbers; a lock that has it must
@@ -24,9 +24,9 @@ pub fn deadline_is_plausible(deadline_ms: u64) -> bool {
 
 fn latest_ms() -> u64 {
     let now_ms = now().unix_ms();
-    if state::with(|state| state.is_replica.get()) {
+    if STATE.is_replica.get() {
         // The primary's fences tell its clock.
-        now_ms.max(state::with(State::last_fence) / 1000) + AHEAD_MAX_MS + OTHER_CLOCK_MS
+        now_ms.max(STATE.last_fence.get() / 1000) + AHEAD_MAX_MS + OTHER_CLOCK_MS
     } else {
         now_ms + AHEAD_MAX_MS
     }

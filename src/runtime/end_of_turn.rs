@@ -22,7 +22,7 @@ use super::write_gate::WriteBlock;
 
 use crate::keyspace::Keyspace;
 use crate::server::{OwnCtx, monotonic_ms, now};
-use crate::state;
+use crate::state::{STATE, SleepWatch, with_sleep_watch};
 
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
@@ -66,12 +66,13 @@ pub fn on_due(ctx: OwnCtx<'_>) {
 }
 
 fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut Schedule)) {
-    let sleep_watch = state::with(|state| state.sleep_watch.clone());
-    sleep_watch.in_timer(|| {
-        Keyspace::with_all(ctx, |store| {
-            try_with_runtime(|runtime| {
-                runtime.schedule.as_mut().map(fired);
-                runtime.tick(ctx, store);
+    with_sleep_watch(|sleep_watch| {
+        sleep_watch.in_timer(|| {
+            Keyspace::with_all(ctx, |store| {
+                try_with_runtime(|runtime| {
+                    runtime.schedule.as_mut().map(fired);
+                    runtime.tick(ctx, store);
+                })
             })
         })
     });
@@ -96,7 +97,7 @@ impl TimeSlice for Slice {
 
 impl Runtime {
     fn tick(&mut self, ctx: OwnCtx<'_>, store: &mut Keyspace<'_>) {
-        let (follows, is_replica) = state::with(|state| (state.only_follows(), state.is_replica.get()));
+        let (follows, is_replica) = (STATE.only_follows(), STATE.is_replica.get());
         let block = if follows { None } else { self.write_gate.block(ctx.as_ctx()) };
         let (started, now_ms) = (Instant::now(), monotonic_ms());
         let mut slice = Slice(started);
@@ -120,7 +121,7 @@ impl Runtime {
         self.clients.end_turn();
         let nobody_waits = self.manager.waitlist().is_empty();
         if nobody_waits {
-            state::with(|state| state.sleep_watch.note_idle());
+            with_sleep_watch(SleepWatch::note_idle);
         }
         if is_replica {
             self.restored.clear();
@@ -139,7 +140,7 @@ impl Runtime {
 
     /// Nobody waits: the server need not say any more when it sleeps.
     fn schedule_end_of_watch(&mut self) {
-        if let Some(at_ms) = state::with(|state| state.sleep_watch.next_due_ms()) {
+        if let Some(at_ms) = with_sleep_watch(SleepWatch::next_due_ms) {
             self.schedule_at(at_ms);
         }
     }

@@ -6,7 +6,7 @@ use super::working_state::{Notice, Runtime, notice, try_with_runtime};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
 use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, Str, now};
-use crate::state::{self, State};
+use crate::state::{STATE, SleepWatch, with_sleep_watch};
 
 /// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
 /// decides: what it holds are effects.
@@ -14,7 +14,7 @@ use crate::state::{self, State};
 /// # Errors
 /// The error reply, elsewhere.
 pub fn on_primary() -> Result<(), Reply> {
-    if state::with(State::only_follows) {
+    if STATE.only_follows() {
         return Err(Reply::Error("READONLY You can't write against a read only replica.".into()));
     }
     Ok(())
@@ -82,7 +82,7 @@ fn wait(
     if !std::mem::replace(&mut runtime.has_waited, true) {
         server::subscribe_to_keys();
     }
-    state::with(|state| state.sleep_watch.begin());
+    with_sleep_watch(SleepWatch::begin);
     if reply_to != ReplyTo::Client {
         return Ok(Reply::Null);
     }

@@ -3,12 +3,10 @@
 //! There are at most two timers, one of each kind. A call that comes early finds nothing to do and
 //! schedules the next call.
 
-use std::rc::Rc;
-
 use slock_core::Timestamp;
 
 use crate::server::{OwnCtx, TimerId, monotonic_ms, now, start_timer, stop_timer};
-use crate::state::SleepWatch;
+use crate::state::{SleepWatch, with_sleep_watch};
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;
@@ -21,7 +19,6 @@ const LATE_MS: u64 = 50;
 pub struct Schedule {
     on_soon: fn(OwnCtx<'_>),
     on_due: fn(OwnCtx<'_>),
-    sleep_watch: Rc<SleepWatch>,
     /// Timers that run, and for when they were set, on the monotonic clock.
     soon: Option<(TimerId, u64)>,
     due: Option<(TimerId, u64)>,
@@ -32,15 +29,15 @@ pub struct Schedule {
 impl Schedule {
     /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
     /// [`Schedule::due_has_fired`].
-    pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>), sleep_watch: Rc<SleepWatch>) -> Self {
-        Self { on_soon, on_due, sleep_watch, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
+    pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
+        Self { on_soon, on_due, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
     }
 
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, of the next.
     pub fn at_end_of_turn(&mut self) {
         if self.soon.is_none() {
             self.soon = Some((start_timer(0, self.on_soon), monotonic_ms()));
-            self.sleep_watch.timer_started();
+            with_sleep_watch(SleepWatch::timer_started);
         }
     }
 
@@ -55,7 +52,7 @@ impl Schedule {
         }
         let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), self.on_due);
         self.due = Some((timer, at_ms));
-        self.sleep_watch.timer_started();
+        with_sleep_watch(SleepWatch::timer_started);
     }
 
     /// The call of [`Schedule::at_end_of_turn`] has come.

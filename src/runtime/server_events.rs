@@ -19,10 +19,9 @@ use super::end_of_turn;
 use super::schedule::Schedule;
 use super::working_state::{Notice, Runtime, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
-use crate::keyspace::is_own_change;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible, wire};
 use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
-use crate::state::{self, State};
+use crate::state::{STATE, SleepWatch, with_sleep_watch};
 
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
@@ -36,30 +35,27 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
             || (fence_is_plausible(lock.highest_fence()) && deadline_is_plausible(lock.last_deadline_ms()))
     },
     restored: |lock| {
-        if !state::with(State::only_follows) {
+        if !STATE.only_follows() {
             notice(Notice::LockRestored(lock.into()));
         }
     },
     last_fence,
     rewrite: |lock, emit| wire::rewrite(lock, last_fence(), emit),
     removed: |id| {
-        // A lock that an effect has emptied is nothing new to us.
-        if !is_own_change(id) {
-            state::with(|state| state.metrics.note_removal(id));
-            key_changed(id);
-        }
+        STATE.metrics.note_removal(id);
+        key_changed(id);
     },
 };
 
 /// What the server tells us of itself.
 pub static EVENT_HOOKS: EventHooks = EventHooks {
     key_touched: |db, name| key_changed(LockIdRef { db, name }),
-    key_evicted: |db, name| state::with(|state| state.metrics.count_eviction(LockIdRef { db, name })),
+    key_evicted: |db, name| STATE.metrics.count_eviction(LockIdRef { db, name }),
     flushed: |db| notice(Notice::DatabaseChanged(db)),
     swapped: |first, second| notice(Notice::DatabasesSwapped(first, second)),
     role_changed: on_role_changed,
     loading: |ctx, phase| {
-        state::with(|state| state.is_loading.set(phase == Loading::Began));
+        STATE.is_loading.set(phase == Loading::Began);
         role_is_known();
         // A long load must not use up the grace period.
         if phase == Loading::Ended && !ctx.is_replica() {
@@ -85,18 +81,17 @@ pub static EVENT_HOOKS: EventHooks = EventHooks {
             runtime.schedule.as_mut().map(Schedule::watch_clock)
         });
     },
-    before_sleep: || state::with(|state| state.sleep_watch.before_sleep()),
-    after_sleep: || state::with(|state| state.sleep_watch.after_sleep()),
+    before_sleep: || with_sleep_watch(SleepWatch::before_sleep),
+    after_sleep: || with_sleep_watch(SleepWatch::after_sleep),
     listeners_may_change: replication::look_again,
 };
 
 /// Begins: called once, at load.
 pub fn start(ctx: Ctx<'_>) {
-    state::with(|state| state.is_replica.set(ctx.is_replica()));
+    STATE.is_replica.set(ctx.is_replica());
     role_is_known();
     change_server(|runtime| {
-        let sleep_watch = state::with(|state| state.sleep_watch.clone());
-        runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due, sleep_watch));
+        runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due));
         runtime.is_cluster = own_ctx().as_ctx().is_cluster();
         runtime.begin_grace();
         warn_of_eviction(runtime);
@@ -121,7 +116,7 @@ fn warn_of_eviction(runtime: &mut Runtime) {
 }
 
 fn on_role_changed(role: Role) {
-    state::with(|state| state.is_replica.set(role == Role::Replica));
+    STATE.is_replica.set(role == Role::Replica);
     role_is_known();
     if role == Role::Replica {
         change_server(|runtime| drop_in_background(runtime.manager.resign(LockError::NotPrimary)));
@@ -129,9 +124,9 @@ fn on_role_changed(role: Role) {
 }
 
 fn role_is_known() {
-    state::with(|state| state.metrics.set_follows(state.only_follows()));
+    STATE.metrics.set_follows(STATE.only_follows());
 }
 
 fn last_fence() -> u64 {
-    state::with(State::last_fence)
+    STATE.last_fence.get()
 }

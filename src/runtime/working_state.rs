@@ -14,7 +14,7 @@ use super::write_gate::WriteGate;
 
 use crate::keyspace;
 use crate::server::{Ctx, HandleKey, now};
-use crate::state;
+use crate::state::{STATE, SleepWatch, with_sleep_watch};
 
 /// What operations work with.
 #[derive(Default)]
@@ -103,7 +103,7 @@ impl Runtime {
 
     fn apply_settings(&mut self) {
         let (max_waiters, grace_ms) =
-            state::with(|state| (state.settings.max_waiters.get(), state.settings.restart_grace_ms.get()));
+            (STATE.settings.max_waiters.get(), STATE.settings.restart_grace_ms.get());
         self.manager.max_waiters = usize::try_from(max_waiters).unwrap_or(0);
         self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
     }
@@ -112,13 +112,13 @@ impl Runtime {
     pub fn follow_reset(&mut self, ctx: Ctx<'_>) {
         if self.reset_watch.was_reset(ctx) {
             self.manager.reset_counters();
-            state::with(|state| state.metrics.reset());
+            STATE.metrics.reset();
         }
     }
 
     /// After an operation: sees to it that the queues are served when they have to be.
     pub fn reschedule(&mut self, now: Timestamp) {
-        let watches_sleep = || state::with(|state| state.sleep_watch.next_due_ms().is_some());
+        let watches_sleep = || self.has_waited && with_sleep_watch(SleepWatch::next_due_ms).is_some();
         if self.manager.is_idle()
             && !self.clients.blocked.has_left_over()
             && self.restored.is_empty()
@@ -138,7 +138,7 @@ impl Runtime {
         let waitlist = self.manager.waitlist();
         let slots_ms = (self.is_cluster && !waitlist.is_empty()).then_some(self.slots.next_ms);
         let channels_ms = waitlist.channels(None).next().map(|_| self.channels.next_ms);
-        let idle_ms = state::with(|state| state.sleep_watch.next_due_ms());
+        let idle_ms = with_sleep_watch(SleepWatch::next_due_ms);
         [self.manager.next_due_ms(now), slots_ms, channels_ms, idle_ms].into_iter().flatten().min()
     }
 
@@ -165,20 +165,25 @@ impl Runtime {
     }
 }
 
+/// The runtime, and what came while it was in use.
+#[derive(Default)]
+struct Shared {
+    runtime: RefCell<Runtime>,
+    notices: RefCell<Vec<Notice>>,
+}
+
 thread_local! {
-    static RUNTIME: RefCell<Runtime> = RefCell::default();
-    /// What came while the runtime was in use.
-    static NOTICES: RefCell<Vec<Notice>> = const { RefCell::new(Vec::new()) };
+    static SHARED: Shared = Shared::default();
 }
 
 /// Borrows the runtime for an operation. `None` if one is under way: a command was run from within a
 /// notification of another.
 pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R> {
-    RUNTIME.with(|runtime| {
-        let mut runtime = runtime.try_borrow_mut().ok()?;
+    SHARED.with(|shared| {
+        let mut runtime = shared.runtime.try_borrow_mut().ok()?;
         let result = operate(&mut runtime);
-        NOTICES.take().into_iter().for_each(|notice| runtime.note(notice));
-        state::with(|state| state.last_fence.set(runtime.manager.fences.last()));
+        shared.notices.take().into_iter().for_each(|notice| runtime.note(notice));
+        STATE.last_fence.set(runtime.manager.fences.last());
         Some(result)
     })
 }
@@ -193,15 +198,16 @@ pub fn notice(notice: Notice) {
             Notice::KeyChanged(lock) => keyspace::note_removal(Some(lock.as_ref())),
             _ => {}
         }
-        NOTICES.with_borrow_mut(|notices| notices.push(notice));
+        SHARED.with(|shared| shared.notices.borrow_mut().push(notice));
     }
 }
 
 /// A key has changed, and not by an operation of the manager. Costs next to nothing while nobody waits.
 pub fn key_changed(lock: LockIdRef<'_>) {
     let is_waited_for = || {
-        RUNTIME
-            .with(|runtime| runtime.try_borrow().ok().map(|runtime| !runtime.manager.waitlist().is_empty()))
+        SHARED.with(|shared| {
+            shared.runtime.try_borrow().ok().map(|runtime| !runtime.manager.waitlist().is_empty())
+        })
     };
     if !keyspace::is_own_change(lock) && is_waited_for().unwrap_or(true) {
         notice(Notice::KeyChanged(lock.into()));

@@ -1,12 +1,13 @@
 //! What a node of a cluster still serves.
 
+use std::sync::OnceLock;
+
 use crc::{CRC_16_XMODEM, Crc};
 use redis_module::raw;
 
 use super::api::api;
 use super::call_reply::{CallReply, call_error};
 use super::ctx::Ctx;
-use super::set_at_load;
 use super::string::Str;
 
 /// Whether both names are in one slot of a cluster.
@@ -80,13 +81,12 @@ impl Ctx<'_> {
 
     /// Whether the server can check a command without running it (from Redis 7.2 on).
     fn can_check_only(self) -> bool {
-        set_at_load::get(|loaded| &loaded.can_check_only).unwrap_or_else(|| {
+        static CAN_CHECK_ONLY: OnceLock<bool> = OnceLock::new();
+        *CAN_CHECK_ONLY.get_or_init(|| {
             // An error is a reply in this form; only a form that is not known gives nothing and this code.
             let reply = api!(RedisModule_Call(self.pointer(), c"EXISTS".as_ptr(), c"D".as_ptr()));
             let error = call_error();
-            let can = CallReply::of(reply).is_some() || error != Some(libc::EBADF);
-            set_at_load::set(|loaded| &loaded.can_check_only, can);
-            can
+            CallReply::of(reply).is_some() || error != Some(libc::EBADF)
         })
     }
 }

@@ -6,7 +6,8 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::slice;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
 
 use redis_module::raw;
 use slock_core::{Lock, LockIdRef, format};
@@ -18,7 +19,7 @@ use super::guard::guard;
 use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::string::Str;
-use super::{clock, compat, set_at_load};
+use super::{clock, compat};
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -26,6 +27,12 @@ const NAME: &std::ffi::CStr = c"SLOCK-RWL";
 /// The RDB format of the type: one string, whose own first byte is the version of the encoding.
 /// A server that meets a greater number refuses the file.
 const RDB_VERSION: i32 = 1;
+
+/// Set once, at load.
+static RAW_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+static HOOKS: OnceLock<&DatatypeHooks> = OnceLock::new();
+/// Whether the server has `PERSIST` by this name.
+static KNOWS_PERSIST: OnceLock<bool> = OnceLock::new();
 
 static STORED: AtomicI64 = AtomicI64::new(0);
 static FREED_ENDED: AtomicU64 = AtomicU64::new(0);
@@ -54,11 +61,7 @@ pub fn count_freed(is_counted: bool) {
 }
 
 pub(super) fn raw_type() -> *mut raw::RedisModuleType {
-    set_at_load::get(|loaded| &loaded.raw_type).unwrap_or(ptr::null_mut())
-}
-
-fn hooks() -> Option<&'static DatatypeHooks> {
-    set_at_load::get(|loaded| &loaded.datatype_hooks)
+    RAW_TYPE.load(Ordering::Relaxed)
 }
 
 /// Gives a lock to the server, which calls [`free`] in the end.
@@ -69,8 +72,8 @@ pub(super) fn store(lock: Lock) -> *mut c_void {
 
 /// Registers the type. False if the server refuses.
 pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
-    set_at_load::set(|loaded| &loaded.datatype_hooks, hooks);
-    set_at_load::set(|loaded| &loaded.knows_persist, ctx.knows_command(c"PERSIST"));
+    HOOKS.get_or_init(|| hooks);
+    KNOWS_PERSIST.get_or_init(|| ctx.knows_command(c"PERSIST"));
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -93,7 +96,7 @@ pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
         copy2: None,
     };
     let created = api!(RedisModule_CreateDataType(ctx.pointer(), NAME.as_ptr(), RDB_VERSION, &mut methods));
-    set_at_load::set(|loaded| &loaded.raw_type, created);
+    RAW_TYPE.store(created, Ordering::Relaxed);
     !created.is_null()
 }
 
@@ -110,7 +113,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
     // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
     guard(c"loading a lock", || match load(io, version) {
         Ok(lock) => {
-            if let (Some(hooks), Some(last)) = (hooks(), lock.holders().next_back()) {
+            if let (Some(hooks), Some(last)) = (HOOKS.get(), lock.holders().next_back()) {
                 if !(hooks.is_plausible)(&lock) {
                     log_warning("a lock was refused: its fence or a deadline lies years ahead");
                     return ptr::null_mut();
@@ -177,7 +180,7 @@ unsafe extern "C" fn aux_save2(io: *mut raw::RedisModuleIO, _: i32) {
 }
 
 fn last_fence() -> u64 {
-    hooks().map_or(0, |hooks| (hooks.last_fence)())
+    HOOKS.get().map_or(0, |hooks| (hooks.last_fence)())
 }
 
 unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32) -> i32 {
@@ -189,7 +192,7 @@ unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32)
         if api!(RedisModule_IsIOError(io)) != 0 || last > slock_core::limits::NUMBER_MAX {
             return raw::REDISMODULE_ERR;
         }
-        if let Some(hooks) = hooks() {
+        if let Some(hooks) = HOOKS.get() {
             (hooks.fence_seen)(last);
         }
         raw::REDISMODULE_OK
@@ -206,7 +209,7 @@ unsafe extern "C" fn aof_rewrite(
     guard(c"rewriting a lock", || {
         // SAFETY: the server passes a stored value.
         let lock = unsafe { lock(value) };
-        let Some(hooks) = hooks() else { return };
+        let Some(hooks) = HOOKS.get() else { return };
         (hooks.rewrite)(lock, &mut |change, meta| {
             api!(RedisModule_EmitAOF(
                 io,
@@ -221,7 +224,7 @@ unsafe extern "C" fn aof_rewrite(
         });
         // To apply a change sets the key's expiry. The server adds the one that the key has, if it has
         // one: a user may have taken it away.
-        if set_at_load::get(|loaded| &loaded.knows_persist) == Some(true) {
+        if KNOWS_PERSIST.get() == Some(&true) {
             api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
         }
     });
@@ -276,11 +279,16 @@ unsafe extern "C" fn free_effort(_: *mut raw::RedisModuleString, value: *const c
     unsafe { lock(value) }.len().max(1)
 }
 
-unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, _: *const c_void) {
+/// A lock without holders is one that an effect has emptied and that we remove: nothing new to us.
+unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     guard(c"the removal of a lock", || {
+        // SAFETY: the server passes a stored value.
+        if unsafe { lock(value) }.is_empty() {
+            return;
+        }
         let name = api!(RedisModule_GetKeyNameFromOptCtx(ctx));
         let db = api!(RedisModule_GetDbIdFromOptCtx(ctx));
-        if let Some(hooks) = hooks() {
+        if let Some(hooks) = HOOKS.get() {
             // SAFETY: the server lends the name until this returns.
             let name = unsafe { Str::from_raw(name.cast_mut()) };
             (hooks.removed)(LockIdRef { db, name: name.bytes() });

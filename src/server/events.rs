@@ -4,6 +4,7 @@
 //! before the command that caused it. The hooks only take note.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::OnceLock;
 
 use redis_module::raw;
 
@@ -12,15 +13,14 @@ use super::ctx::Ctx;
 use super::guard::guard;
 use super::hooks::{EventHooks, Loading, Role};
 use super::string::Str;
-use super::{compat, set_at_load};
+use super::{compat, timer};
 
-fn hooks() -> Option<&'static EventHooks> {
-    set_at_load::get(|loaded| &loaded.event_hooks)
-}
+/// Set once, at load.
+static HOOKS: OnceLock<&EventHooks> = OnceLock::new();
 
 /// Subscribes to what has to be known always. False if the server refuses.
 pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
-    set_at_load::set(|loaded| &loaded.event_hooks, hooks);
+    HOOKS.get_or_init(|| hooks);
     let ok = raw::REDISMODULE_OK as i32;
     let keys = raw::REDISMODULE_NOTIFY_EVICTED;
     let server_events = [
@@ -52,7 +52,7 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
 pub fn subscribe_to_keys() {
     if !compat::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
-        api!(RedisModule_SubscribeToKeyspaceEvents(super::timer::module_ctx(), keys, Some(on_key)));
+        api!(RedisModule_SubscribeToKeyspaceEvents(timer::module_ctx(), keys, Some(on_key)));
     }
 }
 
@@ -62,7 +62,7 @@ pub fn watch_sleep(begin: bool) -> bool {
     let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
     let callback: raw::RedisModuleEventCallback = if begin { Some(on_sleep) } else { None };
     let ok = raw::REDISMODULE_OK as i32;
-    api!(RedisModule_SubscribeToServerEvent(super::timer::module_ctx(), event, callback)) == ok
+    api!(RedisModule_SubscribeToServerEvent(timer::module_ctx(), event, callback)) == ok
 }
 
 unsafe extern "C" fn on_sleep(
@@ -72,7 +72,7 @@ unsafe extern "C" fn on_sleep(
     _: *mut c_void,
 ) {
     guard(c"a server event", || {
-        let Some(hooks) = hooks() else { return };
+        let Some(hooks) = HOOKS.get() else { return };
         if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_BEFORE_SLEEP {
             (hooks.before_sleep)();
         } else {
@@ -88,7 +88,7 @@ unsafe extern "C" fn on_key(
     name: *mut raw::RedisModuleString,
 ) -> i32 {
     guard(c"a keyspace event", || {
-        let Some(hooks) = hooks() else { return };
+        let Some(hooks) = HOOKS.get() else { return };
         // SAFETY: the server lends all three until this callback returns.
         let (ctx, name, event) = unsafe { (Ctx::from_raw(ctx), Str::from_raw(name), CStr::from_ptr(event)) };
         match class {
@@ -108,7 +108,7 @@ unsafe extern "C" fn on_server_event(
     data: *mut c_void,
 ) {
     guard(c"a server event", || {
-        let Some(hooks) = hooks() else { return };
+        let Some(hooks) = HOOKS.get() else { return };
         if !matches!(event.id, raw::REDISMODULE_EVENT_CLIENT_CHANGE | raw::REDISMODULE_EVENT_CRON_LOOP) {
             (hooks.listeners_may_change)();
         }

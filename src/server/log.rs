@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 
 use super::api::api;
-use super::set_at_load;
+use super::timer::module_ctx;
 
 /// A line that an operator should see.
 pub fn log_warning(line: &str) {
@@ -18,7 +18,7 @@ pub fn log_notice(line: &str) {
 fn log(level: &CStr, line: &str) {
     let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
     // The server names the module in the line only when it gets a context of the module's.
-    let ctx = set_at_load::get(|loaded| &loaded.module_ctx).unwrap_or(std::ptr::null_mut());
+    let ctx = module_ctx();
     let prefix = if ctx.is_null() { c"<slock> %s" } else { c"%s" };
     api!(RedisModule_Log(ctx, level.as_ptr(), prefix.as_ptr(), line.as_ptr()));
 }

@@ -31,7 +31,6 @@ mod publish;
 mod replicate;
 mod reply;
 mod server_info;
-mod set_at_load;
 mod status;
 mod string;
 mod timer;

@@ -2,13 +2,16 @@
 
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
 use super::api::api;
 use super::ctx::{Ctx, OwnCtx};
 use super::guard::guard;
-use super::set_at_load;
+
+/// The context that belongs to the module; set once, at load.
+static MODULE_CTX: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
 
 /// Names a running timer.
 pub type TimerId = u64;
@@ -16,11 +19,11 @@ pub type TimerId = u64;
 /// Keeps a context for timers, for looks into other databases, and for the log. Called once, at load.
 pub(crate) fn keep_module_ctx(ctx: Ctx<'_>) {
     let own = api!(RedisModule_GetDetachedThreadSafeContext(ctx.pointer()));
-    set_at_load::set(|loaded| &loaded.module_ctx, own);
+    MODULE_CTX.store(own, Ordering::Relaxed);
 }
 
 pub(super) fn module_ctx() -> *mut raw::RedisModuleCtx {
-    set_at_load::get(|loaded| &loaded.module_ctx).unwrap_or(ptr::null_mut())
+    MODULE_CTX.load(Ordering::Relaxed)
 }
 
 /// The context that belongs to no client, for the server's thread.

@@ -1,24 +1,31 @@
 //! What is counted outside of the manager.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use slock_core::{LockId, LockIdRef};
 
+use super::shared::{Count, Flag};
 use crate::server;
 
 /// See the module.
-#[derive(Default)]
 pub struct Metrics {
     /// Whether this server decides what becomes of locks, or only follows: then expirations are counted where
     /// it is decided.
-    follows: Cell<bool>,
-    expirations: Cell<u64>,
-    evictions: Cell<u64>,
+    follows: Flag,
+    expirations: Count,
+    evictions: Count,
+}
+
+thread_local! {
     /// The lock that the server removed last: if an eviction is announced next, it was this one.
-    removed: RefCell<Option<LockId>>,
+    static REMOVED: RefCell<Option<LockId>> = const { RefCell::new(None) };
 }
 
 impl Metrics {
+    pub(super) const fn new() -> Self {
+        Self { follows: Flag::new(false), expirations: Count::new(0), evictions: Count::new(0) }
+    }
+
     /// Says whether this server only follows what is decided elsewhere.
     pub fn set_follows(&self, follows: bool) {
         self.follows.set(follows);
@@ -35,12 +42,12 @@ impl Metrics {
 
     /// Remembers a lock that the server removed, not we.
     pub fn note_removal(&self, lock: LockIdRef<'_>) {
-        self.removed.replace(Some(lock.into()));
+        REMOVED.set(Some(lock.into()));
     }
 
     /// Counts an evicted key, if it was a lock.
     pub fn count_eviction(&self, key: LockIdRef<'_>) {
-        if self.removed.take().is_some_and(|removed| removed.as_ref() == key) {
+        if REMOVED.take().is_some_and(|removed| removed.as_ref() == key) {
             self.evictions.set(self.evictions.get() + 1);
         }
     }

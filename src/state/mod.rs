@@ -6,54 +6,55 @@
 //! | the values of the settings | `settings` |
 //! | what is counted outside of the core | `metrics` |
 //! | when the server sleeps | `sleep_watch` |
+//! | flags and numbers | `shared` |
 
 mod metrics;
 mod settings;
+mod shared;
 mod sleep_watch;
-
-use std::cell::Cell;
-use std::rc::Rc;
 
 pub use metrics::Metrics;
 pub use settings::{Settings, TTL_MAX_MS};
-pub use sleep_watch::SleepWatch;
+use shared::{Count, Flag, Number};
+pub use sleep_watch::{SleepWatch, with_sleep_watch};
 
-/// See the module.
-#[derive(Default)]
+/// See the module. It takes no look-up of a thread's own, which each command would make several times.
 pub struct State {
     /// Whether the server loads a data set.
-    pub is_loading: Cell<bool>,
+    pub is_loading: Flag,
     /// Whether the server is a replica.
-    pub is_replica: Cell<bool>,
+    pub is_replica: Flag,
     /// The last fence that was given or seen.
-    pub last_fence: Cell<u64>,
+    pub last_fence: Count,
     /// What is counted outside of the manager.
     pub metrics: Metrics,
     /// The values of the settings.
     pub settings: Settings,
-    /// Whether the server has to be woken for a new timer.
-    pub sleep_watch: Rc<SleepWatch>,
-    /// Whether anybody listens to what is replicated; `None` when it has to be looked at again.
-    pub has_listeners: Cell<Option<bool>>,
+    /// Whether it is known whether anybody listens to what is replicated, or has to be looked at again.
+    pub knows_listeners: Flag,
+    /// Whether somebody does, where that is known.
+    pub has_listeners: Flag,
 }
 
-thread_local! {
-    static STATE: State = State::default();
-}
-
-/// The state.
-pub fn with<R>(look: impl FnOnce(&State) -> R) -> R {
-    STATE.with(look)
-}
+/// The state. The settings get their defaults when they are registered.
+pub static STATE: State = State {
+    is_loading: Flag::new(false),
+    is_replica: Flag::new(false),
+    last_fence: Count::new(0),
+    metrics: Metrics::new(),
+    settings: Settings {
+        max_ttl_ms: Number::new(0),
+        max_waiters: Number::new(0),
+        restart_grace_ms: Number::new(0),
+        allow_apply: Flag::new(false),
+    },
+    knows_listeners: Flag::new(false),
+    has_listeners: Flag::new(false),
+};
 
 impl State {
     /// Whether this server only follows what was decided before or elsewhere: it is a replica, or loads.
     pub fn only_follows(&self) -> bool {
         self.is_replica.get() || self.is_loading.get()
-    }
-
-    /// The last fence that was given or seen.
-    pub fn last_fence(&self) -> u64 {
-        self.last_fence.get()
     }
 }

@@ -1,6 +1,6 @@
 //! The values of the settings. Their names and bounds are in `config`.
 
-use std::cell::Cell;
+use super::shared::{Flag, Number};
 
 /// The longest ttl that [`Settings::max_ttl_ms`] may allow: a year.
 pub const TTL_MAX_MS: i64 = 31_536_000_000;
@@ -8,22 +8,11 @@ pub const TTL_MAX_MS: i64 = 31_536_000_000;
 /// See the module.
 pub struct Settings {
     /// The longest ttl that a command may ask for.
-    pub max_ttl_ms: Cell<i64>,
+    pub max_ttl_ms: Number,
     /// How many requests may wait at a time, on the whole server.
-    pub max_waiters: Cell<i64>,
+    pub max_waiters: Number,
     /// For how long after a start no new hold is given.
-    pub restart_grace_ms: Cell<i64>,
+    pub restart_grace_ms: Number,
     /// Whether ordinary clients may use `SLOCK.APPLY`, to feed a stream of changes into this server.
-    pub allow_apply: Cell<bool>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            max_ttl_ms: Cell::new(86_400_000),
-            max_waiters: Cell::new(100_000),
-            restart_grace_ms: Cell::new(0),
-            allow_apply: Cell::new(false),
-        }
-    }
+    pub allow_apply: Flag,
 }

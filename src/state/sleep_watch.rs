@@ -12,10 +12,9 @@ use crate::server::{monotonic_ms, wake_event_loop, watch_sleep};
 /// After so long without anybody who waits, the server need not say any more when it sleeps.
 const IDLE_MS: u64 = 1000;
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// The server does not say.
-    #[default]
     Unknown,
     /// A timer that is started now may or may not be seen before the sleep.
     Working,
@@ -25,8 +24,23 @@ enum Phase {
     GoingToSleep,
 }
 
+thread_local! {
+    static SLEEP_WATCH: SleepWatch = const {
+        SleepWatch {
+            phase: Cell::new(Phase::Unknown),
+            is_watching: Cell::new(false),
+            has_new_timer: Cell::new(false),
+            idle_since_ms: Cell::new(None),
+        }
+    };
+}
+
+/// The one there is.
+pub fn with_sleep_watch<R>(look: impl FnOnce(&SleepWatch) -> R) -> R {
+    SLEEP_WATCH.with(look)
+}
+
 /// See the module.
-#[derive(Default)]
 pub struct SleepWatch {
     phase: Cell<Phase>,
     is_watching: Cell<bool>,
