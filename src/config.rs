@@ -55,9 +55,9 @@ static SWITCHES: [BoolSetting; 1] = [BoolSetting {
     default: false,
     get: || SETTINGS.allow_apply.get(),
     set: |value| {
-            SETTINGS.allow_apply.set(value);
-            settings_changed();
-        },
+        SETTINGS.allow_apply.set(value);
+        settings_changed();
+    },
 }];
 
 /// What the `loadmodule` line gives to a setting.

@@ -9,9 +9,9 @@ mod own_changes;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup, Operation, Timestamp};
+use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
 
 use crate::replication::{has_listeners, wire};
 use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
@@ -95,34 +95,29 @@ pub struct Changed {
 }
 
 impl<'c> Keyspace<'c> {
-    /// Has `work` done on the keys of a command, in their order, and tells subscribers of it. Not while the runtime is
-    /// in use.
-    pub fn with_keys<R>(ctx: Ctx<'c>, named: &'c [Str<'c>], work: impl FnOnce(&mut Self) -> R) -> R {
-        Self::new(Access::Command(ctx, named), ctx.db(), has_listeners(ctx)).run(work)
-    }
-
-    /// The same on all keys, seen from a timer.
-    pub fn with_all<R>(ctx: OwnCtx<'c>, work: impl FnOnce(&mut Self) -> R) -> R {
-        Self::new(Access::Timer(ctx), ctx.as_ctx().db(), true).run(work)
-    }
-
-    fn run<R>(mut self, work: impl FnOnce(&mut Self) -> R) -> R {
-        let result = work(&mut self);
-        self.announce();
+    /// Has `work` done on the keys of a command, which are named in their order, and tells subscribers of it. Not while
+    /// the runtime is in use.
+    pub fn with_keys<R>(ctx: Ctx<'c>, keys: &'c [Str<'c>], work: impl FnOnce(&mut Self, &[&[u8]]) -> R) -> R {
+        let (one, many): ([&[u8]; 1], Vec<&[u8]>);
+        let names = if let [key] = keys {
+            one = [key.bytes()];
+            &one[..]
+        } else {
+            many = keys.iter().map(|key| key.bytes()).collect();
+            &many
+        };
+        let mut keyspace = Self::new(Access::Command(ctx, keys), ctx.db(), has_listeners(ctx));
+        let result = work(&mut keyspace, names);
+        keyspace.announce();
         result
     }
 
-    /// An operation on the keys of the command.
-    pub fn operation(&mut self, now: Timestamp) -> Operation<'_, Self> {
-        let (db, named) = match &self.access {
-            Access::Command(ctx, named) => (ctx.db(), *named),
-            Access::Timer(_) => (self.db, &[][..]),
-        };
-        let names = match named {
-            [key] => smallvec![key.bytes()],
-            _ => named.iter().map(|key| key.bytes()).collect(),
-        };
-        Operation::new(self, now, db, names)
+    /// Has `work` done on any keys, seen from a timer, and tells subscribers of it.
+    pub fn with_all<R>(ctx: OwnCtx<'c>, work: impl FnOnce(&mut Self) -> R) -> R {
+        let mut keyspace = Self::new(Access::Timer(ctx), ctx.as_ctx().db(), true);
+        let result = work(&mut keyspace);
+        keyspace.announce();
+        result
     }
 
     fn new(access: Access<'c>, db: i32, has_listeners: bool) -> Self {
@@ -137,11 +132,14 @@ impl<'c> Keyspace<'c> {
         }
     }
 
-    fn announce(mut self) {
+    fn announce(&mut self) {
         self.close();
+        if self.unannounced.is_empty() {
+            return;
+        }
         let come_back = self.come_back();
         let ctx = self.access.ctx();
-        for Announcement { db, name, event, changed } in self.unannounced {
+        for &Announcement { db, ref name, event, changed } in &self.unannounced {
             if let Access::Timer(own) = &self.access {
                 own.select_db(db);
             }
@@ -283,9 +281,11 @@ impl LockStore for Keyspace<'_> {
     }
 
     fn close(&mut self) {
-        self.peeked = None;
-        self.open.clear();
-        self.position_of = None;
+        if self.peeked.is_some() || !self.open.is_empty() {
+            self.peeked = None;
+            self.open.clear();
+            self.position_of = None;
+        }
     }
 
     fn peek(&mut self, lock: LockIdRef<'_>) -> Option<&Lock> {

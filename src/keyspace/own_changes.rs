@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use slock_core::{LockId, LockIdRef};
 
-/// The key that the server is adding or removing because we told it to. The buffer is kept.
+use crate::state::STATE;
+
+/// The key that the server is adding because we told it to. The buffer is kept. (What it removes because of that is a
+/// lock without holders, which nobody is told of.)
 #[derive(Default)]
 struct OwnChange {
     is_under_way: bool,
@@ -31,13 +34,16 @@ thread_local! {
 
 static HAS_REMOVALS: AtomicBool = AtomicBool::new(false);
 
-/// Whether the server is changing this key because we told it to.
+/// Whether the server is adding this key because we told it to.
 pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
     OWN_CHANGE.with_borrow(|own| own.is_under_way && own.db == lock.db && *own.name == *lock.name)
 }
 
-/// Runs a change of this key that is our own doing.
+/// Adds this key: what the server says of it meanwhile is our own doing.
 pub(super) fn as_own_change<R>(lock: LockIdRef<'_>, change: impl FnOnce() -> R) -> R {
+    if !STATE.hears_of_keys.get() {
+        return change();
+    }
     struct UntilTheEnd;
     impl Drop for UntilTheEnd {
         fn drop(&mut self) {

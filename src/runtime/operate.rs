@@ -39,10 +39,10 @@ pub fn operate<'c, R>(
     operation: impl FnOnce(&mut LockManager, Operation<'_, Keyspace<'c>>) -> Result<R, LockError>,
 ) -> Result<R, Reply> {
     on_primary()?;
-    let result = Keyspace::with_keys(ctx, keys, |store| {
+    let result = Keyspace::with_keys(ctx, keys, |store, names| {
         try_with_runtime(|runtime| {
             let now = now();
-            let result = operation(&mut runtime.manager, store.operation(now));
+            let result = operation(&mut runtime.manager, Operation::new(store, now, ctx.db(), names));
             runtime.reschedule(now);
             result
         })
@@ -55,10 +55,10 @@ pub fn operate<'c, R>(
 /// # Errors
 /// The error reply.
 pub fn acquire<'c>(ctx: Ctx<'c>, keys: &'c [Str<'c>], request: &Request<'_>) -> Result<Reply, Reply> {
-    let reply = Keyspace::with_keys(ctx, keys, |store| {
+    let reply = Keyspace::with_keys(ctx, keys, |store, names| {
         try_with_runtime(|runtime| {
             let now = now();
-            let outcome = runtime.manager.acquire(store.operation(now), request);
+            let outcome = runtime.manager.acquire(Operation::new(store, now, ctx.db(), names), request);
             let reply = match outcome {
                 Ok(AcquireOutcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
                 Ok(AcquireOutcome::Refused) => Ok(Reply::Int(0)),
@@ -79,7 +79,8 @@ fn wait(
     request: RequestId,
     reply_to: ReplyTo<'_>,
 ) -> Result<Reply, Reply> {
-    if !std::mem::replace(&mut runtime.has_waited, true) {
+    if !STATE.hears_of_keys.get() {
+        STATE.hears_of_keys.set(true);
         server::subscribe_to_keys();
     }
     with_sleep_watch(SleepWatch::begin);

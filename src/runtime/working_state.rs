@@ -35,8 +35,6 @@ pub struct Runtime {
     pub is_cluster: bool,
     /// Whether the server may evict locks.
     pub may_evict: bool,
-    /// Whether somebody has waited since the start. What only waiting clients need is asked for then.
-    pub has_waited: bool,
     /// Notices `CONFIG RESETSTAT`.
     pub reset_watch: ResetWatch,
     /// The look for channels without a subscriber; see `notify`.
@@ -118,7 +116,8 @@ impl Runtime {
 
     /// After an operation: sees to it that the queues are served when they have to be.
     pub fn reschedule(&mut self, now: Timestamp) {
-        let watches_sleep = || self.has_waited && with_sleep_watch(SleepWatch::next_due_ms).is_some();
+        let watches_sleep =
+            || STATE.hears_of_keys.get() && with_sleep_watch(SleepWatch::next_due_ms).is_some();
         if self.manager.is_idle()
             && !self.clients.blocked.has_left_over()
             && self.restored.is_empty()

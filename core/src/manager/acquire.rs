@@ -204,8 +204,8 @@ impl LockManager {
                 continue;
             }
             let holds_already = matches!(admission, Admission::Held { .. }) || request.want == Want::Upgrade;
-            let own = open.hold(at, HoldRef::of(token)).ok().flatten();
-            let kept = own.filter(|_| holds_already).cloned();
+            let own = || open.hold(at, HoldRef::of(token)).ok().flatten();
+            let kept = if holds_already { own().cloned() } else { None };
             let since_ms = match &kept {
                 Some(own) if same_hold.is_some() => own.since_ms(),
                 _ => now.unix_ms(),

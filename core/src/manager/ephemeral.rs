@@ -75,8 +75,8 @@ impl EphemeralHolds {
 
     /// The hold with this fence has ended on this lock.
     pub(super) fn end(&mut self, fence: u64, lock: LockIdRef<'_>) {
-        let db = self.databases.number_of(lock.db);
-        let Some(hold) = self.by_fence.get_mut(&fence).filter(|hold| hold.db == db) else { return };
+        let is_same_db = |hold: &&mut EphemeralHold| hold.db == self.databases.number_of(lock.db);
+        let Some(hold) = self.by_fence.get_mut(&fence).filter(is_same_db) else { return };
         hold.names.remove(lock.name);
         if hold.names.is_empty() {
             self.remove(fence);

@@ -6,7 +6,6 @@ use crate::effect::{Change, Effect, Event};
 use crate::error::LockError;
 use crate::ids::HoldRef;
 use crate::limits::NUMBER_MAX;
-use crate::lock::Lock;
 use crate::mode::Mode;
 use crate::request::Extension;
 use crate::store::LockStore;
@@ -150,10 +149,11 @@ impl LockManager {
         hold: HoldRef<'_>,
         mode: Option<Mode>,
     ) -> Result<bool, LockError> {
+        let now_ms = open.now().unix_ms();
         let held = open.lock(at)?.filter(|held| mode.is_none_or(|mode| mode == held.mode()));
-        let Some(mode) = held.map(Lock::mode) else { return Ok(false) };
-        let Some(own) = open.hold(at, hold)? else { return Ok(false) };
-        let (fence, held_ms) = (own.fence, open.now().unix_ms().saturating_sub(own.since_ms()));
+        let own = held.and_then(|held| held.holder(hold.token, now_ms).zip(Some(held.mode())));
+        let Some((own, mode)) = own.filter(|(own, _)| hold.means(own.fence)) else { return Ok(false) };
+        let (fence, held_ms) = (own.fence, now_ms.saturating_sub(own.since_ms()));
         let event = if mode == Mode::Read { Event::Runlock } else { Event::Unlock };
         self.counters.holds.record(held_ms);
         self.commit(open, at, Change::Release { token: hold.token }, event);

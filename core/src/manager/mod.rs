@@ -37,5 +37,5 @@ mod serve_queues;
 pub use agenda::{TimeSlice, Urgency};
 pub use counters::Counters;
 pub use lock_manager::LockManager;
-pub use operation::{Names, Operation};
+pub use operation::Operation;
 pub use serve_queues::ProbePosition;

@@ -1,7 +1,5 @@
 //! An operation: which locks it is about, where they are, and what the time is.
 
-use smallvec::SmallVec;
-
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef};
 use crate::lock::{Holder, Lock};
@@ -14,15 +12,12 @@ pub struct Operation<'a, S> {
     store: &'a mut S,
     now: Timestamp,
     db: i32,
-    names: Names<'a>,
+    names: &'a [&'a [u8]],
 }
-
-/// Names of locks: mostly one.
-pub type Names<'a> = SmallVec<[&'a [u8]; 1]>;
 
 impl<'a, S: LockStore> Operation<'a, S> {
     /// An operation on these names.
-    pub fn new(store: &'a mut S, now: Timestamp, db: i32, names: Names<'a>) -> Self {
+    pub fn new(store: &'a mut S, now: Timestamp, db: i32, names: &'a [&'a [u8]]) -> Self {
         Self { store, now, db, names }
     }
 }
@@ -34,7 +29,7 @@ pub(super) struct Open<'a, S>(Operation<'a, S>);
 
 impl<'a, S: LockStore> Open<'a, S> {
     pub(super) fn new(operation: Operation<'a, S>) -> Self {
-        operation.store.open(operation.db, &operation.names);
+        operation.store.open(operation.db, operation.names);
         Self(operation)
     }
 
@@ -51,8 +46,8 @@ impl<'a, S: LockStore> Open<'a, S> {
         self.0.db
     }
 
-    pub(super) fn names(&self) -> &[&'a [u8]] {
-        &self.0.names
+    pub(super) fn names(&self) -> &'a [&'a [u8]] {
+        self.0.names
     }
 
     pub(super) fn id(&self, at: usize) -> LockIdRef<'a> {

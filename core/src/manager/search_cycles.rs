@@ -178,7 +178,8 @@ impl LockManager {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let db = waiter.db;
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name).collect()));
+        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
+        let open = Open::new(Operation::new(store, now, db, &names));
         self.note_own_holds(&open, request);
     }
 }

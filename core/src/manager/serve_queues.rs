@@ -118,7 +118,8 @@ impl LockManager {
         let (_, fence) = position;
         let token = hold.token.clone();
         let names: Vec<Box<[u8]>> = hold.names.iter().cloned().collect();
-        let mut open = Open::new(Operation::new(store, now, db, names.iter().map(|name| &**name).collect()));
+        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+        let mut open = Open::new(Operation::new(store, now, db, &names));
         let hold = HoldRef { token: &token, fence: Some(fence) };
         for at in 0..open.len() {
             match self.drop_hold(&mut open, at, hold, None) {
@@ -246,8 +247,8 @@ impl LockManager {
         let (db, token) = (waiter.db, waiter.token.clone());
         let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
         self.places_looked_at += names.len();
-        let operation = Operation::new(store, now, db, names.iter().map(|name| &**name).collect());
-        let mut open = self.open(operation, &token);
+        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
+        let mut open = self.open(Operation::new(store, now, db, &names), &token);
         match self.assess(&open, request) {
             Assessment::Blocked => {
                 self.look_again_when_due(&open, request);

@@ -106,7 +106,7 @@ fn a_channel_with_many_requests_leaves_in_slices() {
     scene.manager.channel_closed(&channel(1));
     let (now, lock) = (scene.now(), id("a"));
     assert_eq!(
-        scene.manager.release(one(&mut scene.store, now, lock.as_ref()), HoldRef::of(b"A"), None),
+        scene.manager.release(one(&mut scene.store, now, &lock.as_ref()), HoldRef::of(b"A"), None),
         Ok(1)
     );
     let mut slices = 0;

@@ -63,7 +63,7 @@ fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
             manager.extend(several(&mut store, now, 0, &names), HoldRef::of(b"5"), Extension::To(900)),
             Ok(false)
         );
-        assert_eq!(manager.release(one(&mut store, now, key.as_ref()), HoldRef::of(b"5"), None), Ok(0));
+        assert_eq!(manager.release(one(&mut store, now, &key.as_ref()), HoldRef::of(b"5"), None), Ok(0));
         let mut len = COUNT;
         while len > 1 {
             assert_eq!(

@@ -100,7 +100,7 @@ fn a_hold_whose_connection_has_closed_is_held_for_all_but_its_owner() {
         |scene| {
             let now = scene.now();
             let fence =
-                scene.manager.downgrade(one(&mut scene.store, now, id("a").as_ref()), HoldRef::of(b"A"), 9);
+                scene.manager.downgrade(one(&mut scene.store, now, &id("a").as_ref()), HoldRef::of(b"A"), 9);
             fence != Err(LockError::NotHeld)
         },
     ];

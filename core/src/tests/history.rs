@@ -254,7 +254,7 @@ impl World {
                 })
             }
             Op::Release { name, token, mode, fence } => {
-                let released = manager.release(one(store, now, id_of(*name)), hold(token, fence), *mode);
+                let released = manager.release(one(store, now, &id_of(*name)), hold(token, fence), *mode);
                 released.map(Reply::Count)
             }
             Op::ReleaseAll { names, token, fence } => manager
@@ -265,7 +265,7 @@ impl World {
                 .map(|done| Reply::Count(usize::from(done))),
             Op::Downgrade { name, token, ttl_ms, fence } => {
                 let hold = hold(token, fence);
-                manager.downgrade(one(store, now, id_of(*name)), hold, *ttl_ms).map(Reply::Granted)
+                manager.downgrade(one(store, now, &id_of(*name)), hold, *ttl_ms).map(Reply::Granted)
             }
             Op::Cancel { name, token, refuse_ms } => {
                 opens = 0;

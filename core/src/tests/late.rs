@@ -142,7 +142,7 @@ fn a_downgrade_with_a_fence_means_that_hold_or_refreshes_the_reader() {
     let now = scene.now();
     let mut downgrade = |fence| {
         let hold = HoldRef { token: b"A", fence: Some(fence) };
-        scene.manager.downgrade(one(&mut scene.store, now, id("a").as_ref()), hold, TTL_MS)
+        scene.manager.downgrade(one(&mut scene.store, now, &id("a").as_ref()), hold, TTL_MS)
     };
     assert_eq!(downgrade(written + 1), Err(LockError::NotHeld));
     let read = downgrade(written).unwrap();

@@ -58,10 +58,10 @@ fn no_operation_goes_beyond_the_greatest_deadline_or_fence() {
             m.extend(several(s, now, 0, &[b"a"]), HoldRef::of(b"A"), Extension::To(ttl_ms))
         }),
         (READ, false, |m, s, now, ttl_ms| {
-            m.downgrade(one(s, now, id("a").as_ref()), HoldRef::of(b"A"), ttl_ms).map(|_| true)
+            m.downgrade(one(s, now, &id("a").as_ref()), HoldRef::of(b"A"), ttl_ms).map(|_| true)
         }),
         (WRITE, true, |m, s, now, ttl_ms| {
-            m.downgrade(one(s, now, id("a").as_ref()), HoldRef::of(b"A"), ttl_ms).map(|_| true)
+            m.downgrade(one(s, now, &id("a").as_ref()), HoldRef::of(b"A"), ttl_ms).map(|_| true)
         }),
     ];
     let start_ms = 1_000_000;

@@ -113,24 +113,24 @@ fn act(manager: &mut LockManager, store: &mut MemoryStore, now_ms: u64, what: Do
             acquire(Request { fence: Some(fence), ..asked(token, Want::Upgrade, ttl_ms, None) })?
         }
         Downgrade(token, ttl_ms) => {
-            Fence(manager.downgrade(one(store, now, key.as_ref()), any(token), ttl_ms)?)
+            Fence(manager.downgrade(one(store, now, &key.as_ref()), any(token), ttl_ms)?)
         }
         DowngradeFence(token, ttl_ms, fence) => {
-            Fence(manager.downgrade(one(store, now, key.as_ref()), with(token, fence), ttl_ms)?)
+            Fence(manager.downgrade(one(store, now, &key.as_ref()), with(token, fence), ttl_ms)?)
         }
         Unlock(token) => {
-            yes(manager.release(one(store, now, key.as_ref()), any(token), Some(Mode::Write))? == 1)
+            yes(manager.release(one(store, now, &key.as_ref()), any(token), Some(Mode::Write))? == 1)
         }
         UnlockFence(token, fence) => {
-            yes(manager.release(one(store, now, key.as_ref()), with(token, fence), Some(Mode::Write))? == 1)
+            yes(manager.release(one(store, now, &key.as_ref()), with(token, fence), Some(Mode::Write))? == 1)
         }
         Runlock(token) => {
-            yes(manager.release(one(store, now, key.as_ref()), any(token), Some(Mode::Read))? == 1)
+            yes(manager.release(one(store, now, &key.as_ref()), any(token), Some(Mode::Read))? == 1)
         }
         RunlockFence(token, fence) => {
-            yes(manager.release(one(store, now, key.as_ref()), with(token, fence), Some(Mode::Read))? == 1)
+            yes(manager.release(one(store, now, &key.as_ref()), with(token, fence), Some(Mode::Read))? == 1)
         }
-        ReleaseAny(token) => yes(manager.release(one(store, now, key.as_ref()), any(token), None)? == 1),
+        ReleaseAny(token) => yes(manager.release(one(store, now, &key.as_ref()), any(token), None)? == 1),
         Extend(token, ttl_ms) => {
             yes(manager.extend(several(store, now, 0, &names), any(token), To(ttl_ms))?)
         }

@@ -185,7 +185,7 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
         Step::Release { token, mode, fence } => {
             let hold = HoldRef { token, fence: *fence };
             manager
-                .release(one(store, now, key.as_ref()), hold, *mode)
+                .release(one(store, now, &key.as_ref()), hold, *mode)
                 .map(|released| Reply::Done(released == 1))
         }
         Step::Extend { token, ttl_ms, may_shorten, fence } => {
@@ -195,7 +195,7 @@ fn step_core(manager: &mut LockManager, store: &mut MemoryStore, now: Timestamp,
         }
         Step::Downgrade { token, ttl_ms, fence } => {
             let hold = HoldRef { token, fence: *fence };
-            manager.downgrade(one(store, now, key.as_ref()), hold, *ttl_ms).map(Reply::Fence)
+            manager.downgrade(one(store, now, &key.as_ref()), hold, *ttl_ms).map(Reply::Fence)
         }
     };
     match result {

@@ -396,7 +396,7 @@ fn a_crowd_leaves_no_memory_behind() {
             manager.end_waits(&mut whole_turn(ms(1_000)));
         }),
         ("granted, and ended by deadlines", |manager, store, _| {
-            assert_eq!(manager.release(one(store, ms(1_000), id_of(0)), HoldRef::of(b"first"), None), Ok(1));
+            assert_eq!(manager.release(one(store, ms(1_000), &id_of(0)), HoldRef::of(b"first"), None), Ok(1));
             manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             let names: [&[u8]; 1] = [id_of(0).name];
             let last = Request { ttl_ms: 1, ..request(b"last", Want::Hold(Mode::Write)) };
@@ -414,7 +414,7 @@ fn a_crowd_leaves_no_memory_behind() {
             }
         }),
         ("granted, and ended with their connections", |manager, store, _| {
-            assert_eq!(manager.release(one(store, ms(1_000), id_of(0)), HoldRef::of(b"first"), None), Ok(1));
+            assert_eq!(manager.release(one(store, ms(1_000), &id_of(0)), HoldRef::of(b"first"), None), Ok(1));
             manager.serve_queues(store, &mut TestClients::default(), &mut whole_turn(ms(1_000)));
             (0..2_000).for_each(|connection| manager.connection_closed(connection));
         }),

@@ -6,8 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-
-use smallvec::smallvec;
+use std::slice;
 
 use super::memory_store::{MemoryStore, id};
 use crate::clients::{Clients, NotGranted};
@@ -76,9 +75,9 @@ pub(super) fn channel(number: u32) -> Vec<u8> {
 pub(super) fn one<'a>(
     store: &'a mut MemoryStore,
     now: Timestamp,
-    lock: LockIdRef<'a>,
+    lock: &'a LockIdRef<'a>,
 ) -> Operation<'a, MemoryStore> {
-    Operation::new(store, now, lock.db, smallvec![lock.name])
+    Operation::new(store, now, lock.db, slice::from_ref(&lock.name))
 }
 
 /// An operation on several.
@@ -86,9 +85,9 @@ pub(super) fn several<'a>(
     store: &'a mut MemoryStore,
     now: Timestamp,
     db: i32,
-    names: &[&'a [u8]],
+    names: &'a [&'a [u8]],
 ) -> Operation<'a, MemoryStore> {
-    Operation::new(store, now, db, names.into())
+    Operation::new(store, now, db, names)
 }
 
 /// A request to write or read that waits without limit.
@@ -275,7 +274,7 @@ impl Scene {
 
     pub(super) fn releases(&mut self, name: &str, token: &str) {
         let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
-        let released = self.manager.release(one(&mut self.store, now, id.as_ref()), hold, None);
+        let released = self.manager.release(one(&mut self.store, now, &id.as_ref()), hold, None);
         assert_eq!(released, Ok(1), "{token} releases {name}");
         self.ends_step();
     }
@@ -298,7 +297,7 @@ impl Scene {
 
     pub(super) fn downgrades(&mut self, name: &str, token: &str) -> u64 {
         let (now, id, hold) = (self.now(), id(name), self.hold_ref(token));
-        let fence = self.manager.downgrade(one(&mut self.store, now, id.as_ref()), hold, TTL_MS);
+        let fence = self.manager.downgrade(one(&mut self.store, now, &id.as_ref()), hold, TTL_MS);
         self.ends_step();
         fence.unwrap()
     }
