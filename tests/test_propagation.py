@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import MakeServer, Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
+from harness import MakeServer, ReplicationStream, Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
 from harness.load import Load, agree, all_digests
 from harness.many import many
 from harness.waiting import HOUR
@@ -229,3 +229,18 @@ def test_changes_of_locks_count_for_the_save_points(make_server: MakeServer) -> 
     assert raw.ok("SLOCK.LOCK", "y", "other", HOUR) == 0 == raw.ok("SLOCK.UNLOCK", "y", "other")
     assert raw.ok("SLOCK.PTTL", "y", "a") > 0 and raw.ok("SLOCK.INFO", "y")
     assert changes() == before, "what is refused or only looks is no change"
+
+
+def test_a_release_reaches_replicas_where_the_server_has_renamed_del(make_server: MakeServer) -> None:
+    primary, replica = make_server(rename_command="DEL REMOVE", appendonly=True), make_server()
+    replica_of(replica, primary)
+    stream = ReplicationStream(primary)
+    client = primary.client()
+    assert client.execute_command("SLOCK.LOCK", "k", "me", HOUR)
+    assert client.execute_command("SLOCK.UNLOCK", "k", "me") == 1
+    taken, released = stream.commands()
+    assert taken[2].startswith(b"HOLD ") and released[2].startswith(b"RELEASE "), released
+    wait_synced(primary, replica)
+    assert replica.client().exists("k") == 0
+    primary.restart()
+    assert primary.client().exists("k") == 0

@@ -267,10 +267,10 @@ impl LockStore for Keyspace<'_> {
         let OpenKey { name, key: Some(key) } = &mut self.open[at] else { return };
         let id = LockIdRef { db: self.db, name: name.text().bytes() };
         let changed = change(key, id, effect);
-        if self.has_listeners {
-            wire::send(ctx, name.text(), effect);
-        } else {
+        if !self.has_listeners {
             ctx.count_change();
+        } else if !(changed.is_gone && ctx.replicate_removal(name.text())) {
+            wire::send(ctx, name.text(), effect);
         }
         ctx.signal_modified(name.text());
         self.unannounced.push(Announcement { db: self.db, name: name.clone(), event, changed });

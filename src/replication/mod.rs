@@ -1,7 +1,8 @@
 //! What replicas and the log see.
 //!
 //! Every change of a lock, also the grant to a request that has waited, is one effect. If anybody listens, it is sent
-//! as one `SLOCK.APPLY` by `keyspace::Keyspace::commit`, before its owner is told. (`Keyspace::give_expiry`
+//! as one `SLOCK.APPLY` by `keyspace::Keyspace::commit`, before its owner is told; as the server's own `DEL`, which is
+//! shorter, where it has left nobody who holds the lock. (`Keyspace::give_expiry`
 //! sends one that changes nothing but the key's expiry.) A server that applies it runs `commands::apply`. Waiting itself is
 //! never replicated.
 //!

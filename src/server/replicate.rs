@@ -1,5 +1,7 @@
 //! Sending commands to replicas and the log.
 
+use redis_module::raw;
+
 use super::api::api;
 use super::ctx::Ctx;
 use super::string::Str;
@@ -15,6 +17,13 @@ impl Ctx<'_> {
             let (form, meta, meta_length) = (c"sbb".as_ptr(), meta.as_ptr(), meta.len());
             api!(RedisModule_Replicate(ctx, command, form, name, change, length, meta, meta_length));
         }
+    }
+
+    /// Sends `DEL key` to replicas and the log. False, and nothing is sent, where the server has renamed that command.
+    pub fn replicate_removal(self, name: Str<'_>) -> bool {
+        let (command, form) = (c"DEL".as_ptr(), c"s".as_ptr());
+        let status = api!(RedisModule_Replicate(self.pointer(), command, form, name.pointer()));
+        status == raw::REDISMODULE_OK as i32
     }
 
     /// Passes a command on to replicas and the log just as it came.
