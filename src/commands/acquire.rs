@@ -13,7 +13,7 @@
 
 use slock_core::{Mode, ReplyTo, Request, WaitPolicy, Want, WhoAsks};
 
-use super::args::{Args, OptionSet, Options, error};
+use super::args::{Args, Options, Word, error};
 use crate::runtime::{self, WaitingCommand, check_channel, on_primary};
 use crate::server::{Ctx, Reply, Str};
 
@@ -57,11 +57,15 @@ fn acquire<'a>(
     mut args: Args<'a>,
 ) -> Result<Reply, Reply> {
     let (token, ttl_ms) = (args.token()?, args.ttl_ms()?);
-    let Options { wait, notify, meta, limit, is_ephemeral, fence } = args.options(match want {
-        Want::Hold(Mode::Write) => OptionSet::Write,
-        Want::Hold(Mode::Read) => OptionSet::Read,
-        Want::Upgrade => OptionSet::Upgrade,
+    let options = args.options(match want {
+        Want::Hold(Mode::Write) => &[Word::Wait, Word::Notify, Word::Meta, Word::Ephemeral, Word::Xx],
+        Want::Hold(Mode::Read) => {
+            &[Word::Wait, Word::Notify, Word::Meta, Word::Limit, Word::Ephemeral, Word::Xx]
+        }
+        Want::Upgrade => &[Word::Wait, Word::Notify, Word::Fence],
     })?;
+    let wait = options.wait_policy()?;
+    let Options { notify, meta, limit, is_ephemeral, fence, .. } = options;
     on_primary()?;
     if is_ephemeral && ctx.is_in_script() {
         return error("ERR EPHEMERAL is not possible in a script, which has no connection of its own");

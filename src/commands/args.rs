@@ -4,9 +4,11 @@
 //! error that names it and says what is allowed.
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
-use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
-use slock_core::{Extension, WaitPolicy};
+use arrayvec::ArrayVec;
+use slock_core::WaitPolicy;
+use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_token};
 
 use crate::server::{Reply, Str};
 use crate::state::{STATE, TTL_MAX_MS};
@@ -38,21 +40,41 @@ pub struct Args<'a> {
     rest: &'a [Str<'a>],
 }
 
-/// Which options a command that may have to wait takes.
+/// A word that begins an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum OptionSet {
-    /// `WAIT`, `NOTIFY`, `FENCE`.
-    Upgrade,
-    /// `WAIT`, `NOTIFY`, `META`, `EPHEMERAL`, `XX`.
-    Write,
-    /// The same and `LIMIT`.
-    Read,
+pub enum Word {
+    Wait,
+    Notify,
+    Meta,
+    Limit,
+    Ephemeral,
+    Xx,
+    Fence,
+    Gt,
+    Refuse,
+    Count,
+    Full,
 }
 
-/// The options of a command that may have to wait.
+const WORDS: [(&str, Word); 11] = [
+    ("WAIT", Word::Wait),
+    ("NOTIFY", Word::Notify),
+    ("META", Word::Meta),
+    ("LIMIT", Word::Limit),
+    ("EPHEMERAL", Word::Ephemeral),
+    ("XX", Word::Xx),
+    ("FENCE", Word::Fence),
+    ("GT", Word::Gt),
+    ("REFUSE", Word::Refuse),
+    ("COUNT", Word::Count),
+    ("FULL", Word::Full),
+];
+
+/// The options of a command. Those that it does not take are as if they were not given.
+#[derive(Default)]
 pub struct Options<'a> {
-    /// `WAIT ms`, `XX`.
-    pub wait: WaitPolicy,
+    /// `WAIT ms`.
+    wait: Option<WaitPolicy>,
     /// `NOTIFY channel tag`.
     pub notify: Option<(Str<'a>, &'a [u8])>,
     /// `META data`.
@@ -61,8 +83,44 @@ pub struct Options<'a> {
     pub limit: Option<NonZeroU32>,
     /// `EPHEMERAL`.
     pub is_ephemeral: bool,
+    /// `XX`.
+    is_refresh: bool,
     /// `FENCE n`.
     pub fence: Option<u64>,
+    /// `GT`.
+    pub is_at_least: bool,
+    /// `REFUSE ms`.
+    pub refuse_ms: Option<u64>,
+    /// `COUNT n`: how many to list at most.
+    count: Option<usize>,
+    /// `FULL`.
+    is_full: bool,
+}
+
+impl Options<'_> {
+    /// Whether to wait. What only refreshes neither waits nor takes a hold that could be bound.
+    pub fn wait_policy(&self) -> Result<WaitPolicy, Reply> {
+        match self.wait {
+            None if self.notify.is_some() => error("ERR option NOTIFY needs WAIT"),
+            Some(_) if self.is_refresh => error("ERR option XX does not go with WAIT"),
+            _ if self.is_refresh && self.is_ephemeral => error("ERR option XX does not go with EPHEMERAL"),
+            None if self.is_refresh => Ok(WaitPolicy::OnlyRefresh),
+            wait => Ok(wait.unwrap_or(WaitPolicy::NoWait)),
+        }
+    }
+
+    /// How many to list at most.
+    pub fn count(&self, default: usize) -> usize {
+        self.count.unwrap_or(default)
+    }
+
+    /// The same where lists are wanted.
+    pub fn full_count(&self, default: usize) -> Result<Option<usize>, Reply> {
+        match self.count {
+            Some(_) if !self.is_full => error("ERR option COUNT needs FULL"),
+            _ => Ok(self.is_full.then(|| self.count(default))),
+        }
+    }
 }
 
 impl<'a> Args<'a> {
@@ -122,10 +180,7 @@ impl<'a> Args<'a> {
     /// A ttl in milliseconds.
     pub fn ttl_ms(&mut self) -> Result<u64, Reply> {
         let max = STATE.settings.max_ttl_ms.get();
-        match self.required()?.integer() {
-            Some(ttl) if (1..=max).contains(&ttl) => Ok(ttl.unsigned_abs()),
-            _ => error(format!("ERR ttl must be an integer from 1 to {max} milliseconds (slock.max-ttl-ms)")),
-        }
+        integer("ttl", self.required()?, 1..=max, " milliseconds (slock.max-ttl-ms)")
     }
 
     /// A fence.
@@ -133,100 +188,49 @@ impl<'a> Args<'a> {
         fence("fence", self.required()?)
     }
 
-    /// The options that are left, in any order, each at most once, and nothing else.
-    pub fn options(&mut self, set: OptionSet) -> Result<Options<'a>, Reply> {
-        let (mut wait, mut notify, mut meta, mut limit, mut fence) = (None, None, None, None, None);
-        let (mut is_ephemeral, mut is_refresh) = (false, false);
-        while let Some(word) = self.next() {
-            let word = word.bytes();
-            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-            if is("WAIT") {
-                once("WAIT", wait.is_some())?;
-                wait = Some(self.wait()?);
-            } else if is("NOTIFY") {
-                once("NOTIFY", notify.is_some())?;
-                notify = Some(self.notify()?);
-            } else if is("META") && set != OptionSet::Upgrade {
-                once("META", meta.is_some())?;
-                meta = Some(self.meta()?);
-            } else if is("LIMIT") && set == OptionSet::Read {
-                once("LIMIT", limit.is_some())?;
-                limit = Some(self.limit()?);
-            } else if is("EPHEMERAL") && set != OptionSet::Upgrade {
-                once("EPHEMERAL", is_ephemeral)?;
-                is_ephemeral = true;
-            } else if is("XX") && set != OptionSet::Upgrade {
-                once("XX", is_refresh)?;
-                is_refresh = true;
-            } else if is("FENCE") && set == OptionSet::Upgrade {
-                once("FENCE", fence.is_some())?;
-                fence = Some(self.fence_value()?);
-            } else {
-                return unknown_option(word);
-            }
+    /// The options that are left: of these, in any order, each at most once, and nothing else.
+    #[inline]
+    pub fn options(&mut self, taken: &[Word]) -> Result<Options<'a>, Reply> {
+        let mut options = Options::default();
+        // Mostly there are none.
+        if !self.rest.is_empty() {
+            self.read_options(&mut options, taken)?;
         }
-        if notify.is_some() && wait.is_none() {
-            return error("ERR option NOTIFY needs WAIT");
-        }
-        // What only refreshes neither waits nor takes a hold that could be bound.
-        let wait = match wait {
-            Some(_) if is_refresh => return error("ERR option XX does not go with WAIT"),
-            _ if is_refresh && is_ephemeral => return error("ERR option XX does not go with EPHEMERAL"),
-            None if is_refresh => WaitPolicy::OnlyRefresh,
-            wait => wait.unwrap_or(WaitPolicy::NoWait),
-        };
-        Ok(Options { wait, notify, meta, limit, is_ephemeral, fence })
+        Ok(options)
     }
 
-    /// `[FENCE n]`, and nothing else.
-    pub fn fence_option(&mut self) -> Result<Option<u64>, Reply> {
-        let mut fence = None;
-        while let Some(word) = self.next() {
-            if !word.bytes().eq_ignore_ascii_case(b"FENCE") {
-                return unknown_option(word.bytes());
+    fn read_options(&mut self, options: &mut Options<'a>, taken: &[Word]) -> Result<(), Reply> {
+        let mut given = ArrayVec::<Word, { WORDS.len() }>::new();
+        while let Some(argument) = self.next() {
+            let text = argument.bytes();
+            let is_meant = |(name, word): &&(&str, Word)| {
+                taken.contains(word) && text.eq_ignore_ascii_case(name.as_bytes())
+            };
+            let Some(&(name, word)) = WORDS.iter().find(is_meant) else {
+                return error(format!("ERR unknown option {}", shown(text)));
+            };
+            if given.contains(&word) {
+                return error(format!("ERR option {name} is given twice"));
             }
-            once("FENCE", fence.is_some())?;
-            fence = Some(self.fence_value()?);
-        }
-        Ok(fence)
-    }
-
-    /// `ttl-ms [GT] [FENCE n]`, and nothing else: how deadlines move, and of which hold.
-    pub fn extension(&mut self) -> Result<(Extension, Option<u64>), Reply> {
-        let (ttl_ms, mut is_at_least, mut fence) = (self.ttl_ms()?, false, None);
-        while let Some(word) = self.next() {
-            let word = word.bytes();
-            if word.eq_ignore_ascii_case(b"GT") {
-                once("GT", is_at_least)?;
-                is_at_least = true;
-            } else if word.eq_ignore_ascii_case(b"FENCE") {
-                once("FENCE", fence.is_some())?;
-                fence = Some(self.fence_value()?);
-            } else {
-                return unknown_option(word);
-            }
-        }
-        Ok((if is_at_least { Extension::AtLeastTo(ttl_ms) } else { Extension::To(ttl_ms) }, fence))
-    }
-
-    /// `[REFUSE ms]`, and nothing else.
-    pub fn refuse_option(&mut self) -> Result<Option<u64>, Reply> {
-        let mut refuse = None;
-        while let Some(word) = self.next() {
-            if !word.bytes().eq_ignore_ascii_case(b"REFUSE") {
-                return unknown_option(word.bytes());
-            }
-            once("REFUSE", refuse.is_some())?;
-            refuse = Some(match self.value("REFUSE")?.integer() {
-                Some(ms) if (1..=REFUSE_MAX_MS).contains(&ms) => ms.unsigned_abs(),
-                _ => {
-                    return error(format!(
-                        "ERR REFUSE must be an integer from 1 to {REFUSE_MAX_MS} milliseconds"
-                    ));
+            given.push(word);
+            match word {
+                Word::Wait => options.wait = Some(self.wait()?),
+                Word::Notify => options.notify = Some(self.notify()?),
+                Word::Meta => options.meta = Some(self.meta()?),
+                Word::Limit => options.limit = Some(self.limit()?),
+                Word::Ephemeral => options.is_ephemeral = true,
+                Word::Xx => options.is_refresh = true,
+                Word::Fence => options.fence = Some(fence("FENCE", self.value("FENCE")?)?),
+                Word::Gt => options.is_at_least = true,
+                Word::Refuse => {
+                    options.refuse_ms =
+                        Some(integer("REFUSE", self.value("REFUSE")?, 1..=REFUSE_MAX_MS, " milliseconds")?);
                 }
-            });
+                Word::Count => options.count = Some(self.count()?),
+                Word::Full => options.is_full = true,
+            }
         }
-        Ok(refuse)
+        Ok(())
     }
 
     /// Nothing may be left.
@@ -242,16 +246,9 @@ impl<'a> Args<'a> {
         self.next().ok_or_else(|| Reply::Error(format!("ERR option {option} needs a value")))
     }
 
-    fn fence_value(&mut self) -> Result<u64, Reply> {
-        fence("FENCE", self.value("FENCE")?)
-    }
-
     fn wait(&mut self) -> Result<WaitPolicy, Reply> {
-        match self.value("WAIT")?.integer() {
-            Some(0) => Ok(WaitPolicy::Forever),
-            Some(ms) if (1..=WAIT_MAX_MS).contains(&ms) => Ok(WaitPolicy::Timeout(ms.unsigned_abs())),
-            _ => error(format!("ERR WAIT must be an integer from 0 to {WAIT_MAX_MS} milliseconds")),
-        }
+        let ms = integer("WAIT", self.value("WAIT")?, 0..=WAIT_MAX_MS, " milliseconds")?;
+        Ok(if ms == 0 { WaitPolicy::Forever } else { WaitPolicy::Timeout(ms) })
     }
 
     fn notify(&mut self) -> Result<(Str<'a>, &'a [u8]), Reply> {
@@ -277,68 +274,27 @@ impl<'a> Args<'a> {
     }
 
     fn limit(&mut self) -> Result<NonZeroU32, Reply> {
-        let limit = self.value("LIMIT")?.integer().and_then(|limit| i32::try_from(limit).ok());
-        match limit.and_then(|limit| u32::try_from(limit).ok()).and_then(NonZeroU32::new) {
-            Some(limit) => Ok(limit),
-            None => error(format!("ERR LIMIT must be an integer from 1 to {}", i32::MAX)),
-        }
+        let limit = integer("LIMIT", self.value("LIMIT")?, 1..=i64::from(i32::MAX), "")?;
+        Ok(u32::try_from(limit).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX))
     }
 
     fn count(&mut self) -> Result<usize, Reply> {
-        match self.value("COUNT")?.integer().and_then(|count| usize::try_from(count).ok()) {
-            Some(0) => Ok(usize::MAX),
-            Some(count) => Ok(count),
-            None => error(format!("ERR COUNT must be an integer from 0 to {}", i64::MAX)),
-        }
-    }
-
-    /// `[COUNT n]`: how many to list at most.
-    pub fn list_count(&mut self, default: usize) -> Result<usize, Reply> {
-        let mut count = None;
-        while let Some(word) = self.next() {
-            if !word.bytes().eq_ignore_ascii_case(b"COUNT") {
-                return unknown_option(word.bytes());
-            }
-            once("COUNT", count.is_some())?;
-            count = Some(self.count()?);
-        }
-        Ok(count.unwrap_or(default))
-    }
-
-    /// `[FULL [COUNT n]]`, in any order: how many to list at most, or `None` for no lists.
-    pub fn full_count(&mut self, default: usize) -> Result<Option<usize>, Reply> {
-        let (mut is_full, mut count) = (false, None);
-        while let Some(word) = self.next() {
-            let word = word.bytes();
-            if word.eq_ignore_ascii_case(b"FULL") {
-                once("FULL", is_full)?;
-                is_full = true;
-            } else if word.eq_ignore_ascii_case(b"COUNT") {
-                once("COUNT", count.is_some())?;
-                count = Some(self.count()?);
-            } else {
-                return unknown_option(word);
-            }
-        }
-        match (is_full, count) {
-            (false, Some(_)) => error("ERR option COUNT needs FULL"),
-            (false, None) => Ok(None),
-            (true, count) => Ok(Some(count.unwrap_or(default))),
-        }
+        let count = integer("COUNT", self.value("COUNT")?, 0..=i64::MAX, "")?;
+        Ok(usize::try_from(count).ok().filter(|count| *count > 0).unwrap_or(usize::MAX))
     }
 }
 
-fn fence(name: &str, value: Str<'_>) -> Result<u64, Reply> {
-    match value.integer().and_then(|fence| u64::try_from(fence).ok()).filter(|fence| is_fence(*fence)) {
-        Some(fence) => Ok(fence),
-        None => error(format!("ERR {name} must be an integer from 1 to {NUMBER_MAX}")),
+fn fence(what: &str, value: Str<'_>) -> Result<u64, Reply> {
+    integer(what, value, 1..=NUMBER_MAX.cast_signed(), "")
+}
+
+/// An integer within bounds, which an error names, and the unit.
+fn integer(what: &str, value: Str<'_>, bounds: RangeInclusive<i64>, unit: &str) -> Result<u64, Reply> {
+    match value.integer() {
+        Some(number) if bounds.contains(&number) => Ok(number.unsigned_abs()),
+        _ => {
+            let (min, max) = bounds.into_inner();
+            error(format!("ERR {what} must be an integer from {min} to {max}{unit}"))
+        }
     }
-}
-
-fn once(option: &str, was_given: bool) -> Result<(), Reply> {
-    if was_given { error(format!("ERR option {option} is given twice")) } else { Ok(()) }
-}
-
-fn unknown_option<T>(word: &[u8]) -> Result<T, Reply> {
-    error(format!("ERR unknown option {}", shown(word)))
 }

@@ -14,9 +14,9 @@
 //! With `FENCE` only the hold with this fence is meant: where the token holds by another one, it is as if it held
 //! nothing.
 
-use slock_core::{HoldRef, Mode};
+use slock_core::{Extension, HoldRef, Mode};
 
-use super::args::Args;
+use super::args::{Args, Word};
 use crate::runtime::operate;
 use crate::server::{Ctx, Reply, Str};
 
@@ -41,7 +41,7 @@ fn release<'a>(
     mut args: Args<'_>,
     mode: Option<Mode>,
 ) -> Result<Reply, Reply> {
-    let hold = HoldRef { token: args.token()?, fence: args.fence_option()? };
+    let hold = HoldRef { token: args.token()?, fence: args.options(&[Word::Fence])?.fence };
     let released = operate(ctx, keys, |manager, operation| manager.release(operation, hold, mode))?;
     Ok(Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
 }
@@ -58,8 +58,10 @@ pub fn mextend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 
 fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Result<Reply, Reply> {
     let token = args.token()?;
-    let (extension, fence) = args.extension()?;
-    let hold = HoldRef { token, fence };
+    let ttl_ms = args.ttl_ms()?;
+    let options = args.options(&[Word::Gt, Word::Fence])?;
+    let extension = if options.is_at_least { Extension::AtLeastTo(ttl_ms) } else { Extension::To(ttl_ms) };
+    let hold = HoldRef { token, fence: options.fence };
     let extended = operate(ctx, keys, |manager, operation| manager.extend(operation, hold, extension))?;
     Ok(Reply::Int(extended.into()))
 }
@@ -67,7 +69,7 @@ fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Resu
 pub fn downgrade(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let (keys, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
-    let hold = HoldRef { token, fence: args.fence_option()? };
+    let hold = HoldRef { token, fence: args.options(&[Word::Fence])?.fence };
     let fence = operate(ctx, keys, |manager, operation| manager.downgrade(operation, hold, ttl_ms))?;
     Ok(Reply::Int(fence.cast_signed()))
 }
