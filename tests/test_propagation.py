@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness import MakeServer, ReplicationStream, Server, promote, replica_of, rewrite_aof, wait_synced, wait_until
+from harness import (
+    MakeServer,
+    ReplicationStream,
+    Server,
+    promote,
+    replica_of,
+    rewrite_aof,
+    wait_synced,
+    wait_until,
+)
 from harness.load import Load, agree, all_digests
 from harness.many import many
 from harness.waiting import HOUR

@@ -9,11 +9,12 @@ use std::sync::OnceLock;
 use redis_module::raw;
 
 use super::api::api;
+use super::compat;
 use super::ctx::Ctx;
 use super::guard::guard;
 use super::hooks::{EventHooks, Loading, Role};
+use super::module_ctx::module_ctx;
 use super::string::Str;
-use super::{compat, timer};
 
 /// Set once, at load.
 static HOOKS: OnceLock<&EventHooks> = OnceLock::new();
@@ -52,7 +53,7 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
 pub fn subscribe_to_keys() {
     if !compat::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
-        api!(RedisModule_SubscribeToKeyspaceEvents(timer::module_ctx(), keys, Some(on_key)));
+        api!(RedisModule_SubscribeToKeyspaceEvents(module_ctx(), keys, Some(on_key)));
     }
 }
 
@@ -62,7 +63,7 @@ pub fn watch_sleep(begin: bool) -> bool {
     let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
     let callback: raw::RedisModuleEventCallback = if begin { Some(on_sleep) } else { None };
     let ok = raw::REDISMODULE_OK as i32;
-    api!(RedisModule_SubscribeToServerEvent(timer::module_ctx(), event, callback)) == ok
+    api!(RedisModule_SubscribeToServerEvent(module_ctx(), event, callback)) == ok
 }
 
 unsafe extern "C" fn on_sleep(

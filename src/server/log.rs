@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 
 use super::api::api;
-use super::timer::module_ctx;
+use super::module_ctx::module_ctx;
 
 /// A line that an operator should see.
 pub fn log_warning(line: &str) {

@@ -27,6 +27,7 @@ mod info;
 mod key;
 mod load;
 mod log;
+mod module_ctx;
 mod publish;
 mod replicate;
 mod reply;
@@ -54,13 +55,14 @@ pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
 pub use load::on_load;
 pub use log::{log_notice, log_warning};
+pub use module_ctx::own_ctx;
 pub use reply::Reply;
 pub use status::TOTALS;
 pub use string::{OwnedString, Str};
-pub use timer::{TimerId, own_ctx, start_timer, stop_timer, wake_event_loop};
+pub use timer::{TimerId, start_timer, stop_timer, wake_event_loop};
 
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.
 pub fn start(ctx: Ctx<'_>) {
-    timer::keep_module_ctx(ctx);
+    module_ctx::keep_module_ctx(ctx);
     api!(RedisModule_SetModuleOptions(ctx.pointer(), compat::module_options()));
 }

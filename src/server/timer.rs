@@ -1,36 +1,17 @@
-//! Timers, and the context that belongs to the module rather than to a callback.
+//! Timers.
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
 use super::api::api;
-use super::ctx::{Ctx, OwnCtx};
+use super::ctx::OwnCtx;
 use super::guard::guard;
-
-/// The context that belongs to the module; set once, at load.
-static MODULE_CTX: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(ptr::null_mut());
+use super::module_ctx::module_ctx;
 
 /// Names a running timer.
 pub type TimerId = u64;
-
-/// Keeps a context for timers, for looks into other databases, and for the log. Called once, at load.
-pub(crate) fn keep_module_ctx(ctx: Ctx<'_>) {
-    let own = api!(RedisModule_GetDetachedThreadSafeContext(ctx.pointer()));
-    MODULE_CTX.store(own, Ordering::Relaxed);
-}
-
-pub(super) fn module_ctx() -> *mut raw::RedisModuleCtx {
-    MODULE_CTX.load(Ordering::Relaxed)
-}
-
-/// The context that belongs to no client, for the server's thread.
-pub fn own_ctx() -> OwnCtx<'static> {
-    // SAFETY: the context was made at load and lives as long as the process.
-    unsafe { OwnCtx::from_raw(module_ctx()) }
-}
 
 /// No timer is set for longer. Redis 7.0 multiplies the milliseconds until its next module timer by 1000 in 32 bits: from 36
 /// minutes on that may be a moment that has passed, and the server does not sleep until then. (The same
