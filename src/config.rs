@@ -4,9 +4,7 @@ use std::ffi::CStr;
 
 use crate::runtime::{Notice, notice};
 use crate::server::{self, BoolSetting, Ctx, IntSetting};
-use crate::state::{STATE, Settings, TTL_MAX_MS};
-
-static SETTINGS: &Settings = &STATE.settings;
+use crate::state::{STATE, TTL_MAX_MS};
 
 fn settings_changed() {
     notice(Notice::SettingsChanged);
@@ -19,46 +17,30 @@ static INTEGERS: [IntSetting; 3] = [
         default: 86_400_000,
         min: 1,
         max: TTL_MAX_MS,
-        get: || SETTINGS.max_ttl_ms.get(),
-        set: |value| {
-            SETTINGS.max_ttl_ms.set(value);
-            settings_changed();
-        },
+        value: &STATE.settings.max_ttl_ms,
+        changed: settings_changed,
     },
     IntSetting {
         name: c"max-waiters",
         default: 100_000,
         min: 0,
         max: 10_000_000,
-        get: || SETTINGS.max_waiters.get(),
-        set: |value| {
-            SETTINGS.max_waiters.set(value);
-            settings_changed();
-        },
+        value: &STATE.settings.max_waiters,
+        changed: settings_changed,
     },
     IntSetting {
         name: c"restart-grace-ms",
         default: 0,
         min: 0,
         max: 86_400_000,
-        get: || SETTINGS.restart_grace_ms.get(),
-        set: |value| {
-            SETTINGS.restart_grace_ms.set(value);
-            settings_changed();
-        },
+        value: &STATE.settings.restart_grace_ms,
+        changed: settings_changed,
     },
 ];
 
 /// Whether ordinary clients may use `SLOCK.APPLY`.
-static SWITCHES: [BoolSetting; 1] = [BoolSetting {
-    name: c"allow-apply",
-    default: false,
-    get: || SETTINGS.allow_apply.get(),
-    set: |value| {
-        SETTINGS.allow_apply.set(value);
-        settings_changed();
-    },
-}];
+static SWITCHES: [BoolSetting; 1] =
+    [BoolSetting { name: c"allow-apply", default: false, value: &STATE.settings.allow_apply }];
 
 /// What the `loadmodule` line gives to a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

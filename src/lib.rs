@@ -12,6 +12,7 @@
 //! | `replication` | what replicas and the log see |
 //! | `errors` | how a refusal is worded |
 //! | `config`, `info` | `CONFIG` and `INFO` |
+//! | `shared` | numbers and flags for any callback |
 //! | `server` | the module API, and all `unsafe` code |
 //!
 //! A request travels one way: `commands` parses it, the core's manager decides, `keyspace` applies the
@@ -28,6 +29,7 @@ mod keyspace;
 mod replication;
 mod runtime;
 mod server;
+mod shared;
 mod state;
 
 /// Under test there is no server, and so no server's allocator.

@@ -7,6 +7,7 @@ use redis_module::raw;
 use super::api::api;
 use super::ctx::Ctx;
 use super::guard::guard;
+use crate::shared::{Flag, Number};
 
 /// An integer setting.
 pub struct IntSetting {
@@ -18,10 +19,10 @@ pub struct IntSetting {
     pub min: i64,
     /// The most it may be.
     pub max: i64,
-    /// Its present value.
-    pub get: fn() -> i64,
-    /// Called with a new value, which is within the bounds, at load and at `CONFIG SET`.
-    pub set: fn(i64),
+    /// Its present value, which is within the bounds.
+    pub value: &'static Number,
+    /// Called when it has another one, at load and at `CONFIG SET`.
+    pub changed: fn(),
 }
 
 /// Registers a setting. `default` is the one from the `loadmodule` line, if that named it.
@@ -48,9 +49,7 @@ pub struct BoolSetting {
     /// What it is when nobody has set it.
     pub default: bool,
     /// Its present value.
-    pub get: fn() -> bool,
-    /// Called with a new value, at load and at `CONFIG SET`.
-    pub set: fn(bool),
+    pub value: &'static Flag,
 }
 
 /// Registers a setting. `default` is the one from the `loadmodule` line, if that named it.
@@ -76,7 +75,7 @@ pub fn load_configs(ctx: Ctx<'_>) -> bool {
 unsafe extern "C" fn get(_: *const c_char, setting: *mut c_void) -> i64 {
     // SAFETY: `register_int` passed a static setting.
     let setting = unsafe { &*setting.cast::<IntSetting>() };
-    guard(c"CONFIG GET", setting.get).unwrap_or(setting.default)
+    setting.value.get()
 }
 
 unsafe extern "C" fn set(
@@ -87,14 +86,14 @@ unsafe extern "C" fn set(
 ) -> i32 {
     // SAFETY: `register_int` passed a static setting.
     let setting = unsafe { &*setting.cast::<IntSetting>() };
-    guard(c"CONFIG SET", || (setting.set)(value)).map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK)
-        as i32
+    setting.value.set(value);
+    guard(c"CONFIG SET", setting.changed).map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
 }
 
 unsafe extern "C" fn get_bool(_: *const c_char, setting: *mut c_void) -> i32 {
     // SAFETY: `register_bool` passed a static setting.
     let setting = unsafe { &*setting.cast::<BoolSetting>() };
-    guard(c"CONFIG GET", setting.get).unwrap_or(setting.default).into()
+    setting.value.get().into()
 }
 
 unsafe extern "C" fn set_bool(
@@ -105,6 +104,6 @@ unsafe extern "C" fn set_bool(
 ) -> i32 {
     // SAFETY: `register_bool` passed a static setting.
     let setting = unsafe { &*setting.cast::<BoolSetting>() };
-    let set = guard(c"CONFIG SET", || (setting.set)(value != 0));
-    set.map_or(raw::REDISMODULE_ERR, |()| raw::REDISMODULE_OK) as i32
+    setting.value.set(value != 0);
+    raw::REDISMODULE_OK as i32
 }

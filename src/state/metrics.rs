@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use slock_core::{LockId, LockIdRef};
 
-use super::shared::{Count, Flag};
 use crate::server;
+use crate::shared::{Count, Flag};
 
 /// See the module.
 pub struct Metrics {

@@ -6,17 +6,16 @@
 //! | the values of the settings | `settings` |
 //! | what is counted outside of the core | `metrics` |
 //! | when the server sleeps | `sleep_watch` |
-//! | flags and numbers | `shared` |
 
 mod metrics;
 mod settings;
-mod shared;
 mod sleep_watch;
 
 pub use metrics::Metrics;
 pub use settings::{Settings, TTL_MAX_MS};
-use shared::{Count, Flag, Number};
 pub use sleep_watch::{SleepWatch, with_sleep_watch};
+
+use crate::shared::{Count, Flag, Number};
 
 /// See the module. It takes no look-up of a thread's own, which each command would make several times.
 pub struct State {

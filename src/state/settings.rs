@@ -1,6 +1,6 @@
 //! The values of the settings. Their names and bounds are in `config`.
 
-use super::shared::{Flag, Number};
+use crate::shared::{Flag, Number};
 
 /// The longest ttl that [`Settings::max_ttl_ms`] may allow: a year.
 pub const TTL_MAX_MS: i64 = 31_536_000_000;
