@@ -44,6 +44,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod time;
+pub mod wire;
 
 pub use clients::{Clients, NotGranted};
 pub use distribution::Distribution;

@@ -1,15 +1,15 @@
 //! `APPLY`: what replicas and the log run. Not for applications. The form is described in
-//! `replication::wire`.
+//! `slock_core::wire`.
 //!
 //! Nothing is decided here, no clock is read, nobody is blocked, and to apply a command twice is to
 //! apply it once.
 
+use slock_core::wire::{self, Message};
 use slock_core::{Effect, LockError, LockIdRef};
 
 use super::args::Args;
 use crate::errors::error_reply;
 use crate::keyspace;
-use crate::replication::wire::{self, Message};
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
 use crate::runtime::{self, Notice, notice};
 use crate::server::{Ctx, LockKey, Opened, Reply, Str};

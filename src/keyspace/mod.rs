@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
 
-use crate::replication::{has_listeners, wire};
+use crate::replication::{has_listeners, send};
 use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
 use crate::state::STATE;
 
@@ -188,7 +188,7 @@ impl<'c> Keyspace<'c> {
             // That its last holder stays until then changes nothing else, here or at a replica.
             let effect = Effect { at_ms: 0, change: Change::Extend { token: &token, deadline_ms } };
             key.expire_at_ms(deadline_ms);
-            wire::send(ctx, name.text(), &effect);
+            send(ctx, name.text(), &effect);
             ctx.signal_modified(name.text());
         }
     }
@@ -270,7 +270,7 @@ impl LockStore for Keyspace<'_> {
         if !self.has_listeners {
             ctx.count_change();
         } else if !(changed.is_gone && ctx.replicate_removal(name.text())) {
-            wire::send(ctx, name.text(), effect);
+            send(ctx, name.text(), effect);
         }
         ctx.signal_modified(name.text());
         self.unannounced.push(Announcement { db: self.db, name: name.clone(), event, changed });

@@ -13,13 +13,13 @@
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
 
-use slock_core::{LockError, LockIdRef};
+use slock_core::{LockError, LockIdRef, wire};
 
 use super::end_of_turn;
 use super::schedule::Schedule;
 use super::working_state::{Notice, Runtime, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
-use crate::replication::{self, deadline_is_plausible, fence_is_plausible, wire};
+use crate::replication::{self, deadline_is_plausible, fence_is_plausible};
 use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
 use crate::state::{STATE, SleepWatch, with_sleep_watch};
 

@@ -50,7 +50,7 @@ pub use datatype::{
     count_freed, freed_ended_holders, register as register_datatype, reset_freed, stored_locks,
 };
 pub use events::{subscribe, subscribe_to_keys, watch_sleep};
-pub use hooks::{DatatypeHooks, Emit, EventHooks, Loading, Role};
+pub use hooks::{DatatypeHooks, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
 pub use load::on_load;

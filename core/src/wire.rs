@@ -17,10 +17,9 @@
 //! takes, this was a third.
 
 use arrayvec::ArrayVec;
-use slock_core::limits::{META_MAX_BYTES, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
-use slock_core::{Change, Effect, Lock, Mode};
 
-use crate::server::{Ctx, Emit, Str};
+use crate::limits::{META_MAX_BYTES, NUMBER_MAX, TOKEN_MAX_BYTES, is_fence, is_token};
+use crate::{Change, Effect, Lock, Mode};
 
 /// What a command of this form says.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,17 +50,11 @@ impl Message<'_> {
 }
 
 /// A change, on the stack: two words, four numbers of at most twenty digits, spaces, and the token.
-type Line = ArrayVec<u8, { 16 + 4 * 21 + TOKEN_MAX_BYTES }>;
-
-/// Sends an effect to replicas and the log.
-pub fn send(ctx: Ctx<'_>, name: Str<'_>, effect: &Effect<'_>) {
-    let (line, meta) = write(effect);
-    ctx.replicate(name, &line, meta);
-}
+pub type Line = ArrayVec<u8, { 16 + 4 * 21 + TOKEN_MAX_BYTES }>;
 
 /// The commands that make this lock, for a rewritten log; at 0, so that nothing is judged expired.
 /// Such a log has no other place for the last fence.
-pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut Emit<'_>) {
+pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut dyn FnMut(&[u8], &[u8])) {
     for holder in lock.holders() {
         let change = Change::Hold {
             mode: lock.mode(),
@@ -78,7 +71,8 @@ pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut Emit<'_>) {
     emit(format!("FENCE {last_fence}").as_bytes(), b"");
 }
 
-fn write<'a>(effect: &Effect<'a>) -> (Line, &'a [u8]) {
+/// The arguments that say this effect: the change, and the metadata.
+pub fn write<'a>(effect: &Effect<'a>) -> (Line, &'a [u8]) {
     let mut line = Line::new();
     let (token, meta) = match effect.change {
         Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
