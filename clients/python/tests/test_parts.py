@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_the_watchdog_forgets_what_is_removed_or_has_ended() -> None:
     assert len(watchdog._entries) == 1 and len(watchdog._heap) < 200
     holds[0].ended = True
     assert watchdog.take(5.0) == ([], [])
-    assert not len(watchdog._entries) and watchdog.next_time() is None
+    assert not len(watchdog._entries) and watchdog.next_time() == math.inf
 
 
 def test_pauses_after_an_error_double_up_to_a_second() -> None:
@@ -168,9 +169,11 @@ def test_the_arithmetic_of_a_quorum() -> None:
     assert [majority(nodes) for nodes in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
     assert Drift(0.01, 0.002).valid_until(100.0, 10_000) == pytest.approx(109.898)
     assert majority_until([1.0, 5.0, 2.0, 4.0, 3.0]) == 3.0
-    assert _quorum.node_timeout(None, 10_000) == pytest.approx(0.5)
-    assert _quorum.node_timeout(None, 300) == pytest.approx(0.05)
-    assert _quorum.node_timeout(timedelta(seconds=20), 10_000) < 10
+    quorum = slock_client.Quorum([redis.Redis()])
+    assert quorum._timeout(10_000) == pytest.approx(0.5)
+    assert quorum._timeout(300) == pytest.approx(0.05)
+    patient = slock_client.Quorum([redis.Redis()], node_timeout=timedelta(seconds=20))
+    assert patient._timeout(10_000) < 10
 
 
 def test_a_tally_tells_refused_from_missed() -> None:

@@ -7,15 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import redis.exceptions as base
 
-from slock_client.errors import (
-    DeadlockError,
-    ModuleNotLoadedError,
-    NotHeldError,
-    QueueFullError,
-    RefusedError,
-    TimedOutError,
-    WrongModeError,
-)
+from slock_client import errors
 
 E = TypeVar("E", bound=BaseException)
 
@@ -39,11 +31,11 @@ _TEMPORARY = {"UNBLOCKED", "GRACE", "NOREPLICAS", *(code for _, code in _CODES)}
 _UNSENT = "slock_unsent"
 
 _NAMED: dict[str, type[Exception]] = {
-    "DEADLOCK": DeadlockError,
-    "QUEUEFULL": QueueFullError,
-    "WRONGMODE": WrongModeError,
-    "NOTHELD": NotHeldError,
-    "CANCELLED": RefusedError,
+    "DEADLOCK": errors.DeadlockError,
+    "QUEUEFULL": errors.QueueFullError,
+    "WRONGMODE": errors.WrongModeError,
+    "NOTHELD": errors.NotHeldError,
+    "CANCELLED": errors.RefusedError,
 }
 
 
@@ -57,13 +49,10 @@ def code_of(error: BaseException) -> str:
 
 def is_lost_connection(error: object) -> bool:
     """Whether the connection failed, so that the command may or may not have been executed."""
-    if isinstance(error, (base.AuthenticationError, base.AuthorizationError)):
-        return False  # redis-py counts them among the connection errors
-    if isinstance(error, base.ResponseError):
-        return False
-    return (
-        isinstance(error, (base.ConnectionError, base.TimeoutError, OSError)) and code_of(error) != "LOADING"
-    )
+    # redis-py counts some answers of the server among the connection errors.
+    answers = (base.ResponseError, base.AuthenticationError, base.AuthorizationError, base.BusyLoadingError)
+    lost = (base.ConnectionError, base.TimeoutError, OSError)
+    return isinstance(error, lost) and not isinstance(error, answers)
 
 
 def unsent(error: E) -> E:
@@ -77,11 +66,10 @@ def may_be_executed(error: BaseException) -> bool:
     return is_lost_connection(error) and _UNSENT not in error.__dict__
 
 
-def is_wrong_server(error: object) -> bool:
+def is_wrong_server(error: BaseException) -> bool:
     """Whether another server may serve by now."""
-    return isinstance(error, BaseException) and (
-        is_lost_connection(error) or code_of(error) in ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
-    )
+    codes = ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
+    return is_lost_connection(error) or code_of(error) in codes
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -108,7 +96,7 @@ def is_channel_refused(error: BaseException) -> bool:
 def error_of(error: BaseException, names: str) -> BaseException:
     """The error that a program gets to see for a command about the keys `names`."""
     if str(error).lower().startswith(("unknown command", "err unknown command")):
-        return ModuleNotLoadedError()
+        return errors.ModuleNotLoadedError()
     code = code_of(error)
     if code in _NAMED:
         return _NAMED[code](f"{names}: {str(error).partition(' ')[2] or code}")
@@ -126,7 +114,7 @@ def outcome_of(granted: bool, problem: BaseException | None) -> str:
         return "granted"
     if problem is None:
         return "refused"
-    if isinstance(problem, TimedOutError):
+    if isinstance(problem, errors.TimedOutError):
         return "timed out"
     return type(problem).__name__ if isinstance(problem, Exception) else "cancelled"
 

@@ -105,20 +105,6 @@ def wait_for_replicas(replicas: int, timeout_ms: int) -> Command:
     return ("WAIT", replicas, timeout_ms)
 
 
-def packed(commands: Sequence[Command], encoding: str, errors: str) -> bytes:
-    """Commands as they are sent. Text is encoded as the client of redis-py encodes it."""
-    parts: list[bytes] = []
-    for command in commands:
-        parts.append(b"*%d\r\n" % len(command))
-        for word in command:
-            if isinstance(word, str):
-                word = word.encode(encoding, errors)
-            elif isinstance(word, int):
-                word = b"%d" % word
-            parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
-    return b"".join(parts)
-
-
 def _lock(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
     read = "R" if mode == READ else ""
     return (*_of(keys, f"SLOCK.{read}LOCK", f"SLOCK.M{read}LOCK"), token, ttl_ms)

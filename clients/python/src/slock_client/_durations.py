@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 _MS = timedelta(milliseconds=1)
@@ -26,6 +27,11 @@ def not_negative(name: str, duration: timedelta) -> timedelta:
     if duration < timedelta(0):
         raise ValueError(f"{name} must not be negative")
     return duration
+
+
+def seconds_of(name: str, duration: timedelta | None) -> float:
+    """The seconds of a limit, which must not be below zero. Without one: infinity."""
+    return math.inf if duration is None else not_negative(name, duration).total_seconds()
 
 
 def positive(name: str, duration: timedelta) -> timedelta:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slock_client._commands import Command, packed
+from slock_client._commands import Command
 
 # Options of a client or pool that do not belong to a connection of this library. The retries of redis-py are
 # among them: this library repeats what may be repeated, and knows when to stop.
@@ -55,9 +55,21 @@ class Endpoint(NamedTuple):
         return f"{self.arguments.get('host', 'localhost')}:{self.arguments.get('port', 6379)}"
 
     def packed(self, commands: Sequence[Command]) -> bytes:
-        """Commands as they are sent. Text that cannot be encoded is a `UnicodeError`."""
+        """Commands as they are sent. Text is encoded as the client of redis-py encodes it: what cannot be is
+        a `UnicodeError`.
+        """
         encoding = self.arguments.get("encoding", "utf-8")
-        return packed(commands, encoding, self.arguments.get("encoding_errors", "strict"))
+        errors = self.arguments.get("encoding_errors", "strict")
+        parts: list[bytes] = []
+        for command in commands:
+            parts.append(b"*%d\r\n" % len(command))
+            for word in command:
+                if isinstance(word, str):
+                    word = word.encode(encoding, errors)
+                elif isinstance(word, int):
+                    word = b"%d" % word
+                parts.append(b"$%d\r\n%b\r\n" % (len(word), word))
+        return b"".join(parts)
 
     def at(self, host: str, port: int) -> Endpoint:
         """The same for another address."""

@@ -10,13 +10,10 @@ from functools import cached_property
 from typing import Any, TypedDict
 
 from slock_client._commands import READ, WRITE, Key, names_of, new_token, text_of
-from slock_client._durations import not_negative, positive, ttl_ms
-from slock_client.polling import Strategy
+from slock_client._durations import positive, seconds_of, ttl_ms
 
 DEFAULT_TTL = timedelta(seconds=10)
 DEFAULT_REPLICA_TIMEOUT = timedelta(seconds=1)
-DEFAULT_RETRY_FOR = timedelta(seconds=3)
-DEFAULT_RETRY_WAIT_FOR = timedelta(seconds=60)
 
 
 class HoldOptions(TypedDict, total=False):
@@ -91,8 +88,7 @@ class Options:
 
     def __post_init__(self) -> None:
         ttl_ms(self.ttl)
-        if self.wait is not None:
-            not_negative("wait", self.wait)
+        seconds_of("wait", self.wait)
         if self.longest_lease is not None:
             positive("longest_lease", self.longest_lease)
         positive("replica_timeout", self.replica_timeout)
@@ -162,14 +158,3 @@ def is_async(function: object) -> bool:
 def keys_of(keys: Key | Sequence[Key]) -> tuple[Key, ...]:
     """One key or several, as a tuple."""
     return (keys,) if isinstance(keys, (str, bytes)) else tuple(keys)
-
-
-def strategy_of(waiting: str | Strategy, ways: Sequence[str]) -> Strategy | None:
-    """The strategy of polling, if it is one. `ways` are the names of the others that there are."""
-    if isinstance(waiting, Strategy):
-        return waiting
-    if waiting not in ways:
-        raise ValueError(
-            f"waiting must be {' or '.join(map(repr, ways))}, or a strategy of slock_client.polling"
-        )
-    return None

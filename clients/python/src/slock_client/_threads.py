@@ -4,6 +4,7 @@ locks.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -50,14 +51,13 @@ def finish(scope: Any, work: Work[object]) -> None:
     work()
 
 
-def wait_in_looks(wait: Callable[[float], bool], end: float | None) -> bool:
+def wait_in_looks(wait: Callable[[float], bool], end: float = math.inf) -> bool:
     """Calls `wait(seconds)` until it gives True, or until `end`: whether it has."""
     look = FIRST_LOOK
     while True:
-        left = look if end is None else min(look, end - now())
-        if wait(max(0.0, left)):
+        if wait(max(0.0, min(look, end - now()))):
             return True
-        if end is not None and now() >= end:
+        if now() >= end:
             return False
         look = min(2 * look, MOST_LOOK)
 
@@ -80,7 +80,7 @@ class Event:
     def is_set(self) -> bool:
         return self._happened
 
-    def wait(self, end: float | None) -> bool:
+    def wait(self, end: float) -> bool:
         """Blocks until it has happened, or until `end`: whether it has."""
 
         def happens(seconds: float) -> bool:
@@ -144,7 +144,7 @@ def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | BaseException]]:
     futures = [_future(work) for work in works]
     left = set(futures)
     while left:
-        wait_in_looks(lambda seconds: bool(wait(left, seconds, FIRST_COMPLETED).done), None)
+        wait_in_looks(lambda seconds: bool(wait(left, seconds, FIRST_COMPLETED).done))
         for number, future in enumerate(futures):
             if future in left and future.done():
                 left.discard(future)

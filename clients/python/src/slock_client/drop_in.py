@@ -142,7 +142,7 @@ class Lock(redis.lock.Lock):
             token=given,  # type: ignore[arg-type] # bytes: it is sent as it is
         )
         try:
-            hold = self._locks()._acquire(Wanted((self._key,), WRITE, options), once=once)
+            hold = _locks.of(self.redis)._acquire(Wanted((self._key,), WRITE, options), once=once)
         except TimedOutError as error:
             if error.answered or error.__cause__ is None:
                 return False
@@ -155,7 +155,7 @@ class Lock(redis.lock.Lock):
 
     def locked(self) -> bool:
         """Whether somebody has the lock."""
-        return (self._locks().info(self._key)).mode != "free"
+        return (_locks.of(self.redis).info(self._key)).mode != "free"
 
     def owned(self) -> bool:
         """Whether this thread has it by this lock. `False` for ever once the watchdog has noticed a loss."""
@@ -238,7 +238,7 @@ class Lock(redis.lock.Lock):
     def _ask(self, command: Command) -> Answered:
         """The answer. A connection error is one of redis-py."""
         try:
-            return self._locks()._ask(self._text, self._key, command)
+            return _locks.of(self.redis)._ask(self._text, self._key, command)
         except TimedOutError as error:
             raise error.__cause__ or error from None
 
@@ -252,9 +252,6 @@ class Lock(redis.lock.Lock):
             raise base.ResponseError(f"{self._text}: the timeout of a lock must be a millisecond at least")
         return ttl_ms
 
-    def _locks(self) -> Locks:
-        return _locks.of(self.redis)
-
     def _encoded(self, value: Any) -> bytes:
         return bytes(getattr(self.redis, "connection_pool", self.redis).get_encoder().encode(value))
 
@@ -264,4 +261,4 @@ class Lock(redis.lock.Lock):
 
     @property
     def _text(self) -> str:
-        return text_of(self.name) if isinstance(self.name, (str, bytes)) else text_of(bytes(self.name))
+        return self.name if isinstance(self.name, str) else text_of(bytes(self.name))

@@ -63,23 +63,15 @@ def lock_info(answer: Any) -> LockInfo:
         return LockInfo("free", 0, 0, None, (), ())
     fields = _map(answer)
     holders = tuple(
-        Holder(
-            one[b"token"],
-            int(one[b"fence"]),
-            _ms(one.get(b"pttl")),
-            _ms(one.get(b"held-ms")),
-            _text(one.get(b"meta")),
-        )
-        for one in map(_map, fields.get(b"holders", []))
+        Holder(one[b"token"], one[b"fence"], _ms(one[b"pttl"]), _ms(one[b"held-ms"]), _text(one[b"meta"]))
+        for one in map(_map, fields[b"holders"])
     )
     queue = tuple(
-        Waiter(one[b"token"], one[b"mode"].decode(), _ms(one.get(b"waiting-ms")), _text(one.get(b"meta")))
-        for one in map(_map, fields.get(b"queue", []))
+        Waiter(one[b"token"], one[b"mode"].decode(), _ms(one[b"waiting-ms"]), _text(one[b"meta"]))
+        for one in map(_map, fields[b"queue"])
     )
-    fence = int(fields.get(b"fence") or 0) or None
-    return LockInfo(
-        fields[b"mode"].decode(), int(fields[b"readers"]), int(fields[b"waiters"]), fence, holders, queue
-    )
+    mode, fence = fields[b"mode"].decode(), fields[b"fence"] or None
+    return LockInfo(mode, fields[b"readers"], fields[b"waiters"], fence, holders, queue)
 
 
 def queue_infos(answer: Any) -> list[QueueInfo]:
@@ -87,24 +79,24 @@ def queue_infos(answer: Any) -> list[QueueInfo]:
     return [
         QueueInfo(
             one[b"key"],
-            int(one[b"waiters"]),
-            int(one[b"writers"]),
-            _ms(one.get(b"longest-wait-ms")),
+            one[b"waiters"],
+            one[b"writers"],
+            _ms(one[b"longest-wait-ms"]),
             one[b"mode"].decode(),
-            int(one[b"readers"]),
-            _ms(one.get(b"held-ms")),
+            one[b"readers"],
+            _ms(one[b"held-ms"]),
         )
-        for one in map(_map, answer or [])
+        for one in map(_map, answer)
     ]
 
 
-def _map(flat: Any) -> dict[bytes, Any]:
-    return dict(flat) if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+def _map(flat: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _ms(value: Any) -> timedelta:
-    return timedelta(milliseconds=max(0, int(value or 0)))
+def _ms(value: int) -> timedelta:
+    return timedelta(milliseconds=value)
 
 
-def _text(value: bytes | None) -> str | None:
+def _text(value: bytes) -> str | None:
     return value.decode(errors="backslashreplace") if value else None

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, TypeVar
 
 from slock_client import _threads as io
@@ -22,9 +21,7 @@ class Block:
         self._guards.setdefault(io.current(), []).append(Guard(hold))
         return hold
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         task = io.current()
         guard = self._guards[task].pop()
         if not self._guards[task]:

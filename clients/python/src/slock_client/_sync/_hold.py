@@ -20,7 +20,7 @@ from slock_client import _threads as io
 from slock_client._answers import Answer, is_temporary, problem_in
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Command, Key
-from slock_client._durations import not_negative, ttl_ms
+from slock_client._durations import seconds_of, ttl_ms
 from slock_client._lease import Drift, Lease, Told
 from slock_client._options import Wanted
 from slock_client._sync._acquisition import Acquisition
@@ -128,13 +128,12 @@ class Held:
         was_valid = now() < lease.valid_until
         try:
             answered = self.shared.insist(self.names, self.key, *commands, end=end)
-        except TimedOutError:
-            give_up(self.shared, self.keys, commands, 0)  # it goes on in the background
-            raise
-        except Exception:
-            raise
-        except BaseException:  # cancelled; to release a second time is safe: the release names the fence
-            give_up(self.shared, self.keys, commands, CALLER_WAITS, self._released_late)
+        except BaseException as error:
+            # It goes on in the background. To release a second time is safe: the release names the fence.
+            if isinstance(error, TimedOutError):
+                give_up(self.shared, self.keys, commands, 0)
+            elif not isinstance(error, Exception):  # cancelled
+                give_up(self.shared, self.keys, commands, CALLER_WAITS, self._released_late)
             raise
         # 0 after a copy without an answer: that copy released it.
         return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
@@ -155,7 +154,6 @@ class AnyHold(Block):
         self._wanted = wanted
         self._helds = helds
         self._shared = helds[0].shared
-        self._hooks = self._shared.hooks
         self.token = helds[0].token
         """The owner's identity."""
         self.mode = wanted.mode
@@ -169,13 +167,10 @@ class AnyHold(Block):
         self._handed_over = False
         self._problem: BaseException | None = None  # of the last renewal
         self._warned = False
-        self._ended_event: io.Event | None = None
         self._granted_at = now()
-        lease = wanted.options.longest_lease
-        self._lease_end = math.inf if lease is None else self._granted_at + lease.total_seconds()
+        self._lease_end = self._granted_at + seconds_of("longest_lease", wanted.options.longest_lease)
         self._process = os.getpid()
-        self._on_loss: list[Callable[[], None]] = []  # the blocks under it
-        self._changing = self._shared.changing
+        self._on_loss: list[Callable[[], None]] = []  # the blocks under it, and who waits for it
         for held in helds:
             held.owner = self
         self._look_again()
@@ -264,15 +259,14 @@ class AnyHold(Block):
 
         Without a timeout it waits for ever when the hold is released.
         """
-        end = None if timeout is None else now() + not_negative("timeout", timeout).total_seconds()
-        if self._ended_event is None or self._is_of_another_process:
-            self._ended_event = io.Event()
-        while not self.lost:
-            if end is not None and now() >= end:
-                return False
-            ends = [one for one in (end, None if self._released else self.valid_until) if one is not None]
-            self._ended_event.wait(min(ends, default=None))
-        return True
+        end, told = now() + seconds_of("timeout", timeout), io.Event()
+        self._on_loss.append(told.set)
+        try:
+            while not self.lost and now() < end:
+                told.wait(end if self._released else min(end, self.valid_until))
+        finally:
+            self._on_loss.remove(told.set)
+        return self.lost
 
     def __enter__(self) -> Self:
         self.check()
@@ -342,7 +336,7 @@ class AnyHold(Block):
 
     def _lose(self, reason: str) -> None:
         """It is lost, unless it has ended before."""
-        with self._changing:
+        with self._shared.changing:
             if self._ended:
                 return
             self._reason = reason
@@ -350,10 +344,8 @@ class AnyHold(Block):
         # A hold that nobody renews ends by its ttl as a rule.
         level = logging.WARNING if self._wanted.options.renew else logging.DEBUG
         log.log(level, "%s", LostError(self.label, self._wanted.names, reason, self._problem))
-        self._hooks.tell("lost", self.label, reason)
+        self._shared.hooks.tell("lost", self.label, reason)
         self._tell_held()
-        if self._ended_event is not None:
-            self._ended_event.set()
         for tell in list(self._on_loss):
             tell()
         if self._wanted.options.on_lost is not None:
@@ -362,7 +354,7 @@ class AnyHold(Block):
     def _end(self) -> bool:
         """The program releases it or hands it over. Whether it was there, as far as is known."""
         held = not self.lost
-        with self._changing:
+        with self._shared.changing:
             first, self._released = not self._released, True
         self._stop()
         if held and first:
@@ -371,11 +363,11 @@ class AnyHold(Block):
 
     def _found_gone(self) -> None:
         """The release found nothing: it had ended before."""
-        with self._changing:
+        with self._shared.changing:
             if self._reason is not None:
                 return
             self._reason = _lease.GONE
-        self._hooks.tell("lost", self.label, _lease.GONE)
+        self._shared.hooks.tell("lost", self.label, _lease.GONE)
 
     def _renewal_failed(self, error: BaseException) -> None:
         """It is tried again.
@@ -389,11 +381,11 @@ class AnyHold(Block):
         self._warned = self._warned or refused
         level = logging.WARNING if refused else logging.DEBUG
         log.log(level, "%s: a renewal failed: %s", self.label, error)
-        self._hooks.tell("renewal_failed", self.label, error)
+        self._shared.hooks.tell("renewal_failed", self.label, error)
 
     def _release_failed(self, error: BaseException) -> None:
         log.warning("%s: the release failed; the lock ends by its ttl: %s", self.label, error)
-        self._hooks.tell("release_failed", self.label, error)
+        self._shared.hooks.tell("release_failed", self.label, error)
 
     def _finish_block(self) -> None:
         """Releases at the end of a block.
@@ -408,7 +400,7 @@ class AnyHold(Block):
             held.stop()
 
     def _tell_held(self) -> None:
-        self._hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
+        self._shared.hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
 
 
 class Hold(AnyHold):
@@ -422,11 +414,6 @@ class Hold(AnyHold):
     def fence(self) -> int:
         """Rises with each new hold of the server: send it with every write."""
         return self._held.lease.fence or 0
-
-    @property
-    def valid_until(self) -> float:
-        """Until when the hold is certain, as `slock_client.now()` counts, in seconds. Renewals move it."""
-        return min(self._held.lease.valid_until, self._lease_end)
 
     def _release(self, held: bool) -> bool:
         return self._held.release(now() + (self._shared.retry_for if held else LOST_RELEASE_FOR))
@@ -458,21 +445,20 @@ class Hold(AnyHold):
         `TimedOutError` when the wait is over: the hold stays as it was. `DeadlockError` when another reader
         waits for the same. `RefusedError` within 120 s after an upgrade of this hold that was given up.
         """
-        seconds = None if wait is None else not_negative("wait", wait).total_seconds()
-        self._change(WRITE, seconds)
+        self._change(WRITE, seconds_of("wait", wait))
 
     def downgrade(self) -> None:
         """The writer becomes a reader. No other writer comes in between."""
         self._change(READ, 0)
 
-    def _change(self, mode: str, seconds: float | None) -> None:
-        """It waits at most so long; without a number as long as it takes."""
+    def _change(self, mode: str, seconds: float) -> None:
+        """It waits at most so long."""
         self._shared.check_open()
         self.check()
         held, lease, names = self._held, self._held.lease, self._wanted.names
         if len(held.keys) > 1:
             raise ValueError("the mode of a hold of several keys cannot be changed")
-        with self._changing:
+        with self._shared.changing:
             if lease.changing:
                 raise SlockError(f"{names}: another change of the mode is under way")
             lease.changing = True
@@ -491,7 +477,7 @@ class Hold(AnyHold):
             settled = True
             if granted is None:
                 raise acquisition.timed_out("other readers hold it")
-            with self._changing:
+            with self._shared.changing:
                 self.mode = mode
                 held.granted(granted.fence, mode, granted.sent, ttl)
         except NotHeldError:
@@ -538,7 +524,7 @@ class Hold(AnyHold):
                 return
             for mode, answer in zip(modes, answers[-len(modes) :], strict=True):
                 if isinstance(answer, int) and answer:
-                    with self._changing:
+                    with self._shared.changing:
                         self.mode = mode
                         held.lease.granted(answer, mode, sent, ttl)
                     return

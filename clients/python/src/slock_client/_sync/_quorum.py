@@ -19,7 +19,7 @@ from slock_client import _threads as io
 from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import WRITE, Command, Key
-from slock_client._durations import positive
+from slock_client._durations import positive, seconds_of
 from slock_client._lease import Drift, Told, majority
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
 from slock_client._sync._give_up import CALLER_WAITS, give_up
@@ -46,13 +46,6 @@ NODE_TIMEOUT_PART = 20
 
 # A renewal begins after a third of the ttl. A node may take as long again, so that there is time for another.
 MOST_OF_TTL = 3
-
-
-def node_timeout(chosen: timedelta | None, ttl_ms: int) -> float:
-    """How long a node may take for its answer, in seconds: at most a third of the ttl."""
-    ttl = timedelta(milliseconds=ttl_ms)
-    timeout = max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT) if chosen is None else chosen
-    return min(timeout, ttl / MOST_OF_TTL).total_seconds()
 
 
 class Tally:
@@ -320,7 +313,7 @@ class Quorum(Acquirer[QuorumHold]):
         """
         self._shared.check_open()
         nodes = self._node_holds(self._wanted(keys_of(keys), WRITE, {"token": token}))
-        end = now() + self._timeout(self._options.ttl_ms)
+        end = now() + self._timeout(self._writing.ttl_ms)
 
         def release(node: NodeHold) -> int:
             commands = _commands.release_in_any_mode(node.keys, token)
@@ -346,7 +339,10 @@ class Quorum(Acquirer[QuorumHold]):
         return [NodeHold(name, node, wanted, token, self._drift) for name, node in self._nodes.items()]
 
     def _timeout(self, ttl_ms: int) -> float:
-        return node_timeout(self._node_timeout, ttl_ms)
+        """How long a node may take for its answer, in seconds: at most a third of the ttl."""
+        ttl = timedelta(milliseconds=ttl_ms)
+        timeout = self._node_timeout or max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT)
+        return min(timeout, ttl / MOST_OF_TTL).total_seconds()
 
 
 class _NewQuorumHold:
@@ -357,9 +353,10 @@ class _NewQuorumHold:
         self._nodes: list[NodeHold] = []
 
     def hold(self) -> QuorumHold | None:
-        quorum, wanted, wait = self._quorum, self._wanted, self._wanted.options.wait
-        end = math.inf if wait is None else now() + wait.total_seconds()
-        pauses = iter(()) if self._once or wait == timedelta(0) else quorum._poll.pauses()
+        quorum, wanted = self._quorum, self._wanted
+        wait = seconds_of("wait", wanted.options.wait)
+        end = now() + wait
+        pauses = iter(()) if self._once or wait == 0 else quorum._poll.pauses()
         while True:
             tally, hold = self._attempt()
             if hold is not None:

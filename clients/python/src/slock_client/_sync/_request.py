@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from slock_client._answers import outcome_of
@@ -32,9 +31,8 @@ class Acquirer(Generic[H]):
     def __init__(self, shared: Shared, options: Any) -> None:
         """`options`: of requests, as far as they do not say otherwise."""
         self._shared = shared
-        self._limit = options.get("limit")
-        Wanted(("any",), READ, Options(**options))
-        self._options = Options(**{**options, "limit": None})
+        self._reading = Options(**options)
+        self._writing = self._reading.changed(limit=None)
 
     def write(self, *keys: Key, **options: Unpack[RequestOptions]) -> Request[H]:
         """A request to be the only one that holds all of `keys`."""
@@ -57,15 +55,12 @@ class Acquirer(Generic[H]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _wanted(self, keys: tuple[Key, ...], mode: str, options: Any) -> Wanted:
-        if mode == READ and self._limit is not None:
-            options = {"limit": self._limit, **options}
-        return Wanted(keys, mode, self._options.changed(**options))
+        defaults = self._reading if mode == READ else self._writing
+        return Wanted(keys, mode, defaults.changed(**options))
 
     def _attempt(self, wanted: Wanted, once: bool) -> Any:
         """The acquisition of one hold. Its `hold()` gives it, or None when it was refused and asks once;

@@ -125,7 +125,7 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
             return answers
         moved = next(filter(None, (servers.redirected(key, one) for one in answers)), None)
         if moved is None:
-            if any(is_wrong_server(answer) for answer in answers):
+            if problem_in(answers, is_wrong_server) is not None:
                 servers.suspect()
             return answers
         place = moved

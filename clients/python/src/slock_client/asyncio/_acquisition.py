@@ -47,7 +47,7 @@ class Acquisition:
     """Asks for a hold, or for another mode of one, until there is an answer that counts."""
 
     def __init__(
-        self, shared: Shared, keys: Sequence[Key], command: Command, wait: float | None, *, once: bool
+        self, shared: Shared, keys: Sequence[Key], command: Command, wait: float, *, once: bool
     ) -> None:
         """`command`: without a wait. `wait`: at most so many seconds. `once`: a refusal ends it."""
         self.keys = keys
@@ -63,7 +63,7 @@ class Acquisition:
         self._command = command
         self._once = once
         self._began = now()
-        self._end = math.inf if wait is None else self._began + wait
+        self._end = self._began + wait
         self._contact: float | None = None
         self._tags: dict[bytes, tuple[Any, float]] = {}
 
@@ -100,9 +100,9 @@ class Acquisition:
             self._shared.check_open()
             try:
                 granted = await self._attempt()
-            except (SlockError, SubscriptionLost) as error:
-                if isinstance(error, SlockError):
-                    raise
+            except SlockError:
+                raise
+            except SubscriptionLost:
                 self._heard()
                 continue
             except Exception as error:
@@ -212,7 +212,7 @@ class Acquisition:
         while True:
             overdue = self._end + ANSWER_OVERDUE
             end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = await self._message(None if end == math.inf else end)
+            message = await self._message(end)
             self._shared.check_open()
             if message is None:
                 if now() >= overdue:
@@ -227,7 +227,7 @@ class Acquisition:
         self._messages.append((tag, message))
         self._arrived.set()
 
-    async def _message(self, end: float | None) -> tuple[bytes, Any] | None:
+    async def _message(self, end: float) -> tuple[bytes, Any] | None:
         """The next message with its tag; None when there is none until `end`."""
         if not self._messages:
             self._arrived.clear()

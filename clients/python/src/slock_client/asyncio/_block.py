@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, TypeVar
 
 from slock_client.asyncio import _tasks as io
@@ -21,9 +20,7 @@ class Block:
         self._guards.setdefault(io.current(), []).append(Guard(hold))
         return hold
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         task = io.current()
         guard = self._guards[task].pop()
         if not self._guards[task]:

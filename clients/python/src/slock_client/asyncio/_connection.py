@@ -175,9 +175,6 @@ class Connection:
         """Ends the connection, and returns when it is closed."""
         task = self._task
         self.fail(base.ConnectionError("the connection has been closed"))
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
 
@@ -287,10 +284,9 @@ class Connection:
             if question.end <= moment:
                 question.settle(late)
         over = [question for question in self._unsent if question.end <= moment]
-        if over:
-            self._unsent = [question for question in self._unsent if question.end > moment]
-            for question in over:
-                question.settle(unsent(base.TimeoutError(str(late))))
+        self._unsent = [question for question in self._unsent if question.end > moment]
+        for question in over:
+            question.settle(unsent(base.TimeoutError(str(late))))
         self._timer = None
         if self._is_busy:
             self._look_soon()

@@ -50,7 +50,7 @@ async def give_up(
     keys: Sequence[Key],
     commands: Sequence[Command],
     caller_waits: float,
-    then: Callable[[list[Answer]], object] | None = None,
+    then: Callable[[list[Answer]], object] = lambda answers: None,
 ) -> list[Answer]:
     """Sends the commands until all are answered, in the background. The answers; none when that takes longer
     than the caller waits, in seconds.
@@ -69,14 +69,12 @@ async def give_up(
             log.warning("%s: what is left ends by its ttl", error)
         finally:
             shared.giving_up.discard(done)
-            if then is not None:
-                call(then, answers)
+            call(then, answers)
             done.set()
 
     if len(shared.giving_up) >= MOST_UNDER_WAY:
         log.warning("%s: too much is being given up: what is left ends by its ttl", names)
-        if then is not None:
-            then([])
+        then([])
         return []
     shared.giving_up.add(done)
     io.start(work, "giving up", limited=True)

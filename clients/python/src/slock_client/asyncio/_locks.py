@@ -12,17 +12,9 @@ import redis.asyncio
 from slock_client import _commands, status
 from slock_client._clock import now
 from slock_client._commands import Command, Key
-from slock_client._durations import positive, whole_ms
+from slock_client._durations import positive, seconds_of, whole_ms
 from slock_client._lease import is_prompt
-from slock_client._options import (
-    DEFAULT_RETRY_FOR,
-    DEFAULT_RETRY_WAIT_FOR,
-    HoldOptions,
-    ReadOptions,
-    Wanted,
-    keys_of,
-    strategy_of,
-)
+from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
 from slock_client.asyncio._acquisition import CALL_OVERDUE, Acquisition, Granted
 from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end, wait_given_up
 from slock_client.asyncio._guard import WAYS
@@ -37,6 +29,9 @@ from slock_client.polling import Strategy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+DEFAULT_RETRY_FOR = timedelta(seconds=3)
+DEFAULT_RETRY_WAIT_FOR = timedelta(seconds=60)
 
 
 class Locks(Acquirer[Hold]):
@@ -68,9 +63,12 @@ class Locks(Acquirer[Hold]):
     ) -> None:
         positive("retry_for", retry_for)
         positive("retry_wait_for", retry_wait_for)
+        if not isinstance(waiting, Strategy) and waiting not in WAYS:
+            ways = " or ".join(map(repr, WAYS))
+            raise ValueError(f"waiting must be {ways}, or a strategy of slock_client.polling")
         servers = servers_of(client, weak=self._weak)
         shared = Shared(servers, hooks or Hooks(), retry_for, retry_wait_for)
-        shared.strategy = strategy_of(waiting, WAYS)
+        shared.strategy = waiting if isinstance(waiting, Strategy) else None
         self._listening = shared.listening = Listening(servers) if waiting == "notify" else None
         super().__init__(shared, options)
 
@@ -144,7 +142,7 @@ class _NewHold(Acquisition):
         self.token = wanted.new_token()
         self._wanted = wanted
         self._refusal_is_answer = once
-        wait = None if wanted.options.wait is None else wanted.options.wait.total_seconds()
+        wait = seconds_of("wait", wanted.options.wait)
         command = _commands.acquire(wanted, self.token)
         super().__init__(shared, wanted.keys, command, wait, once=once or wait == 0)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -100,14 +101,14 @@ class Event:
     def is_set(self) -> bool:
         return self._happened
 
-    async def wait(self, end: float | None) -> bool:
+    async def wait(self, end: float) -> bool:
         """Returns when it has happened, or at `end`: whether it has."""
         if self._happened:
             return True
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.add(waiter)
-        timer = None if end is None else loop.call_later(max(0.0, end - now()), _wake, waiter)
+        timer = None if end == math.inf else loop.call_later(max(0.0, end - now()), _wake, waiter)
         try:
             await waiter
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class Watchdog:
         self._busy: set[Renewable] = set()  # those whose renewal is under way
         self._numbers = itertools.count()
         self._runs = False
-        self._wakes_at: float | None = None
+        self._wakes_at = math.inf
         self._changed = io.Event()
 
     def add(self, hold: Renewable) -> None:
@@ -83,7 +84,7 @@ class Watchdog:
             if not self._runs:
                 self._runs = True
                 io.start(self._run, "watchdog")
-            elif self._wakes_at is None or min(hold.renew_at, hold.valid_until) < self._wakes_at:
+            elif min(hold.renew_at, hold.valid_until) < self._wakes_at:
                 self._changed.set()
 
     def remove(self, hold: Renewable) -> None:
@@ -134,14 +135,14 @@ class Watchdog:
                 self._busy.discard(hold)
                 if hold in self._entries:
                     self._put(hold)
-            if self._heap and (self._wakes_at is None or self._heap[0][0] < self._wakes_at):
+            if self.next_time() < self._wakes_at:
                 self._changed.set()
 
-    def next_time(self) -> float | None:
-        """When something is to be done; None when there is no hold."""
+    def next_time(self) -> float:
+        """When something is to be done; infinity when there is no hold."""
         while self._heap and not self._counts(self._heap[0]):
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        return self._heap[0][0] if self._heap else math.inf
 
     def _put(self, hold: Renewable) -> None:
         number = self._entries[hold] = next(self._numbers)
@@ -157,7 +158,7 @@ class Watchdog:
                 over, due = self.take(now())
                 self._changed.clear()
                 wakes_at = self._wakes_at = self.next_time()
-                if wakes_at is None and not over and not due:
+                if wakes_at == math.inf and not over and not due:
                     self._runs = False
                     return
             groups: dict[Servers, list[Renewable]] = {}

@@ -137,7 +137,7 @@ class Lock(redis.asyncio.lock.Lock):
             token=given,  # type: ignore[arg-type] # bytes: it is sent as it is
         )
         try:
-            hold = await self._locks()._acquire(Wanted((self._key,), WRITE, options), once=once)
+            hold = await _locks.of(self.redis)._acquire(Wanted((self._key,), WRITE, options), once=once)
         except TimedOutError as error:
             if error.answered or error.__cause__ is None:
                 return False
@@ -150,7 +150,7 @@ class Lock(redis.asyncio.lock.Lock):
 
     async def locked(self) -> bool:
         """Whether somebody has the lock."""
-        return (await self._locks().info(self._key)).mode != "free"
+        return (await _locks.of(self.redis).info(self._key)).mode != "free"
 
     async def owned(self) -> bool:
         """Whether this thread has it by this lock. `False` for ever once the watchdog has noticed a loss."""
@@ -233,7 +233,7 @@ class Lock(redis.asyncio.lock.Lock):
     async def _ask(self, command: Command) -> Answered:
         """The answer. A connection error is one of redis-py."""
         try:
-            return await self._locks()._ask(self._text, self._key, command)
+            return await _locks.of(self.redis)._ask(self._text, self._key, command)
         except TimedOutError as error:
             raise error.__cause__ or error from None
 
@@ -247,9 +247,6 @@ class Lock(redis.asyncio.lock.Lock):
             raise base.ResponseError(f"{self._text}: the timeout of a lock must be a millisecond at least")
         return ttl_ms
 
-    def _locks(self) -> Locks:
-        return _locks.of(self.redis)
-
     def _encoded(self, value: Any) -> bytes:
         return bytes(getattr(self.redis, "connection_pool", self.redis).get_encoder().encode(value))
 
@@ -259,4 +256,4 @@ class Lock(redis.asyncio.lock.Lock):
 
     @property
     def _text(self) -> str:
-        return text_of(self.name) if isinstance(self.name, (str, bytes)) else text_of(bytes(self.name))
+        return self.name if isinstance(self.name, str) else text_of(bytes(self.name))
