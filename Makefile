@@ -63,8 +63,8 @@ histories: build ## Play 2,000 late histories, all races and all faults through 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
 
-fuzz: build ## Try FUZZ (1,000,000) mutated payloads, effects and argument vectors on each of SERVERS
-	@SLOCK_FUZZ=$(FUZZ) SUITE="-k 'mutated or argument_vector' tests" scripts/test-servers
+fuzz: build ## Look for inputs that break a promise: FUZZ (1,000,000) of each kind, on each of SERVERS
+	@FUZZ=$(FUZZ) scripts/fuzz
 
 memcheck: build ## Run server tests under valgrind (7 min): no invalid access, nothing lost
 	@scripts/memcheck
