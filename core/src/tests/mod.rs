@@ -27,4 +27,5 @@ mod queue_upgrade;
 mod random;
 mod scene;
 mod searches;
+mod side_by_side;
 mod work;
