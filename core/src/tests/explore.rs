@@ -13,7 +13,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -23,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashSet;
+use hashbrown::hash_map::{Entry, HashMap};
 
 use super::history::token_number;
 use super::side_by_side::SideBySide;
@@ -165,6 +166,17 @@ impl Exploration {
             }
         }
         Ok(())
+    }
+
+    /// What the state at the end of this way may become next.
+    fn successors(&self, way: &[usize]) -> BTreeSet<u128> {
+        let (origin, past) = self.play(way);
+        let next = |step| {
+            let mut both = self.copy(&origin, &past);
+            self.deeds(&origin, step)?.iter().for_each(|deed| deed.happens(&mut both));
+            Some(fingerprint(&mut both, self.world.names))
+        };
+        (0..self.steps.len()).filter_map(next).collect()
     }
 
     /// One level deeper, or as far as the time suffices. A shortest history that breaks a promise, if one does.
@@ -406,4 +418,41 @@ fn every_state_near_the_beginning() {
 fn every_state_for_a_while() {
     let seconds = std::env::var("SLOCK_EXPLORE_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     explore(seconds.unwrap_or(600), false);
+}
+
+/// Otherwise a fact is missing that decides how a state goes on, and states would be passed over.
+#[test]
+fn states_that_are_taken_for_one_go_on_alike() {
+    for world in &WORLDS {
+        let one = Exploration::new(world);
+        let mut known: HashMap<u128, (Vec<usize>, BTreeSet<u128>)> = HashMap::new();
+        let mut ways = vec![Vec::new()];
+        for depth in 0..world.short_depth {
+            for way in std::mem::take(&mut ways) {
+                for step in 0..one.steps.len() {
+                    let (mut both, _) = one.play(&way);
+                    let Some(deeds) = one.deeds(&both, step) else { continue };
+                    deeds.iter().for_each(|deed| deed.happens(&mut both));
+                    let longer = [&way[..], &[step]].concat();
+                    let next = one.successors(&longer);
+                    match known.entry(fingerprint(&mut both, world.names)) {
+                        Entry::Occupied(known) => {
+                            let (other, expected) = known.get();
+                            let told = |way: &[usize]| {
+                                let all: Vec<String> =
+                                    one.play(way).1.iter().map(ToString::to_string).collect();
+                                all.join("; ")
+                            };
+                            assert_eq!(&next, expected, "{}\nand\n{}", told(other), told(&longer));
+                        }
+                        Entry::Vacant(new) => {
+                            new.insert((longer.clone(), next));
+                            ways.extend((depth + 1 < world.short_depth).then_some(longer));
+                        }
+                    }
+                }
+            }
+        }
+        println!("{} {}", world.title, known.len());
+    }
 }

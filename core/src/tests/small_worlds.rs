@@ -240,12 +240,15 @@ impl Kind {
                 }
             }
             Many => {
-                let both: Vec<usize> = (0..names).collect();
-                for token in 0..OWNERS {
+                // In either order, so that names can change places.
+                let orders = [(0..names).collect::<Vec<usize>>(), (0..names).rev().collect()];
+                for (token, both) in
+                    (0..OWNERS).flat_map(|token| orders.iter().map(move |both| (token, both)))
+                {
                     for (want, wait) in
                         [WRITE, READ].into_iter().flat_map(|want| WAITS.map(|wait| (want, wait)))
                     {
-                        does(Op::Ask(asked(&both, token, want, wait)));
+                        does(Op::Ask(asked(both, token, want, wait)));
                     }
                     does(Op::ReleaseAll { names: both.clone(), token, fence: None });
                     let extension = Extension::To(UNIT_MS);
