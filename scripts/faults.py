@@ -58,7 +58,7 @@ RUNNERS = {
     "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
     "explore": (
         "cargo test --package slock-core --lib --no-run",
-        "SLOCK_EXPLORE_SECONDS=200 RUST_BACKTRACE=0 cargo test --package slock-core --lib every_state_for -- --ignored",
+        "SLOCK_EXPLORE_SECONDS=120 RUST_BACKTRACE=0 cargo test --package slock-core --lib every_state_for -- --ignored",
     ),
     "module": ("cargo test --package slock --lib --no-run", "cargo test --package slock --lib --"),
     "pytest": (MODULE, PYTEST),

@@ -198,7 +198,7 @@ impl World {
     }
 
     pub(super) fn lock(&self, name: usize) -> Option<&Lock> {
-        self.store.lock(&id_of(name).into())
+        self.store.lock(&id_of(name))
     }
 
     /// Serves the queues, for so many looks at the clock at most. Whether nothing was left to do.

@@ -167,8 +167,27 @@ impl SideBySide {
 
     /// A whole turn ends, or is interrupted after so many looks at the clock.
     pub(super) fn serve(&mut self, looks: usize) {
-        let is_whole = self.world.serve(looks);
+        let is_whole = self.end_turn(looks);
         let now = self.world.now();
+        self.compare();
+        if is_whole && !self.is_revived() {
+            for request in &self.model.waiting {
+                assert!(!self.model.must_answer(request, now), "left behind: {request:?}");
+            }
+            assert!(self.was_away || !self.has_ended_holds());
+            let graph = WaitsFor::new(&self.model, now.unix_ms());
+            assert!(!(0..TOKENS.len()).any(|token| graph.has_cycle_through_token(token)), "a cycle stands");
+        }
+        if is_whole {
+            let due_ms = self.world.manager.next_due_ms(now);
+            assert!(due_ms.is_none_or(|due_ms| due_ms > now.monotonic_ms()), "due at once again");
+        }
+    }
+
+    /// The same, and each answer is judged; that both sides are the same then is for others to see. Whether nothing was
+    /// left to do.
+    pub(super) fn end_turn(&mut self, looks: usize) -> bool {
+        let is_whole = self.world.serve(looks);
         // Which holds of closed connections have come to their end is not the model's to say, only that all
         // do in the end.
         for name in 0..NAMES {
@@ -183,19 +202,7 @@ impl SideBySide {
         }
         self.judge_results(true);
         self.tally.interrupted += usize::from(!is_whole);
-        self.compare();
-        if is_whole && !self.is_revived() {
-            for request in &self.model.waiting {
-                assert!(!self.model.must_answer(request, now), "left behind: {request:?}");
-            }
-            assert!(self.was_away || !self.has_ended_holds());
-            let graph = WaitsFor::new(&self.model, now.unix_ms());
-            assert!(!(0..TOKENS.len()).any(|token| graph.has_cycle_through_token(token)), "a cycle stands");
-        }
-        if is_whole {
-            let due_ms = self.world.manager.next_due_ms(now);
-            assert!(due_ms.is_none_or(|due_ms| due_ms > now.monotonic_ms()), "due at once again");
-        }
+        is_whole
     }
 
     fn judge_results(&mut self, may_have: bool) {

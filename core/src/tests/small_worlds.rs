@@ -378,7 +378,7 @@ impl Deed {
         match self {
             Self::Op(op) => both.act(op),
             Self::Pass => both.world.pass(UNIT_MS * 1000),
-            Self::Serve { looks } => both.serve(*looks),
+            Self::Serve { looks } => _ = both.end_turn(*looks),
         }
     }
 
@@ -387,7 +387,7 @@ impl Deed {
         match self {
             Self::Op(op) => drop(world.does(op)),
             Self::Pass => world.pass(UNIT_MS * 1000),
-            Self::Serve { looks } => drop(world.serve(*looks)),
+            Self::Serve { looks } => _ = world.serve(*looks),
         }
         world.manager.take_answers();
     }
