@@ -79,7 +79,7 @@ pub(super) const WORLDS: [SmallWorld; 8] = [
             Notify, Ephemeral, Outside, Late,
         ],
         turns: Turns::Any,
-        short_depth: 2,
+        short_depth: 3,
     },
     SmallWorld {
         title: "everything, a turn for each step",
@@ -89,28 +89,28 @@ pub(super) const WORLDS: [SmallWorld; 8] = [
             Notify, Ephemeral, Outside, Late,
         ],
         turns: Turns::Short,
-        short_depth: 2,
+        short_depth: 3,
     },
     SmallWorld {
         title: "one lock: modes, time, limits",
         names: 1,
         kinds: &[Write, Read, Release, Limit, Timed, Upgrade, Downgrade, Extend, Time, Outside],
         turns: Turns::Short,
-        short_depth: 3,
+        short_depth: 4,
     },
     SmallWorld {
         title: "one lock: the turn in which it comes free",
         names: 1,
         kinds: &[Write, Read, Release, Upgrade, Downgrade, Time, Leave, Cancel, Outside],
         turns: Turns::Any,
-        short_depth: 4,
+        short_depth: 5,
     },
     SmallWorld {
         title: "several keys and cycles",
         names: 2,
         kinds: &[Write, Release, Many, Leave, Time, Outside],
         turns: Turns::Short,
-        short_depth: 3,
+        short_depth: 4,
     },
     SmallWorld {
         title: "one lock: NOTIFY",
@@ -131,7 +131,7 @@ pub(super) const WORLDS: [SmallWorld; 8] = [
         names: 1,
         kinds: &[Write, Read, Release, Upgrade, Cancel, Late, Time],
         turns: Turns::Short,
-        short_depth: 4,
+        short_depth: 5,
     },
 ];
 
