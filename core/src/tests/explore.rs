@@ -11,21 +11,19 @@
 //! (A library for this, such as stateright, wants states that can be cloned, hashed and sent to other threads. The manager
 //! shares tokens by `Rc`, and knows them by where they are.)
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
-use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashSet;
 use hashbrown::hash_map::{Entry, HashMap};
 
-use super::history::token_number;
+use super::history::{id_of, token_number};
+use super::random::Random;
 use super::side_by_side::SideBySide;
 use super::small_worlds::{Deed, OWNERS, SmallWorld, Step, Turns, WORLDS, describe};
 use crate::lock::Lock;
@@ -57,7 +55,7 @@ struct Exploration {
     nodes: Vec<Node>,
     /// Those that were reached last, and from which it goes on.
     front: Range<usize>,
-    seen: Vec<Mutex<HashSet<u128, BuildHasherDefault<Ready>>>>,
+    seen: Vec<Mutex<HashSet<u128>>>,
     depth: usize,
     /// How much of the front has been gone through.
     done: usize,
@@ -283,7 +281,7 @@ fn state_of(both: &SideBySide, names: usize) -> String {
             Some(Mode::Write) => " writes",
             _ => " reads",
         };
-        let waiters = both.world.manager.waitlist().at(super::history::id_of(name));
+        let waiters = both.world.manager.waitlist().at(id_of(name));
         let waiters: Vec<_> =
             waiters.map(|waiter| String::from_utf8_lossy(&waiter.token).into_owned()).collect();
         let waiting =
@@ -298,7 +296,7 @@ fn fingerprint(both: &mut SideBySide, names: usize) -> u128 {
     const NOBODY: usize = OWNERS;
     let mut facts: Vec<(u64, usize, usize)> = Vec::with_capacity(32);
     describe(both, names, &mut |kind, token, name, numbers| {
-        let token = token.map_or(NOBODY, |token| token_number(token));
+        let token = token.map_or(NOBODY, token_number);
         let name = name.map_or(2, |name| usize::from(name[0] - b'a'));
         let hash = numbers.iter().fold(u64::from(kind), |hash, number| mix(hash ^ mix(*number)));
         facts.push((hash, token, name));
@@ -317,58 +315,16 @@ fn fingerprint(both: &mut SideBySide, names: usize) -> u128 {
     all.map(|(order, swap)| of_order(order, swap)).min().expect("there are some")
 }
 
-/// That of SplitMix64.
-fn mix(mut number: u64) -> u64 {
-    number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
+fn mix(number: u64) -> u64 {
+    Random::new(number ^ 0x9e37_79b9_7f4a_7c15).next()
 }
 
-/// Fingerprints are hashes already.
-#[derive(Default)]
-struct Ready(u64);
-
-impl Hasher for Ready {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only fingerprints are hashed");
-    }
-
-    fn write_u128(&mut self, fingerprint: u128) {
-        self.0 = (fingerprint >> 64) as u64;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-thread_local! {
-    static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
-    static WHERE: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-/// What it results in, or how it failed; then nothing is printed.
+/// How it failed, if it did.
 fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let other_tests = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if IS_CATCHING.get() {
-                WHERE.set(info.location().map_or(String::new(), ToString::to_string));
-            } else {
-                other_tests(info);
-            }
-        }));
-    });
-    IS_CATCHING.set(true);
-    let result = catch_unwind(AssertUnwindSafe(act));
-    IS_CATCHING.set(false);
-    let text = |payload: Box<dyn Any + Send>| match payload.downcast::<String>() {
+    catch_unwind(AssertUnwindSafe(act)).map_err(|payload| match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => payload.downcast::<&str>().map_or(String::new(), |text| (*text).to_owned()),
-    };
-    result.map_err(|payload| format!("{}: {}", WHERE.take(), text(payload)))
+    })
 }
 
 /// All worlds, each level by level in turn, until `seconds` are over or each is as deep as it says.

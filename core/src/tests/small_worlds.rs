@@ -69,70 +69,27 @@ use Kind::{
     Timed, Upgrade, Write,
 };
 
+const EVERYTHING: &[Kind] = &[
+    Write, Read, Release, Limit, Timed, Upgrade, Downgrade, Many, Extend, Time, Leave, Cancel, Notify,
+    Ephemeral, Outside, Late,
+];
+const MODES: &[Kind] = &[Write, Read, Release, Limit, Timed, Upgrade, Downgrade, Extend, Time, Outside];
+const TURN: &[Kind] = &[Write, Read, Release, Upgrade, Downgrade, Time, Leave, Cancel, Outside];
+const CYCLES: &[Kind] = &[Write, Release, Many, Leave, Time, Outside];
+const CHANNELS: &[Kind] = &[Write, Release, Notify, Time, Cancel];
+const CONNECTIONS: &[Kind] = &[Write, Release, Ephemeral, Upgrade, Downgrade, Time];
+const LATE: &[Kind] = &[Write, Read, Release, Upgrade, Cancel, Late, Time];
+
 /// The first two have everything; the others go deeper where things meet.
 pub(super) const WORLDS: [SmallWorld; 8] = [
-    SmallWorld {
-        title: "everything, in any turns",
-        names: 2,
-        kinds: &[
-            Write, Read, Release, Limit, Timed, Upgrade, Downgrade, Many, Extend, Time, Leave, Cancel,
-            Notify, Ephemeral, Outside, Late,
-        ],
-        turns: Turns::Any,
-        short_depth: 3,
-    },
-    SmallWorld {
-        title: "everything, a turn for each step",
-        names: 2,
-        kinds: &[
-            Write, Read, Release, Limit, Timed, Upgrade, Downgrade, Many, Extend, Time, Leave, Cancel,
-            Notify, Ephemeral, Outside, Late,
-        ],
-        turns: Turns::Short,
-        short_depth: 3,
-    },
-    SmallWorld {
-        title: "one lock: modes, time, limits",
-        names: 1,
-        kinds: &[Write, Read, Release, Limit, Timed, Upgrade, Downgrade, Extend, Time, Outside],
-        turns: Turns::Short,
-        short_depth: 4,
-    },
-    SmallWorld {
-        title: "one lock: the turn in which it comes free",
-        names: 1,
-        kinds: &[Write, Read, Release, Upgrade, Downgrade, Time, Leave, Cancel, Outside],
-        turns: Turns::Any,
-        short_depth: 5,
-    },
-    SmallWorld {
-        title: "several keys and cycles",
-        names: 2,
-        kinds: &[Write, Release, Many, Leave, Time, Outside],
-        turns: Turns::Short,
-        short_depth: 4,
-    },
-    SmallWorld {
-        title: "one lock: NOTIFY",
-        names: 1,
-        kinds: &[Write, Release, Notify, Time, Cancel],
-        turns: Turns::Any,
-        short_depth: 4,
-    },
-    SmallWorld {
-        title: "EPHEMERAL",
-        names: 2,
-        kinds: &[Write, Release, Ephemeral, Upgrade, Downgrade, Time],
-        turns: Turns::Any,
-        short_depth: 3,
-    },
-    SmallWorld {
-        title: "late commands",
-        names: 1,
-        kinds: &[Write, Read, Release, Upgrade, Cancel, Late, Time],
-        turns: Turns::Short,
-        short_depth: 5,
-    },
+    SmallWorld::new("everything, in any turns", 2, EVERYTHING, Turns::Any, 3),
+    SmallWorld::new("everything, a turn for each step", 2, EVERYTHING, Turns::Short, 3),
+    SmallWorld::new("one lock: modes, time, limits", 1, MODES, Turns::Short, 4),
+    SmallWorld::new("one lock: the turn in which it comes free", 1, TURN, Turns::Any, 5),
+    SmallWorld::new("several keys and cycles", 2, CYCLES, Turns::Short, 4),
+    SmallWorld::new("one lock: NOTIFY", 1, CHANNELS, Turns::Any, 4),
+    SmallWorld::new("EPHEMERAL", 2, CONNECTIONS, Turns::Any, 3),
+    SmallWorld::new("one lock: late commands", 1, LATE, Turns::Short, 5),
 ];
 
 /// Which fence an owner names.
@@ -169,6 +126,16 @@ pub(super) enum Deed {
 }
 
 impl SmallWorld {
+    const fn new(
+        title: &'static str,
+        names: usize,
+        kinds: &'static [Kind],
+        turns: Turns,
+        short_depth: usize,
+    ) -> Self {
+        Self { title, names, kinds, turns, short_depth }
+    }
+
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps: Vec<Step> = self.kinds.iter().flat_map(|kind| kind.steps(self.names)).collect();
         if self.turns == Turns::Any {
@@ -198,44 +165,37 @@ fn asked(names: &[usize], token: usize, want: Want, wait: WaitPolicy) -> Asked {
 
 impl Kind {
     fn steps(self, names: usize) -> Vec<Step> {
-        const WAITS: [WaitPolicy; 2] = [WaitPolicy::NoWait, WaitPolicy::Forever];
-        const RUNS_OUT: WaitPolicy = WaitPolicy::Timeout(UNIT_MS);
+        const WAITS: &[WaitPolicy] = &[WaitPolicy::NoWait, WaitPolicy::Forever];
+        const RUNS_OUT: &[WaitPolicy] = &[WaitPolicy::Timeout(UNIT_MS)];
+        let each = |token: usize| (0..names).map(move |name| (token, name));
+        let each: Vec<(usize, usize)> = (0..OWNERS).flat_map(each).collect();
         let mut steps = Vec::new();
         let mut does = |op| steps.push(Step::Does(op, Named::None));
-        let of_each: Vec<(usize, usize)> =
-            (0..OWNERS).flat_map(|token| (0..names).map(move |name| (token, name))).collect();
+        // Each owner asks for each name, in each of these ways.
+        let asks = |wants: &[Want], waits: &[WaitPolicy]| -> Vec<Asked> {
+            let ways = wants.iter().flat_map(|want| waits.iter().map(move |wait| (*want, *wait)));
+            ways.flat_map(|way| each.iter().map(move |each| (way, *each)))
+                .map(|((want, wait), (token, name))| asked(&[name], token, want, wait))
+                .collect()
+        };
         match self {
-            Write | Read => {
-                let want = if self == Write { WRITE } else { READ };
-                for ((token, name), wait) in of_each.iter().flat_map(|each| WAITS.map(|wait| (*each, wait))) {
-                    does(Op::Ask(asked(&[name], token, want, wait)));
+            Write => asks(&[WRITE], WAITS).into_iter().for_each(|asked| does(Op::Ask(asked))),
+            Read => asks(&[READ], WAITS).into_iter().for_each(|asked| does(Op::Ask(asked))),
+            Upgrade => asks(&[UPGRADE], WAITS).into_iter().for_each(|asked| does(Op::Ask(asked))),
+            Timed => asks(&[WRITE, READ], RUNS_OUT).into_iter().for_each(|asked| does(Op::Ask(asked))),
+            Limit => {
+                for asked in asks(&[READ], WAITS) {
+                    let limit = NonZeroU32::new(if asked.wait == WaitPolicy::NoWait { 2 } else { 1 });
+                    does(Op::Ask(Asked { limit, ..asked }));
                 }
             }
             Release => {
-                for (token, name) in of_each {
+                for (token, name) in each {
                     does(Op::ReleaseAll { names: vec![name], token, fence: None });
                 }
             }
-            Limit => {
-                for ((token, name), wait) in of_each.iter().flat_map(|each| WAITS.map(|wait| (*each, wait))) {
-                    let limit = NonZeroU32::new(if wait == WaitPolicy::NoWait { 2 } else { 1 });
-                    does(Op::Ask(Asked { limit, ..asked(&[name], token, READ, wait) }));
-                }
-            }
-            Timed => {
-                for ((token, name), want) in
-                    of_each.iter().flat_map(|each| [WRITE, READ].map(|want| (*each, want)))
-                {
-                    does(Op::Ask(asked(&[name], token, want, RUNS_OUT)));
-                }
-            }
-            Upgrade => {
-                for ((token, name), wait) in of_each.iter().flat_map(|each| WAITS.map(|wait| (*each, wait))) {
-                    does(Op::Ask(asked(&[name], token, UPGRADE, wait)));
-                }
-            }
             Downgrade => {
-                for (token, name) in of_each {
+                for (token, name) in each {
                     does(Op::Downgrade { name, token, ttl_ms: TTL_MS, fence: None });
                 }
             }
@@ -246,9 +206,9 @@ impl Kind {
                     (0..OWNERS).flat_map(|token| orders.iter().map(move |both| (token, both)))
                 {
                     for (want, wait) in
-                        [WRITE, READ].into_iter().flat_map(|want| WAITS.map(|wait| (want, wait)))
+                        [WRITE, READ].iter().flat_map(|want| WAITS.iter().map(move |wait| (want, wait)))
                     {
-                        does(Op::Ask(asked(both, token, want, wait)));
+                        does(Op::Ask(asked(both, token, *want, *wait)));
                     }
                     does(Op::ReleaseAll { names: both.clone(), token, fence: None });
                     let extension = Extension::To(UNIT_MS);
@@ -256,7 +216,7 @@ impl Kind {
                 }
             }
             Extend => {
-                for (token, name) in of_each {
+                for (token, name) in each {
                     for extension in [Extension::To(UNIT_MS), Extension::AtLeastTo(3 * UNIT_MS)] {
                         does(Op::Extend { names: vec![name], token, extension, fence: None });
                     }
@@ -265,32 +225,28 @@ impl Kind {
             Time => steps.push(Step::TimePasses),
             Leave => steps.extend((0..4).map(Step::Leaves)),
             Cancel => {
-                for (token, name) in of_each {
+                for (token, name) in each {
                     for refuse_ms in [None, Some(UNIT_MS)] {
                         does(Op::Cancel { name, token, refuse_ms });
                     }
                 }
             }
             Notify => {
-                for (token, name) in of_each {
-                    for (want, wait) in [(WRITE, WaitPolicy::Forever), (READ, RUNS_OUT)] {
-                        does(Op::Ask(Asked { channel: Some(0), ..asked(&[name], token, want, wait) }));
-                    }
-                    let bound = asked(&[name], token, WRITE, WaitPolicy::Forever);
-                    does(Op::Ask(Asked { channel: Some(0), connection: Some(0), ..bound }));
+                let channel = Some(0);
+                for asked in [asks(&[WRITE], &WAITS[1..]), asks(&[READ], RUNS_OUT)].concat() {
+                    does(Op::Ask(Asked { channel, ..asked }));
                 }
-                steps.extend((0..OWNERS).map(Step::Closes));
-                steps.extend(
-                    (0..OWNERS).flat_map(|token| [false, true].map(|told| Step::Unsubscribes(token, told))),
-                );
+                for asked in asks(&[WRITE], &WAITS[1..]) {
+                    does(Op::Ask(Asked { channel, connection: Some(0), ..asked }));
+                }
+                for token in 0..OWNERS {
+                    let lost = [false, true].map(|is_told| Step::Unsubscribes(token, is_told));
+                    steps.extend([Step::Closes(token)].into_iter().chain(lost));
+                }
             }
             Ephemeral => {
-                for (token, name) in of_each {
-                    for (want, wait) in
-                        [WRITE, READ].into_iter().flat_map(|want| WAITS.map(|wait| (want, wait)))
-                    {
-                        does(Op::Ask(Asked { connection: Some(0), ..asked(&[name], token, want, wait) }));
-                    }
+                for asked in asks(&[WRITE, READ], WAITS) {
+                    does(Op::Ask(Asked { connection: Some(0), ..asked }));
                 }
                 steps.extend((0..OWNERS).map(Step::Closes));
             }
@@ -302,22 +258,24 @@ impl Kind {
                 }
             }
             Late => {
-                let mut names_fence = |op, named| steps.push(Step::Does(op, named));
-                for (token, name) in of_each {
-                    for (mode, want) in [(Mode::Read, READ), (Mode::Write, WRITE)] {
-                        let refresh = asked(&[name], token, want, WaitPolicy::OnlyRefresh);
-                        names_fence(Op::Ask(refresh), Named::None);
-                        let release = Op::Release { name, token, mode: Some(mode), fence: None };
-                        names_fence(release, Named::None);
+                for asked in asks(&[WRITE, READ], &[WaitPolicy::OnlyRefresh]) {
+                    does(Op::Ask(asked));
+                }
+                for (token, name) in each.iter().copied() {
+                    for mode in [Mode::Read, Mode::Write] {
+                        does(Op::Release { name, token, mode: Some(mode), fence: None });
                     }
-                    for named in [Named::Own, Named::Old] {
-                        let upgrade = asked(&[name], token, UPGRADE, WaitPolicy::Forever);
-                        names_fence(Op::Ask(upgrade), named);
-                        names_fence(Op::Downgrade { name, token, ttl_ms: TTL_MS, fence: None }, named);
-                    }
-                    let extension = Extension::To(UNIT_MS);
-                    names_fence(Op::Extend { names: vec![name], token, extension, fence: None }, Named::Old);
-                    names_fence(Op::ReleaseAll { names: vec![name], token, fence: None }, Named::Old);
+                }
+                let upgrades = asks(&[UPGRADE], &WAITS[1..]);
+                for ((token, name), upgrade) in each.into_iter().zip(upgrades) {
+                    let (names, extension) = (vec![name], Extension::To(UNIT_MS));
+                    let downgrade = Op::Downgrade { name, token, ttl_ms: TTL_MS, fence: None };
+                    steps.extend([Named::Own, Named::Old].map(|named| Step::Does(downgrade.clone(), named)));
+                    let upgrade = Op::Ask(upgrade);
+                    steps.extend([Named::Own, Named::Old].map(|named| Step::Does(upgrade.clone(), named)));
+                    let extend = Op::Extend { names: names.clone(), token, extension, fence: None };
+                    let release = Op::ReleaseAll { names, token, fence: None };
+                    steps.extend([extend, release].map(|op| Step::Does(op, Named::Old)));
                 }
             }
         }
