@@ -2,7 +2,7 @@
 
     scripts/faults                        every fault
     scripts/faults queue deadline-edge    those of a subject, and one by its name (or FAULTS="queue …")
-    scripts/faults --explore              those that the exploration catches, by it: tells the shortest history of each
+    scripts/faults --explore              those that name explore: tells a shortest history of each
     scripts/faults --check                none: only looks whether each still applies
 
 tests/README.md says how a fault is written. The work is done in a copy of the tree, in target/faults, which
@@ -44,6 +44,7 @@ ENVIRONMENT = {
     "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
     "CARGO_PROFILE_RELEASE_DEBUG": "0",
     "CARGO_PROFILE_RELEASE_INCREMENTAL": "true",
+    "SLOCK_EXPLORE_SECONDS": str(TEST_SECONDS // 2),
     "PYTHONDONTWRITEBYTECODE": "1",
     # The copy may lie inside the repository and is no part of it.
     "GIT_CEILING_DIRECTORIES": str(WORK),
@@ -58,7 +59,7 @@ RUNNERS = {
     "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
     "explore": (
         "cargo test --package slock-core --lib --no-run",
-        "SLOCK_EXPLORE_SECONDS=120 RUST_BACKTRACE=0 cargo test --package slock-core --lib every_state_for -- --ignored",
+        "cargo test --package slock-core --lib every_state_for -- --ignored",
     ),
     "module": ("cargo test --package slock --lib --no-run", "cargo test --package slock --lib --"),
     "pytest": (MODULE, PYTEST),
@@ -66,7 +67,7 @@ RUNNERS = {
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
 }
 # What the exploration says of a fault.
-HISTORY = re.compile(r"^after [^\n]* a shortest history .*?(?=^note: )", re.MULTILINE | re.DOTALL)
+HISTORY = re.compile(r"^after [^\n]* a shortest history .*?(?=^note: |^stack |^$)", re.MULTILINE | re.DOTALL)
 # What each of them says when at least one test ran.
 RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN", re.MULTILINE)
 
