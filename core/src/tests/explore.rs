@@ -1,12 +1,12 @@
 //! Every state of a small world: breadth first, of the core itself, with three owners and two names.
 //!
-//! A state is reached by playing its history on a fresh manager. In each new state is checked what `side_by_side.rs` says, that
-//! copies made from effects alone are equal, and that everybody who waits is answered in time if nobody acts any more.
-//! So the first history that breaks a promise is a shortest one, and is told step by step.
+//! A state is reached by playing its history on a fresh manager. In each new state is checked what `side_by_side.rs`
+//! says, that copies made from effects alone are equal, and that everybody who waits is answered in time if nobody acts
+//! any more. So the first history that breaks a promise is a shortest one, and is told step by step.
 //!
-//! Two states are the same if the same facts decide how they go on ([`describe`]): who holds and waits, in which order, how
-//! long yet, what is still to be looked at. Owners and names that change places make no other state. A fingerprint of 128
-//! bits stands for the facts, so that millions of states fit in memory.
+//! Two states are the same if the same facts decide how they go on ([`describe`]): who holds and waits, in which order,
+//! how long yet, what is still to be looked at. Owners and names that change places make no other state. A fingerprint
+//! of 128 bits stands for the facts, so that millions of states fit in memory.
 //!
 //! (A library for this, such as stateright, wants states that can be cloned, hashed and sent to other threads. The manager
 //! shares tokens by `Rc`, and knows them by where they are.)
