@@ -11,7 +11,7 @@
 //!   only time has passed, the manager has work or is due, and due no later than somebody has to be answered.
 //! * **Deadlocks** are found exactly where [`WaitsFor`] finds them by brute force.
 //! * **Nobody is forgotten**, and nothing is remembered of those who have gone.
-//! * **Effects are the truth.** Copies made from them alone are equal to the byte.
+//! * **Effects are the truth.** Copies made from them alone are equal to the byte: for the end of a history.
 //!
 //! [`MemoryStore`]: super::memory_store::MemoryStore
 
