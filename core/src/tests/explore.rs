@@ -347,6 +347,7 @@ fn explore(seconds: u64, is_short: bool) {
         }
         states = all.iter().map(Exploration::states).sum();
     }
+    println!();
     for one in &all {
         let (transitions, seconds) = (one.transitions.load(Ordering::Relaxed), one.spent.as_secs_f32());
         let further = match one.done * 100 / one.front.len().max(1) {
