@@ -5,10 +5,11 @@ SERVER ?= redis-server
 GET_SERVERS ?= ../shared/tools/get-servers
 SLOCK_SOAK_SECONDS ?= 60
 FUZZ ?= 1000000
-export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS
+SLOCK_EXPLORE_SECONDS ?= 600
+export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS SLOCK_EXPLORE_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak fuzz memcheck faults bench bench-quick lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak fuzz memcheck explore explore-faults faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -68,6 +69,12 @@ fuzz: build ## Look for inputs that break a promise: FUZZ (1,000,000) of each ki
 
 memcheck: build ## Run server tests under valgrind (7 min): no invalid access, nothing lost
 	@scripts/memcheck
+
+explore: ## Visit every state of small worlds for SLOCK_EXPLORE_SECONDS (600); fail when one breaks a promise
+	cargo test --profile explore --package slock-core --lib explore -- --ignored --nocapture --test-threads=1
+
+explore-faults: deps ## Plant the faults that make explore finds, in a copy, and tell a shortest history of each
+	@scripts/faults --explore
 
 faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults

@@ -2,6 +2,7 @@
 
     scripts/faults                        every fault
     scripts/faults queue deadline-edge    those of a subject, and one by its name (or FAULTS="queue …")
+    scripts/faults --explore              those that name explore: tells a shortest history of each
     scripts/faults --check                none: only looks whether each still applies
 
 tests/README.md says how a fault is written. The work is done in a copy of the tree, in target/faults, which
@@ -43,6 +44,7 @@ ENVIRONMENT = {
     "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
     "CARGO_PROFILE_RELEASE_DEBUG": "0",
     "CARGO_PROFILE_RELEASE_INCREMENTAL": "true",
+    "SLOCK_EXPLORE_SECONDS": str(TEST_SECONDS // 2),
     "PYTHONDONTWRITEBYTECODE": "1",
     # The copy may lie inside the repository and is no part of it.
     "GIT_CEILING_DIRECTORIES": str(WORK),
@@ -55,11 +57,17 @@ GO = "go -C clients/go test -count=1 -v"
 # For each kind of test what builds it, and what runs it with the words that the fault gives.
 RUNNERS = {
     "core": ("cargo test --package slock-core --lib --no-run", "cargo test --package slock-core --lib --"),
+    "explore": (
+        "cargo test --package slock-core --lib --no-run",
+        "cargo test --package slock-core --lib every_state_for -- --ignored",
+    ),
     "module": ("cargo test --package slock --lib --no-run", "cargo test --package slock --lib --"),
     "pytest": (MODULE, PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
 }
+# What the exploration says of a fault.
+HISTORY = re.compile(r"^after [^\n]* a shortest history .*?(?=^note: |^stack |^$)", re.MULTILINE | re.DOTALL)
 # What each of them says when at least one test ran.
 RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN", re.MULTILINE)
 
@@ -154,8 +162,9 @@ def run(command: str, seconds: int | None = None) -> tuple[int | None, str]:
         raise
 
 
-def passes(test: str) -> bool:
-    kind, words = test.split(" ", 1)
+def passes(test: str) -> tuple[bool, str]:
+    """Whether it does, and what it said."""
+    kind, _, words = test.partition(" ")
     build, command = RUNNERS[kind]
     status, output = run(build)
     if status != 0:
@@ -164,7 +173,7 @@ def passes(test: str) -> bool:
     # What hangs has run. The 2 to 5 of pytest are no answer, as 5: no test was found.
     if status is not None and (status in range(2, 6) or not RAN.search(output)):
         raise Problem(f"ran no test: {test}", output)
-    return status == 0
+    return status == 0, output
 
 
 def catch(fault: Fault) -> str:
@@ -174,8 +183,10 @@ def catch(fault: Fault) -> str:
         for name, text in texts.items():
             (TREE / name).write_text(text)
         for test in fault.tests:
-            if not passes(test):
-                return f"caught by {test}"
+            passed, output = passes(test)
+            if not passed:
+                history = HISTORY.search(output)
+                return f"caught by {test}" + (f"\n{history[0]}" if history else "")
         raise Problem("NOT CAUGHT")
     finally:
         for name, content in before.items():
@@ -212,13 +223,16 @@ def try_all(faults: list[Fault]) -> int:
 
 def main() -> int:
     words = sys.argv[1:] or os.environ.get("FAULTS", "").split()
-    wanted = {word for word in words if word != "--check"}
+    wanted = {word for word in words if not word.startswith("--")}
     faults = [fault for path in sorted(ROOT.glob("tests/faults/*.txt")) for fault in read_faults(path)]
     if unknown := wanted.difference(*((fault.subject, fault.name) for fault in faults)):
         raise SystemExit(f"there is no fault or subject {', '.join(unknown)}")
     faults = [fault for fault in faults if not wanted or wanted & {fault.subject, fault.name}]
     if "--check" in words:
         return check(faults)
+    if "--explore" in words:
+        explored = [fault for fault in faults if "explore" in fault.tests]
+        faults = [fault._replace(tests=["explore"]) for fault in explored]
     print(f"{len(faults)} faults: about {SECONDS_A_FAULT * len(faults) // 60 + 1} min", flush=True)
     copy_tree()
     for build, _ in {RUNNERS[test.split()[0]] for fault in faults for test in fault.tests}:

@@ -94,7 +94,7 @@ pub(super) struct SiblingScan {
     /// Where it was granted something,
     pub(super) queues: BTreeSet<QueueId>,
     /// and where since the look began.
-    again: BTreeSet<QueueId>,
+    pub(super) again: BTreeSet<QueueId>,
     /// The last request that was looked at.
     pub(super) done: Option<RequestId>,
 }

@@ -25,6 +25,8 @@ mod acquire;
 mod agenda;
 mod changed_databases;
 mod counters;
+#[cfg(test)]
+mod describe;
 mod ephemeral;
 mod hold;
 mod lock_manager;

@@ -27,6 +27,11 @@ impl SearchQueue {
         None
     }
 
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> {
+        self.order.iter().copied().filter(|request| self.members.contains(request))
+    }
+
     /// Whether it was there.
     pub(super) fn remove(&mut self, request: RequestId) -> bool {
         let was_there = self.members.remove(&request);

@@ -28,6 +28,8 @@ mod own_holds;
 mod request_set;
 
 #[cfg(test)]
+pub(crate) mod describe;
+#[cfg(test)]
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -198,7 +198,7 @@ impl World {
     }
 
     pub(super) fn lock(&self, name: usize) -> Option<&Lock> {
-        self.store.lock(&id_of(name).into())
+        self.store.lock(&id_of(name))
     }
 
     /// Serves the queues, for so many looks at the clock at most. Whether nothing was left to do.
@@ -212,7 +212,6 @@ impl World {
             (!is_over.get()).then_some(now)
         };
         self.manager.serve_queues(&mut self.store, &mut self.clients, &mut turn);
-        self.manager.waitlist().check();
         assert!(self.store.operations - operations <= 3 * taken.get(), "several steps for one look");
         assert!(is_over.get() || !self.manager.has_work());
         !is_over.get()
@@ -281,7 +280,6 @@ impl World {
         if !matches!(op, Op::Probe) {
             assert_eq!(self.store.operations - operations, opens, "each name is looked at once: {op:?}");
         }
-        self.manager.waitlist().check();
         result.unwrap_or_else(Reply::Error)
     }
 

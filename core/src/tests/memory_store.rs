@@ -1,6 +1,8 @@
 //! Locks in memory: a primary that records what is done to it, and a copy that hears only of that.
 
-use hashbrown::{HashMap, HashSet};
+use std::hash::Hash;
+
+use hashbrown::{Equivalent, HashMap, HashSet};
 
 use crate::effect::{Change, Effect, Event};
 use crate::format::encode;
@@ -93,7 +95,7 @@ pub(super) struct MemoryStore {
 }
 
 impl MemoryStore {
-    pub(super) fn lock(&self, id: &LockId) -> Option<&Lock> {
+    pub(super) fn lock(&self, id: &(impl Hash + Equivalent<LockId>)) -> Option<&Lock> {
         self.locks.get(id)
     }
 

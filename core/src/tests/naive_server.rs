@@ -14,7 +14,7 @@ use super::history::{Asked, NAMES, World, token_number, twin_of};
 use super::scene::channel;
 use crate::error::LockError;
 use crate::ids::{ConnectionId, RequestId};
-use crate::limits::NUMBER_MAX;
+use crate::limits::{NUMBER_MAX, REQUESTS_OF_TOKEN_MAX};
 use crate::lock::Holder;
 use crate::mode::{Mode, Want};
 use crate::request::{Answer, Extension, WaitPolicy, WaitResult};
@@ -92,7 +92,7 @@ pub(super) enum Verdict {
     Error(LockError),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NaiveServer {
     pub(super) names: Vec<Name>,
     /// In order of arrival.
@@ -113,7 +113,8 @@ pub(super) struct NaiveServer {
 
 impl NaiveServer {
     pub(super) fn new() -> Self {
-        Self { names: vec![Name::default(); NAMES], ..Self::default() }
+        let requests_of_token = REQUESTS_OF_TOKEN_MAX;
+        Self { names: vec![Name::default(); NAMES], requests_of_token, ..Self::default() }
     }
 
     fn first_at(&self, name: usize) -> Option<RequestId> {

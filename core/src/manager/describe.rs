@@ -1,0 +1,65 @@
+//! What decides how the manager goes on, said without numbers that depend on the past; for tests.
+
+use super::lock_manager::LockManager;
+use crate::ids::LockIdRef;
+use crate::queue::describe::Note;
+use crate::queue::{HoldersSeen, QueueId};
+use crate::store::LockStore;
+use crate::time::Timestamp;
+
+impl LockManager {
+    /// Notes all of it but the stored locks, for the locks of database 0 and these tokens. Two managers of which the same
+    /// is noted behave alike. Left out is what only a crowd, a grace period, a change of role or a cluster brings: it is
+    /// asserted that there is none of it.
+    pub(crate) fn describe(
+        &self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        tokens: &[&[u8]],
+        names: &[&[u8]],
+        note: &mut Note<'_>,
+    ) {
+        assert!(self.search.is_none() && self.resigned.is_none() && self.grace_until_ms.is_none());
+        assert!(self.changed_databases.is_empty() && self.retry_ended_ms.is_none());
+        assert!(self.answers.is_empty() && self.not_served_up_to.is_none());
+        // What is put off all the same after so many rounds is not seen.
+        assert!(self.rounds < super::agenda::AT_LEAST_EVERY);
+        self.waitlist.describe(tokens, now.unix_ms(), note);
+        let name_of = |queue: QueueId| self.waitlist.lock_of(queue).map(|lock| &*lock.name);
+        for (at, queue) in self.dirty.iter().enumerate() {
+            note(b'd', None, name_of(*queue), &[at as u64]);
+        }
+        for request in &self.revisit {
+            note(b'v', None, None, &[self.waitlist.rank(*request)]);
+        }
+        for (at, request) in self.search_again.iter().enumerate() {
+            note(b's', None, None, &[at as u64, self.waitlist.rank(request)]);
+        }
+        for (token, scan) in &self.granted_again {
+            let done = scan.done.map_or(0, |done| 1 + self.waitlist.rank(done));
+            for (queues, which) in [(&scan.queues, 0), (&scan.again, 1)] {
+                for queue in queues {
+                    note(b'g', Some(token), name_of(*queue), &[which, done]);
+                }
+            }
+        }
+        for (queue, scan) in &self.holder_scans {
+            assert!(scan.held_before.is_none() && matches!(scan.hold_now, HoldersSeen::None));
+            let is_last = self.last_holder_scan.is_some_and(|last| last >= *queue);
+            note(b'h', None, name_of(*queue), &[u64::from(scan.again), u64::from(is_last)]);
+        }
+        note(b't', None, None, &[self.turn as u64, self.closed_askers.len() as u64]);
+        for (fence, token, name, has_closed, check_ms) in self.ephemeral.describe() {
+            let own = store.peek(LockIdRef { db: 0, name }).and_then(|lock| lock.holder(token, 0));
+            let is_there = own.is_some_and(|own| own.fence == fence);
+            let check_ms = check_ms.saturating_sub(now.unix_ms());
+            note(b'e', Some(token), Some(name), &[u64::from(is_there), u64::from(has_closed), check_ms]);
+        }
+        for (token, name) in tokens.iter().flat_map(|token| names.iter().map(move |name| (token, name))) {
+            let lock = LockIdRef { db: 0, name };
+            if let Some(left_ms) = self.refused_tokens.left_ms(lock, token, now.monotonic_ms()) {
+                note(b'x', Some(token), Some(name), &[left_ms]);
+            }
+        }
+    }
+}
