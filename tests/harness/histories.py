@@ -1,0 +1,510 @@
+"""Decides whether a read-write lock with leases, a fair queue and fences allows what clients were told.
+
+A history is a list of calls, each with the times between which it was carried out, and its reply. `judge`
+looks for an order of them that the sequential model below allows, and in which no call comes before another
+that had been answered when it was sent (linearizability; the search is that of Wing and Gong, with the memory
+of Lowe, as Knossos and porcupine do it). What bounds it: names that no call joins are judged apart, fences
+tell the order of the grants, and a call without an answer may have been carried out or not.
+
+Times are microseconds of one monotonic clock. A request that waits has two places in the order: its arrival
+and its end. It is granted in the model as soon as the model can: the server does so before it answers the
+command that freed the lock. A deadline is known only as an interval: it depends on when the hold was given.
+
+Knows nothing of servers. What befell the server is told by `Times`, and by calls named CRASH.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MS = 1000
+
+# A deadline is in whole milliseconds; commands see a clock that is a few milliseconds old at most.
+EARLY, LATE = 2 * MS, 15 * MS
+# Who is told of his grant so long after it was due has been forgotten meanwhile.
+FORGOTTEN = 10_000 * MS
+# Nodes of the search of one component, after which it is given up.
+MOST_NODES = 300_000
+
+WANTS = {"LOCK": "write", "RLOCK": "read", "UPGRADE": "write"}
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """Commands for many keys have the names of those for one. `reply` is None where none was read."""
+
+    name: str
+    keys: tuple[str, ...]
+    token: str
+    start: int
+    end: int
+    reply: int | str | None = None
+    ttl_ms: int = 0
+    wait_ms: int | None = None  # None does not wait, 0 waits without limit
+    limit: int = 0
+    fence: int = 0  # as it was given with FENCE or to CHECK
+    is_gt: bool = False
+    arrived: int = 0  # when it was in the queue at the latest, where that is known
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its effect is: a server that steps down may have granted what it answers so."""
+        return self.reply is None or self.reply == "UNBLOCKED"
+
+    @property
+    def begins_by(self) -> int:
+        return self.arrived or self.end
+
+
+@dataclass
+class Times:
+    """When the server put off what it had to do (`stalls`), and how its wall clock went (`steps`).
+
+    A step is (start, end, microseconds ahead of the monotonic clock from then on).
+    """
+
+    stalls: list[tuple[int, int]] = field(default_factory=list)
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def calm(self, time: int) -> int:
+        """The last time until then at which the server surely worked."""
+        return min([start for start, end in self.stalls if start <= time <= end], default=time)
+
+    def late(self, time: int) -> int:
+        return max([end for start, end in self.stalls if start <= time <= end], default=time)
+
+    def least(self, time: int) -> int:
+        """The wall clock, if it was as far behind as it can have been."""
+        return time + min(self._ahead(time)) if self.steps else time
+
+    def most(self, time: int) -> int:
+        return time + max(self._ahead(time)) if self.steps else time
+
+    def _ahead(self, time: int) -> list[int]:
+        possible = [0]
+        for start, end, ahead in self.steps:
+            if end < time:
+                possible = [ahead]
+            elif start <= time:
+                possible.append(ahead)
+        return possible
+
+
+class Hold(NamedTuple):
+    key: str
+    token: str
+    mode: str
+    fence: int | None  # None when nobody was told
+    ends_from: int  # on the wall clock
+    ends_by: int
+
+
+class State(NamedTuple):
+    holds: tuple[Hold, ...] = ()
+    queue: tuple[int, ...] = ()  # numbers of calls, in the order of their arrival
+    fences: tuple[tuple[str, int], ...] = ()  # the last of each name that is known
+    now: int = 0  # it is not earlier than this
+
+    def hold(self, key: str, token: str) -> Hold | None:
+        return next((one for one in self.holds if one.key == key and one.token == token), None)
+
+    def without(self, gone: Iterable[Hold | None]) -> State:
+        gone = set(gone)
+        return self._replace(holds=tuple(one for one in self.holds if one not in gone))
+
+    def leaves(self, *numbers: int) -> State:
+        return self._replace(queue=tuple(one for one in self.queue if one not in numbers))
+
+
+def _sorted(*holds: Hold) -> tuple[Hold, ...]:
+    return tuple(sorted(holds, key=lambda one: one[:2]))
+
+
+class Model:
+    """One lock, or several that some call joins. A step gives all states that may follow, perhaps none."""
+
+    def __init__(self, calls: list[Call], times: Times) -> None:
+        self.calls, self.times = calls, times
+
+    # --- steps
+
+    def begin(self, state: State, number: int, until: int) -> Iterator[State]:
+        """The call is carried out, or joins the queue, not later than `until`."""
+        call = self.calls[number]
+        for state in self._elapse(state._replace(now=max(state.now, call.start)), until):
+            yield from getattr(self, f"_{call.name.lower()}")(state, number, until)
+
+    def without_a_call(self, state: State, until: int) -> Iterator[State]:
+        """A wait or a hold ends by itself."""
+        for number in state.queue:
+            call = self.calls[number]
+            is_over = bool(call.wait_ms) and self.times.late(until) >= call.start + call.wait_ms * MS - EARLY
+            is_lost = call.reply == "NOTHELD" and self._is_lost(state, call)
+            is_error = isinstance(call.reply, str) and call.reply != "NOTHELD"
+            if call.is_unknown or is_error or is_lost or (call.reply == 0 and is_over):
+                yield from self._serve(state.leaves(number), until)
+        for hold in state.holds:
+            if self.times.most(until) >= hold.ends_from:
+                # Where the clock was stepped it may be earlier, which forbids less.
+                now = state.now if self.times.steps else max(state.now, hold.ends_from)
+                yield from self._serve(state.without([hold])._replace(now=now), until)
+
+    def _elapse(self, state: State, until: int) -> Iterator[State]:
+        """What must have ended by now."""
+        now = self.times.least(self.times.calm(state.now))
+        over = [hold for hold in state.holds if hold.ends_by < now]
+        gone = [one for one in state.queue if self.calls[one].is_unknown and self.calls[one].end < state.now]
+        if not over and not gone:
+            return iter([state])
+        return self._serve(state.without(over).leaves(*gone), until)
+
+    def _serve(self, state: State, until: int) -> Iterator[State]:
+        """Whoever can be granted is, before anything else happens."""
+        ready = [number for number in state.queue if not self._is_blocked(state, number)]
+        if not ready:
+            yield state
+            return
+        number = min(ready, key=lambda one: self.fence(one) or 0)
+        call, left = self.calls[number], state.leaves(number)
+        if call.is_unknown:
+            yield from self._serve(left, until)
+        elif not self.fence(number) or call.end > self.times.late(until) + FORGOTTEN:
+            return
+        for granted in self._give(left, number, until):
+            yield from self._serve(granted, until)
+
+    def _give(self, state: State, number: int, until: int) -> Iterator[State]:
+        """A new hold."""
+        call, fence, fences = self.calls[number], self.fence(number), dict(state.fences)
+        if not call.is_unknown and (not fence or any(fence <= fences.get(key, 0) for key in call.keys)):
+            return
+        mode = "read" if call.name in ("RLOCK", "DOWNGRADE") else "write"
+        before = [state.hold(key, call.token) for key in call.keys]
+        new = []
+        for key, own in zip(call.keys, before, strict=True):
+            ends = self._ends(state, call, until, own)
+            new.append(Hold(key, call.token, mode, fence, *ends))
+        state = state.without(before)
+        fences |= dict.fromkeys(call.keys, fence) if fence else {}
+        yield state._replace(holds=_sorted(*state.holds, *new), fences=tuple(sorted(fences.items())))
+
+    def _ends(self, state: State, call: Call, until: int, own: Hold | None = None) -> tuple[int, int]:
+        ttl = call.ttl_ms * MS
+        ends = self.times.least(state.now) + ttl - EARLY, self.times.most(until) + ttl + LATE
+        return (max(own.ends_from, ends[0]), max(own.ends_by, ends[1])) if own else ends
+
+    def _change(
+        self, state: State, holds: list[Hold], call: Call, until: int, **more: int
+    ) -> Iterator[State]:
+        """Holds go on with another deadline."""
+        is_later = call.name != "EXTEND" or call.is_gt
+        new = []
+        for hold in holds:
+            ends = self._ends(state, call, until, hold if is_later else None)
+            new.append(hold._replace(ends_from=ends[0], ends_by=ends[1], **more))
+        yield from self._elapse(state._replace(holds=_sorted(*state.without(holds).holds, *new)), until)
+
+    # --- rules
+
+    def fence(self, number: int) -> int | None:
+        reply = self.calls[number].reply
+        return reply if isinstance(reply, int) and reply > 0 else None
+
+    def _is_blocked(self, state: State, number: int) -> bool:
+        """By holds, or by whoever stands before it; a call that is not in the queue stands behind all."""
+        call = self.calls[number]
+        if call.name == "UPGRADE" and self._is_lost(state, call):
+            return True  # it will be told so
+        for key in call.keys:
+            others = [one for one in state.holds if one.key == key and one.token != call.token]
+            if any("write" in (one.mode, WANTS[call.name]) for one in others):
+                return True
+            if call.limit and len(others) >= call.limit:
+                return True
+            if call.name == "UPGRADE":
+                continue
+            for other in state.queue:
+                is_ahead = other != number and key in self.calls[other].keys
+                if is_ahead and (
+                    self.calls[other].name == "UPGRADE" or self._is_before(state, other, number)
+                ):
+                    return True
+        return False
+
+    def _is_before(self, state: State, one: int, other: int) -> bool:
+        return other not in state.queue or state.queue.index(one) < state.queue.index(other)
+
+    def _is_lost(self, state: State, call: Call) -> bool:
+        own = state.hold(call.keys[0], call.token)
+        return own is None or (own.mode == "read" and bool(call.fence) and own.fence != call.fence)
+
+    def _own(self, state: State, call: Call) -> list[Hold]:
+        """What its token holds, and it means."""
+        own = [state.hold(key, call.token) for key in call.keys]
+        return [hold for hold in own if hold and call.fence in (0, hold.fence)]
+
+    def _if(self, is_right: bool, state: State) -> Iterator[State]:
+        if is_right:
+            yield state
+
+    # --- commands
+
+    def _lock(self, state: State, number: int, until: int) -> Iterator[State]:
+        call = self.calls[number]
+        mode = WANTS[call.name]
+        own = [hold for hold in (state.hold(key, call.token) for key in call.keys) if hold]
+        if isinstance(call.reply, str) and not call.is_unknown:
+            if call.reply != "NOTHELD" or self._is_lost(state, call):
+                yield state
+            if call.wait_ms is not None and self._is_blocked(state, number):
+                yield state._replace(queue=(*state.queue, number))
+        elif call.name == "UPGRADE" and self._is_lost(state, call):
+            yield from self._if(call.is_unknown, state)
+        elif len(own) == len(call.keys) and all(hold.mode == mode for hold in own):
+            fence = self.fence(number)
+            if call.is_unknown or (fence and all(hold.fence in (None, fence) for hold in own)):
+                yield from self._change(
+                    state, own, call, until, **({} if own[0].fence or not fence else {"fence": fence})
+                )
+        elif not self._is_blocked(state, number):
+            for granted in self._give(state, number, until):
+                yield from self._serve(granted, until)
+        elif call.wait_ms is None:
+            yield from self._if(call.is_unknown or call.reply == 0, state)
+        else:
+            yield state._replace(queue=(*state.queue, number))
+
+    _rlock = _upgrade = _lock
+
+    def _downgrade(self, state: State, number: int, until: int) -> Iterator[State]:
+        call = self.calls[number]
+        own = state.hold(call.keys[0], call.token)
+        if own is None or (own.mode == "write" and call.fence not in (0, own.fence)):
+            yield from self._if(call.is_unknown or isinstance(call.reply, str), state)
+        elif own.mode == "read":
+            yield from self._change(state, [own], call, until) if call.reply in (None, own.fence) else ()
+        elif not isinstance(call.reply, str):
+            for granted in self._give(state, number, until):
+                yield from self._serve(granted, until)
+
+    def _unlock(self, state: State, number: int, until: int, modes: str = "write") -> Iterator[State]:
+        call = self.calls[number]
+        own = [hold for hold in self._own(state, call) if hold.mode in modes]
+        if isinstance(call.reply, str):
+            yield state
+        elif call.is_unknown or call.reply == len(own):
+            yield from self._serve(state.without(own), until)
+
+    def _runlock(self, state: State, number: int, until: int) -> Iterator[State]:
+        return self._unlock(state, number, until, "read")
+
+    def _munlock(self, state: State, number: int, until: int) -> Iterator[State]:
+        return self._unlock(state, number, until, "read write")
+
+    def _extend(self, state: State, number: int, until: int) -> Iterator[State]:
+        call, own = self.calls[number], self._own(state, self.calls[number])
+        has_all = len(own) == len(call.keys)
+        if isinstance(call.reply, str) or not has_all:
+            yield from self._if(call.reply != 1, state)
+        elif call.reply != 0:
+            yield from self._change(state, own, call, until)
+
+    def _pttl(self, state: State, number: int, until: int) -> Iterator[State]:
+        """What it says narrows the deadline."""
+        call, own = self.calls[number], self._own(state, self.calls[number])
+        if not isinstance(call.reply, int) or len(own) < len(call.keys):
+            yield from self._if(call.reply in (None, -2) or isinstance(call.reply, str), state)
+        elif call.reply >= 0:
+            left = call.reply * MS
+            earliest = max(min(one.ends_from for one in own), self.times.least(state.now) + left - EARLY)
+            latest = min(min(one.ends_by for one in own), self.times.most(until) + left + LATE)
+            if earliest <= latest and len(own) == 1:
+                narrow = own[0]._replace(ends_from=earliest, ends_by=latest)
+                yield state._replace(holds=_sorted(*state.without(own).holds, narrow))
+            elif earliest <= latest:
+                yield state
+
+    def _check(self, state: State, number: int, until: int) -> Iterator[State]:
+        call = self.calls[number]
+        is_held = any(one.fence == call.fence and one.key == call.keys[0] for one in state.holds)
+        return self._if(not isinstance(call.reply, int) or call.reply == is_held, state)
+
+    def _cancel(self, state: State, number: int, until: int) -> Iterator[State]:
+        call = self.calls[number]
+        gone = [
+            one
+            for one in state.queue
+            if self.calls[one].token == call.token and call.keys[0] in self.calls[one].keys
+        ]
+        if isinstance(call.reply, str):
+            yield state
+        elif call.reply in (None, len(gone)) and all(self.fence(one) is None for one in gone):
+            queue = tuple(one for one in state.queue if one not in gone)
+            yield from self._serve(state._replace(queue=queue), until)
+
+    def _crash(self, state: State, number: int, until: int) -> Iterator[State]:
+        """Nobody waits any more, and what was answered before is as it was."""
+        has_answer = any(isinstance(self.calls[one].reply, int) for one in state.queue)
+        return self._if(not has_answer, state._replace(queue=()))
+
+
+class _Search:
+    """Depth first, in calls that are sorted by their start."""
+
+    def __init__(self, calls: list[Call], times: Times) -> None:
+        self.calls, self.model = calls, Model(calls, times)
+        self.nodes = 0
+
+    def problem(self) -> str | None:
+        start = (0, frozenset(), State())
+        seen, deepest = {start}, (-1, start, 0)
+        stack = [self._next(*start)]
+        while stack:
+            node = next(stack[-1], None)
+            if node is None:
+                stack.pop()
+                continue
+            first, later, state = node
+            if first == len(self.calls) and not any(self._must_end(number) for number in state.queue):
+                return None
+            if node in seen:
+                continue
+            seen.add(node)
+            if len(seen) > MOST_NODES:
+                return f"undecided after {MOST_NODES} nodes\n{self._story(*deepest)}"
+            if first + len(later) > deepest[0]:
+                deepest = (first + len(later), node, len(stack))
+            stack.append(self._next(*node))
+        self.nodes = len(seen)
+        return self._story(*deepest)
+
+    def _must_end(self, number: int) -> bool:
+        return not self.calls[number].is_unknown
+
+    def _next(self, first: int, later: frozenset[int], state: State) -> Iterator[tuple]:
+        calls, until = (
+            self.calls,
+            min([self.calls[n].end for n in state.queue if self._must_end(n)] or [1 << 62]),
+        )
+        ready = []
+        for number in range(first, len(calls)):
+            call = calls[number]
+            if call.start > until:
+                break
+            if number not in later:
+                ready.append(number)
+                if not call.is_unknown:
+                    until = min(until, call.begins_by)
+        if state.now > until:
+            return
+        # Answered calls first, those that were answered first before others.
+        for number in sorted(ready, key=lambda one: (calls[one].reply is None, calls[one].begins_by)):
+            call = calls[number]
+            latest = min(until, call.end)
+            if call.start > until or state.now > latest:
+                continue
+            done = self._done(first, later | {number}, state)
+            for after in self.model.begin(state, number, latest):
+                yield *done, after
+        for after in self.model.without_a_call(state, until):
+            yield first, later, after
+        # What was never carried out.
+        if ready and calls[ready[0]].is_unknown:
+            yield *self._done(first, later | {ready[0]}, state), state
+
+    def _done(self, first: int, later: frozenset[int], state: State) -> tuple[int, frozenset[int]]:
+        while first in later:
+            later -= {first}
+            first += 1
+        return first, later
+
+    def _story(self, _: int, node: tuple, __: int) -> str:
+        """Where the search came farthest: what could not follow, and what it stood beside."""
+        first, later, state = node
+        origin = self.calls[0].start
+        open_calls = [n for n in range(first, min(first + 12, len(self.calls))) if n not in later]
+        lines = ["no order explains these calls:"]
+        lines += [f"  {_shown(self.calls[number], origin)}" for number in open_calls]
+        lines += ["after these:"] + [
+            f"  {_shown(self.calls[number], origin)}" for number in range(max(0, first - 12), first)
+        ]
+        lines += [f"when these held, at {state.now - origin}, last fences {dict(state.fences)}:"]
+        lines += [
+            f"  {hold.key} {hold.token} {hold.mode} {hold.fence} until "
+            f"{hold.ends_from - origin} … {hold.ends_by - origin}"
+            for hold in state.holds
+        ]
+        lines += ["and these waited:"] + [f"  {_shown(self.calls[number], origin)}" for number in state.queue]
+        return "\n".join(lines)
+
+
+def _shown(call: Call, origin: int) -> str:
+    options = {"ttl": call.ttl_ms, "wait": call.wait_ms, "limit": call.limit, "fence": call.fence}
+    told = " ".join(f"{name}={value}" for name, value in options.items() if value)
+    arrived = f" (in the queue by {call.arrived - origin})" if call.arrived else ""
+    span = f"{call.start - origin} … {call.end - origin}{arrived}"
+    return f"{span}: {call.name} {' '.join(call.keys)} {call.token} {told} -> {call.reply}"
+
+
+def components(calls: list[Call]) -> list[list[Call]]:
+    """The calls of names that no call joins with others, by their start; crashes are in each."""
+    leader: dict[str, str] = {}
+
+    def find(key: str) -> str:
+        while leader.setdefault(key, key) != key:
+            key = leader[key]
+        return key
+
+    for call in calls:
+        for key in call.keys:
+            leader[find(key)] = find(call.keys[0])
+    parts: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.keys:
+            parts[find(call.keys[0])].append(call)
+    crashes = [call for call in calls if not call.keys]
+    for part in parts.values():
+        begins, ends = min(call.start for call in part), max(call.end for call in part)
+        part += [crash for crash in crashes if begins < crash.start < ends]
+        part.sort(key=lambda call: call.start)
+    return list(parts.values())
+
+
+def fence_problems(calls: list[Call]) -> list[str]:
+    """Fences rise on the whole server: a hold has a greater one than all that were told before it was asked."""
+    # The hold that a call found may be that of an earlier copy, which was not answered.
+    began: dict[str, int] = {}
+    for call in calls:
+        if call.is_unknown:
+            began[call.token] = min(call.start, began.get(call.token, call.start))
+    first: dict[int, Call] = {}
+    problems = []
+    asking = [call for call in calls if call.name in (*WANTS, "DOWNGRADE")]
+    for call in sorted(asking, key=lambda one: one.start):
+        if isinstance(call.reply, int) and call.reply > 0:
+            known = first.setdefault(call.reply, call)
+            if known.token != call.token:
+                problems.append(f"one fence for two:\n  {_shown(known, 0)}\n  {_shown(call, 0)}")
+    told = sorted(first.values(), key=lambda call: call.end)
+    greatest, at = None, 0
+    for call in first.values():  # by their start
+        while at < len(told) and told[at].end < call.start:
+            greatest = max(greatest or told[at], told[at], key=lambda one: one.reply)
+            at += 1
+        is_copy = began.get(call.token, call.start) < call.start
+        if greatest and greatest.reply >= call.reply and not is_copy:
+            problems.append(f"a fence went back:\n  {_shown(greatest, 0)}\n  {_shown(call, 0)}")
+    return problems
+
+
+def judge(calls: list[Call], times: Times | None = None) -> list[str]:
+    """All that is wrong with a history, in words; nothing when it may have happened."""
+    problems = fence_problems(calls)
+    for part in components(calls):
+        problem = _Search(part, times or Times()).problem()
+        if problem:
+            problems.append(problem)
+    return problems

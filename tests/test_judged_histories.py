@@ -1,0 +1,172 @@
+"""What decides about recorded histories (harness/histories.py): right ones pass, and no planted fault does."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.histories import MS, Call, Times, judge
+
+A, B = "a", "b"
+
+
+def call(name: str, token: str, start: int, reply: int | str | None, end: int = 0, **more: object) -> Call:
+    """Times in milliseconds; it takes half of one unless `end` says otherwise."""
+    more["arrived"] = int(more.get("arrived", 0) * MS)
+    keys = tuple(more.pop("keys", (A,)))
+    ttl = more.pop("ttl_ms", 1000)
+    return Call(name, keys, token, start * MS, end * MS or start * MS + 500, reply, ttl_ms=ttl, **more)
+
+
+def crash(start: int, end: int) -> Call:
+    return call("CRASH", "", start, 1, end, keys=())
+
+
+def waits(name: str, token: str, start: int, end: int, reply: int | str | None, **more: object) -> Call:
+    return call(name, token, start, reply, end, **{"wait_ms": 0, "arrived": start + 0.5, **more})
+
+
+def reads(token: str, start: int, fence: int, **more: object) -> Call:
+    return call("RLOCK", token, start, fence, **more)
+
+
+RIGHT = {
+    "one after the other": [
+        call("LOCK", "x", 1, 10),
+        call("LOCK", "y", 2, 0),
+        call("UNLOCK", "x", 3, 1),
+        call("LOCK", "y", 4, 11),
+    ],
+    "readers beside each other": [reads("x", 1, 10), reads("y", 1, 11), call("LOCK", "z", 2, 0)],
+    "a limit": [reads("x", 1, 10, limit=2), reads("y", 2, 11, limit=2), reads("z", 3, 0, limit=2)],
+    "a lease that ends": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 11)],
+    "at the very deadline either": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 0)],
+    "the clock was stepped": [call("LOCK", "x", 1, 10), call("LOCK", "y", 9, 11)],
+    "in the order of arrival": [
+        call("LOCK", "x", 1, 10),
+        waits("LOCK", "y", 2, 8, 11),
+        waits("LOCK", "z", 3, 10, 12),
+        call("UNLOCK", "x", 7, 1),
+        call("UNLOCK", "y", 9, 1),
+    ],
+    "an unknown order of arrival": [
+        call("LOCK", "x", 1, 10),
+        waits("LOCK", "y", 2, 10, 12, arrived=0),
+        waits("LOCK", "z", 3, 8, 11, arrived=0),
+        call("UNLOCK", "x", 7, 1),
+        call("UNLOCK", "z", 9, 1),
+    ],
+    "a wait that runs out": [call("LOCK", "x", 1, 10), waits("LOCK", "y", 2, 12, 0, wait_ms=10)],
+    "a wait that is cancelled": [
+        call("LOCK", "x", 1, 10),
+        waits("LOCK", "y", 2, 5, 0),
+        call("CANCEL", "y", 4, 1),
+    ],
+    "who waits and is lost": [
+        call("LOCK", "x", 1, 10),
+        waits("LOCK", "y", 2, 50, None),
+        call("UNLOCK", "x", 3, 1),
+        call("LOCK", "z", 4, 11),
+    ],
+    "an unanswered call that took place": [call("LOCK", "x", 1, None, 99), call("LOCK", "y", 2, 0)],
+    "an unanswered call that did not": [call("LOCK", "x", 1, None, 99), call("LOCK", "y", 2, 10)],
+    "asked again after a lost reply": [
+        call("LOCK", "x", 1, None, 2),
+        call("LOCK", "y", 3, 11, keys=[B]),
+        call("LOCK", "x", 4, 10),
+    ],
+    "up and down": [
+        reads("x", 1, 10),
+        reads("y", 1, 11),
+        waits("UPGRADE", "x", 2, 6, 12),
+        call("RUNLOCK", "y", 5, 1),
+        call("DOWNGRADE", "x", 7, 13),
+        reads("y", 8, 14),
+    ],
+    "many": [
+        call("LOCK", "x", 1, 10, keys=[A, B]),
+        waits("LOCK", "y", 2, 8, 11, keys=[B]),
+        call("EXTEND", "x", 3, 1, keys=[A, B]),
+        call("MUNLOCK", "x", 7, 2, keys=[A, B]),
+    ],
+    "a crash": [
+        call("LOCK", "x", 1, 10),
+        waits("LOCK", "y", 2, 6, None),
+        crash(5, 6),
+        call("LOCK", "z", 8, 0),
+        call("UNLOCK", "x", 9, 1),
+        call("LOCK", "z", 10, 11),
+    ],
+}
+
+X_WRITES = [call("LOCK", "x", 1, 10)]
+X_AND_QUEUE = [*X_WRITES, waits("LOCK", "y", 2, 20, 11), call("UNLOCK", "x", 19, 1)]
+
+WRONG = {
+    "two writers": [*X_WRITES, call("LOCK", "y", 2, 11)],
+    "a reader beside a writer": [*X_WRITES, reads("y", 2, 11)],
+    "a writer beside a reader": [reads("x", 1, 10), call("LOCK", "y", 2, 11)],
+    "a reader past its limit": [reads("x", 1, 10), reads("y", 2, 11, limit=1)],
+    "an upgrade beside a reader": [reads("x", 1, 10), reads("y", 1, 11), call("UPGRADE", "x", 2, 12)],
+    "one key of many": [*X_WRITES, call("LOCK", "y", 2, 11, keys=[A, B])],
+    "a fence that goes back": [*X_WRITES, call("UNLOCK", "x", 2, 1), call("LOCK", "y", 3, 9)],
+    "a fence that goes back at another name": [*X_WRITES, call("LOCK", "y", 3, 9, keys=[B])],
+    "one fence for two": [reads("x", 1, 10), reads("y", 2, 10)],
+    "another fence at a refresh": [*X_WRITES, call("LOCK", "x", 2, 11)],
+    "a newcomer overtakes": [*X_WRITES, waits("LOCK", "y", 2, 9, 12), call("UNLOCK", "x", 4, 1), reads("z", 5, 11)],
+    "a reader passes a writer that waits": [
+        reads("x", 1, 10),
+        waits("LOCK", "y", 2, 20, 12),
+        reads("z", 4, 11),
+        call("RUNLOCK", "x", 18, 1),
+        call("RUNLOCK", "z", 19, 1),
+    ],
+    "one in the queue overtakes": [
+        *X_WRITES,
+        waits("LOCK", "y", 2, 20, 12),
+        waits("LOCK", "z", 4, 8, 11),
+        call("UNLOCK", "x", 7, 1),
+        call("UNLOCK", "z", 9, 1),
+    ],
+    "a lost wake-up": [*X_WRITES, waits("LOCK", "y", 2, 900, 0, wait_ms=898), call("UNLOCK", "x", 5, 1)],
+    "a lost wake-up at a deadline": [
+        call("LOCK", "x", 1, 10, ttl_ms=20),
+        waits("LOCK", "y", 2, 900, 0, wait_ms=898),
+        call("CHECK", "z", 500, 0, fence=10),
+    ],
+    "a wake-up that comes late": [*X_WRITES, waits("LOCK", "y", 2, 20_000, 11), call("UNLOCK", "x", 5, 1)],
+    "a wait that ends early": [*X_WRITES, waits("LOCK", "y", 2, 50, 0, wait_ms=100)],
+    "refused although free": [*X_WRITES, call("UNLOCK", "x", 2, 1), call("LOCK", "y", 3, 0)],
+    "a lease that ends early": [*X_WRITES, call("UNLOCK", "x", 900, 0)],
+    "a lease that goes on": [*X_WRITES, call("LOCK", "y", 1030, 0)],
+    "an extension that was forgotten": [
+        call("LOCK", "x", 1, 10, ttl_ms=20),
+        call("EXTEND", "x", 2, 1),
+        call("PTTL", "x", 30, -2),
+    ],
+    "a deadline that GT has lowered": [*X_WRITES, call("EXTEND", "x", 2, 1, ttl_ms=20, is_gt=True), call("PTTL", "x", 3, 18)],
+    "a release by the fence of another hold": [*X_WRITES, call("UNLOCK", "x", 2, 1, fence=9)],
+    "a crash that loses a hold": [*X_WRITES, crash(5, 6), call("LOCK", "y", 8, 11)],
+    "a crash that revives a hold": [*X_WRITES, call("UNLOCK", "x", 3, 1), crash(5, 6), call("LOCK", "y", 8, 0)],
+    "a queue that outlives a crash": [*X_WRITES, waits("LOCK", "y", 2, 9, 11), crash(5, 6), call("UNLOCK", "x", 8, 1)],
+}  # fmt: skip
+
+
+def _times(name: str) -> Times:
+    return Times(steps=[(5 * MS, 6 * MS, 2000 * MS)] if "stepped" in name else [])
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_may_happen_passes(name: str) -> None:
+    assert judge(RIGHT[name], _times(name)) == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_may_not_happen_is_found(name: str) -> None:
+    (problem, *_) = judge(WRONG[name])
+    assert problem.startswith(("no order explains", "a fence went back", "one fence for two")), problem
+
+
+def test_a_stall_excuses_what_is_late() -> None:
+    late = WRONG["a lost wake-up at a deadline"]
+    assert judge(late, Times(stalls=[(15 * MS, 905 * MS)])) == []
+    assert judge(WRONG["two writers"], Times(stalls=[(0, 905 * MS)])), "and nothing else"
