@@ -7,8 +7,8 @@ of Lowe, as Knossos and porcupine do it). What bounds it: names that no call joi
 tell the order of the grants, and a call without an answer may have been carried out or not.
 
 Times are microseconds of one monotonic clock. A request that waits has two places in the order: its arrival
-and its end. It is granted in the model as soon as the model can: the server does so before it answers the
-command that freed the lock. A deadline is known only as an interval: it depends on when the hold was given.
+and its end. It is granted in the model as soon as the model can, and nobody can tell that from a server that
+does so a moment later, but for a wait that ends in this moment. A deadline is known only as an interval: it depends on when the hold was given.
 
 Knows nothing of servers. What befell the server is told by `Times`, and by calls named CRASH.
 """
@@ -24,10 +24,12 @@ MS = 1000
 
 # A deadline is in whole milliseconds; commands see a clock that is a few milliseconds old at most.
 EARLY, LATE = 2 * MS, 15 * MS
+# Grants are made in slices, on a machine that may have much else to do: so long after the lock came free.
+PUT_OFF = 500 * MS
 # Who is told of his grant so long after it was due has been forgotten meanwhile.
 FORGOTTEN = 10_000 * MS
 # Nodes of the search of one component, after which it is given up.
-MOST_NODES = 300_000
+MOST_NODES = 60_000
 
 WANTS = {"LOCK": "write", "RLOCK": "read", "UPGRADE": "write"}
 
@@ -134,8 +136,9 @@ class Model:
     def begin(self, state: State, number: int, until: int) -> Iterator[State]:
         """The call is carried out, or joins the queue, not later than `until`."""
         call = self.calls[number]
-        for state in self._elapse(state._replace(now=max(state.now, call.start)), until):
-            yield from getattr(self, f"_{call.name.lower()}")(state, number, until)
+        carry_out = getattr(self, f"_{call.name.lower()}")
+        for present in self._elapse(state._replace(now=max(state.now, call.start)), until):
+            yield from carry_out(present, number, until)
 
     def without_a_call(self, state: State, until: int) -> Iterator[State]:
         """A wait or a hold ends by itself."""
@@ -163,7 +166,11 @@ class Model:
 
     def _serve(self, state: State, until: int) -> Iterator[State]:
         """Whoever can be granted is, before anything else happens."""
-        ready = [number for number in state.queue if not self._is_blocked(state, number)]
+        ready = [
+            number
+            for number in state.queue
+            if not self._is_blocked(state, number) and not self._ends_first(number, until)
+        ]
         if not ready:
             yield state
             return
@@ -175,6 +182,11 @@ class Model:
             return
         for granted in self._give(left, number, until):
             yield from self._serve(granted, until)
+
+    def _ends_first(self, number: int, until: int) -> bool:
+        """Whether its wait may have ended before the server came to grant it."""
+        call = self.calls[number]
+        return not self.fence(number) and not call.is_unknown and call.end <= self.times.late(until) + PUT_OFF
 
     def _give(self, state: State, number: int, until: int) -> Iterator[State]:
         """A new hold."""
@@ -206,6 +218,20 @@ class Model:
             ends = self._ends(state, call, until, hold if is_later else None)
             new.append(hold._replace(ends_from=ends[0], ends_by=ends[1], **more))
         yield from self._elapse(state._replace(holds=_sorted(*state.without(holds).holds, *new)), until)
+
+    def _joins(self, state: State, number: int) -> State:
+        """Neighbours that wait in vain for the same are kept in one order: which is first tells nobody."""
+
+        def wish(one: int) -> tuple | None:
+            call = self.calls[one]
+            return (call.name, call.keys, call.limit) if call.reply == 0 else None
+
+        at = len(state.queue)
+        while (
+            at and wish(number) and wish(number) == wish(state.queue[at - 1]) and number < state.queue[at - 1]
+        ):
+            at -= 1
+        return state._replace(queue=(*state.queue[:at], number, *state.queue[at:]))
 
     # --- rules
 
@@ -260,7 +286,7 @@ class Model:
             if call.reply != "NOTHELD" or self._is_lost(state, call):
                 yield state
             if call.wait_ms is not None and self._is_blocked(state, number):
-                yield state._replace(queue=(*state.queue, number))
+                yield self._joins(state, number)
         elif call.name == "UPGRADE" and self._is_lost(state, call):
             yield from self._if(call.is_unknown, state)
         elif len(own) == len(call.keys) and all(hold.mode == mode for hold in own):
@@ -275,7 +301,7 @@ class Model:
         elif call.wait_ms is None:
             yield from self._if(call.is_unknown or call.reply == 0, state)
         else:
-            yield state._replace(queue=(*state.queue, number))
+            yield self._joins(state, number)
 
     _rlock = _upgrade = _lock
 
@@ -351,12 +377,16 @@ class Model:
         return self._if(not has_answer, state._replace(queue=()))
 
 
+class Undecided(Exception):
+    """The search was given up."""
+
+
 class _Search:
     """Depth first, in calls that are sorted by their start."""
 
     def __init__(self, calls: list[Call], times: Times) -> None:
         self.calls, self.model = calls, Model(calls, times)
-        self.nodes = 0
+        self.before = self._arrivals()
 
     def problem(self) -> str | None:
         start = (0, frozenset(), State())
@@ -374,21 +404,42 @@ class _Search:
                 continue
             seen.add(node)
             if len(seen) > MOST_NODES:
-                return f"undecided after {MOST_NODES} nodes\n{self._story(*deepest)}"
+                raise Undecided
             if first + len(later) > deepest[0]:
                 deepest = (first + len(later), node, len(stack))
             stack.append(self._next(*node))
-        self.nodes = len(seen)
         return self._story(*deepest)
+
+    def _arrivals(self) -> list[list[int]]:
+        """For each new hold the requests for a name of it that got a lesser fence: they arrived before."""
+        known = set()  # tokens of which a later call may find a hold
+        given: list[int] = []
+        before: list[list[int]] = []
+        for number, call in enumerate(self.calls):
+            fence = self.model.fence(number) if call.name in ("LOCK", "RLOCK") else None
+            before.append([])
+            if fence and call.token not in known:
+                before[-1] = [one for one in given if self._is_rival(one, number)]
+                for one in given:
+                    if self._is_rival(number, one):
+                        before[one].append(number)
+                given.append(number)
+            if fence or call.is_unknown:
+                known.add(call.token)
+        return before
+
+    def _is_rival(self, one: int, other: int) -> bool:
+        """Whether it arrived before the other, and that is not plain from when they were sent."""
+        calls, fence = (self.calls[one], self.calls[other]), self.model.fence
+        is_open = calls[0].end >= calls[1].start and calls[1].end >= calls[0].start
+        return is_open and fence(one) < fence(other) and not {*calls[0].keys}.isdisjoint(calls[1].keys)
 
     def _must_end(self, number: int) -> bool:
         return not self.calls[number].is_unknown
 
     def _next(self, first: int, later: frozenset[int], state: State) -> Iterator[tuple]:
-        calls, until = (
-            self.calls,
-            min([self.calls[n].end for n in state.queue if self._must_end(n)] or [1 << 62]),
-        )
+        calls = self.calls
+        until = min([calls[number].end for number in state.queue if self._must_end(number)], default=1 << 62)
         ready = []
         for number in range(first, len(calls)):
             call = calls[number]
@@ -400,22 +451,32 @@ class _Search:
                     until = min(until, call.begins_by)
         if state.now > until:
             return
+        # What only looks, and is right, may as well come now.
+        for number in ready:
+            call = calls[number]
+            is_look = call.wait_ms is None and not call.is_unknown and not self.model.fence(number)
+            if is_look and call.start <= state.now <= min(until, call.end):
+                if state in self.model.begin(state, number, min(until, call.end)):
+                    yield *self._done(first, later | {number}), state
+                    return
         # Answered calls first, those that were answered first before others.
         for number in sorted(ready, key=lambda one: (calls[one].reply is None, calls[one].begins_by)):
             call = calls[number]
             latest = min(until, call.end)
             if call.start > until or state.now > latest:
                 continue
-            done = self._done(first, later | {number}, state)
+            if any(other >= first and other not in later for other in self.before[number]):
+                continue
+            done = self._done(first, later | {number})
             for after in self.model.begin(state, number, latest):
                 yield *done, after
         for after in self.model.without_a_call(state, until):
             yield first, later, after
         # What was never carried out.
         if ready and calls[ready[0]].is_unknown:
-            yield *self._done(first, later | {ready[0]}, state), state
+            yield *self._done(first, later | {ready[0]}), state
 
-    def _done(self, first: int, later: frozenset[int], state: State) -> tuple[int, frozenset[int]]:
+    def _done(self, first: int, later: frozenset[int]) -> tuple[int, frozenset[int]]:
         while first in later:
             later -= {first}
             first += 1
@@ -474,7 +535,7 @@ def components(calls: list[Call]) -> list[list[Call]]:
 
 
 def fence_problems(calls: list[Call]) -> list[str]:
-    """Fences rise on the whole server: a hold has a greater one than all that were told before it was asked."""
+    """Fences rise on the whole server: each is greater than all that were told before it was asked for."""
     # The hold that a call found may be that of an earlier copy, which was not answered.
     began: dict[str, int] = {}
     for call in calls:
@@ -500,11 +561,23 @@ def fence_problems(calls: list[Call]) -> list[str]:
     return problems
 
 
-def judge(calls: list[Call], times: Times | None = None) -> list[str]:
-    """All that is wrong with a history, in words; nothing when it may have happened."""
-    problems = fence_problems(calls)
+@dataclass
+class Verdict:
+    """All that is wrong with a history, in words; and of how many of its parts the search was given up."""
+
+    problems: list[str]
+    parts: int = 0
+    undecided: int = 0
+
+
+def judge(calls: list[Call], times: Times | None = None) -> Verdict:
+    verdict = Verdict(fence_problems(calls))
     for part in components(calls):
-        problem = _Search(part, times or Times()).problem()
-        if problem:
-            problems.append(problem)
-    return problems
+        verdict.parts += 1
+        try:
+            problem = _Search(part, times or Times()).problem()
+        except Undecided:
+            verdict.undecided += 1
+        else:
+            verdict.problems += [problem] if problem else []
+    return verdict

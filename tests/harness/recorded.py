@@ -1,8 +1,8 @@
-"""Clients in processes of their own that take and give back locks at random, and write down what they are told.
+"""Clients in processes of their own that use locks at random, and write down what they are told.
 
-`Crowd` starts and ends the processes, and reads what they wrote as the calls of `harness.histories`. Each line
-is written at once, so that a process that is killed leaves what it had sent. Names change every few seconds,
-which keeps the histories of each name short; all holds end by themselves soon.
+`Crowd` starts and ends the processes, and reads what they wrote as calls of `harness.histories`. Each line is
+written at once, so that a process that is killed leaves what it had sent. Names change every few seconds, which
+keeps the histories of each name short; all holds end by themselves soon.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any
 from harness.histories import MS, Call, Times
 from harness.raw import RawConnection, RespError
 
-THREADS = 5
-GROUPS = 3
-NAMES_CHANGE_S = 3
+THREADS = 6
+GROUPS = 4
+NAMES_CHANGE_S = 2
 LONG_MS = 3000
 
 # No wait and no fault lasts so long: who has heard nothing was forgotten.
@@ -91,6 +91,7 @@ class Client(threading.Thread):
         try:
             fence = self._ask(mode, keys, token, ttl_ms=ttl, wait_ms=wait, limit=limit)
             if not isinstance(fence, int) or not fence:
+                self.end.wait(0 if fence == 0 else 0.02)  # an error comes back at once for a while
                 return
             for _ in range(chance.randrange(4)):
                 if len(keys) == 1 and chance.random() < 0.3:
@@ -135,13 +136,15 @@ class Client(threading.Thread):
             try:
                 connection = RawConnection(self.ports[0], timeout=NEVER_S)
                 connection.hello(3)
+                if connection.call("ROLE")[0] != b"master":
+                    raise ConnectionError("a replica")
                 self.channel = f"{self.label}-{now()}"
                 if self.is_notified:
                     connection.ok("SSUBSCRIBE", self.channel)
                 return connection
-            except (OSError, AssertionError):
+            except (OSError, AssertionError, TypeError):  # it may be loading, too
                 self.end.wait(0.02)
-                self.ports.append(self.ports.pop(0))
+                self.ports.reverse()
         raise Gone
 
     def _ask(self, name: str, keys: list[str], token: str, **options: Any) -> int | str:
@@ -149,6 +152,7 @@ class Client(threading.Thread):
         if self.connection is None:
             self.connection = self._connect()
         number = self.log.called(name=name, keys=keys, token=token, **options)
+        self.unanswered = [number]
         try:
             self.connection.send(*self._words(name, keys, token, number, **options))
             reply = self._read()
@@ -156,13 +160,13 @@ class Client(threading.Thread):
                 self.log.note("waits", number)
                 reply = self._message(keys, token, number)
         except (OSError, AssertionError) as problem:
-            self.log.note("forgotten" if isinstance(problem, TimeoutError) else "lost", number)
+            for one in self.unanswered:
+                self.log.note("forgotten" if isinstance(problem, TimeoutError) else "lost", one)
             self._leave()
             raise Gone from None
         self.log.note("told", number, reply)
         if reply in ("READONLY", "LOADING", "MASTERDOWN", "NOSUBSCRIBER"):
             self._leave()
-            self.ports.append(self.ports.pop(0))
         return reply
 
     def _words(self, name: str, keys: list[str], token: str, number: int, **options: Any) -> list[Any]:
@@ -188,6 +192,7 @@ class Client(threading.Thread):
         cancel = None
         if self.chance.random() < 0.15:
             cancel = self.log.called(name="CANCEL", keys=keys[:1], token=token)
+            self.unanswered.append(cancel)
             self.connection.send("SLOCK.CANCEL", keys[0], token)
         told = None
         while told is None or cancel is not None:
@@ -200,6 +205,7 @@ class Client(threading.Thread):
                     self.log.note("forgotten", number)
             else:
                 self.log.note("told", cancel, value)
+                self.unanswered.remove(cancel)
                 cancel = None
         return told
 
