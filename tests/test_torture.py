@@ -100,17 +100,14 @@ class Stage:
             self.crowd.stop()
             self._comes_to_rest()
             calls, seen = self.crowd.calls(self.times, self.crashes)
-
-            pickle.dump((calls, self.times), open("/tmp/calls.pickle", "wb"))
-            t = time.time()
             verdict = judge(calls, self.times)
         finally:
             self.crowd.discard()
         self.seen += seen
         self.parts += verdict.parts
         self.undecided += verdict.undecided
-        problems = verdict.problems
-        assert not problems, f"seed {seed}, {[one.__name__ for one in faults]}\n" + "\n\n".join(problems)
+        came = [fault.__name__ for fault in faults]
+        assert not verdict.problems, "\n\n".join([f"seed {seed}, {came}", *verdict.problems])
 
     def _comes_to_rest(self) -> None:
         """Nobody is blocked, no request is left, only what was kept is held, and the replica is level."""
@@ -216,14 +213,16 @@ def _failover(stage: Stage) -> None:
 
 def _is_accepted(server: Server, *command: object) -> bool:
     """False while the replica is not there."""
-    try:
-        return bool(server.client().execute_command(*command))
-    except redis.ResponseError:
-        return False
+    with server.client() as client:
+        try:
+            return bool(client.execute_command(*command))
+        except redis.ResponseError:
+            return False
 
 
 def _role(server: Server) -> str:
-    return server.client().info("replication")["role"]
+    with server.client() as client:
+        return client.info("replication")["role"]
 
 
 def _memory_is_full(stage: Stage) -> None:

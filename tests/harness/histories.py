@@ -7,8 +7,9 @@ of Lowe, as Knossos and porcupine do it). What bounds it: names that no call joi
 tell the order of the grants, and a call without an answer may have been carried out or not.
 
 Times are microseconds of one monotonic clock. A request that waits has two places in the order: its arrival
-and its end. It is granted in the model as soon as the model can, and nobody can tell that from a server that
-does so a moment later, but for a wait that ends in this moment. A deadline is known only as an interval: it depends on when the hold was given.
+and its end. It is granted in the model as soon as the model can. Nobody can tell that from a server that does
+so a moment later, but for a wait that ends in this moment. When a hold ends is known as an interval only,
+since it depends on when it was given.
 
 Knows nothing of servers. What befell the server is told by `Times`, and by calls named CRASH.
 """
@@ -456,7 +457,8 @@ class _Search:
             call = calls[number]
             is_look = call.wait_ms is None and not call.is_unknown and not self.model.fence(number)
             if is_look and call.start <= state.now <= min(until, call.end):
-                if state in self.model.begin(state, number, min(until, call.end)):
+                is_right = state in self.model.begin(state, number, min(until, call.end))
+                if is_right:
                     yield *self._done(first, later | {number}), state
                     return
         # Answered calls first, those that were answered first before others.

@@ -1,8 +1,8 @@
 """Clients in processes of their own that use locks at random, and write down what they are told.
 
 `Crowd` starts and ends the processes, and reads what they wrote as calls of `harness.histories`. Each line is
-written at once, so that a process that is killed leaves what it had sent. Names change every few seconds, which
-keeps the histories of each name short; all holds end by themselves soon.
+written at once, so that a process that is killed leaves what it had sent. Names change every few seconds, so
+that the history of each is short; all holds end by themselves soon.
 """
 
 from __future__ import annotations
