@@ -6,10 +6,12 @@ GET_SERVERS ?= ../shared/tools/get-servers
 SLOCK_SOAK_SECONDS ?= 60
 FUZZ ?= 1000000
 SLOCK_EXPLORE_SECONDS ?= 600
+SLOCK_TORTURE_SECONDS ?= 1200
+SLOCK_TORTURE_KILLS ?= 200
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS SLOCK_EXPLORE_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak fuzz memcheck explore explore-faults faults bench bench-quick lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture fuzz memcheck explore explore-faults faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -63,6 +65,10 @@ histories: build ## Play 2,000 late histories, all races and all faults through 
 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
+
+torture: build ## Break a primary and its replica under load for SLOCK_TORTURE_SECONDS (1200), and kill it 200 times
+	SLOCK_TORTURE_SECONDS=$(SLOCK_TORTURE_SECONDS) SLOCK_TORTURE_KILLS=$(SLOCK_TORTURE_KILLS) \
+	  .venv/bin/python -m pytest -s tests/test_torture.py
 
 fuzz: build ## Look for inputs that break a promise: FUZZ (1,000,000) of each kind, on each of SERVERS
 	@FUZZ=$(FUZZ) scripts/fuzz
