@@ -158,7 +158,8 @@ class Model:
 
     def _elapse(self, state: State, until: int) -> Iterator[State]:
         """What must have ended by now."""
-        now = self.times.least(self.times.calm(state.now))
+        # In a stall the clock may have been set back.
+        now = min(self.times.least(time) for time in (state.now, self.times.calm(state.now)))
         over = [hold for hold in state.holds if hold.ends_by < now]
         gone = [one for one in state.queue if self.calls[one].is_unknown and self.calls[one].end < state.now]
         if not over and not gone:
