@@ -317,6 +317,8 @@ class Model:
         elif not isinstance(call.reply, str):
             for granted in self._give(state, number, until):
                 yield from self._serve(granted, until)
+                # An upgrade may come before the readers that this lets in have been served.
+                yield granted
 
     def _unlock(self, state: State, number: int, until: int, modes: str = "write") -> Iterator[State]:
         call = self.calls[number]
