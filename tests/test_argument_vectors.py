@@ -81,8 +81,9 @@ def _look(server: Server) -> None:
         client = server.client(db=number)
         locks = Locks(client)
         for key in client.scan_iter(count=1000):
-            if client.type(key) not in (b"string", b"list"):
-                assert_makes_sense(locks.full(key), key)
+            info = locks.full(key) if client.type(key) not in (b"string", b"list") else None
+            if info is not None and info.mode != "free":  # the holds have ended, and requests may be there still
+                assert_makes_sense(info, key)
         client.close()
 
 
