@@ -82,7 +82,8 @@ def _look(server: Server) -> None:
         locks = Locks(client)
         for key in client.scan_iter(count=1000):
             info = locks.full(key) if client.type(key) not in (b"string", b"list") else None
-            if info is not None and info.mode != "free":  # the holds have ended, and requests may be there still
+            # Where the holds have ended, requests may be there still.
+            if info is not None and info.mode != "free":
                 assert_makes_sense(info, key)
         client.close()
 
