@@ -25,7 +25,8 @@ MS = 1000
 
 # A deadline is in whole milliseconds; commands see a clock that is a few milliseconds old at most.
 EARLY, LATE = 2 * MS, 15 * MS
-# Grants are made in slices, on a machine that may have much else to do: so long after the lock came free.
+# Grants are made in slices, and up to 10 ms after clients were paused, on a machine that may have much else to
+# do: so long after the lock came free.
 PUT_OFF = 500 * MS
 # Who is told of his grant so long after it was due has been forgotten meanwhile.
 FORGOTTEN = 10_000 * MS
@@ -317,7 +318,7 @@ class Model:
         elif not isinstance(call.reply, str):
             for granted in self._give(state, number, until):
                 yield from self._serve(granted, until)
-                # An upgrade may come before the readers that this lets in have been served.
+                # Just after clients were paused, an upgrade may come before the readers that this lets in.
                 yield granted
 
     def _unlock(self, state: State, number: int, until: int, modes: str = "write") -> Iterator[State]:
