@@ -25,7 +25,7 @@ MS = 1000
 
 # A deadline is in whole milliseconds; commands see a clock that is a few milliseconds old at most.
 EARLY, LATE = 2 * MS, 15 * MS
-# Grants are made in slices, and up to 10 ms after clients were paused, on a machine that may have much else to
+# Grants are made in slices, and up to 10 ms after clients were paused, on a machine that may have much to
 # do: so long after the lock came free.
 PUT_OFF = 500 * MS
 # Who is told of his grant so long after it was due has been forgotten meanwhile.
