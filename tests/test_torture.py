@@ -289,6 +289,7 @@ def stage(make_server: MakeServer, request: pytest.FixtureRequest) -> Iterator[S
     assert stage.undecided <= stage.parts // 20
 
 
+@pytest.mark.soak
 def test_faults_under_load(stage: Stage) -> None:
     faults = list(FAULTS)
     faults += [_clock_is_stepped] if stage.clock else []
