@@ -235,6 +235,8 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		switch {
 		case isNull && a.doubt:
 			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
+		case t.ping != nil: // its own limit comes first
+			until = earlier(a.waitBy(), t.at.Add(lateAnswer))
 		case isNull || way == byBlocking:
 			until = earlier(a.waitBy(), t.at)
 		}
@@ -255,7 +257,8 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		case err == nil:
 			return a.answer(h, way == byBlocking && (t.passed || a.contact.IsZero()))
 		case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
-			a.contact = time.Now()
+			// The server may not have noticed yet, and grant what waits there.
+			a.doubt, a.contact = true, time.Now()
 		case !errors.Is(err, errNoAnswer) || !isNull && way != byBlocking:
 		case !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
 			a.note(err)

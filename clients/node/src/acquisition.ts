@@ -103,6 +103,7 @@ export class Acquisition {
       } catch (error) {
         if (this.stop.stopped) throw this.stop.reason;
         if (error === SUBSCRIPTION_LOST) {
+          this.unanswered = true; // the server may not have noticed yet, and grant what waits there
           this.heard();
           continue;
         }
@@ -178,6 +179,7 @@ export class Acquisition {
   /** The answer. An error of the server is thrown. */
   private async send(command: Command, blocks = false): Promise<Answer> {
     const {servers} = this.shared;
+    const stands = this.waits && !this.first; // an earlier copy does, whatever becomes of this one
     this.waits = true;
     let answer: Answer;
     try {
@@ -188,7 +190,7 @@ export class Acquisition {
       [answer] = await asked;
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
-      this.waits = false;
+      this.waits = stands;
       if (mayBeExecuted(error)) {
         this.unanswered = true;
         if (blocks && this.contact !== undefined && now() < this.outageEnd()) this.heard(); // until now it waited
@@ -196,7 +198,7 @@ export class Acquisition {
       throw error;
     }
     this.heard();
-    this.waits = answer === null;
+    this.waits = answer === null || (stands && answer instanceof Error);
     if (answer instanceof Error) throw answer;
     return answer;
   }

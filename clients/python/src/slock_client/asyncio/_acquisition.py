@@ -103,6 +103,8 @@ class Acquisition:
             except SlockError:
                 raise
             except SubscriptionLost:
+                # The server may not have noticed yet, and grant what waits there.
+                self.unanswered = True
                 self._heard()
                 continue
             except Exception as error:
