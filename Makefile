@@ -68,7 +68,7 @@ soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 
 torture: build ## Break a primary and its replica under load for SLOCK_TORTURE_SECONDS (1200), and kill it 200 times
 	SLOCK_TORTURE_SECONDS=$(SLOCK_TORTURE_SECONDS) SLOCK_TORTURE_KILLS=$(SLOCK_TORTURE_KILLS) \
-	  .venv/bin/python -m pytest -s tests/test_torture.py
+	  .venv/bin/python -m pytest -s tests/test_judged_histories.py tests/test_torture.py
 
 fuzz: build ## Look for inputs that break a promise: FUZZ (1,000,000) of each kind, on each of SERVERS
 	@FUZZ=$(FUZZ) scripts/fuzz

@@ -278,6 +278,7 @@ PLANTED: dict[str, Callable[[list[Call]], list[Call]]] = {
 }
 
 
+@pytest.mark.soak  # a loaded machine may do what the model does not know
 def test_a_recorded_history_passes(recorded: list[Call]) -> None:
     verdict = judge(recorded)
     print(f"{len(recorded)} calls in {verdict.parts} parts, {verdict.undecided} undecided")
@@ -285,6 +286,7 @@ def test_a_recorded_history_passes(recorded: list[Call]) -> None:
     assert verdict.undecided <= verdict.parts // 10
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_a_fault_in_a_recorded_history_is_found(recorded: list[Call], plant: Callable) -> None:
     assert judge(plant(recorded)).problems
