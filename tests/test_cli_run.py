@@ -255,7 +255,7 @@ def test_a_signal_ends_the_wait(cli: Cli, client: redis.Redis) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_are_passed_on(cli: Cli, client: redis.Redis, tmp_path: Path, number: int) -> None:
     ready = tmp_path / "ready"
-    # By exec: dash loses a SIGINT that comes while it starts another program.
+    # By exec: dash may lose a SIGINT that comes while it starts another program.
     with ending(running := cli.start("run", "job", "--", "sh", "-c", f"echo 1 >{ready}; exec sleep 100")):
         number_in(ready)
         running.send_signal(number)
