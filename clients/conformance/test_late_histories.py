@@ -55,7 +55,7 @@ def test_late_histories(name: str, server: Server, start_agent: Callable[[str], 
 
     def play(number: int) -> None:
         dice = random.Random(f"{seed} {number}")
-        history = History(agent, server, dice, f"h{number}", dice.choice(locks))
+        history = History(agent, server, proxy, dice, f"h{number}", dice.choice(locks))
         try:
             if not problems:
                 history.play()
@@ -118,8 +118,10 @@ class Owner:
 class History:
     """Some owners that want the same one or two keys, and what they do in random order."""
 
-    def __init__(self, agent: Agent, server: Server, dice: random.Random, name: str, locks: str) -> None:
-        self._agent, self._dice, self._locks = agent, dice, locks
+    def __init__(
+        self, agent: Agent, server: Server, proxy: LateProxy, dice: random.Random, name: str, locks: str
+    ) -> None:
+        self._agent, self._proxy, self._dice, self._locks = agent, proxy, dice, locks
         # A thread of Python that is cancelled while it starts another one may pass its cancellation on to it,
         # which Ctrl-C does not.
         self._cancels = agent.name != "python-sync"
@@ -237,7 +239,9 @@ class History:
             others = {other.name: self._state(other) for other in self._owners if other.shares(owner)}
             after = self._state(owner)
             if after["lost"]:
-                assert owner.ttl_ms != LONG_TTL_MS or after["reason"] == "expired", f"{owner.name}: {after}"
+                assert owner.ttl_ms != LONG_TTL_MS or after["reason"] == "expired", "\n".join(
+                    [f"{owner.name}: {after}", *self._proxy.seen[owner.token]]
+                )
                 self.outcomes[f"lost: {after['reason']}"] += 1
                 self._release(owner)
                 continue

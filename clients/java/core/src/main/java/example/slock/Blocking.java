@@ -68,7 +68,8 @@ final class Blocking {
         step.complete(Reply.failed(Answers.NO_ANSWER));
       } else if (isDown && of.end() <= Clock.now()) {
         isLeft = true;
-        step.complete(Reply.failed(reply.error()));
+        // Whether the PING was sent says nothing of the wait.
+        step.complete(Reply.failed(new Answers.Unanswered(Answers.cause(reply.error()), true)));
       } else {
         isOutage = isDown;
         testAt(Clock.in(Math.max(50 * Clock.MS, Math.min(TEST_EVERY, Clock.until(of.end())))));
