@@ -59,7 +59,10 @@ export class QueueFullError extends SlockError {
   override name = "QueueFullError";
 }
 
-/** The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final. */
+/**
+ * The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final. A change of a
+ * hold's mode is refused too while another one goes on.
+ */
 export class RefusedError extends SlockError {
   override name = "RefusedError";
 }

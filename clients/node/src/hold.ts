@@ -8,7 +8,7 @@ import {isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js"
 import {later, now, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
-import {LostError, NotHeldError, RefusedError, SlockError, TimedOutError, textOf, type Reason} from "./errors.js";
+import {LostError, NotHeldError, RefusedError, TimedOutError, textOf, type Reason} from "./errors.js";
 import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
 import type {CallOptions, Wanted} from "./options.js";
 import {ask, type Servers} from "./servers.js";
@@ -377,13 +377,16 @@ export class Hold extends AnyHold {
   /**
    * The reader becomes the writer, when the other readers have gone. It waits at most for `waitMs`. `TimedOutError` when
    * the wait is over: the hold stays as it was. `DeadlockError` when another reader waits for the same. `RefusedError`
-   * within 120 s after an upgrade of this hold that was given up.
+   * within 120 s after an upgrade of this hold that was given up, and while another change of its mode goes on.
    */
   async upgrade({waitMs = Infinity, signal}: {waitMs?: number | undefined} & CallOptions = {}): Promise<void> {
     await this.change("write", notNegative("waitMs", waitMs), signal);
   }
 
-  /** The writer becomes a reader. No other writer comes in between. From the call on it counts as a reader. */
+  /**
+   * The writer becomes a reader. No other writer comes in between. From the call on it counts as a reader. `RefusedError`
+   * while another change of its mode goes on.
+   */
   async downgrade({signal}: CallOptions = {}): Promise<void> { await this.change("read", 0, signal); }
 
   protected releaseAtServers(held: boolean, moment: number): Promise<boolean> {
@@ -420,7 +423,7 @@ export class Hold extends AnyHold {
     shared.checkOpen();
     this.check();
     if (this.keys.length > 1) throw new TypeError("the mode of a hold of several keys cannot be changed");
-    if (lease.changing) throw new SlockError(`${wanted.names}: another change of the mode is under way`);
+    if (lease.changing) throw new RefusedError(`${wanted.names}: another change of the mode is under way`);
     signal?.throwIfAborted();
     const before = lease.mode;
     lease.changing = true;

@@ -81,6 +81,24 @@ def test_changes_of_a_lost_hold_raise_lost(server: Server, client: redis.Redis) 
     asyncio.run(main())
 
 
+def test_a_second_change_of_mode_is_refused_while_one_goes_on(server: Server, client: redis.Redis) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        async with slock_client.asyncio.Locks(own) as locks:
+            hold, other = await locks.read("job").acquire(), await locks.read("job").acquire()
+            first = asyncio.create_task(hold.upgrade())
+            while not client.info("slock")["slock_waiters"]:
+                await asyncio.sleep(0.01)
+            with pytest.raises(slock_client.RefusedError, match="another change"):
+                await hold.upgrade()
+            await other.release()
+            await first
+            assert hold.mode == "write"
+        await own.aclose()
+
+    asyncio.run(main())
+
+
 def refuse_renewals(server: Server) -> None:
     server.client().execute_command("ACL", "SETUSER", "worker", "-slock.extend")
 

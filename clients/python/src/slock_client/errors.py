@@ -56,7 +56,10 @@ class QueueFullError(SlockError):
 
 
 class RefusedError(SlockError):
-    """The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final."""
+    """The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final.
+
+    A change of a hold's mode is refused too while another one goes on.
+    """
 
 
 class QuorumMissedError(SlockError):

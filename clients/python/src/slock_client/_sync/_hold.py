@@ -27,7 +27,7 @@ from slock_client._sync._acquisition import Acquisition
 from slock_client._sync._block import Block
 from slock_client._sync._give_up import CALLER_WAITS, give_up, the_end
 from slock_client._sync._shared import Shared, timed_out
-from slock_client.errors import LostError, NotHeldError, RefusedError, SlockError, TimedOutError
+from slock_client.errors import LostError, NotHeldError, RefusedError, TimedOutError
 from slock_client.hooks import call, log
 
 if TYPE_CHECKING:
@@ -443,12 +443,16 @@ class Hold(AnyHold):
         """The reader becomes the writer, when the other readers have gone. It waits at most for `wait`.
 
         `TimedOutError` when the wait is over: the hold stays as it was. `DeadlockError` when another reader
-        waits for the same. `RefusedError` within 120 s after an upgrade of this hold that was given up.
+        waits for the same. `RefusedError` within 120 s after an upgrade of this hold that was given up, and
+        while another change of its mode goes on.
         """
         self._change(WRITE, seconds_of("wait", wait))
 
     def downgrade(self) -> None:
-        """The writer becomes a reader. No other writer comes in between."""
+        """The writer becomes a reader. No other writer comes in between.
+
+        `RefusedError` while another change of its mode goes on.
+        """
         self._change(READ, 0)
 
     def _change(self, mode: str, seconds: float) -> None:
@@ -460,7 +464,7 @@ class Hold(AnyHold):
             raise ValueError("the mode of a hold of several keys cannot be changed")
         with self._shared.changing:
             if lease.changing:
-                raise SlockError(f"{names}: another change of the mode is under way")
+                raise RefusedError(f"{names}: another change of the mode is under way")
             lease.changing = True
             before = self.mode
             if mode == READ:
