@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from itertools import takewhile
 
 import pytest
 
-from harness import MakeServer, ReplicationStream, Server, aof_commands, rounds, wait_synced, wait_until
+from harness import MakeServer, ReplicationStream, Server, aof_commands, wait_synced, wait_until
 from harness.bound import hang_up
 from harness.causes import FREEING, HOLDER, KEY, REPLACING, Cause
 from harness.cluster import cluster_state
@@ -31,14 +30,6 @@ def line(server: Server) -> Line:
 @pytest.fixture
 def me(server: Server) -> Listener:
     return Listener(server)
-
-
-def count(line: Line, name: str) -> int:
-    return line.client.info("slock")[f"slock_{name}"]
-
-
-def wait_for_waiters(line: Line, waiters: int) -> None:
-    wait_until(lambda: count(line, "waiters") == waiters, what=f"{waiters} requests to be left")
 
 
 # --- how a request ends
@@ -202,7 +193,7 @@ def test_asked_again_it_keeps_its_place_and_takes_what_is_new(
     assert (first.token, first.meta, first.client) == (ME.encode(), b"new", me.id)
     assert (first.channel, first.tag) == (me.channel, b"new")
     assert first.timeout_ms >= HOUR and second.client == behind.id
-    assert count(line, "waiters") == 2
+    assert line.count("waiters") == 2
     # Its first time has run out by now.
     wait_until(lambda: line.info().queue[0].waiting_ms > SHORT, what="it to have waited for a while")
     if not is_same_connection:
@@ -265,7 +256,7 @@ def test_in_a_script_wait_and_notify_are_ignored(line: Line, me: Listener) -> No
     script = f"local keys, args = KEYS, ARGV return {call}"
     for run in (("EVAL", script), ("FCALL", "f")):
         assert me.call(*run, 1, KEY, HOLDER, "nobody listens") > 0
-        assert me.call(*run, 1, KEY, ME, me.channel) == 0 == count(line, "waiters")
+        assert me.call(*run, 1, KEY, ME, me.channel) == 0 == line.count("waiters")
     assert line.release(HOLDER) == 1 and me.messages() == [] == line.holders()
     line.client.execute_command("FUNCTION", "DELETE", "l")
 
@@ -342,7 +333,7 @@ def test_a_channel_without_a_subscriber_here_is_refused(line: Line, me: Listener
             assert raw.error(*ask, channel, "t").startswith("NOSUBSCRIBER "), channel
         assert me.call("SUNSUBSCRIBE", me.channel)[0] == b"sunsubscribe"
         assert raw.error(*ask, me.channel, "t").startswith("NOSUBSCRIBER ")
-    assert (count(line, "waiters"), line.client.exists("free"), stream.commands()) == (0, 0, [])
+    assert (line.count("waiters"), line.client.exists("free"), stream.commands()) == (0, 0, [])
 
 
 # Of the writer `holder` of k, the readers `me` and `next` of r, the writer `me` of w, and a free lock.
@@ -374,7 +365,7 @@ def test_what_is_refused_at_the_request_is_an_error_and_no_message(
         name, *rest = words.split()
         text = asking.error(f"SLOCK.{name}", *rest, "WAIT", 0, "NOTIFY", me.channel, "refused")
         assert text.startswith(f"{code} ") and ("channel" in text) == (code == "NOPERM"), words
-    assert count(line, "waiters") == 2 and me.messages() == [] == stream.commands()
+    assert line.count("waiters") == 2 and me.messages() == [] == stream.commands()
     assert line.client.dbsize() == 4
     line.client.acl_deluser("guest")
 
@@ -401,192 +392,9 @@ def test_in_a_cluster_the_channel_is_in_the_slot_of_the_keys(make_server: MakeSe
     line.locks.lock(KEY, HOLDER, HOUR)
     for request in (LOCK, ("SLOCK.LOCK", "{k}free", ME, HOUR), many("MLOCK", "k {k}free", ME, HOUR)):
         assert wrong.ask(*request).prefix == "CROSSSLOT"
-    assert count(line, "waiters") == 0 and line.client.dbsize() == 1
+    assert line.count("waiters") == 0 and line.client.dbsize() == 1
     assert me.ask(*many("MLOCK", "k {k}free", ME, HOUR)) is None
     assert line.release(HOLDER) == 1 and me.fence() and me.messages() == [] == wrong.messages()
-
-
-# --- the subscriber goes
-
-
-def _cut_off(line: Line, me: Listener) -> None:
-    line.client.config_set("client-output-buffer-limit", "pubsub 100000 0 0")
-    line.client.execute_command("SPUBLISH", me.channel, "x" * 30_000_000)
-
-
-def _may_not_listen(line: Line, me: Listener) -> None:
-    line.client.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "&*", "+@all")
-    me.call("AUTH", "guest", "any")
-    line.client.execute_command("ACL", "SETUSER", "guest", "resetchannels")
-
-
-GOINGS: dict[str, Callable[[Line, Listener], object]] = {
-    "SUNSUBSCRIBE": lambda line, me: me.call("SUNSUBSCRIBE"),
-    "RESET": lambda line, me: me.call("RESET"),
-    "close": lambda line, me: me.connection.close(),
-    "reset of the connection": lambda line, me: me.connection.reset(),
-    "CLIENT KILL": lambda line, me: line.client.client_kill_filter(_id=me.id),
-    "client-output-buffer-limit": _cut_off,
-    "ACL SETUSER": _may_not_listen,
-}
-
-
-@pytest.mark.parametrize("when", ["at the grant", "soon"])
-@pytest.mark.parametrize("going", GOINGS)
-def test_without_a_subscriber_its_requests_leave_and_the_next_is_served(
-    make_server: MakeServer, going: str, when: str
-) -> None:
-    line = Line(make_server())
-    me, other = Listener(line.server), Listener(line.server)
-    line.locks.lock(KEY, HOLDER, HOUR), line.locks.lock("elsewhere", HOLDER, HOUR)
-    assert me.ask(*LOCK, tag=1) is None is me.ask(*many("MLOCK", "k a", ME, HOUR), tag=2)
-    assert me.ask("SLOCK.LOCK", "elsewhere", ME, HOUR, tag=3) is None
-    assert other.ask(*LOCK[:2], "other", HOUR) is None
-    behind = line.write(NEXT)
-    stream = ReplicationStream(line.server)
-    GOINGS[going](line, me)
-    numsub = ("PUBSUB", "SHARDNUMSUB", me.channel)
-    wait_until(lambda: line.client.execute_command(*numsub)[1] == 0, what="the subscription to end")
-    if when == "soon":
-        wait_for_waiters(line, 2)
-    assert line.release(HOLDER) == 1
-    assert line.locks.check(KEY, other.fence()) == 1 and behind.is_waiting()
-    wait_for_waiters(line, 1)
-    assert line.queued() == [NEXT] and line.holders("elsewhere") == [HOLDER]
-    assert count(line, "unheard") == 3 and other.messages() == []
-    said = [word for command in stream.commands() for word in command[1:]]
-    assert not any(word.endswith(b" me") for word in said), "it was given a hold"
-    assert line.release("other") == 1 and behind.fence()
-    again = Listener(line.server, channel=me.channel)
-    assert again.ask("SLOCK.LOCK", "elsewhere", ME, HOUR) is None
-    assert line.client.delete("elsewhere") == 1 and again.fence() and again.messages() == []
-
-
-def test_of_many_channels_those_without_a_subscriber_are_found(line: Line) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    stays, goes, asking = line.server.raw(), line.server.raw(), line.server.raw()
-    channels, before = [b"many-%d" % number for number in range(300)], count(line, "unheard")
-    for number, channel in enumerate(channels):
-        (goes if number % 3 else stays).ok("SSUBSCRIBE", channel)
-        assert asking.ok(*LOCK[:2], channel, HOUR, "WAIT", 0, "NOTIFY", channel, "tag") is None
-    goes.close()
-    wait_for_waiters(line, 100)
-    assert line.queued() == [channel.decode() for channel in channels[::3]]
-    assert count(line, "unheard") - before == 200
-
-
-def test_who_listened_at_the_last_grant_is_asked_again_at_the_next(line: Line, me: Listener) -> None:
-    """The subscription ends in the very turn in which the lock comes free."""
-    line.locks.lock(KEY, HOLDER, HOUR)
-    assert me.ask("SLOCK.LOCK", KEY, "first", HOUR) is None is me.ask("SLOCK.LOCK", KEY, "second", HOUR)
-    behind = line.write(NEXT)
-    assert line.release(HOLDER) == 1 and me.fence()
-    me.connection.pipeline([("SUNSUBSCRIBE", me.channel), ("SLOCK.UNLOCK", KEY, "first")])
-    assert behind.fence() and line.holders() == [NEXT] and line.queued() == []
-
-
-@pytest.mark.parametrize(
-    ("refuse", "allow"),
-    [
-        (("CONFIG", "SET", "min-replicas-to-write", 1), ("CONFIG", "SET", "min-replicas-to-write", 0)),
-        (("CLIENT", "PAUSE", HOUR, "WRITE"), ("CLIENT", "UNPAUSE")),
-    ],
-    ids=["refused", "paused"],
-)
-def test_they_leave_also_while_writes_are_refused_or_paused(
-    make_server: MakeServer, refuse: tuple, allow: tuple
-) -> None:
-    line = Line(make_server())
-    me, control = Listener(line.server), line.server.raw()
-    line.locks.lock(KEY, HOLDER, HOUR)
-    assert me.ask(*LOCK, tag="stays") is None is me.ask(*LOCK[:2], NEXT, HOUR, wait=SHORT, tag="brief")
-    control.ok(*refuse)
-    assert me.message() == (0, b"brief")
-    hang_up(line.server, me.connection)
-    wait_for_waiters(line, 0)
-    control.ok(*allow)
-    assert count(line, "unheard") == 1
-
-
-def test_another_subscriber_of_the_channel_will_do(line: Line, me: Listener) -> None:
-    """All who listen are told, and one of them is enough."""
-    line.locks.lock(KEY, HOLDER, HOUR)
-    other, third = (Listener(line.server, channel=me.channel) for _ in range(2))
-    assert me.ask(*LOCK) is None
-    hang_up(line.server, me.connection)
-    assert line.release(HOLDER) == 1 and other.fence() == third.fence()
-    assert other.messages() == [] == third.messages()
-
-
-def _granted(line: Line, me: Listener, requests: int) -> None:
-    assert line.release(HOLDER) == 1
-    told = [me.message() for _ in range(requests)]
-    assert len({fence for fence, _ in told}) == requests == count(line, "locks") * requests
-    assert {tag for _, tag in told} == {b"%d" % number for number in range(requests)}
-    line.client.delete(KEY)
-
-
-def _cancelled(line: Line, me: Listener, requests: int) -> None:
-    assert sum(at_once(line.server, *(("SLOCK.CANCEL", KEY, n) for n in range(requests)))) == requests
-    assert [me.message() for _ in range(requests)] == [(0, b"%d" % number) for number in range(requests)]
-
-
-@pytest.mark.parametrize("end", ["granted", "cancelled", "unheard"])
-def test_many_requests_come_and_go_and_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
-    requests = rounds(2000, 100_000)
-    line = Line(make_server(slock_max_waiters=requests, client_output_buffer_limit="pubsub 0 0 0"))
-
-    def used() -> int:
-        return line.client.info("memory")["used_memory"]
-
-    def come_and_go() -> None:
-        me = Listener(line.server)
-        assert line.locks.lock(KEY, HOLDER, HOUR)
-        ask = ("WAIT", 0, "NOTIFY", me.channel)
-        with line.server.raw() as raw:
-            for first in range(0, requests, 1000):
-                numbers = range(first, min(first + 1000, requests))
-                commands = [("SLOCK.RLOCK", KEY, number, HOUR, *ask, number) for number in numbers]
-                assert raw.pipeline(commands) == [None] * len(numbers)
-        assert count(line, "waiters") == requests
-        if end != "unheard":
-            (_granted if end == "granted" else _cancelled)(line, me, requests)
-            assert me.messages() == []
-        me.connection.close()
-        wait_for_waiters(line, 0)
-        line.client.flushall()
-        wait_until(lambda: line.client.info("clients")["connected_clients"] == 1, what="all to be gone")
-
-    come_and_go()
-    before = used()
-    come_and_go()
-    wait_until(lambda: used() - before < requests * 50, what="the memory to be given back")
-    assert count(line, "unheard") == (2 * requests if end == "unheard" else 0)
-
-
-@pytest.mark.parametrize("end", ["granted", "cancelled", "asked again on another channel"])
-def test_channels_of_which_each_is_used_once_leave_nothing_behind(make_server: MakeServer, end: str) -> None:
-    channels = rounds(1000, 20_000)
-    line, names = Line(make_server()), iter(range(10**9))
-    raw, control, last = line.server.raw(protocol=3), line.server.raw(), Listener(line.server)
-
-    def used_after_all() -> int:
-        for _ in range(channels):
-            name = f"{next(names)}".rjust(200, "c")
-            raw.ok("SSUBSCRIBE", name)
-            assert control.ok("SLOCK.LOCK", KEY, HOLDER, HOUR)
-            assert raw.ok(*LOCK, "WAIT", 0, "NOTIFY", name, "tag") is None
-            if end.startswith("asked"):
-                assert last.ask(*LOCK) is None
-            end_it = ("SLOCK.CANCEL", KEY, ME) if end == "cancelled" else ("SLOCK.UNLOCK", KEY, HOLDER)
-            assert control.ok(*end_it) == 1
-            assert last.message() if end.startswith("asked") else raw.read()[0] == b"smessage"
-            raw.ok("SUNSUBSCRIBE", name)
-            control.ok("DEL", KEY)
-        return line.client.info("memory")["used_memory"]
-
-    before = used_after_all()
-    assert used_after_all() - before < channels * 100
 
 
 # --- replicas and the log
@@ -613,7 +421,7 @@ def test_of_a_request_nothing_but_its_hold_is_replicated_or_logged(make_server: 
     assert me.channel not in said and b"the-tag" not in said and b"PUBLISH" not in said
     line.server.restart(kill=True)
     line = Line(line.server)
-    assert (line.holders(), line.queued(), count(line, "waiters")) == ([ME], [], 0)
+    assert (line.holders(), line.queued(), line.count("waiters")) == ([ME], [], 0)
 
 
 def test_a_replica_takes_no_request_and_its_subscriber_none_of_the_primary(

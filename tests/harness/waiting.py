@@ -122,6 +122,13 @@ class Line:
     def info(self, key: str | None = None) -> Info | None:
         return self.locks.full(key or self.key)
 
+    def count(self, name: str) -> int:
+        """A counter of INFO slock, for all locks."""
+        return self.client.info("slock")[f"slock_{name}"]
+
+    def wait_for_waiters(self, waiters: int) -> None:
+        wait_until(lambda: self.count("waiters") == waiters, what=f"{waiters} requests to be left")
+
     def queued(self, key: str | None = None) -> list[str]:
         """The tokens that wait, in order."""
         info = self.info(key)
