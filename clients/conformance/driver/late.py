@@ -35,6 +35,8 @@ class LateProxy:
         # Tokens of requests that were delivered twice, and of those whose answer did not arrive.
         self.doubled: set[str] = set()
         self.unanswered: set[str] = set()
+        # Of UPGRADE that were delivered once more: that copy may be granted after the first was refused.
+        self.upgraded_twice: set[str] = set()
         # What went through for each token, for the message of a test that failed.
         self.seen: defaultdict[str, list[str]] = defaultdict(list)
         self._loop = asyncio.new_event_loop()
@@ -97,6 +99,9 @@ class LateProxy:
     def deliver_once_more(self, request: bytes) -> None:
         """On a connection of its own, which closes then: who waits on it does not stay in the queue."""
         self.doubled.update(lasting_token(request))
+        words = words_of(request)
+        if words[0].upper() == "SLOCK.UPGRADE":
+            self.upgraded_twice.add(token_of(words))
         self.deliver_late([request], None)
 
     def deliver_late(self, requests: list[bytes], upstream: Streams | None) -> None:
