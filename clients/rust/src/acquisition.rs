@@ -13,11 +13,11 @@ use crate::answers::{self, Failure, Kind};
 use crate::blocking::Own;
 use crate::clock::Moment;
 use crate::commands::{self, Owner, Wait};
+use crate::connection::{Noted, REPLY_TIMEOUT};
 use crate::errors::Error;
 use crate::give_up;
 use crate::lease::validity;
-use crate::listener::Noted;
-use crate::node::{Node, REPLY_TIMEOUT};
+use crate::node::Node;
 use crate::options::{LONGEST, Waiting};
 use crate::polling::Backoff;
 use crate::shared::{GRACE, Shared, Single};
@@ -279,7 +279,7 @@ impl<'a> Acquisition<'a> {
             return self.block_from_now_on().await;
         }
         self.heard();
-        let (node, noted) = servers.note(key, self.tag).ok_or_else(Failure::listening_lost)?;
+        let (node, noted) = servers.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
         self.ask_notified(&node, noted).await
     }
 
@@ -295,7 +295,7 @@ impl<'a> Acquisition<'a> {
             Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
             Err(failure) => {
                 if failure.kind == Kind::NoSubscriber {
-                    noted.end_listening();
+                    noted.end_all();
                 }
                 Err(self.shared.site.servers.redirected(self.owner.first_key(), node, failure))
             }
@@ -322,7 +322,7 @@ impl<'a> Acquisition<'a> {
                 // The server may not have noticed yet, and grant what waits.
                 self.in_doubt = true;
                 self.shared.unless_closed().map_err(Failure::last)?;
-                Err(Failure::listening_lost())
+                Err(Failure::connection_lost())
             }
             // What was asked stands.
             Err(_) if !self.time_left().is_zero() => Ok(Step::Refused),

@@ -38,10 +38,8 @@ impl Failure {
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {who} in time")).into()
     }
 
-    /// Nobody listens for the end of a wait any more.
-    pub(crate) fn listening_lost() -> Self {
-        let text = "the connection was lost on which waits end";
-        io::Error::new(io::ErrorKind::ConnectionAborted, text).into()
+    pub(crate) fn connection_lost() -> Self {
+        io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was lost").into()
     }
 
     /// Whether the server has said anything.

@@ -7,7 +7,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
 
 use crate::answers::Failure;
-use crate::node::{Node, REPLY_TIMEOUT, exchange, in_time};
+use crate::connection::{REPLY_TIMEOUT, exchange};
+use crate::node::{Node, in_time};
 use crate::servers::Servers;
 
 /// How often the server is asked whether it lives: the connection that waits cannot be tested itself.

@@ -9,7 +9,8 @@ use std::time::Instant;
 use redis::{ConnectionAddr, Value, cmd};
 
 use crate::answers::Failure;
-use crate::node::{Node, REPLY_TIMEOUT};
+use crate::connection::REPLY_TIMEOUT;
+use crate::node::Node;
 
 /// Slots that one primary serves.
 pub(crate) struct Range {

@@ -13,12 +13,13 @@ mod cached;
 mod clock;
 mod cluster;
 mod commands;
+mod connection;
 mod errors;
 mod give_up;
 mod hold;
 mod hooks;
 mod lease;
-mod listener;
+
 mod locks;
 mod mode;
 mod node;

@@ -14,8 +14,8 @@ use redis::{
 use crate::answers::Failure;
 use crate::cached::Cached;
 use crate::cluster;
-use crate::listener::Noted;
-use crate::node::{Node, REPLY_TIMEOUT, in_time};
+use crate::connection::{Noted, REPLY_TIMEOUT};
+use crate::node::{Node, in_time};
 use crate::slot::slot;
 
 const SLOTS: usize = 16384;
@@ -30,7 +30,7 @@ pub struct Server(pub(crate) Servers);
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
         let servers = Servers::new(Source::Single);
-        servers.map().serve_all(Node::new(client));
+        servers.map().serve_all(Node::new(&client));
         Self(servers)
     }
 }
@@ -105,7 +105,7 @@ impl Map {
         let address = cluster::address_at(settings.addr(), host, port);
         let new = |address| {
             let info = settings.clone().set_addr(address);
-            Arc::new(Node::new(Client::open(info).expect("the settings are those of the first node")))
+            Arc::new(Node::new(&Client::open(info).expect("the settings are those of the first node")))
         };
         self.nodes.entry(address.to_string()).or_insert_with(|| new(address)).clone()
     }
@@ -146,7 +146,7 @@ impl Servers {
             Source::Sentinel(client) => {
                 let mut client = client.lock().await;
                 let named = tokio::time::timeout(REPLY_TIMEOUT, client.async_get_client()).await;
-                let node = Node::new(named.map_err(|_| Failure::no_answer("the Sentinels"))??);
+                let node = Node::new(&named.map_err(|_| Failure::no_answer("the Sentinels"))??);
                 let mut map = self.map();
                 // The connections stay when the primary is named again.
                 if !map.nodes.contains_key(node.address()) {
@@ -224,7 +224,7 @@ impl Servers {
     /// Subscribes where the key is served. Gives whether the user may.
     pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<bool, Failure> {
         let node = in_time(until, self.node(key)).await?;
-        match in_time(until, node.subscribe(self.slot(key), key)).await {
+        match node.subscribe(self.slot(key), key, until).await.map_err(Failure::before_sending) {
             Ok(()) => Ok(true),
             Err(failure) if failure.lacks_permission() => Ok(false),
             Err(failure) => Err(self.redirected(key, &node, failure)),
@@ -244,7 +244,7 @@ impl Servers {
 
     /// Ends all waits that listen.
     pub(crate) fn end_waits(&self) {
-        self.nodes().iter().for_each(|node| node.end_listening());
+        self.nodes().iter().for_each(|node| node.end_waits());
     }
 
     pub(crate) fn close(&self) {
