@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, cmd};
+use redis::{Cmd, ToRedisArgs};
 
 use crate::options::{Mode, Wanted};
 
@@ -46,6 +46,18 @@ pub(crate) fn random_name() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
+/// As [`Cmd::arg`], by value.
+trait With: Sized {
+    fn with(self, words: impl ToRedisArgs) -> Self;
+}
+
+impl With for Cmd {
+    fn with(mut self, words: impl ToRedisArgs) -> Self {
+        self.arg(words);
+        self
+    }
+}
+
 /// How a request waits on the server.
 pub(crate) enum Wait<'a> {
     No,
@@ -54,15 +66,13 @@ pub(crate) enum Wait<'a> {
 }
 
 impl Wait<'_> {
-    fn add_to(&self, command: &mut Cmd) {
-        let most = match self {
-            Wait::No => return,
-            Wait::Blocked { most } | Wait::Notified { most, .. } => most,
-        };
+    fn add_to(&self, command: Cmd) -> Cmd {
         // 0 waits without limit.
-        command.arg("WAIT").arg(most.map_or(0, milliseconds));
-        if let Wait::Notified { channel, tag, .. } = self {
-            command.arg("NOTIFY").arg(channel).arg(tag);
+        let wait = |most: &Option<Duration>| ("WAIT", most.map_or(0, milliseconds));
+        match self {
+            Wait::No => command,
+            Wait::Blocked { most } => command.with(wait(most)),
+            Wait::Notified { most, channel, tag } => command.with(wait(most)).with(("NOTIFY", channel, tag)),
         }
     }
 }
@@ -75,69 +85,52 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 
 /// The one-key command, or the one for many keys with their number.
 fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
-    if let [key] = &**owner.keys() {
-        return with_key(one, key, owner);
+    match &**owner.keys() {
+        [key] => with_key(one, key, owner),
+        keys => Cmd::new().with(many).with(keys.len()).with(keys).with(&*owner.token),
     }
-    cmd(many).arg(owner.keys().len()).arg(&**owner.keys()).arg(&*owner.token).clone()
 }
 
 /// With room for all words: memory that grows is what such a command costs most.
 fn with_key(name: &str, key: &str, owner: &Owner) -> Cmd {
     const WORDS: usize = 12;
     const BYTES_OF_OPTIONS: usize = 160;
-    let mut command = Cmd::with_capacity(WORDS, BYTES_OF_OPTIONS + key.len() + owner.token.len());
-    command.arg(name).arg(key).arg(&*owner.token);
-    command
+    let command = Cmd::with_capacity(WORDS, BYTES_OF_OPTIONS + key.len() + owner.token.len());
+    command.with((name, key, &*owner.token))
 }
 
 fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
-    let mut command = match mode {
-        Mode::Write => command("SLOCK.LOCK", "SLOCK.MLOCK", owner),
-        Mode::Read => command("SLOCK.RLOCK", "SLOCK.MRLOCK", owner),
+    let (one, many) = match mode {
+        Mode::Write => ("SLOCK.LOCK", "SLOCK.MLOCK"),
+        Mode::Read => ("SLOCK.RLOCK", "SLOCK.MRLOCK"),
     };
-    command.arg(milliseconds(ttl));
-    command
+    command(one, many, owner).with(milliseconds(ttl))
 }
 
 pub(crate) fn acquire(owner: &Owner, wait: &Wait<'_>) -> Cmd {
     let options = &owner.wanted.options;
-    let mut command = lock(owner, owner.wanted.mode, options.ttl);
-    wait.add_to(&mut command);
-    if let Some(metadata) = &options.metadata {
-        command.arg("META").arg(metadata);
-    }
-    if let Some(limit) = options.limit {
-        command.arg("LIMIT").arg(limit);
-    }
-    command
+    let metadata = options.metadata.as_ref().map(|metadata| ("META", metadata));
+    let limit = options.limit.map(|limit| ("LIMIT", limit));
+    wait.add_to(lock(owner, owner.wanted.mode, options.ttl)).with(metadata).with(limit)
 }
 
 /// Gives the fence of what the token holds in this mode, and never a new hold.
 pub(crate) fn held_fence(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
-    let mut command = lock(owner, mode, ttl);
-    command.arg("XX");
-    command
+    lock(owner, mode, ttl).with("XX")
 }
 
 /// Moves the deadline of the hold with this fence, and never to an earlier moment.
 pub(crate) fn extend(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
-    let mut command = command("SLOCK.EXTEND", "SLOCK.MEXTEND", owner);
-    command.arg(milliseconds(ttl)).arg("GT").arg("FENCE").arg(fence);
-    command
+    command("SLOCK.EXTEND", "SLOCK.MEXTEND", owner).with((milliseconds(ttl), "GT", "FENCE", fence))
 }
 
 fn release_any_fence(owner: &Owner, mode: Mode) -> Cmd {
-    match mode {
-        Mode::Write => command("SLOCK.UNLOCK", "SLOCK.MUNLOCK", owner),
-        Mode::Read => command("SLOCK.RUNLOCK", "SLOCK.MUNLOCK", owner),
-    }
+    command(if mode == Mode::Write { "SLOCK.UNLOCK" } else { "SLOCK.RUNLOCK" }, "SLOCK.MUNLOCK", owner)
 }
 
 /// Releases the hold with this fence.
 pub(crate) fn release(owner: &Owner, mode: Mode, fence: i64) -> Cmd {
-    let mut command = release_any_fence(owner, mode);
-    command.arg("FENCE").arg(fence);
-    command
+    release_any_fence(owner, mode).with(("FENCE", fence))
 }
 
 /// Releases whatever the token holds. The sum of the answers is the number of keys.
@@ -152,11 +145,7 @@ fn withdrawal(owner: &Owner) -> Vec<Cmd> {
     if owner.is_given() {
         return vec![with_key("SLOCK.CANCEL", owner.first_key(), owner)];
     }
-    let refusal = |key: &String| {
-        let mut command = with_key("SLOCK.CANCEL", key, owner);
-        command.arg("REFUSE").arg(REFUSE_MS);
-        command
-    };
+    let refusal = |key: &String| with_key("SLOCK.CANCEL", key, owner).with(("REFUSE", REFUSE_MS));
     owner.keys().iter().map(refusal).collect()
 }
 
@@ -178,30 +167,25 @@ pub(crate) fn may_release(owner: &Owner) -> [Cmd; 2] {
 }
 
 pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
-    let mut command = with_key("SLOCK.UPGRADE", owner.first_key(), owner);
-    command.arg(milliseconds(ttl));
-    wait.add_to(&mut command);
-    command.arg("FENCE").arg(fence);
-    command
+    let upgrade = with_key("SLOCK.UPGRADE", owner.first_key(), owner).with(milliseconds(ttl));
+    wait.add_to(upgrade).with(("FENCE", fence))
 }
 
 pub(crate) fn downgrade(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
-    let mut command = with_key("SLOCK.DOWNGRADE", owner.first_key(), owner);
-    command.arg(milliseconds(ttl)).arg("FENCE").arg(fence);
-    command
+    with_key("SLOCK.DOWNGRADE", owner.first_key(), owner).with((milliseconds(ttl), "FENCE", fence))
 }
 
 pub(crate) fn info(key: &str) -> Cmd {
-    cmd("SLOCK.INFO").arg(key).arg("FULL").clone()
+    Cmd::new().with(("SLOCK.INFO", key, "FULL"))
 }
 
 pub(crate) fn queues() -> Cmd {
-    cmd("SLOCK.QUEUES").arg("COUNT").arg(0).clone()
+    Cmd::new().with(("SLOCK.QUEUES", "COUNT", 0))
 }
 
 /// Waits until replicas have what this connection wrote.
 pub(crate) fn wait_for_replicas(least: u32, timeout: Duration) -> Cmd {
-    cmd("WAIT").arg(least).arg(milliseconds(timeout)).clone()
+    Cmd::new().with(("WAIT", least, milliseconds(timeout)))
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub use errors::{Answer, Error, NodeAnswer, Reason};
 pub use hold::{HoldOf, HoldViewOf, Site};
 pub use hooks::{Hooks, Outcome};
 pub use locks::{BuilderOf, Locks, LocksBuilder, LocksOf};
-pub use options::{IntoKeys, Mode, Waiting};
+pub use options::{Mode, Waiting};
 pub use polling::Poll;
 pub use quorum::{Majority, Quorum, QuorumBuilder, QuorumHold, QuorumHoldView};
 /// The version of the base library whose clients [`Locks`] takes.

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::ToRedisArgs;
+
 use crate::commands::{self, Owner};
 use crate::errors::Error;
 use crate::hold::{HoldOf, Site};
 use crate::hooks::{Hooks, Reporter};
-use crate::options::{IntoKeys, LONGEST, Mode, Options, Waiting, Wanted, shared_options};
+use crate::options::{LONGEST, Mode, Options, Waiting, Wanted, shared_options};
 use crate::request::Request;
 use crate::servers::Server;
 use crate::shared::{Shared, Single};
@@ -51,20 +53,20 @@ impl<S: Site> Clone for LocksOf<S> {
 }
 
 impl<S: Site> LocksOf<S> {
-    /// A request to be the only holder of the key, or of all the keys.
-    pub fn write(&self, keys: impl IntoKeys) -> Request<S> {
+    /// A request to be the only holder of the key, or of all the keys. Keys are given as to the commands of the redis
+    /// crate, one or several, and are text; in a cluster all have one hash slot.
+    pub fn write(&self, keys: impl ToRedisArgs) -> Request<S> {
         self.request(keys, Mode::Write)
     }
 
     /// A request to share the key, or all the keys, with other readers.
-    pub fn read(&self, keys: impl IntoKeys) -> Request<S> {
+    pub fn read(&self, keys: impl ToRedisArgs) -> Request<S> {
         self.request(keys, Mode::Read)
     }
 
     /// A request in the mode that is given.
-    pub fn request(&self, keys: impl IntoKeys, mode: Mode) -> Request<S> {
-        let wanted = Wanted { keys: keys.into_keys().into(), mode, options: self.defaults.clone() };
-        Request::new(self.shared.clone(), wanted)
+    pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request<S> {
+        Request::new(self.shared.clone(), Wanted::new(&keys, mode, self.defaults.clone()))
     }
 
     /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
@@ -75,7 +77,7 @@ impl<S: Site> LocksOf<S> {
     /// Those of [`Request::adopt`].
     pub async fn adopt(
         &self,
-        keys: impl IntoKeys,
+        keys: impl ToRedisArgs,
         token: impl Into<String>,
         mode: Mode,
     ) -> Result<HoldOf<S>, Error> {
@@ -88,10 +90,10 @@ impl<S: Site> LocksOf<S> {
     /// # Errors
     ///
     /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
-    pub async fn release(&self, keys: impl IntoKeys, token: impl Into<String>) -> Result<usize, Error> {
+    pub async fn release(&self, keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error> {
         self.shared.unless_closed()?;
         let options = Options { token: Some(token.into()), ..self.defaults.clone() };
-        let wanted = Wanted { keys: keys.into_keys().into(), mode: Mode::Write, options };
+        let wanted = Wanted::new(&keys, Mode::Write, options);
         wanted.check_keys()?;
         S::release_token(&self.shared, Owner::new(Arc::new(wanted))).await
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use derive_more::Display;
+use redis::ToRedisArgs;
 
 use crate::errors::Error;
 use crate::polling::Poll;
@@ -17,50 +18,6 @@ pub enum Mode {
     /// One of any number of readers.
     #[display("read")]
     Read,
-}
-
-/// One key or several, for which a request asks at once: all or none.
-///
-/// In a cluster all must have one hash slot.
-pub trait IntoKeys {
-    /// The keys, in their order.
-    fn into_keys(self) -> Vec<String>;
-}
-
-impl IntoKeys for &str {
-    fn into_keys(self) -> Vec<String> {
-        vec![self.to_owned()]
-    }
-}
-
-impl IntoKeys for String {
-    fn into_keys(self) -> Vec<String> {
-        vec![self]
-    }
-}
-
-impl IntoKeys for &String {
-    fn into_keys(self) -> Vec<String> {
-        vec![self.clone()]
-    }
-}
-
-impl<T: Into<String>> IntoKeys for Vec<T> {
-    fn into_keys(self) -> Vec<String> {
-        self.into_iter().map(T::into).collect()
-    }
-}
-
-impl<T: Into<String>, const N: usize> IntoKeys for [T; N] {
-    fn into_keys(self) -> Vec<String> {
-        self.into_iter().map(T::into).collect()
-    }
-}
-
-impl<T: Into<String> + Clone> IntoKeys for &[T] {
-    fn into_keys(self) -> Vec<String> {
-        self.iter().cloned().map(T::into).collect()
-    }
 }
 
 /// How a request waits for a lock that others have.
@@ -90,35 +47,66 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    pub(crate) ttl: Duration,
-    pub(crate) wait: Option<Duration>,
-    pub(crate) limit: Option<u32>,
-    pub(crate) metadata: Option<String>,
-    pub(crate) renew: bool,
-    pub(crate) longest_lease: Option<Duration>,
-    pub(crate) token: Option<String>,
-    pub(crate) min_replicas: u32,
-    pub(crate) replica_timeout: Duration,
-    pub(crate) label: Option<String>,
+/// The options of a request: name, type and default of each, and what is noted of what the program gives. Makes of
+/// them `Options`, and `shared_options!`, the methods of a request and of the builder of its maker.
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr, by |$given:ident: $from:ty| $noted:expr;)*) => {
+        #[derive(Clone, Debug)]
+        pub(crate) struct Options {
+            pub(crate) token: Option<String>,
+            $(pub(crate) $name: $type,)*
+        }
+
+        impl Default for Options {
+            fn default() -> Self {
+                Self { token: None, $($name: $default,)* }
+            }
+        }
+
+        macro_rules! shared_options {
+            () => { $(
+                $(#[$doc])*
+                pub fn $name(mut self, $given: $from) -> Self {
+                    self.options_mut().$name = $noted;
+                    self
+                }
+            )* };
+        }
+        pub(crate) use shared_options;
+    };
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(10),
-            wait: None,
-            limit: None,
-            metadata: None,
-            renew: true,
-            longest_lease: None,
-            token: None,
-            min_replicas: 0,
-            replica_timeout: Duration::from_secs(1),
-            label: None,
-        }
-    }
+options! {
+    /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server takes whole
+    /// milliseconds, rounded up.
+    ttl: Duration = Duration::from_secs(10), by |ttl: Duration| ttl.min(LONGEST);
+
+    /// How long [`acquire`](crate::Request::acquire) waits at most. Without it, until the lock is granted.
+    wait: Option<Duration> = None, by |wait: Duration| Some(wait.min(LONGEST));
+
+    /// Text that `SLOCK.INFO key FULL` shows with the hold and the request, up to 1024 bytes.
+    metadata: Option<String> = None, by |metadata: impl Into<String>| Some(metadata.into());
+
+    /// Whether the watchdog renews the hold. It does unless this says `false`.
+    renew: bool = true, by |renew: bool| renew;
+
+    /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not hold for ever.
+    longest_lease: Option<Duration> = None, by |longest_lease: Duration| Some(longest_lease.min(LONGEST));
+
+    /// For reading: granted only while fewer than this many others read. A semaphore.
+    limit: Option<u32> = None, by |limit: u32| Some(limit);
+
+    /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is set.
+    label: Option<String> = None, by |label: impl Into<String>| Some(label.into());
+
+    /// The hold counts only when this many replicas have it; else it is released and the error is
+    /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set, and not for a quorum.
+    ///
+    /// A failover can still lose the lock, but only one that reached none of the replicas that remain.
+    min_replicas: u32 = 0, by |least: u32| least;
+
+    /// How long to wait for the replicas, beyond the wait for the lock. 1 s unless it is set.
+    replica_timeout: Duration = Duration::from_secs(1), by |timeout: Duration| timeout.min(LONGEST);
 }
 
 /// What a request asks for.
@@ -130,6 +118,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Keys that are not all text are as none.
+    pub(crate) fn new(keys: &impl ToRedisArgs, mode: Mode, options: Options) -> Self {
+        let keys = keys.to_redis_args().into_iter().map(String::from_utf8).collect::<Result<_, _>>();
+        Self { keys: keys.unwrap_or_default(), mode, options }
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_keys()?;
         if self.options.limit == Some(0) {
@@ -140,7 +134,7 @@ impl Wanted {
 
     pub(crate) fn check_keys(&self) -> Result<(), Error> {
         if self.keys.is_empty() {
-            return Err(Error::InvalidArgument("at least one key is needed".into()));
+            return Err(Error::InvalidArgument("at least one key is needed, and keys are text".into()));
         }
         Ok(())
     }
@@ -150,71 +144,3 @@ impl Wanted {
         self.options.label.as_deref().unwrap_or(&self.keys[0])
     }
 }
-
-/// The options that a request and the defaults of its maker have in common.
-macro_rules! shared_options {
-    () => {
-        /// How long the hold lives without a renewal: at least 2 ms, and 10 s unless it is set. The server
-        /// takes whole milliseconds, rounded up.
-        pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.options_mut().ttl = ttl.min($crate::options::LONGEST);
-            self
-        }
-
-        /// How long [`acquire`](crate::Request::acquire) waits at most. Without it, until the lock is
-        /// granted.
-        pub fn wait(mut self, wait: std::time::Duration) -> Self {
-            self.options_mut().wait = Some(wait.min($crate::options::LONGEST));
-            self
-        }
-
-        /// Text that `SLOCK.INFO key FULL` shows with the hold and the request, up to 1024 bytes.
-        pub fn metadata(mut self, metadata: impl Into<String>) -> Self {
-            self.options_mut().metadata = Some(metadata.into());
-            self
-        }
-
-        /// Whether the watchdog renews the hold. It does unless this says `false`.
-        pub fn renew(mut self, renew: bool) -> Self {
-            self.options_mut().renew = renew;
-            self
-        }
-
-        /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not
-        /// hold for ever.
-        pub fn longest_lease(mut self, longest_lease: std::time::Duration) -> Self {
-            self.options_mut().longest_lease = Some(longest_lease.min($crate::options::LONGEST));
-            self
-        }
-
-        /// For reading: granted only while fewer than this many others read. A semaphore.
-        pub fn limit(mut self, limit: u32) -> Self {
-            self.options_mut().limit = Some(limit);
-            self
-        }
-
-        /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is
-        /// set.
-        pub fn label(mut self, label: impl Into<String>) -> Self {
-            self.options_mut().label = Some(label.into());
-            self
-        }
-
-        /// The hold counts only when this many replicas have it; else it is released and the error is
-        /// [`Error::TooFewReplicas`](crate::Error::TooFewReplicas). 0 unless it is set, and not for a quorum.
-        ///
-        /// A failover can still lose the lock, but only one that reached none of the replicas that remain.
-        pub fn min_replicas(mut self, least: u32) -> Self {
-            self.options_mut().min_replicas = least;
-            self
-        }
-
-        /// How long to wait for the replicas, beyond the wait for the lock. 1 s unless it is set.
-        pub fn replica_timeout(mut self, timeout: std::time::Duration) -> Self {
-            self.options_mut().replica_timeout = timeout.min($crate::options::LONGEST);
-            self
-        }
-    };
-}
-
-pub(crate) use shared_options;

@@ -1,11 +1,12 @@
 //! What is wanted: keys, mode and options. It sends nothing until it is acquired.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::errors::{Error, Reason};
 use crate::hold::{HoldOf, HoldViewOf, Site};
 use crate::hooks::Waited;
-use crate::options::{Options, Wanted, shared_options};
+use crate::options::{LONGEST, Options, Wanted, shared_options};
 use crate::shared::{Shared, Single};
 
 /// What [`Locks`](crate::Locks) or a [`Quorum`](crate::Quorum) is asked for. Making one sends nothing, and one
@@ -15,7 +16,7 @@ use crate::shared::{Shared, Single};
 /// # async fn example(locks: slock_client::Locks) -> Result<(), slock_client::Error> {
 /// use std::time::Duration;
 ///
-/// let request = locks.read(["{shop}:stock", "{shop}:prices"]).ttl(Duration::from_secs(5));
+/// let request = locks.read(&["{shop}:stock", "{shop}:prices"]).ttl(Duration::from_secs(5));
 /// let total = request.run(|hold| async move { hold.fence() }).await?;
 /// if let Some(hold) = request.try_acquire().await? {
 ///     hold.release().await?;

@@ -8,80 +8,90 @@ use redis::{FromRedisValue, RedisError, Value};
 use crate::errors::Error;
 use crate::options::Mode;
 
-/// Who holds a lock and who waits for it.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Info {
-    /// In which mode it is held; nothing when there are only waiters.
-    pub mode: Option<Mode>,
-    /// How many hold it for reading.
-    pub readers: u64,
-    /// How many wait.
-    pub waiters: u64,
-    /// The highest fence of those who hold it.
-    pub fence: i64,
-    /// Until the last of them has to have renewed.
-    pub left: Duration,
-    /// Who holds it, up to a hundred.
-    pub holders: Vec<Holder>,
-    /// Who waits, in order, up to a hundred.
-    pub queue: Vec<Waiter>,
+/// Types that a program reads: each field with its type, how it is read, and its name on the server.
+macro_rules! read_from_fields {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $type:ty = $read:ident($key:literal),)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        #[non_exhaustive]
+        pub struct $name { $($(#[$of])* pub $field: $type,)* }
+
+        impl From<Fields> for $name {
+            fn from(fields: Fields) -> Self {
+                Self { $($field: fields.$read($key),)* }
+            }
+        }
+    )* };
 }
 
-/// Who holds a lock.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The owner's identity; what is no text in it is replaced.
-    pub token: String,
-    /// The number of the hold.
-    pub fence: i64,
-    /// Until its deadline.
-    pub left: Duration,
-    /// Since the grant.
-    pub held: Duration,
-    /// The text that came with the request.
-    pub metadata: Option<String>,
-}
+read_from_fields! {
+    /// Who holds a lock and who waits for it.
+    Info {
+        /// In which mode it is held; nothing when there are only waiters.
+        mode: Option<Mode> = mode_if_any("mode"),
+        /// How many hold it for reading.
+        readers: u64 = get("readers"),
+        /// How many wait.
+        waiters: u64 = get("waiters"),
+        /// The highest fence of those who hold it.
+        fence: i64 = get("fence"),
+        /// Until the last of them has to have renewed.
+        left: Duration = duration("pttl"),
+        /// Who holds it, up to a hundred.
+        holders: Vec<Holder> = list("holders"),
+        /// Who waits, in order, up to a hundred.
+        queue: Vec<Waiter> = list("queue"),
+    }
 
-/// Who waits for a lock.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Waiter {
-    /// The owner's identity; what is no text in it is replaced.
-    pub token: String,
-    /// What is wanted.
-    pub mode: Mode,
-    /// A reader waits to become the writer.
-    pub upgrade: bool,
-    /// Since it asked.
-    pub waiting: Duration,
-    /// How long it waits; nothing without a limit.
-    pub wait: Option<Duration>,
-    /// The text that came with the request.
-    pub metadata: Option<String>,
-}
+    /// Who holds a lock.
+    Holder {
+        /// The owner's identity; what is no text in it is replaced.
+        token: String = text("token"),
+        /// The number of the hold.
+        fence: i64 = get("fence"),
+        /// Until its deadline.
+        left: Duration = duration("pttl"),
+        /// Since the grant.
+        held: Duration = duration("held-ms"),
+        /// The text that came with the request.
+        metadata: Option<String> = text_if_any("meta"),
+    }
 
-/// A lock for which somebody waits.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Queue {
-    /// Its name.
-    pub key: String,
-    /// How many wait.
-    pub waiters: u64,
-    /// How many of them to write.
-    pub writers: u64,
-    /// Since the first of them asked.
-    pub longest_wait: Duration,
-    /// The token of the one that is granted next.
-    pub next: String,
-    /// In which mode it is held; nothing when nobody holds it.
-    pub mode: Option<Mode>,
-    /// How many hold it for reading.
-    pub readers: u64,
-    /// Since when it is held.
-    pub held: Duration,
+    /// Who waits for a lock.
+    Waiter {
+        /// The owner's identity; what is no text in it is replaced.
+        token: String = text("token"),
+        /// What is wanted.
+        mode: Mode = mode("mode"),
+        /// A reader waits to become the writer.
+        upgrade: bool = is_upgrade("mode"),
+        /// Since it asked.
+        waiting: Duration = duration("waiting-ms"),
+        /// How long it waits; nothing without a limit.
+        wait: Option<Duration> = duration_if_any("timeout-ms"),
+        /// The text that came with the request.
+        metadata: Option<String> = text_if_any("meta"),
+    }
+
+    /// A lock for which somebody waits.
+    Queue {
+        /// Its name.
+        key: String = text("key"),
+        /// How many wait.
+        waiters: u64 = get("waiters"),
+        /// How many of them to write.
+        writers: u64 = get("writers"),
+        /// Since the first of them asked.
+        longest_wait: Duration = duration("longest-wait-ms"),
+        /// The token of the one that is granted next.
+        next: String = text("next"),
+        /// In which mode it is held; nothing when nobody holds it.
+        mode: Option<Mode> = mode_if_any("mode"),
+        /// How many hold it for reading.
+        readers: u64 = get("readers"),
+        /// Since when it is held.
+        held: Duration = duration("held-ms"),
+    }
 }
 
 /// The fields of a map, which is an array in protocol 2. What is missing counts as nothing.
@@ -97,8 +107,8 @@ impl Fields {
         value.unwrap_or_default()
     }
 
-    fn list<T>(&self, name: &str, read: fn(Fields) -> T) -> Vec<T> {
-        self.get::<Vec<_>>(name).into_iter().map(|fields| read(Fields(fields))).collect()
+    fn list<T: From<Fields>>(&self, name: &str) -> Vec<T> {
+        self.get::<Vec<_>>(name).into_iter().map(|fields| Fields(fields).into()).collect()
     }
 
     fn duration(&self, name: &str) -> Duration {
@@ -109,75 +119,40 @@ impl Fields {
         String::from_utf8_lossy(&self.get::<Vec<u8>>(name)).into_owned()
     }
 
-    fn metadata(&self) -> Option<String> {
-        Some(self.text("meta")).filter(|text| !text.is_empty())
+    fn text_if_any(&self, name: &str) -> Option<String> {
+        Some(self.text(name)).filter(|text| !text.is_empty())
     }
 
-    fn mode(&self) -> Option<Mode> {
-        match self.text("mode").as_str() {
-            "read" => Some(Mode::Read),
-            "write" | "upgrade" => Some(Mode::Write),
-            _ => None,
-        }
+    fn duration_if_any(&self, name: &str) -> Option<Duration> {
+        Some(self.duration(name)).filter(|duration| !duration.is_zero())
+    }
+
+    fn mode_if_any(&self, name: &str) -> Option<Mode> {
+        Some(self.mode(name)).filter(|_| !self.text(name).is_empty())
+    }
+
+    /// An upgrade is wanted to write.
+    fn mode(&self, name: &str) -> Mode {
+        if self.text(name) == "read" { Mode::Read } else { Mode::Write }
+    }
+
+    fn is_upgrade(&self, name: &str) -> bool {
+        self.text(name) == "upgrade"
     }
 }
 
 pub(crate) fn info(value: Value) -> Result<Option<Info>, Error> {
-    if value == Value::Nil {
-        return Ok(None);
-    }
-    let info = Fields::of(value)?;
-    Ok(Some(Info {
-        mode: info.mode(),
-        readers: info.get("readers"),
-        waiters: info.get("waiters"),
-        fence: info.get("fence"),
-        left: info.duration("pttl"),
-        holders: info.list("holders", holder),
-        queue: info.list("queue", waiter),
-    }))
-}
-
-fn holder(holder: Fields) -> Holder {
-    Holder {
-        token: holder.text("token"),
-        fence: holder.get("fence"),
-        left: holder.duration("pttl"),
-        held: holder.duration("held-ms"),
-        metadata: holder.metadata(),
-    }
-}
-
-fn waiter(waiter: Fields) -> Waiter {
-    Waiter {
-        token: waiter.text("token"),
-        mode: waiter.mode().unwrap_or(Mode::Write),
-        upgrade: waiter.text("mode") == "upgrade",
-        waiting: waiter.duration("waiting-ms"),
-        wait: Some(waiter.duration("timeout-ms")).filter(|wait| !wait.is_zero()),
-        metadata: waiter.metadata(),
-    }
+    if value == Value::Nil { Ok(None) } else { Ok(Some(Fields::of(value)?.into())) }
 }
 
 /// The queues of several nodes, the longest wait first.
 pub(crate) fn queues(of_nodes: Vec<Value>) -> Result<Vec<Queue>, Error> {
-    let of_nodes = of_nodes.into_iter().map(Vec::<Value>::from_redis_value).collect::<Result<Vec<_>, _>>();
-    let queues = of_nodes.map_err(RedisError::from)?.into_iter().flatten();
-    let mut queues =
-        queues.map(|fields| Ok(queue(&Fields::of(fields)?))).collect::<Result<Vec<_>, Error>>()?;
+    let mut queues = Vec::new();
+    for of_node in of_nodes {
+        for queue in Vec::from_redis_value(of_node).map_err(RedisError::from)? {
+            queues.push(Queue::from(Fields::of(queue)?));
+        }
+    }
     queues.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
     Ok(queues)
-}
-
-fn queue(queue: &Fields) -> Queue {
-    Queue {
-        key: queue.text("key"),
-        waiters: queue.get("waiters"),
-        writers: queue.get("writers"),
-        longest_wait: queue.duration("longest-wait-ms"),
-        next: queue.text("next"),
-        mode: queue.mode(),
-        readers: queue.get("readers"),
-        held: queue.duration("held-ms"),
-    }
 }

@@ -29,7 +29,7 @@ async fn an_adoption_never_takes_a_free_lock() {
     let server = Server::start().await;
     let locks = server.locks();
     let () = server.ask("SLOCK.MLOCK 2 a b theirs 60000").await;
-    drop(locks.adopt(["a", "b"], "theirs", Mode::Write).await.unwrap());
+    drop(locks.adopt(&["a", "b"], "theirs", Mode::Write).await.unwrap());
     until(async || server.is_free("a").await).await;
     assert_eq!((server.calls("slock.mextend").await, server.calls("slock.mlock").await), (0, 2));
     for mode in [Mode::Write, Mode::Read] {

@@ -110,7 +110,7 @@ async fn at_any_moment() {
         let hold = locks.write("k").acquire().await.unwrap();
         let after = |microseconds| tokio::time::sleep(Duration::from_micros(microseconds));
         for microseconds in (0..2000).step_by(50) {
-            let request = locks.read(["k", "other"]);
+            let request = locks.read(&["k", "other"]);
             tokio::select! {
                 _ = request.acquire() => panic!("another has the lock"),
                 () = after(microseconds) => {}

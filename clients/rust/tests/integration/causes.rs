@@ -45,7 +45,7 @@ async fn a_wait_for_a_server_that_cannot_be_reached() {
     let closed = ClosedPort::new();
     for waiting in all_ways_to_wait() {
         let locks = Locks::builder(closed.client()).waiting(waiting).wait(WAIT).build();
-        let error = locks.write(["{k}:1", "{k}:2"]).acquire().await.unwrap_err();
+        let error = locks.write(&["{k}:1", "{k}:2"]).acquire().await.unwrap_err();
         assert!(matches!(error, Error::TimedOut { source: Some(_), .. }), "{error:?}");
         let (cause, text) = of_redis(&error);
         assert!(cause.is_connection_refusal(), "{cause}");

@@ -37,7 +37,7 @@ async fn a_limit_makes_readers_a_semaphore() {
 async fn several_keys_are_held_together() {
     let server = Server::start().await;
     let locks = server.locks();
-    let hold = locks.write(["a", "b"]).acquire().await.unwrap();
+    let hold = locks.write(&["a", "b"]).acquire().await.unwrap();
     assert!(locks.read("b").try_acquire().await.unwrap().is_none());
     assert!(matches!(hold.upgrade(None).await, Err(Error::SeveralKeys)));
     hold.extend(Duration::from_secs(60)).await.unwrap();
