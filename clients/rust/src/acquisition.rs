@@ -16,7 +16,7 @@ use crate::commands::{self, Owner, Wait};
 use crate::connection::{Noted, REPLY_TIMEOUT};
 use crate::errors::Error;
 use crate::give_up;
-use crate::lease::validity;
+use crate::lease::{Granted, validity};
 use crate::node::Node;
 use crate::options::{LONGEST, Waiting};
 use crate::polling::Backoff;
@@ -47,14 +47,6 @@ pub(crate) struct Limits {
     pub(crate) deadline: Option<Instant>,
     /// How long to go on until the first answer.
     pub(crate) retry_for: Duration,
-}
-
-pub(crate) struct Granted {
-    pub(crate) fence: i64,
-    /// The validity counts from here.
-    pub(crate) sent: Moment,
-    /// An earlier copy may still be carried out.
-    pub(crate) in_doubt: bool,
 }
 
 /// What asking once comes to.

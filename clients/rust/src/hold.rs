@@ -1,11 +1,10 @@
 //! What was granted: what a program sees of it and does with it, whether by one server or by a quorum. It keeps
 //! the lease, and tells of its end.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use derive_more::Deref;
+use derive_more::{Debug, Deref};
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -13,15 +12,13 @@ use tokio::sync::Notify;
 use crate::clock::Moment;
 use crate::commands::Owner;
 use crate::errors::{Error, Reason};
-use crate::lease::{Lease, Phase};
-use crate::options::{LONGEST, Mode, Wanted};
-use crate::shared::Shared;
+use crate::lease::{Granted, Lease, Phase};
+use crate::options::{LONGEST, Mode, SHORTEST_TTL, Wanted};
+use crate::shared::{GRACE, Shared};
 
 /// Timers may stand still while the machine sleeps. So a hold is looked at as often as this at least, or once
 /// in a tenth of what is left.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// How long one renewal may take. So each hold has several before its validity ends.
-const LONGEST_RENEWAL: Duration = Duration::from_secs(2);
 
 /// Where locks are: on a single server, [`Single`](crate::Single), or on most of several, [`Majority`](crate::Majority).
 ///
@@ -41,8 +38,21 @@ pub trait Site: Send + Sync + Sized + 'static {
     #[doc(hidden)]
     type Part: Send + Sync + 'static;
 
+    /// How long a hold is valid after the command was sent that set its deadline.
     #[doc(hidden)]
-    fn check_ttl(&self, ttl: Duration) -> Result<(), Error>;
+    fn validity(&self, ttl: Duration) -> Duration;
+
+    #[doc(hidden)]
+    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
+        let text = match ttl {
+            _ if ttl < SHORTEST_TTL => format!("the ttl is {ttl:?}, and must be at least 2 ms"),
+            _ if self.validity(ttl).is_zero() => {
+                format!("clocks may drift, so the ttl must be longer than {ttl:?}")
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::InvalidArgument(text))
+    }
 
     /// One acquisition. Nothing when it asks once and is refused. Boxed, so that the depth of types in the
     /// programs of users stays small.
@@ -59,14 +69,6 @@ pub trait Site: Send + Sync + Sized + 'static {
         hold: Arc<HoldViewOf<Self>>,
         ttl: Duration,
         until: Instant,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Extends the hold by its ttl, with one command.
-    #[doc(hidden)]
-    fn renew(
-        hold: Arc<HoldViewOf<Self>>,
-        ttl: Duration,
-        limit: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Gives whether the hold was there.
@@ -96,7 +98,8 @@ pub type Asks<T> = BoxFuture<'static, Result<T, Error>>;
 /// [`release`](HoldOf::release) releases it and tells whether it was still there. Dropping it releases it in the
 /// background: a program that ends right after that should close its locks, which waits for it. For all else
 /// see [`HoldViewOf`], to which it dereferences.
-#[derive(Deref)]
+#[derive(Debug, Deref)]
+#[debug("{view:?}")]
 #[must_use = "the lock is released when its hold is dropped"]
 pub struct HoldOf<S: Site> {
     #[deref]
@@ -108,6 +111,8 @@ pub struct HoldOf<S: Site> {
 
 /// All that can be seen and done with a hold but to end it. It can be given to tasks, and releases nothing when
 /// it is dropped.
+#[derive(Debug)]
+#[debug("Hold {{ keys: {:?}, mode: {}, valid_until: {:?} }}", self.keys(), self.mode(), self.valid_until())]
 pub struct HoldViewOf<S: Site> {
     pub(crate) shared: Arc<Shared<S>>,
     pub(crate) owner: Owner,
@@ -120,14 +125,10 @@ pub struct HoldViewOf<S: Site> {
 }
 
 impl<S: Site> HoldOf<S> {
-    pub(crate) fn new(
-        shared: Arc<Shared<S>>,
-        owner: Owner,
-        part: S::Part,
-        lease: Lease,
-        since: Moment,
-    ) -> Self {
-        let (lease, ended, renewed) = (Mutex::new(lease), Notify::new(), Mutex::default());
+    pub(crate) fn new(shared: Arc<Shared<S>>, owner: Owner, part: S::Part, granted: Granted) -> Self {
+        let validity = shared.site.validity(owner.wanted.options.ttl);
+        let lease = Mutex::new(Lease::new(granted, &owner.wanted, validity));
+        let (ended, since, renewed) = (Notify::new(), granted.sent, Mutex::default());
         let view = Arc::new(HoldViewOf { shared, owner, part, lease, ended, since, renewed });
         view.renew_by_the_watchdog();
         Self { view, runtime: Handle::current(), is_over: false }
@@ -203,19 +204,6 @@ impl<S: Site> Drop for HoldOf<S> {
                 }
             }
         });
-    }
-}
-
-impl<S: Site> fmt::Debug for HoldOf<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.fmt(f)
-    }
-}
-
-impl<S: Site> fmt::Debug for HoldViewOf<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (keys, mode, valid_until) = (self.keys(), self.mode(), self.valid_until());
-        write!(f, "Hold {{ keys: {keys:?}, mode: {mode}, valid_until: {valid_until:?} }}")
     }
 }
 
@@ -416,10 +404,18 @@ impl<S: Site> HoldViewOf<S> {
         loop {
             let (pause, ttl) = self.update(|lease, now| (lease.next_renewal(now), lease.ttl));
             tokio::time::sleep(pause).await;
-            if let Err(error) = S::renew(self.clone(), ttl, LONGEST_RENEWAL.min(ttl / 5)).await {
-                self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
-                self.update(|lease, _| lease.error = Some(error));
-            }
+            // Once, and with so little time for the answer that there are several before the validity ends.
+            let until = Instant::now() + GRACE.min(ttl / 5) - GRACE;
+            let error = match S::extend(self.clone(), ttl, until).await {
+                // Lost, or the mode is being changed.
+                Ok(()) | Err(Error::Lost { .. } | Error::NotHeld | Error::TimedOut { source: None, .. }) => {
+                    continue;
+                }
+                Err(Error::TimedOut { source: Some(cause), .. }) => *cause,
+                Err(error) => error,
+            };
+            self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
+            self.update(|lease, _| lease.error = Some(error));
         }
     }
 }

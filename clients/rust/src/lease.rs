@@ -13,6 +13,16 @@ pub(crate) fn validity(ttl: Duration) -> Duration {
     ttl.saturating_sub(ttl / 1000 + Duration::from_millis(1))
 }
 
+/// What the server granted.
+#[derive(Clone, Copy)]
+pub(crate) struct Granted {
+    pub(crate) fence: i64,
+    /// The validity counts from here.
+    pub(crate) sent: Moment,
+    /// An earlier copy may still be carried out.
+    pub(crate) in_doubt: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Phase {
     Held,
@@ -41,7 +51,8 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// It is valid for so long after the request was sent, unless it is renewed before.
-    pub(crate) fn new(fence: i64, wanted: &Wanted, sent: Moment, validity: Duration) -> Self {
+    pub(crate) fn new(granted: Granted, wanted: &Wanted, validity: Duration) -> Self {
+        let Granted { fence, sent, in_doubt } = granted;
         Self {
             phase: Phase::Held,
             fence,
@@ -51,7 +62,7 @@ impl Lease {
             lease_end: wanted.options.longest_lease.map(|longest| sent.after(longest)),
             error: None,
             changing: false,
-            in_doubt: false,
+            in_doubt,
         }
     }
 
@@ -114,10 +125,10 @@ impl Lease {
     }
 
     /// The answer to a change of mode, which left the deadline or moved it to a later moment.
-    pub(crate) fn changed(&mut self, fence: i64, mode: Mode, valid_until: Moment) {
-        (self.fence, self.mode) = (fence, mode);
-        self.changing = false;
-        self.extended(fence, self.ttl, valid_until);
+    pub(crate) fn changed(&mut self, granted: Granted, mode: Mode, validity: Duration) {
+        (self.fence, self.mode, self.changing) = (granted.fence, mode, false);
+        self.in_doubt |= granted.in_doubt;
+        self.extended(granted.fence, self.ttl, granted.sent.after(validity));
     }
 }
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use crate::acquisition::{Acquisition, Goal, Granted, Limits};
+use crate::acquisition::{Acquisition, Goal, Limits};
 use crate::answers;
 use crate::commands;
 use crate::errors::{Error, Reason};
-use crate::lease::validity;
+use crate::lease::{Granted, validity};
 use crate::options::{LONGEST, Mode};
 use crate::single::HoldView;
 
@@ -112,7 +112,7 @@ impl HoldView {
         };
         let may_stand = acquisition.may_stand();
         let result = match result {
-            Ok(granted) => self.changed(&granted.expect("an upgrade is not asked for once"), Mode::Write),
+            Ok(granted) => self.changed(granted.expect("an upgrade is not asked for once"), Mode::Write),
             Err(error) if may_stand => {
                 self.update(|lease, _| lease.in_doubt = true);
                 Err(self.unless_over(error))
@@ -136,7 +136,7 @@ impl HoldView {
         // Who waited for it has been told.
         let _ = match fence {
             0 => Err(self.refused(mode, Error::NotHeld)),
-            fence => self.changed(&Granted { fence, sent: answered.sent, in_doubt: true }, mode),
+            fence => self.changed(Granted { fence, sent: answered.sent, in_doubt: true }, mode),
         };
     }
 
@@ -158,7 +158,7 @@ impl HoldView {
             Ok(answered) => {
                 let fence = answers::number(&answered.value);
                 let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
-                self.changed(&granted, Mode::Read)
+                self.changed(granted, Mode::Read)
             }
             // The hold is over, or will be: what was sent may still be carried out.
             Err(error @ Error::TimedOut { .. }) => Err(self.unless_over(error)),
@@ -167,11 +167,8 @@ impl HoldView {
     }
 
     /// Gives the new fence.
-    fn changed(&self, granted: &Granted, to: Mode) -> Result<i64, Error> {
-        self.update(|lease, _| {
-            lease.changed(granted.fence, to, granted.sent.after(validity(lease.ttl)));
-            lease.in_doubt |= granted.in_doubt;
-        });
+    fn changed(&self, granted: Granted, to: Mode) -> Result<i64, Error> {
+        self.update(|lease, _| lease.changed(granted, to, validity(lease.ttl)));
         self.check().map(|()| granted.fence)
     }
 

@@ -61,12 +61,11 @@ impl Node {
         Ok(self.client.get_multiplexed_async_connection_with_config(&connection::config()).await?)
     }
 
-    /// The connection that all share, and its number.
-    async fn shared(&self, until: Instant) -> Result<(Arc<Connection>, u64), Failure> {
+    /// The connection that all share.
+    async fn shared(&self, until: Instant) -> Result<Arc<Connection>, Failure> {
         match self.connection.current() {
-            Some((connection, number)) if connection.is_lost() => self.connection.discard(number),
-            Some(current) => return Ok(current),
-            None => {}
+            Some(connection) if !connection.is_lost() => return Ok(connection),
+            _ => self.connection.discard_if(|connection| connection.is_lost()),
         }
         in_time(until, Box::pin(self.connection.get(Connection::open(&self.client)))).await
     }
@@ -74,13 +73,13 @@ impl Node {
     /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
     /// several commands an array. After a connection error the next one takes a new connection.
     pub(crate) async fn send(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
-        let (connection, number) = self.shared(until).await?;
-        connection.ask(commands, until).await.inspect_err(|failure| self.discard_after(failure, number))
+        let connection = self.shared(until).await?;
+        connection.ask(commands, until).await.inspect_err(|failure| self.discard_after(failure, &connection))
     }
 
-    fn discard_after(&self, failure: &Failure, number: u64) {
+    fn discard_after(&self, failure: &Failure, used: &Arc<Connection>) {
         if !failure.is_answer() {
-            self.connection.discard(number);
+            self.connection.discard_if(|current| Arc::ptr_eq(current, used));
         }
     }
 
@@ -94,19 +93,19 @@ impl Node {
 
     /// Notes a request if somebody listens for this slot.
     pub(crate) fn note(&self, slot: u16, tag: u64) -> Option<Noted> {
-        self.connection.current()?.0.note(slot, tag)
+        self.connection.current()?.note(slot, tag)
     }
 
     /// Listens for the slot of this key.
     pub(crate) async fn subscribe(&self, slot: u16, key: &str, until: Instant) -> Result<(), Failure> {
-        let (connection, number) = self.shared(until).await?;
+        let connection = self.shared(until).await?;
         let subscribed = connection.subscribe(slot, key, until).await;
-        subscribed.inspect_err(|failure| self.discard_after(failure, number))
+        subscribed.inspect_err(|failure| self.discard_after(failure, &connection))
     }
 
     /// Ends all waits that listen on this node.
     pub(crate) fn end_waits(&self) {
-        if let Some((connection, _)) = self.connection.current() {
+        if let Some(connection) = self.connection.current() {
             connection.end_waits();
         }
     }
@@ -114,6 +113,6 @@ impl Node {
     /// Closes the connection that all share. What is on its way gets its answer first.
     pub(crate) fn close(&self) {
         self.end_waits();
-        self.connection.take();
+        self.connection.discard_if(|_| true);
     }
 }

@@ -38,14 +38,7 @@ pub enum Waiting {
 pub(crate) const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
 /// A hold is valid for its ttl less 1 ms: nothing would be left of a shorter one.
-const SHORTEST_TTL: Duration = Duration::from_millis(2);
-
-pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
-    if ttl < SHORTEST_TTL {
-        return Err(Error::InvalidArgument(format!("the ttl is {ttl:?}, and must be at least 2 ms")));
-    }
-    Ok(())
-}
+pub(crate) const SHORTEST_TTL: Duration = Duration::from_millis(2);
 
 /// The options of a request: name, type and default of each, and what is noted of what the program gives. Makes of
 /// them `Options`, and `shared_options!`, the methods of a request and of the builder of its maker.

@@ -1,6 +1,6 @@
 //! One lock on several independent servers: N `Locks` and arithmetic.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -17,9 +17,9 @@ use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
 use crate::hooks::Reporter;
-use crate::lease::Lease;
+use crate::lease::Granted;
 use crate::locks::{BuilderOf, Locks, LocksOf};
-use crate::options::{self, LONGEST, Options, Wanted};
+use crate::options::{LONGEST, Options, Wanted};
 use crate::polling::Poll;
 use crate::shared::{GRACE, Shared};
 use crate::single::{self, Hold, HoldView};
@@ -135,16 +135,6 @@ impl Majority {
         self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
     }
 
-    /// How long a hold is valid after a request for it was sent.
-    fn validity(&self, ttl: Duration) -> Duration {
-        ttl.saturating_sub(self.drift(ttl))
-    }
-
-    /// The part of the ttl that is left for clocks that run at different speeds.
-    fn drift(&self, ttl: Duration) -> Duration {
-        ttl.mul_f64(self.drift_factor) + Duration::from_millis(2)
-    }
-
     /// Whether a majority says yes, or so many say no that none is possible; nothing while neither is certain.
     fn verdict(&self, answers: &[Answer]) -> Option<bool> {
         let yes = answers.iter().filter(|answer| **answer == Answer::Granted).count();
@@ -212,15 +202,9 @@ impl Site for Majority {
     /// The holds of the servers.
     type Part = Arc<Parts>;
 
-    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
-        options::check_ttl(ttl)?;
-        let drift = self.drift(ttl);
-        if ttl <= drift {
-            let text =
-                format!("the ttl is {ttl:?}, and must be longer than {drift:?}, which clocks may drift");
-            return Err(Error::InvalidArgument(text));
-        }
-        Ok(())
+    /// Less what clocks may drift.
+    fn validity(&self, ttl: Duration) -> Duration {
+        ttl.saturating_sub(ttl.mul_f64(self.drift_factor) + Duration::from_millis(2))
     }
 
     fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<QuorumHold>> {
@@ -245,9 +229,9 @@ impl Site for Majority {
             }
             let parts = Parts::new(site.nodes.len());
             for (number, granted) in granted.iter().enumerate() {
-                if let Ok(granted) = granted {
+                if let Ok(granted) = *granted {
                     let shared = site.nodes[number].locks.shared().clone();
-                    parts.put(number, single::hold(shared, part.clone(), granted));
+                    parts.put(number, HoldOf::new(shared, part.clone(), OnceLock::new(), granted));
                 }
             }
             Ok(hold(shared, owner, sent, parts))
@@ -277,11 +261,6 @@ impl Site for Majority {
             join_all(gone.map(|number| grant_anew(&view, number, ttl))).await;
         });
         Ok(())
-    }
-
-    /// Each server has its own limit.
-    async fn renew(hold: Arc<QuorumHoldView>, ttl: Duration, _: Duration) -> Result<(), Error> {
-        Self::extend(hold, ttl, Instant::now()).await
     }
 
     /// What servers do not answer in time goes on in the background.
@@ -413,8 +392,7 @@ async fn ask(shared: Arc<Shared<Majority>>, number: usize, owner: Owner, parts: 
 
 fn hold(shared: Arc<Shared<Majority>>, owner: Owner, sent: Moment, parts: Arc<Parts>) -> QuorumHold {
     // There is no fence of the whole.
-    let lease = Lease::new(0, &owner.wanted, sent, shared.site.validity(owner.wanted.options.ttl));
-    HoldOf::new(shared, owner, parts, lease, sent)
+    HoldOf::new(shared, owner, parts, Granted { fence: 0, sent, in_doubt: false })
 }
 
 async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration) -> OfNode {

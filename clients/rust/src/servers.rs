@@ -173,7 +173,7 @@ impl Servers {
     /// Another node may serve by now: ask before the next command, unless the answer told which.
     pub(crate) fn doubt_after(&self, failure: &Failure) {
         if failure.redirects(ServerErrorKind::Moved).is_none() {
-            self.known.take();
+            self.known.discard_if(|()| true);
         }
     }
 

@@ -4,14 +4,14 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::acquisition::{Acquisition, Goal, Granted, Limits};
+use crate::acquisition::{Acquisition, Goal, Limits};
 use crate::answers;
 use crate::clock::Moment;
 use crate::commands::{self, Owner};
 use crate::errors::Error;
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
-use crate::lease::{Lease, validity};
-use crate::options::{self, Wanted};
+use crate::lease::{self, Granted};
+use crate::options::Wanted;
 use crate::shared::{Shared, Single};
 
 /// A hold of a single server.
@@ -23,8 +23,8 @@ impl Site for Single {
     /// Locked while the mode is being changed.
     type Part = OnceLock<Arc<tokio::sync::Mutex<()>>>;
 
-    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
-        options::check_ttl(ttl)
+    fn validity(&self, ttl: Duration) -> Duration {
+        lease::validity(ttl)
     }
 
     fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<Hold>> {
@@ -39,7 +39,7 @@ impl Site for Single {
         Box::pin(async move {
             let owner = Owner::new(wanted);
             let granted = granted_before(&shared, &owner).await?;
-            Ok(hold(shared, owner, &granted))
+            Ok(HoldOf::new(shared, owner, OnceLock::new(), granted))
         })
     }
 
@@ -53,23 +53,6 @@ impl Site for Single {
             }
             // Unless it is lost, the mode is being changed, and with it the fence.
             drop(hold.nothing_changes(Some(until)).await?);
-        }
-    }
-
-    async fn renew(hold: Arc<HoldView>, ttl: Duration, limit: Duration) -> Result<(), Error> {
-        let (fence, servers) = (hold.fence(), &hold.shared.site.servers);
-        let extend = commands::extend(&hold.owner, ttl, fence);
-        let (sent, until) = (Moment::now(), Instant::now() + limit);
-        match servers.send(hold.owner.first_key(), &[extend], until).await {
-            Ok(value) => {
-                hold.shared.reporter.reached();
-                extended(&hold, answers::number(&value), fence, ttl, sent);
-                Ok(())
-            }
-            Err(failure) => {
-                hold.shared.noticed(&failure);
-                Err(failure.error)
-            }
         }
     }
 
@@ -113,7 +96,7 @@ pub(crate) async fn acquire(
     limits: Limits,
 ) -> Result<Option<Hold>, Error> {
     let granted = Acquisition::new(&shared, &owner, Goal::Hold, limits).run().await?;
-    Ok(granted.map(|granted| hold(shared, owner, &granted)))
+    Ok(granted.map(|granted| HoldOf::new(shared, owner, OnceLock::new(), granted)))
 }
 
 /// What the owner holds already, without a limit of time but `retry_for`.
@@ -126,18 +109,11 @@ pub(crate) async fn granted_before(shared: &Shared<Single>, owner: &Owner) -> Re
     }
 }
 
-pub(crate) fn hold(shared: Arc<Shared<Single>>, owner: Owner, granted: &Granted) -> Hold {
-    let mut lease =
-        Lease::new(granted.fence, &owner.wanted, granted.sent, validity(owner.wanted.options.ttl));
-    lease.in_doubt = granted.in_doubt;
-    HoldOf::new(shared, owner, OnceLock::new(), lease, granted.sent)
-}
-
 /// The answer to an extension of the hold with this fence. Gives whether that moved its deadline.
 fn extended(hold: &HoldView, answer: i64, fence: i64, ttl: Duration, sent: Moment) -> bool {
     hold.update(|lease, _| {
         if answer == 1 {
-            lease.extended(fence, ttl, sent.after(validity(ttl)));
+            lease.extended(fence, ttl, sent.after(lease::validity(ttl)));
         } else {
             lease.gone(fence);
         }

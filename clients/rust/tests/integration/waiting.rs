@@ -29,8 +29,8 @@ async fn a_wait_ends_with_a_message() {
     let server = Server::start().await;
     let locks = server.locks();
     is_granted_after_a_release(&server, &locks).await;
-    // One for commands, one that listens.
-    until(async || server.clients().await == 2).await;
+    // Commands and messages share one connection.
+    until(async || server.clients().await == 1).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,8 @@ async fn many_tasks_wait_over_one_connection() {
         tasks.spawn(async move { request.acquire().await.unwrap().release().await.unwrap() });
     }
     until(async || server.info("k", "waiters").await == 2000).await;
-    until(async || server.clients().await == 2).await;
+    // A second one follows where the first had no answer in time.
+    until(async || server.clients().await <= 2).await;
     hold.release().await.unwrap();
     assert!(tasks.join_all().await.into_iter().all(|released| released));
 }
@@ -200,7 +201,7 @@ async fn close_ends_what_waits() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn connections_that_wait_are_probed() {
-    for waiting in [Waiting::Notify, Waiting::Block] {
+    for (waiting, connections) in [(Waiting::Notify, 1), (Waiting::Block, 2)] {
         let server = Server::start().await;
         let () = server.ask("SLOCK.LOCK k other 60000").await;
         let request = Locks::builder(server.client()).waiting(waiting).build().write("k");
@@ -209,11 +210,11 @@ async fn connections_that_wait_are_probed() {
         // The timer of each connection to the server: 02 is that of the probes.
         until(async || {
             let to_server = format!(":{:04X}", server.port);
-            let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
-            let of_client = connections.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let of_client = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let of_client: Vec<_> =
                 of_client.filter(|words| words[2].ends_with(&to_server) && words[3] == "01").collect();
-            of_client.len() == 2 && of_client.iter().all(|words| words[5].starts_with("02"))
+            of_client.len() == connections && of_client.iter().all(|words| words[5].starts_with("02"))
         })
         .await;
         task.abort();

@@ -9,7 +9,7 @@ fn lease(now: Moment) -> Lease {
 
 fn lease_of(now: Moment, options: Options) -> Lease {
     let wanted = Wanted { keys: ["k".to_owned()].into(), mode: Mode::Write, options };
-    Lease::new(7, &wanted, now, validity(TTL))
+    Lease::new(Granted { fence: 7, sent: now, in_doubt: false }, &wanted, validity(TTL))
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn no_extension_shortens() {
 fn an_answer_counts_for_the_fence_that_it_names() {
     let now = Moment::now();
     let mut lease = lease(now);
-    lease.changed(8, Mode::Read, now);
+    lease.changed(Granted { fence: 8, sent: now, in_doubt: false }, Mode::Read, Duration::ZERO);
     lease.extended(7, TTL, now.after(2 * TTL));
     lease.gone(7);
     assert_eq!((lease.phase, lease.end()), (Phase::Held, now.after(validity(TTL))));
