@@ -241,12 +241,16 @@ impl<'a> Acquisition<'a> {
     ) -> Result<(Value, Moment), Failure> {
         let sent = Moment::now();
         self.stands = true;
-        let answer = exchange.await;
-        if let Err(failure) = &answer {
-            self.stands = false;
-            self.in_doubt |= failure.kind == Kind::Unanswered;
+        match exchange.await {
+            Ok(answer) => Ok((answer, sent)),
+            Err(failure) => Err(self.failed(failure)),
         }
-        Ok((answer?, sent))
+    }
+
+    fn failed(&mut self, failure: Failure) -> Failure {
+        self.stands = false;
+        self.in_doubt |= failure.kind == Kind::Unanswered;
+        failure
     }
 
     /// The fence of a hold, or 0.
@@ -276,8 +280,6 @@ impl<'a> Acquisition<'a> {
     }
 
     async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Step, Failure> {
-        // Who closes ends all waits that are noted.
-        self.shared.unless_closed().map_err(Failure::last)?;
         let most = self.limits.deadline.map(time_left);
         let command = [self.command(&Wait::Notified { most, channel: &noted.channel, tag: noted.tag })];
         let until = self.answer_until();
@@ -300,25 +302,19 @@ impl<'a> Acquisition<'a> {
         self.heard();
         let over = self.limits.deadline.map(|deadline| deadline + GRACE);
         let again = self.in_doubt.then(|| Instant::now() + BETWEEN_COPIES);
-        let message = match [over, again].into_iter().flatten().min() {
-            Some(until) => timeout_at(until.into(), noted.end()).await,
-            None => Ok(noted.end().await),
+        let told = async {
+            match [over, again].into_iter().flatten().min() {
+                Some(until) => timeout_at(until.into(), noted.end()).await,
+                None => Ok(noted.end().await),
+            }
         };
-        match message {
-            Ok(Some(Ok(fence))) => Ok(self.granted(fence, sent, Step::TimedOut)),
-            Ok(Some(Err(failure))) => {
-                self.stands = false;
-                Err(failure)
-            }
-            Ok(None) => {
-                // The server may not have noticed yet, and grant what waits.
-                self.in_doubt = true;
-                self.shared.unless_closed().map_err(Failure::last)?;
-                Err(Failure::connection_lost())
-            }
+        match self.shared.closing.run_until_cancelled(told).await {
+            Some(Ok(Ok(fence))) => Ok(self.granted(fence, sent, Step::TimedOut)),
+            Some(Ok(Err(failure))) => Err(self.failed(failure)),
             // What was asked stands.
-            Err(_) if !self.time_left().is_zero() => Ok(Step::Refused),
-            Err(_) => Err(Failure::no_answer("the server")),
+            Some(Err(_)) if !self.time_left().is_zero() => Ok(Step::Refused),
+            Some(Err(_)) => Err(Failure::no_answer("the server")),
+            None => Err(Failure::last(Error::Closed)),
         }
     }
 

@@ -53,9 +53,9 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// The message for the request; nothing when nobody listens any more.
-    pub(crate) async fn end(&mut self) -> Option<Ended> {
-        (&mut self.end).await.ok()
+    /// The message for the request, unless nobody listens any more.
+    pub(crate) async fn end(&mut self) -> Ended {
+        (&mut self.end).await.unwrap_or_else(|_| Err(Failure::connection_lost()))
     }
 
     /// The subscription is not what it seemed: everybody who waits here asks again.
@@ -123,6 +123,10 @@ impl Connection {
         Ok(())
     }
 
+    pub(crate) fn end_waits(&self) {
+        self.waits.end();
+    }
+
     /// Notes a request under its tag; nothing when nobody listens in this slot.
     pub(crate) fn note(self: &Arc<Self>, slot: u16, tag: u64) -> Option<Noted> {
         let (sender, end) = oneshot::channel();
@@ -130,10 +134,6 @@ impl Connection {
         let channel = entries.channels.get(&slot)?.clone();
         entries.waits.insert(tag, sender);
         Some(Noted { connection: self.clone(), channel, tag, end })
-    }
-
-    pub(crate) fn end_waits(&self) {
-        self.waits.end();
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use derive_more::{Display, From};
 use redis::RedisError;
+use strum::IntoStaticStr;
 
 /// Why a hold ended although nobody released it through this library.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
@@ -61,7 +62,7 @@ pub enum Answer {
 }
 
 /// Everything that can go wrong.
-#[derive(Clone, Debug, Display, From)]
+#[derive(Clone, Debug, Display, From, IntoStaticStr)]
 #[non_exhaustive]
 pub enum Error {
     /// The limit of a call was over: the `wait` of the request, or `retry_for` without an answer. Or the
@@ -135,22 +136,7 @@ fn texts(answers: &[NodeAnswer]) -> String {
 impl Error {
     /// The name of the error, for logs and metrics: `TimedOut`, `Lost`, …
     pub fn name(&self) -> &'static str {
-        match self {
-            Error::TimedOut { .. } => "TimedOut",
-            Error::Lost { .. } => "Lost",
-            Error::NotHeld => "NotHeld",
-            Error::WrongMode(_) => "WrongMode",
-            Error::Deadlock(_) => "Deadlock",
-            Error::QueueFull(_) => "QueueFull",
-            Error::Refused(_) => "Refused",
-            Error::QuorumMissed(_) => "QuorumMissed",
-            Error::TooFewReplicas { .. } => "TooFewReplicas",
-            Error::ModuleNotLoaded => "ModuleNotLoaded",
-            Error::Closed => "Closed",
-            Error::SeveralKeys => "SeveralKeys",
-            Error::InvalidArgument(_) => "InvalidArgument",
-            Error::Redis(_) => "Redis",
-        }
+        self.into()
     }
 }
 

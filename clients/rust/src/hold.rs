@@ -77,7 +77,7 @@ pub trait Site: Send + Sync + Sized + 'static {
 
     /// Leaves to others what the token may still hold.
     #[doc(hidden)]
-    fn leave(hold: &HoldViewOf<Self>);
+    fn leave(_: &HoldViewOf<Self>) {}
 
     /// Releases what the token holds, and gives how much that was.
     #[doc(hidden)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::ToRedisArgs;
 
-use crate::commands::{self, Owner};
+use crate::commands;
 use crate::errors::Error;
 use crate::hold::{HoldOf, Site};
 use crate::hooks::{Hooks, Reporter};
@@ -17,9 +17,8 @@ use crate::status::{self, Info, Queue};
 
 /// The locks of one server, of a primary that Sentinels name, or of a cluster.
 ///
-/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection for
-/// commands and, once somebody has waited, one more on which waits end (in a cluster: for each node), and one
-/// task that renews the holds.
+/// Made once for a program. It is cheap to clone, and clones share everything. It holds one connection
+/// (in a cluster: for each node), over which commands go and waits end, and one task that renews the holds.
 ///
 /// All that belongs to the runtime on which it was first needed. When that shuts down, another runtime takes
 /// new connections; a runtime that lives and is not driven answers nothing, so do not share one with it.
@@ -91,11 +90,7 @@ impl<S: Site> LocksOf<S> {
     ///
     /// [`Error::TimedOut`] when no answer came for `retry_for`, or an error of the server.
     pub async fn release(&self, keys: impl ToRedisArgs, token: impl Into<String>) -> Result<usize, Error> {
-        self.shared.unless_closed()?;
-        let options = Options { token: Some(token.into()), ..self.defaults.clone() };
-        let wanted = Wanted::new(&keys, Mode::Write, options);
-        wanted.check_keys()?;
-        S::release_token(&self.shared, Owner::new(Arc::new(wanted))).await
+        self.request(keys, Mode::Write).token(token).release().await
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there

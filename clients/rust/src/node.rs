@@ -103,16 +103,11 @@ impl Node {
         subscribed.inspect_err(|failure| self.discard_after(failure, &connection))
     }
 
-    /// Ends all waits that listen on this node.
-    pub(crate) fn end_waits(&self) {
-        if let Some(connection) = self.connection.current() {
-            connection.end_waits();
-        }
-    }
-
-    /// Closes the connection that all share. What is on its way gets its answer first.
+    /// Closes the connection that all share, and ends its waits. What is on its way gets its answer first.
     pub(crate) fn close(&self) {
-        self.end_waits();
-        self.connection.discard_if(|_| true);
+        self.connection.discard_if(|connection| {
+            connection.end_waits();
+            true
+        });
     }
 }

@@ -118,18 +118,12 @@ impl Wanted {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.check_keys()?;
-        if self.options.limit == Some(0) {
-            return Err(Error::InvalidArgument("the limit is 0, and must be at least 1".into()));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn check_keys(&self) -> Result<(), Error> {
-        if self.keys.is_empty() {
-            return Err(Error::InvalidArgument("at least one key is needed, and keys are text".into()));
-        }
-        Ok(())
+        let text = match self.options.limit {
+            _ if self.keys.is_empty() => "at least one key is needed, and keys are text",
+            Some(0) => "the limit is 0, and must be at least 1",
+            _ => return Ok(()),
+        };
+        Err(Error::InvalidArgument(text.into()))
     }
 
     /// The name under which a request is reported: the first key, unless another was given.

@@ -13,7 +13,6 @@ pub struct Poll {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Pauses {
-    None,
     Constant(Duration),
     Exponential { first: Duration, most: Duration },
 }
@@ -21,7 +20,7 @@ enum Pauses {
 impl Poll {
     /// Asks once, and never again.
     pub fn none() -> Self {
-        Self { pauses: Pauses::None, limit: None }
+        Self::constant(Duration::ZERO).limit(0)
     }
 
     /// Asks again after the same pause each time.
@@ -47,7 +46,6 @@ impl Poll {
             return None;
         }
         match self.pauses {
-            Pauses::None => None,
             Pauses::Constant(pause) => Some(pause),
             Pauses::Exponential { first, most } => Some(doubled(first, most, number)),
         }

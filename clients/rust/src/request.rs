@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::commands::Owner;
 use crate::errors::{Error, Reason};
 use crate::hold::{HoldOf, HoldViewOf, Site};
 use crate::hooks::Waited;
@@ -88,6 +89,12 @@ impl<S: Site> Request<S> {
         let result = S::ask(self.shared.clone(), self.wanted.clone(), once).await;
         waited.end(&result);
         result
+    }
+
+    /// Releases what the token holds.
+    pub(crate) async fn release(&self) -> Result<usize, Error> {
+        self.check()?;
+        S::release_token(&self.shared, Owner::new(self.wanted.clone())).await
     }
 
     fn check(&self) -> Result<(), Error> {

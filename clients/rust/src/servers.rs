@@ -50,17 +50,16 @@ impl Server {
     ///
     /// When a node is no valid address with a host and a port, or none is given.
     pub fn cluster<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Self, RedisError> {
+        let invalid = |text| Err((ErrorKind::InvalidClientConfig, text).into());
         let nodes = nodes.into_iter().map(T::into_connection_info).collect::<Result<Vec<_>, _>>()?;
         let [settings, ..] = &nodes[..] else {
-            return Err((ErrorKind::InvalidClientConfig, "a cluster needs one node at least").into());
+            return invalid("a cluster needs one node at least");
         };
         let servers = Servers::new(Source::Cluster(settings.clone()));
         for node in &nodes {
             let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = node.addr()
             else {
-                return Err(
-                    (ErrorKind::InvalidClientConfig, "a node of a cluster has a host and a port").into()
-                );
+                return invalid("a node of a cluster has a host and a port");
             };
             servers.map().node_at(settings, host, *port);
         }
@@ -240,11 +239,6 @@ impl Servers {
             try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
         };
         in_time(until, asks).await
-    }
-
-    /// Ends all waits that listen.
-    pub(crate) fn end_waits(&self) {
-        self.nodes().iter().for_each(|node| node.end_waits());
     }
 
     pub(crate) fn close(&self) {

@@ -74,8 +74,6 @@ impl Site for Single {
         Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
     }
 
-    fn leave(_: &HoldView) {}
-
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
         let answered = shared.call(&owner, &commands::release_all(&owner), shared.limit()).await?;
         let released: i64 = answers::numbers(&answered.value).iter().sum();
@@ -83,7 +81,6 @@ impl Site for Single {
     }
 
     async fn close(shared: &Shared<Self>) {
-        shared.site.servers.end_waits();
         shared.finish().await;
         shared.site.servers.close();
     }
