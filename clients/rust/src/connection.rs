@@ -119,7 +119,11 @@ impl Connection {
         }
         let channel = format!("{{{}}}.waits:{}", slot::tag_for(key), commands::random_name());
         self.ask(std::slice::from_ref(cmd("SSUBSCRIBE").arg(&channel)), until).await?;
-        self.waits.entries().channels.insert(slot, channel.into());
+        let mut entries = self.waits.entries();
+        if self.is_lost() {
+            return Err(Failure::connection_lost());
+        }
+        entries.channels.insert(slot, channel.into());
         Ok(())
     }
 
@@ -185,7 +189,10 @@ async fn test_now_and_then(tested: Weak<Connection>) {
         tokio::time::sleep(BETWEEN_TESTS).await;
         let Some(connection) = tested.upgrade().filter(|connection| !connection.is_lost()) else { return };
         let is_used = !connection.waits.entries().waits.is_empty();
-        if is_used && connection.ask(&[cmd("PING")], Instant::now() + REPLY_TIMEOUT).await.is_err() {
+        if is_used
+            && let Err(failure) = connection.ask(&[cmd("PING")], Instant::now() + REPLY_TIMEOUT).await
+            && !failure.is_answer()
+        {
             return connection.waits.lose();
         }
     }

@@ -223,7 +223,7 @@ impl Servers {
     /// Subscribes where the key is served. Gives whether the user may.
     pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<bool, Failure> {
         let node = in_time(until, self.node(key)).await?;
-        match node.subscribe(self.slot(key), key, until).await.map_err(Failure::before_sending) {
+        match in_time(until, node.subscribe(self.slot(key), key, until)).await {
             Ok(()) => Ok(true),
             Err(failure) if failure.lacks_permission() => Ok(false),
             Err(failure) => Err(self.redirected(key, &node, failure)),

@@ -102,3 +102,24 @@ async fn a_server_that_is_away_is_an_error_after_a_while() {
     assert!(matches!(short.acquire().await, Err(Error::TimedOut { .. })));
     assert!(matches!(hold.release().await, Err(Error::TimedOut { source: Some(_), .. })));
 }
+
+/// The base library takes the message for a reply, and gives each later reply to the wrong command.
+#[tokio::test]
+async fn no_reply_counts_after_the_end_of_a_subscription() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    locks.write("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.hold_replies();
+    let requests = (locks.write("one"), locks.write("other"));
+    let task = tokio::spawn(async move { tokio::join!(requests.0.try_acquire(), requests.1.try_acquire()) });
+    until(async || !server.is_free("one").await && !server.is_free("other").await).await;
+    proxy.insert_before_a_reply(b">3\r\n$12\r\nsunsubscribe\r\n$7\r\nchannel\r\n:0\r\n");
+    proxy.pass_replies();
+    let (one, other) = task.await.unwrap();
+    for (key, hold) in [("one", one), ("other", other)] {
+        let hold = hold.unwrap().expect("nobody else has the lock");
+        assert_eq!(hold.fence(), server.info(key, "fence").await);
+        assert!(hold.release().await.unwrap());
+    }
+}

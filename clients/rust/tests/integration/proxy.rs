@@ -27,6 +27,8 @@ pub struct Proxy {
 struct Keeping {
     word: Mutex<Option<&'static str>>,
     delivered: watch::Sender<bool>,
+    /// Goes to the client before the next reply.
+    inserted: Mutex<&'static [u8]>,
 }
 
 impl Keeping {
@@ -47,7 +49,8 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (replies, _) = watch::channel(Replies::Pass);
         let cuts = Arc::new(watch::channel(0).0);
-        let keeping = Arc::new(Keeping { word: Mutex::default(), delivered: watch::channel(false).0 });
+        let (word, delivered, inserted) = (Mutex::default(), watch::channel(false).0, Mutex::default());
+        let keeping = Arc::new(Keeping { word, delivered, inserted });
         let (to, replies_of, cuts_of, keeping_of) =
             (server.port, replies.clone(), cuts.clone(), keeping.clone());
         let task = tokio::spawn(async move {
@@ -70,6 +73,11 @@ impl Proxy {
 
     pub fn pass_replies(&self) {
         self.replies.send_replace(Replies::Pass);
+    }
+
+    /// The client gets this before the next reply.
+    pub fn insert_before_a_reply(&self, message: &'static [u8]) {
+        *self.keeping.inserted.lock().unwrap() = message;
     }
 
     /// Keeps the next command with this word, and all that follows on its connection.
@@ -133,7 +141,8 @@ async fn join(
             if length == 0 {
                 return std::io::Result::Ok(());
             }
-            to_client.write_all(&buffer[..length]).await?;
+            let inserted = std::mem::take(&mut *keeping.inserted.lock().unwrap());
+            to_client.write_all(&[inserted, &buffer[..length]].concat()).await?;
         }
     };
     tokio::select! {
