@@ -247,6 +247,8 @@ class Play:
         match step["proxy"]:
             case "cut":
                 proxy.cut()
+            case "cut listeners":
+                proxy.cut_listeners()
             case "let go":
                 proxy.let_go()
             case "hits":

@@ -84,6 +84,10 @@ class Proxy:
         """How often a rule has cut or kept back something since `reset`."""
         return sum(rule.hits for rule in self._rules)
 
+    def cut_listeners(self) -> None:
+        """The client loses its listening connections. The server learns of it at `let_go`."""
+        self._call(self._cut_listeners)
+
     def let_go(self) -> None:
         """What is kept back goes on its way, late requests first, and nothing more is kept back."""
         self._run(self._deliver())
@@ -123,10 +127,16 @@ class Proxy:
         for rule in self._rules:
             rule.go.set()
             rule.left = 0
+        for link in self._links:
+            link.end_of_client.set()
 
     def _cut(self) -> None:
         for link in list(self._links):
             link.cut()
+
+    def _cut_listeners(self) -> None:
+        for link in self._links:
+            link.cut_listener()
 
     async def _deliver(self) -> None:
         """The late requests, each on a connection that is kept open until its answer."""
@@ -175,12 +185,16 @@ class _Link:
         self._of_transaction: Rule | None = None
         self._in_transaction = False
         self._listens = False
+        # The server may see the end of its client.
+        self.end_of_client = asyncio.Event()
+        self.end_of_client.set()
 
     async def run(self) -> None:
         # Either direction ends both: a server sees the end of its client, and the other way round.
         up, down = asyncio.create_task(self._requests()), asyncio.create_task(self._replies())
         with contextlib.suppress(ConnectionError):
             await asyncio.wait((up, down), return_when=asyncio.FIRST_COMPLETED)
+        await self.end_of_client.wait()
         for task in (up, down):
             task.cancel()
         await asyncio.gather(up, down, return_exceptions=True)
@@ -190,6 +204,12 @@ class _Link:
     def cut(self) -> None:
         self._to_client.transport.abort()
         self._to_server.close()
+        self.end_of_client.set()
+
+    def cut_listener(self) -> None:
+        if self._listens:
+            self.end_of_client.clear()
+            self._to_client.transport.abort()
 
     async def _requests(self) -> None:
         async for request in _values(self._from_client):
