@@ -420,7 +420,9 @@ final class Acquisition {
         return reply;
       }
       touch(); // what ended the channel says nothing about this request
-      if (reply.error() != Answers.ASK_AGAIN) {
+      if (reply.error() == Answers.ASK_AGAIN) {
+        doubt = true; // the server may not have noticed yet, and grant what waits there
+      } else {
         isQueued = reply.number() > 0;
       }
       return reply.error() == null && reply.number() == 0 ? Reply.failed(Answers.TAKEN) : reply;
