@@ -4,7 +4,6 @@ import java.util.ArrayDeque;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * One use of a request, or one upgrade of a hold, from its first command to a grant or an error: its limits of time, its
@@ -50,7 +49,7 @@ final class Acquisition {
 
   private Listener.Channel channel;
   private String tag;
-  private final ReentrantLock mailbox = new ReentrantLock();
+  private final Mutex mailbox = new Mutex();
   private final ArrayDeque<String> messages = new ArrayDeque<>();
   private CompletableFuture<Reply> reader;
 
@@ -369,11 +368,11 @@ final class Acquisition {
       tag = locks.listener.addTag(this); // the message may arrive before the null
     }
     channel = found;
-    if (found.ready().isDone()) {
-      return askByNotify(found.ready().join());
+    if (found.ready.isDone()) {
+      return askByNotify(found.ready.join());
     }
     CompletableFuture<Reply> subscribed = begin(answerBy());
-    found.ready().thenAccept(subscribed::complete);
+    found.ready.thenAccept(subscribed::complete);
     return subscribed.thenCompose(this::askByNotify);
   }
 
@@ -386,7 +385,7 @@ final class Acquisition {
     if (Clock.until(deadline) <= 0) {
       return over();
     }
-    return send(waiting("NOTIFY", channel.name(), tag)).thenCompose(reply -> {
+    return send(waiting("NOTIFY", channel.name, tag)).thenCompose(reply -> {
       if (Answers.hasCode(reply.error(), "NOSUBSCRIBER")) {
         locks.listener.remove(channel, reply.error());
       } else if (Answers.isAboutChannels(reply.error())) {
@@ -405,7 +404,7 @@ final class Acquisition {
     long until = doubt ? Math.min(waitBy(), Clock.in(ASK_IN_DOUBT)) : waitBy();
     CompletableFuture<Reply> message = begin(until);
     read(message);
-    if (channel.isGone()) {
+    if (channel.isGone) {
       message.complete(Reply.ASK_AGAIN);
     }
     return message.thenApply(reply -> {
@@ -430,41 +429,30 @@ final class Acquisition {
   }
 
   private void read(CompletableFuture<Reply> into) {
-    mailbox.lock();
-    try {
+    mailbox.run(() -> {
       reader = into;
       if (!messages.isEmpty() && into.complete(Answers.message(messages.peek()))) {
         messages.remove();
       }
-    } finally {
-      mailbox.unlock();
-    }
+    });
   }
 
   /** A message with the tag of this acquisition. */
   void deliver(String text) {
-    CompletableFuture<Reply> to;
-    mailbox.lock();
-    try {
-      to = reader != null && !reader.isDone() ? reader : null;
-      if (to == null && messages.size() < MOST_MESSAGES) {
-        messages.add(text);
+    mailbox.run(() -> {
+      boolean isTaken = reader != null && reader.complete(Answers.message(text));
+      if (!isTaken && messages.size() < MOST_MESSAGES) {
+        messages.add(text); // for the next
       }
-    } finally {
-      mailbox.unlock();
-    }
-    if (to != null && !to.complete(Answers.message(text))) {
-      deliver(text); // its time has ended just now: for the next
-    }
+    });
   }
 
   /** The channel is gone: asks again, if it waits for a message there. */
   void lost(Listener.Channel gone) {
-    mailbox.lock();
-    CompletableFuture<Reply> to = reader;
-    mailbox.unlock();
-    if (channel == gone && to != null) {
-      to.complete(Reply.ASK_AGAIN);
-    }
+    mailbox.run(() -> {
+      if (channel == gone && reader != null) {
+        reader.complete(Reply.ASK_AGAIN);
+      }
+    });
   }
 }

@@ -27,7 +27,7 @@ final class GiveUp {
         isUnanswered[0] |= Answers.mayRunLater(reply.error());
         return reply;
       });
-    }).forCaller().thenApply(reply -> {
+    }).forCaller.thenApply(reply -> {
       if (reply.error() != null) {
         throw Answers.named(reply.error());
       }
@@ -44,7 +44,7 @@ final class GiveUp {
     List<List<String>> commands = owner.given ? owner.cancel() : owner.end();
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + locks.options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    locks.repeat("end", owner, end, end, limit -> takeOff(locks, owner, commands, limit, null)).whole()
+    locks.repeat("end", owner, end, end, limit -> takeOff(locks, owner, commands, limit, null)).whole
         .thenAccept(reply -> {
           // The server forgets the request when nobody listens to its channel.
           if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {

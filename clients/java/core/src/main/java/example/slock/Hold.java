@@ -6,7 +6,7 @@ import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.locks.ReentrantLock;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
@@ -33,22 +33,23 @@ public final class Hold implements AutoCloseable {
     Locks locks();
   }
 
-  private final Keeper keeper;
+  final Keeper keeper;
+  final Commands owner;
   private final Request request;
-  private final Commands owner;
   private final Reporter report;
   private final Watchdog watchdog;
   private final Options options;
   private final long began = Clock.now();
 
-  private final ReentrantLock lock = new ReentrantLock();
+  private final Mutex mutex = new Mutex();
   private final Lease lease;
   private Watchdog.Entry entry;
   /** Somebody wants to know of the end. */
   private final List<Consumer<SlockException>> endings = new ArrayList<>();
   private SlockException problem;
   private long refusedUntil;
-  private CompletableFuture<Void> lastChange = CompletableFuture.completedFuture(null);
+  private final AtomicReference<CompletableFuture<Void>> lastChange =
+      new AtomicReference<>(CompletableFuture.completedFuture(null));
 
   Hold(Keeper keeper, Request request, Commands owner, Lease.Grant grant, Lease.Drift drift, Reporter report,
       Watchdog watchdog) {
@@ -66,14 +67,6 @@ public final class Hold implements AutoCloseable {
     if (s.renew) {
       entry = watchdog.add(this, lease.due());
     }
-  }
-
-  Keeper keeper() {
-    return keeper;
-  }
-
-  Commands owner() {
-    return owner;
   }
 
   /** The owner's identity. Another process may adopt or release the lock by it. */
@@ -121,12 +114,7 @@ public final class Hold implements AutoCloseable {
   }
 
   Lease snapshot() {
-    lock.lock();
-    try {
-      return lease.copy();
-    } finally {
-      lock.unlock();
-    }
+    return mutex.get(lease::copy);
   }
 
   /** Changes the lease of a live hold, and gives what is wrong with the hold after that. */
@@ -140,44 +128,43 @@ public final class Hold implements AutoCloseable {
 
   /** Changes the lease, also of a hold that has ended, and does what follows when that ends it. */
   private SlockException updateAny(Consumer<Lease> change) {
-    List<Consumer<SlockException>> told = List.of();
-    boolean hasEnded;
-    Lease.State state;
-    SlockException is;
-    lock.lock();
-    try {
+    Outcome outcome = mutex.get(() -> {
       Lease.State before = lease.state;
       lease.look(Clock.now());
       change.accept(lease);
-      state = lease.state;
-      hasEnded = state != before;
-      if (state == Lease.State.LIVE) {
+      if (lease.state == Lease.State.LIVE) {
         schedule();
       } else if (entry != null) {
         watchdog.remove(entry);
         entry = null;
       }
-      if (hasEnded) {
-        problem = lease.problem(owner.keys);
-        told = List.copyOf(endings);
-        if (state != Lease.State.RELEASING) {
-          endings.clear();
-        }
-      }
-      is = problem;
-    } finally {
-      lock.unlock();
+      return lease.state == before ? new Outcome(problem, () -> {}) : ended();
+    });
+    outcome.follows.run();
+    return outcome.problem;
+  }
+
+  /** What is wrong with the hold, and what follows. */
+  private record Outcome(SlockException problem, Runnable follows) {}
+
+  /** Notes that the hold ends. */
+  private Outcome ended() {
+    SlockException is = lease.problem(owner.keys);
+    problem = is;
+    List<Consumer<SlockException>> told = List.copyOf(endings);
+    boolean isReleasing = lease.state == Lease.State.RELEASING;
+    if (!isReleasing) {
+      endings.clear();
     }
-    if (hasEnded) {
+    return new Outcome(is, () -> {
       if (is instanceof SlockException.Lost loss) {
         report.lost(request.label(), loss);
       }
-      if (state != Lease.State.RELEASING) {
+      if (!isReleasing) {
         report.held(request.label(), began);
       }
       told.forEach(ending -> ending.accept(is));
-    }
-    return is;
+    });
   }
 
   /** Has the hold looked at when that is due, if somebody would notice. */
@@ -196,9 +183,7 @@ public final class Hold implements AutoCloseable {
   /** The watchdog: ends a hold whose time is over, and gives the renewal that is to be sent now, or null. */
   Lease.Renewal look() {
     Lease.Renewal[] due = new Lease.Renewal[1];
-    lock.lock();
-    entry = null;
-    lock.unlock();
+    mutex.run(() -> entry = null);
     update(l -> due[0] = l.begin(Clock.now()));
     return due[0];
   }
@@ -254,14 +239,7 @@ public final class Hold implements AutoCloseable {
   private <T> CompletableFuture<T> change(String what, Supplier<Changing<T>> change) {
     CompletableFuture<Void> own = new CompletableFuture<>();
     CompletableFuture<T> result = new CompletableFuture<>();
-    CompletableFuture<Void> before;
-    lock.lock();
-    try {
-      before = lastChange;
-      lastChange = own;
-    } finally {
-      lock.unlock();
-    }
+    CompletableFuture<Void> before = lastChange.getAndSet(own);
     if (!before.isDone()) {
       Timers.at(Clock.in(options.retryFor),
           () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys, null)));
@@ -277,13 +255,7 @@ public final class Hold implements AutoCloseable {
       }
       Changing<T> changing = change.get();
       changing.whole.whenComplete((value, error) -> own.complete(null));
-      changing.forCaller.whenComplete((value, error) -> {
-        if (error == null) {
-          result.complete(value);
-        } else {
-          result.completeExceptionally(error);
-        }
-      });
+      changing.forCaller.whenComplete((value, error) -> Pending.pass(value, error, result));
     });
     return result;
   }
@@ -355,14 +327,7 @@ public final class Hold implements AutoCloseable {
   /** Without the wrapper of errors that a dependent future has. */
   static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
     CompletableFuture<T> result = new CompletableFuture<>();
-    future.whenComplete((value, error) -> {
-      if (error == null) {
-        result.complete(value);
-      } else {
-        boolean isWrapped = error instanceof java.util.concurrent.CompletionException && error.getCause() != null;
-        result.completeExceptionally(isWrapped ? error.getCause() : error);
-      }
-    });
+    future.whenComplete((value, error) -> Pending.pass(value, error, result));
     return result;
   }
 
@@ -445,18 +410,15 @@ public final class Hold implements AutoCloseable {
    */
   public <T, E extends Exception> T run(Request.Work<T, E> work) throws E, InterruptedException {
     Thread worker = Thread.currentThread();
-    ReentrantLock interrupting = new ReentrantLock();
+    Mutex interrupting = new Mutex();
     boolean[] state = new boolean[2]; // whether the work is done, and whether it was interrupted by us
     onEnd(is -> {
-      interrupting.lock();
-      try {
+      interrupting.run(() -> {
         if (!state[0] && is instanceof SlockException.Lost) {
           state[1] = true;
           worker.interrupt();
         }
-      } finally {
-        interrupting.unlock();
-      }
+      });
     });
     Throwable failed = null;
     try {
@@ -465,9 +427,7 @@ public final class Hold implements AutoCloseable {
       failed = e;
       throw e;
     } finally {
-      interrupting.lock();
-      state[0] = true;
-      interrupting.unlock();
+      interrupting.run(() -> state[0] = true);
       if (state[1]) {
         Thread.interrupted(); // it was for the work
       }
@@ -503,13 +463,7 @@ public final class Hold implements AutoCloseable {
     CompletableFuture<Void> told = new CompletableFuture<>();
     Pending<Void> pending = upgrade(wait, null);
     told.whenComplete((done, error) -> pending.cancel().accept(new CancellationException("cancelled")));
-    pending.result().whenCompleteAsync((done, error) -> {
-      if (error == null) {
-        told.complete(done);
-      } else {
-        told.completeExceptionally(error);
-      }
-    }, options.executor);
+    pending.result().whenCompleteAsync((done, error) -> Pending.pass(done, error, told), options.executor);
     return told;
   }
 
@@ -521,9 +475,7 @@ public final class Hold implements AutoCloseable {
     CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
     CompletableFuture<Void> result =
         change("upgrade", () -> upgrade(locks, wanted, caller, cancelled));
-    return new Pending<>(result, why -> {
-      cancelled.complete(why);
-    });
+    return new Pending<>(result, cancelled::complete);
   }
 
   private Changing<Void> upgrade(Locks locks, Settings wanted, Thread caller, CompletableFuture<Throwable> cancelled) {
@@ -561,14 +513,8 @@ public final class Hold implements AutoCloseable {
       } else {
         settled.complete(null);
       }
-      if (error != null) {
-        told.completeExceptionally(lossOr(
-            error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys, null) : error));
-      } else if (is != null) {
-        told.completeExceptionally(is);
-      } else {
-        told.complete(null);
-      }
+      Throwable why = error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys, null) : error;
+      Pending.pass(null, why == null ? is : lossOr(why), told);
     });
     acquisition.start();
     return new Changing<>(told, settled);
@@ -601,7 +547,7 @@ public final class Hold implements AutoCloseable {
         });
         return all;
       });
-    }).whole();
+    }).whole;
   }
 
   /**
@@ -630,8 +576,8 @@ public final class Hold implements AutoCloseable {
         long sent = Clock.now();
         return locks.send(owner, command, limit, caller).thenApply(reply -> downgraded(was, sent, reply));
       });
-      return new Changing<>(unwrapped(repetition.forCaller().thenAccept(reply -> failFor(reply.error()))),
-          repetition.whole());
+      return new Changing<>(unwrapped(repetition.forCaller.thenAccept(reply -> failFor(reply.error()))),
+          repetition.whole);
     });
   }
 

@@ -1,13 +1,12 @@
 package example.slock;
 
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.locks.ReentrantLock;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * The connections that listen: channels that are subscribed to, and tags, by which each acquisition gets its own messages.
@@ -20,12 +19,12 @@ final class Listener {
   private static final Throwable SILENT = new Answers.Unanswered(null, true);
 
   private final Servers servers;
-  private final ReentrantLock lock = new ReentrantLock();
+  private final Mutex mutex = new Mutex();
   private final Map<Integer, Channel> channels = new HashMap<>(); // by the slot of the keys
   private final Map<String, Connection> connections = new HashMap<>(); // by the address of the node
   private final Map<String, Acquisition> tags = new ConcurrentHashMap<>();
   private volatile boolean isDenied;
-  private boolean isClosed;
+  private volatile boolean isClosed;
 
   Listener(Servers servers) {
     this.servers = servers;
@@ -33,28 +32,16 @@ final class Listener {
 
   /** One that is subscribed to. It is not used again after it was lost. */
   static final class Channel {
+    final String name;
+    /** Done when the server has confirmed the subscription, or it has failed. */
+    final CompletableFuture<Reply> ready = new CompletableFuture<>();
+    volatile boolean isGone;
     private final int slot;
-    private final String name;
-    private final CompletableFuture<Reply> ready = new CompletableFuture<>();
-    private volatile boolean isGone;
     private volatile Connection connection;
 
     Channel(String place) {
       slot = slot(place);
       name = (place.isEmpty() ? "" : "{" + place + "}.") + "waits:" + Commands.newToken();
-    }
-
-    String name() {
-      return name;
-    }
-
-    /** Done when the server has confirmed the subscription, or it has failed. */
-    CompletableFuture<Reply> ready() {
-      return ready;
-    }
-
-    boolean isGone() {
-      return isGone;
     }
   }
 
@@ -98,63 +85,44 @@ final class Listener {
   /** The channel for the key. If there is none it subscribes to one, or gives null. */
   Channel channel(String key, boolean subscribes) {
     String place = servers.transport.isCluster() ? place(key) : "";
-    Channel channel;
-    lock.lock();
-    try {
-      channel = channels.get(slot(place));
-      if (channel != null || !subscribes) {
-        return channel;
+    Channel made = new Channel(place);
+    Channel channel = mutex.get(() -> {
+      Channel known = channels.get(made.slot);
+      if (known == null && subscribes && !isClosed) {
+        channels.put(made.slot, made);
       }
-      channel = new Channel(place);
-      if (isClosed) {
-        channel.ready.complete(Reply.failed(new SlockException.Closed()));
-        return channel;
-      }
-      channels.put(channel.slot, channel);
-    } finally {
-      lock.unlock();
-    }
-    Channel made = channel;
-    servers.transport.find(key).whenComplete((node, error) -> {
-      if (error != null) {
-        remove(made, new Answers.Unanswered(error, false));
-      } else {
-        subscribe(made, node);
-      }
+      return known != null ? known : subscribes ? made : null;
     });
+    if (channel == made && isClosed) {
+      made.ready.complete(Reply.failed(new SlockException.Closed()));
+    } else if (channel == made) {
+      servers.transport.find(key).whenComplete((node, error) -> {
+        if (error != null) {
+          remove(made, new Answers.Unanswered(error, false));
+        } else {
+          subscribe(made, node);
+        }
+      });
+    }
     return channel;
   }
 
   private void subscribe(Channel channel, Transport.Node node) {
-    Connection connection;
-    boolean isNew = false;
-    lock.lock();
-    try {
-      connection = connections.get(node.address());
-      if (connection == null) {
-        connection = new Connection(node.address());
-        connections.put(node.address(), connection);
-        isNew = true;
-      }
-      channel.connection = connection;
-    } finally {
-      lock.unlock();
+    Connection made = new Connection(node.address());
+    mutex.run(() -> {
+      Connection known = connections.putIfAbsent(node.address(), made);
+      channel.connection = known != null ? known : made;
+    });
+    if (channel.connection == made) {
+      made.open(node);
     }
-    if (isNew) {
-      connection.open(node);
-    }
-    connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
+    channel.connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
   }
 
   /** Forgets a channel that is lost, so that the next request subscribes to a new one. */
   void remove(Channel channel, Throwable error) {
-    lock.lock();
-    try {
-      channels.remove(channel.slot, channel);
-      channel.isGone = true;
-    } finally {
-      lock.unlock();
-    }
+    mutex.run(() -> channels.remove(channel.slot, channel));
+    channel.isGone = true;
     servers.note(error);
     channel.ready.complete(Reply.failed(error));
     tags.values().forEach(acquisition -> acquisition.lost(channel));
@@ -179,14 +147,10 @@ final class Listener {
   }
 
   void close() {
-    List<Connection> all;
-    lock.lock();
-    try {
+    List<Connection> all = mutex.get(() -> {
       isClosed = true;
-      all = new ArrayList<>(connections.values());
-    } finally {
-      lock.unlock();
-    }
+      return List.copyOf(connections.values());
+    });
     all.forEach(connection -> connection.closed(new SlockException.Closed()));
   }
 
@@ -194,7 +158,7 @@ final class Listener {
   private final class Connection implements Transport.Heard {
     private final String address;
     private final CompletableFuture<Transport.Subscription> opened = new CompletableFuture<>();
-    private volatile boolean isEnded;
+    private final AtomicBoolean isEnded = new AtomicBoolean();
     private volatile long heardAt = Clock.now();
     private volatile boolean isTested;
 
@@ -209,7 +173,7 @@ final class Listener {
           closed(new Answers.Unanswered(error.getCause() != null ? error.getCause() : error, false));
         } else {
           opened.complete(subscription);
-          if (isEnded) {
+          if (isEnded.get()) {
             subscription.close();
           }
         }
@@ -218,7 +182,7 @@ final class Listener {
 
     /** While somebody waits, the connection may not be silent for long. */
     private void test() {
-      if (isEnded) {
+      if (isEnded.get()) {
         return;
       }
       boolean isSilent = !tags.isEmpty() && Clock.now() - heardAt >= PING_EVERY;
@@ -235,12 +199,7 @@ final class Listener {
     }
 
     private List<Channel> own() {
-      lock.lock();
-      try {
-        return channels.values().stream().filter(channel -> channel.connection == this).toList();
-      } finally {
-        lock.unlock();
-      }
+      return mutex.get(() -> channels.values().stream().filter(channel -> channel.connection == this).toList());
     }
 
     @Override
@@ -284,15 +243,9 @@ final class Listener {
 
     @Override
     public void closed(Throwable error) {
-      lock.lock();
-      try {
-        if (isEnded) {
-          return;
-        }
-        isEnded = true;
-        connections.remove(address, this);
-      } finally {
-        lock.unlock();
+      mutex.run(() -> connections.remove(address, this));
+      if (isEnded.getAndSet(true)) {
+        return;
       }
       boolean isKnown = error instanceof SlockException || error instanceof Answers.Unanswered;
       Throwable why = isKnown ? error : new Answers.Unanswered(error, true);

@@ -25,7 +25,7 @@ public final class Locks implements Locker {
   private final ConcurrentHashMap<Object, Object> views = new ConcurrentHashMap<>();
   final Inside inside = new Inside();
   private volatile boolean isEnding;
-  private volatile boolean isClosed;
+  volatile boolean isClosed;
 
   /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
   public Locks(Transport transport, Options options) {
@@ -84,10 +84,10 @@ public final class Locks implements Locker {
   CompletableFuture<Integer> releaseToken(List<String> keys, String token, Thread caller) {
     Commands owner = new Commands(List.copyOf(keys), token, true);
     long end = retryEnd();
-    return ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.WRITE), limit, caller)).forCaller()
+    return ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.WRITE), limit, caller)).forCaller
         .thenCompose(reply -> reply.error() != null || reply.number() > 0 || keys.size() > 1
             ? CompletableFuture.completedFuture(reply)
-            : ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.READ), limit, caller)).forCaller())
+            : ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.READ), limit, caller)).forCaller)
         .thenApply(reply -> (int) valueOf(reply));
   }
 
@@ -123,9 +123,9 @@ public final class Locks implements Locker {
   /** Repeats, in the background after the end for the caller. */
   Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
     background.incrementAndGet();
-    Repetition repetition =
-        Repetition.start(what, owner.keys, callerEnd, end, options.retryFor, () -> isClosed, send);
-    repetition.whole().thenRun(background::decrementAndGet);
+    Repetition repetition = new Repetition(this, what, owner.keys, callerEnd, end, send);
+    repetition.whole.thenRun(background::decrementAndGet);
+    repetition.attempt();
     return repetition;
   }
 
@@ -154,12 +154,8 @@ public final class Locks implements Locker {
       acquisition.result.whenComplete((grant, error) -> {
         boolean isRefused = error == Answers.TAKEN;
         report.waited(request.label(), began, isRefused ? once ? "refused" : "timed out" : Answers.outcome(error));
-        if (error != null && !isRefused) {
-          result.completeExceptionally(error);
-        } else {
-          result.complete(isRefused ? null
-              : new Hold(this, request, owner, grant, Lease.Drift.ONE_SERVER, report, watchdog));
-        }
+        Pending.pass(error != null ? null : new Hold(this, request, owner, grant, Lease.Drift.ONE_SERVER, report, watchdog),
+            isRefused ? null : error, result);
       });
       acquisition.start();
       return new Pending<>(result, acquisition::cancel);
@@ -172,7 +168,7 @@ public final class Locks implements Locker {
       return ask("adoption", owner, retryEnd(), retryEnd(), limit -> {
         sent[0] = Clock.now();
         return send(owner, owner.refresh(request.mode, request.settings.ttl), limit, caller);
-      }).forCaller().thenApply(reply -> {
+      }).forCaller.thenApply(reply -> {
         if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
           throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
         }
@@ -183,17 +179,17 @@ public final class Locks implements Locker {
 
     @Override
     public CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller) {
-      return GiveUp.release(Locks.this, hold.owner(), ending, caller);
+      return GiveUp.release(Locks.this, hold.owner, ending, caller);
     }
 
     @Override
     public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller) {
       long end = Math.min(is.until, Clock.in(within));
       long[] sent = new long[1];
-      return ask("extension", hold.owner(), end, end, limit -> {
+      return ask("extension", hold.owner, end, end, limit -> {
         sent[0] = Clock.now();
-        return send(hold.owner(), hold.owner().extend(ttl, is.fence), limit, caller);
-      }).forCaller().thenApply(reply -> reply.error() != null ? reply
+        return send(hold.owner, hold.owner.extend(ttl, is.fence), limit, caller);
+      }).forCaller.thenApply(reply -> reply.error() != null ? reply
           : new Reply(reply.number() == 1 ? (Object) sent[0] : null, null));
     }
 

@@ -34,6 +34,15 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     }
   }
 
+  /** Ends a future as another has ended, without the wrapper of errors that a dependent future has. */
+  static <T> void pass(T value, Throwable error, CompletableFuture<T> to) {
+    if (error == null) {
+      to.complete(value);
+    } else {
+      to.completeExceptionally(error instanceof CompletionException && error.getCause() != null ? error.getCause() : error);
+    }
+  }
+
   static RuntimeException rethrown(Throwable error) {
     if (error instanceof Error e) {
       throw e;

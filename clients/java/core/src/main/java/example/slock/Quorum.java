@@ -103,11 +103,7 @@ public final class Quorum implements Locker {
       attempts.result.whenComplete((votes, error) -> {
         running.remove(attempts);
         report.waited(request.label(), began, error == null && votes == null ? "refused" : Answers.outcome(error));
-        if (error != null) {
-          result.completeExceptionally(error);
-        } else {
-          result.complete(votes == null ? null : votes.hold());
-        }
+        Pending.pass(votes == null ? null : votes.hold(), error, result);
       });
       running.add(attempts);
       if (ending.isDone()) {

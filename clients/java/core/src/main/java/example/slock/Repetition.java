@@ -2,7 +2,6 @@ package example.slock;
 
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.function.BooleanSupplier;
 
 /**
  * Sends something again until it is answered or its time has ended. The caller's part of the time ends before: then
@@ -17,50 +16,31 @@ final class Repetition {
     CompletableFuture<Reply> send(long limit);
   }
 
-  private final CompletableFuture<Reply> forCaller = new CompletableFuture<>();
-  private final CompletableFuture<Reply> whole = new CompletableFuture<>();
+  /** Done when the caller has its answer, or a named error: at the caller's end, at the latest. */
+  final CompletableFuture<Reply> forCaller = new CompletableFuture<>();
+  /** Done when nothing goes on any more. */
+  final CompletableFuture<Reply> whole = new CompletableFuture<>();
+  private final Locks locks;
   private final String what;
   private final List<String> keys;
   private final long callerEnd;
   private final long end;
-  private final long retryFor;
-  private final BooleanSupplier isClosed;
   private final Try send;
   private Throwable last;
   private int failures;
 
-  private Repetition(String what, List<String> keys, long callerEnd, long end, long retryFor, BooleanSupplier isClosed,
-      Try send) {
+  Repetition(Locks locks, String what, List<String> keys, long callerEnd, long end, Try send) {
+    this.locks = locks;
     this.what = what;
     this.keys = keys;
     this.callerEnd = callerEnd;
     this.end = Math.max(end, callerEnd);
-    this.retryFor = retryFor;
-    this.isClosed = isClosed;
     this.send = send;
   }
 
-  /** The reply has the answer, or a named error. A caller's future is done at the caller's end, at the latest. */
-  static Repetition start(String what, List<String> keys, long callerEnd, long end, long retryFor,
-      BooleanSupplier isClosed, Try send) {
-    Repetition repetition = new Repetition(what, keys, callerEnd, end, retryFor, isClosed, send);
-    repetition.attempt();
-    return repetition;
-  }
-
-  /** Done when the caller has its answer. */
-  CompletableFuture<Reply> forCaller() {
-    return forCaller;
-  }
-
-  /** Done when nothing goes on any more. */
-  CompletableFuture<Reply> whole() {
-    return whole;
-  }
-
-  private void attempt() {
+  void attempt() {
     // The time of the caller ends the try only where the whole ends with it.
-    long limit = Math.min(end, Clock.in(retryFor)) + LATE_ANSWER;
+    long limit = Math.min(end, Clock.in(locks.options.retryFor)) + LATE_ANSWER;
     Hold.unwrapped(send.send(limit)).whenComplete(
         (reply, error) -> judge(error == null ? reply : Reply.failed(error)));
   }
@@ -78,7 +58,7 @@ final class Repetition {
     if (now >= callerEnd) {
       forCaller.complete(over);
     }
-    if (now >= end || isClosed.getAsBoolean()) {
+    if (now >= end || locks.isClosed) {
       finish(over);
     } else {
       long next = Math.min(now + Polling.AFTER_ERRORS.pause(failures++), end);

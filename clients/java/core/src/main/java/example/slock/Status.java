@@ -110,7 +110,7 @@ public final class Status {
         }
       });
       return answer;
-    }).forCaller().thenApply(reply -> {
+    }).forCaller.thenApply(reply -> {
       if (reply.error() != null) {
         throw Answers.named(reply.error());
       }

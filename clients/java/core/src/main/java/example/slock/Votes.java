@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
 import java.util.function.Predicate;
 
@@ -28,10 +27,11 @@ final class Votes implements Hold.Keeper {
   private final Request request;
   private final Commands owner;
   private final List<Vote> all;
-  private final ReentrantLock lock = new ReentrantLock();
+  private final Mutex mutex = new Mutex();
   private final List<Pending<Hold>> asked = new ArrayList<>();
   private boolean isEnded; // what is granted from now on is released
-  private CompletableFuture<Tally> released;
+  private final AtomicBoolean isReleasing = new AtomicBoolean();
+  private final CompletableFuture<Tally> released = new CompletableFuture<>();
 
   Votes(Quorum quorum, Request request, Commands owner) {
     this.quorum = quorum;
@@ -58,16 +58,9 @@ final class Votes implements Hold.Keeper {
       CompletableFuture<?> leaving) {
     CompletableFuture<Tally> result = new CompletableFuture<>();
     Tally tally = new Tally(all.stream().map(vote -> vote.locks.servers.transport.name()).toList());
-    ReentrantLock counting = new ReentrantLock();
+    Mutex counting = new Mutex();
     int[] answers = new int[1];
-    Runnable stop = () -> {
-      counting.lock();
-      try {
-        result.complete(tally.copy());
-      } finally {
-        counting.unlock();
-      }
-    };
+    Runnable stop = () -> result.complete(counting.get(tally::copy));
     List<Integer> order = new ArrayList<>();
     for (int n = 0; n < all.size(); n++) {
       order.add(n);
@@ -83,15 +76,11 @@ final class Votes implements Hold.Keeper {
       }
       answer.whenComplete((granted, error) -> {
         quorum.background.decrementAndGet();
-        boolean isEnough;
-        counting.lock();
-        try {
+        boolean isEnough = counting.get(() -> {
           tally.note(n, error == null && granted, of(error));
           boolean isCertain = !result.isDone() && enough.test(tally); // which may ask again, in here
-          isEnough = ++answers[0] == all.size() || isCertain;
-        } finally {
-          counting.unlock();
-        }
+          return ++answers[0] == all.size() || isCertain;
+        });
         if (isEnough) {
           stop.run();
         }
@@ -121,16 +110,13 @@ final class Votes implements Hold.Keeper {
     }
     // The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
     hold.update(lease -> lease.until = Clock.in(Clock.LONGEST));
-    lock.lock();
-    try {
-      if (!isEnded) {
-        vote.hold = hold;
-        return true;
-      }
-    } finally {
-      lock.unlock();
+    boolean isLate = mutex.get(() -> {
+      vote.hold = isEnded ? vote.hold : hold;
+      return isEnded;
+    });
+    if (isLate) {
+      hold.releaseAsync();
     }
-    hold.releaseAsync();
     return true;
   }
 
@@ -171,26 +157,13 @@ final class Votes implements Hold.Keeper {
 
   private void ask(Vote vote, long ttl, CompletableFuture<Boolean> result) {
     Pending<Hold> pending = vote.locks.inside.acquire(ofNode(vote, ttl), true, null);
-    boolean isOver;
-    lock.lock();
-    try {
-      asked.add(pending);
-      isOver = isEnded;
-    } finally {
-      lock.unlock();
-    }
+    boolean isOver = mutex.get(() -> asked.add(pending) && isEnded);
     if (isOver) {
       pending.cancel().accept(new SlockException.Closed());
     }
     pending.result().whenComplete((hold, error) -> {
-      lock.lock();
-      asked.remove(pending);
-      lock.unlock();
-      if (error != null) {
-        result.completeExceptionally(error);
-      } else {
-        result.complete(keep(vote, hold));
-      }
+      mutex.run(() -> asked.remove(pending));
+      Pending.pass(error == null && keep(vote, hold), error, result);
     });
   }
 
@@ -267,29 +240,18 @@ final class Votes implements Hold.Keeper {
 
   /** The end of an attempt, once. */
   CompletableFuture<Tally> releaseAll() {
-    lock.lock();
-    try {
-      if (released != null) {
-        return released;
-      }
-      released = new CompletableFuture<>();
-    } finally {
-      lock.unlock();
+    if (isReleasing.compareAndSet(false, true)) {
+      end();
+      each(request.settings.ttl, tally -> false, this::releaseOne, quorum.ending).thenAccept(released::complete);
     }
-    end();
-    each(request.settings.ttl, tally -> false, this::releaseOne, quorum.ending).thenAccept(released::complete);
     return released;
   }
 
   private void end() {
-    List<Pending<Hold>> left;
-    lock.lock();
-    try {
+    List<Pending<Hold>> left = mutex.get(() -> {
       isEnded = true;
-      left = new ArrayList<>(asked);
-    } finally {
-      lock.unlock();
-    }
+      return List.copyOf(asked);
+    });
     left.forEach(pending -> pending.cancel().accept(new SlockException.Closed()));
   }
 

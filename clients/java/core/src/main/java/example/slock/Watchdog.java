@@ -64,7 +64,7 @@ final class Watchdog {
       entries.remove(entry);
       Lease.Renewal renewal = entry.hold.look();
       if (renewal != null) {
-        due.computeIfAbsent(entry.hold.keeper(), keeper -> new ArrayList<>()).add(new Due(entry.hold, renewal));
+        due.computeIfAbsent(entry.hold.keeper, keeper -> new ArrayList<>()).add(new Due(entry.hold, renewal));
       }
     }
     if (!isClosed) {
