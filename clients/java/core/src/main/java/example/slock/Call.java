@@ -15,25 +15,13 @@ public final class Call {
     ALONE
   }
 
+  final CompletableFuture<Reply> done = new CompletableFuture<>();
   private final List<List<String>> commands;
-  private final Use use;
-  private final long limit;
-  private final Thread caller;
-  private final CompletableFuture<Reply> step;
-  private final CompletableFuture<Reply> done = new CompletableFuture<>();
-  private volatile Runnable whenExpired = () -> {};
+  private final Servers.Sending of;
 
-  /** The caller is the thread that may block, or null. Nobody waits for the answer any more when the step is done. */
-  Call(List<List<String>> commands, Use use, long limit, Thread caller, CompletableFuture<Reply> step) {
+  Call(List<List<String>> commands, Servers.Sending of) {
     this.commands = commands;
-    this.use = use;
-    this.limit = limit;
-    this.caller = caller;
-    this.step = step;
-  }
-
-  CompletableFuture<Reply> done() {
-    return done;
+    this.of = of;
   }
 
   /** The words of each command. */
@@ -42,31 +30,31 @@ public final class Call {
   }
 
   public Use use() {
-    return use;
+    return of.use();
   }
 
   /** How long the answer may take from now on, at least 1 ms; {@code Long.MAX_VALUE} without a limit. */
   public long millisLeft() {
-    return limit == Clock.NONE ? limit : Math.max(1, Clock.milliseconds(Clock.until(limit)));
+    return of.limit() == Clock.NONE ? Clock.NONE : Math.max(1, Clock.milliseconds(Clock.until(of.limit())));
   }
 
   /** Whether the current thread may wait for the answer. */
   public boolean mayBlock() {
-    return Thread.currentThread() == caller;
+    return Thread.currentThread() == of.caller();
   }
 
   /** Whether nobody waits for the answer any more. What was not sent by then must not be sent. */
   public boolean isOver() {
-    return step.isDone();
+    return of.step().isDone();
   }
 
   /** What to do when no answer comes in time: to close the connection. */
   public void whenExpired(Runnable close) {
-    whenExpired = close;
-  }
-
-  void expire() {
-    whenExpired.run();
+    of.expired().thenRun(() -> {
+      if (!done.isDone()) {
+        close.run();
+      }
+    });
   }
 
   /** One answer for each command: a Long, a String, null, a List or a Map of these, or the error of the server. */

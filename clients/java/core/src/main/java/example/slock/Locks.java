@@ -213,7 +213,7 @@ public final class Locks implements Locker {
 
   /** As {@link #info}, without a thread that waits. */
   public CompletableFuture<Status.Info> infoAsync(String key) {
-    return Status.query(this, limit -> servers.transport.find(key).thenApply(List::of),
+    return Status.query(this, () -> servers.transport.find(key).thenApply(List::of),
         List.of("SLOCK.INFO", key, "FULL")).thenApply(all -> Status.info(all.get(0)));
   }
 
@@ -224,7 +224,7 @@ public final class Locks implements Locker {
 
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
-    return Status.query(this, limit -> servers.transport.primaries(), List.of("SLOCK.QUEUES", "COUNT", "0"))
+    return Status.query(this, () -> servers.transport.primaries(), List.of("SLOCK.QUEUES", "COUNT", "0"))
         .thenApply(Status::queues);
   }
 

@@ -20,75 +20,60 @@ final class Servers {
     this.report = report;
   }
 
-  /** One use of a connection: its commands, where the answer goes, and what takes an answer that nobody waits for. */
-  private final class Sending {
-    final String key;
-    final Call.Use use;
-    final long limit;
-    final Thread caller;
-    final CompletableFuture<Reply> step;
-    final Consumer<Reply> late;
-    volatile Call call;
+  /**
+   * What is sent: for which key, until when, by a thread that may block (null: by none), and where the answer goes. Nobody
+   * waits for it any more when the step is done; then it goes to late.
+   */
+  record Sending(String key, Call.Use use, long limit, Thread caller, CompletableFuture<Reply> step, Consumer<Reply> late,
+      CompletableFuture<Void> expired) {}
 
-    Sending(String key, Call.Use use, long limit, Thread caller, CompletableFuture<Reply> step, Consumer<Reply> late) {
-      this.key = key;
-      this.use = use;
-      this.limit = limit;
-      this.caller = caller;
-      this.step = step;
-      this.late = late;
-    }
-
-    void start(List<List<String>> commands, boolean isPipeline) {
-      transport.find(key).whenComplete((node, error) -> {
-        if (error != null) {
-          end(Reply.failed(new Answers.Unanswered(error.getCause() != null ? error.getCause() : error, false)));
-        } else {
-          to(node, commands, isPipeline, 0);
+  private void start(Sending sending, List<List<String>> commands, boolean isPipeline) {
+    transport.find(sending.key).whenComplete((node, error) -> {
+      if (error != null) {
+        end(sending, Reply.failed(new Answers.Unanswered(error.getCause() != null ? error.getCause() : error, false)));
+      } else {
+        to(sending, node, commands, isPipeline, 0);
+      }
+    });
+    if (!sending.step.isDone() && sending.limit != Clock.NONE) {
+      Future<?> timer = Timers.at(sending.limit, () -> {
+        if (sending.step.complete(Reply.NO_ANSWER)) {
+          note(Answers.NO_ANSWER);
+          sending.expired.complete(null);
         }
       });
-      if (!step.isDone() && limit != Clock.NONE) {
-        Future<?> timer = Timers.at(limit, () -> {
-          if (step.complete(Reply.NO_ANSWER)) {
-            note(Answers.NO_ANSWER);
-            if (call != null) {
-              call.expire();
-            }
-          }
-        });
-        step.whenComplete((reply, error) -> timer.cancel(false));
-      }
+      sending.step.whenComplete((reply, error) -> timer.cancel(false));
     }
+  }
 
-    void to(Transport.Node node, List<List<String>> commands, boolean isPipeline, int redirections) {
-      if (step.isDone()) {
+  private void to(Sending sending, Transport.Node node, List<List<String>> commands, boolean isPipeline, int redirections) {
+    if (sending.step.isDone()) {
+      return;
+    }
+    Call call = new Call(commands, sending);
+    call.done.thenAccept(all -> {
+      if (isPipeline || all.error() != null) {
+        end(sending, isPipeline ? whole(all) : all);
         return;
       }
-      call = new Call(commands, use, limit, caller, step);
-      call.done().thenAccept(all -> {
-        if (isPipeline || all.error() != null) {
-          end(isPipeline ? whole(all) : all);
-          return;
-        }
-        Reply reply = all.at(commands.size() - 1);
-        String address = reply.error() == null ? null : Answers.redirection(reply.error());
-        if (address == null || redirections == MOST_REDIRECTIONS || step.isDone()) {
-          end(reply);
-          return;
-        }
-        transport.reload();
-        List<String> last = commands.get(commands.size() - 1);
-        boolean isAsk = Answers.hasCode(reply.error(), "ASK");
-        to(transport.at(address), isAsk ? List.of(List.of("ASKING"), last) : List.of(last), false, redirections + 1);
-      });
-      node.send(call);
-    }
-
-    void end(Reply reply) {
-      note(reply.error());
-      if (!step.complete(reply) && late != null) {
-        late.accept(reply);
+      Reply reply = all.at(commands.size() - 1);
+      String address = reply.error() == null ? null : Answers.redirection(reply.error());
+      if (address == null || redirections == MOST_REDIRECTIONS || sending.step.isDone()) {
+        end(sending, reply);
+        return;
       }
+      transport.reload();
+      List<String> last = commands.get(commands.size() - 1);
+      boolean isAsk = Answers.hasCode(reply.error(), "ASK");
+      to(sending, transport.at(address), isAsk ? List.of(List.of("ASKING"), last) : List.of(last), false, redirections + 1);
+    });
+    node.send(call);
+  }
+
+  private void end(Sending sending, Reply reply) {
+    note(reply.error());
+    if (!sending.step.complete(reply) && sending.late != null) {
+      sending.late.accept(reply);
     }
   }
 
@@ -110,20 +95,20 @@ final class Servers {
    */
   void send(String key, List<String> command, Call.Use use, long limit, Thread caller, CompletableFuture<Reply> step,
       Consumer<Reply> late) {
-    new Sending(key, use, limit, caller, step, late).start(List.of(command), false);
+    start(new Sending(key, use, limit, caller, step, late, new CompletableFuture<>()), List.of(command), false);
   }
 
   /** Sends commands for the node of the key in one go, on one connection. */
   void pipeline(String key, List<List<String>> commands, Call.Use use, long limit, Thread caller,
       CompletableFuture<Reply> step) {
-    new Sending(key, use, limit, caller, step, null).start(commands, true);
+    start(new Sending(key, use, limit, caller, step, null, new CompletableFuture<>()), commands, true);
   }
 
   /** Sends one command to a node. */
   CompletableFuture<Reply> ask(Transport.Node node, List<String> command, long limit) {
     CompletableFuture<Reply> step = new CompletableFuture<>();
-    Sending sending = new Sending(null, Call.Use.COMMANDS, limit, null, step, null);
-    sending.to(node, List.of(command), false, MOST_REDIRECTIONS);
+    Sending sending = new Sending(null, Call.Use.COMMANDS, limit, null, step, null, new CompletableFuture<>());
+    to(sending, node, List.of(command), false, MOST_REDIRECTIONS);
     Timers.at(limit, () -> step.complete(Reply.NO_ANSWER));
     return step;
   }

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
-import java.util.function.LongFunction;
+import java.util.function.Supplier;
 
 /** What the server tells of locks: who holds one, who waits for it, and which are waited for. */
 public final class Status {
@@ -82,7 +82,7 @@ public final class Status {
     return new Info(f.mode(), f.count("readers"), f.count("waiters"), f.number("fence"), f.time("pttl"), holders, queue);
   }
 
-  static List<Queue> queues(List<Object> replies) {
+  static List<Queue> queues(List<?> replies) {
     List<Queue> all = new ArrayList<>();
     for (Object reply : replies) {
       for (Object one : reply instanceof List<?> list ? list : List.of()) {
@@ -95,44 +95,27 @@ public final class Status {
     return all;
   }
 
-  /** Asks nodes, one after the other, for no longer than {@link Options#retryFor}. */
-  static CompletableFuture<List<Object>> query(Locks locks,
-      LongFunction<CompletionStage<? extends List<? extends Transport.Node>>> nodes, List<String> command) {
+  /** Asks nodes, for no longer than {@link Options#retryFor}. */
+  static CompletableFuture<List<?>> query(Locks locks,
+      Supplier<CompletionStage<? extends List<? extends Transport.Node>>> nodes, List<String> command) {
     Commands about = new Commands(List.of(command.get(0)), "", true);
     long end = locks.retryEnd();
-    return Hold.unwrapped(locks.ask("answer", about, end, end, limit -> {
-      CompletableFuture<Reply> answer = new CompletableFuture<>();
-      nodes.apply(limit).whenComplete((found, error) -> {
-        if (error != null) {
-          answer.complete(Reply.failed(new Answers.Unanswered(error, false)));
-        } else {
-          ask(locks, found, 0, command, limit, new ArrayList<>(), answer);
-        }
-      });
-      return answer;
-    }).forCaller.thenApply(reply -> {
-      if (reply.error() != null) {
-        throw Answers.named(reply.error());
-      }
-      @SuppressWarnings("unchecked")
-      List<Object> all = (List<Object>) reply.value();
-      return all;
-    }));
+    return Hold.unwrapped(locks.ask("answer", about, end, end, limit -> nodes.get().toCompletableFuture()
+        .thenCompose(found -> together(found.stream().map(node -> locks.servers.ask(node, command, limit)).toList()))
+        .exceptionally(error -> Reply.failed(new Answers.Unanswered(error, false)))).forCaller.thenApply(reply -> {
+          if (reply.error() != null) {
+            throw Answers.named(reply.error());
+          }
+          return (List<?>) reply.value();
+        }));
   }
 
-  private static void ask(Locks locks, List<? extends Transport.Node> nodes, int at, List<String> command, long limit,
-      List<Object> answers, CompletableFuture<Reply> whole) {
-    if (at == nodes.size()) {
-      whole.complete(new Reply(answers, null));
-      return;
-    }
-    locks.servers.ask(nodes.get(at), command, limit).thenAccept(reply -> {
-      if (reply.error() != null) {
-        whole.complete(reply);
-      } else {
-        answers.add(reply.value());
-        ask(locks, nodes, at + 1, command, limit, answers, whole);
-      }
+  /** All answers, or an error. */
+  private static CompletableFuture<Reply> together(List<CompletableFuture<Reply>> asked) {
+    return CompletableFuture.allOf(asked.toArray(CompletableFuture[]::new)).thenApply(done -> {
+      List<Reply> replies = asked.stream().map(CompletableFuture::join).toList();
+      return replies.stream().filter(reply -> reply.error() != null).findFirst()
+          .orElseGet(() -> new Reply(replies.stream().map(Reply::value).toList(), null));
     });
   }
 }

@@ -179,16 +179,6 @@ final class JedisConnection extends Connection {
     }
 
     @Override
-    public boolean isInputShutdown() {
-      return socket.isInputShutdown();
-    }
-
-    @Override
-    public boolean isOutputShutdown() {
-      return socket.isOutputShutdown();
-    }
-
-    @Override
     public void close() throws IOException {
       socket.close();
     }

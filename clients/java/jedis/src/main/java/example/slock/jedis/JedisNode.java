@@ -3,8 +3,8 @@ package example.slock.jedis;
 import example.slock.Call;
 import example.slock.Transport;
 import java.net.SocketTimeoutException;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -13,14 +13,15 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.stream.Stream;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /**
- * The connections to one server. A thread that may block sends its commands itself. The commands of others go over lanes:
+ * The connections to one server. A thread that may block sends its commands itself, when a connection is free for it. Other
+ * commands go over lanes:
  * what has queued when a lane is free goes in one pipeline.
  */
 final class JedisNode implements Transport.Node {
@@ -56,46 +57,25 @@ final class JedisNode implements Transport.Node {
       JedisTransport.THREADS.execute(() -> exchange(List.of(call), false));
     } else if (call.use() == Call.Use.RENEWALS) {
       renewals.add(call);
-    } else if (call.mayBlock()) {
-      sendHere(call);
+    } else if (call.mayBlock() && permits.tryAcquire()) {
+      try {
+        exchange(List.of(call), true);
+      } finally {
+        permits.release();
+      }
     } else {
       commands.add(call);
     }
   }
 
-  private void sendHere(Call call) {
-    try {
-      if (!permits.tryAcquire() && !permits.tryAcquire(call.millisLeft(), TimeUnit.MILLISECONDS)) {
-        call.timedOut();
-        return;
-      }
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      call.failed(e, false);
-      return;
-    }
-    try {
-      exchange(List.of(call), true);
-    } finally {
-      permits.release();
-    }
-  }
-
   /** Sends calls over one connection, and hands out the answers. */
   private void exchange(List<Call> calls, boolean isInterruptible) {
-    List<Call> sent = new ArrayList<>();
-    List<List<String>> words = new ArrayList<>();
-    long limit = Long.MAX_VALUE;
-    for (Call call : calls) {
-      if (!call.isOver()) {
-        sent.add(call);
-        words.addAll(call.commands());
-        limit = Math.min(limit, call.millisLeft());
-      }
-    }
+    List<Call> sent = calls.stream().filter(call -> !call.isOver()).toList();
     if (sent.isEmpty()) {
       return;
     }
+    List<List<String>> words = sent.stream().flatMap(call -> call.commands().stream()).toList();
+    long limit = sent.stream().mapToLong(Call::millisLeft).min().getAsLong();
     JedisConnection connection;
     try {
       connection = take(Math.min(limit, OPENING_MILLIS), isInterruptible);
@@ -176,13 +156,8 @@ final class JedisNode implements Transport.Node {
     }
 
     private void start() {
-      int now = running.get();
-      while (now < most) {
-        if (running.compareAndSet(now, now + 1)) {
-          JedisTransport.THREADS.execute(this::run);
-          return;
-        }
-        now = running.get();
+      if (running.getAndUpdate(now -> Math.min(now + 1, most)) < most) {
+        JedisTransport.THREADS.execute(this::run);
       }
     }
 
@@ -190,14 +165,7 @@ final class JedisNode implements Transport.Node {
       connections.acquireUninterruptibly();
       try {
         while (!queue.isEmpty()) {
-          List<Call> calls = new ArrayList<>();
-          while (calls.size() < MOST_CALLS && !queue.isEmpty()) {
-            Call call = queue.poll();
-            if (call != null) {
-              calls.add(call);
-            }
-          }
-          exchange(calls, false);
+          exchange(Stream.generate(queue::poll).limit(MOST_CALLS).takeWhile(Objects::nonNull).toList(), false);
         }
       } finally {
         connections.release();

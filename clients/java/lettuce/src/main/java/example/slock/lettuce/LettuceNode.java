@@ -19,8 +19,10 @@ import io.lettuce.core.pubsub.RedisPubSubAdapter;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
@@ -196,20 +198,6 @@ final class LettuceNode implements Transport.Node {
   }
 
   private static void write(Call call, StatefulRedisConnection<String, String> to, Runnable ended) {
-    if (call.commands().size() == 1) {
-      AsyncCommand<String, String, Object> command = command(call.commands().get(0));
-      command.whenComplete((value, error) -> {
-        ended.run();
-        Object answer = error == null ? value : error;
-        if (isAnswer(answer)) {
-          call.answered(java.util.Collections.singletonList(answer));
-        } else {
-          call.failed(cause(error), !isUnsent(error));
-        }
-      });
-      dispatch(command, List.of(command), to);
-      return;
-    }
     List<AsyncCommand<String, String, Object>> all = call.commands().stream().map(LettuceNode::command).toList();
     Object[] answers = new Object[all.size()];
     AtomicInteger open = new AtomicInteger(all.size());
@@ -221,26 +209,19 @@ final class LettuceNode implements Transport.Node {
           return;
         }
         ended.run();
-        List<Object> whole = new ArrayList<>(java.util.Arrays.asList(answers));
-        Object failed = whole.stream().filter(answer -> !isAnswer(answer)).findFirst().orElse(null);
-        if (failed == null) {
-          call.answered(whole);
+        Optional<Object> failed = Arrays.stream(answers).filter(answer -> !isAnswer(answer)).findFirst();
+        if (failed.isEmpty()) {
+          call.answered(Arrays.asList(answers));
         } else {
-          call.failed(cause((Throwable) failed), true);
+          call.failed(cause((Throwable) failed.get()), !Arrays.stream(answers).allMatch(LettuceNode::isUnsent));
         }
       });
     }
-    dispatch(null, all, to);
-  }
-
-  private static void dispatch(AsyncCommand<String, String, Object> one, List<AsyncCommand<String, String, Object>> all,
-      StatefulRedisConnection<String, String> to) {
     try {
-      if (one != null) {
-        to.dispatch(one);
+      if (all.size() == 1) {
+        to.dispatch(all.get(0));
       } else {
-        List<RedisCommand<String, String, ?>> commands = new ArrayList<>(all);
-        to.dispatch(commands);
+        to.dispatch(new ArrayList<RedisCommand<String, String, ?>>(all));
       }
     } catch (RuntimeException e) {
       all.forEach(command -> command.completeExceptionally(e));
@@ -252,8 +233,8 @@ final class LettuceNode implements Transport.Node {
   }
 
   /** The connection was closed before. */
-  private static boolean isUnsent(Throwable error) {
-    return error instanceof RedisException && error.getMessage() != null
+  private static boolean isUnsent(Object answer) {
+    return answer instanceof RedisException error && error.getMessage() != null
         && error.getMessage().startsWith("Currently not connected");
   }
 
