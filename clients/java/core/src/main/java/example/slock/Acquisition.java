@@ -13,7 +13,7 @@ import java.util.concurrent.Future;
  * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
  * gives the acquisition up. No thread waits, but a caller for the result.
  */
-final class Acquisition {
+final class Acquisition implements Running.One {
   /** How long before the end of a wait the server may end it, because it counts in milliseconds. */
   private static final long EARLY_ANSWER = 2 * Clock.MS;
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
@@ -68,7 +68,7 @@ final class Acquisition {
   }
 
   void start() {
-    locks.add(this);
+    locks.running.add(this);
     if (left != null) {
       finish(null, Answers.LEFT);
     } else if (upgrades != null || locks.permitted.contains(permission())) {
@@ -79,7 +79,8 @@ final class Acquisition {
   }
 
   /** Gives it up. What was granted before stays so. */
-  void cancel(Throwable why) {
+  @Override
+  public void cancel(Throwable why) {
     if (left == null) {
       left = why;
     }
@@ -118,7 +119,7 @@ final class Acquisition {
     if (error != null && isOpen() && upgrades == null) {
       GiveUp.acquisition(locks, owner, wanted.ttl, channel);
     }
-    locks.remove(this);
+    locks.running.remove(this);
     if (error == null) {
       result.complete(grant);
     } else {

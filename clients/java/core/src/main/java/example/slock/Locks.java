@@ -1,12 +1,9 @@
 package example.slock;
 
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
 
 /**
  * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
@@ -19,12 +16,9 @@ public final class Locks implements Locker {
   final Reporter report;
   final Watchdog watchdog = new Watchdog();
   final Set<String> permitted = ConcurrentHashMap.newKeySet();
-  /** What is sent in the background. */
-  final AtomicInteger background = new AtomicInteger();
-  private final Set<Acquisition> running = ConcurrentHashMap.newKeySet();
+  final Running running = new Running();
   private final ConcurrentHashMap<Object, Object> views = new ConcurrentHashMap<>();
   final Inside inside = new Inside();
-  private volatile boolean isEnding;
   volatile boolean isClosed;
 
   /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
@@ -47,22 +41,6 @@ public final class Locks implements Locker {
   @Override
   public Request read(String... keys) {
     return new Request(inside, List.of(keys), Mode.READ, options.request.copy());
-  }
-
-  boolean isEnding() {
-    return isEnding;
-  }
-
-  /** Notes an acquisition that goes on, until it ends. */
-  void add(Acquisition acquisition) {
-    running.add(acquisition);
-    if (isEnding) {
-      acquisition.cancel(new SlockException.Closed());
-    }
-  }
-
-  void remove(Acquisition acquisition) {
-    running.remove(acquisition);
   }
 
   /** The lock of the key as {@link java.util.concurrent.locks.Lock}: the owner is a thread. */
@@ -117,14 +95,14 @@ public final class Locks implements Locker {
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
   Repetition ask(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
     return repeat(what, owner, callerEnd, end,
-        isEnding ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
+        running.isEnding() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
   }
 
   /** Repeats, in the background after the end for the caller. */
   Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    background.incrementAndGet();
+    running.background.incrementAndGet();
     Repetition repetition = new Repetition(this, what, owner.keys, callerEnd, end, send);
-    repetition.whole.thenRun(background::decrementAndGet);
+    repetition.whole.thenRun(running.background::decrementAndGet);
     repetition.attempt();
     return repetition;
   }
@@ -195,7 +173,7 @@ public final class Locks implements Locker {
 
     @Override
     public void renew(List<Watchdog.Due> due) {
-      if (!isEnding) {
+      if (!running.isEnding()) {
         Renewals.send(Locks.this, due);
       }
     }
@@ -234,13 +212,8 @@ public final class Locks implements Locker {
    */
   @Override
   public void close() {
-    isEnding = true;
-    new ArrayList<>(running).forEach(acquisition -> acquisition.cancel(new SlockException.Closed()));
     watchdog.close();
-    long end = retryEnd();
-    while (background.get() + running.size() > 0 && Clock.now() < end) {
-      LockSupport.parkNanos(Clock.MS);
-    }
+    running.end(options.retryFor);
     isClosed = true;
     listener.close();
     servers.transport.close();

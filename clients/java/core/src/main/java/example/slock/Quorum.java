@@ -2,11 +2,7 @@ package example.slock;
 
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
 
 /**
  * Locks on several independent servers: N {@link Locks}, and arithmetic. A hold counts while a majority of the servers
@@ -17,10 +13,9 @@ public final class Quorum implements Locker {
   final Options options;
   final Reporter report;
   final Watchdog watchdog = new Watchdog();
-  final AtomicInteger background = new AtomicInteger();
+  final Running running = new Running();
   final CompletableFuture<Void> ending = new CompletableFuture<>();
   private final Inside inside = new Inside();
-  private final Set<Attempts> running = ConcurrentHashMap.newKeySet();
   private final boolean polls;
 
   /** Not from replicas or nodes of one another. Their number should be odd. Nothing is sent. */
@@ -64,12 +59,8 @@ public final class Quorum implements Locker {
   /** Lets what was given up and the releases get to the servers first, for at most {@link Options#retryFor}. */
   @Override
   public void close() {
-    new ArrayList<>(running).forEach(attempts -> attempts.cancel(new SlockException.Closed()));
     watchdog.close();
-    long end = Clock.in(options.retryFor);
-    while (background.get() + running.size() > 0 && Clock.now() < end) {
-      LockSupport.parkNanos(Clock.MS);
-    }
+    running.end(options.retryFor);
     ending.complete(null);
     List<Thread> closing = nodes.stream().map(node -> new Thread(node::close, "slock-close")).toList();
     closing.forEach(Thread::start);
@@ -106,9 +97,6 @@ public final class Quorum implements Locker {
         Pending.pass(votes == null ? null : votes.hold(), error, result);
       });
       running.add(attempts);
-      if (ending.isDone()) {
-        attempts.cancel(new SlockException.Closed());
-      }
       attempts.attempt();
       return new Pending<>(result, attempts::cancel);
     }
@@ -128,7 +116,7 @@ public final class Quorum implements Locker {
   }
 
   /** One use of a request: attempts until a majority has granted. */
-  private final class Attempts {
+  private final class Attempts implements Running.One {
     /** Null when a request that tries once is refused. */
     final CompletableFuture<Votes> result = new CompletableFuture<>();
     private final Request request;
@@ -145,7 +133,8 @@ public final class Quorum implements Locker {
       deadline = Clock.in(request.settings.wait);
     }
 
-    void cancel(Throwable why) {
+    @Override
+    public void cancel(Throwable why) {
       if (left == null) {
         left = why;
       }

@@ -61,23 +61,14 @@ final class Votes implements Hold.Keeper {
     Mutex counting = new Mutex();
     int[] answers = new int[1];
     Runnable stop = () -> result.complete(counting.get(tally::copy));
-    List<Integer> order = new ArrayList<>();
-    for (int n = 0; n < all.size(); n++) {
-      order.add(n);
-    }
+    List<Vote> order = new ArrayList<>(all);
     Collections.shuffle(order);
-    for (int n : order) {
-      quorum.background.incrementAndGet();
-      CompletableFuture<Boolean> answer;
-      try {
-        answer = ask.apply(all.get(n));
-      } catch (RuntimeException e) {
-        answer = CompletableFuture.failedFuture(e);
-      }
-      answer.whenComplete((granted, error) -> {
-        quorum.background.decrementAndGet();
+    for (Vote vote : order) {
+      quorum.running.background.incrementAndGet();
+      CompletableFuture.completedFuture(vote).thenCompose(ask).whenComplete((granted, error) -> {
+        quorum.running.background.decrementAndGet();
         boolean isEnough = counting.get(() -> {
-          tally.note(n, error == null && granted, of(error));
+          tally.note(all.indexOf(vote), error == null && granted, of(error));
           boolean isCertain = !result.isDone() && enough.test(tally); // which may ask again, in here
           return ++answers[0] == all.size() || isCertain;
         });

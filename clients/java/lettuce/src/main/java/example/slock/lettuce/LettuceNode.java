@@ -36,7 +36,6 @@ import java.util.concurrent.locks.ReentrantLock;
  * further commands go over the next, so that one silent connection does not hold all up.
  */
 final class LettuceNode implements Transport.Node {
-  private static final int LANES = 2;
   /** How long a connection may be without an answer before others are used. */
   private static final long PATIENCE_NANOS = 50_000_000;
   private static final int MOST_SPARE = 8;
@@ -58,8 +57,8 @@ final class LettuceNode implements Transport.Node {
   private final RedisClient client;
   private final String address;
   private final RedisURI uri;
-  private final Lane[] commands = new Lane[LANES];
-  private final Lane[] renewals = new Lane[LANES];
+  private final List<Lane> commands = List.of(new Lane(), new Lane());
+  private final List<Lane> renewals = List.of(new Lane(), new Lane());
   private final Queue<Lane> spare = new ConcurrentLinkedQueue<>();
   private final java.util.Set<Lane> alone = ConcurrentHashMap.newKeySet();
 
@@ -68,10 +67,6 @@ final class LettuceNode implements Transport.Node {
     this.client = client;
     this.address = address;
     this.uri = uri;
-    for (int n = 0; n < LANES; n++) {
-      commands[n] = new Lane();
-      renewals[n] = new Lane();
-    }
   }
 
   @Override
@@ -95,22 +90,13 @@ final class LettuceNode implements Transport.Node {
       });
       return;
     }
-    Lane[] lanes = call.use() == Call.Use.RENEWALS ? renewals : commands;
-    Lane chosen = lanes[LANES - 1];
-    for (Lane lane : lanes) {
-      if (!lane.isSlow()) {
-        chosen = lane;
-        break;
-      }
-    }
-    chosen.send(call, () -> {});
+    List<Lane> lanes = call.use() == Call.Use.RENEWALS ? renewals : commands;
+    lanes.get(lanes.get(0).isSlow() ? 1 : 0).send(call, () -> {});
   }
 
   void closeConnections() {
-    for (int n = 0; n < LANES; n++) {
-      commands[n].close();
-      renewals[n].close();
-    }
+    commands.forEach(Lane::close);
+    renewals.forEach(Lane::close);
     for (Lane lane = spare.poll(); lane != null; lane = spare.poll()) {
       lane.close();
     }

@@ -80,7 +80,7 @@ final class LettuceTransport implements Transport {
       return CompletableFuture.completedFuture(at(uri));
     }
     CompletableFuture<LettuceNode> known = primary;
-    if (known == null) {
+    if (known == null || known.isCompletedExceptionally()) {
       known = resolve();
       primary = known;
     }
@@ -89,25 +89,14 @@ final class LettuceTransport implements Transport {
 
   /** Asks the Sentinels. When the primary is another, connections to the one before are closed. */
   private CompletableFuture<LettuceNode> resolve() {
-    CompletableFuture<LettuceNode> found = new CompletableFuture<>();
-    client.connectSentinelAsync(StringCodec.UTF8, uri).whenComplete((sentinel, error) -> {
-      if (error != null) {
-        primary = null;
-        found.completeExceptionally(error);
-        return;
-      }
-      sentinel.async().getMasterAddrByName(uri.getSentinelMasterId()).whenComplete((address, problem) -> {
-        sentinel.closeAsync();
-        if (problem != null || address == null) {
-          primary = null;
-          found.completeExceptionally(problem != null ? problem
-              : new IllegalStateException("Sentinel does not know " + uri.getSentinelMasterId()));
-          return;
-        }
-        found.complete(follow(address));
-      });
-    });
-    return found;
+    return client.connectSentinelAsync(StringCodec.UTF8, uri).thenCompose(
+        sentinel -> sentinel.async().getMasterAddrByName(uri.getSentinelMasterId())
+            .whenComplete((address, error) -> sentinel.closeAsync())).thenApply(address -> {
+              if (address == null) {
+                throw new IllegalStateException("Sentinel does not know " + uri.getSentinelMasterId());
+              }
+              return follow(address);
+            });
   }
 
   private LettuceNode follow(SocketAddress address) {
