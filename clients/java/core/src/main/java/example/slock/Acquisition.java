@@ -38,9 +38,11 @@ final class Acquisition implements Running.One {
   private volatile CompletableFuture<Reply> step;
 
   // what is known so far; only the current step changes it
-  private long contact = Clock.NONE;
-  private boolean doubt;
-  private boolean isQueued;
+  long contact = Clock.NONE;
+  /** A command had no answer. */
+  boolean doubt;
+  /** The request stands in the queue of the server, or was granted there. */
+  boolean isQueued;
   private long sent = Clock.NONE;
   private boolean wasRefused;
   private Throwable last;
@@ -103,10 +105,6 @@ final class Acquisition implements Running.One {
     return begun;
   }
 
-  boolean isInDoubt() {
-    return doubt;
-  }
-
   /** Whether something may be left on the server. */
   boolean isOpen() {
     return doubt || isQueued;
@@ -139,7 +137,7 @@ final class Acquisition implements Running.One {
    * end of a hold that nobody has. After any answer but NOPERM it does not ask again.
    */
   private void askPermission() {
-    Commands nobody = new Commands(owner.keys, Commands.newToken(), true);
+    Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
     List<List<String>> commands = nobody.cancel();
     commands.add(nobody.release(mode, 1));
     CompletableFuture<Reply> asked = begin(Clock.NONE);
@@ -227,7 +225,7 @@ final class Acquisition implements Running.One {
   }
 
   SlockException timedOut() {
-    return new SlockException.TimedOut(upgrades == null ? "lock" : "upgrade", owner.keys, Answers.cause(last));
+    return new SlockException.TimedOut(upgrades == null ? "lock" : "upgrade", owner.keys(), Answers.cause(last));
   }
 
   private CompletableFuture<Reply> over() {
@@ -254,10 +252,6 @@ final class Acquisition implements Running.One {
     contact = Clock.now();
   }
 
-  boolean hasContact() {
-    return contact != Clock.NONE;
-  }
-
   /** Sends one command, and gives its fence, TAKEN for 0, or null. */
   private CompletableFuture<Reply> send(List<String> command) {
     long before = Clock.now();
@@ -279,22 +273,13 @@ final class Acquisition implements Running.One {
     return isTaken ? Reply.failed(Answers.TAKEN) : reply;
   }
 
-  /** The request stands in the queue of the server, or was granted there. */
-  void queued() {
-    isQueued = true;
-  }
-
-  void notQueued() {
-    isQueued = false;
-  }
-
   /**
    * An answer that came when nobody waited for it any more. With a token of its own the server has taken off what it gave.
    * Else the fence tells what to release.
    */
   void late(Reply reply) {
     long fence = reply.number();
-    if (owner.given && fence > 0 && upgrades == null && isOver()) {
+    if (owner.given() && fence > 0 && upgrades == null && isOver()) {
       long end = Clock.in(wanted.ttl);
       locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by, null));
     }

@@ -27,7 +27,7 @@ final class Blocking {
     long before = Clock.now();
     // No thread of a caller waits there: it could not be interrupted.
     of.locks.servers.send(of.owner.key(), of.waiting(), Call.Use.ALONE, Clock.NONE, null, step, of::late);
-    of.queued();
+    of.isQueued = true;
     testAt(Clock.in(Math.max(0, Math.min(TEST_AFTER, Clock.until(of.end()) / 3))));
     return step.thenApply(reply -> {
       boolean isOver = reply.error() == Answers.NO_ANSWER && of.waitBy() <= Clock.now();
@@ -36,11 +36,11 @@ final class Blocking {
         of.note(reply.error());
         return Reply.failed(of.timedOut());
       }
-      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && !isLeft && (isTested || !of.hasContact())) {
+      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && !isLeft && (isTested || of.contact == Clock.NONE)) {
         of.touch(); // it was there until now
       }
-      if (known.error() != null && !of.isInDoubt()) {
-        of.notQueued();
+      if (known.error() != null && !of.doubt) {
+        of.isQueued = false;
       }
       return known;
     });

@@ -5,22 +5,14 @@ import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
 
-/** The words of the commands of one owner: a token and the keys that it asks for or holds. It sends nothing. */
-final class Commands {
+/**
+ * The words of the commands of one owner: a token and the keys that it asks for or holds. It sends nothing. A given token
+ * is the program's: other acquisitions may use it too.
+ */
+record Commands(List<String> keys, String token, boolean given) {
   /** For how long the server refuses a token after its acquisition was given up, in ms: no command is later. */
   static final long REFUSE_MS = 120_000;
   private static final SecureRandom RANDOM = new SecureRandom();
-
-  final List<String> keys;
-  final String token;
-  /** By the program: other acquisitions may use it too. */
-  final boolean given;
-
-  Commands(List<String> keys, String token, boolean given) {
-    this.keys = keys;
-    this.token = token;
-    this.given = given;
-  }
 
   /** 128 random bits, as text. */
   static String newToken() {

@@ -14,8 +14,8 @@ final class GiveUp {
   /** Of a hold: tells whether it was there. */
   static CompletableFuture<Boolean> release(Locks locks, Commands owner, Lease ending, Thread caller) {
     boolean inDoubt = ending.doubt || ending.changing;
-    boolean isWhole = ending.reason() == SlockException.Reason.GONE && owner.keys.size() == 1 && !inDoubt;
-    if (ending.state == Lease.State.LOST && (isWhole || owner.given)) {
+    boolean isWhole = ending.reason() == SlockException.Reason.GONE && owner.keys().size() == 1 && !inDoubt;
+    if (ending.state == Lease.State.LOST && (isWhole || owner.given())) {
       return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
     }
     boolean[] isUnanswered = new boolean[1];
@@ -32,7 +32,7 @@ final class GiveUp {
         throw Answers.named(reply.error());
       }
       // A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
-      return reply.number() == owner.keys.size() || isUnanswered[0] && Clock.now() < ending.until;
+      return reply.number() == owner.keys().size() || isUnanswered[0] && Clock.now() < ending.until;
     });
   }
 
@@ -41,7 +41,7 @@ final class GiveUp {
    * what waits is withdrawn: a hold of the token may be another's by now.
    */
   static void acquisition(Locks locks, Commands owner, long ttl, Listener.Channel waitsBy) {
-    List<List<String>> commands = owner.given ? owner.cancel() : owner.end();
+    List<List<String>> commands = owner.given() ? owner.cancel() : owner.end();
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + locks.options.retryFor, Commands.REFUSE_MS * Clock.MS);
     locks.repeat("end", owner, end, end, limit -> takeOff(locks, owner, commands, limit, null)).whole
@@ -63,8 +63,8 @@ final class GiveUp {
       long released = 0;
       int failed = 0;
       Throwable error = null;
-      int releases = commands.size() - owner.keys.size();
-      for (int n = owner.keys.size(); n < commands.size(); n++) {
+      int releases = commands.size() - owner.keys().size();
+      for (int n = owner.keys().size(); n < commands.size(); n++) {
         Reply reply = all.at(n);
         released += reply.number();
         if (reply.error() != null) {

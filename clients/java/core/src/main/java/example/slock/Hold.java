@@ -3,7 +3,6 @@ package example.slock;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.atomic.AtomicReference;
@@ -71,12 +70,12 @@ public final class Hold implements AutoCloseable {
 
   /** The owner's identity. Another process may adopt or release the lock by it. */
   public String token() {
-    return owner.token;
+    return owner.token();
   }
 
   /** The keys of the hold. */
   public List<String> keys() {
-    return owner.keys;
+    return owner.keys();
   }
 
   /** The text that the request gave. */
@@ -149,7 +148,7 @@ public final class Hold implements AutoCloseable {
 
   /** Notes that the hold ends. */
   private Outcome ended() {
-    SlockException is = lease.problem(owner.keys);
+    SlockException is = lease.problem(owner.keys());
     problem = is;
     List<Consumer<SlockException>> told = List.copyOf(endings);
     boolean isReleasing = lease.state == Lease.State.RELEASING;
@@ -242,7 +241,7 @@ public final class Hold implements AutoCloseable {
     CompletableFuture<Void> before = lastChange.getAndSet(own);
     if (!before.isDone()) {
       Timers.at(Clock.in(options.retryFor),
-          () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys, null)));
+          () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys(), null)));
     }
     before.whenComplete((done, ignored) -> {
       SlockException is = result.isDone() ? null : update(l -> {});
@@ -460,11 +459,7 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #upgrade(Duration)}, without a thread that waits. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    CompletableFuture<Void> told = new CompletableFuture<>();
-    Pending<Void> pending = upgrade(wait, null);
-    told.whenComplete((done, error) -> pending.cancel().accept(new CancellationException("cancelled")));
-    pending.result().whenCompleteAsync((done, error) -> Pending.pass(done, error, told), options.executor);
-    return told;
+    return upgrade(wait, null).told(options.executor, done -> done, done -> {});
   }
 
   private Pending<Void> upgrade(Duration wait, Thread caller) {
@@ -499,13 +494,13 @@ public final class Hold implements AutoCloseable {
       update(l -> endings.remove(ending));
       boolean isOpen = error != null && acquisition.isOpen();
       SlockException is = update(l -> {
-        l.doubt |= acquisition.isInDoubt() || isOpen;
+        l.doubt |= acquisition.doubt || isOpen;
         l.changing = isOpen;
         if (error == null) {
           l.granted(grant.mode(), grant.fence(), grant.sent());
         }
       });
-      if (isOpen && !owner.given) { // the server is about to refuse upgrades of this token
+      if (isOpen && !owner.given()) { // the server is about to refuse upgrades of this token
         refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
       }
       if (isOpen) {
@@ -513,7 +508,7 @@ public final class Hold implements AutoCloseable {
       } else {
         settled.complete(null);
       }
-      Throwable why = error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys, null) : error;
+      Throwable why = error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys(), null) : error;
       Pending.pass(null, why == null ? is : lossOr(why), told);
     });
     acquisition.start();
@@ -596,7 +591,7 @@ public final class Hold implements AutoCloseable {
   }
 
   private Locks changeable(String what) {
-    if (keeper.locks() != null && owner.keys.size() == 1) {
+    if (keeper.locks() != null && owner.keys().size() == 1) {
       return keeper.locks();
     }
     throw new IllegalArgumentException(what + " works for one key on one server");

@@ -21,7 +21,7 @@ public final class LockView implements Lock {
 
   /** The key. */
   public String getName() {
-    return holds.key();
+    return holds.key;
   }
 
   /** Waits, also when interrupted: then the thread stays interrupted. The lock is renewed while it is held. */

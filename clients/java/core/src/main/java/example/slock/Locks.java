@@ -101,7 +101,7 @@ public final class Locks implements Locker {
   /** Repeats, in the background after the end for the caller. */
   Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
     running.background.incrementAndGet();
-    Repetition repetition = new Repetition(this, what, owner.keys, callerEnd, end, send);
+    Repetition repetition = new Repetition(this, what, owner.keys(), callerEnd, end, send);
     repetition.whole.thenRun(running.background::decrementAndGet);
     repetition.attempt();
     return repetition;

@@ -1,9 +1,12 @@
 package example.slock;
 
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
 import java.util.function.Consumer;
+import java.util.function.Function;
 
 /** What will be there, and how to give it up. */
 record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
@@ -12,17 +15,38 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     try {
       return result.get();
     } catch (InterruptedException interrupted) {
-      cancel.accept(new java.util.concurrent.CancellationException("interrupted"));
+      cancel.accept(new CancellationException("interrupted"));
       try {
         T there = result.join();
         Thread.currentThread().interrupt();
         return there;
-      } catch (CompletionException | java.util.concurrent.CancellationException e) {
+      } catch (CompletionException | CancellationException e) {
         throw interrupted;
       }
     } catch (ExecutionException e) {
       throw rethrown(e.getCause());
     }
+  }
+
+  /**
+   * A future for the program, completed by the executor. Who cancels it, or completes it in another way, gives up; what is
+   * there then is left to late.
+   */
+  <U> CompletableFuture<U> told(Executor executor, Function<T, U> convert, Consumer<T> late) {
+    CompletableFuture<U> told = new CompletableFuture<>();
+    told.whenComplete((value, error) -> cancel.accept(new CancellationException("cancelled")));
+    result.whenCompleteAsync((value, error) -> {
+      try {
+        if (error != null) {
+          told.completeExceptionally(error);
+        } else if (!told.complete(convert.apply(value))) {
+          late.accept(value);
+        }
+      } catch (SlockException e) {
+        told.completeExceptionally(e);
+      }
+    }, executor);
+    return told;
   }
 
   /** Waits, also when interrupted: the thread stays interrupted. */

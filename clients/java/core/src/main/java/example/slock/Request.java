@@ -2,7 +2,6 @@ package example.slock;
 
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -119,21 +118,11 @@ public final class Request extends RequestOptions<Request> {
 
   private <T> CompletableFuture<T> async(boolean once, Function<Hold, T> convert) {
     check();
-    CompletableFuture<T> told = new CompletableFuture<>();
-    Pending<Hold> pending = by.acquire(this, once, null);
-    told.whenComplete((hold, error) -> pending.cancel().accept(new CancellationException("cancelled")));
-    pending.result().whenCompleteAsync((hold, error) -> {
-      try {
-        if (error != null) {
-          told.completeExceptionally(error);
-        } else if (!told.complete(convert.apply(hold)) && hold != null) {
-          hold.releaseAsync();
-        }
-      } catch (SlockException e) {
-        told.completeExceptionally(e);
+    return by.acquire(this, once, null).told(by.options().executor, convert, hold -> {
+      if (hold != null) {
+        hold.releaseAsync();
       }
-    }, by.options().executor);
-    return told;
+    });
   }
 
   /**

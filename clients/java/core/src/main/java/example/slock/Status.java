@@ -29,13 +29,11 @@ public final class Status {
   public record Queue(String key, int waiters, int writers, Duration longestWait, String next, Mode mode, int readers,
       Duration held) {}
 
-  /** The fields that the server names: a map, or by RESP2 a flat list. What is missing is zero or empty. */
+  /** The fields that the server names. What is missing is zero or empty. */
   private record Fields(Map<Object, Object> values) {
     static Fields of(Object reply) {
       Map<Object, Object> values = new HashMap<>();
-      if (reply instanceof Map<?, ?> map) {
-        values.putAll(map);
-      } else if (reply instanceof List<?> list) {
+      if (reply instanceof List<?> list) {
         for (int i = 0; i + 1 < list.size(); i += 2) {
           values.put(list.get(i), list.get(i + 1));
         }

@@ -7,25 +7,13 @@ import java.util.concurrent.ConcurrentHashMap;
 /** What threads hold of one key, and how often: the state of the views. Only its own thread changes an entry. */
 final class ThreadHolds {
   /** What a thread holds. It may read while it writes. */
-  private static final class Held {
-    private final Hold hold;
-    private int writes;
-    private int reads;
-
-    Held(Hold hold) {
-      this.hold = hold;
-    }
-
+  private record Held(Hold hold, int[] counts) {
     int count(Mode mode) {
-      return mode == Mode.READ ? reads : writes;
+      return counts[mode.ordinal()];
     }
 
     void add(Mode mode, int change) {
-      if (mode == Mode.READ) {
-        reads += change;
-      } else {
-        writes += change;
-      }
+      counts[mode.ordinal()] += change;
     }
   }
 
@@ -34,16 +22,12 @@ final class ThreadHolds {
   /** Of all keys of one {@link Locks}. */
   private final Map<Object, Object> all;
   private final Locks locks;
-  private final String key;
+  final String key;
 
   ThreadHolds(Locks locks, String key, ConcurrentHashMap<Object, Object> all) {
     this.locks = locks;
     this.key = key;
     this.all = all;
-  }
-
-  String key() {
-    return key;
   }
 
   /** What this thread holds, or null. What was lost is held no more. */
@@ -70,7 +54,7 @@ final class ThreadHolds {
   /** Locks once more, if this thread holds the lock so that it may. */
   private boolean again(Mode mode, Duration lease) {
     Held held = held();
-    if (held == null || mode == Mode.WRITE && held.writes == 0) {
+    if (held == null || mode == Mode.WRITE && held.count(Mode.WRITE) == 0) {
       return false;
     }
     if (lease != null) {
@@ -92,7 +76,7 @@ final class ThreadHolds {
     if (hold == null) {
       return false;
     }
-    Held held = new Held(hold);
+    Held held = new Held(hold, new int[Mode.values().length]);
     held.add(mode, 1);
     Owner owner = new Owner(key, Thread.currentThread());
     all.put(owner, held);
@@ -147,10 +131,10 @@ final class ThreadHolds {
     try {
       held.hold.check();
       held.add(mode, -1);
-      if (held.reads + held.writes == 0) {
+      if (held.count(Mode.READ) + held.count(Mode.WRITE) == 0) {
         all.remove(owner);
         held.hold.close();
-      } else if (held.writes == 0 && held.hold.mode() == Mode.WRITE) {
+      } else if (held.count(Mode.WRITE) == 0 && held.hold.mode() == Mode.WRITE) {
         held.hold.downgrade();
       }
     } catch (SlockException.Lost | SlockException.NotHeld e) {

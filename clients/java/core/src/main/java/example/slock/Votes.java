@@ -117,10 +117,10 @@ final class Votes implements Hold.Keeper {
     s.ttl = ttl;
     s.minReplicas = 0;
     s.renew = false;
-    s.token = owner.token;
-    s.isFresh = !owner.given;
+    s.token = owner.token();
+    s.isFresh = !owner.given();
     s.retryFor = ttl;
-    return new Request(vote.locks.inside, owner.keys, request.mode, s);
+    return new Request(vote.locks.inside, owner.keys(), request.mode, s);
   }
 
   /**
@@ -196,7 +196,7 @@ final class Votes implements Hold.Keeper {
       });
     }, quorum.ending).thenApply(tally -> {
       if (!tally.isCertain()) {
-        return Reply.failed(tally.over(owner.keys));
+        return Reply.failed(tally.over(owner.keys()));
       }
       if (tally.isGranted()) {
         each(ttl, any -> false, vote -> acquire(vote, ttl), quorum.ending);
@@ -216,14 +216,14 @@ final class Votes implements Hold.Keeper {
   /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
   @Override
   public CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller) {
-    if (ending.state == Lease.State.LOST && owner.given) {
+    if (ending.state == Lease.State.LOST && owner.given()) {
       end();
       return CompletableFuture.completedFuture(false);
     }
     end();
     return each(ending.ttl, Tally::isCertain, this::releaseOne, quorum.ending).thenApply(tally -> {
       if (ending.state != Lease.State.LOST && !tally.isCertain()) {
-        throw tally.over(owner.keys);
+        throw tally.over(owner.keys());
       }
       return ending.state != Lease.State.LOST && tally.isGranted();
     });

@@ -8,10 +8,8 @@ import java.io.OutputStream;
 import java.net.Socket;
 import java.net.SocketException;
 import java.net.SocketTimeoutException;
-import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
+import java.util.stream.Stream;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.DefaultJedisClientConfig;
@@ -50,9 +48,7 @@ final class JedisConnection extends Connection {
       write(words);
     }
     socket.begin(timeoutMillis, isInterruptible);
-    List<Object> answers = new ArrayList<>();
-    getMany(commands.size()).forEach(answer -> answers.add(converted(answer)));
-    return answers;
+    return getMany(commands.size()).stream().map(JedisConnection::converted).toList();
   }
 
   private void write(List<String> words) {
@@ -81,18 +77,14 @@ final class JedisConnection extends Connection {
     socket.abort();
   }
 
+  /** Text for bytes. A map is a flat list. */
   private static Object converted(Object answer) {
     if (answer instanceof byte[] bytes) {
       return SafeEncoder.encode(bytes);
     } else if (answer instanceof List<?> list) {
-      if (!list.isEmpty() && list.get(0) instanceof KeyValue) {
-        Map<Object, Object> map = new HashMap<>();
-        list.forEach(one -> map.put(converted(((KeyValue<?, ?>) one).getKey()), converted(((KeyValue<?, ?>) one).getValue())));
-        return map;
-      }
-      List<Object> all = new ArrayList<>();
-      list.forEach(one -> all.add(converted(one)));
-      return all;
+      return list.stream()
+          .flatMap(one -> one instanceof KeyValue<?, ?> pair ? Stream.of(pair.getKey(), pair.getValue()) : Stream.of(one))
+          .map(JedisConnection::converted).toList();
     }
     return answer;
   }

@@ -47,22 +47,11 @@ final class JedisTransport implements Transport {
 
   private CompletableFuture<Topology.Found> found() {
     CompletableFuture<Topology.Found> known = found.get();
-    if (known != null) {
+    if (known != null && !known.isCompletedExceptionally()) {
       return known;
     }
     CompletableFuture<Topology.Found> looking = new CompletableFuture<>();
-    if (!found.compareAndSet(null, looking)) {
-      return found();
-    }
-    THREADS.execute(() -> {
-      try {
-        looking.complete(topology.look());
-      } catch (RuntimeException e) {
-        found.compareAndSet(looking, null);
-        looking.completeExceptionally(e);
-      }
-    });
-    return looking;
+    return found.compareAndSet(known, looking) ? looking.completeAsync(topology::look, THREADS) : found();
   }
 
   @Override
