@@ -8,12 +8,10 @@ export class SlockError extends Error {
 /** The call did not succeed within its limit. Where there was an error, it is the `cause`. */
 export class TimedOutError extends SlockError {
   override name = "TimedOutError";
-  /** Whether the server has answered at all: then another has the lock, else the server is out of reach. */
-  readonly answered: boolean;
 
-  constructor(text: string, cause?: unknown, answered = true) {
+  /** `answered`: whether the server has answered at all: then another has the lock, else the server is out of reach. */
+  constructor(text: string, cause?: unknown, readonly answered = true) {
     super(cause === undefined ? text : `${text} (${textOf(cause)})`, cause === undefined ? {} : {cause});
-    this.answered = answered;
   }
 }
 

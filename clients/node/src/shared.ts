@@ -49,7 +49,7 @@ export class Shared {
   /** What is being given up, each until it is answered. */
   private readonly givingUp = new Set<Promise<void>>();
   private closed = false;
-  private readonly underWay: Stop[] = [];
+  private readonly underWay = new Set<Stop>();
   private idle: (() => void) | undefined;
   private readonly permitted = new Set<string>();
 
@@ -75,15 +75,14 @@ export class Shared {
   begin(signal?: AbortSignal): Stop {
     this.checkOpen();
     const stop = new Stop(signal);
-    stop.at = this.underWay.push(stop) - 1;
+    this.underWay.add(stop);
     return stop;
   }
 
   end(stop: Stop): void {
     stop.end();
-    const last = this.underWay.pop()!;
-    if (last !== stop) this.underWay[(last.at = stop.at)] = last;
-    if (this.underWay.length === 0) this.idle?.();
+    this.underWay.delete(stop);
+    if (this.underWay.size === 0) this.idle?.();
   }
 
   /** What waits ends with `ClosedError`, and nothing new begins. It returns when all that was under way has ended. */
@@ -92,7 +91,7 @@ export class Shared {
     this.watchdog.close();
     for (const stop of [...this.underWay]) stop.stop(new ClosedError());
     this.listening?.close();
-    if (this.underWay.length > 0) {
+    if (this.underWay.size > 0) {
       await settlesWithin(new Promise<void>((resolve) => (this.idle = resolve)), this.retryForMs);
     }
     await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);

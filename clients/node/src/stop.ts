@@ -6,9 +6,7 @@ import {within} from "./clock.js";
 export class Stop {
   /** Why it was stopped. */
   reason: unknown;
-  /** Its place among those that are under way. */
-  at = 0;
-  private isStopped = false;
+  stopped = false;
   private reject: ((reason: unknown) => void) | undefined;
   private readonly unlisten: (() => void) | undefined;
 
@@ -22,23 +20,21 @@ export class Stop {
     }
   }
 
-  get stopped(): boolean { return this.isStopped; }
-
   stop(reason: unknown): void {
-    if (this.isStopped) return;
-    this.isStopped = true;
+    if (this.stopped) return;
+    this.stopped = true;
     this.reason = reason;
     this.reject?.(reason);
   }
 
   /** What the call waits for now: rejected when it is stopped. What has settled before is rejected to no effect. */
   rejects(reject: (reason: unknown) => void): void {
-    if (this.isStopped) reject(this.reason);
+    if (this.stopped) reject(this.reason);
     else this.reject = reject;
   }
 
   /** Throws the reason once it is stopped. */
-  check(): void { if (this.isStopped) throw this.reason; }
+  check(): void { if (this.stopped) throw this.reason; }
 
   /** What `promise` gives; it rejects at once when the call is stopped. */
   wait<T>(promise: Promise<T>): Promise<T> {
