@@ -36,7 +36,8 @@ final class Blocking {
         of.note(reply.error());
         return Reply.failed(of.timedOut());
       }
-      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && !isLeft && (isTested || of.contact == Clock.NONE)) {
+      if (Answers.mayRunLater(known.error()) && reply.error() != Answers.LEFT && !isLeft
+          && (isTested || of.contact == Clock.NONE)) {
         of.touch(); // it was there until now
       }
       if (known.error() != null && !of.doubt) {

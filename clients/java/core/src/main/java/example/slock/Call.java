@@ -57,7 +57,9 @@ public final class Call {
     });
   }
 
-  /** One answer for each command: a Long, a String, null, a List of these, or the error of the server; a map is a flat list. */
+  /**
+   * One answer for each command: a Long, a String, null, a List of these, or the error of the server. A map is a flat list.
+   */
   public void answered(List<?> answers) {
     done.complete(new Reply(answers, null));
   }

@@ -32,6 +32,7 @@ final class Rehearsal {
         Request r = new Request();
         r.op = "open";
         r.waiting = waiting;
+        r.retryForMs = 30_000L; // the first command loads hundreds of classes
         r.nodes = List.of("127.0.0.1:" + rehearsal.server.getLocalPort());
         try (Locks locks = base.open(r, r.options())) {
           locks.write("a").acquireAsync().get().release();
