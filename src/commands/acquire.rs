@@ -82,8 +82,10 @@ fn acquire<'a>(
         }
         wait => wait,
     };
-    let reply_to =
-        notify.map_or(ReplyTo::Client, |(channel, tag)| ReplyTo::Channel { channel: channel.bytes(), tag });
+    let reply_to = match notify {
+        None => ReplyTo::Client,
+        Some((channel, tag)) => ReplyTo::Channel { channel: channel.bytes(), tag },
+    };
     let caller = || command.caller(ctx);
     let request = Request {
         token,

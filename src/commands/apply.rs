@@ -62,14 +62,13 @@ fn change_lock(ctx: Ctx<'_>, key: Str<'_>, effect: &Effect<'_>) -> Result<(), Re
     if let Opened::OtherType = open.get() {
         return Err(error_reply(&LockError::WrongType));
     }
-    let id = LockIdRef { db: ctx.db(), name: key.bytes() };
-    let changed = keyspace::change(&mut open, id, effect);
+    let changed = keyspace::change(&mut open, ctx.db(), key, effect);
     drop(open);
     ctx.signal_modified(key);
     if changed.is_gone {
         ctx.announce_gone(key);
     }
     // An operator who feeds a log to a primary changes locks that clients wait for.
-    runtime::key_changed(id);
+    runtime::key_changed(LockIdRef { db: ctx.db(), name: key.bytes() });
     Ok(())
 }

@@ -178,6 +178,7 @@ impl<'a> Args<'a> {
     }
 
     /// A ttl in milliseconds.
+    #[inline(always)]
     pub fn ttl_ms(&mut self) -> Result<u64, Reply> {
         let max = STATE.settings.max_ttl_ms.get();
         integer("ttl", self.required()?, 1..=max, " milliseconds (slock.max-ttl-ms)")

@@ -6,15 +6,16 @@
 
 mod own_changes;
 
-use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
-use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup};
+use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup, Operation, Replaced};
 
 use crate::replication::{has_listeners, send};
-use crate::server::{Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, drop_in_background, now, own_ctx};
+use crate::server::{
+    Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, drop_in_background, now, own_ctx,
+};
 use crate::state::STATE;
 
 pub use own_changes::{is_own_change, note_removal};
@@ -38,45 +39,30 @@ enum Access<'c> {
     /// The keys that a command names. The server has let it through to this node for them, and no string
     /// has to be made.
     Command(Ctx<'c>, &'c [Str<'c>]),
-    /// Any keys, from a timer.
-    Timer(OwnCtx<'c>),
+    /// Any keys, from a timer, and their names.
+    Timer(OwnCtx<'c>, &'c Strings),
 }
 
 impl<'c> Access<'c> {
     fn ctx(&self) -> Ctx<'c> {
         match self {
             Self::Command(ctx, _) => *ctx,
-            Self::Timer(ctx) => ctx.as_ctx(),
+            Self::Timer(ctx, _) => ctx.as_ctx(),
         }
     }
 }
 
 /// A name that an operation is about.
 struct OpenKey<'c> {
-    name: Name<'c>,
+    name: Str<'c>,
     /// `None` if this node of a cluster does not serve it.
     key: Option<LockKey<'c>>,
-}
-
-#[derive(Clone)]
-enum Name<'c> {
-    Lent(Str<'c>),
-    Own(Rc<OwnedString>),
-}
-
-impl Name<'_> {
-    fn text(&self) -> Str<'_> {
-        match self {
-            Self::Lent(text) => *text,
-            Self::Own(text) => text.as_str(),
-        }
-    }
 }
 
 /// An event that subscribers have not heard of yet.
 struct Announcement<'c> {
     db: i32,
-    name: Name<'c>,
+    name: Str<'c>,
     event: Event,
     changed: Changed,
 }
@@ -84,9 +70,9 @@ struct Announcement<'c> {
 /// What an effect did to a stored lock, besides what it says.
 #[derive(Clone, Copy, Default)]
 pub struct Changed {
-    /// So many holders went because their time was up, while others stayed.
-    outlived: usize,
-    /// The time of all holders was up: the key had expired, and the server had not collected it yet.
+    /// So many holders went because their time was up.
+    ended: usize,
+    /// All that there were: the key had expired, and the server had not collected it yet.
     had_expired: bool,
     /// The key is there now and was not before.
     is_new: bool,
@@ -97,7 +83,8 @@ pub struct Changed {
 impl<'c> Keyspace<'c> {
     /// Has `work` done on the keys of a command, which are named in their order, and tells subscribers of it. Not while
     /// the runtime is in use.
-    pub fn with_keys<R>(ctx: Ctx<'c>, keys: &'c [Str<'c>], work: impl FnOnce(&mut Self, &[&[u8]]) -> R) -> R {
+    #[inline(always)]
+    pub fn with_keys<R>(ctx: Ctx<'c>, keys: &'c [Str<'c>], work: impl FnOnce(Operation<'_, Self>) -> R) -> R {
         let (one, many): ([&[u8]; 1], Vec<&[u8]>);
         let names = if let [key] = keys {
             one = [key.bytes()];
@@ -106,15 +93,17 @@ impl<'c> Keyspace<'c> {
             many = keys.iter().map(|key| key.bytes()).collect();
             &many
         };
-        let mut keyspace = Self::new(Access::Command(ctx, keys), ctx.db(), has_listeners(ctx));
-        let result = work(&mut keyspace, names);
+        let db = ctx.db();
+        let mut keyspace = Self::new(Access::Command(ctx, keys), db, has_listeners(ctx));
+        let result = work(Operation::new(&mut keyspace, now(), db, names));
         keyspace.announce();
         result
     }
 
     /// Has `work` done on any keys, seen from a timer, and tells subscribers of it.
-    pub fn with_all<R>(ctx: OwnCtx<'c>, work: impl FnOnce(&mut Self) -> R) -> R {
-        let mut keyspace = Self::new(Access::Timer(ctx), ctx.as_ctx().db(), true);
+    pub fn with_all<R>(ctx: OwnCtx<'_>, work: impl FnOnce(&mut Keyspace<'_>) -> R) -> R {
+        let names = Strings::default();
+        let mut keyspace = Keyspace::new(Access::Timer(ctx, &names), ctx.as_ctx().db(), true);
         let result = work(&mut keyspace);
         keyspace.announce();
         result
@@ -132,26 +121,22 @@ impl<'c> Keyspace<'c> {
         }
     }
 
+    #[inline(always)]
     fn announce(&mut self) {
         self.close();
-        if self.unannounced.is_empty() {
-            return;
-        }
-        let come_back = self.come_back();
+        let come_back = (self.unannounced.len() > 1).then(|| self.come_back());
         let ctx = self.access.ctx();
-        for &Announcement { db, ref name, event, changed } in &self.unannounced {
-            if let Access::Timer(own) = &self.access {
+        for &Announcement { db, name, event, changed } in &self.unannounced {
+            if let Access::Timer(own, _) = &self.access {
                 own.select_db(db);
             }
-            let name = name.text();
             if changed.had_expired {
                 ctx.announce_expired(name);
+            } else {
+                (0..changed.ended).for_each(|_| ctx.announce(c"slock.expire", name));
             }
-            (0..changed.outlived).for_each(|_| ctx.announce(c"slock.expire", name));
             ctx.announce(event_name(event), name);
-            let comes_back =
-                || come_back.as_ref().is_some_and(|keys| keys.contains(&(db, name.bytes().into())));
-            if changed.is_gone && !comes_back() {
+            if changed.is_gone && !come_back.as_ref().is_some_and(|keys| keys.contains(&(db, name.bytes()))) {
                 ctx.announce_gone(name);
             }
         }
@@ -159,19 +144,16 @@ impl<'c> Keyspace<'c> {
 
     /// The keys that went within the operation and came back: they have not gone, and the server has announced
     /// their coming (`new`) already.
-    fn come_back(&self) -> Option<HashSet<(i32, Box<[u8]>)>> {
-        if self.unannounced.len() < 2 {
-            return None;
-        }
-        let mut keys = HashSet::new();
+    fn come_back(&self) -> BTreeSet<(i32, &[u8])> {
+        let mut keys = BTreeSet::new();
         let mut seen_gone = false;
         for Announcement { db, name, changed, .. } in &self.unannounced {
             seen_gone |= changed.is_gone;
             if changed.is_new && seen_gone {
-                keys.insert((*db, name.text().bytes().into()));
+                keys.insert((*db, name.bytes()));
             }
         }
-        Some(keys)
+        keys
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have. The lock stays as it is.
@@ -188,34 +170,37 @@ impl<'c> Keyspace<'c> {
             // That its last holder stays until then changes nothing else, here or at a replica.
             let effect = Effect { at_ms: 0, change: Change::Extend { token: &token, deadline_ms } };
             key.expire_at_ms(deadline_ms);
-            send(ctx, name.text(), &effect);
-            ctx.signal_modified(name.text());
+            send(ctx, *name, &effect);
+            ctx.signal_modified(*name);
         }
     }
 
+    #[inline(always)]
     fn open_key(&self, at: usize, name: &[u8]) -> OpenKey<'c> {
         let ctx = self.access.ctx();
         match &self.access {
             Access::Command(_, named) => {
                 debug_assert!(named[at].bytes() == name, "an operation of a command is on its keys");
-                OpenKey { name: Name::Lent(named[at]), key: Some(LockKey::open(ctx, named[at])) }
+                OpenKey { name: named[at], key: Some(LockKey::open(ctx, named[at])) }
             }
-            Access::Timer(_) => {
-                let name = Rc::new(OwnedString::new(name));
-                let is_served = !ctx.is_cluster() || ctx.owns_key(name.as_str());
-                let key = is_served.then(|| LockKey::open(ctx, name.as_str()));
-                OpenKey { name: Name::Own(name), key }
-            }
+            Access::Timer(ctx, names) => Self::open_any(ctx.as_ctx(), names.add(name)),
         }
+    }
+
+    #[inline(never)]
+    fn open_any(ctx: Ctx<'c>, name: Str<'c>) -> OpenKey<'c> {
+        let is_served = !ctx.is_cluster() || ctx.owns_key(name);
+        OpenKey { name, key: is_served.then(|| LockKey::open(ctx, name)) }
     }
 
     /// To open a key can expire it, and then a subscriber of another module may run commands and remove keys
     /// that are open. Then none of them is touched again, not even to close it, and the operation finds all
     /// its names not served. The one that was opened just now is not meant.
+    #[inline(always)]
     fn forget_if_stale(&mut self, opened: LockIdRef<'_>) {
         let (db, open) = (self.db, &self.open);
         let is_open = |lock: LockIdRef<'_>| {
-            lock != opened && lock.db == db && open.iter().any(|open| open.name.text().bytes() == lock.name)
+            lock != opened && lock.db == db && open.iter().any(|open| open.name.bytes() == lock.name)
         };
         if own_changes::take_removals(is_open) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
@@ -229,11 +214,11 @@ impl<'c> Keyspace<'c> {
             return None;
         }
         if self.open.len() <= FEW {
-            return self.open.iter().position(|open| open.name.text().bytes() == lock.name);
+            return self.open.iter().position(|open| open.name.bytes() == lock.name);
         }
         let open = &self.open;
         let position_of = self.position_of.get_or_insert_with(|| {
-            open.iter().enumerate().map(|(at, open)| (open.name.text().bytes().into(), at)).collect()
+            open.iter().enumerate().map(|(at, open)| (open.name.bytes().into(), at)).collect()
         });
         position_of.get(lock.name).copied()
     }
@@ -242,7 +227,7 @@ impl<'c> Keyspace<'c> {
 impl LockStore for Keyspace<'_> {
     fn open(&mut self, db: i32, names: &[&[u8]]) {
         self.close();
-        if let Access::Timer(ctx) = &self.access {
+        if let Access::Timer(ctx, _) = &self.access {
             ctx.select_db(db);
         }
         self.db = db;
@@ -264,22 +249,22 @@ impl LockStore for Keyspace<'_> {
 
     fn commit(&mut self, at: usize, effect: &Effect<'_>, event: Event) {
         let ctx = self.access.ctx();
-        let OpenKey { name, key: Some(key) } = &mut self.open[at] else { return };
-        let id = LockIdRef { db: self.db, name: name.text().bytes() };
-        let changed = change(key, id, effect);
+        let &mut OpenKey { name, key: Some(ref mut key) } = &mut self.open[at] else { return };
+        let changed = change(key, self.db, name, effect);
         if !self.has_listeners {
             ctx.count_change();
-        } else if !(changed.is_gone && ctx.replicate_removal(name.text())) {
-            send(ctx, name.text(), effect);
+        } else if !(changed.is_gone && ctx.replicate_removal(name)) {
+            send(ctx, name, effect);
         }
-        ctx.signal_modified(name.text());
-        self.unannounced.push(Announcement { db: self.db, name: name.clone(), event, changed });
+        ctx.signal_modified(name);
+        self.unannounced.push(Announcement { db: self.db, name, event, changed });
     }
 
     fn expires_ms(&self, at: usize) -> Option<u64> {
         self.open[at].key.as_ref().and_then(LockKey::expires_ms)
     }
 
+    #[inline(always)]
     fn close(&mut self) {
         if self.peeked.is_some() || !self.open.is_empty() {
             self.peeked = None;
@@ -311,20 +296,17 @@ impl LockStore for Keyspace<'_> {
 }
 
 /// Makes an effect on a stored lock, and nothing else: this is all that a replica does.
-pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> Changed {
+#[inline(always)]
+pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>) -> Changed {
     match key.get_mut() {
         Opened::Lock(lock) => {
-            let ended = lock.count_ended(effect.at_ms);
-            let had_expired = ended == lock.len();
-            let outlived = if ended == 0 || had_expired { 0 } else { lock.count_outlived(effect.at_ms) };
-            if ended > 0 {
-                STATE.metrics.count_expirations(ended);
-            }
             let applied = lock.apply(effect);
-            if applied.replaced.is_large() {
-                let ended = applied.replaced.count_ended(now().unix_ms());
-                STATE.metrics.count_expirations(ended);
-                drop_in_background(applied.replaced);
+            if applied.ended > 0 {
+                STATE.metrics.count_expirations(applied.ended);
+            }
+            if let Some(replaced) = applied.replaced.filter(Replaced::is_large) {
+                STATE.metrics.count_expirations(replaced.count_ended(now().unix_ms()));
+                drop_in_background(replaced);
             }
             if applied.is_empty {
                 key.delete();
@@ -332,12 +314,19 @@ pub fn change(key: &mut LockKey<'_>, id: LockIdRef<'_>, effect: &Effect<'_>) -> 
                 let last_ms = lock.last_deadline_ms();
                 key.expire_at_ms(last_ms);
             }
-            Changed { outlived, had_expired, is_new: false, is_gone: applied.is_empty }
+            Changed {
+                ended: applied.ended,
+                had_expired: applied.had_expired,
+                is_new: false,
+                is_gone: applied.is_empty,
+            }
         }
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            own_changes::as_own_change(id, || key.set(lock));
+            let own_change = own_changes::begin(db, name);
+            key.set(lock);
+            drop(own_change);
             key.expire_at_ms(last_ms);
             Changed { is_new: true, ..Changed::default() }
         }

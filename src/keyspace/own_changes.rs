@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use slock_core::{LockId, LockIdRef};
 
+use crate::server::Str;
 use crate::state::STATE;
 
 /// The key that the server is adding because we told it to. The buffer is kept. (What it removes because of that is a
@@ -39,24 +40,26 @@ pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
     OWN_CHANGE.with_borrow(|own| own.is_under_way && own.db == lock.db && *own.name == *lock.name)
 }
 
-/// Adds this key: what the server says of it meanwhile is our own doing.
-pub(super) fn as_own_change<R>(lock: LockIdRef<'_>, change: impl FnOnce() -> R) -> R {
-    if !STATE.hears_of_keys.get() {
-        return change();
+/// We add this key: what the server says of it is our own doing, until what this returns is dropped.
+#[inline(always)]
+pub(super) fn begin(db: i32, name: Str<'_>) -> Option<UnderWay> {
+    STATE.hears_of_keys.get().then(|| {
+        OWN_CHANGE.with_borrow_mut(|own| {
+            own.name.clear();
+            own.name.extend_from_slice(name.bytes());
+            (own.db, own.is_under_way) = (db, true);
+        });
+        UnderWay
+    })
+}
+
+/// See [`begin`].
+pub(super) struct UnderWay;
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        OWN_CHANGE.with_borrow_mut(|own| own.is_under_way = false);
     }
-    struct UntilTheEnd;
-    impl Drop for UntilTheEnd {
-        fn drop(&mut self) {
-            OWN_CHANGE.with_borrow_mut(|own| own.is_under_way = false);
-        }
-    }
-    OWN_CHANGE.with_borrow_mut(|own| {
-        own.name.clear();
-        own.name.extend_from_slice(lock.name);
-        (own.db, own.is_under_way) = (lock.db, true);
-    });
-    let _until_the_end = UntilTheEnd;
-    change()
 }
 
 /// This key has gone while an operation was under way and not by its doing, or any may have, if none is named.
@@ -69,6 +72,7 @@ pub fn note_removal(lock: Option<LockIdRef<'_>>) {
 }
 
 /// Whether a key for which `is_open` says so has gone so since the last call.
+#[inline(always)]
 pub(super) fn take_removals(mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
     HAS_REMOVALS.load(Relaxed) && {
         HAS_REMOVALS.store(false, Relaxed);

@@ -28,6 +28,7 @@ pub fn look_again() {
 }
 
 /// Whether anybody listens to what is replicated now.
+#[inline(always)]
 pub fn has_listeners(ctx: Ctx<'_>) -> bool {
     if !STATE.knows_listeners.get() {
         STATE.has_listeners.set(ctx.is_cluster() || ctx.info_shows_listeners());

@@ -5,7 +5,7 @@ use slock_core::{AcquireOutcome, LockError, LockManager, Operation, ReplyTo, Req
 use super::working_state::{Notice, Runtime, notice, try_with_runtime};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
-use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, Str, now};
+use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, Str};
 use crate::state::{STATE, SleepWatch, with_sleep_watch};
 
 /// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
@@ -36,40 +36,42 @@ pub fn look<R>(look: impl FnOnce(&LockManager, &mut Keyspace<'_>) -> R) -> Resul
 pub fn operate<'c, R>(
     ctx: Ctx<'c>,
     keys: &'c [Str<'c>],
-    operation: impl FnOnce(&mut LockManager, Operation<'_, Keyspace<'c>>) -> Result<R, LockError>,
+    work: impl FnOnce(&mut LockManager, Operation<'_, Keyspace<'c>>) -> Result<R, LockError>,
 ) -> Result<R, Reply> {
     on_primary()?;
-    let result = Keyspace::with_keys(ctx, keys, |store, names| {
-        try_with_runtime(|runtime| {
-            let now = now();
-            let result = operation(&mut runtime.manager, Operation::new(store, now, ctx.db(), names));
-            runtime.reschedule(now);
-            result
-        })
-    });
-    result.ok_or_else(in_use)?.map_err(|error| error_reply(&error))
+    with_runtime(ctx, keys, |runtime, operation| work(&mut runtime.manager, operation))?
+        .map_err(|error| error_reply(&error))
 }
 
 /// Asks for a hold of these keys, and leaves the request waiting if it has to.
 ///
 /// # Errors
 /// The error reply.
+#[inline(always)]
 pub fn acquire<'c>(ctx: Ctx<'c>, keys: &'c [Str<'c>], request: &Request<'_>) -> Result<Reply, Reply> {
-    let reply = Keyspace::with_keys(ctx, keys, |store, names| {
+    with_runtime(ctx, keys, |runtime, operation| match runtime.manager.acquire(operation, request) {
+        Ok(AcquireOutcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
+        Ok(AcquireOutcome::Refused) => Ok(Reply::Int(0)),
+        Ok(AcquireOutcome::Waiting(id)) => wait(runtime, ctx, id, request.reply_to),
+        Err(error) => Err(error_reply(&error)),
+    })?
+}
+
+#[inline(always)]
+fn with_runtime<'c, R>(
+    ctx: Ctx<'c>,
+    keys: &'c [Str<'c>],
+    work: impl FnOnce(&mut Runtime, Operation<'_, Keyspace<'c>>) -> R,
+) -> Result<R, Reply> {
+    let result = Keyspace::with_keys(ctx, keys, |operation| {
         try_with_runtime(|runtime| {
-            let now = now();
-            let outcome = runtime.manager.acquire(Operation::new(store, now, ctx.db(), names), request);
-            let reply = match outcome {
-                Ok(AcquireOutcome::Granted(fence)) => Ok(Reply::Int(fence.cast_signed())),
-                Ok(AcquireOutcome::Refused) => Ok(Reply::Int(0)),
-                Ok(AcquireOutcome::Waiting(id)) => wait(runtime, ctx, id, request.reply_to),
-                Err(error) => Err(error_reply(&error)),
-            };
+            let now = operation.now();
+            let result = work(runtime, operation);
             runtime.reschedule(now);
-            reply
+            result
         })
     });
-    reply.ok_or_else(in_use)?
+    result.ok_or_else(in_use)
 }
 
 /// Leaves this request waiting. Its client is blocked, or told at once that it waits.

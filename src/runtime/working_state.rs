@@ -1,7 +1,7 @@
 //! What operations work with, and what the server has told us meanwhile.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
@@ -115,6 +115,7 @@ impl Runtime {
     }
 
     /// After an operation: sees to it that the queues are served when they have to be.
+    #[inline(always)]
     pub fn reschedule(&mut self, now: Timestamp) {
         let watches_sleep =
             || STATE.hears_of_keys.get() && with_sleep_watch(SleepWatch::next_due_ms).is_some();
@@ -168,7 +169,13 @@ impl Runtime {
 #[derive(Default)]
 struct Shared {
     runtime: RefCell<Runtime>,
-    notices: RefCell<Vec<Notice>>,
+    notices: RefCell<VecDeque<Notice>>,
+}
+
+impl Shared {
+    fn next_notice(&self) -> Option<Notice> {
+        self.notices.borrow_mut().pop_front()
+    }
 }
 
 thread_local! {
@@ -181,7 +188,9 @@ pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R>
     SHARED.with(|shared| {
         let mut runtime = shared.runtime.try_borrow_mut().ok()?;
         let result = operate(&mut runtime);
-        shared.notices.take().into_iter().for_each(|notice| runtime.note(notice));
+        while let Some(notice) = shared.next_notice() {
+            runtime.note(notice);
+        }
         STATE.last_fence.set(runtime.manager.fences.last());
         Some(result)
     })
@@ -197,7 +206,7 @@ pub fn notice(notice: Notice) {
             Notice::KeyChanged(lock) => keyspace::note_removal(Some(lock.as_ref())),
             _ => {}
         }
-        SHARED.with(|shared| shared.notices.borrow_mut().push(notice));
+        SHARED.with(|shared| shared.notices.borrow_mut().push_back(notice));
     }
 }
 

@@ -42,6 +42,7 @@ impl<L> Opened<L> {
 impl<'a> LockKey<'a> {
     /// Opens a key to change it. It is not an access that `WATCH` would see; see
     /// [`Ctx::signal_modified`].
+    #[inline(always)]
     pub fn open(ctx: Ctx<'a>, name: Str<'_>) -> Self {
         Self::open_as(ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as i32)
     }
@@ -51,6 +52,7 @@ impl<'a> LockKey<'a> {
         Self::open_as(ctx, name, raw::REDISMODULE_READ as i32)
     }
 
+    #[inline(always)]
     fn open_as(ctx: Ctx<'a>, name: Str<'_>, mode: i32) -> Self {
         let pointer = api!(RedisModule_OpenKey(ctx.pointer(), name.pointer(), mode));
         Self { pointer, value: stored_at(pointer), lent: PhantomData }
@@ -70,6 +72,7 @@ impl<'a> LockKey<'a> {
     }
 
     /// Stores a lock where there was nothing.
+    #[inline(always)]
     pub fn set(&mut self, lock: Lock) {
         let value = datatype::store(lock);
         api!(RedisModule_ModuleTypeSetValue(self.pointer, datatype::raw_type(), value));

@@ -58,7 +58,7 @@ pub use log::{log_notice, log_warning};
 pub use module_ctx::own_ctx;
 pub use reply::Reply;
 pub use status::TOTALS;
-pub use string::{OwnedString, Str};
+pub use string::{OwnedString, Str, Strings};
 pub use timer::{TimerId, start_timer, stop_timer, wake_event_loop};
 
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.

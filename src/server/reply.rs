@@ -21,6 +21,7 @@ pub enum Reply {
 
 impl Ctx<'_> {
     /// Answers the client.
+    #[inline(always)]
     pub fn send(self, reply: Reply) {
         match reply {
             Reply::Int(number) => self.reply_int(number),
@@ -58,6 +59,7 @@ impl Ctx<'_> {
         api!(RedisModule_ReplyWithMap(self.pointer(), pairs as _));
     }
 
+    #[cold]
     fn reply_error(self, text: &str) {
         let text = CString::new(text).unwrap_or_else(|_| c"ERR unprintable error".into());
         api!(RedisModule_ReplyWithError(self.pointer(), text.as_ptr()));

@@ -1,5 +1,6 @@
 //! Strings of the server.
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::slice;
 
@@ -78,6 +79,20 @@ impl OwnedString {
     /// This string, borrowed.
     pub fn as_str(&self) -> Str<'_> {
         Str { pointer: self.0, lent: PhantomData }
+    }
+}
+
+/// Strings that we made, each of which lives as long as all of them.
+#[derive(Default)]
+pub struct Strings(RefCell<Vec<OwnedString>>);
+
+impl Strings {
+    /// One more, with these bytes.
+    pub fn add(&self, bytes: &[u8]) -> Str<'_> {
+        let string = OwnedString::new(bytes);
+        let lent = Str { pointer: string.0, lent: PhantomData };
+        self.0.borrow_mut().push(string);
+        lent
     }
 }
 

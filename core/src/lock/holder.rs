@@ -29,6 +29,7 @@ enum Words {
 impl Holder {
     /// A hold of the owner with this token, of 1 to 255 bytes, and its note to whoever looks; empty for none.
     #[must_use]
+    #[inline(always)]
     pub fn new(token: &[u8], meta: &[u8], fence: u64, since_ms: u64, deadline_ms: u64) -> Self {
         let has_start = since_ms != start_ms(fence);
         let words = if token.len() <= SHORT_BYTES && meta.is_empty() && !has_start {

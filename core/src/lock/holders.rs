@@ -120,6 +120,7 @@ impl Holders {
         few.into_iter().chain(many.into_iter().flatten().map(|(_, holder)| &**holder))
     }
 
+    #[inline(always)]
     pub(crate) fn get(&self, token: &[u8]) -> Option<&Holder> {
         match self.view() {
             View::Few(few) => few.iter().find(|holder| holder.token() == token),
@@ -135,6 +136,7 @@ impl Holders {
     }
 
     /// The latest deadline among holders other than `but`; 0 when there is none.
+    #[inline(always)]
     pub(crate) fn last_deadline_ms(&self, but: Option<&Holder>) -> u64 {
         let but = but.map(|holder| holder.fence);
         match self.view() {
@@ -142,32 +144,17 @@ impl Holders {
                 let others = few.iter().filter(|holder| Some(holder.fence) != but);
                 others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
             }
-            View::Many(trees) => {
-                let mut last_first = trees.by_deadline.iter().rev();
-                last_first.find(|(_, fence)| Some(*fence) != but).map_or(0, |(deadline_ms, _)| *deadline_ms)
-            }
+            View::Many(trees) => trees.last_deadline_ms(but),
         }
     }
 
     /// How many holders have a deadline at or before `at_ms`. Costs what those or the others are,
     /// whichever are fewer.
+    #[inline(always)]
     pub(crate) fn count_ended(&self, at_ms: u64) -> usize {
         match self.view() {
             View::Few(few) => few.iter().filter(|holder| holder.deadline_ms <= at_ms).count(),
-            View::Many(trees) => {
-                let mut ended = trees.by_deadline.range(..=(at_ms, u64::MAX));
-                let mut live = trees.by_deadline.range((at_ms + 1, 0)..);
-                let mut count = 0;
-                loop {
-                    if ended.next().is_none() {
-                        return count;
-                    }
-                    if live.next().is_none() {
-                        return trees.by_deadline.len() - count;
-                    }
-                    count += 1;
-                }
-            }
+            View::Many(trees) => trees.count_ended(at_ms),
         }
     }
 
@@ -274,6 +261,7 @@ impl Holders {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn remove(&mut self, token: &[u8]) -> Option<Holder> {
         let gone = match self {
             Self::One(one) if one.token() != token => return None,
@@ -382,10 +370,33 @@ impl Trees {
         self.hasher.hash_one(token)
     }
 
+    #[inline(never)]
     fn get(&self, token: &[u8]) -> Option<&Holder> {
         let hash = self.hash(token);
         let same_hash = self.by_token.range((hash, 0)..=(hash, u64::MAX));
         same_hash.map(|(_, fence)| &*self.by_fence[fence]).find(|holder| holder.token() == token)
+    }
+
+    #[inline(never)]
+    fn last_deadline_ms(&self, but: Option<u64>) -> u64 {
+        let mut last_first = self.by_deadline.iter().rev();
+        last_first.find(|(_, fence)| Some(*fence) != but).map_or(0, |(deadline_ms, _)| *deadline_ms)
+    }
+
+    #[inline(never)]
+    fn count_ended(&self, at_ms: u64) -> usize {
+        let mut ended = self.by_deadline.range(..=(at_ms, u64::MAX));
+        let mut live = self.by_deadline.range((at_ms + 1, 0)..);
+        let mut count = 0;
+        loop {
+            if ended.next().is_none() {
+                return count;
+            }
+            if live.next().is_none() {
+                return self.by_deadline.len() - count;
+            }
+            count += 1;
+        }
     }
 
     fn insert(&mut self, holder: Box<Holder>) {

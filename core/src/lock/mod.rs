@@ -52,17 +52,22 @@ impl Admission {
 pub struct Applied {
     /// The lock has no holders left: it must be deleted.
     pub is_empty: bool,
+    /// So many holders went because their time was up.
+    pub ended: usize,
+    /// All holders that there were are among them.
+    pub had_expired: bool,
     /// Holders that made way for the new one, for the caller to drop.
-    pub replaced: Replaced,
+    pub replaced: Option<Replaced>,
 }
 
 /// See [`Applied::replaced`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Replaced(Holders);
 
 impl Replaced {
     /// How many of them had a deadline at or before `at_ms`.
     #[must_use]
+    #[inline(always)]
     pub fn count_ended(&self, at_ms: u64) -> usize {
         self.0.count_ended(at_ms)
     }
@@ -102,6 +107,7 @@ impl Lock {
 
     /// The lock that an effect makes out of nothing, if it makes one.
     #[must_use]
+    #[inline(always)]
     pub fn born_of(effect: &Effect<'_>) -> Option<Self> {
         match effect.change {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => Some(Self {
@@ -113,15 +119,18 @@ impl Lock {
     }
 
     /// Makes the change.
+    #[inline(always)]
     pub fn apply(&mut self, effect: &Effect<'_>) -> Applied {
-        let mut replaced = Holders::default();
-        if effect.at_ms > 0 {
+        let mut replaced = None;
+        let ended = if effect.at_ms > 0 { self.count_ended(effect.at_ms) } else { 0 };
+        let had_expired = ended == self.len();
+        if ended > 0 {
             self.holders.remove_ended(effect.at_ms);
         }
         match effect.change {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
                 if mode == Mode::Write || self.mode == Mode::Write {
-                    replaced = mem::take(&mut self.holders);
+                    replaced = Some(Replaced(mem::take(&mut self.holders)));
                 } else {
                     self.holders.remove(token);
                     // Only a damaged stream could bring another token's fence; the newer one counts.
@@ -140,7 +149,7 @@ impl Lock {
                 self.holders.remove(token);
             }
         }
-        Applied { is_empty: self.holders.is_empty(), replaced: Replaced(replaced) }
+        Applied { is_empty: self.holders.is_empty(), ended, had_expired, replaced }
     }
 
     /// The mode of the lock, live or not.
@@ -151,6 +160,7 @@ impl Lock {
 
     /// The holder with this token, if its hold is in force.
     #[must_use]
+    #[inline(always)]
     pub fn holder(&self, token: &[u8], now_ms: u64) -> Option<&Holder> {
         self.holders.get(token).filter(|holder| holder.is_live(now_ms))
     }
@@ -222,13 +232,6 @@ impl Lock {
     /// The holders in no particular order, live or not, at no cost.
     pub fn holders_unordered(&self) -> impl Iterator<Item = &Holder> {
         self.holders.iter()
-    }
-
-    /// How many holders would be dropped by an effect at `at_ms` although another holder was due to
-    /// stay longer than they: those whose deadline "passed while others kept the lock".
-    #[must_use]
-    pub fn count_outlived(&self, at_ms: u64) -> usize {
-        self.holders.count_ended(at_ms.min(self.last_deadline_ms().saturating_sub(1)))
     }
 
     /// The holders that an effect at `at_ms` drops.

@@ -65,6 +65,7 @@ impl LockManager {
     }
 
     /// Refreshes the one hold that the token has on all these names in this mode, if that is what it has.
+    #[inline(never)]
     fn refresh(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
@@ -156,6 +157,7 @@ impl LockManager {
     }
 
     /// How a request stands at one name, all considered: the lock, the queue and the grace period.
+    #[inline(always)]
     pub(super) fn admission(
         &self,
         open: &Open<'_, impl LockStore>,
@@ -179,6 +181,7 @@ impl LockManager {
 
     /// Gives the hold, on all names. The admissions say that it can be given. On an error nothing has
     /// changed.
+    #[inline(always)]
     pub(super) fn grant(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
@@ -228,6 +231,7 @@ impl LockManager {
         Ok(fence)
     }
 
+    #[inline(never)]
     fn enqueue(
         &mut self,
         open: &mut Open<'_, impl LockStore>,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::operation::Open;
 use crate::ids::{ConnectionId, LockIdRef};
+use crate::lock::Holder;
 use crate::request::Request;
 use crate::store::LockStore;
 
@@ -73,7 +74,14 @@ impl EphemeralHolds {
         Some(hold)
     }
 
+    /// These holds have ended on this lock.
+    #[inline(never)]
+    pub(super) fn end_all<'h>(&mut self, holds: impl Iterator<Item = &'h Holder>, lock: LockIdRef<'_>) {
+        holds.for_each(|gone| self.end(gone.fence, lock));
+    }
+
     /// The hold with this fence has ended on this lock.
+    #[inline(always)]
     pub(super) fn end(&mut self, fence: u64, lock: LockIdRef<'_>) {
         let is_same_db = |hold: &&mut EphemeralHold| hold.db == self.databases.number_of(lock.db);
         let Some(hold) = self.by_fence.get_mut(&fence).filter(is_same_db) else { return };

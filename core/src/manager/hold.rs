@@ -109,6 +109,7 @@ impl LockManager {
 
     /// Begins an operation of this token. What it holds here by a connection that has closed ends first: the owner
     /// itself does not find it held, or it would refresh what is about to end.
+    #[inline(always)]
     pub(super) fn open<'a, S: LockStore>(
         &mut self,
         operation: Operation<'a, S>,
@@ -116,15 +117,20 @@ impl LockManager {
     ) -> Open<'a, S> {
         let mut open = Open::new(operation);
         if self.ephemeral.has_work() {
-            for at in 0..open.len() {
-                let own = open.hold(at, HoldRef::of(token)).ok().flatten();
-                if own.is_some_and(|own| self.ephemeral.has_ended(own.fence, open.id(at))) {
-                    // It is there, as was just seen.
-                    let _ = self.drop_hold(&mut open, at, HoldRef::of(token), None);
-                }
-            }
+            self.end_own_of_closed(&mut open, token);
         }
         open
+    }
+
+    #[cold]
+    fn end_own_of_closed(&mut self, open: &mut Open<'_, impl LockStore>, token: &[u8]) {
+        for at in 0..open.len() {
+            let own = open.hold(at, HoldRef::of(token)).ok().flatten();
+            if own.is_some_and(|own| self.ephemeral.has_ended(own.fence, open.id(at))) {
+                // It is there, as was just seen.
+                let _ = self.drop_hold(open, at, HoldRef::of(token), None);
+            }
+        }
     }
 
     /// Moves the deadline of the token's hold at this position, unless it is as late already: then nothing changes.
@@ -142,6 +148,7 @@ impl LockManager {
     }
 
     /// Ends this hold at this position, if it is one in `mode` (in any, if `None`). Whether it was.
+    #[inline(always)]
     pub(super) fn drop_hold(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
@@ -176,10 +183,10 @@ impl LockManager {
         if let Ok(Some(lock)) = open.lock(at) {
             at_ms = lock.effect_ms(at_ms);
             if !self.ephemeral.is_empty() {
-                lock.ended(at_ms).for_each(|gone| self.ephemeral.end(gone.fence, id));
+                self.ephemeral.end_all(lock.ended(at_ms), id);
             }
         }
-        let queue = self.hold_changes(id, &change);
+        let queue = if self.waitlist.is_empty() { None } else { self.hold_changes(id, &change) };
         open.store().commit(at, &Effect { at_ms, change }, event);
         // Who has left is noted until the next one comes: that is no harm.
         if let (Some(queue), Change::Hold { .. }) = (queue, change) {

@@ -272,6 +272,7 @@ impl LockManager {
         }
     }
 
+    #[inline(always)]
     pub(super) fn mark_name(&mut self, lock: LockIdRef<'_>) {
         if !self.waitlist.is_empty()
             && let Some(queue) = self.waitlist.queue_at(lock)

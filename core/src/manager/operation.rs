@@ -20,6 +20,12 @@ impl<'a, S: LockStore> Operation<'a, S> {
     pub fn new(store: &'a mut S, now: Timestamp, db: i32, names: &'a [&'a [u8]]) -> Self {
         Self { store, now, db, names }
     }
+
+    /// The time that counts for all of it.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
 }
 
 /// An operation whose locks are open. Only [`LockManager::open`] makes one of a command's; what only looks, or has

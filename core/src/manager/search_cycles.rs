@@ -29,10 +29,8 @@ impl LockManager {
     /// it may now wait in a cycle: for what it has lost there and waits for among others, or because others
     /// have to wait for it where they could have read beside it.
     /// The queue of the lock, if anybody waits there.
+    #[inline(never)]
     pub(super) fn hold_changes(&mut self, lock: LockIdRef<'_>, change: &Change<'_>) -> Option<QueueId> {
-        if self.waitlist.is_empty() {
-            return None;
-        }
         let queue = self.waitlist.queue_at(lock)?;
         let (token, ends_ms) = match change {
             Change::Hold { token, deadline_ms, .. } | Change::Extend { token, deadline_ms } => {
