@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness import Server, wait_until
-from harness.histories import MS, Call, Times, judge
+from harness.histories import MS, Call, Times, judge, overlaps
 from harness.recorded import LONG_MS, Crowd
 
 A, B = "a", "b"
@@ -46,6 +46,19 @@ RIGHT = {
     "a lease that ends": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 11)],
     "at the very deadline either": [call("LOCK", "x", 1, 10, ttl_ms=20), call("LOCK", "y", 22, 0)],
     "the clock was stepped": [call("LOCK", "x", 1, 10), call("LOCK", "y", 9, 11)],
+    "a stall at a release": [
+        call("LOCK", "x", 1, 10),
+        waits("RLOCK", "y", 2, 9, 11),
+        call("UNLOCK", "x", 4, 1),
+        call("RLOCK", "z", 6, 0),
+    ],
+    "a stall at a downgrade": [
+        call("LOCK", "x", 1, 10),
+        waits("RLOCK", "y", 2, 9, 13),
+        call("DOWNGRADE", "x", 4, 11),
+        call("UPGRADE", "x", 5, 12),
+        call("UNLOCK", "x", 6, 1),
+    ],
     "in the order of arrival": [
         call("LOCK", "x", 1, 10),
         waits("LOCK", "y", 2, 8, 11),
@@ -176,7 +189,8 @@ WRONG = {
 
 
 def _times(name: str) -> Times:
-    return Times(steps=[(5 * MS, 6 * MS, 2000 * MS)] if "stepped" in name else [])
+    then = [(3 * MS, 8 * MS)]
+    return Times(stalls=then if "stall" in name else [], steps=then if "stepped" in name else [])
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -191,10 +205,35 @@ def test_what_may_not_happen_is_found(name: str) -> None:
     assert problem.startswith(("no order explains", "a fence went back", "one fence for two")), problem
 
 
+@pytest.mark.parametrize("name", [name for name in RIGHT if "stall" in name or "stepped" in name])
+def test_what_only_a_stall_or_a_step_excuses_is_found(name: str) -> None:
+    assert judge(RIGHT[name]).problems
+    assert judge(RIGHT[name], Times([(90 * MS, 95 * MS)], [(90 * MS, 95 * MS)])).problems
+
+
+def test_a_step_excuses_no_fence() -> None:
+    for name in ("a fence that goes back", "one fence for two"):
+        assert judge(WRONG[name], Times(steps=[(0, 9 * MS)])).problems
+
+
 def test_a_stall_excuses_what_is_late() -> None:
     late = WRONG["a lost wake-up at a deadline"]
     assert judge(late, Times(stalls=[(15 * MS, 905 * MS)])).problems == []
     assert judge(WRONG["two writers"], Times(stalls=[(0, 905 * MS)])).problems, "and nothing else"
+
+
+def test_two_that_were_told_to_hold_at_a_time_overlap() -> None:
+    for name, calls in RIGHT.items():
+        assert not overlaps(calls) or "stepped" in name, name
+    beside = ("two writers", "a reader beside a writer", "a writer beside a reader", "one key of many")
+    for name in (*beside, "an upgrade beside a reader", "a crash that loses a hold"):
+        ((first, second),) = overlaps(WRONG[name])
+        assert first.reply < second.reply and first.token != second.token, name
+    extended = [call("EXTEND", "x", 3, 1, ttl_ms=9), call("LOCK", "y", 5, 11)]
+    assert overlaps([*X_WRITES, *extended]) and not overlaps(
+        [*X_WRITES, replace(extended[0], reply=0), extended[1]]
+    )
+    assert not overlaps([*X_WRITES, call("UNLOCK", "x", 3, None, 99), call("LOCK", "y", 5, 11)])
 
 
 # --- faults planted into a history that was recorded

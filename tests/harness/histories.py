@@ -8,8 +8,12 @@ tell the order of the grants, and a call without an answer may have been carried
 
 Times are microseconds of one monotonic clock. A request that waits has two places in the order: its arrival
 and its end. It is granted in the model as soon as the model can. Nobody can tell that from a server that does
-so a moment later, but for a wait that ends in this moment. When a hold ends is known as an interval only,
-since it depends on when it was given.
+so a moment later, but for a wait that ends in this moment. In a stall it may be granted at any time, and
+newcomers are refused or wait behind it until then. When a hold ends is known as an interval only, since it
+depends on when it was given.
+
+Of names that were in use when the wall clock was stepped only the fences are judged: a hold that had ended
+may then go on.
 
 Knows nothing of servers. What befell the server is told by `Times`, and by calls named CRASH.
 """
@@ -34,6 +38,8 @@ FORGOTTEN = 10_000 * MS
 MOST_NODES = 60_000
 
 WANTS = {"LOCK": "write", "RLOCK": "read", "UPGRADE": "write"}
+GIVES = {**WANTS, "DOWNGRADE": "read"}
+LOOKS = ("PTTL", "CHECK", "CANCEL")
 
 
 @dataclass(eq=False, slots=True)
@@ -65,13 +71,13 @@ class Call:
 
 @dataclass
 class Times:
-    """When the server put off what it had to do (`stalls`), and how its wall clock went (`steps`).
+    """From when until when the server put off what it had to do, and when its wall clock was stepped.
 
-    A step is (start, end, microseconds ahead of the monotonic clock from then on).
+    A step ends when the server surely goes by the new time.
     """
 
     stalls: list[tuple[int, int]] = field(default_factory=list)
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
 
     def calm(self, time: int) -> int:
         """The last time until then at which the server surely worked."""
@@ -80,21 +86,12 @@ class Times:
     def late(self, time: int) -> int:
         return max([end for start, end in self.stalls if start <= time <= end], default=time)
 
-    def least(self, time: int) -> int:
-        """The wall clock, if it was as far behind as it can have been."""
-        return time + min(self._ahead(time)) if self.steps else time
+    def may_stall(self, start: int, end: int) -> bool:
+        return any(first <= end and last >= start for first, last in self.stalls)
 
-    def most(self, time: int) -> int:
-        return time + max(self._ahead(time)) if self.steps else time
-
-    def _ahead(self, time: int) -> list[int]:
-        possible = [0]
-        for start, end, ahead in self.steps:
-            if end < time:
-                possible = [ahead]
-            elif start <= time:
-                possible.append(ahead)
-        return possible
+    def is_stepped(self, calls: list[Call]) -> bool:
+        start, end = min(call.start for call in calls), max(call.end for call in calls)
+        return any(first <= end and last >= start for first, last in self.steps)
 
 
 class Hold(NamedTuple):
@@ -102,7 +99,7 @@ class Hold(NamedTuple):
     token: str
     mode: str
     fence: int | None  # None when nobody was told
-    ends_from: int  # on the wall clock
+    ends_from: int
     ends_by: int
 
 
@@ -152,30 +149,31 @@ class Model:
             if call.is_unknown or is_error or is_lost or (call.reply == 0 and is_over):
                 yield from self._serve(state.leaves(number), until)
         for hold in state.holds:
-            if self.times.most(until) >= hold.ends_from:
-                # Where the clock was stepped it may be earlier, which forbids less.
-                now = state.now if self.times.steps else max(state.now, hold.ends_from)
+            if until >= hold.ends_from:
+                now = max(state.now, hold.ends_from)
                 yield from self._serve(state.without([hold])._replace(now=now), until)
+        if self.times.stalls:
+            yield from (served for served in self._serve(state, until) if served != state)
 
     def _elapse(self, state: State, until: int) -> Iterator[State]:
         """What must have ended by now."""
-        # In a stall the clock may have been set back.
-        now = min(self.times.least(time) for time in (state.now, self.times.calm(state.now)))
-        over = [hold for hold in state.holds if hold.ends_by < now]
+        # A turn that a stall interrupts goes by the time at which it began.
+        over = [hold for hold in state.holds if hold.ends_by < self.times.calm(state.now)]
         gone = [one for one in state.queue if self.calls[one].is_unknown and self.calls[one].end < state.now]
-        if not over and not gone:
+        if not over and not gone and not self.times.stalls:
             return iter([state])
         return self._serve(state.without(over).leaves(*gone), until)
 
     def _serve(self, state: State, until: int) -> Iterator[State]:
-        """Whoever can be granted is, before anything else happens."""
+        """Whoever can be granted is, before anything else happens, but for a stall."""
         ready = [
             number
             for number in state.queue
             if not self._is_blocked(state, number) and not self._ends_first(number, until)
         ]
-        if not ready:
+        if not ready or self.times.may_stall(state.now, until):
             yield state
+        if not ready:
             return
         number = min(ready, key=lambda one: self.fence(one) or 0)
         call, left = self.calls[number], state.leaves(number)
@@ -208,7 +206,7 @@ class Model:
 
     def _ends(self, state: State, call: Call, until: int, own: Hold | None = None) -> tuple[int, int]:
         ttl = call.ttl_ms * MS
-        ends = self.times.least(state.now) + ttl - EARLY, self.times.most(until) + ttl + LATE
+        ends = self.times.calm(state.now) + ttl - EARLY, until + ttl + LATE
         return (max(own.ends_from, ends[0]), max(own.ends_by, ends[1])) if own else ends
 
     def _change(
@@ -318,8 +316,6 @@ class Model:
         elif not isinstance(call.reply, str):
             for granted in self._give(state, number, until):
                 yield from self._serve(granted, until)
-                # Just after clients were paused, an upgrade may come before the readers that this lets in.
-                yield granted
 
     def _unlock(self, state: State, number: int, until: int, modes: str = "write") -> Iterator[State]:
         call = self.calls[number]
@@ -350,8 +346,8 @@ class Model:
             yield from self._if(call.reply in (None, -2) or isinstance(call.reply, str), state)
         elif call.reply >= 0:
             left = call.reply * MS
-            earliest = max(min(one.ends_from for one in own), self.times.least(state.now) + left - EARLY)
-            latest = min(min(one.ends_by for one in own), self.times.most(until) + left + LATE)
+            earliest = max(min(one.ends_from for one in own), self.times.calm(state.now) + left - EARLY)
+            latest = min(min(one.ends_by for one in own), until + left + LATE)
             if earliest <= latest and len(own) == 1:
                 narrow = own[0]._replace(ends_from=earliest, ends_by=latest)
                 yield state._replace(holds=_sorted(*state.without(own).holds, narrow))
@@ -567,21 +563,65 @@ def fence_problems(calls: list[Call]) -> list[str]:
     return problems
 
 
+def overlaps(calls: list[Call]) -> list[tuple[Call, Call]]:
+    """Pairs of calls that gave two owners one lock at a time, one of them for write, by what these were told.
+
+    An owner surely holds from the reply that says so until it sends anything that may change this, or until
+    its ttl has passed since it asked. The first of a pair was told first.
+    """
+    own: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda one: one.start):
+        for key in call.keys:
+            if call.name not in LOOKS:
+                own[key, call.token].append(call)
+    spans: dict[str, list[tuple[int, int, str, Call]]] = defaultdict(list)
+    for (key, _), asked in own.items():
+        given, mode = None, ""
+        for call, then in zip(asked, [*asked[1:], None], strict=True):
+            is_extended = call.name == "EXTEND" and call.reply == 1
+            if call.name in GIVES and isinstance(call.reply, int) and call.reply > 0:
+                mode = GIVES[call.name]
+                given = given if given and given.reply == call.reply else call
+            elif not is_extended:
+                given = None
+            end = min(call.start + call.ttl_ms * MS - EARLY, then.start if then else 1 << 62)
+            if given and call.end < end:
+                spans[key].append((call.end, end, mode, given))
+    found: dict[tuple[int, int], tuple[Call, Call]] = {}
+    for key in spans:
+        alive: list[tuple[int, int, str, Call]] = []
+        for span in sorted(spans[key], key=lambda one: one[:2]):
+            alive = [one for one in alive if one[1] > span[0]]
+            for other in alive:
+                first, second = sorted((other[3], span[3]), key=lambda one: one.end)
+                if first.token != second.token and "write" in (other[2], span[2]):
+                    found[id(first), id(second)] = first, second
+            alive.append(span)
+    return list(found.values())
+
+
 @dataclass
 class Verdict:
-    """All that is wrong with a history, in words; and of how many of its parts the search was given up."""
+    """What is wrong with a history, in words. How many parts it has, and of how many the search was given up,
+    or left out because the clock was stepped.
+    """
 
     problems: list[str]
     parts: int = 0
     undecided: int = 0
+    stepped: int = 0
 
 
 def judge(calls: list[Call], times: Times | None = None) -> Verdict:
+    times = times or Times()
     verdict = Verdict(fence_problems(calls))
     for part in components(calls):
         verdict.parts += 1
+        if times.is_stepped(part):
+            verdict.stepped += 1
+            continue
         try:
-            problem = _Search(part, times or Times()).problem()
+            problem = _Search(part, times).problem()
         except Undecided:
             verdict.undecided += 1
         else:
