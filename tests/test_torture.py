@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import Clock, MakeServer, Server, replica_of, stays, wait_until
+from harness import Clock, MakeServer, Server, replica_of, rewrite_aof, stays, wait_until
 from harness.histories import MS, Times, judge, overlaps
 from harness.load import level
 from harness.recorded import Crowd, now
@@ -83,6 +83,13 @@ class Stage:
         goal = self.crowd.size() + SOME
         wait_until(lambda: self.crowd.size() > goal, LIMIT_S, "the clients to go on")
 
+    def starts_again(self) -> None:
+        """A log that was cut is written anew, as docs/operating.md says."""
+        primary, seen = self.primary, len(self.primary.log())
+        primary.start()
+        if "Truncating the AOF" in primary.log()[seen:]:
+            rewrite_aof(primary)
+
     def lasts(self) -> None:
         stays(lambda: self.primary.is_running, FOR_A_WHILE_S, "the primary runs")
 
@@ -138,7 +145,7 @@ def _kill_and_restart(stage: Stage) -> None:
         start = now()
         stage.primary.kill9()
         stage.crashes.append((start, now()))
-        stage.primary.start()
+        stage.starts_again()
 
 
 def _stop_and_continue(stage: Stage) -> None:
@@ -247,7 +254,7 @@ def _log_disk_is_full(stage: Stage) -> None:
         wait_until(lambda: not primary.is_running, LIMIT_S, "the server to end")
         primary.kill9()
         stage.crashes.append((start, now()))
-        primary.start()
+        stage.starts_again()
 
 
 def _clock_is_stepped(stage: Stage) -> None:

@@ -152,8 +152,6 @@ class Model:
             if until >= hold.ends_from:
                 now = max(state.now, hold.ends_from)
                 yield from self._serve(state.without([hold])._replace(now=now), until)
-        if self.times.stalls:
-            yield from (served for served in self._serve(state, until) if served != state)
 
     def _elapse(self, state: State, until: int) -> Iterator[State]:
         """What must have ended by now."""
@@ -164,25 +162,36 @@ class Model:
             return iter([state])
         return self._serve(state.without(over).leaves(*gone), until)
 
+    def grants(self, state: State, until: int) -> Iterator[State]:
+        """In a stall the next who can be granted may be so now."""
+        if state.queue and self.times.may_stall(state.now, until):
+            yield from self._grant(state, self._next_ready(state, until), until)
+
     def _serve(self, state: State, until: int) -> Iterator[State]:
-        """Whoever can be granted is, before anything else happens, but for a stall."""
+        """Whoever can be granted is, before anything else happens; in a stall by `grants`."""
+        number = self._next_ready(state, until)
+        if number is None or self.times.may_stall(state.now, until):
+            yield state
+            return
+        for granted in self._grant(state, number, until):
+            yield from self._serve(granted, until)
+
+    def _next_ready(self, state: State, until: int) -> int | None:
         ready = [
             number
             for number in state.queue
             if not self._is_blocked(state, number) and not self._ends_first(number, until)
         ]
-        if not ready or self.times.may_stall(state.now, until):
-            yield state
-        if not ready:
+        return min(ready, key=lambda one: self.fence(one) or 0, default=None)
+
+    def _grant(self, state: State, number: int | None, until: int) -> Iterator[State]:
+        if number is None:
             return
-        number = min(ready, key=lambda one: self.fence(one) or 0)
         call, left = self.calls[number], state.leaves(number)
         if call.is_unknown:
-            yield from self._serve(left, until)
-        elif not self.fence(number) or call.end > self.times.late(until) + FORGOTTEN:
-            return
-        for granted in self._give(left, number, until):
-            yield from self._serve(granted, until)
+            yield left
+        elif self.fence(number) and call.end <= self.times.late(until) + FORGOTTEN:
+            yield from self._give(left, number, until)
 
     def _ends_first(self, number: int, until: int) -> bool:
         """Whether its wait may have ended before the server came to grant it."""
@@ -461,6 +470,8 @@ class _Search:
                 if is_right:
                     yield *self._done(first, later | {number}), state
                     return
+        for after in self.model.grants(state, until):
+            yield first, later, after
         # Answered calls first, those that were answered first before others.
         for number in sorted(ready, key=lambda one: (calls[one].reply is None, calls[one].begins_by)):
             call = calls[number]
