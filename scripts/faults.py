@@ -3,6 +3,7 @@
     scripts/faults                        every fault
     scripts/faults queue deadline-edge    those of a subject, and one by its name (or FAULTS="queue …")
     scripts/faults --explore              those that name explore: tells a shortest history of each
+    scripts/faults --torture              those that name torture: tells what the clients were told
     scripts/faults --check                none: only looks whether each still applies
 
 tests/README.md says how a fault is written. The work is done in a copy of the tree, in target/faults, which
@@ -61,13 +62,23 @@ RUNNERS = {
         "cargo test --package slock-core --lib --no-run",
         "cargo test --package slock-core --lib every_state_for -- --ignored",
     ),
+    # The judge of make torture, while nothing happens to the server and while it is killed.
+    "torture": (
+        MODULE,
+        f"{PYTEST} --tb=short tests/test_judged_histories.py tests/test_torture.py"
+        " -k 'history_passes or kill'",
+    ),
     "module": ("cargo test --package slock --lib --no-run", "cargo test --package slock --lib --"),
     "pytest": (MODULE, PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
 }
-# What the exploration says of a fault.
-HISTORY = re.compile(r"^after [^\n]* a shortest history .*?(?=^note: |^stack |^$)", re.MULTILINE | re.DOTALL)
+# What the exploration says of a fault, or the judge.
+HISTORY = re.compile(
+    r"^after [^\n]* a shortest history .*?(?=^note: |^stack |^$)"
+    r"|^E +(?:no order|a fence|one fence).*?(?=^E +when|^E *$|^[^E])",
+    re.MULTILINE | re.DOTALL,
+)
 # What each of them says when at least one test ran.
 RAN = re.compile(r"^running [1-9]|\b[1-9]\d* (passed|failed|error)|^=== RUN", re.MULTILINE)
 
@@ -230,9 +241,9 @@ def main() -> int:
     faults = [fault for fault in faults if not wanted or wanted & {fault.subject, fault.name}]
     if "--check" in words:
         return check(faults)
-    if "--explore" in words:
-        explored = [fault for fault in faults if "explore" in fault.tests]
-        faults = [fault._replace(tests=["explore"]) for fault in explored]
+    for kind in ("explore", "torture"):
+        if f"--{kind}" in words:
+            faults = [fault._replace(tests=[kind]) for fault in faults if kind in fault.tests]
     print(f"{len(faults)} faults: about {SECONDS_A_FAULT * len(faults) // 60 + 1} min", flush=True)
     copy_tree()
     for build, _ in {RUNNERS[test.split()[0]] for fault in faults for test in fault.tests}:
