@@ -1,8 +1,12 @@
-"""Clients at work in a cluster while slots move: never two owners, and everybody gets the lock in the end."""
+"""Clients at work in a cluster while slots move: never two owners, and everybody gets the lock in the end.
+
+`make torture` moves them SLOCK_TORTURE_RESHARDS times, there and back.
+"""
 
 from __future__ import annotations
 
 import binascii
+import os
 import random
 import threading
 import time
@@ -19,6 +23,7 @@ from harness import Cluster, Server, wait_until
 from harness.oracle import Oracle
 from harness.waiting import HOUR, RETRIABLE, at_once, blocked_clients
 
+RESHARDS = int(os.environ.get("SLOCK_TORTURE_RESHARDS", "1"))
 TURNS = [0] * 10
 
 
@@ -101,7 +106,7 @@ def test_clients_at_work_while_slots_move(
     source, target = cluster.nodes[1], cluster.nodes[2]
     slots = _first_slots(source)
     keys = _keys_of(slots, 4)
-    oracle, stopping = Oracle(), threading.Event()
+    oracle, stopping, waited = Oracle(), threading.Event(), 0
     with ThreadPoolExecutor(len(TURNS)) as pool:
         workers = [pool.submit(_work, number, source, keys, oracle, stopping) for number in range(len(TURNS))]
 
@@ -116,16 +121,19 @@ def test_clients_at_work_while_slots_move(
 
         try:
             all_go_on()
-            move(cluster, source, target, slots)
-            all_go_on()
+            for _ in range(RESHARDS):
+                move(cluster, source, target, slots)
+                all_go_on()
+                waited += sum(blocked_clients(node.client()) for node in cluster.nodes)
+                source, target = target, source
         finally:
             stopping.set()
         for worker in workers:
             worker.result()
-    assert all(cluster.node_of(key) is target for key in keys)
-    assert all(source.client().execute_command("CLUSTER COUNTKEYSINSLOT", slot) == 0 for slot in slots)
+    assert all(cluster.node_of(key) is source for key in keys), "who has taken them last"
+    assert all(target.client().execute_command("CLUSTER COUNTKEYSINSLOT", slot) == 0 for slot in slots)
     assert oracle.violations == []
-    print(f"{oracle.grants} grants")
+    print(f"{RESHARDS} reshards, {oracle.grants} grants, {waited / RESHARDS} clients that waited")
     for node in cluster.nodes:
         assert blocked_clients(node.client()) == 0
         assert node.client().dbsize() == 0

@@ -1,6 +1,7 @@
 """A crowd that locks, waits, dies and times out at random on a few keys, judged by what it was told.
 
-Afterwards nobody is blocked, nothing is held, and the server has its memory back.
+Meanwhile its resident memory grows no more. Afterwards nobody is blocked, nothing is held, the server has its
+memory back, and its counters agree with what the clients were told.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ LONG = 3_600_000
 
 # How much more memory the server may use afterwards: for tables that have grown, and no leak.
 SLACK = 500_000
+
+# In a long run, after a third of it: how much resident memory may go up and down.
+FLAT = 1.05
+LONG_S = 30.0
 
 # A reply that takes so long was forgotten; a wait of the test is short.
 FORGOTTEN = 20.0
@@ -118,6 +123,7 @@ class Client:
         asked_at = self.oracle.asks(key)
         self.oracle.leaves(key, self.token)
         reply = await self._ask("SLOCK.DOWNGRADE", key, self.token, LONG)
+        self.seen["downgrades"] += 1
         self.oracle.granted(key, self.token, "read", reply, asked_at)
         return "read"
 
@@ -181,12 +187,22 @@ async def _disturb(clients: list[Client], server: Server, chance: random.Random,
     writer.close()
 
 
-async def _soak(server: Server, oracle: Oracle, seconds: float, seed: int) -> Counter[str]:
+async def _look(server: Server, resident: list[int], end: float) -> None:
+    with server.client() as client:
+        while time.monotonic() < end:
+            resident.append(client.info("memory")["used_memory_rss"])
+            await asyncio.sleep(0.5)
+
+
+async def _soak(
+    server: Server, oracle: Oracle, resident: list[int], seconds: float, seed: int
+) -> Counter[str]:
     end = time.monotonic() + seconds
     dice = [random.Random(seed * 1000 + number) for number in range(CLIENTS)]
     clients = [Client(number, server.port, oracle, dice[number], end) for number in range(CLIENTS)]
     disturbing = _disturb(clients, server, random.Random(seed), end)
-    await asyncio.gather(disturbing, *(client.run() for client in clients))
+    looking = _look(server, resident, end)
+    await asyncio.gather(disturbing, looking, *(client.run() for client in clients))
     return sum((client.seen for client in clients), Counter())
 
 
@@ -205,6 +221,25 @@ def _comes_to_rest(client: redis.Redis, used_before: int) -> None:
     wait_until(lambda: _used(client) < used_before + SLACK, 30, f"memory to be near {used_before} again")
 
 
+def _is_flat(resident: list[int]) -> bool:
+    late = resident[len(resident) // 3 :]
+    print(f"resident memory: {resident[0]} at the start, then {min(late)} to {max(late)}")
+    return max(late) <= FLAT * min(late)
+
+
+def _counters_agree(client: redis.Redis, oracle: Oracle, seen: Counter[str]) -> None:
+    """Of what was done on a connection that was lost, the clients do not know whether it came about."""
+    counters, lost = client.info("slock"), seen["connections lost"]
+    none_left = ("slock_locks", "slock_waiters", "slock_waiting_callers", "slock_refused_tokens")
+    assert not any(counters[name] for name in none_left), counters
+    assert 0 <= counters["slock_grants"] - oracle.grants <= lost, counters
+    # Each hold ends once; an upgrade and a downgrade give a hold in the place of another.
+    ended = counters["slock_releases"] + counters["slock_expirations"]
+    replaced = counters["slock_grants"] - ended
+    assert 0 <= replaced - seen["upgrades"] - seen["downgrades"] <= lost, counters
+    assert counters["slock_handoffs"] <= counters["slock_grants"]
+
+
 @pytest.mark.parametrize(
     "seconds",
     [3.0, pytest.param(float(os.environ.get("SLOCK_SOAK_SECONDS", "60")), marks=pytest.mark.soak)],
@@ -215,10 +250,12 @@ def test_a_crowd_at_work(make_server: MakeServer, seconds: float) -> None:
     print(f"seed {seed}")
     server = make_server(slowlog_max_len=0, latency_tracking=False, maxclients=CLIENTS + 100)
     client = server.client()
-    before, oracle = _used(client), Oracle()
-    seen = asyncio.run(_soak(server, oracle, seconds, seed))
+    before, oracle, resident = _used(client), Oracle(), []
+    seen = asyncio.run(_soak(server, oracle, resident, seconds, seed))
     assert not oracle.violations, "\n".join(oracle.violations)
     _comes_to_rest(client, before)
     print(f"{dict(seen)}, {oracle.grants} grants, memory {before} -> {_used(client)}")
+    _counters_agree(client, oracle, seen)
+    assert _is_flat(resident) or seconds < LONG_S, resident
     assert oracle.grants > 50 * seconds
     assert all(seen[outcome] for outcome in ("upgrades", "timed out", "refused", "UNBLOCKED", "DEADLOCK"))
