@@ -6,12 +6,7 @@ GET_SERVERS ?= ../shared/tools/get-servers
 SLOCK_SOAK_SECONDS ?= 60
 FUZZ ?= 1000000
 SLOCK_EXPLORE_SECONDS ?= 600
-SLOCK_TORTURE_SECONDS ?= 1200
-SLOCK_TORTURE_KILLS ?= 200
-SLOCK_TORTURE_FAILOVERS ?= 50
-SLOCK_TORTURE_RESHARDS ?= 20
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS SLOCK_EXPLORE_SECONDS
-torture: export SLOCK_TORTURE_SECONDS SLOCK_TORTURE_KILLS SLOCK_TORTURE_FAILOVERS SLOCK_TORTURE_RESHARDS
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture torture-faults fuzz memcheck explore explore-faults faults bench bench-quick lint format clean
@@ -69,6 +64,10 @@ histories: build ## Play 2,000 late histories, all races and all faults through 
 soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
 
+torture: export SLOCK_TORTURE_SECONDS ?= 1200
+torture: export SLOCK_TORTURE_KILLS ?= 200
+torture: export SLOCK_TORTURE_FAILOVERS ?= 50
+torture: export SLOCK_TORTURE_RESHARDS ?= 20
 torture: build ## Break servers under load for SLOCK_TORTURE_SECONDS (1200); 200 kills, 100 failovers, 20 reshards
 	.venv/bin/python -m pytest -s tests/test_judged_histories.py tests/test_torture.py tests/test_failovers.py \
 	  tests/test_queue_reshard.py tests/test_power_cut.py
