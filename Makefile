@@ -69,8 +69,8 @@ torture: export SLOCK_TORTURE_KILLS ?= 200
 torture: export SLOCK_TORTURE_FAILOVERS ?= 50
 torture: export SLOCK_TORTURE_RESHARDS ?= 20
 torture: build ## Break servers under load for SLOCK_TORTURE_SECONDS (1200); 200 kills, 100 failovers, 20 reshards
-	.venv/bin/python -m pytest -s tests/test_judged_histories.py tests/test_torture.py tests/test_failovers.py \
-	  tests/test_queue_reshard.py tests/test_power_cut.py
+	.venv/bin/python -m pytest -s -o faulthandler_timeout=0 tests/test_judged_histories.py tests/test_torture.py \
+	  tests/test_failovers.py tests/test_queue_reshard.py tests/test_power_cut.py
 
 torture-faults: deps ## Plant the faults that make torture must find, in a copy, and tell what clients were told
 	@scripts/faults --torture
