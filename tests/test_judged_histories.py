@@ -100,6 +100,14 @@ RIGHT = {
         call("DOWNGRADE", "x", 7, 13),
         reads("y", 8, 14),
     ],
+    "what a replica refuses": [
+        call("LOCK", "x", 1, 10),
+        call("DOWNGRADE", "x", 2, "READONLY"),
+        call("EXTEND", "x", 3, "READONLY"),
+        call("UNLOCK", "x", 4, "READONLY"),
+        call("LOCK", "y", 5, "READONLY"),
+        call("UNLOCK", "x", 6, 1),
+    ],
     "many": [
         call("LOCK", "x", 1, 10, keys=[A, B]),
         waits("LOCK", "y", 2, 8, 11, keys=[B]),

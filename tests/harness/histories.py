@@ -318,7 +318,8 @@ class Model:
     def _downgrade(self, state: State, number: int, until: int) -> Iterator[State]:
         call = self.calls[number]
         own = state.hold(call.keys[0], call.token)
-        if own is None or (own.mode == "write" and call.fence not in (0, own.fence)):
+        is_refused = isinstance(call.reply, str) and call.reply != "NOTHELD"
+        if is_refused or own is None or (own.mode == "write" and call.fence not in (0, own.fence)):
             yield from self._if(call.is_unknown or isinstance(call.reply, str), state)
         elif own.mode == "read":
             yield from self._change(state, [own], call, until) if call.reply in (None, own.fence) else ()
