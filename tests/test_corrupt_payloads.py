@@ -9,35 +9,56 @@ import random
 
 import redis
 
-from harness import Locks, MakeServer, RespError, digest, lock_state, rounds
-from harness.damage import HEAD, HUGE, LONG, assert_makes_sense, mutated, originals, restore_all, use_all
+from harness import Locks, MakeServer, RespError, Server, digest, lock_state, rewrite_aof, rounds
+from harness.damage import HEAD, HUGE, LONG, assert_makes_sense, lasting_states, mutated, originals, restore_all, use_all
 from harness.payloads import FOOTER, body_of, plain_dump, sealed, with_number
 from harness.replication import ReplicationStream, replica_of, wait_synced
 from harness.samples import take_samples
 from harness.settings import amount
 
 BATCH = 400
+# Every so many batches all that was accepted goes through a snapshot, the log, and the rewritten log.
+RESTARTS_EVERY = 50
+
+FIRST_SEED = 20260101
 
 EXTREMES = (2**53 - 2, 2**53 - 1, 2**53, 2**62, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1)
 
 
 def test_a_mutated_payload_is_refused_or_loads_into_a_consistent_lock(make_server: MakeServer) -> None:
-    server = make_server()
+    server = make_server(appendonly=True)
     client = server.client()
     payloads = originals(client)
     bodies = [body_of(payload) for payload in payloads]
     accepted = 0
     batches = amount(BATCH * rounds(8, 50)) // BATCH
-    for seed in range(20260101, 20260101 + batches):
+    for seed in range(FIRST_SEED, FIRST_SEED + batches):
         chance = random.Random(seed)
         batch = [sealed(mutated(chance.choice(bodies), bodies, chance), payloads[0]) for _ in range(BATCH)]
         client.flushall()
         print(f"seed {seed}")
         keys = restore_all(client, batch)
+        if (seed - FIRST_SEED) % RESTARTS_EVERY == 0:
+            _assert_stored(server)
+            client = server.client()
         use_all(client, keys, batch)
         accepted += len(keys)
         server.check()
     assert 0 < accepted < batches * BATCH, "the mutations are all alike"
+    print(f"{batches * BATCH} payloads, {accepted} of them accepted")
+
+
+def _assert_stored(server: Server) -> None:
+    """What was accepted comes back from a snapshot, from the log, and from the log that was rewritten."""
+    states = lasting_states(server)
+    assert states
+    server.client().execute_command("DEBUG", "RELOAD")
+    assert lasting_states(server) == states
+    server.restart()
+    assert lasting_states(server) == states
+    rewrite_aof(server)
+    server.restart()
+    assert lasting_states(server) == states
 
 
 def test_a_payload_cut_short_or_with_huge_numbers_takes_no_memory(make_server: MakeServer) -> None:

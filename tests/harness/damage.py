@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
 
 import redis
 
-from harness.locks import Info, Locks
+from harness.locks import Info, Locks, digest
 from harness.payloads import plain_dump
+from harness.server import Server
 
 LONG = 3_600_000
+# Deadlines further away than this, in milliseconds, do not pass while states are compared.
+FAR = 30_000
 # A module value begins with its RDB type and the number of its module type. Changing those asks for other
 # types' loaders, which are the server's business.
 HEAD = 1 + 9
@@ -134,3 +138,15 @@ def use_all(client: redis.Redis, keys: list[str], payloads: list[bytes]) -> None
         pipe.execute_command("SLOCK.LOCK", key, "last", 1000)
     for key, fence in zip(keys, pipe.execute(), strict=True):
         assert fence > 0, f"{key} cannot be locked after {payloads[int(key[1:])].hex()}"
+
+
+def lasting_states(server: Server) -> dict[tuple[int, bytes], str]:
+    """The digests of the locks whose deadlines are far away, by database and key."""
+    states = {}
+    for number in (0, 1):
+        client = server.client(db=number)
+        for key in client.scan_iter(count=1000):
+            if client.pexpiretime(key) > time.time() * 1000 + FAR:
+                states[number, key] = digest(client, key)
+        client.close()
+    return states
