@@ -47,7 +47,7 @@ def test_no_argument_vector_harms_the_server(make_server: MakeServer) -> None:
 
 
 def _assert_stored(primary: Server, replica: Server) -> int:
-    """How many locks the replica has as the primary, and so have the log, the rewritten log and a snapshot."""
+    """How many locks the replica, the log, the rewritten log and a snapshot have as the primary."""
     wait_synced(primary, replica)
     states = lasting_states(primary)
     assert lasting_states(replica) == states

@@ -10,7 +10,17 @@ import random
 import redis
 
 from harness import Locks, MakeServer, RespError, Server, digest, lock_state, rewrite_aof, rounds
-from harness.damage import HEAD, HUGE, LONG, assert_makes_sense, lasting_states, mutated, originals, restore_all, use_all
+from harness.damage import (
+    HEAD,
+    HUGE,
+    LONG,
+    assert_makes_sense,
+    lasting_states,
+    mutated,
+    originals,
+    restore_all,
+    use_all,
+)
 from harness.payloads import FOOTER, body_of, plain_dump, sealed, with_number
 from harness.replication import ReplicationStream, replica_of, wait_synced
 from harness.samples import take_samples

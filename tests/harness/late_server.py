@@ -1,7 +1,7 @@
 """A naive model of the server for owners whose commands come late: holds, requests, who is refused.
 
 Written from the contract. It says what each command must answer and who is granted by it; the fences it
-takes from the server. Holds last far longer than a history, so that none ends by itself.
+takes from the server. Holds end by themselves only where the test calls `expire`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Request:
     fence: int | None
     tag: str
     is_notified: bool
+    limit: int | None = None
 
 
 @dataclass
@@ -47,18 +48,23 @@ class Command:
     wait: str = ""  # "", "blocked" or "notify"
     tag: str = ""  # of this copy, whether or not the server is told
     is_refresh: bool = False
+    limit: int | None = None
+    may_shorten: bool = False  # without GT
+    refuses: bool = True
 
     def words(self, channel: str) -> list[object]:
         keys = [len(self.keys), *self.keys] if self.name.startswith("M") else [*self.keys]
         words: list[object] = [f"SLOCK.{self.name}", *keys, self.token, *([self.ttl] if self.ttl else [])]
         if self.name == "CANCEL":
-            words += ["REFUSE", 3_600_000]
-        if "EXTEND" in self.name:
+            words += ["REFUSE", 3_600_000] if self.refuses else []
+        if "EXTEND" in self.name and not self.may_shorten:
             words += ["GT"]
         if self.fence is not None:
             words += ["FENCE", self.fence]
         if self.is_refresh:
             words += ["XX"]
+        if self.limit is not None:
+            words += ["LIMIT", self.limit]
         if self.wait:
             words += ["WAIT", 0, *(["NOTIFY", channel, self.tag] if self.wait == "notify" else [])]
         return words
@@ -83,7 +89,8 @@ class NaiveServer:
         match command.name:
             case "CANCEL":
                 (key,) = command.keys
-                self.refused.add((key, command.token))
+                if command.refuses:
+                    self.refused.add((key, command.token))
                 gone = [one for one in self.queue if one.token == command.token and key in one.keys]
                 self.queue = [one for one in self.queue if one not in gone]
                 self.withdrawn += gone
@@ -100,7 +107,7 @@ class NaiveServer:
                 if not all(hold and _is_meant(hold, command) for hold in own.values()):
                     return 0
                 for hold in own.values():
-                    hold.ends = _later(hold.ends, ends)
+                    hold.ends = ends if command.may_shorten else _later(hold.ends, ends)
                 return 1
             case "DOWNGRADE":
                 (hold,) = own.values()
@@ -144,7 +151,7 @@ class NaiveServer:
             one for one in self.queue if request.is_notified and one.is_notified and _is_same(one, request)
         ]
         for one in again:
-            one.ttl, one.fence, one.tag = request.ttl, request.fence, request.tag
+            one.ttl, one.fence, one.tag, one.limit = request.ttl, request.fence, request.tag, request.limit
         if not again:
             self.queue.append(request)
         return None
@@ -169,6 +176,12 @@ class NaiveServer:
             same = self._same_hold(request)
             assert same in (None, answer), f"{request} was told {answer}, and has {same}"
             self._give(request, now, answer)
+
+    def expire(self, now: tuple[float, float]) -> None:
+        """Time has passed; what is left lasts on, and nothing ends at this very moment."""
+        for key, holds in self.holds.items():
+            assert not any(hold.ends[0] <= now[1] and now[0] < hold.ends[1] for hold in holds.values())
+            self.holds[key] = {token: hold for token, hold in holds.items() if hold.ends[0] > now[1]}
 
     def leaves(self, tag: str) -> None:
         """The server has found that this request waits in a cycle."""
@@ -205,6 +218,7 @@ class NaiveServer:
             )
             is_next = not ahead if is_new else ahead[0] is request
             conflicts = any("write" in (request.want, hold.mode) for hold in others)
+            conflicts |= request.limit is not None and len(others) >= request.limit
             is_blocked |= conflicts or not is_next
         return "blocked" if is_blocked else "clear"
 
@@ -232,7 +246,9 @@ class NaiveServer:
 def _request(command: Command) -> Request:
     want = {"LOCK": "write", "RLOCK": "read", "MLOCK": "write", "MRLOCK": "read"}.get(command.name, "upgrade")
     is_notified = command.wait == "notify"
-    return Request(command.keys, command.token, want, command.ttl, command.fence, command.tag, is_notified)
+    return Request(
+        command.keys, command.token, want, command.ttl, command.fence, command.tag, is_notified, command.limit
+    )
 
 
 def _is_meant(hold: Hold, command: Command) -> bool:
