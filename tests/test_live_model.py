@@ -29,6 +29,8 @@ MINUTES = st.sampled_from([10, 50, 200])
 # By how much a deadline may seem to differ: the test hears of a grant after it was made.
 SLACK_MS = 5_000
 
+# How long an answer may take, in seconds. A story that goes wrong waits so long in each try to shorten it.
+ANSWER_LIMIT_S = 5
 # How many steps of a story may take a second.
 SLOW_STEPS = 3
 
@@ -270,8 +272,10 @@ class Story(RuleBasedStateMachine):
     def _end_of_wait(self, request: Request) -> int | str:
         self._seen("waited")
         if request.tag in self.blocked:
+            assert self.blocked[request.tag].has_reply(ANSWER_LIMIT_S), f"{request} was never answered"
             self._read(request.tag)
         while request.tag not in self.told:
+            assert self.listener.connection.has_reply(ANSWER_LIMIT_S), f"{request} was never answered"
             self._note([self.listener.message()])
         return self.told.pop(request.tag)
 
