@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from harness import Clock, Locks, MakeServer, RawConnection, RespError, lock_state, wait_until
+from harness import Clock, Locks, MakeServer, RawConnection, RespError, lock_state
+from harness.aof import rewrite_aof, wait_until_logged
 from harness.late_server import NEW_FENCE, Command, NaiveServer, Request
 from harness.notify import Listener
 from harness.replication import replica_of, wait_synced
@@ -176,12 +177,12 @@ class Story(RuleBasedStateMachine):
             primary.restart(save=True, appendonly=False)
             primary.client().config_set("appendonly", "yes")
             primary.configure(appendonly=True)
+            rewrite_aof(primary)  # which waits for the first
         else:
-            primary.restart(kill=source == "log")
-        if source == "rewritten log":
-            primary.client().bgrewriteaof()
-        is_written = lambda: not primary.client().info("persistence")["aof_rewrite_in_progress"]  # noqa: E731
-        wait_until(is_written, 30, "the log to be rewritten")
+            if source == "rewritten log":
+                rewrite_aof(primary)
+            wait_until_logged(primary)
+            primary.restart(kill=True)
         self.model.queue, self.model.refused = [], set()
         self.blocked = {}
         self._connect()
