@@ -70,7 +70,7 @@ func (a *attempts) take(upgrades bool) (g grant, err error) {
 // forget has no more messages come.
 func (a *attempts) forget() {
 	if a.tag != "" {
-		a.locks.listener.removeTag(a.keys[0], a.tag)
+		a.locks.listener.removeTag(a.tag)
 	}
 }
 
@@ -141,7 +141,7 @@ func (a *attempts) send() (int64, error) {
 	switch way {
 	case byNotify:
 		if a.tag == "" {
-			a.tag, c.mayDelay = l.listener.addTag(a.keys[0], a.heard)
+			a.tag = l.listener.addTag(a.heard)
 		}
 		w = append(w, "NOTIFY", a.channel.name, a.tag)
 	case byBlocking:

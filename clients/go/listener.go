@@ -40,7 +40,6 @@ type listener struct {
 	connections map[string]*subscription // by the address of the node
 	tags        map[string]chan<- heard  // where the messages of a tag go
 	last        uint64                   // the last tag
-	waiting     map[string]int           // how many have a tag for the key
 }
 
 // channel is one that is subscribed to. It is not used again after it was lost.
@@ -57,7 +56,6 @@ type channel struct {
 func newListener(s *servers) *listener {
 	return &listener{
 		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- heard{},
-		waiting: map[string]int{},
 	}
 }
 
@@ -163,24 +161,20 @@ func (l *listener) remove(c *channel, err error) {
 	c.lose(err)
 }
 
-// addTag has the messages of a new tag come. It tells whether others wait for the key, and so before it.
-func (l *listener) addTag(key string, messages chan<- heard) (tag string, isBehind bool) {
+// addTag has the messages of a new tag come.
+func (l *listener) addTag(messages chan<- heard) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
-	tag = strconv.FormatUint(l.last, 10)
+	tag := strconv.FormatUint(l.last, 10)
 	l.tags[tag] = messages
-	l.waiting[key]++
-	return tag, l.waiting[key] > 1
+	return tag
 }
 
-func (l *listener) removeTag(key, tag string) {
+func (l *listener) removeTag(tag string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.tags, tag)
-	if l.waiting[key]--; l.waiting[key] <= 0 {
-		delete(l.waiting, key)
-	}
 }
 
 // deliver hands a message "<n> <tag>" to the request of the tag. Nobody waits for others.

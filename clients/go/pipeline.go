@@ -22,8 +22,6 @@ const (
 	// patience is how long commands queue behind those under way: then they go over one more connection, because what
 	// is under way has no answer.
 	patience = 100 * time.Millisecond
-	// mostDelay is how long a call that may wait for others waits for them.
-	mostDelay = time.Millisecond
 	// mostCalls is how many go in one pipeline.
 	mostCalls = 1000
 	// mostConnections is how many there are to one server, which bounds the waits that have one of their own.
@@ -47,7 +45,6 @@ type node struct {
 type call struct {
 	commands []*redis.Cmd // and their answers
 	limit    time.Time    // zero: none; then it has a connection of its own
-	mayDelay bool         // nothing is lost when other commands are waited for
 	answered func()
 	isLeft   atomic.Bool // nobody waits for the answer, so it need not be sent
 	isNull   atomic.Bool // the answer is null: a message will come
@@ -91,8 +88,8 @@ func ownClient(o redis.Options) *redis.Client {
 	return redis.NewClient(&o)
 }
 
-// start sends a call, or queues it where enough is under way or it may wait for others. It calls answered when the
-// answer or an error has come. Unless it is sent here, it does not wait for that.
+// start sends a call, or queues it where enough is under way. It calls answered when the answer or an error has come.
+// Unless it is sent here, it does not wait for that.
 func (n *node) start(c *call, here bool) {
 	if c.limit.IsZero() {
 		go n.send([]*call{c})
@@ -100,14 +97,10 @@ func (n *node) start(c *call, here bool) {
 	}
 	n.mu.Lock()
 	n.queue = append(n.queue, c)
-	isFree := n.underWay.Load() < lanes
-	goes := isFree && !c.mayDelay
-	switch {
-	case goes:
+	goes := n.underWay.Load() < lanes
+	if goes {
 		n.underWay.Add(1)
-	case len(n.queue) == 1 && isFree:
-		n.overdue.Reset(mostDelay)
-	case len(n.queue) == 1:
+	} else if len(n.queue) == 1 {
 		n.overdue.Reset(patience)
 	}
 	n.mu.Unlock()
