@@ -35,9 +35,10 @@ type attempts struct {
 
 // heard is an answer, or a message.
 type heard struct {
-	to    *call // nil: a message
-	fence int64
-	err   error
+	to     *call // nil: a message
+	isTest bool  // of the server, while the call waits
+	fence  int64
+	err    error
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -202,15 +203,18 @@ func (a *attempts) listen() (*channel, error) {
 
 // hear takes an answer. After null it is the message that is waited for.
 func (a *attempts) hear(c *call) {
-	fence, _ := c.commands[0].Int64() // that of a test is no number
-	err := c.commands[0].Err()
+	fence, err := c.commands[0].Int64()
 	a.locks.servers.note(err)
 	if err == redis.Nil {
 		c.isNull.Store(true)
 		return
 	}
+	a.tell(heard{to: c, fence: fence, err: err})
+}
+
+func (a *attempts) tell(h heard) {
 	select {
-	case a.heard <- heard{to: c, fence: fence, err: err}:
+	case a.heard <- h:
 	default: // nobody takes what comes: the request is over
 	}
 }
@@ -219,12 +223,14 @@ func (a *attempts) hear(c *call) {
 // the server while the command blocks.
 func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 	var gone <-chan struct{}
-	var t test
+	passed := false // the server has answered a test
 	switch way {
 	case byNotify:
 		gone = a.channel.gone.Done()
 	case byBlocking:
-		t.at = a.firstTest()
+		wait, end := context.WithCancel(a.ctx)
+		defer end()
+		go a.test(wait, n, c, a.end())
 	}
 	for {
 		isNull := c.isNull.Load()
@@ -235,10 +241,8 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		switch {
 		case isNull && a.doubt:
 			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
-		case t.ping != nil: // its own limit comes first
-			until = earlier(a.waitBy(), t.at.Add(lateAnswer))
 		case isNull || way == byBlocking:
-			until = earlier(a.waitBy(), t.at)
+			until = a.waitBy()
 		}
 		h, err := await(a.ctx, a.heard, until, gone, a.by.ending.Done())
 		if err != nil && !isNull && c.isNull.Load() {
@@ -248,14 +252,15 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 			}
 		}
 		switch {
-		case err == nil && h.to != nil && h.to == t.ping:
-			if err = t.answer(a, h.err); err == nil {
-				continue
-			}
 		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
+		case err == nil && h.isTest && isConnectionError(h.err):
+			err = h.err
+		case err == nil && h.isTest:
+			passed, a.contact = true, time.Now()
+			continue
 		case err == nil:
-			return a.answer(h, way == byBlocking && (t.passed || a.contact.IsZero()))
+			return a.answer(h, way == byBlocking && (passed || a.contact.IsZero()))
 		case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
 			// The server may not have noticed yet, and grant what waits there.
 			a.doubt, a.contact = true, time.Now()
@@ -265,9 +270,6 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 			err = a.over(0)
 		case isNull:
 			return 0, errAskAgain
-		case t.ping == nil:
-			t.begin(a, n)
-			continue
 		}
 		a.doubt = a.doubt || !c.isNull.Load()
 		return 0, err

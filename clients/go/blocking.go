@@ -1,6 +1,10 @@
 package slock
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+)
 
 // This file has the tests of the server while a request waits on a connection of its own. No reply there is too late,
 // and nobody would tell a connection that has nothing to send that its server was restarted. So other commands tell
@@ -13,34 +17,23 @@ const (
 	testEvery = 5 * time.Second
 )
 
-// test has the tests of one wait.
-type test struct {
-	at     time.Time // of the next, or by when the one under way has to be answered
-	ping   *call     // the one under way; nil: none
-	passed bool      // the server has answered one
-}
-
-// firstTest is soon enough that an answer is there before the time of the request is over.
-func (a *attempts) firstTest() time.Time {
-	return time.Now().Add(min(testAfter, time.Until(a.end())/3))
-}
-
-func (t *test) begin(a *attempts, n *node) {
-	t.at = time.Now().Add(testEvery)
-	if !t.passed {
-		t.at = earlier(t.at, a.answerBy())
+// test tests the server while a call waits, until that is over or an answer fails to come. The request hears of each. The
+// first is soon enough that its answer is there before the time of the request is over.
+func (a *attempts) test(wait context.Context, n *node, c *call, end time.Time) {
+	limit := end.Add(lateAnswer)
+	for pause := min(testAfter, time.Until(end)/3); sleep(wait, a.by.ending, pause); pause = testEvery {
+		ping := newCall(earlier(limit, time.Now().Add(testEvery)), words{"PING"})
+		err := n.do(wait, ping)
+		if err == nil {
+			err = ping.commands[0].Err()
+		}
+		if errors.Is(err, errLeft) {
+			return
+		}
+		a.tell(heard{to: c, isTest: true, err: err})
+		if isConnectionError(err) {
+			return
+		}
+		limit = time.Time{}
 	}
-	ping := newCall(t.at, words{"PING"})
-	ping.answered = func() { a.hear(ping) }
-	t.ping = ping
-	n.start(ping, false)
-}
-
-// answer is the error if the server is out of reach.
-func (t *test) answer(a *attempts, err error) error {
-	if isConnectionError(err) {
-		return err
-	}
-	t.at, t.ping, t.passed, a.contact = time.Now().Add(testEvery), nil, true, time.Now()
-	return nil
 }
