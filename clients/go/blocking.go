@@ -22,11 +22,7 @@ const (
 func (a *attempts) test(wait context.Context, n *node, c *call, end time.Time) {
 	limit := end.Add(lateAnswer)
 	for pause := min(testAfter, time.Until(end)/3); sleep(wait, a.by.ending, pause); pause = testEvery {
-		ping := newCall(earlier(limit, time.Now().Add(testEvery)), words{"PING"})
-		err := n.do(wait, ping)
-		if err == nil {
-			err = ping.commands[0].Err()
-		}
+		_, err := n.ask(wait, earlier(limit, time.Now().Add(testEvery)), words{"PING"})
 		if errors.Is(err, errLeft) {
 			return
 		}

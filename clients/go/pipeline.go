@@ -19,8 +19,7 @@ import (
 const (
 	// lanes is how many pipelines are under way at once.
 	lanes = 2
-	// patience is how long commands queue behind those under way: then they go over one more connection, because what
-	// is under way has no answer.
+	// patience is how long a pipeline counts as under way: one that has no answer then makes room for another.
 	patience = 100 * time.Millisecond
 	// mostCalls is how many go in one pipeline.
 	mostCalls = 1000
@@ -38,7 +37,6 @@ type node struct {
 	underWay atomic.Int32 // pipelines
 	mu       sync.Mutex
 	queue    []*call
-	overdue  *time.Timer // sends the queue
 }
 
 // call is commands that go one right after the other, on one connection.
@@ -63,15 +61,6 @@ func newCall(limit time.Time, commands ...words) *call {
 
 func (c *call) add(w words) {
 	c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
-}
-
-func newNode(s *servers, client *redis.Client) *node {
-	n := &node{servers: s, client: client}
-	n.overdue = time.AfterFunc(patience, func() {
-		n.underWay.Add(1)
-		n.flush()
-	})
-	return n
 }
 
 // ownClient is one for the same server whose commands can be limited, and are not repeated.
@@ -100,8 +89,6 @@ func (n *node) start(c *call, here bool) {
 	goes := n.underWay.Load() < lanes
 	if goes {
 		n.underWay.Add(1)
-	} else if len(n.queue) == 1 {
-		n.overdue.Reset(patience)
 	}
 	n.mu.Unlock()
 	if goes && here {
@@ -111,35 +98,48 @@ func (n *node) start(c *call, here bool) {
 	}
 }
 
-// do sends a call. It ends with the answers, or at its limit, or with errLeft when ctx is over. What has left the queue
-// by then stays under way.
-func (n *node) do(ctx context.Context, c *call) error {
-	if ctx.Err() != nil {
-		return errLeft
-	}
-	done := make(chan struct{})
+// ask sends commands as servers.send does. What has left the queue when it ends stays under way.
+func (n *node) ask(ctx context.Context, limit time.Time, commands ...words) ([]*redis.Cmd, error) {
+	c, done, err := newCall(limit, commands...), make(chan struct{}), errLeft
 	c.answered = func() { close(done) }
-	n.start(c, ctx.Done() == nil && n.client.Options().ContextTimeoutEnabled)
-	_, err := await(ctx, done, c.limit, nil, nil)
-	c.isLeft.Store(true)
-	return err
+	if ctx.Err() == nil {
+		n.start(c, ctx.Done() == nil && n.client.Options().ContextTimeoutEnabled)
+		_, err = await(ctx, done, limit, nil, nil)
+		c.isLeft.Store(true)
+	}
+	if err == nil {
+		at := slices.IndexFunc(c.commands, func(cmd *redis.Cmd) bool { return isTemporary(cmd.Err()) })
+		if at < 0 {
+			n.servers.note(nil)
+			return c.commands, nil
+		}
+		err = c.commands[at].Err()
+	}
+	n.servers.note(err)
+	return nil, err
 }
 
-// flush sends what has queued in one pipeline, and has what queues meanwhile go in the next.
+// flush sends what has queued in one pipeline. What queues meanwhile goes in the next.
 func (n *node) flush() {
 	if n.underWay.Load() > 1 {
 		runtime.Gosched() // others may be about to send too
 	}
 	n.mu.Lock()
 	calls := n.queue[:min(len(n.queue), mostCalls)]
-	if n.queue = n.queue[len(calls):]; len(n.queue) > 0 {
-		n.overdue.Reset(patience)
-	}
+	n.queue = n.queue[len(calls):]
 	n.mu.Unlock()
+	slow := time.AfterFunc(patience, n.next)
 	n.send(calls)
+	if slow.Stop() {
+		n.next()
+	}
+}
+
+// next has what has queued go where a pipeline was under way.
+func (n *node) next() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.queue) > 0 && n.underWay.Load() <= lanes {
+	if len(n.queue) > 0 {
 		go n.flush()
 	} else {
 		n.underWay.Add(-1)

@@ -103,13 +103,13 @@ func (s *servers) at(client *redis.Client, address string) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return newNode(s, client)
+		return &node{servers: s, client: client}
 	}
 	n := s.nodes[address]
 	if n == nil {
 		options := *client.Options()
 		options.Addr = address
-		n = newNode(s, ownClient(options))
+		n = &node{servers: s, client: ownClient(options)}
 		s.nodes[address] = n
 	}
 	return n
@@ -123,18 +123,7 @@ func (s *servers) send(ctx context.Context, limit time.Time, key string, command
 	if err != nil {
 		return nil, err
 	}
-	c := newCall(limit, commands...)
-	if err = n.do(ctx, c); err == nil {
-		for _, answer := range c.commands {
-			if err == nil && isTemporary(answer.Err()) {
-				err = answer.Err()
-			}
-		}
-	}
-	if s.note(err); err != nil {
-		return nil, err
-	}
-	return c.commands, nil
+	return n.ask(ctx, limit, commands...)
 }
 
 // redirect sends a call to where an answer says that the key is, or is about to be. It is false where none does.

@@ -3,7 +3,6 @@ package slock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -98,19 +97,15 @@ func (l *Locks) query(
 	err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) error {
 		nodes, err := of(ctx, limit)
 		replies = nil
-		for _, n := range nodes {
-			c := newCall(limit, w)
-			if err == nil {
-				err = n.do(ctx, c)
+		for i := 0; i < len(nodes) && err == nil; i++ {
+			var answers []*redis.Cmd
+			if answers, err = nodes[i].ask(ctx, limit, w); err == nil {
+				replies, err = append(replies, answers[0].Val()), answers[0].Err()
 			}
-			if err == nil {
-				replies, err = append(replies, c.commands[0].Val()), c.commands[0].Err()
-			}
-			if errors.Is(err, redis.Nil) {
+			if err == redis.Nil {
 				err = nil
 			}
 		}
-		l.servers.note(err)
 		return err
 	})
 	return replies, err
