@@ -138,7 +138,7 @@ func (a *attempts) send() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	c := newCall(a.answerBy())
+	limit := a.answerBy()
 	switch way {
 	case byNotify:
 		if a.tag == "" {
@@ -146,9 +146,9 @@ func (a *attempts) send() (int64, error) {
 		}
 		w = append(w, "NOTIFY", a.channel.name, a.tag)
 	case byBlocking:
-		c.limit = time.Time{}
+		limit = time.Time{}
 	}
-	c.add(w)
+	c := newCall(limit, w)
 	c.answered = func() { a.hear(c) }
 	if a.sent == 0 || !a.isOpen() { // else an earlier copy may be the one that is granted
 		a.sent = now()

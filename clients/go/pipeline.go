@@ -54,13 +54,9 @@ type call struct {
 func newCall(limit time.Time, commands ...words) *call {
 	c := &call{limit: limit}
 	for _, w := range commands {
-		c.add(w)
+		c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
 	}
 	return c
-}
-
-func (c *call) add(w words) {
-	c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
 }
 
 // ownClient is one for the same server whose commands can be limited, and are not repeated.

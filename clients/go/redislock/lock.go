@@ -2,8 +2,19 @@ package redislock
 
 import (
 	"context"
+	_ "embed"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// A script, because a redis.Scripter can send nothing else, and because the metadata has to be compared in the same
+// step.
+//
+//go:embed lock.lua
+var text string
+
+var script = redis.NewScript(text)
 
 // Lock is a lock that was obtained: one key or several, under one token. Several goroutines may use one.
 type Lock struct {
@@ -71,4 +82,11 @@ func (l *Lock) Release(ctx context.Context) error {
 		return ErrLockNotHeld
 	}
 	return err
+}
+
+// run does what the action says, and returns the script's number.
+func (l *Lock) run(ctx context.Context, action string, ttl ...any) (int64, error) {
+	arguments := append([]any{action, l.token, l.metadata}, ttl...)
+	number, err := script.Run(ctx, l.client, l.distinct, arguments...).Int64()
+	return number, explain(err)
 }
