@@ -19,7 +19,8 @@ import (
 const (
 	// lanes is how many pipelines are under way at once.
 	lanes = 2
-	// patience is how long a pipeline counts as under way: one that has no answer then makes room for another.
+	// patience is how long commands queue behind those under way: then they go over one more connection, because what
+	// is under way has no answer.
 	patience = 100 * time.Millisecond
 	// mostCalls is how many go in one pipeline.
 	mostCalls = 1000
@@ -37,6 +38,7 @@ type node struct {
 	underWay atomic.Int32 // pipelines
 	mu       sync.Mutex
 	queue    []*call
+	overdue  *time.Timer // sends the queue
 }
 
 // call is commands that go one right after the other, on one connection.
@@ -57,6 +59,15 @@ func newCall(limit time.Time, commands ...words) *call {
 		c.commands = append(c.commands, redis.NewCmd(context.Background(), w...))
 	}
 	return c
+}
+
+func newNode(s *servers, client *redis.Client) *node {
+	n := &node{servers: s, client: client}
+	n.overdue = time.AfterFunc(patience, func() {
+		n.underWay.Add(1)
+		n.flush()
+	})
+	return n
 }
 
 // ownClient is one for the same server whose commands can be limited, and are not repeated.
@@ -85,6 +96,8 @@ func (n *node) start(c *call, here bool) {
 	goes := n.underWay.Load() < lanes
 	if goes {
 		n.underWay.Add(1)
+	} else if len(n.queue) == 1 {
+		n.overdue.Reset(patience)
 	}
 	n.mu.Unlock()
 	if goes && here {
@@ -115,27 +128,21 @@ func (n *node) ask(ctx context.Context, limit time.Time, commands ...words) ([]*
 	return nil, err
 }
 
-// flush sends what has queued in one pipeline. What queues meanwhile goes in the next.
+// flush sends what has queued in one pipeline, and has what queues meanwhile go in the next.
 func (n *node) flush() {
 	if n.underWay.Load() > 1 {
 		runtime.Gosched() // others may be about to send too
 	}
 	n.mu.Lock()
 	calls := n.queue[:min(len(n.queue), mostCalls)]
-	n.queue = n.queue[len(calls):]
-	n.mu.Unlock()
-	slow := time.AfterFunc(patience, n.next)
-	n.send(calls)
-	if slow.Stop() {
-		n.next()
+	if n.queue = n.queue[len(calls):]; len(n.queue) > 0 {
+		n.overdue.Reset(patience)
 	}
-}
-
-// next has what has queued go where a pipeline was under way.
-func (n *node) next() {
+	n.mu.Unlock()
+	n.send(calls)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.queue) > 0 {
+	if len(n.queue) > 0 && n.underWay.Load() <= lanes {
 		go n.flush()
 	} else {
 		n.underWay.Add(-1)

@@ -103,13 +103,13 @@ func (s *servers) at(client *redis.Client, address string) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return &node{servers: s, client: client}
+		return newNode(s, client)
 	}
 	n := s.nodes[address]
 	if n == nil {
 		options := *client.Options()
 		options.Addr = address
-		n = &node{servers: s, client: ownClient(options)}
+		n = newNode(s, ownClient(options))
 		s.nodes[address] = n
 	}
 	return n
