@@ -81,6 +81,20 @@ def test_many_deadlines_wake_each_its_own_lock(line: Line) -> None:
     assert all(waiter.fence() for waiter in waiting)
 
 
+def test_after_a_deadline_the_next_grant_comes_in_the_turn_that_allows_it(line: Line) -> None:
+    """A reader waits behind the writer whom a deadline has let in: an upgrade finds that reader on the lock."""
+    holder, writer, reader = (line.server.raw() for _ in range(3))
+    for number in range(100):
+        key = f"k{number}"
+        holder.ok("SLOCK.RLOCK", key, HOLDER, 3)
+        writer.send("SLOCK.LOCK", key, "writer", HOUR, "WAIT", 0)
+        holder.ok("PING")
+        reader.send("SLOCK.RLOCK", key, "reader", HOUR, "WAIT", 0)
+        assert writer.read() and writer.ok("SLOCK.DOWNGRADE", key, "writer", HOUR)
+        assert writer.call("SLOCK.UPGRADE", key, "writer", HOUR) is None, f"round {number}"
+        assert reader.read()
+
+
 def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(line: Line) -> None:
     """The queue stays with its database and name; what is held there is another lock now."""
     there = Line(line.server, database=1)

@@ -131,6 +131,7 @@ impl Runtime {
         }
         match block {
             _ if is_replica => self.schedule_end_of_watch(),
+            None if !follows && self.has_work() => self.schedule_next_slice(),
             None if !follows => self.reschedule(now()),
             Some(_) if nobody_waits && !self.has_work() => self.schedule_end_of_watch(),
             Some(WriteBlock::Refused) => self.schedule_retry(REFUSED_RETRY_MS),

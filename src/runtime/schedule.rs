@@ -21,6 +21,8 @@ pub struct Schedule {
     on_due: fn(OwnCtx<'_>),
     /// Timers that run, and for when they were set, on the monotonic clock.
     soon: Option<(TimerId, u64)>,
+    /// Whether that of [`Schedule::at_end_of_turn`] was started inside a timer: it comes a millisecond later.
+    soon_is_late: bool,
     due: Option<(TimerId, u64)>,
     /// How far the wall clock was from the monotonic one at the last look, in milliseconds.
     clock_offset_ms: u64,
@@ -30,11 +32,29 @@ impl Schedule {
     /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
     /// [`Schedule::due_has_fired`].
     pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
-        Self { on_soon, on_due, soon: None, due: None, clock_offset_ms: clock_offset_ms(now()) }
+        let clock_offset_ms = clock_offset_ms(now());
+        Self { on_soon, on_due, soon: None, soon_is_late: false, due: None, clock_offset_ms }
     }
 
-    /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, of the next.
+    /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, at the end of the next in which
+    /// this is called, or a millisecond later.
     pub fn at_end_of_turn(&mut self) {
+        let is_in_timer = with_sleep_watch(SleepWatch::is_in_timer);
+        if self.soon_is_late
+            && !is_in_timer
+            && let Some((timer, _)) = self.soon.take()
+        {
+            stop_timer(timer);
+        }
+        if self.soon.is_none() {
+            self.soon_is_late = is_in_timer;
+        }
+        self.at_next_slice();
+    }
+
+    /// Calls `on_soon`, from within a timer, a millisecond later: what is left of the work of one turn leaves the server
+    /// time for commands.
+    pub fn at_next_slice(&mut self) {
         if self.soon.is_none() {
             self.soon = Some((start_timer(0, self.on_soon), monotonic_ms()));
             with_sleep_watch(SleepWatch::timer_started);
@@ -57,7 +77,7 @@ impl Schedule {
 
     /// The call of [`Schedule::at_end_of_turn`] has come.
     pub fn soon_has_fired(&mut self) {
-        self.soon = None;
+        (self.soon, self.soon_is_late) = (None, false);
     }
 
     /// The call of [`Schedule::at`] has come.

@@ -157,6 +157,13 @@ impl Runtime {
         }
     }
 
+    /// Has the timer called again when the server has had time for commands.
+    pub fn schedule_next_slice(&mut self) {
+        if let Some(schedule) = &mut self.schedule {
+            schedule.at_next_slice();
+        }
+    }
+
     /// Has the timer called at this moment of the monotonic clock, or before.
     pub fn schedule_at(&mut self, at_ms: u64) {
         if let Some(schedule) = &mut self.schedule {

@@ -101,6 +101,11 @@ impl SleepWatch {
         result
     }
 
+    /// Whether a function of ours runs in a timer.
+    pub fn is_in_timer(&self) -> bool {
+        self.phase.get() == Phase::InTimer
+    }
+
     /// The server is about to sleep.
     pub fn before_sleep(&self) {
         if self.has_new_timer.replace(false) {
