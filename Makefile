@@ -36,7 +36,7 @@ run: build ## Start a server with the module, in the foreground, on 127.0.0.1:PO
 demo: build ## Play a short story on a private server: locks, a crash, a replica
 	@.venv/bin/python scripts/demo.py
 
-test: build ## Run every test: the Rust crates, the module in a server, the client libraries
+test: deps ## Run every test: the Rust crates, the module in a server, the client libraries
 	@scripts/test
 
 test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
