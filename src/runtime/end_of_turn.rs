@@ -125,7 +125,7 @@ impl Runtime {
         }
         if is_replica {
             self.restored.clear();
-            if self.manager.is_resigning() {
+            if self.manager.is_sending_away() {
                 self.schedule_end_of_turn();
             }
         }

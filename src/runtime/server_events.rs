@@ -119,7 +119,7 @@ fn on_role_changed(role: Role) {
     STATE.is_replica.set(role == Role::Replica);
     role_is_known();
     if role == Role::Replica {
-        change_server(|runtime| drop_in_background(runtime.manager.resign(LockError::NotPrimary)));
+        change_server(|runtime| drop_in_background(runtime.manager.send_all_away(LockError::NotPrimary)));
     }
 }
 

@@ -91,7 +91,7 @@ impl LockManager {
     /// Whether there is a step to do that does not wait for time to pass.
     fn is_ready(&self, work: Work) -> bool {
         match work {
-            Work::EndWaits => self.waitlist.first_cancelled().is_some() || self.resigned.is_some(),
+            Work::EndWaits => self.waitlist.first_cancelled().is_some() || self.sent_away.is_some(),
             Work::DropUnheard => self.waitlist.has_unheard() || !self.closed_askers.is_empty(),
             Work::EndHoldsOfClosed => self.ephemeral.has_work() && self.retry_ended_ms.is_none(),
             Work::CheckEphemeral => false,

@@ -19,7 +19,7 @@ impl LockManager {
         names: &[&[u8]],
         note: &mut Note<'_>,
     ) {
-        assert!(self.search.is_none() && self.resigned.is_none() && self.grace_until_ms.is_none());
+        assert!(self.search.is_none() && self.sent_away.is_none() && self.grace_until_ms.is_none());
         assert!(self.changed_databases.is_empty() && self.retry_ended_ms.is_none());
         assert!(self.answers.is_empty() && self.not_served_up_to.is_none());
         // What is put off all the same after so many rounds is not seen.

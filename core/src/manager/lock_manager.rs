@@ -76,7 +76,7 @@ pub struct LockManager {
     /// The lock that was looked at last: each has its turn.
     pub(super) last_holder_scan: Option<QueueId>,
     /// Requests up to this one are sent away with this error.
-    pub(super) resigned: Option<(RequestId, LockError)>,
+    pub(super) sent_away: Option<(RequestId, LockError)>,
     /// How often the first kind of work has had its turn in [`LockManager::serve_queues`] so far.
     pub(super) rounds: usize,
     /// The kind of work whose turn is next there.
@@ -147,7 +147,7 @@ impl Default for LockManager {
             search: None,
             holder_scans: BTreeMap::new(),
             last_holder_scan: None,
-            resigned: None,
+            sent_away: None,
             rounds: 0,
             turn: 0,
             places_looked_at: 0,
@@ -225,17 +225,17 @@ impl LockManager {
     /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is
     /// forgotten is for the caller to drop.
     #[must_use]
-    pub fn resign(&mut self, error: LockError) -> Forgotten {
-        self.resigned = self.waitlist.last_request().map(|last| (last, error));
+    pub fn send_all_away(&mut self, error: LockError) -> Forgotten {
+        self.sent_away = self.waitlist.last_request().map(|last| (last, error));
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
         Forgotten { _holds: self.ephemeral.clear() }
     }
 
-    /// Whether somebody is still to be sent away; see [`LockManager::resign`].
+    /// Whether somebody is still to be sent away; see [`LockManager::send_all_away`].
     #[must_use]
-    pub fn is_resigning(&self) -> bool {
-        self.resigned.is_some()
+    pub fn is_sending_away(&self) -> bool {
+        self.sent_away.is_some()
     }
 
     /// Nobody listens to this channel any more: its requests leave, without an answer, in

@@ -58,13 +58,13 @@ impl LockManager {
             self.finish_cancelled(request);
             return true;
         }
-        if let Some((last, error)) = &self.resigned {
+        if let Some((last, error)) = &self.sent_away {
             if let Some(request) = self.waitlist.first_request().filter(|request| request <= last) {
                 let result = WaitResult::Failed(error.clone());
                 self.finish(request, result);
                 return true;
             }
-            self.resigned = None;
+            self.sent_away = None;
         }
         let Some(request) = self.waitlist.next_give_up(now.monotonic_ms()) else { return false };
         self.finish(request, WaitResult::TimedOut);
@@ -231,7 +231,7 @@ impl LockManager {
         request: RequestId,
     ) {
         let Some(waiter) = self.waitlist.get(request) else { return };
-        let is_sent_away = self.resigned.as_ref().is_some_and(|(last, _)| request <= *last);
+        let is_sent_away = self.sent_away.as_ref().is_some_and(|(last, _)| request <= *last);
         if is_sent_away || self.waitlist.is_cancelled(request) {
             return;
         }

@@ -32,12 +32,14 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct ByteMap<V> {
     tree: BTreeMap<Place, (Rc<[u8]>, V)>,
+    /// How many keys are not the first with their hash: mostly none.
+    later_len: usize,
     hasher: DefaultHashBuilder,
 }
 
 impl<V> Default for ByteMap<V> {
     fn default() -> Self {
-        Self { tree: BTreeMap::new(), hasher: DefaultHashBuilder::default() }
+        Self { tree: BTreeMap::new(), later_len: 0, hasher: DefaultHashBuilder::default() }
     }
 }
 
@@ -74,11 +76,14 @@ impl<V> ByteMap<V> {
         while self.tree.contains_key(&place) && place != place.last_of() {
             place.0 += 1;
         }
+        self.later_len += usize::from(place != Place::first_of(place.0));
         self.tree.insert(place, (key, value));
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<V> {
-        self.tree.remove(&self.place(key)?).map(|(_, value)| value)
+        let place = self.place(key)?;
+        self.later_len -= usize::from(place != Place::first_of(place.0));
+        self.tree.remove(&place).map(|(_, value)| value)
     }
 
     /// All keys after a place, from the first on if none is given.
@@ -100,6 +105,9 @@ impl<V> ByteMap<V> {
 
     /// The place of a key that is not the first with its hash.
     fn later_place(&self, first: Place, key: &[u8]) -> Option<Place> {
+        if self.later_len == 0 {
+            return None;
+        }
         let mut equal = self.tree.range(first..=first.last_of());
         equal.find(|(_, (own, _))| **own == *key).map(|(place, _)| *place)
     }

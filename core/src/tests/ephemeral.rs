@@ -238,7 +238,7 @@ fn a_server_that_no_longer_decides_ends_nothing() {
     scene.store.set_served(&id("a"), false);
     scene.closes(7);
     assert!(scene.due_in().is_some());
-    drop(scene.manager.resign(LockError::NotPrimary));
+    drop(scene.manager.send_all_away(LockError::NotPrimary));
     assert!(!scene.manager.has_work() && scene.due_in().is_none());
     scene.store.set_served(&id("a"), true);
     scene.serves();
