@@ -6,6 +6,8 @@ import os
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from common import private_server, wait_until
@@ -40,35 +42,60 @@ def run_under(tool: str, module: str, case: Case, count: int, settings: dict[str
         return out.read_text().splitlines()
 
 
-def functions(lines: list[str]) -> Counter[tuple[str, str]]:
-    """Instructions of each function by itself, by file and name; those of work by time are left out."""
-    names: dict[tuple[str, str], str] = {}
-    alone: Counter[tuple[str, str]] = Counter()
-    by_time = 0
-    here, obj, called = "", "", False
+@dataclass(frozen=True)
+class Cost:
+    """What callgrind counted of a function: by itself, or in all calls of another from one place of it."""
 
+    file: str
+    name: str
+    count: int
+    # The file and the name of what was called, if the count is that of calls.
+    called: tuple[str, str] | None = None
+
+
+def costs(lines: list[str]) -> Iterator[Cost]:
+    names: dict[tuple[str, str], str] = {}
+    now = {"fn": "", "ob": "", "cfn": "", "cob": ""}
+    is_call = False
     for line in lines:
         if name := NAME.match(line):
             kind, number, text = name.groups()
             text = names.setdefault((kind[-2:], number), text or "")
-            if kind == "fn":
-                here = text
-            elif kind == "ob":
-                obj = Path(text).name
+            now[kind] = Path(text).name if kind.endswith("ob") else text
+            if kind == "ob":
+                now["cob"] = now["ob"]
         elif line.startswith("calls="):
-            called = True
+            is_call = True
         elif line[:1] in "0123456789+-*" and line:
-            cost = int(line.split()[1])
-            if called:
-                # What a called function took with all that it called; its own is counted where it stands.
-                by_time += cost * (here in BY_TIME)
-            else:
-                alone[obj, here] += cost
-            called = False
+            called = (now["cob"], now["cfn"]) if is_call else None
+            yield Cost(now["ob"], now["fn"], int(line.split()[1]), called)
+            if is_call:  # what is called is in the same file, unless the next one says otherwise
+                is_call, now["cob"] = False, now["ob"]
+
+
+def functions(lines: list[str]) -> Counter[tuple[str, str]]:
+    """Instructions of each function by itself, by file and name; those of work by time are left out."""
+    alone: Counter[tuple[str, str]] = Counter()
+    by_time = 0
+    for cost in costs(lines):
+        if not cost.called:
+            alone[cost.file, cost.name] += cost.count
+        elif cost.name in BY_TIME:
+            # What a called function took with all that it called; its own is counted where it stands.
+            by_time += cost.count
     alone["work by time", ""] = -by_time
-    for obj, name in [at for at in alone if at[1] in BY_TIME]:
-        del alone[obj, name]
+    for file, name in [at for at in alone if at[1] in BY_TIME]:
+        del alone[file, name]
     return alone
+
+
+def calls(lines: list[str], of_module: str) -> Counter[tuple[str, str]]:
+    """What the module calls in other files, and what these call in it, each with all that it calls itself."""
+    between: Counter[tuple[str, str]] = Counter()
+    for cost in costs(lines):
+        if cost.called and (cost.file == of_module) != (cost.called[0] == of_module):
+            between[cost.called] += cost.count
+    return between
 
 
 def system_calls(lines: list[str]) -> Counter[str]:

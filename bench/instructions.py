@@ -6,7 +6,7 @@ of the server's hashes: of a few rounds the median counts.
 
 instructions.json keeps the counts, for each version of a server: --compare fails when a case takes 2 % more,
 --write keeps the new ones. Builds of the module are compared by naming them: `--module old.so new.so`.
---where shows which functions take most.
+--where shows which functions take most, and what module and server call of each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cases import CONTESTS, Contest
 from common import Report, arguments, name_of, private_server
-from counts import CALLGRIND, STRACE, difference, functions, run_under, system_calls
+from counts import CALLGRIND, STRACE, calls, difference, functions, run_under, system_calls
 from harness.settings import module_path
 from load import Case, play_once
 
@@ -33,8 +33,13 @@ READS, WRITES = ("read", "readv", "recvfrom"), ("write", "writev", "sendto")
 Counted = dict[tuple[str, str], float]
 
 
+def callgrind(module: str, case: Case, contest: Contest) -> tuple[list[str], list[str]]:
+    few, many = (run_under(CALLGRIND, module, case, n, contest.settings) for n in (SHORT, LONG))
+    return few, many
+
+
 def instructions(module: str, case: Case, contest: Contest) -> Counted:
-    few, many = (functions(run_under(CALLGRIND, module, case, n, contest.settings)) for n in (SHORT, LONG))
+    few, many = (functions(lines) for lines in callgrind(module, case, contest))
     return difference(few, many, LONG - SHORT)
 
 
@@ -58,9 +63,15 @@ def own(counted: Counted) -> float:
     return sum(count for (file, _), count in counted.items() if file.startswith("libslock"))
 
 
-def tell_where(module: str, case: Case, contest: Contest, lines: int) -> None:
-    """Instructions by file, and of the functions that take most, each without what it calls."""
-    counted = instructions(module, case, contest)
+def tell_where(module: str, case: Case, contest: Contest, most: int) -> None:
+    """Instructions by file, and of the functions that take most, each without what it calls.
+
+    Then what the module calls of the server, and the server of the module, with all that this calls.
+    """
+    lines = callgrind(module, case, contest)
+    counted = difference(functions(lines[0]), functions(lines[1]), LONG - SHORT)
+    few, many = (calls(file, Path(module).name) for file in lines)
+    between = difference(few, many, LONG - SHORT)
     files: Counter[str] = Counter()
     for (file, _), count in counted.items():
         files[file] += count
@@ -68,8 +79,10 @@ def tell_where(module: str, case: Case, contest: Contest, lines: int) -> None:
     for file, count in files.most_common():
         if round(count):
             print(f"  {count:10,.0f} {file}")
-    for (file, name), count in Counter(counted).most_common(lines):
-        print(f"    {count:8,.0f} {file} {name}")
+    for title, those in ("alone", counted), ("with what it calls", between):
+        print(f"  {title}:")
+        for (file, name), count in Counter(those).most_common(most):
+            print(f"    {count:8,.0f} {file} {name}")
 
 
 def count_calls(report: Report, module: str, name: str, contest: Contest, cases: list[Case]) -> None:
