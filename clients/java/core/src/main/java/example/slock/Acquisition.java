@@ -24,7 +24,6 @@ final class Acquisition implements Running.One {
   final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
   final Locks locks;
   final Commands owner;
-  final Thread caller;
   private final Settings wanted;
   private final Mode mode;
   private final List<String> ask;
@@ -55,15 +54,13 @@ final class Acquisition implements Running.One {
   private final ArrayDeque<String> messages = new ArrayDeque<>();
   private CompletableFuture<Reply> reader;
 
-  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades,
-      Thread caller) {
+  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades) {
     this.locks = locks;
     this.owner = owner;
     this.mode = mode;
     this.wanted = wanted;
     this.ask = ask;
     this.upgrades = upgrades;
-    this.caller = caller;
     isOnce = once || wanted.wait == 0;
     deadline = once ? Clock.NONE : Clock.in(wanted.wait);
     limit = Clock.in(wanted.retryFor > 0 ? wanted.retryFor : locks.options.retryFor);
@@ -141,7 +138,7 @@ final class Acquisition implements Running.One {
     List<List<String>> commands = nobody.cancel();
     commands.add(nobody.release(mode, 1));
     CompletableFuture<Reply> asked = begin(Clock.NONE);
-    locks.servers.pipeline(owner.key(), commands, Call.Use.COMMANDS, answerBy(), caller, asked);
+    locks.servers.pipeline(locks.servers.find(owner.key()), commands, Call.Use.COMMANDS, answerBy(), asked);
     asked.thenAccept(all -> {
       if (all.error() == null) {
         for (int n = 0; n < commands.size(); n++) {
@@ -256,7 +253,7 @@ final class Acquisition implements Running.One {
   private CompletableFuture<Reply> send(List<String> command) {
     long before = Clock.now();
     CompletableFuture<Reply> answer = begin(Clock.NONE);
-    locks.servers.send(owner.key(), command, Call.Use.COMMANDS, answerBy(), caller, answer, this::late);
+    locks.servers.send(owner.key(), command, Call.Use.COMMANDS, answerBy(), answer, this::late);
     return answer.thenApply(reply -> answered(before, reply));
   }
 
@@ -281,7 +278,7 @@ final class Acquisition implements Running.One {
     long fence = reply.number();
     if (owner.given() && fence > 0 && upgrades == null && isOver()) {
       long end = Clock.in(wanted.ttl);
-      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by, null));
+      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by));
     }
   }
 
@@ -308,7 +305,7 @@ final class Acquisition implements Running.One {
     long before = Clock.now();
     CompletableFuture<Reply> asked = begin(Clock.NONE);
     Call.Use use = replicas == 0 ? Call.Use.COMMANDS : Call.Use.ALONE;
-    locks.servers.pipeline(owner.key(), commands, use, by, caller, asked);
+    locks.servers.pipeline(locks.servers.find(owner.key()), commands, use, by, asked);
     asked.thenAccept(all -> {
       Throwable error = all.error() != null ? all.error() : all.at(0).error();
       if (error == null && (all.at(0).number() == 0

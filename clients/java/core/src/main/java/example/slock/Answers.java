@@ -3,6 +3,7 @@ package example.slock;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletionException;
 
 /** What each answer of the server means. It does no input or output. */
 final class Answers {
@@ -82,6 +83,11 @@ final class Answers {
       return new SlockException.ModuleNotLoaded(error);
     }
     return error instanceof RuntimeException e ? e : new SlockException("failed", cause(error));
+  }
+
+  /** Without the wrapper of errors that a dependent future has. */
+  static Throwable unwrapped(Throwable error) {
+    return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
   }
 
   /** What is told as the cause: the error of the base library, where there is one. */

@@ -25,8 +25,7 @@ final class Blocking {
 
   CompletableFuture<Reply> start() {
     long before = Clock.now();
-    // No thread of a caller waits there: it could not be interrupted.
-    of.locks.servers.send(of.owner.key(), of.waiting(), Call.Use.ALONE, Clock.NONE, null, step, of::late);
+    of.locks.servers.send(of.owner.key(), of.waiting(), Call.Use.ALONE, Clock.NONE, step, of::late);
     of.isQueued = true;
     testAt(Clock.in(Math.max(0, Math.min(TEST_AFTER, Clock.until(of.end()) / 3))));
     return step.thenApply(reply -> {
@@ -57,7 +56,7 @@ final class Blocking {
     }
     CompletableFuture<Reply> ping = new CompletableFuture<>();
     long limit = Math.min(Clock.in(TEST_EVERY), of.answerBy());
-    of.locks.servers.send(of.owner.key(), java.util.List.of("PING"), Call.Use.COMMANDS, limit, null, ping, null);
+    of.locks.servers.send(of.owner.key(), java.util.List.of("PING"), Call.Use.COMMANDS, limit, ping, reply -> {});
     ping.thenAccept(reply -> {
       boolean isDown = Answers.isConnectionError(reply.error());
       if (!isDown) {

@@ -12,7 +12,7 @@ final class GiveUp {
   private GiveUp() {}
 
   /** Of a hold: tells whether it was there. */
-  static CompletableFuture<Boolean> release(Locks locks, Commands owner, Lease ending, Thread caller) {
+  static CompletableFuture<Boolean> release(Locks locks, Commands owner, Lease ending) {
     boolean inDoubt = ending.doubt || ending.changing;
     boolean isWhole = ending.reason() == SlockException.Reason.GONE && owner.keys().size() == 1 && !inDoubt;
     if (ending.state == Lease.State.LOST && (isWhole || owner.given())) {
@@ -21,18 +21,16 @@ final class GiveUp {
     boolean[] isUnanswered = new boolean[1];
     long most = Math.min(Clock.until(ending.until), ending.ttl);
     return locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most, limit -> {
-      CompletableFuture<Reply> sent = inDoubt ? takeOff(locks, owner, owner.end(), limit, caller)
-          : locks.send(owner, owner.release(ending.mode, ending.fence), limit, caller);
+      CompletableFuture<Reply> sent = inDoubt ? takeOff(locks, owner, owner.end(), limit)
+          : locks.send(owner, owner.release(ending.mode, ending.fence), limit);
       return sent.thenApply(reply -> {
         isUnanswered[0] |= Answers.mayRunLater(reply.error());
         return reply;
       });
     }).forCaller.thenApply(reply -> {
-      if (reply.error() != null) {
-        throw Answers.named(reply.error());
-      }
+      long released = (Long) reply.get();
       // A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
-      return reply.number() == owner.keys().size() || isUnanswered[0] && Clock.now() < ending.until;
+      return released == owner.keys().size() || isUnanswered[0] && Clock.now() < ending.until;
     });
   }
 
@@ -44,7 +42,7 @@ final class GiveUp {
     List<List<String>> commands = owner.given() ? owner.cancel() : owner.end();
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + locks.options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    locks.repeat("end", owner, end, end, limit -> takeOff(locks, owner, commands, limit, null)).whole
+    locks.repeat("end", owner, end, end, limit -> takeOff(locks, owner, commands, limit)).whole
         .thenAccept(reply -> {
           // The server forgets the request when nobody listens to its channel.
           if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
@@ -54,9 +52,8 @@ final class GiveUp {
   }
 
   /** Sends the end once, and gives how many keys it released. A user may lack the permission for one of the modes. */
-  private static CompletableFuture<Reply> takeOff(Locks locks, Commands owner, List<List<String>> commands, long limit,
-      Thread caller) {
-    return locks.pipeline(owner, commands, limit, caller).thenApply(all -> {
+  private static CompletableFuture<Reply> takeOff(Locks locks, Commands owner, List<List<String>> commands, long limit) {
+    return locks.pipeline(owner, commands, limit).thenApply(all -> {
       if (all.error() != null) {
         return all;
       }

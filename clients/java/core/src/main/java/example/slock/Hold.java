@@ -18,10 +18,10 @@ public final class Hold implements AutoCloseable {
   /** Where a hold is kept: one server, or the nodes of a quorum. */
   interface Keeper {
     /** The reply has the moment before the extension was sent, or null when the hold is gone. */
-    CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller);
+    CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within);
 
     /** Tells whether the hold was still there. */
-    CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller);
+    CompletableFuture<Boolean> release(Hold hold, Lease ending);
 
     /** Sends renewals, whose answers go to {@link Hold#renewed}. */
     void renew(List<Watchdog.Due> due);
@@ -273,23 +273,19 @@ public final class Hold implements AutoCloseable {
    * longest ttl that was asked for. After an error nothing has changed for this library.
    */
   public void extend(Duration ttl) {
-    Pending.join(extend(Clock.nanos(ttl), Thread.currentThread()));
+    Pending.join(() -> extendAsync(ttl));
   }
 
   /** As {@link #extend}, without a thread that waits. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return extend(Clock.nanos(ttl), null);
+    return extend(Clock.nanos(ttl), options.retryFor);
   }
 
-  private CompletableFuture<Void> extend(long ttl, Thread caller) {
-    return extend(ttl, options.retryFor, caller);
-  }
-
-  CompletableFuture<Void> extend(long ttl, long within, Thread caller) {
+  CompletableFuture<Void> extend(long ttl, long within) {
     Settings.checkTtl(ttl);
     Settings.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
     return change("extension", () -> {
-      CompletableFuture<Void> done = keeper.extend(this, snapshot(), ttl, within, caller).thenAccept(reply -> {
+      CompletableFuture<Void> done = keeper.extend(this, snapshot(), ttl, within).thenAccept(reply -> {
         failFor(reply.error());
         SlockException is = update(l -> {
           if (reply.value() == null) {
@@ -323,7 +319,7 @@ public final class Hold implements AutoCloseable {
     }
   }
 
-  /** Without the wrapper of errors that a dependent future has. */
+  /** The same, without the wrapper of errors that a dependent future has. */
   static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
     CompletableFuture<T> result = new CompletableFuture<>();
     future.whenComplete((value, error) -> Pending.pass(value, error, result));
@@ -351,15 +347,11 @@ public final class Hold implements AutoCloseable {
    * not ended by an interrupt.
    */
   public boolean release() {
-    return Pending.join(release(Thread.currentThread()));
+    return Pending.join(this::releaseAsync);
   }
 
   /** As {@link #release}, without a thread that waits. */
   public CompletableFuture<Boolean> releaseAsync() {
-    return release(null);
-  }
-
-  CompletableFuture<Boolean> release(Thread caller) {
     Lease[] ending = new Lease[1];
     update(l -> {
       ending[0] = l.copy();
@@ -368,11 +360,11 @@ public final class Hold implements AutoCloseable {
     if (ending[0] == null) {
       Lease is = snapshot();
       if (is.state == Lease.State.LOST) {
-        keeper.release(this, is, null); // what it may have left, in the background
+        keeper.release(this, is); // what it may have left, in the background
       }
       return CompletableFuture.completedFuture(false);
     }
-    return unwrapped(keeper.release(this, ending[0], caller).whenComplete((released, error) -> {
+    return unwrapped(keeper.release(this, ending[0]).whenComplete((released, error) -> {
       updateAny(l -> {
         l.state = Lease.State.ENDED;
         if (error == null && !released) {
@@ -454,26 +446,26 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #upgrade()}, for at most the wait (null: without limit). */
   public void upgrade(Duration wait) throws InterruptedException {
-    upgrade(wait, Thread.currentThread()).await();
+    Pending.begin(() -> pendingUpgrade(wait)).await();
   }
 
   /** As {@link #upgrade(Duration)}, without a thread that waits. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    return upgrade(wait, null).told(options.executor, done -> done, done -> {});
+    return pendingUpgrade(wait).told(options.executor, done -> done, done -> {});
   }
 
-  private Pending<Void> upgrade(Duration wait, Thread caller) {
+  private Pending<Void> pendingUpgrade(Duration wait) {
     Locks locks = changeable("an upgrade");
     Settings wanted = new Settings();
     wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
     Settings.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
     CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
     CompletableFuture<Void> result =
-        change("upgrade", () -> upgrade(locks, wanted, caller, cancelled));
+        change("upgrade", () -> upgrade(locks, wanted, cancelled));
     return new Pending<>(result, cancelled::complete);
   }
 
-  private Changing<Void> upgrade(Locks locks, Settings wanted, Thread caller, CompletableFuture<Throwable> cancelled) {
+  private Changing<Void> upgrade(Locks locks, Settings wanted, CompletableFuture<Throwable> cancelled) {
     long rest = refusedUntil - Clock.now();
     if (refusedUntil > 0 && rest > 0) {
       SlockException refused = new SlockException.Refused(
@@ -483,7 +475,7 @@ public final class Hold implements AutoCloseable {
     Lease was = snapshot();
     wanted.ttl = was.ttl;
     Acquisition acquisition = new Acquisition(locks, owner, Mode.WRITE, wanted, owner.upgrade(was.ttl, was.fence), false,
-        this, caller);
+        this);
     update(l -> l.changing = true);
     Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
     onEnd(ending);
@@ -526,7 +518,7 @@ public final class Hold implements AutoCloseable {
     commands.add(owner.refresh(Mode.READ, snapshot().ttl));
     return locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
       long sent = Clock.now();
-      return locks.pipeline(owner, commands, limit, null).thenApply(all -> {
+      return locks.pipeline(owner, commands, limit).thenApply(all -> {
         if (all.error() != null) {
           SlockException is = update(l -> {});
           return is != null ? Reply.failed(is) : all;
@@ -550,15 +542,11 @@ public final class Hold implements AutoCloseable {
    * Without an answer it fails, and goes on in the background. The hold counts as a reader's from the first attempt on.
    */
   public void downgrade() {
-    Pending.join(downgrade(Thread.currentThread()));
+    Pending.join(this::downgradeAsync);
   }
 
   /** As {@link #downgrade}, without a thread that waits. */
   public CompletableFuture<Void> downgradeAsync() {
-    return downgrade(null);
-  }
-
-  CompletableFuture<Void> downgrade(Thread caller) {
     Locks locks = changeable("a downgrade");
     return change("downgrade", () -> {
       Lease was = snapshot();
@@ -569,7 +557,7 @@ public final class Hold implements AutoCloseable {
       List<String> command = owner.downgrade(was.ttl, was.fence);
       Repetition repetition = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
         long sent = Clock.now();
-        return locks.send(owner, command, limit, caller).thenApply(reply -> downgraded(was, sent, reply));
+        return locks.send(owner, command, limit).thenApply(reply -> downgraded(was, sent, reply));
       });
       return new Changing<>(unwrapped(repetition.forCaller.thenAccept(reply -> failFor(reply.error()))),
           repetition.whole);

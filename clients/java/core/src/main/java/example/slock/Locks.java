@@ -29,7 +29,7 @@ public final class Locks implements Locker {
   Locks(Transport transport, Options options, boolean isSilent) {
     this.options = options.copy();
     report = new Reporter(this.options.hooks, isSilent);
-    servers = new Servers(transport, report);
+    servers = new Servers(transport, report, !isSilent);
     listener = new Listener(servers);
   }
 
@@ -56,40 +56,29 @@ public final class Locks implements Locker {
   @Override
   public int release(List<String> keys, String token) {
     Settings.require(!keys.isEmpty() && !token.isEmpty(), "a release needs a token and keys");
-    return Pending.join(releaseToken(keys, token, Thread.currentThread()));
+    return Pending.join(() -> releaseToken(keys, token));
   }
 
-  CompletableFuture<Integer> releaseToken(List<String> keys, String token, Thread caller) {
+  CompletableFuture<Integer> releaseToken(List<String> keys, String token) {
     Commands owner = new Commands(List.copyOf(keys), token, true);
     long end = retryEnd();
-    return ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.WRITE), limit, caller)).forCaller
+    return ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.WRITE), limit)).forCaller
         .thenCompose(reply -> reply.error() != null || reply.number() > 0 || keys.size() > 1
             ? CompletableFuture.completedFuture(reply)
-            : ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.READ), limit, caller)).forCaller)
-        .thenApply(reply -> (int) valueOf(reply));
-  }
-
-  private static long valueOf(Reply reply) {
-    if (reply.error() != null) {
-      throw Answers.named(reply.error());
-    }
-    return reply.number();
+            : ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.READ), limit)).forCaller)
+        .thenApply(reply -> ((Long) reply.get()).intValue());
   }
 
   long retryEnd() {
     return Clock.in(options.retryFor);
   }
 
-  CompletableFuture<Reply> send(Commands owner, List<String> command, long limit, Thread caller) {
-    CompletableFuture<Reply> step = new CompletableFuture<>();
-    servers.send(owner.key(), command, Call.Use.COMMANDS, limit, caller, step, null);
-    return step;
+  CompletableFuture<Reply> send(Commands owner, List<String> command, long limit) {
+    return servers.send(owner.key(), command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
   }
 
-  CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit, Thread caller) {
-    CompletableFuture<Reply> step = new CompletableFuture<>();
-    servers.pipeline(owner.key(), commands, Call.Use.COMMANDS, limit, caller, step);
-    return step;
+  CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit) {
+    return servers.pipeline(servers.find(owner.key()), commands, Call.Use.COMMANDS, limit, new CompletableFuture<>());
   }
 
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
@@ -123,12 +112,12 @@ public final class Locks implements Locker {
     public void check(Request request) {}
 
     @Override
-    public Pending<Hold> acquire(Request request, boolean once, Thread caller) {
+    public Pending<Hold> acquire(Request request, boolean once) {
       long began = Clock.now();
       Commands owner = request.owner();
       CompletableFuture<Hold> result = new CompletableFuture<>();
       Acquisition acquisition = new Acquisition(Locks.this, owner, request.mode, request.settings,
-          owner.lock(request.mode, request.settings), once, null, caller);
+          owner.lock(request.mode, request.settings), once, null);
       acquisition.result.whenComplete((grant, error) -> {
         boolean isRefused = error == Answers.TAKEN;
         report.waited(request.label(), began, isRefused ? once ? "refused" : "timed out" : Answers.outcome(error));
@@ -140,33 +129,33 @@ public final class Locks implements Locker {
     }
 
     @Override
-    public CompletableFuture<Hold> adopt(Request request, Thread caller) {
+    public CompletableFuture<Hold> adopt(Request request) {
       Commands owner = request.owner();
       long[] sent = new long[1];
       return ask("adoption", owner, retryEnd(), retryEnd(), limit -> {
         sent[0] = Clock.now();
-        return send(owner, owner.refresh(request.mode, request.settings.ttl), limit, caller);
+        return send(owner, owner.refresh(request.mode, request.settings.ttl), limit);
       }).forCaller.thenApply(reply -> {
         if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
           throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
         }
-        Lease.Grant grant = new Lease.Grant(request.mode, valueOf(reply), sent[0], false);
+        Lease.Grant grant = new Lease.Grant(request.mode, (Long) reply.get(), sent[0], false);
         return new Hold(this, request, owner, grant, Lease.Drift.ONE_SERVER, report, watchdog);
       });
     }
 
     @Override
-    public CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller) {
-      return GiveUp.release(Locks.this, hold.owner, ending, caller);
+    public CompletableFuture<Boolean> release(Hold hold, Lease ending) {
+      return GiveUp.release(Locks.this, hold.owner, ending);
     }
 
     @Override
-    public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller) {
+    public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
       long end = Math.min(is.until, Clock.in(within));
       long[] sent = new long[1];
       return ask("extension", hold.owner, end, end, limit -> {
         sent[0] = Clock.now();
-        return send(hold.owner, hold.owner.extend(ttl, is.fence), limit, caller);
+        return send(hold.owner, hold.owner.extend(ttl, is.fence), limit);
       }).forCaller.thenApply(reply -> reply.error() != null ? reply
           : new Reply(reply.number() == 1 ? (Object) sent[0] : null, null));
     }
@@ -186,23 +175,23 @@ public final class Locks implements Locker {
 
   /** Who holds the lock of the key and who waits for it, at most 100 each. */
   public Status.Info info(String key) {
-    return Pending.join(infoAsync(key));
+    return Pending.join(() -> infoAsync(key));
   }
 
   /** As {@link #info}, without a thread that waits. */
   public CompletableFuture<Status.Info> infoAsync(String key) {
-    return Status.query(this, () -> servers.transport.find(key).thenApply(List::of),
+    return Status.query(this, () -> servers.find(key).thenApply(List::of),
         List.of("SLOCK.INFO", key, "FULL")).thenApply(all -> Status.info(all.get(0)));
   }
 
   /** Which locks are waited for, on all nodes of a cluster, the longest wait first. */
   public List<Status.Queue> queues() {
-    return Pending.join(queuesAsync());
+    return Pending.join(this::queuesAsync);
   }
 
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
-    return Status.query(this, () -> servers.transport.primaries(), List.of("SLOCK.QUEUES", "COUNT", "0"))
+    return Status.query(this, servers::all, List.of("SLOCK.QUEUES", "COUNT", "0"))
         .thenApply(Status::queues);
   }
 
@@ -216,6 +205,6 @@ public final class Locks implements Locker {
     running.end(options.retryFor);
     isClosed = true;
     listener.close();
-    servers.transport.close();
+    servers.close();
   }
 }

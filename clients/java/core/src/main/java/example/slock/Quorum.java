@@ -42,8 +42,8 @@ public final class Quorum implements Locker {
     Settings.require(!keys.isEmpty() && !token.isEmpty(), "a release needs a token and keys");
     List<String> all = List.copyOf(keys);
     Votes votes = new Votes(this, null, new Commands(all, token, true));
-    return Pending.join(votes.each(options.request.ttl, tally -> false,
-        vote -> vote.locks.releaseToken(all, token, null).thenApply(n -> n > 0), ending)).granted();
+    return Pending.join(() -> votes.each(options.request.ttl, tally -> false,
+        vote -> vote.locks.releaseToken(all, token).thenApply(n -> n > 0), ending)).granted();
   }
 
   Lease.Drift drift() {
@@ -87,7 +87,7 @@ public final class Quorum implements Locker {
     }
 
     @Override
-    public Pending<Hold> acquire(Request request, boolean once, Thread caller) {
+    public Pending<Hold> acquire(Request request, boolean once) {
       long began = Clock.now();
       CompletableFuture<Hold> result = new CompletableFuture<>();
       Attempts attempts = new Attempts(request, once);
@@ -102,7 +102,7 @@ public final class Quorum implements Locker {
     }
 
     @Override
-    public CompletableFuture<Hold> adopt(Request request, Thread caller) {
+    public CompletableFuture<Hold> adopt(Request request) {
       Votes votes = new Votes(Quorum.this, request, request.owner());
       long ttl = request.settings.ttl;
       return votes.each(ttl, tally -> false, vote -> votes.adopt(vote, ttl), ending).thenApply(tally -> {

@@ -15,7 +15,7 @@ final class Renewals {
   static void send(Locks locks, List<Watchdog.Due> due) {
     Map<String, List<Watchdog.Due>> bySlot = new HashMap<>();
     for (Watchdog.Due one : due) {
-      String slot = locks.servers.transport.isCluster() ? Listener.place(one.hold().owner.key()) : "";
+      String slot = locks.servers.transport.isCluster() ? Slots.place(one.hold().owner.key()) : "";
       bySlot.computeIfAbsent(slot, name -> new ArrayList<>()).add(one);
     }
     for (List<Watchdog.Due> all : bySlot.values()) {
@@ -32,6 +32,7 @@ final class Renewals {
       commands.add(one.hold().owner.extend(one.renewal().ttl(), one.renewal().fence()));
       limit = Math.max(limit, Clock.in(one.renewal().ttl()));
     }
+    CompletableFuture<Transport.Node> to = locks.servers.find(due.get(0).hold().owner.key());
     CompletableFuture<Reply> step = new CompletableFuture<>();
     step.thenAccept(all -> {
       for (int n = 0; n < due.size(); n++) {
@@ -39,6 +40,6 @@ final class Renewals {
         due.get(n).hold().renewed(due.get(n).renewal(), reply.number() == 1, reply.error());
       }
     });
-    locks.servers.pipeline(due.get(0).hold().owner.key(), commands, Call.Use.RENEWALS, limit, null, step);
+    locks.servers.pipeline(to, commands, Call.Use.RENEWALS, limit, step);
   }
 }

@@ -17,6 +17,14 @@ record Reply(Object value, Throwable error) {
     return answer instanceof Throwable error ? failed(error) : new Reply(answer, null);
   }
 
+  /** The value, or the error by its name. */
+  Object get() {
+    if (error != null) {
+      throw Answers.named(error);
+    }
+    return value;
+  }
+
   boolean isNull() {
     return error == null && value == null;
   }

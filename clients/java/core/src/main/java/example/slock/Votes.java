@@ -87,7 +87,7 @@ final class Votes implements Hold.Keeper {
 
   /** A time-out of a node is that of its command: that of the wait is another. */
   private static Throwable of(Throwable error) {
-    Throwable inner = error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
+    Throwable inner = Answers.unwrapped(error);
     if (inner instanceof SlockException.TimedOut) {
       return inner.getCause() == null ? Answers.NO_ANSWER : new Answers.Unanswered(inner.getCause(), true);
     }
@@ -147,7 +147,7 @@ final class Votes implements Hold.Keeper {
   }
 
   private void ask(Vote vote, long ttl, CompletableFuture<Boolean> result) {
-    Pending<Hold> pending = vote.locks.inside.acquire(ofNode(vote, ttl), true, null);
+    Pending<Hold> pending = vote.locks.inside.acquire(ofNode(vote, ttl), true);
     boolean isOver = mutex.get(() -> asked.add(pending) && isEnded);
     if (isOver) {
       pending.cancel().accept(new SlockException.Closed());
@@ -159,7 +159,7 @@ final class Votes implements Hold.Keeper {
   }
 
   CompletableFuture<Boolean> adopt(Vote vote, long ttl) {
-    return vote.locks.inside.adopt(ofNode(vote, ttl), null).handle((hold, error) -> {
+    return vote.locks.inside.adopt(ofNode(vote, ttl)).handle((hold, error) -> {
       Throwable why = of(error);
       if (why != null && !(why instanceof SlockException.NotHeld)) {
         throw new CompletionException(why);
@@ -181,14 +181,14 @@ final class Votes implements Hold.Keeper {
    * same token, because a majority has it.
    */
   @Override
-  public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller) {
+  public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
     long before = Clock.now();
     return each(ttl, Tally::isCertain, vote -> {
       Hold of = vote.hold;
       if (of == null) {
         return CompletableFuture.failedFuture(Answers.NO_ANSWER);
       }
-      return of.extend(ttl, quorum.nodeTimeout(ttl), null).handle((done, error) -> {
+      return of.extend(ttl, quorum.nodeTimeout(ttl)).handle((done, error) -> {
         if (error != null && !(of(error) instanceof SlockException.Lost)) {
           throw new CompletionException(of(error));
         }
@@ -208,14 +208,14 @@ final class Votes implements Hold.Keeper {
   @Override
   public void renew(List<Watchdog.Due> due) {
     for (Watchdog.Due one : due) {
-      extend(one.hold(), null, one.renewal().ttl(), 0, null).thenAccept(
+      extend(one.hold(), null, one.renewal().ttl(), 0).thenAccept(
           reply -> one.hold().renewed(one.renewal(), reply.value() != null, reply.error()));
     }
   }
 
   /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
   @Override
-  public CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller) {
+  public CompletableFuture<Boolean> release(Hold hold, Lease ending) {
     if (ending.state == Lease.State.LOST && owner.given()) {
       end();
       return CompletableFuture.completedFuture(false);
@@ -248,6 +248,6 @@ final class Votes implements Hold.Keeper {
 
   private CompletableFuture<Boolean> releaseOne(Vote vote) {
     Hold of = vote.hold;
-    return of == null ? CompletableFuture.completedFuture(false) : of.release((Thread) null);
+    return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
   }
 }
