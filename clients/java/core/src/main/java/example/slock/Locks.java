@@ -1,6 +1,7 @@
 package example.slock;
 
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -9,16 +10,12 @@ import java.util.concurrent.ConcurrentHashMap;
  * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
  * server or cluster. All methods may be called by several threads at once.
  */
-public final class Locks implements Locker {
-  final Options options;
+public final class Locks extends Locker {
   final Servers servers;
   final Listener listener;
-  final Reporter report;
-  final Watchdog watchdog = new Watchdog();
   final Set<String> permitted = ConcurrentHashMap.newKeySet();
-  final Running running = new Running();
-  private final ConcurrentHashMap<Object, Object> views = new ConcurrentHashMap<>();
-  final Inside inside = new Inside();
+  private final Single single = new Single(this);
+  private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
   volatile boolean isClosed;
 
   /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
@@ -26,47 +23,27 @@ public final class Locks implements Locker {
     this(transport, options, false);
   }
 
-  Locks(Transport transport, Options options, boolean isSilent) {
-    this.options = options.copy();
-    report = new Reporter(this.options.hooks, isSilent);
-    servers = new Servers(transport, report, !isSilent);
+  /** Those of a node of a quorum, which tells what there is to tell. */
+  Locks(Transport transport, Options options, boolean isNode) {
+    super(options, isNode);
+    servers = new Servers(transport, report, !isNode);
     listener = new Listener(servers);
-  }
-
-  @Override
-  public Request write(String... keys) {
-    return new Request(inside, List.of(keys), Mode.WRITE, options.request.copy());
-  }
-
-  @Override
-  public Request read(String... keys) {
-    return new Request(inside, List.of(keys), Mode.READ, options.request.copy());
   }
 
   /** The lock of the key as {@link java.util.concurrent.locks.Lock}: the owner is a thread. */
   public LockView lock(String key) {
-    return new LockView(new ThreadHolds(this, key, views), Mode.WRITE);
+    return new LockView(this, key, Mode.WRITE, views);
   }
 
   /** The lock of the key as {@link java.util.concurrent.locks.ReadWriteLock}: the owner is a thread. */
   public ReadWriteLockView readWriteLock(String key) {
-    return new ReadWriteLockView(new ThreadHolds(this, key, views));
+    return new ReadWriteLockView(new LockView(this, key, Mode.READ, views), lock(key));
   }
 
   @Override
-  public int release(List<String> keys, String token) {
-    Settings.require(!keys.isEmpty() && !token.isEmpty(), "a release needs a token and keys");
-    return Pending.join(() -> releaseToken(keys, token));
-  }
-
-  CompletableFuture<Integer> releaseToken(List<String> keys, String token) {
-    Commands owner = new Commands(List.copyOf(keys), token, true);
-    long end = retryEnd();
-    return ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.WRITE), limit)).forCaller
-        .thenCompose(reply -> reply.error() != null || reply.number() > 0 || keys.size() > 1
-            ? CompletableFuture.completedFuture(reply)
-            : ask("release", owner, end, end, limit -> send(owner, owner.release(Mode.READ), limit)).forCaller)
-        .thenApply(reply -> ((Long) reply.get()).intValue());
+  CompletableFuture<Integer> releaseToken(Commands owner) {
+    return ask("release", owner, retryEnd(), retryEnd(), limit -> GiveUp.takeOff(this, owner, owner.releases(), limit))
+        .forCaller.thenApply(reply -> ((Long) reply.get()).intValue());
   }
 
   long retryEnd() {
@@ -96,81 +73,34 @@ public final class Locks implements Locker {
     return repetition;
   }
 
-  /** How requests and holds reach this server. */
-  final class Inside implements Request.By, Hold.Keeper {
-    @Override
-    public Locks locks() {
-      return Locks.this;
-    }
+  @Override
+  Lease.Drift drift() {
+    return Lease.Drift.ONE_SERVER;
+  }
 
-    @Override
-    public Options options() {
-      return options;
-    }
+  @Override
+  Pending<Hold> begin(Request request, boolean once) {
+    Commands owner = request.owner();
+    Acquisition acquisition = new Acquisition(this, owner, request.mode, request.settings,
+        owner.lock(request.mode, request.settings), once, null);
+    acquisition.start();
+    return new Pending<>(acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)),
+        acquisition::cancel);
+  }
 
-    @Override
-    public void check(Request request) {}
-
-    @Override
-    public Pending<Hold> acquire(Request request, boolean once) {
-      long began = Clock.now();
-      Commands owner = request.owner();
-      CompletableFuture<Hold> result = new CompletableFuture<>();
-      Acquisition acquisition = new Acquisition(Locks.this, owner, request.mode, request.settings,
-          owner.lock(request.mode, request.settings), once, null);
-      acquisition.result.whenComplete((grant, error) -> {
-        boolean isRefused = error == Answers.TAKEN;
-        report.waited(request.label(), began, isRefused ? once ? "refused" : "timed out" : Answers.outcome(error));
-        Pending.pass(error != null ? null : new Hold(this, request, owner, grant, Lease.Drift.ONE_SERVER, report, watchdog),
-            isRefused ? null : error, result);
-      });
-      acquisition.start();
-      return new Pending<>(result, acquisition::cancel);
-    }
-
-    @Override
-    public CompletableFuture<Hold> adopt(Request request) {
-      Commands owner = request.owner();
-      long[] sent = new long[1];
-      return ask("adoption", owner, retryEnd(), retryEnd(), limit -> {
-        sent[0] = Clock.now();
-        return send(owner, owner.refresh(request.mode, request.settings.ttl), limit);
-      }).forCaller.thenApply(reply -> {
-        if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
-          throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
-        }
-        Lease.Grant grant = new Lease.Grant(request.mode, (Long) reply.get(), sent[0], false);
-        return new Hold(this, request, owner, grant, Lease.Drift.ONE_SERVER, report, watchdog);
-      });
-    }
-
-    @Override
-    public CompletableFuture<Boolean> release(Hold hold, Lease ending) {
-      return GiveUp.release(Locks.this, hold.owner, ending);
-    }
-
-    @Override
-    public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
-      long end = Math.min(is.until, Clock.in(within));
-      long[] sent = new long[1];
-      return ask("extension", hold.owner, end, end, limit -> {
-        sent[0] = Clock.now();
-        return send(hold.owner, hold.owner.extend(ttl, is.fence), limit);
-      }).forCaller.thenApply(reply -> reply.error() != null ? reply
-          : new Reply(reply.number() == 1 ? (Object) sent[0] : null, null));
-    }
-
-    @Override
-    public void renew(List<Watchdog.Due> due) {
-      if (!running.isEnding()) {
-        Renewals.send(Locks.this, due);
+  @Override
+  CompletableFuture<Hold> adopt(Request request) {
+    Commands owner = request.owner();
+    long[] sent = new long[1];
+    return ask("adoption", owner, retryEnd(), retryEnd(), limit -> {
+      sent[0] = Clock.now();
+      return send(owner, owner.refresh(request.mode, request.settings.ttl), limit);
+    }).forCaller.thenApply(reply -> {
+      if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
+        throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-    }
-
-    @Override
-    public List<Long> fences(Hold hold) {
-      return List.of(hold.fence());
-    }
+      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), sent[0], false));
+    });
   }
 
   /** Who holds the lock of the key and who waits for it, at most 100 each. */
@@ -195,14 +125,8 @@ public final class Locks implements Locker {
         .thenApply(Status::queues);
   }
 
-  /**
-   * Ends renewals, waits and connections. It lets requests that were given up get off the server first, for at most the
-   * time of {@link Options#retryFor}. It releases nothing: holds end by their ttl, and may still be released.
-   */
   @Override
-  public void close() {
-    watchdog.close();
-    running.end(options.retryFor);
+  void disconnect(long end) {
     isClosed = true;
     listener.close();
     servers.close();

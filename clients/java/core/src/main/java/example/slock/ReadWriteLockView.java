@@ -11,9 +11,9 @@ public final class ReadWriteLockView implements ReadWriteLock {
   private final LockView read;
   private final LockView write;
 
-  ReadWriteLockView(ThreadHolds holds) {
-    read = new LockView(holds, Mode.READ);
-    write = new LockView(holds, Mode.WRITE);
+  ReadWriteLockView(LockView read, LockView write) {
+    this.read = read;
+    this.write = write;
   }
 
   @Override

@@ -33,6 +33,11 @@ record Reply(Object value, Throwable error) {
     return value instanceof Long number ? number : 0;
   }
 
+  /** Of a pipeline: the answer to each command. */
+  List<Reply> list() {
+    return ((List<?>) value).stream().map(Reply::of).toList();
+  }
+
   /** Of a pipeline: the answer to command n. */
   Reply at(int n) {
     return of(((List<?>) value).get(n));

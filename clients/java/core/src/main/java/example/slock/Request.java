@@ -11,18 +11,6 @@ import java.util.function.Function;
  * several threads at once: each use takes a token of its own.
  */
 public final class Request extends RequestOptions<Request> {
-  /** Who carries requests out. */
-  interface By {
-    void check(Request request);
-
-    /** A hold, or null when a request that asks once is refused. */
-    Pending<Hold> acquire(Request request, boolean once);
-
-    CompletableFuture<Hold> adopt(Request request);
-
-    Options options();
-  }
-
   /** Work under a lock. */
   @FunctionalInterface
   public interface Work<T, E extends Exception> {
@@ -35,12 +23,12 @@ public final class Request extends RequestOptions<Request> {
     void apply(Hold hold) throws E, InterruptedException;
   }
 
-  private final By by;
+  final Locker by;
   final List<String> keys;
   final Mode mode;
   final Settings settings;
 
-  Request(By by, List<String> keys, Mode mode, Settings settings) {
+  Request(Locker by, List<String> keys, Mode mode, Settings settings) {
     this.by = by;
     this.keys = keys;
     this.mode = mode;
@@ -118,7 +106,7 @@ public final class Request extends RequestOptions<Request> {
 
   private <T> CompletableFuture<T> async(boolean once, Function<Hold, T> convert) {
     check();
-    return by.acquire(this, once).told(by.options().executor, convert, hold -> {
+    return by.acquire(this, once).told(by.options.executor, convert, hold -> {
       if (hold != null) {
         hold.releaseAsync();
       }
@@ -152,13 +140,9 @@ public final class Request extends RequestOptions<Request> {
     return Pending.join(() -> by.adopt(own));
   }
 
-  Options options() {
-    return by.options();
-  }
-
   private void check() {
     settings.check(keys, mode);
-    by.check(this);
+    Settings.require(by.drift().counted(settings.ttl) > 0, "nothing is left of the ttl after the drift");
   }
 
   Commands owner() {
