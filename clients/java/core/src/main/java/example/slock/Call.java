@@ -126,11 +126,6 @@ public final class Call {
     servers.at(address).send(this);
   }
 
-  /** There was no answer in time. */
-  public void timedOut() {
-    end(Reply.NO_ANSWER);
-  }
-
   /** There is no answer. If the call was not sent, it certainly never will be. */
   public void failed(Throwable cause, boolean wasSent) {
     end(Reply.failed(new Answers.Unanswered(cause, wasSent)));

@@ -2,7 +2,6 @@ package example.slock.jedis;
 
 import example.slock.Call;
 import example.slock.Transport;
-import java.net.SocketTimeoutException;
 import java.util.List;
 import java.util.Objects;
 import java.util.Queue;
@@ -124,8 +123,7 @@ final class JedisNode implements Transport.Node {
       for (JedisConnection other = idle.poll(); other != null; other = idle.poll()) {
         discard(other); // they are probably lost too
       }
-      boolean isSilence = e.getCause() instanceof SocketTimeoutException;
-      sent.forEach(isSilence ? Call::timedOut : call -> call.failed(e, true));
+      sent.forEach(call -> call.failed(e, true));
       return;
     }
     give(connection);
