@@ -19,6 +19,7 @@ import io.lettuce.core.pubsub.RedisPubSubAdapter;
 import io.lettuce.core.pubsub.RedisPubSubListener;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
@@ -174,10 +175,20 @@ final class LettuceNode implements Transport.Node {
     List<AsyncCommand<String, String, List<Object>>> all = call.commands().stream().map(LettuceNode::command).toList();
     CompletableFuture.allOf(all.toArray(AsyncCommand[]::new)).whenComplete((done, failed) -> {
       ended.run();
-      List<Object> answers = all.stream().map(LettuceNode::answer).toList();
-      answers.stream().filter(answer -> !isAnswer(answer)).findFirst().ifPresentOrElse(
-          error -> call.failed((Throwable) error, !answers.stream().allMatch(LettuceNode::isUnsent)),
-          () -> call.answered(answers));
+      List<Object> answers = new ArrayList<>(all.size());
+      Throwable problem = null;
+      boolean wasSent = false;
+      for (AsyncCommand<String, String, List<Object>> command : all) {
+        Object answer = answer(command);
+        answers.add(answer);
+        problem = isAnswer(answer) ? problem : (Throwable) answer;
+        wasSent |= !isUnsent(answer);
+      }
+      if (problem == null) {
+        call.answered(answers);
+      } else {
+        call.failed(cause(problem), wasSent);
+      }
     });
     try {
       if (all.size() == 1) {
@@ -192,8 +203,11 @@ final class LettuceNode implements Transport.Node {
 
   /** What a command has ended with. Lettuce gives a list of one for a plain value, which no list of SLOCK looks like. */
   private static Object answer(AsyncCommand<String, String, List<Object>> command) {
-    return command.handle((list, error) -> error != null ? error
-        : list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list).join();
+    if (command.isCompletedExceptionally()) {
+      return command.handle((none, error) -> error).join();
+    }
+    List<Object> list = command.join();
+    return list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list;
   }
 
   private static boolean isAnswer(Object answer) {
