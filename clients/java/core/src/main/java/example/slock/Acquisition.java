@@ -1,6 +1,5 @@
 package example.slock;
 
-import java.util.ArrayDeque;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
@@ -18,13 +17,11 @@ final class Acquisition implements Running.One {
   private static final long EARLY_ANSWER = 2 * Clock.MS;
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
   private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
-  private static final int MOST_MESSAGES = 16;
 
   /** The grant, or an error; {@link Answers#TAKEN} when a request that asks once is refused. */
   final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
   final Locks locks;
   final Commands owner;
-  final Thread caller;
   private final Settings wanted;
   private final Mode mode;
   private final List<String> ask;
@@ -49,21 +46,18 @@ final class Acquisition implements Running.One {
   private int failures;
   private int polls;
 
-  private Listener.Channel channel;
+  private volatile Listener.Channel channel;
   private String tag;
-  private final Mutex mailbox = new Mutex();
-  private final ArrayDeque<String> messages = new ArrayDeque<>();
-  private CompletableFuture<Reply> reader;
+  /** The end of the wait that was asked for last. What came before it was asked for does not count. */
+  private volatile CompletableFuture<Reply> inbox;
 
-  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades,
-      Thread caller) {
+  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades) {
     this.locks = locks;
     this.owner = owner;
     this.mode = mode;
     this.wanted = wanted;
     this.ask = ask;
     this.upgrades = upgrades;
-    this.caller = caller;
     isOnce = once || wanted.wait == 0;
     deadline = once ? Clock.NONE : Clock.in(wanted.wait);
     limit = Clock.in(wanted.retryFor > 0 ? wanted.retryFor : locks.options.retryFor);
@@ -141,23 +135,19 @@ final class Acquisition implements Running.One {
     List<List<String>> commands = nobody.cancel();
     commands.add(nobody.release(mode, 1));
     CompletableFuture<Reply> asked = begin(Clock.NONE);
-    locks.servers.pipeline(owner.key(), commands, Call.Use.COMMANDS, answerBy(), caller, asked);
+    locks.servers.pipeline(locks.servers.find(owner.key()), commands, Call.Use.COMMANDS, answerBy(), asked);
     asked.thenAccept(all -> {
+      Throwable refusal = all.error() != null ? null : all.list().stream().map(Reply::error)
+          .filter(error -> Answers.hasCode(error, "NOPERM")).findFirst().orElse(null);
+      if (refusal != null) {
+        finish(null, refusal);
+        return;
+      }
       if (all.error() == null) {
-        for (int n = 0; n < commands.size(); n++) {
-          if (Answers.hasCode(all.at(n).error(), "NOPERM")) {
-            finish(null, all.at(n).error());
-            return;
-          }
-        }
         locks.permitted.add(permission());
       }
       note(all.error());
-      if (all.error() == Answers.LEFT) {
-        finish(null, Answers.LEFT);
-      } else {
-        attempt();
-      }
+      attempt();
     });
   }
 
@@ -171,7 +161,7 @@ final class Acquisition implements Running.One {
     if (isOnce || waiting == Options.Waiting.POLL) {
       answer = send(ask);
     } else if (waiting == Options.Waiting.BLOCK || locks.listener.isForbidden(owner.key())) {
-      answer = waitBy() <= Clock.now() ? over() : new Blocking(this).start();
+      answer = new Blocking(this).start();
     } else {
       answer = byNotify();
     }
@@ -191,12 +181,9 @@ final class Acquisition implements Running.One {
   private void judge(Throwable error) {
     long pause = 0;
     boolean hasMore = false;
-    if (error == Answers.TAKEN && isOnce) {
-      finish(null, error);
-      return;
-    } else if (error == Answers.TAKEN) {
-      last = null; // else the wait has run out on the server, or was withdrawn there
-      if (locks.options.waiting == Options.Waiting.POLL) {
+    if (error == Answers.TAKEN && !isOnce) {
+      last = null;
+      if (locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
         pause = locks.options.polling.pause(polls);
         hasMore = locks.options.polling.hasMore(polls++) && Clock.until(deadline) >= pause;
       }
@@ -209,11 +196,11 @@ final class Acquisition implements Running.One {
       finish(null, error);
       return;
     }
-    if (!hasMore) {
-      finish(null, timedOut());
-      return;
+    if (hasMore) {
+      begin(Clock.in(pause)).thenAccept(reply -> attempt()); // which looks whether it was given up
+    } else {
+      finish(null, new SlockException.TimedOut(upgrades == null ? "lock" : "upgrade", owner.keys(), Answers.cause(last)));
     }
-    begin(Clock.in(pause)).thenAccept(reply -> attempt()); // which looks whether it was given up
   }
 
   /** Keeps an error after which the request is asked again. One that says only that nothing came tells the least. */
@@ -222,14 +209,6 @@ final class Acquisition implements Running.One {
     if (isTold && (last == null || error != Answers.NO_ANSWER)) {
       last = error;
     }
-  }
-
-  SlockException timedOut() {
-    return new SlockException.TimedOut(upgrades == null ? "lock" : "upgrade", owner.keys(), Answers.cause(last));
-  }
-
-  private CompletableFuture<Reply> over() {
-    return CompletableFuture.completedFuture(Reply.failed(timedOut()));
   }
 
   /** Until when the request is asked again while no answer comes. */
@@ -256,7 +235,7 @@ final class Acquisition implements Running.One {
   private CompletableFuture<Reply> send(List<String> command) {
     long before = Clock.now();
     CompletableFuture<Reply> answer = begin(Clock.NONE);
-    locks.servers.send(owner.key(), command, Call.Use.COMMANDS, answerBy(), caller, answer, this::late);
+    locks.servers.send(owner.key(), command, Call.Use.COMMANDS, answerBy(), answer, this::late);
     return answer.thenApply(reply -> answered(before, reply));
   }
 
@@ -281,7 +260,7 @@ final class Acquisition implements Running.One {
     long fence = reply.number();
     if (owner.given() && fence > 0 && upgrades == null && isOver()) {
       long end = Clock.in(wanted.ttl);
-      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by, null));
+      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by));
     }
   }
 
@@ -308,7 +287,7 @@ final class Acquisition implements Running.One {
     long before = Clock.now();
     CompletableFuture<Reply> asked = begin(Clock.NONE);
     Call.Use use = replicas == 0 ? Call.Use.COMMANDS : Call.Use.ALONE;
-    locks.servers.pipeline(owner.key(), commands, use, by, caller, asked);
+    locks.servers.pipeline(locks.servers.find(owner.key()), commands, use, by, asked);
     asked.thenAccept(all -> {
       Throwable error = all.error() != null ? all.error() : all.at(0).error();
       if (error == null && (all.at(0).number() == 0
@@ -368,9 +347,7 @@ final class Acquisition implements Running.One {
       return CompletableFuture.completedFuture(isForbidden ? Reply.ASK_AGAIN : subscribed);
     }
     touch();
-    if (Clock.until(deadline) <= 0) {
-      return over();
-    }
+    inbox = new CompletableFuture<>();
     return send(waiting("NOTIFY", channel.name, tag)).thenCompose(reply -> {
       if (Answers.hasCode(reply.error(), "NOSUBSCRIBER")) {
         locks.listener.remove(channel, reply.error());
@@ -389,20 +366,13 @@ final class Acquisition implements Running.One {
     failures = 0;
     long until = doubt ? Math.min(waitBy(), Clock.in(ASK_IN_DOUBT)) : waitBy();
     CompletableFuture<Reply> message = begin(until);
-    read(message);
+    inbox.thenAccept(message::complete);
     if (channel.isGone) {
       message.complete(Reply.ASK_AGAIN);
     }
     return message.thenApply(reply -> {
-      if (reply.error() == Answers.NO_ANSWER) {
-        if (until != waitBy()) {
-          return Reply.ASK_AGAIN;
-        }
-        note(reply.error());
-        return Reply.failed(timedOut());
-      }
-      if (reply.error() == Answers.LEFT) {
-        return reply;
+      if (reply.error() == Answers.NO_ANSWER || reply.error() == Answers.LEFT) {
+        return until == waitBy() || reply.error() == Answers.LEFT ? reply : Reply.ASK_AGAIN;
       }
       touch(); // what ended the channel says nothing about this request
       if (reply.error() == Answers.ASK_AGAIN) {
@@ -414,31 +384,15 @@ final class Acquisition implements Running.One {
     });
   }
 
-  private void read(CompletableFuture<Reply> into) {
-    mailbox.run(() -> {
-      reader = into;
-      if (!messages.isEmpty() && into.complete(Answers.message(messages.peek()))) {
-        messages.remove();
-      }
-    });
-  }
-
   /** A message with the tag of this acquisition. */
   void deliver(String text) {
-    mailbox.run(() -> {
-      boolean isTaken = reader != null && reader.complete(Answers.message(text));
-      if (!isTaken && messages.size() < MOST_MESSAGES) {
-        messages.add(text); // for the next
-      }
-    });
+    inbox.complete(Answers.message(text));
   }
 
   /** The channel is gone: asks again, if it waits for a message there. */
   void lost(Listener.Channel gone) {
-    mailbox.run(() -> {
-      if (channel == gone && reader != null) {
-        reader.complete(Reply.ASK_AGAIN);
-      }
-    });
+    if (channel == gone && inbox != null) {
+      inbox.complete(Reply.ASK_AGAIN);
+    }
   }
 }

@@ -1,8 +1,11 @@
 package example.slock;
 
-import java.util.List;
 import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletionException;
+import java.util.function.Function;
 
 /** What each answer of the server means. It does no input or output. */
 final class Answers {
@@ -33,8 +36,14 @@ final class Answers {
   static final Throwable NO_ANSWER = new Unanswered(null, true);
 
   /** The errors after which the same command, with the same token, may succeed a little later. */
-  private static final List<String> TEMPORARY = List.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
-      "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MOVED", "ASK", "NOSUBSCRIBER", "ERR max number of clients reached");
+  private static final Set<String> TEMPORARY = Set.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
+      "CLUSTERDOWN", "GRACE", "NOREPLICAS", "MOVED", "ASK", "NOSUBSCRIBER");
+  private static final Map<String, Function<Throwable, RuntimeException>> NAMED = Map.of(
+      "WRONGMODE", SlockException.WrongMode::new,
+      "NOTHELD", error -> new SlockException.NotHeld("gone", error),
+      "DEADLOCK", SlockException.Deadlock::new,
+      "QUEUEFULL", SlockException.QueueFull::new,
+      "CANCELLED", error -> new SlockException.Refused("", error));
 
   private Answers() {}
 
@@ -43,8 +52,8 @@ final class Answers {
   }
 
   static boolean isTemporary(Throwable error) {
-    return error == ASK_AGAIN || isConnectionError(error)
-        || error != null && TEMPORARY.stream().anyMatch(code -> hasCode(error, code));
+    return error == ASK_AGAIN || isConnectionError(error) || TEMPORARY.contains(code(error))
+        || hasCode(error, "ERR") && error.getMessage().startsWith("ERR max number of clients reached");
   }
 
   /** Whether a command was sent and got no answer, so that the server may carry it out at any time later. */
@@ -52,13 +61,15 @@ final class Answers {
     return error == LEFT || error instanceof Unanswered unanswered && unanswered.wasSent;
   }
 
+  /** The first word of an error of the server; of another error there is none. */
+  private static String code(Throwable error) {
+    boolean isOwn = error instanceof Unanswered || error instanceof Signal || error instanceof SlockException;
+    return error == null || isOwn || error.getMessage() == null ? "" : error.getMessage().split(" ", 2)[0];
+  }
+
   /** Whether an error of the server begins with this word. */
   static boolean hasCode(Throwable error, String code) {
-    if (error == null || error instanceof Unanswered || error instanceof Signal || error instanceof SlockException) {
-      return false;
-    }
-    String text = error.getMessage();
-    return text != null && text.startsWith(code) && (text.length() == code.length() || text.charAt(code.length()) == ' ');
+    return code(error).equals(code);
   }
 
   /** A refusal of the channel, and not of the keys or of the command. */
@@ -68,20 +79,17 @@ final class Answers {
 
   /** What a program is given for an error: those of the server that have a name get it. */
   static RuntimeException named(Throwable error) {
-    if (hasCode(error, "WRONGMODE")) {
-      return new SlockException.WrongMode(error);
-    } else if (hasCode(error, "NOTHELD")) {
-      return new SlockException.NotHeld("gone", error);
-    } else if (hasCode(error, "DEADLOCK")) {
-      return new SlockException.Deadlock(error);
-    } else if (hasCode(error, "QUEUEFULL")) {
-      return new SlockException.QueueFull(error);
-    } else if (hasCode(error, "CANCELLED")) {
-      return new SlockException.Refused("", error);
+    if (NAMED.containsKey(code(error))) {
+      return NAMED.get(code(error)).apply(error);
     } else if (hasCode(error, "ERR") && error.getMessage().toLowerCase(Locale.ROOT).contains("unknown command")) {
       return new SlockException.ModuleNotLoaded(error);
     }
     return error instanceof RuntimeException e ? e : new SlockException("failed", cause(error));
+  }
+
+  /** Without the wrapper of errors that a dependent future has. */
+  static Throwable unwrapped(Throwable error) {
+    return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
   }
 
   /** What is told as the cause: the error of the base library, where there is one. */

@@ -87,9 +87,10 @@ record Commands(List<String> keys, String token, boolean given) {
     return command(mode == Mode.READ ? "SLOCK.RUNLOCK" : "SLOCK.UNLOCK", "SLOCK.MUNLOCK", "FENCE", fence);
   }
 
-  /** Releases whatever the token holds in the mode. */
-  List<String> release(Mode mode) {
-    return command(mode == Mode.READ ? "SLOCK.RUNLOCK" : "SLOCK.UNLOCK", "SLOCK.MUNLOCK");
+  /** Releases whatever the token holds, in either mode. */
+  List<List<String>> releases() {
+    List<String> write = command("SLOCK.UNLOCK", "SLOCK.MUNLOCK");
+    return keys.size() > 1 ? List.of(write) : List.of(write, command("SLOCK.RUNLOCK", null));
   }
 
   /** Withdraws what waits. The server refuses what a token of the library asks for later, by the name of each key. */
@@ -105,10 +106,7 @@ record Commands(List<String> keys, String token, boolean given) {
   /** The end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. */
   List<List<String>> end() {
     List<List<String>> all = cancel();
-    all.add(release(Mode.WRITE));
-    if (keys.size() == 1) {
-      all.add(release(Mode.READ));
-    }
+    all.addAll(releases());
     return all;
   }
 }

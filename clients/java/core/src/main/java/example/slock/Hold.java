@@ -4,10 +4,10 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
+import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
-import java.util.function.Supplier;
+import java.util.function.Function;
 
 /**
  * A lock that was granted. All methods may be called by several threads at once; extensions and changes of mode run one
@@ -18,10 +18,10 @@ public final class Hold implements AutoCloseable {
   /** Where a hold is kept: one server, or the nodes of a quorum. */
   interface Keeper {
     /** The reply has the moment before the extension was sent, or null when the hold is gone. */
-    CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller);
+    CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within);
 
     /** Tells whether the hold was still there. */
-    CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller);
+    CompletableFuture<Boolean> release(Hold hold, Lease ending);
 
     /** Sends renewals, whose answers go to {@link Hold#renewed}. */
     void renew(List<Watchdog.Due> due);
@@ -35,14 +35,13 @@ public final class Hold implements AutoCloseable {
   final Keeper keeper;
   final Commands owner;
   private final Request request;
-  private final Reporter report;
-  private final Watchdog watchdog;
-  private final Options options;
+  private final Locker by;
   private final long began = Clock.now();
 
   private final Mutex mutex = new Mutex();
   private final Lease lease;
-  private Watchdog.Entry entry;
+  private Future<?> nextLook;
+  private long nextLookAt = Clock.NONE;
   /** Somebody wants to know of the end. */
   private final List<Consumer<SlockException>> endings = new ArrayList<>();
   private SlockException problem;
@@ -50,22 +49,17 @@ public final class Hold implements AutoCloseable {
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
 
-  Hold(Keeper keeper, Request request, Commands owner, Lease.Grant grant, Lease.Drift drift, Reporter report,
-      Watchdog watchdog) {
+  Hold(Keeper keeper, Request request, Commands owner, Lease.Grant grant) {
     this.keeper = keeper;
     this.request = request;
     this.owner = owner;
-    this.report = report;
-    this.watchdog = watchdog;
-    options = request.options();
+    by = request.by;
     Settings s = request.settings;
-    lease = new Lease(grant, s.ttl, drift, s.renew);
+    lease = new Lease(grant, s.ttl, by.drift(), s.renew);
     if (s.longestLease > 0 && s.renew) {
       lease.leaseEnd = Clock.in(s.longestLease);
     }
-    if (s.renew) {
-      entry = watchdog.add(this, lease.due());
-    }
+    mutex.run(this::schedule);
   }
 
   /** The owner's identity. Another process may adopt or release the lock by it. */
@@ -127,64 +121,65 @@ public final class Hold implements AutoCloseable {
 
   /** Changes the lease, also of a hold that has ended, and does what follows when that ends it. */
   private SlockException updateAny(Consumer<Lease> change) {
-    Outcome outcome = mutex.get(() -> {
+    List<Runnable> follows = new ArrayList<>();
+    SlockException is = mutex.get(() -> {
       Lease.State before = lease.state;
       lease.look(Clock.now());
       change.accept(lease);
       if (lease.state == Lease.State.LIVE) {
         schedule();
-      } else if (entry != null) {
-        watchdog.remove(entry);
-        entry = null;
+      } else {
+        lookAt(Clock.NONE);
       }
-      return lease.state == before ? new Outcome(problem, () -> {}) : ended();
+      if (lease.state != before) {
+        ended(follows);
+      }
+      return problem;
     });
-    outcome.follows.run();
-    return outcome.problem;
+    follows.forEach(Runnable::run);
+    return is;
   }
 
-  /** What is wrong with the hold, and what follows. */
-  private record Outcome(SlockException problem, Runnable follows) {}
-
-  /** Notes that the hold ends. */
-  private Outcome ended() {
+  /** Notes that the hold ends, and what follows. */
+  private void ended(List<Runnable> follows) {
     SlockException is = lease.problem(owner.keys());
     problem = is;
-    List<Consumer<SlockException>> told = List.copyOf(endings);
-    boolean isReleasing = lease.state == Lease.State.RELEASING;
-    if (!isReleasing) {
+    if (is instanceof SlockException.Lost loss) {
+      follows.add(() -> by.report.lost(request.label(), loss));
+    }
+    boolean isOver = lease.state != Lease.State.RELEASING;
+    if (isOver) {
+      follows.add(() -> by.report.held(request.label(), began));
+    }
+    endings.forEach(ending -> follows.add(() -> ending.accept(is)));
+    if (isOver) {
       endings.clear();
     }
-    return new Outcome(is, () -> {
-      if (is instanceof SlockException.Lost loss) {
-        report.lost(request.label(), loss);
-      }
-      if (!isReleasing) {
-        report.held(request.label(), began);
-      }
-      told.forEach(ending -> ending.accept(is));
-    });
   }
 
   /** Has the hold looked at when that is due, if somebody would notice. */
   private void schedule() {
-    boolean isWatched = lease.renews || !endings.isEmpty();
-    long due = lease.due();
-    if (!isWatched || entry != null && entry.due() <= due) {
-      return;
+    if ((lease.renews || !endings.isEmpty()) && lease.due() < nextLookAt) {
+      lookAt(lease.due());
     }
-    if (entry != null) {
-      watchdog.remove(entry);
-    }
-    entry = watchdog.add(this, due);
   }
 
-  /** The watchdog: ends a hold whose time is over, and gives the renewal that is to be sent now, or null. */
-  Lease.Renewal look() {
+  private void lookAt(long moment) {
+    if (nextLook != null) {
+      nextLook.cancel(false);
+    }
+    nextLookAt = moment;
+    nextLook = moment == Clock.NONE ? null : Timers.at(moment, this::look);
+  }
+
+  /** In the timer thread: ends a hold whose time is over, or renews it. */
+  private void look() {
     Lease.Renewal[] due = new Lease.Renewal[1];
-    mutex.run(() -> entry = null);
+    mutex.run(() -> lookAt(Clock.NONE));
     update(l -> due[0] = l.begin(Clock.now()));
-    return due[0];
+    if (due[0] != null) {
+      by.watchdog.renew(this, due[0]);
+    }
   }
 
   /** Notes the answer to a renewal. */
@@ -192,7 +187,7 @@ public final class Hold implements AutoCloseable {
     boolean[] counts = new boolean[1];
     update(l -> counts[0] = l.renewed(Clock.now(), renewal, isHeld, error));
     if (counts[0] && error != null) {
-      report.renewalFailed(request.label(), Answers.named(Answers.cause(error)));
+      by.report.renewalFailed(request.label(), Answers.named(Answers.cause(error)));
     }
   }
 
@@ -211,7 +206,7 @@ public final class Hold implements AutoCloseable {
   public void onLost(Consumer<SlockException.Lost> told) {
     onEnd(is -> {
       if (is instanceof SlockException.Lost loss) {
-        options.executor.execute(() -> told.accept(loss));
+        by.options.executor.execute(() -> told.accept(loss));
       }
     });
   }
@@ -234,13 +229,16 @@ public final class Hold implements AutoCloseable {
     }
   }
 
-  /** Runs a change when no other goes on, and the next when its future is done. */
-  private <T> CompletableFuture<T> change(String what, Supplier<Changing<T>> change) {
+  /**
+   * Runs a change when no other goes on. It is given the future of its caller, and gives one that is done when the next may
+   * begin.
+   */
+  private CompletableFuture<Void> change(String what, Function<CompletableFuture<Void>, CompletableFuture<?>> change) {
     CompletableFuture<Void> own = new CompletableFuture<>();
-    CompletableFuture<T> result = new CompletableFuture<>();
+    CompletableFuture<Void> result = new CompletableFuture<>();
     CompletableFuture<Void> before = lastChange.getAndSet(own);
     if (!before.isDone()) {
-      Timers.at(Clock.in(options.retryFor),
+      Timers.at(Clock.in(by.options.retryFor),
           () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys(), null)));
     }
     before.whenComplete((done, ignored) -> {
@@ -248,63 +246,48 @@ public final class Hold implements AutoCloseable {
       if (is != null) {
         result.completeExceptionally(is);
       }
-      if (result.isDone()) {
-        own.complete(null);
-        return;
-      }
-      Changing<T> changing = change.get();
-      changing.whole.whenComplete((value, error) -> own.complete(null));
-      changing.forCaller.whenComplete((value, error) -> Pending.pass(value, error, result));
+      CompletableFuture<?> changed = result.isDone() ? result : change.apply(result);
+      changed.whenComplete((value, error) -> own.complete(null));
     });
     return result;
   }
 
   /** Done when no change goes on; with an error when the hold has ended then. */
   CompletableFuture<Void> quiet() {
-    CompletableFuture<Void> done = CompletableFuture.completedFuture(null);
-    return change("look", () -> new Changing<>(done, done));
+    return change("look", result -> {
+      result.complete(null);
+      return result;
+    });
   }
-
-  /** A change: what the caller gets, and when the next may begin. */
-  private record Changing<T>(CompletableFuture<T> forCaller, CompletionStage<?> whole) {}
 
   /**
    * Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use the
    * longest ttl that was asked for. After an error nothing has changed for this library.
    */
   public void extend(Duration ttl) {
-    Pending.join(extend(Clock.nanos(ttl), Thread.currentThread()));
+    Pending.join(() -> extendAsync(ttl));
   }
 
   /** As {@link #extend}, without a thread that waits. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return extend(Clock.nanos(ttl), null);
+    return extend(Clock.nanos(ttl), by.options.retryFor);
   }
 
-  private CompletableFuture<Void> extend(long ttl, Thread caller) {
-    return extend(ttl, options.retryFor, caller);
-  }
-
-  CompletableFuture<Void> extend(long ttl, long within, Thread caller) {
+  CompletableFuture<Void> extend(long ttl, long within) {
     Settings.checkTtl(ttl);
     Settings.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
-    return change("extension", () -> {
-      CompletableFuture<Void> done = keeper.extend(this, snapshot(), ttl, within, caller).thenAccept(reply -> {
-        failFor(reply.error());
-        SlockException is = update(l -> {
-          if (reply.value() == null) {
-            l.lose(SlockException.Reason.GONE);
-          } else {
-            l.ttl = Math.max(l.ttl, ttl);
-            l.lengthen((Long) reply.value(), ttl);
-          }
-        });
-        if (is != null) {
-          throw is;
+    return change("extension", result -> keeper.extend(this, snapshot(), ttl, within).thenAccept(reply -> {
+      failFor(reply.error());
+      SlockException is = update(l -> {
+        if (reply.value() == null) {
+          l.lose(SlockException.Reason.GONE);
+        } else {
+          l.ttl = Math.max(l.ttl, ttl);
+          l.lengthen((Long) reply.value(), ttl);
         }
       });
-      return new Changing<>(unwrapped(done), done);
-    });
+      Pending.pass(null, is, result);
+    }).whenComplete((done, error) -> Pending.pass(null, error, result)));
   }
 
   /** The loss if the hold is lost by now, else the error. */
@@ -323,7 +306,7 @@ public final class Hold implements AutoCloseable {
     }
   }
 
-  /** Without the wrapper of errors that a dependent future has. */
+  /** The same, without the wrapper of errors that a dependent future has. */
   static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
     CompletableFuture<T> result = new CompletableFuture<>();
     future.whenComplete((value, error) -> Pending.pass(value, error, result));
@@ -351,15 +334,11 @@ public final class Hold implements AutoCloseable {
    * not ended by an interrupt.
    */
   public boolean release() {
-    return Pending.join(release(Thread.currentThread()));
+    return Pending.join(this::releaseAsync);
   }
 
   /** As {@link #release}, without a thread that waits. */
   public CompletableFuture<Boolean> releaseAsync() {
-    return release(null);
-  }
-
-  CompletableFuture<Boolean> release(Thread caller) {
     Lease[] ending = new Lease[1];
     update(l -> {
       ending[0] = l.copy();
@@ -368,11 +347,11 @@ public final class Hold implements AutoCloseable {
     if (ending[0] == null) {
       Lease is = snapshot();
       if (is.state == Lease.State.LOST) {
-        keeper.release(this, is, null); // what it may have left, in the background
+        keeper.release(this, is); // what it may have left, in the background
       }
       return CompletableFuture.completedFuture(false);
     }
-    return unwrapped(keeper.release(this, ending[0], caller).whenComplete((released, error) -> {
+    return unwrapped(keeper.release(this, ending[0]).whenComplete((released, error) -> {
       updateAny(l -> {
         l.state = Lease.State.ENDED;
         if (error == null && !released) {
@@ -380,7 +359,7 @@ public final class Hold implements AutoCloseable {
         }
       });
       if (error != null) {
-        report.releaseFailed(request.label(), error.getCause() != null && !(error instanceof SlockException)
+        by.report.releaseFailed(request.label(), error.getCause() != null && !(error instanceof SlockException)
             ? error.getCause() : error);
       }
     }));
@@ -454,41 +433,39 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #upgrade()}, for at most the wait (null: without limit). */
   public void upgrade(Duration wait) throws InterruptedException {
-    upgrade(wait, Thread.currentThread()).await();
+    Pending.begin(() -> pendingUpgrade(wait)).await();
   }
 
   /** As {@link #upgrade(Duration)}, without a thread that waits. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    return upgrade(wait, null).told(options.executor, done -> done, done -> {});
+    return pendingUpgrade(wait).told(by.options.executor, done -> done, done -> {});
   }
 
-  private Pending<Void> upgrade(Duration wait, Thread caller) {
+  private Pending<Void> pendingUpgrade(Duration wait) {
     Locks locks = changeable("an upgrade");
     Settings wanted = new Settings();
     wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
     Settings.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
     CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
-    CompletableFuture<Void> result =
-        change("upgrade", () -> upgrade(locks, wanted, caller, cancelled));
-    return new Pending<>(result, cancelled::complete);
+    return new Pending<>(change("upgrade", told -> upgrade(locks, wanted, cancelled, told)), cancelled::complete);
   }
 
-  private Changing<Void> upgrade(Locks locks, Settings wanted, Thread caller, CompletableFuture<Throwable> cancelled) {
+  private CompletableFuture<?> upgrade(Locks locks, Settings wanted, CompletableFuture<Throwable> cancelled,
+      CompletableFuture<Void> told) {
     long rest = refusedUntil - Clock.now();
     if (refusedUntil > 0 && rest > 0) {
-      SlockException refused = new SlockException.Refused(
-          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null);
-      return new Changing<>(CompletableFuture.failedFuture(refused), CompletableFuture.completedFuture(null));
+      told.completeExceptionally(new SlockException.Refused(
+          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null));
+      return told;
     }
     Lease was = snapshot();
     wanted.ttl = was.ttl;
     Acquisition acquisition = new Acquisition(locks, owner, Mode.WRITE, wanted, owner.upgrade(was.ttl, was.fence), false,
-        this, caller);
+        this);
     update(l -> l.changing = true);
     Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
     onEnd(ending);
     cancelled.thenAccept(acquisition::cancel);
-    CompletableFuture<Void> told = new CompletableFuture<>();
     CompletableFuture<Void> settled = new CompletableFuture<>();
     acquisition.result.whenComplete((grant, error) -> {
       update(l -> endings.remove(ending));
@@ -512,7 +489,7 @@ public final class Hold implements AutoCloseable {
       Pending.pass(null, why == null ? is : lossOr(why), told);
     });
     acquisition.start();
-    return new Changing<>(told, settled);
+    return settled;
   }
 
   /**
@@ -526,7 +503,7 @@ public final class Hold implements AutoCloseable {
     commands.add(owner.refresh(Mode.READ, snapshot().ttl));
     return locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
       long sent = Clock.now();
-      return locks.pipeline(owner, commands, limit, null).thenApply(all -> {
+      return locks.pipeline(owner, commands, limit).thenApply(all -> {
         if (all.error() != null) {
           SlockException is = update(l -> {});
           return is != null ? Reply.failed(is) : all;
@@ -550,17 +527,13 @@ public final class Hold implements AutoCloseable {
    * Without an answer it fails, and goes on in the background. The hold counts as a reader's from the first attempt on.
    */
   public void downgrade() {
-    Pending.join(downgrade(Thread.currentThread()));
+    Pending.join(this::downgradeAsync);
   }
 
   /** As {@link #downgrade}, without a thread that waits. */
   public CompletableFuture<Void> downgradeAsync() {
-    return downgrade(null);
-  }
-
-  CompletableFuture<Void> downgrade(Thread caller) {
     Locks locks = changeable("a downgrade");
-    return change("downgrade", () -> {
+    return change("downgrade", result -> {
       Lease was = snapshot();
       update(l -> {
         l.changing = true;
@@ -569,10 +542,11 @@ public final class Hold implements AutoCloseable {
       List<String> command = owner.downgrade(was.ttl, was.fence);
       Repetition repetition = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
         long sent = Clock.now();
-        return locks.send(owner, command, limit, caller).thenApply(reply -> downgraded(was, sent, reply));
+        return locks.send(owner, command, limit).thenApply(reply -> downgraded(was, sent, reply));
       });
-      return new Changing<>(unwrapped(repetition.forCaller.thenAccept(reply -> failFor(reply.error()))),
-          repetition.whole);
+      repetition.forCaller.thenAccept(reply -> failFor(reply.error()))
+          .whenComplete((done, error) -> Pending.pass(null, error, result));
+      return repetition.whole;
     });
   }
 

@@ -1,6 +1,5 @@
 package example.slock;
 
-import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -21,7 +20,7 @@ final class Listener {
   private final Servers servers;
   private final Mutex mutex = new Mutex();
   private final Map<Integer, Channel> channels = new HashMap<>(); // by the slot of the keys
-  private final Map<String, Connection> connections = new HashMap<>(); // by the address of the node
+  private final Map<Transport.Node, Connection> connections = new HashMap<>();
   private final Map<String, Acquisition> tags = new ConcurrentHashMap<>();
   private volatile boolean isDenied;
   private volatile boolean isClosed;
@@ -40,14 +39,14 @@ final class Listener {
     private volatile Connection connection;
 
     Channel(String place) {
-      slot = slot(place);
+      slot = Slots.of(place);
       name = (place.isEmpty() ? "" : "{" + place + "}.") + "waits:" + Commands.newToken();
     }
   }
 
   /** Whether requests for the key cannot wait by NOTIFY. */
   boolean isForbidden(String key) {
-    return isDenied || servers.transport.isCluster() && place(key).isEmpty();
+    return isDenied || servers.transport.isCluster() && Slots.place(key).isEmpty();
   }
 
   void forbid(Throwable error) {
@@ -57,34 +56,9 @@ final class Listener {
     }
   }
 
-  /**
-   * The part of a key that tells its slot. In a cluster a channel has to be in the slot of the keys, so it has that in
-   * its name. There is none for a key that is hashed as a whole and has a brace in it.
-   */
-  static String place(String key) {
-    int start = key.indexOf('{');
-    int end = start < 0 ? -1 : key.indexOf('}', start + 1);
-    if (end > start + 1) {
-      return key.substring(start + 1, end);
-    }
-    return key.contains("}") ? "" : key;
-  }
-
-  /** The slot of a cluster, by CRC16/XMODEM. */
-  static int slot(String place) {
-    int crc = 0;
-    for (byte b : place.getBytes(StandardCharsets.UTF_8)) {
-      crc ^= (b & 0xff) << 8;
-      for (int bit = 0; bit < 8; bit++) {
-        crc = (crc & 0x8000) != 0 ? crc << 1 ^ 0x1021 : crc << 1;
-      }
-    }
-    return (crc & 0xffff) % 16384;
-  }
-
   /** The channel for the key. If there is none it subscribes to one, or gives null. */
   Channel channel(String key, boolean subscribes) {
-    String place = servers.transport.isCluster() ? place(key) : "";
+    String place = servers.transport.isCluster() ? Slots.place(key) : "";
     Channel made = new Channel(place);
     Channel channel = mutex.get(() -> {
       Channel known = channels.get(made.slot);
@@ -96,9 +70,9 @@ final class Listener {
     if (channel == made && isClosed) {
       made.ready.complete(Reply.failed(new SlockException.Closed()));
     } else if (channel == made) {
-      servers.transport.find(key).whenComplete((node, error) -> {
+      servers.find(key).whenComplete((node, error) -> {
         if (error != null) {
-          remove(made, new Answers.Unanswered(error, false));
+          remove(made, new Answers.Unanswered(Answers.unwrapped(error), false));
         } else {
           subscribe(made, node);
         }
@@ -108,13 +82,13 @@ final class Listener {
   }
 
   private void subscribe(Channel channel, Transport.Node node) {
-    Connection made = new Connection(node.address());
+    Connection made = new Connection(node);
     mutex.run(() -> {
-      Connection known = connections.putIfAbsent(node.address(), made);
+      Connection known = connections.putIfAbsent(node, made);
       channel.connection = known != null ? known : made;
     });
     if (channel.connection == made) {
-      made.open(node);
+      made.open();
     }
     channel.connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
   }
@@ -156,21 +130,21 @@ final class Listener {
 
   /** One connection that listens. */
   private final class Connection implements Transport.Heard {
-    private final String address;
+    private final Transport.Node node;
     private final CompletableFuture<Transport.Subscription> opened = new CompletableFuture<>();
     private final AtomicBoolean isEnded = new AtomicBoolean();
     private volatile long heardAt = Clock.now();
     private volatile boolean isTested;
 
-    Connection(String address) {
-      this.address = address;
+    Connection(Transport.Node node) {
+      this.node = node;
     }
 
-    void open(Transport.Node node) {
+    void open() {
       Timers.at(Clock.in(PING_EVERY), this::test);
       node.listen(this).whenComplete((subscription, error) -> {
         if (error != null) {
-          closed(new Answers.Unanswered(error.getCause() != null ? error.getCause() : error, false));
+          closed(new Answers.Unanswered(Answers.unwrapped(error), false));
         } else {
           opened.complete(subscription);
           if (isEnded.get()) {
@@ -243,7 +217,7 @@ final class Listener {
 
     @Override
     public void closed(Throwable error) {
-      mutex.run(() -> connections.remove(address, this));
+      mutex.run(() -> connections.remove(node, this));
       if (isEnded.getAndSet(true)) {
         return;
       }

@@ -1,22 +1,78 @@
 package example.slock;
 
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 
 /** What a program asks for locks: {@link Locks}, or a {@link Quorum}. */
-public interface Locker extends AutoCloseable {
+public abstract class Locker implements AutoCloseable {
+  final Options options;
+  final Reporter report;
+  final Watchdog watchdog = new Watchdog();
+  final Running running = new Running();
+
+  Locker(Options options, boolean isSilent) {
+    this.options = options.copy();
+    report = new Reporter(options.hooks, isSilent);
+  }
+
   /** A request for the lock of all keys, or of none, as the one writer. It sends nothing. */
-  Request write(String... keys);
+  public final Request write(String... keys) {
+    return new Request(this, List.of(keys), Mode.WRITE, options.request.copy());
+  }
 
   /** A request for the lock of all keys, or of none, as a reader. It sends nothing. */
-  Request read(String... keys);
+  public final Request read(String... keys) {
+    return new Request(this, List.of(keys), Mode.READ, options.request.copy());
+  }
 
   /**
    * Releases what a token holds that another process took, in whichever mode, and tells on how many keys, or on how
    * many nodes of a quorum.
    */
-  int release(List<String> keys, String token);
+  public final int release(List<String> keys, String token) {
+    Settings.require(!keys.isEmpty() && !token.isEmpty(), "a release needs a token and keys");
+    return Pending.join(() -> releaseToken(new Commands(List.copyOf(keys), token, true)));
+  }
 
-  /** Ends all waits with {@link SlockException.Closed}, and renewals. It releases nothing. */
+  /**
+   * Ends renewals, waits (with {@link SlockException.Closed}) and connections. It lets requests that were given up get off
+   * the servers first, for at most the time of {@link Options#retryFor}. It releases nothing: holds end by their ttl, and
+   * may still be released.
+   */
   @Override
-  void close();
+  public final void close() {
+    close(Clock.in(options.retryFor));
+  }
+
+  final void close(long end) {
+    watchdog.close();
+    running.end(end);
+    disconnect(end);
+  }
+
+  /** Closes the connections, until then at the latest. */
+  abstract void disconnect(long end);
+
+  abstract Lease.Drift drift();
+
+  /** Begins one use of a request. It ends with {@link Answers#TAKEN} when it is refused. */
+  abstract Pending<Hold> begin(Request request, boolean once);
+
+  abstract CompletableFuture<Hold> adopt(Request request);
+
+  abstract CompletableFuture<Integer> releaseToken(Commands owner);
+
+  /** Carries a request out: a hold, or null when it is refused. */
+  final Pending<Hold> acquire(Request request, boolean once) {
+    long began = Clock.now();
+    Pending<Hold> begun = begin(request, once);
+    CompletableFuture<Hold> result = new CompletableFuture<>();
+    begun.result().whenComplete((hold, failed) -> {
+      Throwable error = Answers.unwrapped(failed);
+      boolean isRefused = error == Answers.TAKEN;
+      report.waited(request.label(), began, !isRefused ? Answers.outcome(error) : once ? "refused" : "timed out");
+      Pending.pass(hold, isRefused ? null : error, result);
+    });
+    return new Pending<>(result, begun.cancel());
+  }
 }

@@ -7,9 +7,12 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executor;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Supplier;
 
 /** What will be there, and how to give it up. */
 record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
+  private static final ThreadLocal<Boolean> MAY_BLOCK = ThreadLocal.withInitial(() -> false);
+
   /** Waits. An interrupted thread gives up, unless what it waits for is there by then: then it stays interrupted. */
   T await() throws InterruptedException {
     try {
@@ -49,10 +52,27 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     return told;
   }
 
-  /** Waits, also when interrupted: the thread stays interrupted. */
-  static <T> T join(CompletableFuture<T> result) {
+  /** Begins a call in this thread, which then waits for it, and so may send the first command of it. */
+  static <T> T begin(Supplier<T> call) {
+    MAY_BLOCK.set(true);
     try {
-      return result.join();
+      return call.get();
+    } finally {
+      MAY_BLOCK.set(false);
+    }
+  }
+
+  /** Whether this thread waits for what it is about to send. */
+  static boolean takeThread() {
+    boolean may = MAY_BLOCK.get();
+    MAY_BLOCK.set(false);
+    return may;
+  }
+
+  /** Begins a call and waits for it, also when interrupted: the thread stays interrupted. */
+  static <T> T join(Supplier<CompletableFuture<T>> call) {
+    try {
+      return begin(call).join();
     } catch (CompletionException e) {
       throw rethrown(e.getCause());
     }
@@ -63,7 +83,7 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     if (error == null) {
       to.complete(value);
     } else {
-      to.completeExceptionally(error instanceof CompletionException && error.getCause() != null ? error.getCause() : error);
+      to.completeExceptionally(Answers.unwrapped(error));
     }
   }
 

@@ -7,22 +7,4 @@ import java.util.concurrent.locks.ReadWriteLock;
  * writes may read too, and reads on after its last unlock of writing, with no writer in between. A thread that reads
  * cannot lock for writing: it would wait for itself. Made by {@link Locks#readWriteLock}.
  */
-public final class ReadWriteLockView implements ReadWriteLock {
-  private final LockView read;
-  private final LockView write;
-
-  ReadWriteLockView(ThreadHolds holds) {
-    read = new LockView(holds, Mode.READ);
-    write = new LockView(holds, Mode.WRITE);
-  }
-
-  @Override
-  public LockView readLock() {
-    return read;
-  }
-
-  @Override
-  public LockView writeLock() {
-    return write;
-  }
-}
+public record ReadWriteLockView(LockView readLock, LockView writeLock) implements ReadWriteLock {}

@@ -17,12 +17,25 @@ record Reply(Object value, Throwable error) {
     return answer instanceof Throwable error ? failed(error) : new Reply(answer, null);
   }
 
+  /** The value, or the error by its name. */
+  Object get() {
+    if (error != null) {
+      throw Answers.named(error);
+    }
+    return value;
+  }
+
   boolean isNull() {
     return error == null && value == null;
   }
 
   long number() {
     return value instanceof Long number ? number : 0;
+  }
+
+  /** Of a pipeline: the answer to each command. */
+  List<Reply> list() {
+    return ((List<?>) value).stream().map(Reply::of).toList();
   }
 
   /** Of a pipeline: the answer to command n. */

@@ -11,18 +11,6 @@ import java.util.function.Function;
  * several threads at once: each use takes a token of its own.
  */
 public final class Request extends RequestOptions<Request> {
-  /** Who carries requests out. The caller is the thread that may block meanwhile, or null. */
-  interface By {
-    void check(Request request);
-
-    /** A hold, or null when a request that asks once is refused. */
-    Pending<Hold> acquire(Request request, boolean once, Thread caller);
-
-    CompletableFuture<Hold> adopt(Request request, Thread caller);
-
-    Options options();
-  }
-
   /** Work under a lock. */
   @FunctionalInterface
   public interface Work<T, E extends Exception> {
@@ -35,12 +23,12 @@ public final class Request extends RequestOptions<Request> {
     void apply(Hold hold) throws E, InterruptedException;
   }
 
-  private final By by;
+  final Locker by;
   final List<String> keys;
   final Mode mode;
   final Settings settings;
 
-  Request(By by, List<String> keys, Mode mode, Settings settings) {
+  Request(Locker by, List<String> keys, Mode mode, Settings settings) {
     this.by = by;
     this.keys = keys;
     this.mode = mode;
@@ -72,12 +60,12 @@ public final class Request extends RequestOptions<Request> {
   /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
   public Hold acquireUninterruptibly() {
     check();
-    return orTimedOut(Pending.join(by.acquire(this, false, Thread.currentThread()).result()));
+    return orTimedOut(Pending.join(() -> by.acquire(this, false).result()));
   }
 
   Hold tryAcquireUninterruptibly() {
     check();
-    return Pending.join(by.acquire(this, true, Thread.currentThread()).result());
+    return Pending.join(() -> by.acquire(this, true).result());
   }
 
   private Hold orTimedOut(Hold hold) {
@@ -95,7 +83,7 @@ public final class Request extends RequestOptions<Request> {
 
   /** A grant that came after the interrupt is given back. */
   private Hold await(boolean once) throws InterruptedException {
-    Hold hold = by.acquire(this, once, Thread.currentThread()).await();
+    Hold hold = Pending.begin(() -> by.acquire(this, once)).await();
     if (hold != null && Thread.interrupted()) {
       hold.releaseAsync();
       throw new InterruptedException();
@@ -118,7 +106,7 @@ public final class Request extends RequestOptions<Request> {
 
   private <T> CompletableFuture<T> async(boolean once, Function<Hold, T> convert) {
     check();
-    return by.acquire(this, once, null).told(by.options().executor, convert, hold -> {
+    return by.acquire(this, once).told(by.options.executor, convert, hold -> {
       if (hold != null) {
         hold.releaseAsync();
       }
@@ -149,16 +137,12 @@ public final class Request extends RequestOptions<Request> {
     Request own = token(token);
     own.check();
     Settings.require(!token.isEmpty(), "the token must not be empty");
-    return Pending.join(by.adopt(own, Thread.currentThread()));
-  }
-
-  Options options() {
-    return by.options();
+    return Pending.join(() -> by.adopt(own));
   }
 
   private void check() {
     settings.check(keys, mode);
-    by.check(this);
+    Settings.require(by.drift().counted(settings.ttl) > 0, "nothing is left of the ttl after the drift");
   }
 
   Commands owner() {

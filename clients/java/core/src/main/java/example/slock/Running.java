@@ -34,11 +34,10 @@ final class Running {
     all.remove(one);
   }
 
-  /** Gives up all, and waits until nothing goes on, for at most so long. */
-  void end(long most) {
+  /** Gives up all, and waits until nothing goes on, until then at the latest. */
+  void end(long end) {
     isEnding = true;
     List.copyOf(all).forEach(one -> one.cancel(new SlockException.Closed()));
-    long end = Clock.in(most);
     while (background.get() + all.size() > 0 && Clock.now() < end) {
       LockSupport.parkNanos(Clock.MS);
     }

@@ -1,6 +1,7 @@
 package example.slock;
 
 import java.util.List;
+import java.util.Locale;
 import java.util.stream.Collectors;
 
 /**
@@ -36,21 +37,15 @@ public class SlockException extends RuntimeException {
   /** Why a hold was lost. */
   public enum Reason {
     /** The server said that the token does not hold the key any more. */
-    GONE("gone"),
+    GONE,
     /** The hold was not renewed in time. */
-    EXPIRED("expired"),
+    EXPIRED,
     /** The longest lease ended. */
-    LEASE_ENDED("lease ended");
-
-    private final String text;
-
-    Reason(String text) {
-      this.text = text;
-    }
+    LEASE_ENDED;
 
     @Override
     public String toString() {
-      return text;
+      return name().toLowerCase(Locale.ROOT).replace('_', ' ');
     }
   }
 

@@ -7,7 +7,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionStage;
 import java.util.function.Supplier;
 
 /** What the server tells of locks: who holds one, who waits for it, and which are waited for. */
@@ -93,19 +92,17 @@ public final class Status {
     return all;
   }
 
-  /** Asks nodes, for no longer than {@link Options#retryFor}. */
-  static CompletableFuture<List<?>> query(Locks locks,
-      Supplier<CompletionStage<? extends List<? extends Transport.Node>>> nodes, List<String> command) {
+  /** Asks nodes, for no longer than {@link Options#retryFor}: the answer of each. */
+  static CompletableFuture<List<?>> query(Locks locks, Supplier<CompletableFuture<List<Transport.Node>>> nodes,
+      List<String> command) {
     Commands about = new Commands(List.of(command.get(0)), "", true);
     long end = locks.retryEnd();
-    return Hold.unwrapped(locks.ask("answer", about, end, end, limit -> nodes.get().toCompletableFuture()
-        .thenCompose(found -> together(found.stream().map(node -> locks.servers.ask(node, command, limit)).toList()))
-        .exceptionally(error -> Reply.failed(new Answers.Unanswered(error, false)))).forCaller.thenApply(reply -> {
-          if (reply.error() != null) {
-            throw Answers.named(reply.error());
-          }
-          return (List<?>) reply.value();
-        }));
+    return Hold.unwrapped(locks.ask("answer", about, end, end, limit -> nodes.get()
+        .thenCompose(found -> together(found.stream().map(node -> locks.servers.pipeline(
+            CompletableFuture.completedFuture(node), List.of(command), Call.Use.COMMANDS, limit, new CompletableFuture<>())
+            .thenApply(all -> all.error() != null ? all : all.at(0))).toList()))
+        .exceptionally(error -> Reply.failed(new Answers.Unanswered(Answers.unwrapped(error), false)))).forCaller
+        .thenApply(reply -> (List<?>) reply.get()));
   }
 
   /** All answers, or an error. */

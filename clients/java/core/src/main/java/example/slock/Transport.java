@@ -4,35 +4,27 @@ import java.util.List;
 import java.util.concurrent.CompletionStage;
 
 /**
- * What this library needs of a base library: it sends commands to the right server and hands back answers. It knows
- * nothing of locks. It repeats no command, and follows no redirection. A program does not call it.
+ * What this library needs of a base library: it looks which servers there are, sends commands and hands back answers. It
+ * knows nothing of locks. It repeats no command, and follows no redirection. A program does not call it.
  */
 public interface Transport {
   /** Whether keys are on several nodes, by slots. */
   boolean isCluster();
 
-  /** The primary that has the key. It does not block. */
-  CompletionStage<? extends Node> find(String key);
+  /**
+   * Asks for the primaries: the address of the only one, or in a cluster one for each slot, null where there is none. It
+   * does not block.
+   */
+  CompletionStage<List<String>> look();
 
-  /** The node of a cluster with this address, {@code host:port}. */
-  Node at(String address);
-
-  /** All primaries that have keys. */
-  CompletionStage<? extends List<? extends Node>> primaries();
-
-  /** The servers may have changed: looks for them again, in the background. */
-  void reload();
+  /** New connections to the server with this address, {@code host:port}. They are opened when they are used. */
+  Node node(String address);
 
   /** A name for errors. */
   String name();
 
-  /** Closes all connections. Commands may still be sent, each over a connection of its own. */
-  void close();
-
-  /** One server. */
+  /** The connections to one server. */
   interface Node {
-    String address();
-
     /**
      * Sends the commands of the call on one connection, one right after the other. It blocks only if the call says
      * that it may.
@@ -41,6 +33,9 @@ public interface Transport {
 
     /** A connection of its own that listens. */
     CompletionStage<? extends Subscription> listen(Heard heard);
+
+    /** Closes all. Commands may still be sent, each over a connection of its own. */
+    void close();
   }
 
   /** A connection that listens to sharded channels. It never connects again. Its methods do not block. */

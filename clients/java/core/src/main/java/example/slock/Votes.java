@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Function;
 import java.util.function.Predicate;
@@ -42,7 +41,7 @@ final class Votes implements Hold.Keeper {
 
   Hold hold() {
     Lease.Grant grant = new Lease.Grant(request.mode, 0, sent, false);
-    return new Hold(this, request, owner, grant, quorum.drift(), quorum.report, quorum.watchdog);
+    return new Hold(this, request, owner, grant);
   }
 
   @Override
@@ -51,8 +50,8 @@ final class Votes implements Hold.Keeper {
   }
 
   /**
-   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, somebody left,
-   * or the timeout for nodes. What has no answer by then stays under way.
+   * Asks all nodes at once, in shuffled order. A node where the hold is gone has refused. The future has the answers that
+   * came until they were enough, somebody left, or the timeout for nodes. What has no answer by then stays under way.
    */
   CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask,
       CompletableFuture<?> leaving) {
@@ -65,10 +64,12 @@ final class Votes implements Hold.Keeper {
     Collections.shuffle(order);
     for (Vote vote : order) {
       quorum.running.background.incrementAndGet();
-      CompletableFuture.completedFuture(vote).thenCompose(ask).whenComplete((granted, error) -> {
+      CompletableFuture.completedFuture(vote).thenCompose(ask).whenComplete((granted, failed) -> {
         quorum.running.background.decrementAndGet();
+        Throwable error = of(failed);
+        boolean isGone = error instanceof SlockException.Lost || error instanceof SlockException.NotHeld;
         boolean isEnough = counting.get(() -> {
-          tally.note(all.indexOf(vote), error == null && granted, of(error));
+          tally.note(all.indexOf(vote), error == null && granted, isGone ? null : error);
           boolean isCertain = !result.isDone() && enough.test(tally); // which may ask again, in here
           return ++answers[0] == all.size() || isCertain;
         });
@@ -87,7 +88,7 @@ final class Votes implements Hold.Keeper {
 
   /** A time-out of a node is that of its command: that of the wait is another. */
   private static Throwable of(Throwable error) {
-    Throwable inner = error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
+    Throwable inner = Answers.unwrapped(error);
     if (inner instanceof SlockException.TimedOut) {
       return inner.getCause() == null ? Answers.NO_ANSWER : new Answers.Unanswered(inner.getCause(), true);
     }
@@ -120,7 +121,7 @@ final class Votes implements Hold.Keeper {
     s.token = owner.token();
     s.isFresh = !owner.given();
     s.retryFor = ttl;
-    return new Request(vote.locks.inside, owner.keys(), request.mode, s);
+    return new Request(vote.locks, owner.keys(), request.mode, s);
   }
 
   /**
@@ -131,41 +132,25 @@ final class Votes implements Hold.Keeper {
     if (!vote.isAsking.compareAndSet(false, true)) {
       return CompletableFuture.failedFuture(Answers.NO_ANSWER); // to the one before
     }
-    CompletableFuture<Boolean> result = new CompletableFuture<>();
-    result.whenComplete((granted, error) -> vote.isAsking.set(false));
     Hold known = vote.hold;
     // An extension may be under way, that tells whether the hold is gone.
-    CompletableFuture<?> held = known == null ? CompletableFuture.failedFuture(Answers.NO_ANSWER) : known.quiet();
-    held.whenComplete((is, isGone) -> {
-      if (isGone == null) {
-        result.complete(true);
-      } else {
-        ask(vote, ttl, result);
-      }
-    });
-    return result;
+    CompletableFuture<Boolean> granted = known == null ? ask(vote, ttl) : known.quiet().handle((is, isGone) -> isGone)
+        .thenCompose(isGone -> isGone == null ? CompletableFuture.completedFuture(true) : ask(vote, ttl));
+    return granted.whenComplete((is, error) -> vote.isAsking.set(false));
   }
 
-  private void ask(Vote vote, long ttl, CompletableFuture<Boolean> result) {
-    Pending<Hold> pending = vote.locks.inside.acquire(ofNode(vote, ttl), true, null);
+  private CompletableFuture<Boolean> ask(Vote vote, long ttl) {
+    Pending<Hold> pending = vote.locks.acquire(ofNode(vote, ttl), true);
     boolean isOver = mutex.get(() -> asked.add(pending) && isEnded);
     if (isOver) {
       pending.cancel().accept(new SlockException.Closed());
     }
-    pending.result().whenComplete((hold, error) -> {
-      mutex.run(() -> asked.remove(pending));
-      Pending.pass(error == null && keep(vote, hold), error, result);
-    });
+    return pending.result().whenComplete((hold, error) -> mutex.run(() -> asked.remove(pending)))
+        .thenApply(hold -> keep(vote, hold));
   }
 
   CompletableFuture<Boolean> adopt(Vote vote, long ttl) {
-    return vote.locks.inside.adopt(ofNode(vote, ttl), null).handle((hold, error) -> {
-      Throwable why = of(error);
-      if (why != null && !(why instanceof SlockException.NotHeld)) {
-        throw new CompletionException(why);
-      }
-      return keep(vote, hold);
-    });
+    return vote.locks.adopt(ofNode(vote, ttl)).thenApply(hold -> keep(vote, hold));
   }
 
   @Override
@@ -181,19 +166,12 @@ final class Votes implements Hold.Keeper {
    * same token, because a majority has it.
    */
   @Override
-  public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within, Thread caller) {
+  public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
     long before = Clock.now();
     return each(ttl, Tally::isCertain, vote -> {
       Hold of = vote.hold;
-      if (of == null) {
-        return CompletableFuture.failedFuture(Answers.NO_ANSWER);
-      }
-      return of.extend(ttl, quorum.nodeTimeout(ttl), null).handle((done, error) -> {
-        if (error != null && !(of(error) instanceof SlockException.Lost)) {
-          throw new CompletionException(of(error));
-        }
-        return error == null;
-      });
+      return of == null ? CompletableFuture.failedFuture(Answers.NO_ANSWER)
+          : of.extend(ttl, quorum.nodeTimeout(ttl)).thenApply(done -> true);
     }, quorum.ending).thenApply(tally -> {
       if (!tally.isCertain()) {
         return Reply.failed(tally.over(owner.keys()));
@@ -208,24 +186,24 @@ final class Votes implements Hold.Keeper {
   @Override
   public void renew(List<Watchdog.Due> due) {
     for (Watchdog.Due one : due) {
-      extend(one.hold(), null, one.renewal().ttl(), 0, null).thenAccept(
+      extend(one.hold(), null, one.renewal().ttl(), 0).thenAccept(
           reply -> one.hold().renewed(one.renewal(), reply.value() != null, reply.error()));
     }
   }
 
   /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
   @Override
-  public CompletableFuture<Boolean> release(Hold hold, Lease ending, Thread caller) {
-    if (ending.state == Lease.State.LOST && owner.given()) {
-      end();
+  public CompletableFuture<Boolean> release(Hold hold, Lease ending) {
+    boolean isLost = ending.state == Lease.State.LOST;
+    end();
+    if (isLost && owner.given()) {
       return CompletableFuture.completedFuture(false);
     }
-    end();
     return each(ending.ttl, Tally::isCertain, this::releaseOne, quorum.ending).thenApply(tally -> {
-      if (ending.state != Lease.State.LOST && !tally.isCertain()) {
+      if (!isLost && !tally.isCertain()) {
         throw tally.over(owner.keys());
       }
-      return ending.state != Lease.State.LOST && tally.isGranted();
+      return !isLost && tally.isGranted();
     });
   }
 
@@ -248,6 +226,6 @@ final class Votes implements Hold.Keeper {
 
   private CompletableFuture<Boolean> releaseOne(Vote vote) {
     Hold of = vote.hold;
-    return of == null ? CompletableFuture.completedFuture(false) : of.release((Thread) null);
+    return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
   }
 }

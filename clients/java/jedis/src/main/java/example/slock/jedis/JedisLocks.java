@@ -31,24 +31,22 @@ public final class JedisLocks {
 
   /** On one server, with so many connections for short commands at most. */
   public static Locks of(HostAndPort server, JedisClientConfig config, int connections, Options options) {
-    return new Locks(new JedisTransport(new Topology.Single(server), config, connections), options);
+    return new Locks(JedisTransport.single(server, config, connections), options);
   }
 
   /** On the primary that Sentinels name. */
   public static Locks sentinel(String name, Set<HostAndPort> sentinels, JedisClientConfig config,
       JedisClientConfig sentinelConfig, Options options) {
-    Topology topology = new Topology.Sentinel(name, sentinels, sentinelConfig);
-    return new Locks(new JedisTransport(topology, config, CONNECTIONS), options);
+    return new Locks(JedisTransport.sentinel(name, sentinels, sentinelConfig, config), options);
   }
 
   /** On a cluster, of which some nodes are given. */
   public static Locks cluster(Set<HostAndPort> nodes, JedisClientConfig config, Options options) {
-    return new Locks(new JedisTransport(new Topology.Cluster(nodes, config), config, CONNECTIONS), options);
+    return new Locks(JedisTransport.cluster(nodes, config), options);
   }
 
   /** On several independent servers. */
   public static Quorum quorum(Collection<HostAndPort> servers, JedisClientConfig config, Options options) {
-    return new Quorum(servers.stream()
-        .map(server -> new JedisTransport(new Topology.Single(server), config, CONNECTIONS)).toList(), options);
+    return new Quorum(servers.stream().map(server -> JedisTransport.single(server, config, CONNECTIONS)).toList(), options);
   }
 }

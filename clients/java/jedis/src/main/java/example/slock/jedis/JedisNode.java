@@ -2,7 +2,6 @@ package example.slock.jedis;
 
 import example.slock.Call;
 import example.slock.Transport;
-import java.net.SocketTimeoutException;
 import java.util.List;
 import java.util.Objects;
 import java.util.Queue;
@@ -13,42 +12,36 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.Semaphore;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.stream.Stream;
 import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /**
  * The connections to one server. A thread that may block sends its commands itself, when a connection is free for it. Other
- * commands go over lanes:
- * what has queued when a lane is free goes in one pipeline.
+ * commands go over lanes: what has queued when a lane is free goes in one pipeline.
  */
 final class JedisNode implements Transport.Node {
   private static final int RENEWAL_LANES = 4;
   private static final int MOST_CALLS = 1000;
   /** How long it may take to open a connection. */
-  private static final long OPENING_MILLIS = 2000;
+  private static final int OPENING_MILLIS = 2000;
 
-  private final JedisTransport transport;
   private final HostAndPort server;
+  private final JedisClientConfig config;
+  private final int mostIdle;
   private final ConcurrentLinkedDeque<JedisConnection> idle = new ConcurrentLinkedDeque<>();
   private final Set<JedisConnection> open = ConcurrentHashMap.newKeySet();
-  private final Semaphore permits;
   private final Lanes commands;
-  private final Lanes renewals;
+  private final Lanes renewals = new Lanes(RENEWAL_LANES);
+  private volatile boolean isClosed;
 
-  JedisNode(JedisTransport transport, HostAndPort server) {
-    this.transport = transport;
+  JedisNode(HostAndPort server, JedisClientConfig config, int connections) {
     this.server = server;
-    permits = new Semaphore(transport.connections);
-    commands = new Lanes(permits, transport.connections);
-    renewals = new Lanes(new Semaphore(RENEWAL_LANES), RENEWAL_LANES);
-  }
-
-  @Override
-  public String address() {
-    return server.toString();
+    this.config = config;
+    mostIdle = connections;
+    commands = new Lanes(connections);
   }
 
   @Override
@@ -57,14 +50,51 @@ final class JedisNode implements Transport.Node {
       JedisTransport.THREADS.execute(() -> exchange(List.of(call), false));
     } else if (call.use() == Call.Use.RENEWALS) {
       renewals.add(call);
-    } else if (call.mayBlock() && permits.tryAcquire()) {
+    } else if (call.mayBlock() && !idle.isEmpty() && commands.free.tryAcquire()) {
       try {
         exchange(List.of(call), true);
       } finally {
-        permits.release();
+        commands.release();
       }
     } else {
       commands.add(call);
+    }
+  }
+
+  /** Threads that send what has queued. */
+  private final class Lanes {
+    final Semaphore free;
+    private final Queue<Call> queue = new ConcurrentLinkedQueue<>();
+
+    Lanes(int most) {
+      free = new Semaphore(most);
+    }
+
+    void add(Call call) {
+      queue.add(call);
+      start();
+    }
+
+    private void start() {
+      if (!queue.isEmpty() && free.tryAcquire()) {
+        JedisTransport.THREADS.execute(this::run);
+      }
+    }
+
+    private void run() {
+      try {
+        while (!queue.isEmpty()) {
+          exchange(Stream.generate(queue::poll).limit(MOST_CALLS).takeWhile(Objects::nonNull).toList(), false);
+        }
+      } finally {
+        release();
+      }
+    }
+
+    /** What has queued meanwhile is sent. */
+    void release() {
+      free.release();
+      start();
     }
   }
 
@@ -76,9 +106,10 @@ final class JedisNode implements Transport.Node {
     }
     List<List<String>> words = sent.stream().flatMap(call -> call.commands().stream()).toList();
     long limit = sent.stream().mapToLong(Call::millisLeft).min().getAsLong();
+    int timeout = limit > Integer.MAX_VALUE ? 0 : (int) limit;
     JedisConnection connection;
     try {
-      connection = take(Math.min(limit, OPENING_MILLIS), isInterruptible);
+      connection = take((int) Math.min(limit, OPENING_MILLIS));
     } catch (RuntimeException e) {
       sent.forEach(call -> call.failed(e, false));
       return;
@@ -86,20 +117,13 @@ final class JedisNode implements Transport.Node {
     sent.forEach(call -> call.whenExpired(connection::abort));
     List<Object> answers;
     try {
-      answers = connection.exchange(words, limit == Long.MAX_VALUE ? 0 : limit, isInterruptible);
+      answers = connection.exchange(words, timeout, isInterruptible);
     } catch (RuntimeException e) {
       discard(connection);
       for (JedisConnection other = idle.poll(); other != null; other = idle.poll()) {
         discard(other); // they are probably lost too
       }
-      boolean isSilence = e.getCause() instanceof SocketTimeoutException;
-      sent.forEach(call -> {
-        if (isSilence) {
-          call.timedOut();
-        } else {
-          call.failed(e, true);
-        }
-      });
+      sent.forEach(call -> call.failed(e, true));
       return;
     }
     give(connection);
@@ -111,17 +135,17 @@ final class JedisNode implements Transport.Node {
     }
   }
 
-  private JedisConnection take(long millis, boolean isInterruptible) {
-    JedisConnection connection = transport.isClosed() ? null : idle.pollFirst();
+  private JedisConnection take(int millis) {
+    JedisConnection connection = isClosed ? null : idle.pollFirst();
     if (connection == null) {
-      connection = JedisConnection.open(server, transport.config, millis, isInterruptible);
+      connection = JedisConnection.open(server, config, millis);
       open.add(connection);
     }
     return connection;
   }
 
   private void give(JedisConnection connection) {
-    if (transport.isClosed() || connection.isBroken() || !open.contains(connection) || idle.size() >= transport.connections) {
+    if (isClosed || connection.isBroken() || idle.size() >= mostIdle) {
       discard(connection);
     } else {
       idle.addFirst(connection);
@@ -133,48 +157,11 @@ final class JedisNode implements Transport.Node {
     connection.abort();
   }
 
-  void closeConnections() {
+  @Override
+  public void close() {
+    isClosed = true;
     idle.clear();
     open.forEach(this::discard);
-  }
-
-  /** Threads that send what has queued. */
-  private final class Lanes {
-    private final Semaphore connections;
-    private final int most;
-    private final Queue<Call> queue = new ConcurrentLinkedQueue<>();
-    private final AtomicInteger running = new AtomicInteger();
-
-    Lanes(Semaphore connections, int most) {
-      this.connections = connections;
-      this.most = most;
-    }
-
-    void add(Call call) {
-      queue.add(call);
-      start();
-    }
-
-    private void start() {
-      if (running.getAndUpdate(now -> Math.min(now + 1, most)) < most) {
-        JedisTransport.THREADS.execute(this::run);
-      }
-    }
-
-    private void run() {
-      connections.acquireUninterruptibly();
-      try {
-        while (!queue.isEmpty()) {
-          exchange(Stream.generate(queue::poll).limit(MOST_CALLS).takeWhile(Objects::nonNull).toList(), false);
-        }
-      } finally {
-        connections.release();
-        running.decrementAndGet();
-      }
-      if (!queue.isEmpty()) {
-        start();
-      }
-    }
   }
 
   // --- listening
@@ -185,7 +172,7 @@ final class JedisNode implements Transport.Node {
     JedisTransport.THREADS.execute(() -> {
       Listening listening;
       try {
-        listening = new Listening(JedisConnection.open(server, transport.config, OPENING_MILLIS, false), heard);
+        listening = new Listening(JedisConnection.open(server, config, OPENING_MILLIS), heard);
       } catch (RuntimeException e) {
         opened.completeExceptionally(e);
         return;

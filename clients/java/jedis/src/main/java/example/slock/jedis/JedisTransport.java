@@ -1,104 +1,117 @@
 package example.slock.jedis;
 
 import example.slock.Transport;
+import java.util.Arrays;
+import java.util.Collection;
 import java.util.List;
-import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executor;
 import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.CopyOnWriteArraySet;
+import java.util.function.Supplier;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.exceptions.JedisException;
 
-/** Finds servers. What is looked for in the background is looked for by threads of the library, which all locks share. */
+/** Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. */
 final class JedisTransport implements Transport {
+  /** What goes on in the background goes on in these threads, which all locks share. */
   static final Executor THREADS =
       new ThreadPoolExecutor(0, Integer.MAX_VALUE, 1, TimeUnit.SECONDS, new SynchronousQueue<>(), task -> {
         Thread thread = new Thread(task, "slock-jedis");
         thread.setDaemon(true);
         return thread;
       });
+  private static final int SLOTS = 16384;
 
-  final JedisClientConfig config;
-  final int connections;
-  private final Topology topology;
-  private final Map<String, JedisNode> nodes = new ConcurrentHashMap<>();
-  private final AtomicReference<CompletableFuture<Topology.Found>> found = new AtomicReference<>();
-  private volatile JedisNode lastPrimary;
-  private volatile boolean isClosed;
+  private final String name;
+  private final boolean isCluster;
+  private final JedisClientConfig config;
+  private final int connections;
+  private final Supplier<List<String>> primaries;
 
-  JedisTransport(Topology topology, JedisClientConfig config, int connections) {
-    this.topology = topology;
+  private JedisTransport(String name, boolean isCluster, JedisClientConfig config, int connections,
+      Supplier<List<String>> primaries) {
+    this.name = name;
+    this.isCluster = isCluster;
     this.config = config;
     this.connections = connections;
-    if (topology instanceof Topology.Single) {
-      found.set(CompletableFuture.completedFuture(topology.look()));
+    this.primaries = primaries;
+  }
+
+  static JedisTransport single(HostAndPort server, JedisClientConfig config, int connections) {
+    List<String> primary = List.of(server.toString());
+    return new JedisTransport(server.toString(), false, config, connections, () -> primary);
+  }
+
+  static JedisTransport sentinel(String service, Set<HostAndPort> sentinels, JedisClientConfig sentinelConfig,
+      JedisClientConfig config) {
+    return new JedisTransport(service, false, config, JedisLocks.CONNECTIONS, () -> {
+      List<?> address = first(sentinels, sentinelConfig, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service);
+      return List.of(address.get(0) + ":" + address.get(1));
+    });
+  }
+
+  static JedisTransport cluster(Set<HostAndPort> some, JedisClientConfig config) {
+    Set<HostAndPort> nodes = new CopyOnWriteArraySet<>(some);
+    return new JedisTransport("cluster", true, config, JedisLocks.CONNECTIONS, () -> {
+      List<String> bySlot = bySlot(first(nodes, config, "CLUSTER", "SLOTS"));
+      bySlot.stream().filter(Objects::nonNull).distinct().map(HostAndPort::from).forEach(nodes::add);
+      return bySlot;
+    });
+  }
+
+  /** Asks one after the other, until one answers. */
+  private static List<?> first(Collection<HostAndPort> servers, JedisClientConfig config, String... command) {
+    JedisException last = new JedisException("no address is given");
+    for (HostAndPort server : servers) {
+      int timeout = config.getSocketTimeoutMillis();
+      try (JedisConnection connection = JedisConnection.open(server, config, timeout)) {
+        Object answer = connection.exchange(List.of(List.of(command)), timeout, false).get(0);
+        if (answer instanceof List<?> list) {
+          return list;
+        }
+        last = answer instanceof JedisException error ? error : new JedisException(server + " does not know the primary");
+      } catch (JedisException e) {
+        last = e;
+      }
     }
+    throw last;
+  }
+
+  private static List<String> bySlot(List<?> ranges) {
+    String[] addresses = new String[SLOTS];
+    for (Object range : ranges) {
+      List<?> fields = (List<?>) range;
+      List<?> primary = (List<?>) fields.get(2);
+      String address = primary.get(0) + ":" + primary.get(1);
+      Arrays.fill(addresses, ((Long) fields.get(0)).intValue(), ((Long) fields.get(1)).intValue() + 1, address);
+    }
+    return Arrays.asList(addresses);
   }
 
   @Override
   public boolean isCluster() {
-    return topology instanceof Topology.Cluster;
-  }
-
-  private CompletableFuture<Topology.Found> found() {
-    CompletableFuture<Topology.Found> known = found.get();
-    if (known != null && !known.isCompletedExceptionally()) {
-      return known;
-    }
-    CompletableFuture<Topology.Found> looking = new CompletableFuture<>();
-    return found.compareAndSet(known, looking) ? looking.completeAsync(topology::look, THREADS) : found();
+    return isCluster;
   }
 
   @Override
-  public CompletionStage<JedisNode> find(String key) {
-    return found().thenApply(all -> {
-      JedisNode node = at(all.of(key).toString());
-      JedisNode before = lastPrimary;
-      if (before != node && !isCluster()) { // the primary of Sentinels is another
-        lastPrimary = node;
-        if (before != null) {
-          before.closeConnections();
-        }
-      }
-      return node;
-    });
+  public CompletionStage<List<String>> look() {
+    return CompletableFuture.supplyAsync(primaries, THREADS);
   }
 
   @Override
-  public JedisNode at(String address) {
-    return nodes.computeIfAbsent(address, name -> new JedisNode(this, HostAndPort.from(name)));
-  }
-
-  @Override
-  public CompletionStage<List<JedisNode>> primaries() {
-    return found().thenApply(all -> all.all().stream().map(node -> at(node.toString())).toList());
-  }
-
-  @Override
-  public void reload() {
-    CompletableFuture<Topology.Found> known = found.get();
-    if (!(topology instanceof Topology.Single) && known != null && known.isDone()) {
-      found.compareAndSet(known, null);
-    }
+  public JedisNode node(String address) {
+    return new JedisNode(HostAndPort.from(address), config, connections);
   }
 
   @Override
   public String name() {
-    return topology.name();
-  }
-
-  boolean isClosed() {
-    return isClosed;
-  }
-
-  @Override
-  public void close() {
-    isClosed = true;
-    nodes.values().forEach(JedisNode::closeConnections);
+    return name;
   }
 }

@@ -10,21 +10,22 @@ import io.lettuce.core.RedisException;
 import io.lettuce.core.RedisURI;
 import io.lettuce.core.api.StatefulRedisConnection;
 import io.lettuce.core.codec.StringCodec;
+import io.lettuce.core.output.NestedMultiOutput;
 import io.lettuce.core.protocol.AsyncCommand;
 import io.lettuce.core.protocol.Command;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
-import io.lettuce.core.protocol.RedisCommand;
 import io.lettuce.core.pubsub.RedisPubSubAdapter;
+import io.lettuce.core.pubsub.RedisPubSubListener;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Queue;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -53,36 +54,29 @@ final class LettuceNode implements Transport.Node {
     }
   }
 
-  private final LettuceTransport transport;
   private final RedisClient client;
-  private final String address;
   private final RedisURI uri;
   private final List<Lane> commands = List.of(new Lane(), new Lane());
   private final List<Lane> renewals = List.of(new Lane(), new Lane());
+  /** For commands that go alone: all, and those that are not in use. */
+  private final Set<Lane> alone = ConcurrentHashMap.newKeySet();
   private final Queue<Lane> spare = new ConcurrentLinkedQueue<>();
-  private final java.util.Set<Lane> alone = ConcurrentHashMap.newKeySet();
+  private volatile boolean isClosed;
 
-  LettuceNode(LettuceTransport transport, RedisClient client, String address, RedisURI uri) {
-    this.transport = transport;
+  LettuceNode(RedisClient client, RedisURI uri) {
     this.client = client;
-    this.address = address;
     this.uri = uri;
   }
 
   @Override
-  public String address() {
-    return address;
-  }
-
-  @Override
   public void send(Call call) {
-    if (transport.isClosed() || call.use() == Call.Use.ALONE) {
-      Lane own = transport.isClosed() ? null : spare.poll();
-      Lane lane = own != null ? own : new Lane();
+    if (isClosed || call.use() == Call.Use.ALONE) {
+      Lane found = spare.poll();
+      Lane lane = found != null ? found : new Lane();
       alone.add(lane);
       lane.send(call, () -> {
-        alone.remove(lane);
-        if (transport.isClosed() || spare.size() >= MOST_SPARE) {
+        if (isClosed || spare.size() >= MOST_SPARE) {
+          alone.remove(lane);
           lane.close();
         } else {
           spare.add(lane);
@@ -94,12 +88,11 @@ final class LettuceNode implements Transport.Node {
     lanes.get(lanes.get(0).isSlow() ? 1 : 0).send(call, () -> {});
   }
 
-  void closeConnections() {
+  @Override
+  public void close() {
+    isClosed = true;
     commands.forEach(Lane::close);
     renewals.forEach(Lane::close);
-    for (Lane lane = spare.poll(); lane != null; lane = spare.poll()) {
-      lane.close();
-    }
     alone.forEach(Lane::close);
   }
 
@@ -134,10 +127,7 @@ final class LettuceNode implements Transport.Node {
 
     void send(Call call, Runnable afterwards) {
       CompletableFuture<StatefulRedisConnection<String, String>> current = connection;
-      if (!isUsable(current)) {
-        current = open();
-      }
-      CompletableFuture<StatefulRedisConnection<String, String>> over = current;
+      CompletableFuture<StatefulRedisConnection<String, String>> over = isUsable(current) ? current : open();
       if (underWay.getAndIncrement() == 0) {
         movedAt = System.nanoTime();
       }
@@ -160,9 +150,7 @@ final class LettuceNode implements Transport.Node {
     private void close(CompletableFuture<StatefulRedisConnection<String, String>> which) {
       if (which != null) {
         which.thenAccept(StatefulRedisConnection::closeAsync);
-        if (!which.isDone()) {
-          which.cancel(true);
-        }
+        which.cancel(true); // unless it is open
       }
     }
 
@@ -172,46 +160,54 @@ final class LettuceNode implements Transport.Node {
   }
 
   private static Throwable cause(Throwable error) {
-    return error instanceof java.util.concurrent.CompletionException && error.getCause() != null ? error.getCause() : error;
+    return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
   }
 
-  private static AsyncCommand<String, String, Object> command(List<String> words) {
+  private static AsyncCommand<String, String, List<Object>> command(List<String> words) {
     CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
     for (int n = 1; n < words.size(); n++) {
       args.add(words.get(n));
     }
-    return new AsyncCommand<>(new Command<>(Keyword.of(words.get(0)), new AnswerOutput(), args));
+    return new AsyncCommand<>(new Command<>(Keyword.of(words.get(0)), new NestedMultiOutput<>(StringCodec.UTF8), args));
   }
 
   private static void write(Call call, StatefulRedisConnection<String, String> to, Runnable ended) {
-    List<AsyncCommand<String, String, Object>> all = call.commands().stream().map(LettuceNode::command).toList();
-    Object[] answers = new Object[all.size()];
-    AtomicInteger open = new AtomicInteger(all.size());
-    for (int n = 0; n < answers.length; n++) {
-      int at = n;
-      all.get(n).whenComplete((value, error) -> {
-        answers[at] = error == null ? value : error;
-        if (open.decrementAndGet() > 0) {
-          return;
-        }
-        ended.run();
-        Optional<Object> failed = Arrays.stream(answers).filter(answer -> !isAnswer(answer)).findFirst();
-        if (failed.isEmpty()) {
-          call.answered(Arrays.asList(answers));
-        } else {
-          call.failed(cause((Throwable) failed.get()), !Arrays.stream(answers).allMatch(LettuceNode::isUnsent));
-        }
-      });
-    }
+    List<AsyncCommand<String, String, List<Object>>> all = call.commands().stream().map(LettuceNode::command).toList();
+    CompletableFuture.allOf(all.toArray(AsyncCommand[]::new)).whenComplete((done, failed) -> {
+      ended.run();
+      List<Object> answers = new ArrayList<>(all.size());
+      Throwable problem = null;
+      boolean wasSent = false;
+      for (AsyncCommand<String, String, List<Object>> command : all) {
+        Object answer = answer(command);
+        answers.add(answer);
+        problem = isAnswer(answer) ? problem : (Throwable) answer;
+        wasSent |= !isUnsent(answer);
+      }
+      if (problem == null) {
+        call.answered(answers);
+      } else {
+        call.failed(cause(problem), wasSent);
+      }
+    });
     try {
       if (all.size() == 1) {
         to.dispatch(all.get(0));
       } else {
-        to.dispatch(new ArrayList<RedisCommand<String, String, ?>>(all));
+        to.dispatch(all);
       }
     } catch (RuntimeException e) {
       all.forEach(command -> command.completeExceptionally(e));
     }
+  }
+
+  /** What a command has ended with. Lettuce gives a list of one for a plain value, which no list of SLOCK looks like. */
+  private static Object answer(AsyncCommand<String, String, List<Object>> command) {
+    if (command.isCompletedExceptionally()) {
+      return command.handle((none, error) -> error).join();
+    }
+    List<Object> list = command.join();
+    return list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list;
   }
 
   private static boolean isAnswer(Object answer) {
@@ -240,7 +236,7 @@ final class LettuceNode implements Transport.Node {
     Listening(StatefulRedisPubSubConnection<String, String> connection, Transport.Heard heard) {
       this.connection = connection;
       this.heard = heard;
-      connection.addListener((io.lettuce.core.pubsub.RedisPubSubListener<String, String>) this);
+      connection.addListener((RedisPubSubListener<String, String>) this);
       connection.addListener((RedisConnectionStateListener) this);
     }
 
@@ -257,11 +253,7 @@ final class LettuceNode implements Transport.Node {
 
     @Override
     public void ping() {
-      connection.async().ping().whenComplete((pong, error) -> {
-        if (error == null) {
-          heard.alive();
-        }
-      });
+      connection.async().ping().thenAccept(pong -> heard.alive());
     }
 
     @Override
