@@ -105,11 +105,7 @@ class NodeHold extends Held {
 
   /** 1 when the node has the hold, for at least `ttlMs` from `sent` on; 0 when it is gone. */
   async extend(sent: number, until: number, ttlMs: number): Promise<Answer> {
-    if (!this.lease.isHeld) return 0;
-    const {command, take} = this.renewal(ttlMs);
-    const answer = await answerTo(this.servers, this.key, command, until);
-    take(sent, answer);
-    return answer;
+    return this.lease.isHeld ? this.renew(sent, until, ttlMs) : 0;
   }
 
   /** The quorum missed its majority, or was given up. */
