@@ -4,14 +4,14 @@ import {
   NoAnswer, errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
 } from "./answers.js";
 import {now} from "./clock.js";
-import {waiting, type Channel, type Command, type Key} from "./commands.js";
+import {waiting, type Command, type Key} from "./commands.js";
 import {msLeft} from "./durations.js";
 import {SlockError, TimedOutError, textOf} from "./errors.js";
 import {Inbox, SUBSCRIPTION_LOST, type Listening, type Subscription} from "./listener.js";
 import type {Look} from "./node.js";
 import type {Wanted} from "./options.js";
 import {ask} from "./servers.js";
-import {ANSWER_OVERDUE_MS, retryPauses, type Shared} from "./shared.js";
+import {ANSWER_OVERDUE_MS, RETRY, type Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
 
 // While a copy of a request lacks its answer, a request that waits by NOTIFY asks again so often, in ms: the copy may come
@@ -93,7 +93,7 @@ export class Acquisition {
    * `forget` in the end.
    */
   async granted(): Promise<Granted | undefined> {
-    let pauses: Iterator<number, never> | undefined;
+    let pauses: Iterator<number> | undefined;
     let polls: Iterator<number> | undefined;
     for (;;) {
       this.stop.check();
@@ -112,7 +112,7 @@ export class Acquisition {
         this.problem = error;
         // Shorter pauses near the limit: there is time for another attempt then.
         const left = Math.max(0, this.limit - now());
-        await this.stop.sleep(Math.min((pauses ??= retryPauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)));
+        await this.stop.sleep(Math.min((pauses ??= RETRY.pauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)));
         if (now() >= this.limit) throw this.timedOut("the server did not answer within the time");
         continue;
       }
@@ -235,7 +235,7 @@ export class Acquisition {
       const sent = now();
       let answer: Answer;
       try {
-        answer = await this.send(this.waiting(sent, {name: subscription.name, tag: this.inbox.tag}));
+        answer = await this.send(this.waiting(sent, [subscription.name, this.inbox.tag]));
       } catch (error) {
         if (isSubscriberMissing(error)) subscription.fail();
         throw error;
@@ -271,7 +271,7 @@ export class Acquisition {
   }
 
   /** The command with what is left of the wait; to the server 0 is without limit. */
-  private waiting(moment: number, channel?: Channel): Command {
-    return waiting(this.command, this.end === Infinity ? 0 : msLeft(this.end, moment), channel);
+  private waiting(moment: number, message?: readonly [channel: string, tag: string]): Command {
+    return waiting(this.command, this.end === Infinity ? 0 : msLeft(this.end, moment), message);
   }
 }
