@@ -4,14 +4,14 @@ import {
   NoAnswer, errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
 } from "./answers.js";
 import {now} from "./clock.js";
-import {waiting, type Channel, type Command, type Key} from "./commands.js";
+import {waiting, type Command, type Key} from "./commands.js";
 import {msLeft} from "./durations.js";
 import {SlockError, TimedOutError, textOf} from "./errors.js";
-import {Inbox, SUBSCRIPTION_LOST, type Copy, type Listening, type Message, type Subscription} from "./listener.js";
+import {Inbox, SUBSCRIPTION_LOST, type Listening, type Subscription} from "./listener.js";
 import type {Look} from "./node.js";
 import type {Wanted} from "./options.js";
 import {ask} from "./servers.js";
-import {ANSWER_OVERDUE_MS, retryPauses, type Shared} from "./shared.js";
+import {ANSWER_OVERDUE_MS, RETRY, type Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
 
 // While a copy of a request lacks its answer, a request that waits by NOTIFY asks again so often, in ms: the copy may come
@@ -93,7 +93,7 @@ export class Acquisition {
    * `forget` in the end.
    */
   async granted(): Promise<Granted | undefined> {
-    let pauses: Iterator<number, never> | undefined;
+    let pauses: Iterator<number> | undefined;
     let polls: Iterator<number> | undefined;
     for (;;) {
       this.stop.check();
@@ -112,7 +112,7 @@ export class Acquisition {
         this.problem = error;
         // Shorter pauses near the limit: there is time for another attempt then.
         const left = Math.max(0, this.limit - now());
-        await this.stop.sleep(Math.min((pauses ??= retryPauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)));
+        await this.stop.sleep(Math.min((pauses ??= RETRY.pauses()).next().value, Math.max(LEAST_PAUSE_MS, left / 2)));
         if (now() >= this.limit) throw this.timedOut("the server did not answer within the time");
         continue;
       }
@@ -227,50 +227,41 @@ export class Acquisition {
   }
 
   private async notified(listening: Listening, subscription: Subscription): Promise<Granted> {
-    const inbox = (this.inbox ??= new Inbox());
+    if (this.inbox?.subscription !== subscription) {
+      this.forget();
+      this.inbox = new Inbox(subscription, listening.newTag());
+    }
     for (;;) {
-      const copy = inbox.add({subscription, tag: listening.newTag(), sent: now()});
+      const sent = now();
       let answer: Answer;
       try {
-        answer = await this.send(this.waiting(copy.sent, {name: subscription.name, tag: copy.tag}));
+        answer = await this.send(this.waiting(sent, [subscription.name, this.inbox.tag]));
       } catch (error) {
         if (isSubscriberMissing(error)) subscription.fail();
         throw error;
       }
-      if (answer !== null) return this.told(Number(answer), copy.sent);
-      const granted = await this.message(inbox, copy);
+      if (answer !== null) return this.told(Number(answer), sent);
+      const granted = await this.message(this.inbox);
       if (granted !== undefined) return granted;
     }
   }
 
-  /** What the messages say; nothing when it is time to ask again. */
-  private async message(inbox: Inbox, newest: Copy): Promise<Granted | undefined> {
+  /** What the message says; nothing when it is time to ask again. */
+  private async message(inbox: Inbox): Promise<Granted | undefined> {
     const overdue = this.end + ANSWER_OVERDUE_MS;
     const again = this.unanswered ? ASK_AGAIN_MS : this.shared.servers.isCluster ? ASK_AGAIN_IN_CLUSTER_MS : Infinity;
     const end = Math.min(overdue, now() + again);
     for (;;) {
-      const told = await inbox.get(end, this.stop);
-      if (told === undefined) {
-        if (now() >= overdue) throw this.timedOut("the wait is over, and the server did not say so");
-        if (now() >= end) return undefined;
-        continue;
+      const message = await inbox.get(end, this.stop);
+      if (message === SUBSCRIPTION_LOST) throw SUBSCRIPTION_LOST;
+      if (message !== undefined) {
+        this.waits = false;
+        if (message.startsWith("-")) throw errorOfMessage(message.slice(1));
+        return this.told(Number(message), inbox.began);
       }
-      const granted = this.read(...told, newest);
-      if (granted !== undefined) return granted;
+      if (now() >= overdue) throw this.timedOut("the wait is over, and the server did not say so");
+      if (now() >= end) return undefined;
     }
-  }
-
-  /** What a message means. Of the end of an older copy nothing follows, but a fence is one. */
-  private read(copy: Copy, message: Message, newest: Copy): Granted | undefined {
-    if (message === SUBSCRIPTION_LOST) {
-      if (copy.subscription === newest.subscription) throw SUBSCRIPTION_LOST;
-      return undefined;
-    }
-    const fence = Number(message); // or the name of an error
-    if (!(fence > 0) && copy !== newest) return undefined;
-    this.waits = false;
-    if (message.startsWith("-")) throw errorOfMessage(message.slice(1));
-    return this.told(fence, copy.sent);
   }
 
   private told(fence: number, sent: number): Granted {
@@ -280,7 +271,7 @@ export class Acquisition {
   }
 
   /** The command with what is left of the wait; to the server 0 is without limit. */
-  private waiting(moment: number, channel?: Channel): Command {
-    return waiting(this.command, this.end === Infinity ? 0 : msLeft(this.end, moment), channel);
+  private waiting(moment: number, message?: readonly [channel: string, tag: string]): Command {
+    return waiting(this.command, this.end === Infinity ? 0 : msLeft(this.end, moment), message);
   }
 }

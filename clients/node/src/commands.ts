@@ -32,12 +32,6 @@ export function namesOf(keys: readonly Key[]): string {
   return keys.length === 1 ? String(keys[0]) : keys.map(String).join(", ");
 }
 
-/** Where the end of a wait is told, and how it is marked there. */
-export interface Channel {
-  readonly name: string;
-  readonly tag: string;
-}
-
 /** What an acquisition asks for, as far as its words need it. */
 export interface Asked {
   readonly keys: readonly Key[];
@@ -59,9 +53,9 @@ export function refresh(keys: readonly Key[], mode: Mode, token: string, ttlMs: 
   return [...lock(keys, mode, token, ttlMs), "XX"];
 }
 
-/** The command with a wait of at most so long, without limit for 0, whose end is told on the channel. */
-export function waiting(command: Command, waitMs: number, channel?: Channel): Command {
-  return [...command, "WAIT", `${waitMs}`, ...(channel ? ["NOTIFY", channel.name, channel.tag] : [])];
+/** The command with a wait of at most so long, without limit for 0, whose end is told by a message: `[channel, tag]`. */
+export function waiting(command: Command, waitMs: number, message?: readonly [channel: string, tag: string]): Command {
+  return [...command, "WAIT", `${waitMs}`, ...(message ? ["NOTIFY", ...message] : [])];
 }
 
 /** Makes the reader the writer, or the writer a reader. */

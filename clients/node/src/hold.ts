@@ -5,13 +5,13 @@
 
 import {Acquisition, type Granted} from "./acquisition.js";
 import {isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
-import {later, now, sleep} from "./clock.js";
+import {now, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
 import {LostError, NotHeldError, RefusedError, TimedOutError, textOf, type Reason} from "./errors.js";
 import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
 import type {CallOptions, Wanted} from "./options.js";
-import {ask, type Servers} from "./servers.js";
+import {answerTo, ask, type Servers} from "./servers.js";
 import {ANSWER_OVERDUE_MS, type Shared} from "./shared.js";
 import type {Renewable} from "./watchdog.js";
 
@@ -54,13 +54,15 @@ export class Held implements Renewable {
   /** A command sent at `sent` gave the hold, or changed its mode. */
   granted(fence: number, mode: Mode, sent: number, ttlMs: number): void {
     this.lease.granted(fence, mode, sent, ttlMs);
-    this.renewAt = sent + this.ttlMs * RENEW_AFTER;
+    this.renewAfter(sent, RENEW_AFTER);
   }
 
-  renewal(ttlMs = this.ttlMs): {command: Command; take: (sent: number, answer: Answer) => Told} {
+  /** Extends it, and takes the answer, or the error, that it returns. `sent`: a moment before. */
+  async renew(sent: number, until: number, ttlMs = this.ttlMs): Promise<Answer> {
     const fence = this.lease.fence ?? 0;
-    const command = extend(this.keys, this.token, ttlMs, fence);
-    return {command, take: (sent, answer) => this.renewed(fence, sent, ttlMs, answer)};
+    const answer = await answerTo(this.servers, this.key, extend(this.keys, this.token, ttlMs, fence), until);
+    this.renewed(fence, sent, ttlMs, answer);
+    return answer;
   }
 
   /** What an answer to a command that was sent at `sent` meant. */
@@ -102,18 +104,23 @@ export class Held implements Renewable {
     }
   }
 
-  private renewed(fence: number, sent: number, ttlMs: number, answer: Answer): Told {
+  /** What the answer to an extension meant. */
+  renewed(fence: number, sent: number, ttlMs: number, answer: Answer): Told {
     this.expire(); // a hold that is lost stays lost, whatever the answer is
     if (this.ended) return "nothing";
-    this.renewAt = now() + this.ttlMs * TRY_AGAIN_AFTER;
+    this.renewAfter(now(), TRY_AGAIN_AFTER);
     if (typeof answer !== "number") {
       this.owner?.renewalFailed(answer);
       return "nothing";
     }
     const told = this.lease.extended(fence, sent, ttlMs, answer);
-    if (told === "held") this.renewAt = sent + this.ttlMs * RENEW_AFTER;
+    if (told === "held") this.renewAfter(sent, RENEW_AFTER);
     this.told(told, sent);
     return told;
+  }
+
+  private renewAfter(moment: number, partOfTtl: number): void {
+    if (this.wanted.options.renew) this.renewAt = moment + this.ttlMs * partOfTtl;
   }
 }
 
@@ -131,7 +138,6 @@ export abstract class AnyHold implements AsyncDisposable {
   private wasTold = false; // of the loss
   private warned = false;
   private controller: AbortController | undefined;
-  private timer: NodeJS.Timeout | undefined; // of the signal
   private readonly leaseEnd: number;
 
   constructor(protected readonly wanted: Wanted, protected readonly helds: readonly Held[], private readonly grantedAt: number) {
@@ -178,7 +184,7 @@ export abstract class AnyHold implements AsyncDisposable {
     if (this.controller === undefined) {
       this.controller = new AbortController();
       if (this.lost) this.controller.abort(this.lostError());
-      else if (!this.released) this.watch();
+      else if (!this.released) this.watch(); // also one that nobody renews
     }
     return this.controller.signal;
   }
@@ -310,8 +316,7 @@ export abstract class AnyHold implements AsyncDisposable {
 
   /** The times have changed. */
   protected lookAgain(): void {
-    if (!this.wanted.options.renew || this.hasEnded) return;
-    for (const held of this.helds) held.shared.watchdog.add(held);
+    if (this.wanted.options.renew && !this.hasEnded) this.watch();
   }
 
   protected lose(reason: Reason): void {
@@ -343,33 +348,16 @@ export abstract class AnyHold implements AsyncDisposable {
     return new LostError(this.label, this.wanted.names, this.lostReason!, cause);
   }
 
-  private stop(): void {
-    clearTimeout(this.timer);
-    for (const held of this.helds) held.stop();
-  }
+  private stop(): void { for (const held of this.helds) held.stop(); }
 
-  private tellHeld(): void {
-    const {reporter} = this.shared;
-    if (reporter.hears("held")) reporter.tell("held", this.label, now() - this.grantedAt);
-  }
+  private tellHeld(): void { this.shared.reporter.tell("held", this.label, now() - this.grantedAt); }
 
-  /** The clock decides, whatever the watchdog does: it may be closed. */
-  private watch(): void {
-    this.timer = later(this.validUntil - now(), () => {
-      this.expire();
-      if (!this.hasEnded) this.watch();
-    }).unref();
-  }
+  private watch(): void { for (const held of this.helds) held.shared.watchdog.add(held); }
 }
 
 /** A lock that is held. `Locks` makes it; `release` ends it. */
 export class Hold extends AnyHold {
-  private readonly held: Held;
-
-  constructor(wanted: Wanted, held: Held, grantedAt: number) {
-    super(wanted, [held], grantedAt);
-    this.held = held;
-  }
+  constructor(wanted: Wanted, protected readonly held: Held, grantedAt: number) { super(wanted, [held], grantedAt); }
 
   /** Rises with each new hold of the server: send it with every write. An upgrade or a downgrade gives a new one. */
   get fence(): number { return this.held.lease.fence ?? 0; }
@@ -397,12 +385,13 @@ export class Hold extends AnyHold {
     const {held, shared, wanted} = this;
     const end = now() + shared.retryForMs;
     for (;;) {
-      const {command, take} = held.renewal(ttlMs);
+      const {fence} = this;
+      const command = extend(this.keys, this.token, ttlMs, fence);
       let told: Told;
       try {
         const until = Math.min(end, Math.max(now(), this.validUntil));
         const {answers, sent} = await shared.insist(wanted.names, held.key, [command], until);
-        told = take(sent, answers[0]);
+        told = held.renewed(fence, sent, ttlMs, answers[0]);
       } catch (error) {
         if (error instanceof TimedOutError) {
           this.problem = error.cause;

@@ -30,9 +30,6 @@ export interface Hooks {
 export class Reporter {
   constructor(private readonly hooks: Hooks) {}
 
-  /** Whether the program wants to be told. */
-  hears(name: keyof Hooks): boolean { return this.hooks[name] !== undefined; }
-
   tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
     const hook = this.hooks[name] as ((...told: unknown[]) => void) | undefined;
     if (hook === undefined) return;

@@ -32,12 +32,9 @@ async function open(client: IoredisClient, address: Address | undefined, told: T
   const opened = client.duplicate({
     ...address,
     lazyConnect: true,
-    retryStrategy: null,
+    retryStrategy: null, // so it never connects again, and nothing is sent twice
     sentinelRetryStrategy: () => null,
     reconnectOnError: null,
-    maxRetriesPerRequest: null,
-    autoResendUnfulfilledCommands: false,
-    autoResubscribe: false,
     enableAutoPipelining: false,
     enableOfflineQueue: false,
     enableReadyCheck: false, // it would need the permission for INFO

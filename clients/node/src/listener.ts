@@ -18,31 +18,25 @@ export const SUBSCRIPTION_LOST = Symbol("subscription lost");
 /** What came for a copy of a request: the first word of a message. */
 export type Message = string | typeof SUBSCRIPTION_LOST;
 
-/** One copy of a request that waits. Its tag tells which message is for it. */
-export interface Copy {
-  readonly subscription: Subscription;
-  readonly tag: string;
-  readonly sent: number;
-}
-
-/** All copies of a request that waits, and what came for them. */
+/**
+ * What comes on one subscription for one request that waits. All its copies have one tag: to the server they are one
+ * request, whichever comes last. Made before the first is sent: the message can come before the reply.
+ */
 export class Inbox {
-  private readonly copies: Copy[] = [];
-  private readonly messages: [copy: Copy, message: Message][] = [];
+  /** Not later than any copy. */
+  readonly began = now();
+  private readonly messages: Message[] = [];
   private wake: (() => void) | undefined;
 
-  /** Another copy is about to be sent: the message can come before the reply. */
-  add(copy: Copy): Copy {
-    this.copies.push(copy);
-    copy.subscription.note(copy.tag, (message) => {
-      this.messages.push([copy, message]);
+  constructor(readonly subscription: Subscription, readonly tag: string) {
+    subscription.note(tag, (message) => {
+      this.messages.push(message);
       this.wake?.();
     });
-    return copy;
   }
 
-  /** The next message for any copy; nothing when there is none until `end`. */
-  async get(end: number, stop: Stop): Promise<[copy: Copy, message: Message] | undefined> {
+  /** The next message; nothing when there is none until `end`. */
+  async get(end: number, stop: Stop): Promise<Message | undefined> {
     if (this.messages.length === 0) {
       const arrives = new Promise<void>((resolve) => (this.wake = resolve));
       await within(stop.wait(arrives), end - now(), () => {});
@@ -51,7 +45,7 @@ export class Inbox {
   }
 
   /** Messages that come later are ignored: whoever gave the request up releases it. */
-  forget(): void { for (const {subscription, tag} of this.copies.splice(0)) subscription.forget(tag); }
+  forget(): void { this.subscription.forget(this.tag); }
 }
 
 /** A channel to which this process listens, and the waits that end there. */

@@ -37,17 +37,8 @@ export class Strategy {
    */
   *pauses(): Generator<number, undefined> {
     let left = this.attempts;
-    for (const pause of exponential(this.firstMs, this.mostMs, this.chance)) {
-      if (left-- <= 0) return;
-      yield pause;
+    for (let pause = this.firstMs; left-- > 0; pause = Math.min(2 * pause, this.mostMs)) {
+      yield Math.min(pause, this.mostMs) * (1 - this.chance * Math.random());
     }
-  }
-}
-
-/** Pauses in ms, each shortened by chance by up to this part. */
-export function* exponential(firstMs: number, mostMs: number, chance: number): Generator<number, never> {
-  for (let pause = firstMs; ; pause *= 2) {
-    pause = Math.min(pause, mostMs);
-    yield pause * (1 - chance * Math.random());
   }
 }

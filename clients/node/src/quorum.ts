@@ -80,7 +80,7 @@ class NodeHold extends Held {
   confirmedAt = -Infinity;
   goneAt = -Infinity;
   /** Whether the node is being asked for the hold. */
-  isAsked = true;
+  isAsked = false;
   private unanswered = false; // whether a copy of the request had no answer
 
   constructor(readonly name: string, shared: Shared, wanted: Wanted, token: string, drift: Drift) {
@@ -89,9 +89,13 @@ class NodeHold extends Held {
 
   /** Asks for the hold: its fence, 0, or an error. `sent` is a moment before. */
   async grant(sent: number, until: number): Promise<Answer> {
-    await this.shared.checkPermission(this.wanted, until);
-    if (this.ended) return 0;
-    return this.get(commands.acquire(this.wanted, this.token), sent, until);
+    this.isAsked = true;
+    try {
+      await this.shared.checkPermission(this.wanted, until);
+      return this.ended ? 0 : await this.get(commands.acquire(this.wanted, this.token), sent, until);
+    } finally {
+      this.isAsked = false;
+    }
   }
 
   /** The fence of a hold that another process took; 0 when there is none; or an error. */
@@ -101,11 +105,7 @@ class NodeHold extends Held {
 
   /** 1 when the node has the hold, for at least `ttlMs` from `sent` on; 0 when it is gone. */
   async extend(sent: number, until: number, ttlMs: number): Promise<Answer> {
-    if (!this.lease.isHeld) return 0;
-    const {command, take} = this.renewal(ttlMs);
-    const answer = await answerTo(this.servers, this.key, command, until);
-    take(sent, answer);
-    return answer;
+    return this.lease.isHeld ? this.renew(sent, until, ttlMs) : 0;
   }
 
   /** The quorum missed its majority, or was given up. */
@@ -130,7 +130,6 @@ class NodeHold extends Held {
     const answer = await answerTo(this.servers, this.key, command, until);
     this.unanswered ||= mayBeExecuted(answer);
     this.lease.inDoubt = this.unanswered;
-    this.isAsked = false;
     if (typeof answer === "number" && answer > 0) this.granted(answer, this.wanted.mode, sent, this.ttlMs);
     else if (answer instanceof Error) this.owner?.renewalFailed(answer);
     this.told(this.lease.isHeld ? "held" : "gone", sent);
@@ -160,9 +159,8 @@ export class QuorumHold extends AnyHold {
       if (one.lease.isHeld || one.isAsked || this.hasEnded) continue;
       const having = this.nodes.filter((other) => other.lease.isHeld && other.confirmedAt >= one.goneAt).length;
       if (having < majority(this.nodes.length)) continue;
-      one.isAsked = true;
       const sent = now();
-      one.grant(sent, sent + this.quorum.timeoutMs(this.ttlMs)).catch(() => (one.isAsked = false)); // after the next renewal again
+      one.grant(sent, sent + this.quorum.timeoutMs(this.ttlMs)).catch(() => {}); // after the next renewal again
     }
   }
 

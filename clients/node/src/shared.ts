@@ -10,7 +10,7 @@ import {ClosedError, TimedOutError, textOf} from "./errors.js";
 import {Reporter} from "./hooks.js";
 import type {Listening} from "./listener.js";
 import type {LocksOptions, Wanted} from "./options.js";
-import {exponential, type Strategy} from "./polling.js";
+import {Strategy} from "./polling.js";
 import {ask, serversOf, type Servers} from "./servers.js";
 import {Stop} from "./stop.js";
 import {Watchdog} from "./watchdog.js";
@@ -30,8 +30,8 @@ const MOST_GIVING_UP = 10_000;
 // How long `close` waits for what is being given up, in ms.
 const CLOSE_WAITS_MS = 2_000;
 
-/** Ms between attempts: 10 ms, doubled up to 1 s, each less up to a half of it by chance. */
-export function retryPauses(): Generator<number, never> { return exponential(10, 1_000, 0.5); }
+/** The pauses between attempts that got no answer. */
+export const RETRY = Strategy.exponential(10, 1_000);
 
 /** The answers to commands that may have been sent several times. */
 export interface Answered {
@@ -114,7 +114,7 @@ export class Shared {
    */
   async repeat(names: string, key: Key, commands: readonly Command[], end: number, attemptMs = Infinity): Promise<Answered> {
     let afterUnanswered = false;
-    let pauses: Iterator<number, never> | undefined;
+    const pauses = RETRY.pauses();
     for (;;) {
       const sent = now();
       const until = Math.min(end + ANSWER_OVERDUE_MS, sent + attemptMs);
@@ -128,7 +128,7 @@ export class Shared {
         problem = error;
       }
       afterUnanswered ||= mayBeExecuted(problem);
-      const pause = (pauses ??= retryPauses()).next().value;
+      const pause = pauses.next().value!;
       if (now() + pause >= end) {
         throw new TimedOutError(`${names}: the server did not answer within the time`, problem, !(problem instanceof NoAnswer));
       }

@@ -1,10 +1,7 @@
 // The one timer that renews all holds of one `Locks`, or of one `Quorum`, and notices when one is over. It waits for no
 // server: what is not answered is due again later.
 
-import type {Answer} from "./answers.js";
 import {later, now} from "./clock.js";
-import type {Command, Key} from "./commands.js";
-import {answerTo, type Servers} from "./servers.js";
 
 // What is due within so long, in ms, or within this part of its ttl, is renewed with what is due now.
 const EARLY_MS = 20;
@@ -17,15 +14,13 @@ const LEAST_TIME_MS = 50;
 
 /** What is renewed, or only watched. All times are ms on the clock of the library. */
 export interface Renewable {
-  readonly servers: Servers;
-  readonly key: Key;
   readonly ttlMs: number;
   /** When the next renewal is due. Infinity: no more renewals. */
   readonly renewAt: number;
   /** When the hold is over unless a renewal is answered. */
   readonly validUntil: number;
-  /** A command, and what takes the moment at which it was sent and its answer, which may be an error. */
-  renewal(): {command: Command; take: (sent: number, answer: Answer) => void};
+  /** Asks the server for a renewal, and takes the answer, which may be an error. `sent`: a moment before. Never rejects. */
+  renew(sent: number, until: number): Promise<unknown>;
   /** Called when `validUntil` has passed. */
   expire(): void;
 }
@@ -37,9 +32,8 @@ export class Watchdog {
   private wakesAt = Infinity;
   private closed = false;
 
-  /** From now on it is renewed. For one that is there already: its times have changed. */
+  /** From now on it is renewed, or watched. For one that is there already: its times have changed. */
   add(hold: Renewable): void {
-    if (this.closed) return;
     this.holds.add(hold);
     this.wakeAt(this.timeOf(hold));
   }
@@ -51,22 +45,22 @@ export class Watchdog {
     this.wakesAt = Infinity;
   }
 
-  /** Renews no more. */
+  /** Renews no more, and keeps no program running. It still notices when a hold is over. */
   close(): void {
     this.closed = true;
-    this.holds.clear();
-    clearTimeout(this.timer);
+    this.timer?.unref();
   }
 
   private timeOf(hold: Renewable): number {
-    return this.busy.has(hold) ? hold.validUntil : Math.min(hold.renewAt, hold.validUntil);
+    return this.closed || this.busy.has(hold) ? hold.validUntil : Math.min(hold.renewAt, hold.validUntil);
   }
 
   private wakeAt(time: number): void {
-    if (time >= this.wakesAt || this.closed) return;
+    if (time >= this.wakesAt) return;
     this.wakesAt = time;
     clearTimeout(this.timer);
     this.timer = later(time - now(), () => this.wake());
+    if (this.closed) this.timer.unref();
   }
 
   private wake(): void {
@@ -80,22 +74,18 @@ export class Watchdog {
         continue;
       }
       const early = Math.min(EARLY_MS, hold.ttlMs * EARLY_PART);
-      if (hold.renewAt <= moment + early && !this.busy.has(hold)) {
+      if (hold.renewAt <= moment + early && !this.closed && !this.busy.has(hold)) {
         this.busy.add(hold);
-        void this.renew(hold); // what is sent in one turn of the event loop goes together
+        void this.renew(hold, moment); // what is sent in one turn of the event loop goes together
       }
       next = Math.min(next, this.timeOf(hold));
     }
     if (next !== Infinity) this.wakeAt(next);
   }
 
-  private async renew(hold: Renewable): Promise<void> {
-    const until = now() + Math.max(hold.ttlMs * ANSWER_PART, LEAST_TIME_MS);
-    const {command, take} = hold.renewal();
-    const sent = now();
-    const answer = await answerTo(hold.servers, hold.key, command, until);
+  private async renew(hold: Renewable, sent: number): Promise<void> {
+    await hold.renew(sent, sent + Math.max(hold.ttlMs * ANSWER_PART, LEAST_TIME_MS));
     this.busy.delete(hold);
-    take(sent, answer);
     if (this.holds.has(hold)) this.wakeAt(this.timeOf(hold));
   }
 }

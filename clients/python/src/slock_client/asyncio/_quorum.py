@@ -109,13 +109,17 @@ class NodeHold(Held):
         """When the last command was sent to which the node said that it has the hold."""
         self.gone_at = -math.inf
         """When the last command was sent to which the node did not say so."""
-        self.is_asked = True
+        self.is_asked = False
         """Whether the node is being asked for the hold."""
 
     async def grant(self, sent: float, end: float) -> Answer:
         """Asks for the hold: its fence, 0, or an error. `sent` is a moment before."""
-        await self.shared.check_permission(self.wanted, end)
-        return await self._get(_commands.acquire(self.wanted, self.token), sent, end)
+        self.is_asked = True
+        try:
+            await self.shared.check_permission(self.wanted, end)
+            return await self._get(_commands.acquire(self.wanted, self.token), sent, end)
+        finally:
+            self.is_asked = False
 
     async def refresh(self, sent: float, end: float) -> Answer:
         """The fence of a hold that another process took; 0 when there is none; or an error."""
@@ -145,7 +149,6 @@ class NodeHold(Held):
         except BaseException:
             self.lease.in_doubt = True
             raise
-        self.is_asked = False
         if isinstance(answer, int) and answer:
             self.granted(answer, self.wanted.mode, sent, self.ttl_ms)
         elif isinstance(answer, BaseException) and self.owner is not None:
