@@ -9,7 +9,7 @@ SLOCK_EXPLORE_SECONDS ?= 600
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS SLOCK_EXPLORE_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture torture-faults fuzz memcheck explore explore-faults faults bench bench-quick lint format clean
+.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture torture-faults fuzz miri memcheck explore explore-faults faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -77,6 +77,9 @@ torture-faults: deps ## Plant the faults that make torture must find, in a copy,
 
 fuzz: build ## Look for inputs that break a promise: FUZZ (1,000,000) of each kind, on each of SERVERS
 	@FUZZ=$(FUZZ) scripts/fuzz
+
+miri: ## Run the core's tests under Miri (8 min; a nightly compiler): no undefined behaviour, nothing lost
+	@scripts/miri
 
 memcheck: build ## Run server tests under valgrind (7 min): no invalid access, nothing lost
 	@scripts/memcheck

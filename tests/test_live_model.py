@@ -13,20 +13,27 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from harness import Clock, Locks, MakeServer, RawConnection, RespError, lock_state
 from harness.aof import rewrite_aof, wait_until_logged
 from harness.late_server import NEW_FENCE, Command, NaiveServer, Request
 from harness.notify import Listener
-from harness.replication import replica_of, wait_synced
+from harness.replication import wait_synced
 from harness.settings import amount
 
 STEPS = 30
 MINUTE = 60_000
 # No sum of steps is near one of these.
 STEP_MINUTES = 15
-MINUTES = st.sampled_from([10, 50, 200])
+ALL_MINUTES = (10, 50, 200)
+MINUTES = st.sampled_from(ALL_MINUTES)
 # By how much a deadline may seem to differ: the test hears of a grant after it was made.
 SLACK_MS = 5_000
 
@@ -34,12 +41,15 @@ SLACK_MS = 5_000
 ANSWER_LIMIT_S = 5
 # How many steps of a story may take a second.
 SLOW_STEPS = 3
+# So far the clock goes back at a restart: further than the last fence is ago, and no deadline is so near.
+RESTART_BACK_S = 20
 
 KEYS = ("x", "y")
 Keys = tuple[str, ...]
 KEY = st.sampled_from([("x",), ("x",), ("y",)])
 SOME_KEYS = KEY | st.just(KEYS)
-TOKENS = st.sampled_from(["a", "b", "c"])
+ALL_TOKENS = ("a", "b", "c")
+TOKENS = st.sampled_from(ALL_TOKENS)
 # Whoever holds the lock, where somebody does: else few steps would mean something.
 OWNERS = TOKENS | st.just("holder")
 RELEASES = st.sampled_from(["UNLOCK", "RUNLOCK", "MUNLOCK"])
@@ -54,18 +64,18 @@ class World:
     """The servers, which all stories share, and how many steps of each kind were taken."""
 
     def __init__(self, make_server: MakeServer, clock: Clock) -> None:
-        self.clock, self.ahead_minutes, self.stories = clock, 0, 0
+        self.clock, self.ahead_s, self.stories = clock, 0, 0
         common = {"environment": clock.environment, "hz": 100}
         self.primary = make_server(name="primary", appendonly=True, **common)
         self.replica = make_server(name="replica", **common)
         self.seen: dict[str, int] = {}
 
     def now(self) -> float:
-        return time.time() * 1000 + self.ahead_minutes * MINUTE
+        return (time.time() + self.ahead_s) * 1000
 
-    def step(self) -> None:
-        self.ahead_minutes += STEP_MINUTES
-        self.clock.step(self.ahead_minutes * 60)
+    def step(self, seconds: int) -> None:
+        self.ahead_s += seconds
+        self.clock.step(self.ahead_s)
 
 
 class Story(RuleBasedStateMachine):
@@ -77,8 +87,9 @@ class Story(RuleBasedStateMachine):
         super().__init__()
         self.world.stories += 1
         self.drawn = 0
+        self.at_replica = self.world.replica.client()
         self.model = NaiveServer()
-        self.slow_steps = 0
+        self.slow_steps, self.has_replica = 0, False
         self.blocked: dict[str, RawConnection] = {}
         self.told: dict[str, int | str] = {}
         self._connect()
@@ -98,9 +109,16 @@ class Story(RuleBasedStateMachine):
                 self.connection.call("SLOCK.CANCEL", self._name(key), token)
         for connection in self.blocked.values():
             connection.close()
+        self.at_replica.close()
         self.connection.call("FLUSHALL")
 
     # --- what can happen
+
+    @initialize(readers=st.integers(0, len(ALL_TOKENS)))
+    def begin(self, readers: int) -> None:
+        """Otherwise few upgrades would wait for anybody."""
+        for token in ALL_TOKENS[:readers]:
+            self._run("RLOCK", KEYS[:1], token, max(ALL_MINUTES))
 
     @rule(keys=KEY, token=TOKENS, minutes=MINUTES, wait=WAITS)
     def write(self, keys: Keys, token: str, minutes: int, wait: str) -> None:
@@ -113,6 +131,17 @@ class Story(RuleBasedStateMachine):
     @rule(mode=MODES, token=TOKENS, minutes=MINUTES, wait=WAITS)
     def many(self, mode: str, token: str, minutes: int, wait: str) -> None:
         self._run(f"M{mode}", KEYS, token, minutes, wait=wait)
+
+    @precondition(lambda self: self._on_channel())
+    @rule(which=st.integers(0, 3), minutes=MINUTES, limit=LIMITS)
+    def ask_again(self, which: int, minutes: int, limit: int | None) -> None:
+        """For what waits on the channel, perhaps with another limit."""
+        waiting = self._on_channel()
+        one = waiting[which % len(waiting)]
+        keys = tuple(key for key in KEYS if self._name(key) in one.keys)
+        name = {"write": "LOCK", "read": "RLOCK", "upgrade": "UPGRADE"}[one.want]
+        limit = limit if one.want == "read" else None
+        self._run(self._many(name, keys), keys, one.token, minutes, wait="notify", limit=limit)
 
     @rule(keys=SOME_KEYS, mode=MODES, token=OWNERS, minutes=MINUTES)
     def refresh(self, keys: Keys, mode: str, token: str, minutes: int) -> None:
@@ -148,17 +177,17 @@ class Story(RuleBasedStateMachine):
         self.model.leaves(tag)
         self._settle("unblocked")
 
-    @rule(key=st.sampled_from(KEYS))
-    def delete(self, key: str) -> None:
-        self.connection.ok("DEL", self._name(key))
-        self.model.holds.pop(self._name(key), None)
-        self._settle("deleted")
-
-    @rule()
-    def time_passes(self) -> None:
-        self.world.step()
-        self.model.expire((self.world.now(), self.world.now()))
-        self._settle("time")
+    @precondition(lambda self: any(self.model.holds.values()))
+    @rule(deleted=st.sampled_from([*KEYS, None]))
+    def time_passes_or_a_key_goes(self, deleted: str | None) -> None:
+        """One rule: with two, little would be held."""
+        if deleted:
+            self.connection.ok("DEL", self._name(deleted))
+            self.model.holds.pop(self._name(deleted), None)
+        else:
+            self.world.step(STEP_MINUTES * 60)
+            self.model.expire((self.world.now(), self.world.now()))
+        self._settle("deleted" if deleted else "time")
 
     @precondition(lambda self: self.slow_steps < SLOW_STEPS)
     @rule()
@@ -170,10 +199,14 @@ class Story(RuleBasedStateMachine):
     @precondition(lambda self: self.slow_steps < SLOW_STEPS)
     @rule(source=st.sampled_from(["log", "rewritten log", "snapshot"]))
     def restart(self, source: str) -> None:
-        """The queue and the refused tokens are gone; holds and fences are not."""
+        """The queue and the refused tokens are gone; holds and fences are not.
+
+        The clock is set back a little, so that fences rise only where the last one is known.
+        """
         self.slow_steps += 1
         primary = self.world.primary
         if source == "snapshot":
+            self.world.step(-RESTART_BACK_S)
             primary.restart(save=True, appendonly=False)
             primary.client().config_set("appendonly", "yes")
             primary.configure(appendonly=True)
@@ -182,24 +215,23 @@ class Story(RuleBasedStateMachine):
             if source == "rewritten log":
                 rewrite_aof(primary)
             wait_until_logged(primary)
+            self.world.step(-RESTART_BACK_S)
             primary.restart(kill=True)
         self.model.queue, self.model.refused = [], set()
-        self.blocked = {}
+        self.blocked, self.has_replica = {}, False
         self._connect()
         self._settle(source)
 
     @precondition(lambda self: self.slow_steps < SLOW_STEPS)
     @rule(is_new=st.booleans())
     def replica_syncs(self, is_new: bool) -> None:
+        """From then on it is compared after each step, until the primary restarts."""
         self.slow_steps += is_new
-        replica, primary = self.world.replica, self.world.primary
         if is_new:
-            replica.client().execute_command("REPLICAOF", "NO", "ONE")
-        replica_of(replica, primary)
-        wait_synced(primary, replica)
-        for key in map(self._name, KEYS):
-            assert lock_state(replica.client(), key) == lock_state(primary.client(), key)
-        self._seen("replica")
+            self.at_replica.execute_command("REPLICAOF", "NO", "ONE")
+        self.at_replica.execute_command("REPLICAOF", "127.0.0.1", self.world.primary.port)
+        self.has_replica = True
+        self._settle("replica")
 
     # --- how it is done
 
@@ -208,6 +240,9 @@ class Story(RuleBasedStateMachine):
 
     def _many(self, name: str, keys: Keys) -> str:
         return f"M{name}" if len(keys) > 1 else name
+
+    def _on_channel(self) -> list[Request]:
+        return [one for one in self.model.queue if one.is_notified]
 
     def _seen(self, what: str) -> None:
         self.world.seen[what] = self.world.seen.get(what, 0) + 1
@@ -254,6 +289,10 @@ class Story(RuleBasedStateMachine):
         assert not self.told, f"{self.told} were told and had not to be"
         for key in map(self._name, KEYS):
             self._compare(key)
+        if self.has_replica:
+            wait_synced(self.world.primary, self.world.replica)
+            for key in map(self._name, KEYS):
+                assert lock_state(self.at_replica, key) == lock_state(self.locks.client, key), key
 
     def _hear(self) -> None:
         self._note(self.listener.messages())

@@ -3,7 +3,11 @@
 use super::*;
 
 impl Waitlist {
+    /// Not under Miri, where it would take most of the time.
     pub(crate) fn check(&self) {
+        if cfg!(miri) {
+            return;
+        }
         let mut waiting: BTreeMap<QueueId, BTreeSet<RequestId>> = BTreeMap::new();
         for (request, waiter) in &self.waiters {
             for queue in &waiter.queues {

@@ -133,6 +133,7 @@ fn a_token_that_is_granted_another_lock_while_its_requests_are_looked_at() {
 
 /// A thousand requests that are cancelled leave in slices. None of them is granted, and those behind them are.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn cancelled_requests_are_as_good_as_gone_at_once_and_leave_in_slices() {
     const REQUESTS: usize = 1_000;
     let mut scene = Scene::new();
@@ -169,6 +170,7 @@ fn chain(scene: &mut Scene, length: usize) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_cycle_in_a_crowd_is_found_late() {
     const LENGTH: usize = 3_000;
     let mut scene = Scene::new();
@@ -184,6 +186,7 @@ fn a_cycle_in_a_crowd_is_found_late() {
 
 /// While the search goes on, somebody in the ring goes, or gets what he waits for: it is none any more.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
     const LENGTH: usize = 2_000;
     type Break = fn(&mut Scene);
@@ -215,6 +218,7 @@ fn a_cycle_that_is_broken_while_it_is_searched_for_is_none() {
 
 /// Behind whatever crowd: nobody waits for an owner that holds nothing of what is waited for.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_newcomer_that_nobody_waits_for_costs_no_search() {
     let mut scene = Scene::new();
     scene.takes("k", "H", WRITE);
@@ -253,6 +257,7 @@ fn one_reader_of_a_crowd_that_closes_a_cycle() {
 
 /// Where more locks with many holders are waited for than are looked at, everybody is searched for.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_cycle_through_one_of_many_locks_with_many_holders() {
     let mut scene = Scene::new();
     scene.takes("x", "W", WRITE);
@@ -284,6 +289,7 @@ fn who_was_granted_what_others_wait_for_closes_a_cycle() {
 /// A lock comes from elsewhere with a crowd of readers, the last of whom waits. Either the readers are gone through or
 /// those who wait, whichever are fewer.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_crowd_that_comes_with_a_lock_is_looked_at_to_its_end() {
     for (readers, waiters) in [(100, 200), (200, 100)] {
         let mut scene = Scene::new();
@@ -309,6 +315,7 @@ fn a_crowd_that_comes_with_a_lock_is_looked_at_to_its_end() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn databases_that_change_again_while_they_are_looked_at_are_looked_at_from_the_start() {
     const NAMES: usize = 50;
     for db in [None, Some(0)] {

@@ -1,7 +1,7 @@
 //! Locks with many readers, most of them expired: what is counted, and how they go.
 
 use super::memory_store::{MemoryStore, id};
-use super::random::Random;
+use super::random::{Random, rounds};
 use super::scene::{bound, ms, one, request, several};
 use crate::ids::HoldRef;
 use crate::lock::{Holder, Lock};
@@ -24,9 +24,10 @@ fn crowd(count: usize, mut deadline_ms: impl FnMut(usize) -> u64) -> Lock {
 
 #[test]
 fn what_is_counted_equals_a_naive_count() {
-    for seed in 0..60 {
+    for seed in 0..rounds(60) as u64 {
         let mut random = Random::new(seed);
-        let (most, last_ms) = (random.pick(&[12, 40, 5_000]), random.pick(&[3, 100, 100_000]));
+        let most = random.pick(&[12, 40, if cfg!(miri) { 60 } else { 5_000 }]);
+        let last_ms = random.pick(&[3, 100, 100_000]);
         let count = 1 + random.below(most);
         let lock = crowd(count, |_| random.within(1, last_ms));
         for _ in 0..20 {
@@ -50,6 +51,7 @@ fn what_is_counted_equals_a_naive_count() {
 
 /// Each step drops some, and in between the others hold nothing; copies agree to the byte.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
     const COUNT: usize = 4_000;
     for same_ms in [1, 100, COUNT] {
@@ -81,6 +83,7 @@ fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
 
 /// To whoever comes, a crowd that has ended is as good as gone.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_crowd_that_has_ended_is_in_nobodys_way() {
     for want in [Want::Hold(Mode::Write), Want::Hold(Mode::Read), Want::Upgrade] {
         let (mut manager, mut store) = (LockManager::default(), MemoryStore::default());

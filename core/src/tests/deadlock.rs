@@ -128,6 +128,7 @@ fn a_request_for_several_names_closes_a_cycle_through_any_of_them() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_long_chain_is_no_cycle_until_it_is_closed() {
     let mut scene = Scene::new();
     let (name, token) = (|number: usize| format!("n{number}"), |number: usize| format!("t{number}"));
@@ -397,6 +398,7 @@ impl WaitsFor {
 
 /// A search that took all of the queue into account would take seconds here.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn the_ten_thousandth_request_waits_at_the_cost_of_as_the_first() {
     let mut scene = Scene::new();
     scene.takes("a", "H", WRITE);

@@ -365,6 +365,7 @@ fn explore(seconds: u64, is_short: bool) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "so many histories take hours there")]
 fn every_state_near_the_beginning() {
     explore(600, true);
 }

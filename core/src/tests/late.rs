@@ -251,6 +251,7 @@ fn a_refusal_is_for_one_token_at_one_name_of_one_database() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn of_too_many_refusals_those_that_have_ended_go_first_and_then_the_oldest() {
     let mut refused = RefusedTokens::default();
     let token = |number: usize| number.to_be_bytes();

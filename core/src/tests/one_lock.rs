@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 
 use super::memory_store::{MemoryStore, id};
-use super::random::Random;
+use super::random::{Random, rounds};
 use super::scene::{one, request, several};
 use crate::error::LockError;
 use crate::format::{decode, encode};
@@ -412,7 +412,10 @@ fn play(seed: u64, tally: &mut Tally) {
 #[test]
 fn the_core_equals_a_list_of_holders_and_a_clock() {
     let mut tally = Tally { steps: 0, crowds: 0, shrunk_crowds: 0 };
-    (0..10_000).for_each(|seed| play(seed, &mut tally));
+    (0..rounds(10_000) as u64).for_each(|seed| play(seed, &mut tally));
+    if cfg!(miri) {
+        return; // too few to have seen everything
+    }
     assert!(tally.steps >= 500_000, "{} steps", tally.steps);
     assert!(tally.crowds >= 1_000, "only {} histories had more than 16 holders", tally.crowds);
     assert!(tally.shrunk_crowds >= 100, "only {} crowds shrank again", tally.shrunk_crowds);

@@ -216,6 +216,7 @@ fn distributions_are_exact_when_short_and_within_a_hundredth_when_long() {
 
 /// Many that wait on one connection cost no connection each.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_request_that_is_answered_on_a_channel_costs_at_most_400_bytes() {
     const WAITERS: usize = 100_000;
     let mut scene = Scene::new();

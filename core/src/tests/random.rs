@@ -46,3 +46,8 @@ impl Random {
         all
     }
 }
+
+/// How many rounds a random test plays: few under Miri, which is some thousand times slower.
+pub(super) const fn rounds(full: usize) -> usize {
+    if cfg!(miri) { full.div_ceil(3_000) } else { full }
+}

@@ -43,6 +43,7 @@ fn serves_a_slice(scene: &mut Scene, looks: usize) {
 /// `M` waits behind a crowd since long, and turns a lock that somebody waits for from writing to reading and back, again
 /// and again. Meanwhile a cycle arises among others, who came later.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn one_owner_who_changes_what_he_holds_keeps_no_other_from_being_searched_for() {
     const CROWD: usize = 2_000;
     for toggles in [false, true] {
@@ -96,6 +97,7 @@ fn who_is_given_what_he_waits_for_behind_another_is_answered() {
 
 /// `EXPIRE` on a lock with many readers, one a turn: each is looked at once more, not once for each.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn looks_at_the_holders_of_one_lock_do_not_pile_up() {
     const READERS: usize = 5_000;
     let mut looks = [0, 0];

@@ -81,6 +81,7 @@ fn most_opened(waiters: usize) -> usize {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn the_cost_of_a_grant_does_not_depend_on_how_many_wait() {
     assert_eq!(most_opened(2_000), most_opened(2));
 }
@@ -88,6 +89,7 @@ fn the_cost_of_a_grant_does_not_depend_on_how_many_wait() {
 /// A thousand requests for 64 names each: to come costs as much as the first, and one grant looks at each of
 /// its names a few times, whether the others are of the same token or not.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn requests_for_many_names_cost_what_they_name() {
     const REQUESTS: usize = 1_000;
     const NAMES: usize = 64;
@@ -114,6 +116,7 @@ fn requests_for_many_names_cost_what_they_name() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_release_of_many_names_looks_once_at_a_request_that_waits_at_all_of_them() {
     const NAMES: usize = 500;
     let (mut bench, texts) = (Bench::default(), words(NAMES));
@@ -132,6 +135,7 @@ fn a_release_of_many_names_looks_once_at_a_request_that_waits_at_all_of_them() {
 
 /// `SWAPDB` as often as you like: each queue is looked at once, in the turn that follows.
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn what_happens_to_whole_databases_often_is_looked_at_once() {
     const WAITERS: usize = 1_000;
     let (mut bench, texts) = (Bench::default(), words(WAITERS));
@@ -168,6 +172,7 @@ fn what_happens_to_whole_databases_often_is_looked_at_once() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn a_connection_with_many_holds_ends_them_in_slices_and_the_oldest_connection_first() {
     const HOLDS: usize = 3_000;
     let mut scene = Scene::new();
@@ -208,6 +213,7 @@ fn a_connection_with_many_holds_ends_them_in_slices_and_the_oldest_connection_fi
 
 /// Names of two slots, of which one moves away: all requests there are sent away, and no others.
 #[test]
+#[cfg_attr(miri, ignore = "so many histories take hours there")]
 fn a_probe_finds_every_request_whose_names_are_not_served() {
     for seed in 0..300 {
         let mut random = Random::new(seed);
