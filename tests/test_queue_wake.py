@@ -82,7 +82,7 @@ def test_many_deadlines_wake_each_its_own_lock(line: Line) -> None:
 
 
 def test_after_a_deadline_the_next_grant_comes_in_the_turn_that_allows_it(line: Line) -> None:
-    """A reader waits behind the writer whom a deadline has let in: an upgrade finds that reader on the lock."""
+    """A reader waits behind the writer whom a deadline lets in: an upgrade finds that reader on the lock."""
     holder, writer, reader = (line.server.raw() for _ in range(3))
     for number in range(100):
         key = f"k{number}"

@@ -2,7 +2,7 @@ package slock
 
 import (
 	"crypto/rand"
-	"encoding/hex"
+	"encoding/base64"
 	"time"
 )
 
@@ -32,11 +32,11 @@ type grant struct {
 	doubt bool
 }
 
-// newToken is 128 random bits, as text.
+// newToken is 128 random bits in 22 characters, which the server keeps without memory of their own.
 func newToken() string {
 	var bits [16]byte
 	_, _ = rand.Read(bits[:]) // never fails
-	return hex.EncodeToString(bits[:])
+	return base64.RawStdEncoding.EncodeToString(bits[:])
 }
 
 // command is a command for one key or for several, by its two names.

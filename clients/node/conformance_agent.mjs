@@ -8,6 +8,8 @@ import {createClient, createCluster, createSentinel} from "redis";
 import {Locks, Quorum, SlockError, Strategy} from "slock-client";
 
 const isIoredis = process.argv[2] === "ioredis";
+/** As long as a token of the library. */
+const rawToken = (number) => `raw:${String(number).padStart(18, "0")}`;
 
 /** A client of the base library as a program would make it, and how plain commands go through it. */
 class Base {
@@ -189,8 +191,8 @@ const ofLocks = {
     const asked = plainLocks(one).write("cost", {renew: false});
     const library = async () => (await asked.acquire()).release();
     const raw = async () => {
-      await plain("SLOCK.LOCK", "cost", "raw", 10000);
-      await plain("SLOCK.UNLOCK", "cost", "raw");
+      const fence = await plain("SLOCK.LOCK", "cost", rawToken(0), 10000);
+      await plain("SLOCK.UNLOCK", "cost", rawToken(0), "FENCE", fence);
     };
     const times = new Map([[library, []], [raw, []]]);
     for (let done = 0; done < rounds; done += 100) {
@@ -213,8 +215,8 @@ const ofLocks = {
     };
     const raw = async (number) => {
       for (let done = 0; done < rounds; done++) {
-        await plain("SLOCK.LOCK", `pairs:${number}`, "raw", 10000);
-        await plain("SLOCK.UNLOCK", `pairs:${number}`, "raw");
+        const fence = await plain("SLOCK.LOCK", `pairs:${number}`, rawToken(number), 10000);
+        await plain("SLOCK.UNLOCK", `pairs:${number}`, rawToken(number), "FENCE", fence);
       }
     };
     return sideBySide(tasks, library, raw);
@@ -229,8 +231,8 @@ const ofLocks = {
     };
     const raw = async (number) => {
       for (let done = 0; done < rounds; done++) {
-        await plain[number]("SLOCK.LOCK", key, `raw:${number}`, 10000, "WAIT", 0);
-        await plain[number]("SLOCK.UNLOCK", key, `raw:${number}`);
+        const fence = await plain[number]("SLOCK.LOCK", key, rawToken(number), 10000, "WAIT", 0);
+        await plain[number]("SLOCK.UNLOCK", key, rawToken(number), "FENCE", fence);
       }
     };
     const times = await sideBySide(tasks, library, raw);

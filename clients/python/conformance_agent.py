@@ -31,6 +31,8 @@ from slock_client import polling
 
 # The name of the tasks and threads of operations, which are not counted.
 OPERATION = "operation"
+# As long as a token of the library.
+RAW_TOKEN = "raw:000000000000000000"
 
 
 class Cancelled(BaseException):
@@ -297,8 +299,8 @@ class AsyncioOperations:
             await hold.release()
 
         async def raw() -> None:
-            await client.execute_command("SLOCK.LOCK", "cost", "raw", 10000)
-            await client.execute_command("SLOCK.UNLOCK", "cost", "raw")
+            fence = await client.execute_command("SLOCK.LOCK", "cost", RAW_TOKEN, 10000)
+            await client.execute_command("SLOCK.UNLOCK", "cost", RAW_TOKEN, "FENCE", fence)
 
         times: dict[Any, list[float]] = {library: [], raw: []}
         for turn in range(max(2, fields["rounds"] // 50)):
@@ -322,8 +324,8 @@ class AsyncioOperations:
         async def raw(number: int) -> None:
             key = f"pairs:{number}"
             for _ in range(rounds):
-                await client.execute_command("SLOCK.LOCK", key, "raw", 10000)
-                await client.execute_command("SLOCK.UNLOCK", key, "raw")
+                fence = await client.execute_command("SLOCK.LOCK", key, RAW_TOKEN, 10000)
+                await client.execute_command("SLOCK.UNLOCK", key, RAW_TOKEN, "FENCE", fence)
 
         return await self._side_by_side(tasks, library, raw)
 
@@ -342,8 +344,9 @@ class AsyncioOperations:
 
         async def raw(number: int) -> None:
             for _ in range(rounds):
-                await waiting.execute_command("SLOCK.LOCK", key, f"raw:{number}", 10000, "WAIT", 0)
-                await waiting.execute_command("SLOCK.UNLOCK", key, f"raw:{number}")
+                token = f"raw:{number:018}"
+                fence = await waiting.execute_command("SLOCK.LOCK", key, token, 10000, "WAIT", 0)
+                await waiting.execute_command("SLOCK.UNLOCK", key, token, "FENCE", fence)
 
         try:
             return await self._side_by_side(tasks, library, raw)
@@ -462,8 +465,8 @@ class SynchronousOperations:
             asked.acquire().release()
 
         def raw() -> None:
-            client.execute_command("SLOCK.LOCK", "cost", "raw", 10000)
-            client.execute_command("SLOCK.UNLOCK", "cost", "raw")
+            fence = client.execute_command("SLOCK.LOCK", "cost", RAW_TOKEN, 10000)
+            client.execute_command("SLOCK.UNLOCK", "cost", RAW_TOKEN, "FENCE", fence)
 
         times: dict[Any, list[float]] = {library: [], raw: []}
         for turn in range(max(2, fields["rounds"] // 50)):
@@ -487,8 +490,8 @@ class SynchronousOperations:
         def raw(number: int) -> None:
             key = f"pairs:{number}"
             for _ in range(rounds):
-                client.execute_command("SLOCK.LOCK", key, "raw", 10000)
-                client.execute_command("SLOCK.UNLOCK", key, "raw")
+                fence = client.execute_command("SLOCK.LOCK", key, RAW_TOKEN, 10000)
+                client.execute_command("SLOCK.UNLOCK", key, RAW_TOKEN, "FENCE", fence)
 
         return self._side_by_side(tasks, library, raw)
 
@@ -507,8 +510,9 @@ class SynchronousOperations:
 
         def raw(number: int) -> None:
             for _ in range(rounds):
-                waiting.execute_command("SLOCK.LOCK", key, f"raw:{number}", 10000, "WAIT", 0)
-                waiting.execute_command("SLOCK.UNLOCK", key, f"raw:{number}")
+                token = f"raw:{number:018}"
+                fence = waiting.execute_command("SLOCK.LOCK", key, token, 10000, "WAIT", 0)
+                waiting.execute_command("SLOCK.UNLOCK", key, token, "FENCE", fence)
 
         try:
             return self._side_by_side(tasks, library, raw)

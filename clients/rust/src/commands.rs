@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::distr::{Alphanumeric, SampleString};
 use redis::{Cmd, ToRedisArgs};
 
 use crate::options::{Mode, Wanted};
@@ -41,9 +42,9 @@ impl Owner {
     }
 }
 
-/// 128 random bits as 32 hexadecimal digits.
+/// 22 letters and digits: 131 random bits. The server keeps a token of so many bytes without memory of its own.
 pub(crate) fn random_name() -> String {
-    format!("{:032x}", rand::random::<u128>())
+    Alphanumeric.sample_string(&mut rand::rng(), 22)
 }
 
 /// As [`Cmd::arg`], by value.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -98,10 +99,12 @@ func (o *opened) cost(ctx context.Context, rounds int) (any, error) {
 		return hold.Unlock(ctx)
 	}
 	raw := func() error {
-		if err := o.clients[0].Do(ctx, "SLOCK.LOCK", "cost", "raw", 10000).Err(); err != nil {
+		token := rawToken(0)
+		fence, err := o.clients[0].Do(ctx, "SLOCK.LOCK", "cost", token, 10000).Int64()
+		if err != nil {
 			return err
 		}
-		return o.clients[0].Do(ctx, "SLOCK.UNLOCK", "cost", "raw").Err()
+		return o.clients[0].Do(ctx, "SLOCK.UNLOCK", "cost", token, "FENCE", fence).Err()
 	}
 	var ownTimes, rawTimes []time.Duration
 	for turn := 0; turn*100 < rounds; turn++ {
@@ -164,12 +167,13 @@ func (o *opened) compare(r request, connections int, key func(task int) string, 
 		return hold.Unlock(ctx)
 	}
 	byHand := func(task int) error {
-		token := strconv.Itoa(task)
+		token := rawToken(task)
 		lock := append([]any{"SLOCK.LOCK", key(task), token, 10000}, wait...)
-		if err := plain.Do(ctx, lock...).Err(); err != nil {
+		fence, err := plain.Do(ctx, lock...).Int64()
+		if err != nil {
 			return err
 		}
-		return plain.Do(ctx, "SLOCK.UNLOCK", key(task), token).Err()
+		return plain.Do(ctx, "SLOCK.UNLOCK", key(task), token, "FENCE", fence).Err()
 	}
 	var library, raws []time.Duration
 	for turn := range 6 {
@@ -205,3 +209,6 @@ func medianUS(times []time.Duration) float64 {
 }
 
 func goroutines() int { return runtime.NumGoroutine() }
+
+// rawToken is as long as a token of the library.
+func rawToken(task int) string { return fmt.Sprintf("raw:%018d", task) }

@@ -11,6 +11,8 @@ use crate::operations::opened;
 use crate::state::{Failed, State};
 
 const IN_ONE_TURN: usize = 100;
+/// As long as a token of the library.
+const RAW_TOKEN: &str = "raw:000000000000000000";
 
 pub async fn measure(state: &State, operation: &Value) -> Result<Value, Failed> {
     let opened = opened(state, operation)?;
@@ -26,9 +28,9 @@ pub async fn measure(state: &State, operation: &Value) -> Result<Value, Failed> 
         for _ in 0..IN_ONE_TURN {
             let start = Instant::now();
             let mut lock = cmd("SLOCK.LOCK");
-            let fence: i64 = lock.arg("cost").arg("me").arg(10_000).query_async(&mut raw).await?;
+            let fence: i64 = lock.arg("cost").arg(RAW_TOKEN).arg(10_000).query_async(&mut raw).await?;
             let mut unlock = cmd("SLOCK.UNLOCK");
-            unlock.arg("cost").arg("me").arg("FENCE").arg(fence);
+            unlock.arg("cost").arg(RAW_TOKEN).arg("FENCE").arg(fence);
             let _: i64 = unlock.query_async(&mut raw).await?;
             by_hand.push(start.elapsed());
         }

@@ -39,7 +39,7 @@ pub async fn pairs(state: &State, operation: &Value) -> Result<Value, Failed> {
         by_library += time(requests.map(|request| by_the_library(request, sizes.rounds_in_one_turn))).await?;
         let connections = (0..sizes.tasks).map(|task| (format!("pairs:{task}"), shared.clone()));
         let pairs =
-            connections.map(|(key, shared)| plain(shared, key, "me".into(), &[], sizes.rounds_in_one_turn));
+            connections.map(|(key, shared)| plain(shared, key, raw_token(0), &[], sizes.rounds_in_one_turn));
         by_hand += time(pairs).await?;
     }
     Ok(json!({ "library_us": by_library.as_micros(), "raw_us": by_hand.as_micros() }))
@@ -62,12 +62,17 @@ pub async fn handoffs(state: &State, operation: &Value) -> Result<Value, Failed>
         let requests = (0..sizes.tasks).map(|_| request(&locks, &key));
         by_library += time(requests.map(|request| by_the_library(request, sizes.rounds_in_one_turn))).await?;
         let pairs = connections.iter().cloned().enumerate().map(|(task, connection)| {
-            let token = format!("task {task}");
+            let token = raw_token(task);
             plain(connection, key.clone(), token, &["WAIT", "0"], sizes.rounds_in_one_turn)
         });
         by_hand += time(pairs).await?;
     }
     Ok(json!({ "library_us": by_library.as_micros(), "raw_us": by_hand.as_micros() }))
+}
+
+/// As long as a token of the library.
+fn raw_token(task: usize) -> String {
+    format!("raw:{task:018}")
 }
 
 fn request(locks: &Locks, key: &str) -> Request {

@@ -2,7 +2,7 @@ package example.slock;
 
 import java.security.SecureRandom;
 import java.util.ArrayList;
-import java.util.HexFormat;
+import java.util.Base64;
 import java.util.List;
 
 /**
@@ -14,11 +14,11 @@ record Commands(List<String> keys, String token, boolean given) {
   static final long REFUSE_MS = 120_000;
   private static final SecureRandom RANDOM = new SecureRandom();
 
-  /** 128 random bits, as text. */
+  /** 128 random bits in 22 characters, which the server keeps without memory of their own. */
   static String newToken() {
     byte[] bits = new byte[16];
     RANDOM.nextBytes(bits);
-    return HexFormat.of().formatHex(bits);
+    return Base64.getEncoder().withoutPadding().encodeToString(bits);
   }
 
   String key() {
