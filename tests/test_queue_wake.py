@@ -5,14 +5,24 @@ While a waiter waits nobody talks to the server, so that no command can find by 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from itertools import count, takewhile
 
 import pytest
 import redis
 
 from harness import RespError, Server, wait_until
 from harness.causes import BRIEF, FREEING, HOLDER, KEY, SHARING, Cause
-from harness.waiting import HOUR, Line, at_once, blocked_clients, serve_in_order, wait_unblocked
+from harness.waiting import (
+    HOUR,
+    REPLY_TIMEOUT,
+    Line,
+    at_once,
+    blocked_clients,
+    serve_in_order,
+    wait_unblocked,
+)
 
 
 @pytest.fixture
@@ -93,6 +103,32 @@ def test_after_a_deadline_the_next_grant_comes_in_the_turn_that_allows_it(line: 
         assert writer.read() and writer.ok("SLOCK.DOWNGRADE", key, "writer", HOUR)
         assert writer.call("SLOCK.UPGRADE", key, "writer", HOUR) == 0, f"round {number}"
         assert reader.read()
+
+
+def test_waits_that_end_elsewhere_do_not_put_off_a_grant(line: Line) -> None:
+    """One ends every few milliseconds: an upgrade finds the reader whom the downgrade before it let in."""
+    holder, reader, other = (line.server.raw() for _ in range(3))
+    holder.ok("SLOCK.LOCK", "held", HOLDER, HOUR)
+    is_over = threading.Event()
+
+    def wait_again_and_again() -> None:
+        for number in takewhile(lambda _: not is_over.is_set(), count()):
+            assert other.call("SLOCK.LOCK", "held", "other", HOUR, "WAIT", 1 + number % 3) == 0
+
+    waiting = threading.Thread(target=wait_again_and_again)
+    waiting.start()
+    try:
+        for number in range(200):
+            key = f"k{number}"
+            holder.ok("SLOCK.LOCK", key, HOLDER, HOUR)
+            reader.send("SLOCK.RLOCK", key, "reader", HOUR, "WAIT", 0)
+            wait_until(lambda key=key: line.locks.info(key).waiters == 1, what="the reader to wait")
+            holder.ok("SLOCK.DOWNGRADE", key, HOLDER, HOUR)
+            assert holder.call("SLOCK.UPGRADE", key, HOLDER, HOUR) == 0, f"round {number}"
+            assert reader.read()
+    finally:
+        is_over.set()
+        waiting.join(REPLY_TIMEOUT)
 
 
 def test_swapdb_takes_a_holder_to_who_waits_in_the_other_database(line: Line) -> None:

@@ -56,7 +56,14 @@ impl Schedule {
     /// time for commands.
     pub fn at_next_slice(&mut self) {
         if self.soon.is_none() {
-            self.soon = Some((start_timer(0, self.on_soon), monotonic_ms()));
+            let now_ms = monotonic_ms();
+            // The server fires its timers when the first of them is due, and after it fired others it counts whole
+            // milliseconds to that: one that is due and has not fired would hold up this one. The call of `on_soon`
+            // does what that was for, and sets it anew.
+            if let Some((due, _)) = self.due.take_if(|(_, at_ms)| *at_ms <= now_ms) {
+                stop_timer(due);
+            }
+            self.soon = Some((start_timer(0, self.on_soon), now_ms));
             with_sleep_watch(SleepWatch::timer_started);
         }
     }
