@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness import Server, wait_until
-from harness.histories import MS, Call, Times, judge, overlaps
+from harness.histories import MS, WANTS, Call, Times, judge, overlaps
 from harness.recorded import LONG_MS, Crowd
 
 A, B = "a", "b"
@@ -84,6 +84,12 @@ RIGHT = {
         waits("LOCK", "y", 2, 50, None),
         call("UNLOCK", "x", 3, 1),
         call("LOCK", "z", 4, 11),
+    ],
+    "who waits, is granted and is lost": [
+        call("LOCK", "x", 1, 10),
+        waits("LOCK", "y", 2, 50, None, arrived=3),
+        waits("LOCK", "z", 4, 2000, 0, wait_ms=1990),
+        call("UNLOCK", "x", 6, 1),
     ],
     "an unanswered call that took place": [call("LOCK", "x", 1, None, 99), call("LOCK", "y", 2, 0)],
     "an unanswered call that did not": [call("LOCK", "x", 1, None, 99), call("LOCK", "y", 2, 10)],
@@ -300,7 +306,7 @@ def _overtaking(calls: list[Call]) -> list[Call]:
 
 
 def _lost_wake_up(calls: list[Call]) -> list[Call]:
-    """Who was granted is not, and waits for all his time, while nobody else comes."""
+    """Who was granted is not, and waits for all his time; nobody else is granted from then on."""
     lost = next(
         one
         for one in calls
@@ -310,9 +316,10 @@ def _lost_wake_up(calls: list[Call]) -> list[Call]:
         and one.reply
         and one.end < one.start + 500 * MS
     )
-    others = [one for one in calls if one.token != lost.token and one.start < lost.end]
+    before = [one for one in calls if one.token != lost.token and one.start < lost.end]
+    others = [one for one in before if one.name not in WANTS or one.end < lost.end]
     end = lost.start + 1501 * MS
-    look = Call("CHECK", lost.keys, "", lost.end + 10 * MS, lost.end + 11 * MS, 0, fence=1)
+    look = Call("CHECK", lost.keys, "", lost.end + 100 * MS, lost.end + 101 * MS, 0, fence=1)
     return [*others, replace(lost, reply=0, end=end), look]
 
 

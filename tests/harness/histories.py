@@ -189,8 +189,8 @@ class Model:
             return
         call, left = self.calls[number], state.leaves(number)
         if call.is_unknown:
-            yield left
-        elif self.fence(number) and call.end <= self.times.late(until) + FORGOTTEN:
+            yield left  # its client had gone before
+        if call.is_unknown or (self.fence(number) and call.end <= self.times.late(until) + FORGOTTEN):
             yield from self._give(left, number, until)
 
     def _ends_first(self, number: int, until: int) -> bool:
