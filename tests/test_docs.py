@@ -139,7 +139,7 @@ def test_every_metric_is_described(server: Server) -> None:
 
 
 def test_every_event_is_described() -> None:
-    source = (REPOSITORY / "src/keyspace/mod.rs").read_text()
+    source = (REPOSITORY / "src/keyspace.rs").read_text()
     described = {row[0].strip("`") for row in table(sections(DOCS / "operating.md")["Keyspace events"])}
     assert described == set(re.findall(r'c"(slock\.[a-z]+)"', source))
 

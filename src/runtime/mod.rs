@@ -3,15 +3,13 @@
 //! | file | owns |
 //! |---|---|
 //! | `operate` | an operation for a command; leaving its client waiting |
-//! | `working_state` | the `Runtime`: what operations work with, and when the timer is due |
+//! | `working_state` | the `Runtime`: what operations work with, when the timer is due; `CONFIG RESETSTAT` |
 //! | `end_of_turn` | the timer function, in which waiting requests are granted |
 //! | `notify` | channels: who listens, and the messages |
 //! | `server_events` | what the server tells us: keys, flushes, connections, roles, configuration |
-//! | `schedule` | the timers |
-//! | `sweep` | looks at all of a crowd, in slices |
-//! | `waiting_clients`, `blocked_clients`, `callers` | those who wait, and who asked |
+//! | `schedule` | the timers; looks at all of a crowd, in slices |
+//! | `waiting_clients` | those who wait, and who asked |
 //! | `write_gate` | whether the timer may write now |
-//! | `reset_watch` | `CONFIG RESETSTAT` |
 //!
 //! Commands and the timer borrow the [`Runtime`] for one operation. The server may call us back in the
 //! middle of it: a key that is opened expires, and a subscriber of another module runs commands. What such
@@ -20,21 +18,17 @@
 //!
 //! The clock is nobody's: it is read once for each decision, by `server::now`.
 
-mod blocked_clients;
-mod callers;
 mod end_of_turn;
 mod notify;
 mod operate;
-mod reset_watch;
 mod schedule;
 mod server_events;
-mod sweep;
 mod waiting_clients;
 mod working_state;
 mod write_gate;
 
-pub use callers::WaitingCommand;
 pub use notify::check_channel;
 pub use operate::{acquire, look, on_primary, operate};
 pub use server_events::{DATATYPE_HOOKS, EVENT_HOOKS, start};
+pub use waiting_clients::WaitingCommand;
 pub use working_state::{Notice, key_changed, notice, try_with_runtime};

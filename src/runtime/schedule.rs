@@ -1,7 +1,10 @@
-//! When the queues are to be served next: at the end of this turn of the event loop, or at a moment.
+//! When the queues are to be served next: at the end of this turn of the event loop, or at a moment. And looks at all of
+//! a crowd now and then.
 //!
 //! There are at most two timers, one of each kind. A call that comes early finds nothing to do and
 //! schedules the next call.
+
+use std::time::{Duration, Instant};
 
 use slock_core::Timestamp;
 
@@ -112,4 +115,40 @@ impl Schedule {
 
 fn clock_offset_ms(now: Timestamp) -> u64 {
     now.unix_ms().wrapping_sub(now.monotonic_ms())
+}
+
+/// A look at a crowd takes so long at a time, and pauses so long in between.
+const SWEEP_SLICE: Duration = Duration::from_micros(300);
+const SWEEP_PAUSE_MS: u64 = 10;
+
+/// A look at all of a crowd now and then, in slices: what no server tells its modules has to be looked for.
+pub struct Sweep<P> {
+    /// What was looked at last, in the middle of a pass.
+    after: Option<P>,
+    /// When it goes on or begins anew, on the monotonic clock.
+    pub next_ms: u64,
+}
+
+impl<P> Default for Sweep<P> {
+    fn default() -> Self {
+        Self { after: None, next_ms: 0 }
+    }
+}
+
+impl<P> Sweep<P> {
+    /// Goes on, if it is time. `step` looks at some that come after a position, and says how far it came; `None` at the
+    /// end. The next pass begins `every_ms` later.
+    pub fn go_on(&mut self, now_ms: u64, every_ms: u64, mut step: impl FnMut(Option<P>) -> Option<P>) {
+        if now_ms < self.next_ms {
+            return;
+        }
+        let started = Instant::now();
+        loop {
+            self.after = step(self.after.take());
+            if self.after.is_none() || started.elapsed() >= SWEEP_SLICE {
+                break;
+            }
+        }
+        self.next_ms = now_ms + if self.after.is_none() { every_ms } else { SWEEP_PAUSE_MS };
+    }
 }

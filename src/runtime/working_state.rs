@@ -3,17 +3,16 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
-use super::reset_watch::ResetWatch;
-use super::schedule::Schedule;
-use super::sweep::Sweep;
+use super::schedule::{Schedule, Sweep};
 use super::waiting_clients::WaitingClients;
 use super::write_gate::WriteGate;
 
 use crate::keyspace;
-use crate::server::{Ctx, HandleKey, now};
+use crate::server::{Ctx, HandleKey, TOTALS, now};
 use crate::state::{STATE, SleepWatch, with_sleep_watch};
 
 /// What operations work with.
@@ -169,6 +168,32 @@ impl Runtime {
         if let Some(schedule) = &mut self.schedule {
             schedule.at(at_ms);
         }
+    }
+}
+
+/// To look takes the server some ten microseconds, so this is the rarest that operators do not notice: what is counted
+/// between a reset and the look is lost.
+const LOOK_FOR_RESET_EVERY: Duration = Duration::from_secs(1);
+
+/// Notices `CONFIG RESETSTAT`, which no server announces, by what the server had counted at the last look.
+#[derive(Default)]
+pub struct ResetWatch {
+    totals: [u64; TOTALS.len()],
+    looked: Option<Instant>,
+}
+
+impl ResetWatch {
+    /// Whether the last look was a while ago. To look costs some microseconds.
+    pub fn is_due(&self) -> bool {
+        self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_FOR_RESET_EVERY)
+    }
+
+    /// Whether the server has begun to count anew since the last look: one of its totals has become less.
+    pub fn was_reset(&mut self, ctx: Ctx<'_>) -> bool {
+        self.looked = Some(Instant::now());
+        let totals = ctx.totals();
+        let before = std::mem::replace(&mut self.totals, totals);
+        totals.iter().zip(before).any(|(now, before)| *now < before)
     }
 }
 

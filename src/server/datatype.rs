@@ -19,7 +19,7 @@ use super::guard::guard;
 use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::string::Str;
-use super::{clock, compat};
+use super::{compat, time};
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -235,7 +235,7 @@ unsafe extern "C" fn free(value: *mut c_void) {
         // SAFETY: the value came from `store`, and the server lets go of it here.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
         if !lock.is_empty() && COUNTS_FREED.load(Ordering::Relaxed) {
-            let ended = lock.count_ended(clock::now().unix_ms());
+            let ended = lock.count_ended(time::now().unix_ms());
             FREED_ENDED.fetch_add(ended as u64, Ordering::Relaxed);
         }
         STORED.fetch_sub(1, Ordering::Relaxed);

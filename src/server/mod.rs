@@ -13,7 +13,6 @@ mod api;
 mod background_drop;
 mod blocked;
 mod call_reply;
-mod clock;
 mod cluster;
 mod command;
 mod compat;
@@ -29,18 +28,15 @@ mod load;
 mod log;
 mod module_ctx;
 mod publish;
-mod replicate;
 mod reply;
-mod server_info;
 mod status;
 mod string;
-mod timer;
+mod time;
 
 pub use acl::User;
 use api::api;
 pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
-pub use clock::{monotonic_ms, now};
 pub use cluster::same_slot;
 pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
 pub use compat::{lacking, missing_required};
@@ -59,7 +55,7 @@ pub use module_ctx::own_ctx;
 pub use reply::Reply;
 pub use status::TOTALS;
 pub use string::{OwnedString, Str, Strings};
-pub use timer::{TimerId, start_timer, stop_timer, wake_event_loop};
+pub use time::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
 
 /// Prepares this layer: called once, at load, before anything else of it but `missing_required`.
 pub fn start(ctx: Ctx<'_>) {

@@ -2,10 +2,11 @@
 
 use std::ffi::CStr;
 
+use redis_module::raw;
+
 use super::api::api;
 use super::call_reply::{CallReply, call_error};
 use super::ctx::Ctx;
-use super::server_info::ServerInfo;
 
 /// Fields of `INFO stats`; see [`Ctx::totals`].
 pub const TOTALS: [&CStr; 6] = [
@@ -81,5 +82,34 @@ impl Ctx<'_> {
             snapshot_failed: info.says(c"rdb_last_bgsave_status", c"err"),
             log_failed: is_logged && info.says(c"aof_last_write_status", c"err"),
         }
+    }
+}
+
+/// A section of `INFO`, freed when dropped. To make one takes the server some microseconds.
+struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+
+impl ServerInfo {
+    fn of(ctx: Ctx<'_>, section: &CStr) -> Self {
+        Self(api!(RedisModule_GetServerInfo(ctx.pointer(), section.as_ptr())))
+    }
+
+    /// The number in this field, if it has one.
+    fn number(&self, field: &CStr) -> Option<i64> {
+        let mut failed = 0;
+        let number = api!(RedisModule_ServerInfoGetFieldSigned(self.0, field.as_ptr(), &mut failed));
+        (failed == 0).then_some(number)
+    }
+
+    /// Whether this field has this text.
+    fn says(&self, field: &CStr, text: &CStr) -> bool {
+        let value = api!(RedisModule_ServerInfoGetFieldC(self.0, field.as_ptr()));
+        // SAFETY: the server answers null or a string that lives as long as the section.
+        !value.is_null() && unsafe { CStr::from_ptr(value) } == text
+    }
+}
+
+impl Drop for ServerInfo {
+    fn drop(&mut self) {
+        api!(RedisModule_FreeServerInfo(std::ptr::null_mut(), self.0));
     }
 }

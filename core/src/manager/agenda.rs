@@ -4,8 +4,7 @@
 //! else has to know what there is to do.
 
 use super::changed_databases::ChangedDatabases;
-use super::lock_manager::LockManager;
-use super::search_queue::SearchQueue;
+use super::lock_manager::{LockManager, SearchQueue};
 use crate::clients::Clients;
 use crate::store::LockStore;
 use crate::time::Timestamp;

@@ -33,7 +33,6 @@ mod lock_manager;
 mod operation;
 mod refuse;
 mod search_cycles;
-mod search_queue;
 mod serve_queues;
 
 pub use agenda::{TimeSlice, Urgency};

@@ -2,7 +2,7 @@
 
 use std::hash::BuildHasher;
 
-use super::holder_index::NotedHolders;
+use super::one_queue::NotedHolders;
 use super::*;
 
 /// Takes note of one fact: of which kind, whom it is about, of which lock, and what else is to be said.

@@ -10,7 +10,7 @@
 
 use std::hash::BuildHasher;
 
-use super::holder_index::NotedHolders;
+use super::one_queue::NotedHolders;
 use super::{QueueId, Waitlist};
 use crate::ids::LockId;
 use crate::lock::Lock;

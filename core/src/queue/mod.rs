@@ -21,7 +21,6 @@ mod byte_map;
 mod callers;
 mod channels;
 mod handles;
-mod holder_index;
 mod holders;
 mod one_queue;
 mod own_holds;
@@ -45,8 +44,8 @@ use byte_map::ByteMap;
 pub(crate) use byte_map::Place;
 use handles::ChannelId;
 pub(crate) use handles::{QueueId, TokenId};
-use holder_index::HolderIndex;
-pub(crate) use holder_index::HoldersSeen;
+use one_queue::HolderIndex;
+pub(crate) use one_queue::HoldersSeen;
 pub(crate) use one_queue::Queue;
 use request_set::{Count, RequestSet};
 

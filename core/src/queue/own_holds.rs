@@ -1,7 +1,7 @@
 //! Holds of those who wait: what a token holds of that for which it waits among others, and which tokens that
 //! wait hold a lock. The search for deadlocks asks.
 
-use super::holder_index::HoldersSeen;
+use super::one_queue::HoldersSeen;
 use super::{QueueId, TokenId, Waitlist};
 use crate::ids::RequestId;
 use crate::lock::{Holder, Lock};

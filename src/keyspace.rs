@@ -3,14 +3,18 @@
 //! [`Keyspace::commit`] is the one way in which an operation changes a lock, always in this order: the
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
 //! is free again: a subscriber may run commands, also ours.
+//!
+//! The server calls us back for each change of a key, also where we made it; and to open a key can expire it, and then
+//! a subscriber of another module may run commands and remove keys that an operation has open. So it is known who
+//! changed a key: an operation of ours, or somebody while it was under way.
 
-mod own_changes;
-
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
-use slock_core::{Change, Effect, Event, Lock, LockIdRef, LockStore, Lookup, Operation, Replaced};
+use slock_core::{Change, Effect, Event, Lock, LockId, LockIdRef, LockStore, Lookup, Operation, Replaced};
 
 use crate::replication::{has_listeners, send};
 use crate::server::{
@@ -18,12 +22,10 @@ use crate::server::{
 };
 use crate::state::STATE;
 
-pub use own_changes::{is_own_change, note_removal};
-
 /// The keys that an operation works on.
 pub struct Keyspace<'c> {
     access: Access<'c>,
-    /// Whether changes have to be written out for others; see `replication::listeners`.
+    /// Whether changes have to be written out for others; see `replication`.
     has_listeners: bool,
     db: i32,
     open: SmallVec<[OpenKey<'c>; 1]>,
@@ -202,7 +204,7 @@ impl<'c> Keyspace<'c> {
         let is_open = |lock: LockIdRef<'_>| {
             lock != opened && lock.db == db && open.iter().any(|open| open.name.bytes() == lock.name)
         };
-        if own_changes::take_removals(is_open) {
+        if take_removals(is_open) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
         }
     }
@@ -324,7 +326,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            let own_change = own_changes::begin(db, name);
+            let own_change = begin_own_change(db, name);
             key.set(lock);
             drop(own_change);
             key.expire_at_ms(last_ms);
@@ -343,5 +345,75 @@ fn event_name(event: Event) -> &'static std::ffi::CStr {
         Event::Extend => c"slock.extend",
         Event::Upgrade => c"slock.upgrade",
         Event::Downgrade => c"slock.downgrade",
+    }
+}
+
+/// The key that the server is adding because we told it to. The buffer is kept. (What it removes because of that is a
+/// lock without holders, which nobody is told of.)
+#[derive(Default)]
+struct OwnChange {
+    is_under_way: bool,
+    db: i32,
+    name: Vec<u8>,
+}
+
+/// What went while an operation was under way, and not by its doing.
+#[derive(Default)]
+struct Removals {
+    keys: Vec<LockId>,
+    /// All keys of a database, or they changed places.
+    all: bool,
+}
+
+thread_local! {
+    static OWN_CHANGE: RefCell<OwnChange> = RefCell::default();
+    static REMOVALS: RefCell<Removals> = RefCell::default();
+}
+
+static HAS_REMOVALS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server is adding this key because we told it to.
+pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
+    OWN_CHANGE.with_borrow(|own| own.is_under_way && own.db == lock.db && *own.name == *lock.name)
+}
+
+/// We add this key: what the server says of it is our own doing, until what this returns is dropped.
+#[inline(always)]
+fn begin_own_change(db: i32, name: Str<'_>) -> Option<UnderWay> {
+    STATE.hears_of_keys.get().then(|| {
+        OWN_CHANGE.with_borrow_mut(|own| {
+            own.name.clear();
+            own.name.extend_from_slice(name.bytes());
+            (own.db, own.is_under_way) = (db, true);
+        });
+        UnderWay
+    })
+}
+
+/// See [`begin_own_change`].
+struct UnderWay;
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        OWN_CHANGE.with_borrow_mut(|own| own.is_under_way = false);
+    }
+}
+
+/// This key has gone while an operation was under way and not by its doing, or any may have, if none is named.
+pub fn note_removal(lock: Option<LockIdRef<'_>>) {
+    REMOVALS.with_borrow_mut(|removals| match lock {
+        Some(lock) => removals.keys.push(lock.into()),
+        None => removals.all = true,
+    });
+    HAS_REMOVALS.store(true, Relaxed);
+}
+
+/// Whether a key for which `is_open` says so has gone so since the last call.
+#[inline(always)]
+fn take_removals(mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
+    HAS_REMOVALS.load(Relaxed) && {
+        HAS_REMOVALS.store(false, Relaxed);
+        let removals = REMOVALS.take();
+        removals.all || removals.keys.iter().any(|lock| is_open(lock.as_ref()))
     }
 }
