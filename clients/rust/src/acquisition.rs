@@ -95,22 +95,13 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Gives nothing when the first answer was a refusal and nothing else was asked for.
-    pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
-        let result = self.ask_until_granted().await;
-        if let Ok(Some(_)) = result {
-            // The hold knows of the doubt.
-            (self.stands, self.in_doubt) = (false, false);
-        }
-        result
-    }
-
     /// Whether something may be on the server, or on its way there, although nothing was granted.
     pub(crate) fn may_stand(&self) -> bool {
         self.stands || self.in_doubt
     }
 
-    async fn ask_until_granted(&mut self) -> Result<Option<Granted>, Error> {
+    /// Gives nothing when the first answer was a refusal and nothing else was asked for.
+    pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
         if !self.shared.site.may_release(self.owner).load(Ordering::Relaxed) {
             let until = self.ends().expect("nothing was answered yet");
             let asks = self.shared.ask_whether_it_can_be_released(self.owner, until);
@@ -122,7 +113,11 @@ impl<'a> Acquisition<'a> {
         loop {
             self.shared.unless_closed()?;
             let pause = match self.ask().await {
-                Ok(Step::Granted(granted)) => return Ok(Some(granted)),
+                Ok(Step::Granted(granted)) => {
+                    // The hold knows of the doubt.
+                    (self.stands, self.in_doubt) = (false, false);
+                    return Ok(Some(granted));
+                }
                 Ok(Step::TimedOut) => return Err(self.timed_out()),
                 Ok(Step::Refused) if self.limits.once => return Ok(None),
                 Ok(Step::Refused) => match &self.shared.site.waiting {
@@ -233,18 +228,11 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Sends a copy, and gives its answer and the moment before it. What may come of it is noted before the answer
-    /// is there, since this future may be dropped.
-    async fn copy(
-        &mut self,
-        exchange: impl Future<Output = Result<Value, Failure>>,
-    ) -> Result<(Value, Moment), Failure> {
-        let sent = Moment::now();
+    /// A copy is sent from this moment on. What may come of it is noted before the answer is there, since the
+    /// future may be dropped.
+    fn sends(&mut self) -> Moment {
         self.stands = true;
-        match exchange.await {
-            Ok(answer) => Ok((answer, sent)),
-            Err(failure) => Err(self.failed(failure)),
-        }
+        Moment::now()
     }
 
     fn failed(&mut self, failure: Failure) -> Failure {
@@ -265,7 +253,8 @@ impl<'a> Acquisition<'a> {
     async fn ask_at_once(&mut self) -> Result<Step, Failure> {
         let (site, key) = (&self.shared.site, self.owner.first_key());
         let command = [self.command(&Wait::No)];
-        let (answer, sent) = self.copy(site.servers.send(key, &command, self.answer_until())).await?;
+        let (until, sent) = (self.answer_until(), self.sends());
+        let answer = site.servers.send(key, &command, until).await.map_err(|failure| self.failed(failure))?;
         Ok(self.granted(answers::number(&answer), sent, Step::Refused))
     }
 
@@ -282,10 +271,10 @@ impl<'a> Acquisition<'a> {
     async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Step, Failure> {
         let most = self.limits.deadline.map(time_left);
         let command = [self.command(&Wait::Notified { most, channel: &noted.channel, tag: noted.tag })];
-        let until = self.answer_until();
-        match self.copy(node.send(&command, until)).await {
-            Ok((Value::Nil, sent)) => self.until_told(noted, sent).await,
-            Ok((value, sent)) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
+        let (until, sent) = (self.answer_until(), self.sends());
+        match node.send(&command, until).await.map_err(|failure| self.failed(failure)) {
+            Ok(Value::Nil) => self.until_told(noted, sent).await,
+            Ok(value) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
             Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
             Err(failure) => {
                 if failure.kind == Kind::NoSubscriber {
@@ -341,7 +330,8 @@ impl<'a> Acquisition<'a> {
         let own = Own::open(servers, key, self.answer_until()).await?;
         self.heard();
         let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
-        let (answer, sent) = self.copy(own.ask(servers, key, &command)).await?;
+        let sent = self.sends();
+        let answer = own.ask(servers, key, &command).await.map_err(|failure| self.failed(failure))?;
         Ok(self.granted(answers::number(&answer), sent, Step::TimedOut))
     }
 
@@ -369,7 +359,7 @@ impl<'a> Acquisition<'a> {
             let answer = timeout_at((until + options.replica_timeout).into(), own.ask(servers, key, &both));
             answer.await.unwrap_or_else(|_| Err(Failure::no_answer("the server")))?
         };
-        match answers::numbers(&confirmed)[..] {
+        match answers::numbers(&confirmed).collect::<Vec<_>>()[..] {
             [1, reached] if reached < i64::from(wanted) => {
                 let reached = u32::try_from(reached).unwrap_or(0);
                 Err(Failure::last(Error::TooFewReplicas { wanted, reached }))

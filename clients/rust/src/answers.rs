@@ -123,11 +123,9 @@ pub(crate) fn number(value: &Value) -> i64 {
 }
 
 /// The numbers in the replies to several commands.
-pub(crate) fn numbers(value: &Value) -> Vec<i64> {
-    match value {
-        Value::Array(values) => values.iter().map(number).collect(),
-        other => vec![number(other)],
-    }
+pub(crate) fn numbers(value: &Value) -> impl Iterator<Item = i64> {
+    let values = if let Value::Array(values) = value { values } else { std::slice::from_ref(value) };
+    values.iter().map(number)
 }
 
 /// A message on the channel: what became of the request with this tag.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::distr::{Alphanumeric, SampleString};
 use redis::{Cmd, ToRedisArgs};
 
 use crate::options::{Mode, Wanted};
@@ -23,7 +22,7 @@ pub struct Owner {
 impl Owner {
     /// With the token that the program gave, or one that nobody can guess.
     pub(crate) fn new(wanted: Arc<Wanted>) -> Self {
-        let token = wanted.options.token.clone().unwrap_or_else(random_name).into();
+        let token = wanted.options.token.as_deref().map_or_else(random_name, Arc::from);
         Self { wanted, token }
     }
 
@@ -42,9 +41,14 @@ impl Owner {
     }
 }
 
-/// 22 letters and digits: 131 random bits. The server keeps a token of so many bytes without memory of its own.
-pub(crate) fn random_name() -> String {
-    Alphanumeric.sample_string(&mut rand::rng(), 22)
+/// 22 letters, digits, `-` and `_`: 132 random bits. The server keeps a token of so many bytes without memory of
+/// its own.
+pub(crate) fn random_name() -> Arc<str> {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut name = [0u8; 22];
+    rand::fill(&mut name);
+    let name = name.map(|random| LETTERS[usize::from(random % 64)]);
+    str::from_utf8(&name).expect("the letters are ASCII").into()
 }
 
 /// As [`Cmd::arg`], by value.

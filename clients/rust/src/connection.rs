@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisError, Value, cmd};
+use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisFuture, Value, cmd};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
@@ -133,9 +133,9 @@ impl Connection {
 
     /// Notes a request under its tag; nothing when nobody listens in this slot.
     pub(crate) fn note(self: &Arc<Self>, slot: u16, tag: u64) -> Option<Noted> {
-        let (sender, end) = oneshot::channel();
         let mut entries = self.waits.entries();
         let channel = entries.channels.get(&slot)?.clone();
+        let (sender, end) = oneshot::channel();
         entries.waits.insert(tag, sender);
         Some(Noted { connection: self.clone(), channel, tag, end })
     }
@@ -199,16 +199,18 @@ async fn test_now_and_then(tested: Weak<Connection>) {
 }
 
 /// The reply to one command, or an array of those to several.
-pub(crate) async fn exchange(
-    connection: &mut MultiplexedConnection,
-    commands: &[Cmd],
-) -> Result<Value, RedisError> {
+pub(crate) fn exchange<'a>(
+    connection: &'a mut MultiplexedConnection,
+    commands: &'a [Cmd],
+) -> RedisFuture<'a, Value> {
     if let [command] = commands {
-        return connection.req_packed_command(command).await;
+        return connection.req_packed_command(command);
     }
     let mut pipeline = redis::pipe();
     for command in commands {
         pipeline.add_command(command.clone());
     }
-    connection.req_packed_commands(&pipeline, 0, commands.len()).await.map(Value::Array)
+    Box::pin(
+        async move { connection.req_packed_commands(&pipeline, 0, commands.len()).await.map(Value::Array) },
+    )
 }

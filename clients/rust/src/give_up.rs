@@ -21,7 +21,7 @@ pub(crate) async fn give_up(shared: Arc<Shared<Single>>, owner: Owner) {
     let mode = owner.wanted.mode;
     let withdrawal = commands::withdraw(&owner, &[mode], Duration::ZERO);
     let Ok(withdrawn) = shared.call(&owner, &withdrawal, until).await else { return };
-    if let Some(fence) = answers::numbers(&withdrawn.value).pop().filter(|fence| *fence != 0) {
+    if let Some(fence) = answers::numbers(&withdrawn.value).last().filter(|fence| *fence != 0) {
         let _ = shared.call(&owner, &[commands::release(&owner, mode, fence)], until).await;
     }
 }

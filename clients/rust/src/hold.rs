@@ -1,7 +1,7 @@
 //! What was granted: what a program sees of it and does with it, whether by one server or by a quorum. It keeps
 //! the lease, and tells of its end.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use derive_more::{Debug, Deref};
@@ -220,7 +220,7 @@ impl<S: Site> HoldViewOf<S> {
 
     /// Whether the hold excludes others or shares with readers.
     pub fn mode(&self) -> Mode {
-        self.update(|lease, _| lease.mode)
+        self.lease().mode
     }
 
     /// The text that was given with the request. An adopted hold has none.
@@ -234,7 +234,7 @@ impl<S: Site> HoldViewOf<S> {
     /// The library counts on a clock that goes on while the machine sleeps, and `Instant` may stand still: ask
     /// anew rather than keep the answer.
     pub fn valid_until(&self) -> Instant {
-        self.update(|lease, _| lease.end()).instant()
+        self.lease().end().instant()
     }
 
     /// Asks nothing of the server: call it before each step that matters.
@@ -329,13 +329,18 @@ impl<S: Site> HoldViewOf<S> {
     }
 
     fn cause(&self, reason: Reason) -> Option<Error> {
-        self.update(|lease, _| lease.cause(reason).cloned())
+        self.lease().cause(reason).cloned()
     }
 
-    /// Every access looks at the clock before and after it. Hooks run when the lease is unlocked again.
+    /// For what the clock does not change.
+    pub(crate) fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().expect("no panic while a lease is locked")
+    }
+
+    /// Looks at the clock before and after the change. Hooks run when the lease is unlocked again.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut Lease, Moment) -> R) -> R {
         let (result, ended) = {
-            let mut lease = self.lease.lock().expect("no panic while a lease is locked");
+            let mut lease = self.lease();
             let before = lease.phase;
             let now = Moment::now();
             lease.look(now);
@@ -415,7 +420,7 @@ impl<S: Site> HoldViewOf<S> {
                 Err(error) => error,
             };
             self.shared.reporter.renewal_failed(self.owner.wanted.label(), &error);
-            self.update(|lease, _| lease.error = Some(error));
+            self.lease().error = Some(error);
         }
     }
 }

@@ -136,13 +136,13 @@ impl Reporter {
 pub(crate) struct Waited<'a> {
     reporter: &'a Reporter,
     label: &'a str,
-    started: Instant,
-    told: bool,
+    /// Nothing when nobody wants to know, or the end was told.
+    started: Option<Instant>,
 }
 
 impl<'a> Waited<'a> {
     pub(crate) fn begin(reporter: &'a Reporter, label: &'a str) -> Self {
-        Self { told: !reporter.is_heard(), reporter, label, started: Instant::now() }
+        Self { reporter, label, started: reporter.is_heard().then(Instant::now) }
     }
 
     /// It gave this, or nothing for a refusal.
@@ -156,8 +156,8 @@ impl<'a> Waited<'a> {
     }
 
     fn tell(&mut self, outcome: Outcome<'_>) {
-        if !std::mem::replace(&mut self.told, true) {
-            let (label, duration) = (self.label, self.started.elapsed());
+        if let Some(started) = self.started.take() {
+            let (label, duration) = (self.label, started.elapsed());
             let log = || debug!(lock = label, ?duration, %outcome, "waited");
             self.reporter.tell(log, |hooks| hooks.waited(label, duration, outcome));
         }

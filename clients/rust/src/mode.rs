@@ -22,7 +22,7 @@ impl HoldView {
     /// write, and have the storage refuse a write with a lesser one. An upgrade or a downgrade gives a new
     /// one.
     pub fn fence(&self) -> i64 {
-        self.update(|lease, _| lease.fence)
+        self.lease().fence
     }
 
     /// The reader becomes the writer in one step, without a release. It waits until the other readers have
@@ -55,7 +55,7 @@ impl HoldView {
     pub async fn downgrade(self: &Arc<Self>) -> Result<i64, Error> {
         let until = self.shared.limit();
         self.change(Some(until), |hold, tell| {
-            let former = hold.update(|lease, _| std::mem::replace(&mut lease.mode, Mode::Read));
+            let former = std::mem::replace(&mut hold.lease().mode, Mode::Read);
             hold.downgrade_until(former, until, tell)
         })
         .await
@@ -76,7 +76,7 @@ impl HoldView {
         }
         self.may_change()?;
         let one_at_a_time = self.nothing_changes(deadline).await?;
-        self.update(|lease, _| lease.changing = true);
+        self.lease().changing = true;
         let (tell, told) = oneshot::channel();
         let changes = changes(self.clone(), tell);
         self.shared.spawn(&Handle::current(), async move {
@@ -114,7 +114,7 @@ impl HoldView {
         let result = match result {
             Ok(granted) => self.changed(granted.expect("an upgrade is not asked for once"), Mode::Write),
             Err(error) if may_stand => {
-                self.update(|lease, _| lease.in_doubt = true);
+                self.lease().in_doubt = true;
                 Err(self.unless_over(error))
             }
             Err(error) => Err(self.refused(Mode::Read, error)),
@@ -128,10 +128,10 @@ impl HoldView {
 
     /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
     async fn give_up_upgrade(&self) {
-        let ttl = self.update(|lease, _| lease.ttl);
+        let ttl = self.lease().ttl;
         let commands = commands::withdraw(&self.owner, &[Mode::Write, Mode::Read], ttl);
         let Ok(answered) = self.shared.call(&self.owner, &commands, self.valid_until()).await else { return };
-        let [.., writer, reader] = answers::numbers(&answered.value)[..] else { return };
+        let [.., writer, reader] = answers::numbers(&answered.value).collect::<Vec<_>>()[..] else { return };
         let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
         // Who waited for it has been told.
         let _ = match fence {
@@ -151,7 +151,7 @@ impl HoldView {
         let mut answered = self.shared.call(&self.owner, &downgrade, until).await;
         if let Err(error @ Error::TimedOut { .. }) = &answered {
             told(Err(self.unless_over(error.clone())));
-            self.update(|lease, _| lease.in_doubt = true);
+            self.lease().in_doubt = true;
             answered = self.shared.call(&self.owner, &downgrade, self.valid_until()).await;
         }
         told(match answered {

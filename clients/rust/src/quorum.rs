@@ -266,7 +266,7 @@ impl Site for Majority {
     /// What servers do not answer in time goes on in the background.
     async fn release(hold: &QuorumHoldView, _: Instant) -> Result<bool, Error> {
         let site = &hold.shared.site;
-        let limit = site.node_timeout(hold.update(|lease, _| lease.ttl));
+        let limit = site.node_timeout(hold.lease().ttl);
         let mut answers = vec![Answer::Gone; site.nodes.len()];
         let mut asked = FuturesUnordered::new();
         for (number, part) in hold.part.end(false).into_iter().enumerate() {
@@ -404,10 +404,8 @@ async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration) -> O
 /// A server has lost the hold, and a majority has it.
 async fn grant_anew(hold: &QuorumHoldView, number: usize, ttl: Duration) {
     // Another extension may have done it. What ends a hold in doubt would end the new one of the same token.
-    let is_needed = hold
-        .part
-        .view(number)
-        .is_none_or(|former| former.check().is_err() && !former.update(|lease, _| lease.in_doubt));
+    let is_needed =
+        hold.part.view(number).is_none_or(|former| former.check().is_err() && !former.lease().in_doubt);
     if is_needed && hold.check().is_ok() {
         ask(hold.shared.clone(), number, of_one_node(&hold.owner, ttl), hold.part.clone()).await;
     }

@@ -60,8 +60,10 @@ impl Site for Single {
     /// it is to be left, and it is refused.
     async fn release(hold: &HoldView, until: Instant) -> Result<bool, Error> {
         let (owner, keys) = (&hold.owner, hold.keys().len());
-        let (fence, mode, in_doubt) =
-            hold.update(|lease, _| (lease.fence, lease.mode, lease.in_doubt || lease.changing));
+        let (fence, mode, in_doubt) = {
+            let lease = hold.lease();
+            (lease.fence, lease.mode, lease.in_doubt || lease.changing)
+        };
         let (commands, withdrawals) = if in_doubt && !owner.is_given() {
             (commands::give_up(owner), keys)
         } else {
@@ -69,14 +71,14 @@ impl Site for Single {
         };
         let answered = hold.shared.call(owner, &commands, until).await?;
         // The withdrawals come first.
-        let released: i64 = answers::numbers(&answered.value).iter().skip(withdrawals).sum();
+        let released: i64 = answers::numbers(&answered.value).skip(withdrawals).sum();
         // When an earlier copy got no answer, that one did it.
         Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
     }
 
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
         let answered = shared.call(&owner, &commands::release_all(&owner), shared.limit()).await?;
-        let released: i64 = answers::numbers(&answered.value).iter().sum();
+        let released: i64 = answers::numbers(&answered.value).sum();
         Ok(usize::try_from(released).unwrap_or(0))
     }
 
