@@ -12,7 +12,7 @@ import java.util.concurrent.Future;
  * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
  * gives the acquisition up. No thread waits, but a caller for the result.
  */
-final class Acquisition implements Running.One {
+final class Acquisition {
   /** How long before the end of a wait the server may end it, because it counts in milliseconds. */
   private static final long EARLY_ANSWER = 2 * Clock.MS;
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
@@ -64,7 +64,6 @@ final class Acquisition implements Running.One {
   }
 
   void start() {
-    locks.running.add(this);
     if (left != null) {
       finish(null, Answers.LEFT);
     } else if (upgrades != null || locks.permitted.contains(permission())) {
@@ -75,8 +74,7 @@ final class Acquisition implements Running.One {
   }
 
   /** Gives it up. What was granted before stays so. */
-  @Override
-  public void cancel(Throwable why) {
+  void cancel(Throwable why) {
     if (left == null) {
       left = why;
     }
@@ -111,7 +109,6 @@ final class Acquisition implements Running.One {
     if (error != null && isOpen() && upgrades == null) {
       GiveUp.acquisition(locks, owner, wanted.ttl, channel);
     }
-    locks.running.remove(this);
     if (error == null) {
       result.complete(grant);
     } else {

@@ -488,6 +488,7 @@ public final class Hold implements AutoCloseable {
       Throwable why = error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys(), null) : error;
       Pending.pass(null, why == null ? is : lossOr(why), told);
     });
+    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
     acquisition.start();
     return settled;
   }

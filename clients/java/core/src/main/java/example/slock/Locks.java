@@ -66,9 +66,8 @@ public final class Locks extends Locker {
 
   /** Repeats, in the background after the end for the caller. */
   Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    running.background.incrementAndGet();
     Repetition repetition = new Repetition(this, what, owner.keys(), callerEnd, end, send);
-    repetition.whole.thenRun(running.background::decrementAndGet);
+    running.addBackground(repetition.whole);
     repetition.attempt();
     return repetition;
   }
@@ -83,9 +82,10 @@ public final class Locks extends Locker {
     Commands owner = request.owner();
     Acquisition acquisition = new Acquisition(this, owner, request.mode, request.settings,
         owner.lock(request.mode, request.settings), once, null);
+    Pending<Hold> pending = running.add(new Pending<>(
+        acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)), acquisition::cancel));
     acquisition.start();
-    return new Pending<>(acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)),
-        acquisition::cancel);
+    return pending;
   }
 
   @Override

@@ -46,10 +46,9 @@ public final class Quorum extends Locker {
   @Override
   Pending<Hold> begin(Request request, boolean once) {
     Attempts attempts = new Attempts(request, once);
-    attempts.result.whenComplete((hold, error) -> running.remove(attempts));
-    running.add(attempts);
+    Pending<Hold> pending = running.add(new Pending<>(attempts.result, attempts::cancel));
     attempts.attempt();
-    return new Pending<>(attempts.result, attempts::cancel);
+    return pending;
   }
 
   @Override
@@ -66,12 +65,12 @@ public final class Quorum extends Locker {
   }
 
   /** One use of a request: attempts until a majority has granted. */
-  private final class Attempts implements Running.One {
+  private final class Attempts {
     final CompletableFuture<Hold> result = new CompletableFuture<>();
     private final Request request;
     private final boolean isTry;
     private final long deadline;
-    private final Polling polling = 
+    private final Polling polling =
         options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
     private final CompletableFuture<Void> leaving = new CompletableFuture<>();
     private volatile Throwable left;
@@ -83,8 +82,7 @@ public final class Quorum extends Locker {
       deadline = Clock.in(request.settings.wait);
     }
 
-    @Override
-    public void cancel(Throwable why) {
+    void cancel(Throwable why) {
       if (left == null) {
         left = why;
       }
