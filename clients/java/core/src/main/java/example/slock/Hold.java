@@ -23,8 +23,8 @@ public final class Hold implements AutoCloseable {
     /** Tells whether the hold was still there. */
     CompletableFuture<Boolean> release(Hold hold, Lease ending);
 
-    /** Sends renewals, whose answers go to {@link Hold#renewed}. */
-    void renew(List<Watchdog.Due> due);
+    /** Sends a renewal, whose answer goes to {@link Hold#renewed}. What is due at once goes together: it does not wait. */
+    void renew(Hold hold, Lease.Renewal renewal);
 
     List<Long> fences(Hold hold);
 
@@ -44,7 +44,7 @@ public final class Hold implements AutoCloseable {
   private long nextLookAt = Clock.NONE;
   /** Somebody wants to know of the end. */
   private final List<Consumer<SlockException>> endings = new ArrayList<>();
-  private SlockException problem;
+  private volatile SlockException problem;
   private long refusedUntil;
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
@@ -112,20 +112,30 @@ public final class Hold implements AutoCloseable {
 
   /** Changes the lease of a live hold, and gives what is wrong with the hold after that. */
   SlockException update(Consumer<Lease> change) {
-    return updateAny(l -> {
-      if (l.state == Lease.State.LIVE) {
-        change.accept(l);
-      }
+    ifLive(l -> {
+      change.accept(l);
+      return null;
     });
+    return problem;
   }
 
-  /** Changes the lease, also of a hold that has ended, and does what follows when that ends it. */
-  private SlockException updateAny(Consumer<Lease> change) {
+  /** What is wrong with the hold; null while it is live. */
+  SlockException problem() {
+    return update(l -> {});
+  }
+
+  /** Gives what the change of the lease gives; null when the hold has ended. */
+  private <T> T ifLive(Function<Lease, T> change) {
+    return inAnyState(l -> l.state == Lease.State.LIVE ? change.apply(l) : null);
+  }
+
+  /** Changes the lease, and does what follows when that ends the hold. */
+  private <T> T inAnyState(Function<Lease, T> change) {
     List<Runnable> follows = new ArrayList<>();
-    SlockException is = mutex.get(() -> {
+    T given = mutex.get(() -> {
       Lease.State before = lease.state;
       lease.look(Clock.now());
-      change.accept(lease);
+      T result = change.apply(lease);
       if (lease.state == Lease.State.LIVE) {
         schedule();
       } else {
@@ -134,10 +144,10 @@ public final class Hold implements AutoCloseable {
       if (lease.state != before) {
         ended(follows);
       }
-      return problem;
+      return result;
     });
     follows.forEach(Runnable::run);
-    return is;
+    return given;
   }
 
   /** Notes that the hold ends, and what follows. */
@@ -174,19 +184,17 @@ public final class Hold implements AutoCloseable {
 
   /** In the timer thread: ends a hold whose time is over, or renews it. */
   private void look() {
-    Lease.Renewal[] due = new Lease.Renewal[1];
     mutex.run(() -> lookAt(Clock.NONE));
-    update(l -> due[0] = l.begin(Clock.now()));
-    if (due[0] != null) {
-      by.watchdog.renew(this, due[0]);
+    Lease.Renewal due = ifLive(l -> by.running.isEnding() ? null : l.begin(Clock.now()));
+    if (due != null) {
+      keeper.renew(this, due);
     }
   }
 
   /** Notes the answer to a renewal. */
   void renewed(Lease.Renewal renewal, boolean isHeld, Throwable error) {
-    boolean[] counts = new boolean[1];
-    update(l -> counts[0] = l.renewed(Clock.now(), renewal, isHeld, error));
-    if (counts[0] && error != null) {
+    Boolean counts = ifLive(l -> l.renewed(Clock.now(), renewal, isHeld, error));
+    if (error != null && Boolean.TRUE.equals(counts)) {
       by.report.renewalFailed(request.label(), Answers.named(Answers.cause(error)));
     }
   }
@@ -213,7 +221,7 @@ public final class Hold implements AutoCloseable {
 
   /** Why the hold was lost, or null. */
   public SlockException.Reason lostReason() {
-    return update(l -> {}) instanceof SlockException.Lost loss ? loss.reason() : null;
+    return problem() instanceof SlockException.Lost loss ? loss.reason() : null;
   }
 
   /**
@@ -223,7 +231,7 @@ public final class Hold implements AutoCloseable {
    * @throws SlockException.NotHeld if it has been released or handed over
    */
   public void check() {
-    SlockException is = update(l -> {});
+    SlockException is = problem();
     if (is != null) {
       throw is;
     }
@@ -242,7 +250,7 @@ public final class Hold implements AutoCloseable {
           () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys(), null)));
     }
     before.whenComplete((done, ignored) -> {
-      SlockException is = result.isDone() ? null : update(l -> {});
+      SlockException is = result.isDone() ? null : problem();
       if (is != null) {
         result.completeExceptionally(is);
       }
@@ -296,7 +304,7 @@ public final class Hold implements AutoCloseable {
     if (Answers.hasCode(answer, "WRONGTYPE") || Answers.hasCode(answer, "NOTHELD")) {
       update(l -> l.lose(SlockException.Reason.GONE));
     }
-    SlockException is = update(l -> {});
+    SlockException is = problem();
     return is != null ? is : Answers.named(error);
   }
 
@@ -318,13 +326,8 @@ public final class Hold implements AutoCloseable {
    * renewed. It sends nothing.
    */
   public void handOver() {
-    boolean[] isDone = new boolean[1];
-    SlockException is = update(l -> {
-      l.state = Lease.State.ENDED;
-      isDone[0] = true;
-    });
-    if (!isDone[0]) {
-      throw is;
+    if (ifLive(l -> l.state = Lease.State.ENDED) == null) {
+      throw problem;
     }
   }
 
@@ -339,28 +342,28 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #release}, without a thread that waits. */
   public CompletableFuture<Boolean> releaseAsync() {
-    Lease[] ending = new Lease[1];
-    update(l -> {
-      ending[0] = l.copy();
+    Lease ending = ifLive(l -> {
+      Lease was = l.copy();
       l.state = Lease.State.RELEASING;
+      return was;
     });
-    if (ending[0] == null) {
+    if (ending == null) {
       Lease is = snapshot();
       if (is.state == Lease.State.LOST) {
         keeper.release(this, is); // what it may have left, in the background
       }
       return CompletableFuture.completedFuture(false);
     }
-    return unwrapped(keeper.release(this, ending[0]).whenComplete((released, error) -> {
-      updateAny(l -> {
+    return unwrapped(keeper.release(this, ending).whenComplete((released, error) -> {
+      inAnyState(l -> {
         l.state = Lease.State.ENDED;
         if (error == null && !released) {
           l.lose(SlockException.Reason.GONE);
         }
+        return null;
       });
       if (error != null) {
-        by.report.releaseFailed(request.label(), error.getCause() != null && !(error instanceof SlockException)
-            ? error.getCause() : error);
+        by.report.releaseFailed(request.label(), Answers.unwrapped(error));
       }
     }));
   }
@@ -377,7 +380,7 @@ public final class Hold implements AutoCloseable {
     } catch (RuntimeException e) {
       // it has been told
     }
-    if (update(l -> {}) instanceof SlockException.Lost loss) {
+    if (problem() instanceof SlockException.Lost loss) {
       throw loss;
     }
   }
@@ -506,7 +509,7 @@ public final class Hold implements AutoCloseable {
       long sent = Clock.now();
       return locks.pipeline(owner, commands, limit).thenApply(all -> {
         if (all.error() != null) {
-          SlockException is = update(l -> {});
+          SlockException is = problem();
           return is != null ? Reply.failed(is) : all;
         }
         update(l -> {

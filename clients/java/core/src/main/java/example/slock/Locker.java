@@ -7,7 +7,6 @@ import java.util.concurrent.CompletableFuture;
 public abstract class Locker implements AutoCloseable {
   final Options options;
   final Reporter report;
-  final Watchdog watchdog = new Watchdog();
   final Running running = new Running();
 
   Locker(Options options, boolean isSilent) {
@@ -45,7 +44,6 @@ public abstract class Locker implements AutoCloseable {
   }
 
   final void close(long end) {
-    watchdog.close();
     running.end(end);
     disconnect(end);
   }

@@ -1,15 +1,10 @@
 package example.slock;
 
-import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
-/** Where the holds of one server are kept: they are extended, renewed together, and released by their fence. */
+/** Where the holds of one server are kept: they are extended, renewed and released by their fence. */
 record Single(Locks locks) implements Hold.Keeper {
-  private static final int MOST_RENEWALS_AT_ONCE = 1000;
-
   @Override
   public List<Long> fences(Hold hold) {
     return List.of(hold.fence());
@@ -26,35 +21,12 @@ record Single(Locks locks) implements Hold.Keeper {
         : new Reply(reply.number() == 1 ? (Object) sent[0] : null, null));
   }
 
-  /** Sends renewals: those for one node together, and not behind other commands. */
+  /** Not behind other commands. */
   @Override
-  public void renew(List<Watchdog.Due> due) {
-    if (locks.running.isEnding()) {
-      return;
-    }
-    Map<String, List<Watchdog.Due>> bySlot = new HashMap<>();
-    for (Watchdog.Due one : due) {
-      String slot = locks.servers.transport.isCluster() ? Slots.place(one.hold().owner.key()) : "";
-      bySlot.computeIfAbsent(slot, name -> new ArrayList<>()).add(one);
-    }
-    for (List<Watchdog.Due> all : bySlot.values()) {
-      for (int from = 0; from < all.size(); from += MOST_RENEWALS_AT_ONCE) {
-        renewTogether(all.subList(from, Math.min(all.size(), from + MOST_RENEWALS_AT_ONCE)));
-      }
-    }
-  }
-
-  private void renewTogether(List<Watchdog.Due> due) {
-    List<List<String>> commands = due.stream()
-        .map(one -> one.hold().owner.extend(one.renewal().ttl(), one.renewal().fence())).toList();
-    long limit = due.stream().mapToLong(one -> Clock.in(one.renewal().ttl())).max().getAsLong();
-    CompletableFuture<Transport.Node> to = locks.servers.find(due.get(0).hold().owner.key());
-    locks.servers.pipeline(to, commands, Call.Use.RENEWALS, limit, new CompletableFuture<>()).thenAccept(all -> {
-      for (int n = 0; n < due.size(); n++) {
-        Reply reply = all.error() != null ? all : all.at(n);
-        due.get(n).hold().renewed(due.get(n).renewal(), reply.number() == 1, reply.error());
-      }
-    });
+  public void renew(Hold hold, Lease.Renewal renewal) {
+    List<String> command = hold.owner.extend(renewal.ttl(), renewal.fence());
+    locks.servers.send(hold.owner.key(), command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), new CompletableFuture<>(),
+        late -> {}).thenAccept(reply -> hold.renewed(renewal, reply.number() == 1, reply.error()));
   }
 
   @Override

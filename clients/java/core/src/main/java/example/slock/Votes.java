@@ -142,7 +142,7 @@ final class Votes implements Hold.Keeper {
   public List<Long> fences(Hold hold) {
     return all.stream().map(vote -> {
       Hold of = vote.hold;
-      return of != null && of.update(lease -> {}) == null ? of.fence() : 0L;
+      return of != null && of.problem() == null ? of.fence() : 0L;
     }).toList();
   }
 
@@ -169,11 +169,9 @@ final class Votes implements Hold.Keeper {
   }
 
   @Override
-  public void renew(List<Watchdog.Due> due) {
-    for (Watchdog.Due one : due) {
-      extend(one.hold(), null, one.renewal().ttl(), 0).thenAccept(
-          reply -> one.hold().renewed(one.renewal(), reply.value() != null, reply.error()));
-    }
+  public void renew(Hold hold, Lease.Renewal renewal) {
+    extend(hold, null, renewal.ttl(), 0).thenAccept(
+        reply -> hold.renewed(renewal, reply.value() != null, reply.error()));
   }
 
   /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
