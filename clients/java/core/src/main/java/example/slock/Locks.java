@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
 
 /**
  * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
@@ -110,8 +111,8 @@ public final class Locks extends Locker {
 
   /** As {@link #info}, without a thread that waits. */
   public CompletableFuture<Status.Info> infoAsync(String key) {
-    return Status.query(this, () -> servers.find(key).thenApply(List::of),
-        List.of("SLOCK.INFO", key, "FULL")).thenApply(all -> Status.info(all.get(0)));
+    Commands about = new Commands(List.of(key), "", true);
+    return query(about, limit -> send(about, List.of("SLOCK.INFO", key, "FULL"), limit), Status::info);
   }
 
   /** Which locks are waited for, on all nodes of a cluster, the longest wait first. */
@@ -121,8 +122,19 @@ public final class Locks extends Locker {
 
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
-    return Status.query(this, servers::all, List.of("SLOCK.QUEUES", "COUNT", "0"))
-        .thenApply(Status::queues);
+    List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
+    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> {
+      List<CompletableFuture<Reply>> asked = nodes.stream().map(node -> servers.pipeline(
+          CompletableFuture.completedFuture(node), command, Call.Use.COMMANDS, limit, new CompletableFuture<>())).toList();
+      return CompletableFuture.allOf(asked.toArray(CompletableFuture[]::new))
+          .thenApply(done -> Reply.firsts(asked.stream().map(CompletableFuture::join).toList()));
+    }).exceptionally(error -> Reply.failed(new Answers.Unanswered(Answers.unwrapped(error), false))), Status::queues);
+  }
+
+  /** Asks for no longer than {@link Options#retryFor}. */
+  private <T> CompletableFuture<T> query(Commands about, Repetition.Try send, Function<Object, T> read) {
+    return Hold.unwrapped(ask("answer", about, retryEnd(), retryEnd(), send).forCaller
+        .thenApply(reply -> read.apply(reply.get())));
   }
 
   @Override
