@@ -46,7 +46,7 @@ public final class Call {
   void start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
       if (error != null) {
-        failed(Answers.unwrapped(error), false);
+        failed(error, false);
       } else if (!isOver()) {
         node.send(this);
       }
@@ -128,6 +128,6 @@ public final class Call {
 
   /** There is no answer. If the call was not sent, it certainly never will be. */
   public void failed(Throwable cause, boolean wasSent) {
-    end(Reply.failed(new Answers.Unanswered(cause, wasSent)));
+    end(Reply.failed(new Answers.Unanswered(Answers.unwrapped(cause), wasSent)));
   }
 }
