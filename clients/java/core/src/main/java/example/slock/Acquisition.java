@@ -18,13 +18,15 @@ final class Acquisition {
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
   private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
 
-  /** The grant, or an error; {@link Answers#TAKEN} when a request that asks once is refused. */
+  /** The grant, or an error; {@link Answers#TAKEN} when a try is refused. */
   final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
   final Locks locks;
   final Commands owner;
   private final Settings wanted;
   private final Mode mode;
   private final List<String> ask;
+  /** Its caller takes a refusal for an answer. */
+  private final boolean isTry;
   private final boolean isOnce;
   /** What is given up of an upgrade is not released. */
   private final Hold upgrades;
@@ -51,15 +53,16 @@ final class Acquisition {
   /** The end of the wait that was asked for last. What came before it was asked for does not count. */
   private volatile CompletableFuture<Reply> inbox;
 
-  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades) {
+  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean isTry, Hold upgrades) {
     this.locks = locks;
     this.owner = owner;
     this.mode = mode;
     this.wanted = wanted;
     this.ask = ask;
     this.upgrades = upgrades;
-    isOnce = once || wanted.wait == 0;
-    deadline = once ? Clock.NONE : Clock.in(wanted.wait);
+    this.isTry = isTry;
+    isOnce = isTry || wanted.wait == 0;
+    deadline = isTry ? Clock.NONE : Clock.in(wanted.wait);
     limit = Clock.in(wanted.retryFor > 0 ? wanted.retryFor : locks.options.retryFor);
   }
 
@@ -178,9 +181,9 @@ final class Acquisition {
   private void judge(Throwable error) {
     long pause = 0;
     boolean hasMore = false;
-    if (error == Answers.TAKEN && !isOnce) {
+    if (error == Answers.TAKEN && !isTry) {
       last = null;
-      if (locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
+      if (!isOnce && locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
         pause = locks.options.polling.pause(polls);
         hasMore = locks.options.polling.hasMore(polls++) && Clock.until(deadline) >= pause;
       }

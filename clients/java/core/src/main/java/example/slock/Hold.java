@@ -484,12 +484,11 @@ public final class Hold implements AutoCloseable {
         refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
       }
       if (isOpen) {
-        settle(locks).thenRun(() -> settled.complete(null));
+        settle(locks).whenComplete((done, failed) -> settled.complete(null));
       } else {
         settled.complete(null);
       }
-      Throwable why = error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys(), null) : error;
-      Pending.pass(null, why == null ? is : lossOr(why), told);
+      Pending.pass(null, error == null ? is : lossOr(error), told);
     });
     locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
     acquisition.start();
@@ -500,30 +499,30 @@ public final class Hold implements AutoCloseable {
    * Withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until it is
    * answered, or the hold is over.
    */
-  private CompletableFuture<Reply> settle(Locks locks) {
+  private CompletableFuture<Void> settle(Locks locks) {
     List<List<String>> commands = owner.cancel();
     int first = commands.size();
     commands.add(owner.refresh(Mode.WRITE, snapshot().ttl));
     commands.add(owner.refresh(Mode.READ, snapshot().ttl));
-    return locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
-      long sent = Clock.now();
-      return locks.pipeline(owner, commands, limit).thenApply(all -> {
-        if (all.error() != null) {
-          SlockException is = problem();
-          return is != null ? Reply.failed(is) : all;
-        }
-        update(l -> {
-          long write = all.at(first).number(); // an error says that the mode is the other
-          long read = all.at(first + 1).number();
-          if (write == 0 && read == 0) {
-            l.lose(SlockException.Reason.GONE);
-          } else {
-            l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), sent);
-          }
-        });
-        return all;
-      });
-    }).whole;
+    Repetition asked = locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
+        whileLive(limit -> locks.pipeline(owner, commands, limit)));
+    return asked.whole.thenAccept(all -> update(l -> {
+      long write = all.error() != null ? 0 : all.at(first).number(); // an error says that the mode is the other
+      long read = all.error() != null ? 0 : all.at(first + 1).number();
+      if (write + read > 0) {
+        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
+      } else if (all.error() == null) {
+        l.lose(SlockException.Reason.GONE);
+      }
+    }));
+  }
+
+  /** Ends a repetition when the hold ends. */
+  private Repetition.Try whileLive(Repetition.Try send) {
+    return limit -> {
+      SlockException is = problem();
+      return is == null ? send.send(limit) : CompletableFuture.completedFuture(Reply.failed(is));
+    };
   }
 
   /**
@@ -544,28 +543,23 @@ public final class Hold implements AutoCloseable {
         l.mode = Mode.READ;
       });
       List<String> command = owner.downgrade(was.ttl, was.fence);
-      Repetition repetition = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
-        long sent = Clock.now();
-        return locks.send(owner, command, limit).thenApply(reply -> downgraded(was, sent, reply));
-      });
-      repetition.forCaller.thenAccept(reply -> failFor(reply.error()))
-          .whenComplete((done, error) -> Pending.pass(null, error, result));
-      return repetition.whole;
+      Repetition asked = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
+          whileLive(limit -> locks.send(owner, command, limit)));
+      CompletableFuture<Void> whole = asked.whole.thenAccept(reply -> update(l -> {
+        l.doubt |= asked.isUnanswered;
+        if (reply.error() == null) {
+          l.granted(Mode.READ, reply.number(), asked.sent);
+        } else if (!(reply.error() instanceof SlockException.TimedOut)) {
+          l.changing = false;
+          l.mode = was.mode;
+        }
+      }));
+      asked.forCaller.thenAccept(reply -> {
+        failFor(reply.error());
+        check();
+      }).whenComplete((done, error) -> Pending.pass(null, error, result));
+      return whole;
     });
-  }
-
-  /** Notes the answer, and gives what the attempts end with, if the hold has ended. */
-  private Reply downgraded(Lease was, long sent, Reply reply) {
-    SlockException is = update(l -> {
-      l.doubt |= Answers.mayRunLater(reply.error());
-      if (reply.error() == null) {
-        l.granted(Mode.READ, reply.number(), sent);
-      } else if (!Answers.isTemporary(reply.error())) {
-        l.changing = false;
-        l.mode = was.mode;
-      }
-    });
-    return is != null ? Reply.failed(is) : reply;
   }
 
   private Locks changeable(String what) {

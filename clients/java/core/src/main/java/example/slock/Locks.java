@@ -92,15 +92,13 @@ public final class Locks extends Locker {
   @Override
   CompletableFuture<Hold> adopt(Request request) {
     Commands owner = request.owner();
-    long[] sent = new long[1];
-    return ask("adoption", owner, retryEnd(), retryEnd(), limit -> {
-      sent[0] = Clock.now();
-      return send(owner, owner.refresh(request.mode, request.settings.ttl), limit);
-    }).forCaller.thenApply(reply -> {
+    Repetition asked = ask("adoption", owner, retryEnd(), retryEnd(),
+        limit -> send(owner, owner.refresh(request.mode, request.settings.ttl), limit));
+    return asked.forCaller.thenApply(reply -> {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), sent[0], false));
+      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
     });
   }
 

@@ -13,12 +13,10 @@ record Single(Locks locks) implements Hold.Keeper {
   @Override
   public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
     long end = Math.min(is.until, Clock.in(within));
-    long[] sent = new long[1];
-    return locks.ask("extension", hold.owner, end, end, limit -> {
-      sent[0] = Clock.now();
-      return locks.send(hold.owner, hold.owner.extend(ttl, is.fence), limit);
-    }).forCaller.thenApply(reply -> reply.error() != null ? reply
-        : new Reply(reply.number() == 1 ? (Object) sent[0] : null, null));
+    Repetition asked = locks.ask("extension", hold.owner, end, end,
+        limit -> locks.send(hold.owner, hold.owner.extend(ttl, is.fence), limit));
+    return asked.forCaller.thenApply(reply -> reply.error() != null ? reply
+        : new Reply(reply.number() == 1 ? (Object) asked.sent : null, null));
   }
 
   /** Not behind other commands. */
@@ -37,19 +35,14 @@ record Single(Locks locks) implements Hold.Keeper {
     if (ending.state == Lease.State.LOST && (isWhole || owner.given())) {
       return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
     }
-    boolean[] isUnanswered = new boolean[1];
     long most = Math.min(Clock.until(ending.until), ending.ttl);
-    return locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most, limit -> {
-      CompletableFuture<Reply> sent = inDoubt ? GiveUp.takeOff(locks, owner, owner.end(), limit)
-          : locks.send(owner, owner.release(ending.mode, ending.fence), limit);
-      return sent.thenApply(reply -> {
-        isUnanswered[0] |= Answers.mayRunLater(reply.error());
-        return reply;
-      });
-    }).forCaller.thenApply(reply -> {
+    Repetition asked = locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most,
+        limit -> inDoubt ? GiveUp.takeOff(locks, owner, owner.end(), limit)
+            : locks.send(owner, owner.release(ending.mode, ending.fence), limit));
+    return asked.forCaller.thenApply(reply -> {
       long released = (Long) reply.get();
       // A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
-      return released == owner.keys().size() || isUnanswered[0] && Clock.now() < ending.until;
+      return released == owner.keys().size() || asked.isUnanswered && Clock.now() < ending.until;
     });
   }
 }
