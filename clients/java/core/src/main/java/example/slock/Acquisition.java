@@ -333,9 +333,6 @@ final class Acquisition {
       tag = locks.listener.addTag(this); // the message may arrive before the null
     }
     channel = found;
-    if (found.ready.isDone()) {
-      return askByNotify(found.ready.join());
-    }
     CompletableFuture<Reply> subscribed = begin(answerBy());
     found.ready.thenAccept(subscribed::complete);
     return subscribed.thenCompose(this::askByNotify);

@@ -88,7 +88,7 @@ public final class Call {
 
   /** Whether the current thread may wait for the answer. It is asked once. */
   public boolean mayBlock() {
-    return servers.mayBlock && Pending.takeThread();
+    return Pending.takeThread();
   }
 
   /** Whether nobody waits for the answer any more. What was not sent by then must not be sent. */
@@ -120,7 +120,7 @@ public final class Call {
       end(reply);
       return;
     }
-    servers.reload();
+    servers.look();
     List<String> last = commands.get(commands.size() - 1);
     commands = Answers.hasCode(reply.error(), "ASK") ? List.of(List.of("ASKING"), last) : List.of(last);
     servers.at(address).send(this);

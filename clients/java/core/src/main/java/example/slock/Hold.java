@@ -469,8 +469,8 @@ public final class Hold implements AutoCloseable {
     Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
     onEnd(ending);
     cancelled.thenAccept(acquisition::cancel);
-    CompletableFuture<Void> settled = new CompletableFuture<>();
-    acquisition.result.whenComplete((grant, error) -> {
+    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+    CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
       update(l -> endings.remove(ending));
       boolean isOpen = error != null && acquisition.isOpen();
       SlockException is = update(l -> {
@@ -483,14 +483,10 @@ public final class Hold implements AutoCloseable {
       if (isOpen && !owner.given()) { // the server is about to refuse upgrades of this token
         refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
       }
-      if (isOpen) {
-        settle(locks).whenComplete((done, failed) -> settled.complete(null));
-      } else {
-        settled.complete(null);
-      }
+      CompletableFuture<Void> settling = isOpen ? settle(locks) : CompletableFuture.completedFuture(null);
       Pending.pass(null, error == null ? is : lossOr(error), told);
-    });
-    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+      return settling;
+    }).thenCompose(settling -> settling);
     acquisition.start();
     return settled;
   }

@@ -25,9 +25,9 @@ public final class Locks extends Locker {
   }
 
   /** Those of a node of a quorum, which tells what there is to tell. */
-  Locks(Transport transport, Options options, boolean isNode) {
-    super(options, isNode);
-    servers = new Servers(transport, report, !isNode);
+  Locks(Transport transport, Options options, boolean isSilent) {
+    super(options, isSilent);
+    servers = new Servers(transport, report);
     listener = new Listener(servers);
   }
 

@@ -60,6 +60,7 @@ final class Votes implements Hold.Keeper {
     CompletableFuture<Tally> result = new CompletableFuture<>();
     AtomicReference<Tally> tally =
         new AtomicReference<>(Tally.ofNone(all.stream().map(vote -> vote.locks.servers.transport.name()).toList()));
+    Pending.takeThread(); // it must not wait for one node before it asks the next
     List<Vote> order = new ArrayList<>(all);
     Collections.shuffle(order);
     for (Vote vote : order) {
