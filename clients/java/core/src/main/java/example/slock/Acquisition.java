@@ -280,14 +280,16 @@ final class Acquisition {
     }
     // The server counts the replicas that have what this connection wrote last: the extension. To the same millisecond
     // that would write nothing, and any replica would do.
-    List<String> extend = owner.extend(replicas == 0 ? wanted.ttl : wanted.ttl + Clock.MS, fence);
-    List<List<String>> commands = replicas == 0 ? List.of(extend) : List.of(extend,
-        List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout)));
-    long by = replicas == 0 ? answerBy() : Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER;
     long before = Clock.now();
     CompletableFuture<Reply> asked = begin(Clock.NONE);
-    Call.Use use = replicas == 0 ? Call.Use.COMMANDS : Call.Use.ALONE;
-    locks.servers.pipeline(locks.servers.find(owner.key()), commands, use, by, asked);
+    CompletableFuture<Transport.Node> node = locks.servers.find(owner.key());
+    if (replicas == 0) {
+      locks.servers.pipeline(node, List.of(owner.extend(wanted.ttl, fence)), Call.Use.COMMANDS, answerBy(), asked);
+    } else {
+      List<String> wait = List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout));
+      locks.servers.pipeline(node, List.of(owner.extend(wanted.ttl + Clock.MS, fence), wait), Call.Use.ALONE,
+          Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER, asked);
+    }
     asked.thenAccept(all -> {
       Throwable error = all.error() != null ? all.error() : all.at(0).error();
       if (error == null && (all.at(0).number() == 0

@@ -162,9 +162,8 @@ final class LettuceNode implements Transport.Node {
     CompletableFuture.allOf(all.toArray(AsyncCommand[]::new)).whenComplete((done, failed) -> {
       ended.run();
       List<Object> answers = all.stream().map(LettuceNode::answer).toList();
-      answers.stream().filter(answer -> !isAnswer(answer)).findFirst().ifPresentOrElse(
-          problem -> call.failed((Throwable) problem, !answers.stream().allMatch(LettuceNode::isUnsent)),
-          () -> call.answered(answers));
+      answers.stream().filter(LettuceNode::isLost).findFirst().ifPresentOrElse(
+          problem -> call.failed((Throwable) problem, true), () -> call.answered(answers));
     });
     try {
       if (all.size() == 1) {
@@ -186,14 +185,9 @@ final class LettuceNode implements Transport.Node {
     return list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list;
   }
 
-  private static boolean isAnswer(Object answer) {
-    return !(answer instanceof Throwable) || answer instanceof RedisCommandExecutionException;
-  }
-
-  /** The connection was closed before. */
-  private static boolean isUnsent(Object answer) {
-    return answer instanceof RedisException error && error.getMessage() != null
-        && error.getMessage().startsWith("Currently not connected");
+  /** The command may have been sent, and has no answer. */
+  private static boolean isLost(Object answer) {
+    return answer instanceof Throwable && !(answer instanceof RedisCommandExecutionException);
   }
 
   // --- listening
