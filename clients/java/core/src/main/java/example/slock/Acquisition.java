@@ -12,19 +12,21 @@ import java.util.concurrent.Future;
  * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
  * gives the acquisition up. No thread waits, but a caller for the result.
  */
-final class Acquisition implements Running.One {
+final class Acquisition {
   /** How long before the end of a wait the server may end it, because it counts in milliseconds. */
   private static final long EARLY_ANSWER = 2 * Clock.MS;
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
   private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
 
-  /** The grant, or an error; {@link Answers#TAKEN} when a request that asks once is refused. */
+  /** The grant, or an error; {@link Answers#TAKEN} when a try is refused. */
   final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
   final Locks locks;
   final Commands owner;
   private final Settings wanted;
   private final Mode mode;
   private final List<String> ask;
+  /** Its caller takes a refusal for an answer. */
+  private final boolean isTry;
   private final boolean isOnce;
   /** What is given up of an upgrade is not released. */
   private final Hold upgrades;
@@ -51,20 +53,20 @@ final class Acquisition implements Running.One {
   /** The end of the wait that was asked for last. What came before it was asked for does not count. */
   private volatile CompletableFuture<Reply> inbox;
 
-  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean once, Hold upgrades) {
+  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean isTry, Hold upgrades) {
     this.locks = locks;
     this.owner = owner;
     this.mode = mode;
     this.wanted = wanted;
     this.ask = ask;
     this.upgrades = upgrades;
-    isOnce = once || wanted.wait == 0;
-    deadline = once ? Clock.NONE : Clock.in(wanted.wait);
+    this.isTry = isTry;
+    isOnce = isTry || wanted.wait == 0;
+    deadline = isTry ? Clock.NONE : Clock.in(wanted.wait);
     limit = Clock.in(wanted.retryFor > 0 ? wanted.retryFor : locks.options.retryFor);
   }
 
   void start() {
-    locks.running.add(this);
     if (left != null) {
       finish(null, Answers.LEFT);
     } else if (upgrades != null || locks.permitted.contains(permission())) {
@@ -75,8 +77,7 @@ final class Acquisition implements Running.One {
   }
 
   /** Gives it up. What was granted before stays so. */
-  @Override
-  public void cancel(Throwable why) {
+  void cancel(Throwable why) {
     if (left == null) {
       left = why;
     }
@@ -111,7 +112,6 @@ final class Acquisition implements Running.One {
     if (error != null && isOpen() && upgrades == null) {
       GiveUp.acquisition(locks, owner, wanted.ttl, channel);
     }
-    locks.running.remove(this);
     if (error == null) {
       result.complete(grant);
     } else {
@@ -181,9 +181,9 @@ final class Acquisition implements Running.One {
   private void judge(Throwable error) {
     long pause = 0;
     boolean hasMore = false;
-    if (error == Answers.TAKEN && !isOnce) {
+    if (error == Answers.TAKEN && !isTry) {
       last = null;
-      if (locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
+      if (!isOnce && locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
         pause = locks.options.polling.pause(polls);
         hasMore = locks.options.polling.hasMore(polls++) && Clock.until(deadline) >= pause;
       }
@@ -280,14 +280,16 @@ final class Acquisition implements Running.One {
     }
     // The server counts the replicas that have what this connection wrote last: the extension. To the same millisecond
     // that would write nothing, and any replica would do.
-    List<String> extend = owner.extend(replicas == 0 ? wanted.ttl : wanted.ttl + Clock.MS, fence);
-    List<List<String>> commands = replicas == 0 ? List.of(extend) : List.of(extend,
-        List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout)));
-    long by = replicas == 0 ? answerBy() : Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER;
     long before = Clock.now();
     CompletableFuture<Reply> asked = begin(Clock.NONE);
-    Call.Use use = replicas == 0 ? Call.Use.COMMANDS : Call.Use.ALONE;
-    locks.servers.pipeline(locks.servers.find(owner.key()), commands, use, by, asked);
+    CompletableFuture<Transport.Node> node = locks.servers.find(owner.key());
+    if (replicas == 0) {
+      locks.servers.pipeline(node, List.of(owner.extend(wanted.ttl, fence)), Call.Use.COMMANDS, answerBy(), asked);
+    } else {
+      List<String> wait = List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout));
+      locks.servers.pipeline(node, List.of(owner.extend(wanted.ttl + Clock.MS, fence), wait), Call.Use.ALONE,
+          Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER, asked);
+    }
     asked.thenAccept(all -> {
       Throwable error = all.error() != null ? all.error() : all.at(0).error();
       if (error == null && (all.at(0).number() == 0
@@ -333,9 +335,6 @@ final class Acquisition implements Running.One {
       tag = locks.listener.addTag(this); // the message may arrive before the null
     }
     channel = found;
-    if (found.ready.isDone()) {
-      return askByNotify(found.ready.join());
-    }
     CompletableFuture<Reply> subscribed = begin(answerBy());
     found.ready.thenAccept(subscribed::complete);
     return subscribed.thenCompose(this::askByNotify);

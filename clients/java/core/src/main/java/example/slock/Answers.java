@@ -123,6 +123,8 @@ final class Answers {
   static String outcome(Throwable error) {
     if (error == null) {
       return "granted";
+    } else if (error == TAKEN) {
+      return "refused";
     } else if (error instanceof SlockException.TimedOut) {
       return "timed out";
     } else if (error instanceof CancellationException) {

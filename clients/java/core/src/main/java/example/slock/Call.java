@@ -46,7 +46,7 @@ public final class Call {
   void start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
       if (error != null) {
-        failed(Answers.unwrapped(error), false);
+        failed(error, false);
       } else if (!isOver()) {
         node.send(this);
       }
@@ -88,7 +88,7 @@ public final class Call {
 
   /** Whether the current thread may wait for the answer. It is asked once. */
   public boolean mayBlock() {
-    return servers.mayBlock && Pending.takeThread();
+    return Pending.takeThread();
   }
 
   /** Whether nobody waits for the answer any more. What was not sent by then must not be sent. */
@@ -120,7 +120,7 @@ public final class Call {
       end(reply);
       return;
     }
-    servers.reload();
+    servers.look();
     List<String> last = commands.get(commands.size() - 1);
     commands = Answers.hasCode(reply.error(), "ASK") ? List.of(List.of("ASKING"), last) : List.of(last);
     servers.at(address).send(this);
@@ -128,6 +128,6 @@ public final class Call {
 
   /** There is no answer. If the call was not sent, it certainly never will be. */
   public void failed(Throwable cause, boolean wasSent) {
-    end(Reply.failed(new Answers.Unanswered(cause, wasSent)));
+    end(Reply.failed(new Answers.Unanswered(Answers.unwrapped(cause), wasSent)));
   }
 }

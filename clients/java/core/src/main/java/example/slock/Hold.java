@@ -23,8 +23,8 @@ public final class Hold implements AutoCloseable {
     /** Tells whether the hold was still there. */
     CompletableFuture<Boolean> release(Hold hold, Lease ending);
 
-    /** Sends renewals, whose answers go to {@link Hold#renewed}. */
-    void renew(List<Watchdog.Due> due);
+    /** Sends a renewal, whose answer goes to {@link Hold#renewed}. What is due at once goes together: it does not wait. */
+    void renew(Hold hold, Lease.Renewal renewal);
 
     List<Long> fences(Hold hold);
 
@@ -44,7 +44,7 @@ public final class Hold implements AutoCloseable {
   private long nextLookAt = Clock.NONE;
   /** Somebody wants to know of the end. */
   private final List<Consumer<SlockException>> endings = new ArrayList<>();
-  private SlockException problem;
+  private volatile SlockException problem;
   private long refusedUntil;
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
@@ -112,20 +112,30 @@ public final class Hold implements AutoCloseable {
 
   /** Changes the lease of a live hold, and gives what is wrong with the hold after that. */
   SlockException update(Consumer<Lease> change) {
-    return updateAny(l -> {
-      if (l.state == Lease.State.LIVE) {
-        change.accept(l);
-      }
+    ifLive(l -> {
+      change.accept(l);
+      return null;
     });
+    return problem;
   }
 
-  /** Changes the lease, also of a hold that has ended, and does what follows when that ends it. */
-  private SlockException updateAny(Consumer<Lease> change) {
+  /** What is wrong with the hold; null while it is live. */
+  SlockException problem() {
+    return update(l -> {});
+  }
+
+  /** Gives what the change of the lease gives; null when the hold has ended. */
+  private <T> T ifLive(Function<Lease, T> change) {
+    return inAnyState(l -> l.state == Lease.State.LIVE ? change.apply(l) : null);
+  }
+
+  /** Changes the lease, and does what follows when that ends the hold. */
+  private <T> T inAnyState(Function<Lease, T> change) {
     List<Runnable> follows = new ArrayList<>();
-    SlockException is = mutex.get(() -> {
+    T given = mutex.get(() -> {
       Lease.State before = lease.state;
       lease.look(Clock.now());
-      change.accept(lease);
+      T result = change.apply(lease);
       if (lease.state == Lease.State.LIVE) {
         schedule();
       } else {
@@ -134,10 +144,10 @@ public final class Hold implements AutoCloseable {
       if (lease.state != before) {
         ended(follows);
       }
-      return problem;
+      return result;
     });
     follows.forEach(Runnable::run);
-    return is;
+    return given;
   }
 
   /** Notes that the hold ends, and what follows. */
@@ -174,19 +184,17 @@ public final class Hold implements AutoCloseable {
 
   /** In the timer thread: ends a hold whose time is over, or renews it. */
   private void look() {
-    Lease.Renewal[] due = new Lease.Renewal[1];
     mutex.run(() -> lookAt(Clock.NONE));
-    update(l -> due[0] = l.begin(Clock.now()));
-    if (due[0] != null) {
-      by.watchdog.renew(this, due[0]);
+    Lease.Renewal due = ifLive(l -> by.running.isEnding() ? null : l.begin(Clock.now()));
+    if (due != null) {
+      keeper.renew(this, due);
     }
   }
 
   /** Notes the answer to a renewal. */
   void renewed(Lease.Renewal renewal, boolean isHeld, Throwable error) {
-    boolean[] counts = new boolean[1];
-    update(l -> counts[0] = l.renewed(Clock.now(), renewal, isHeld, error));
-    if (counts[0] && error != null) {
+    Boolean counts = ifLive(l -> l.renewed(Clock.now(), renewal, isHeld, error));
+    if (error != null && Boolean.TRUE.equals(counts)) {
       by.report.renewalFailed(request.label(), Answers.named(Answers.cause(error)));
     }
   }
@@ -213,7 +221,7 @@ public final class Hold implements AutoCloseable {
 
   /** Why the hold was lost, or null. */
   public SlockException.Reason lostReason() {
-    return update(l -> {}) instanceof SlockException.Lost loss ? loss.reason() : null;
+    return problem() instanceof SlockException.Lost loss ? loss.reason() : null;
   }
 
   /**
@@ -223,7 +231,7 @@ public final class Hold implements AutoCloseable {
    * @throws SlockException.NotHeld if it has been released or handed over
    */
   public void check() {
-    SlockException is = update(l -> {});
+    SlockException is = problem();
     if (is != null) {
       throw is;
     }
@@ -242,7 +250,7 @@ public final class Hold implements AutoCloseable {
           () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys(), null)));
     }
     before.whenComplete((done, ignored) -> {
-      SlockException is = result.isDone() ? null : update(l -> {});
+      SlockException is = result.isDone() ? null : problem();
       if (is != null) {
         result.completeExceptionally(is);
       }
@@ -296,7 +304,7 @@ public final class Hold implements AutoCloseable {
     if (Answers.hasCode(answer, "WRONGTYPE") || Answers.hasCode(answer, "NOTHELD")) {
       update(l -> l.lose(SlockException.Reason.GONE));
     }
-    SlockException is = update(l -> {});
+    SlockException is = problem();
     return is != null ? is : Answers.named(error);
   }
 
@@ -318,13 +326,8 @@ public final class Hold implements AutoCloseable {
    * renewed. It sends nothing.
    */
   public void handOver() {
-    boolean[] isDone = new boolean[1];
-    SlockException is = update(l -> {
-      l.state = Lease.State.ENDED;
-      isDone[0] = true;
-    });
-    if (!isDone[0]) {
-      throw is;
+    if (ifLive(l -> l.state = Lease.State.ENDED) == null) {
+      throw problem;
     }
   }
 
@@ -339,28 +342,28 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #release}, without a thread that waits. */
   public CompletableFuture<Boolean> releaseAsync() {
-    Lease[] ending = new Lease[1];
-    update(l -> {
-      ending[0] = l.copy();
+    Lease ending = ifLive(l -> {
+      Lease was = l.copy();
       l.state = Lease.State.RELEASING;
+      return was;
     });
-    if (ending[0] == null) {
+    if (ending == null) {
       Lease is = snapshot();
       if (is.state == Lease.State.LOST) {
         keeper.release(this, is); // what it may have left, in the background
       }
       return CompletableFuture.completedFuture(false);
     }
-    return unwrapped(keeper.release(this, ending[0]).whenComplete((released, error) -> {
-      updateAny(l -> {
+    return unwrapped(keeper.release(this, ending).whenComplete((released, error) -> {
+      inAnyState(l -> {
         l.state = Lease.State.ENDED;
         if (error == null && !released) {
           l.lose(SlockException.Reason.GONE);
         }
+        return null;
       });
       if (error != null) {
-        by.report.releaseFailed(request.label(), error.getCause() != null && !(error instanceof SlockException)
-            ? error.getCause() : error);
+        by.report.releaseFailed(request.label(), Answers.unwrapped(error));
       }
     }));
   }
@@ -377,7 +380,7 @@ public final class Hold implements AutoCloseable {
     } catch (RuntimeException e) {
       // it has been told
     }
-    if (update(l -> {}) instanceof SlockException.Lost loss) {
+    if (problem() instanceof SlockException.Lost loss) {
       throw loss;
     }
   }
@@ -466,8 +469,8 @@ public final class Hold implements AutoCloseable {
     Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
     onEnd(ending);
     cancelled.thenAccept(acquisition::cancel);
-    CompletableFuture<Void> settled = new CompletableFuture<>();
-    acquisition.result.whenComplete((grant, error) -> {
+    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+    CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
       update(l -> endings.remove(ending));
       boolean isOpen = error != null && acquisition.isOpen();
       SlockException is = update(l -> {
@@ -480,14 +483,10 @@ public final class Hold implements AutoCloseable {
       if (isOpen && !owner.given()) { // the server is about to refuse upgrades of this token
         refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
       }
-      if (isOpen) {
-        settle(locks).thenRun(() -> settled.complete(null));
-      } else {
-        settled.complete(null);
-      }
-      Throwable why = error == Answers.TAKEN ? new SlockException.TimedOut("upgrade", owner.keys(), null) : error;
-      Pending.pass(null, why == null ? is : lossOr(why), told);
-    });
+      CompletableFuture<Void> settling = isOpen ? settle(locks) : CompletableFuture.completedFuture(null);
+      Pending.pass(null, error == null ? is : lossOr(error), told);
+      return settling;
+    }).thenCompose(settling -> settling);
     acquisition.start();
     return settled;
   }
@@ -496,30 +495,30 @@ public final class Hold implements AutoCloseable {
    * Withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until it is
    * answered, or the hold is over.
    */
-  private CompletableFuture<Reply> settle(Locks locks) {
+  private CompletableFuture<Void> settle(Locks locks) {
     List<List<String>> commands = owner.cancel();
     int first = commands.size();
     commands.add(owner.refresh(Mode.WRITE, snapshot().ttl));
     commands.add(owner.refresh(Mode.READ, snapshot().ttl));
-    return locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
-      long sent = Clock.now();
-      return locks.pipeline(owner, commands, limit).thenApply(all -> {
-        if (all.error() != null) {
-          SlockException is = update(l -> {});
-          return is != null ? Reply.failed(is) : all;
-        }
-        update(l -> {
-          long write = all.at(first).number(); // an error says that the mode is the other
-          long read = all.at(first + 1).number();
-          if (write == 0 && read == 0) {
-            l.lose(SlockException.Reason.GONE);
-          } else {
-            l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), sent);
-          }
-        });
-        return all;
-      });
-    }).whole;
+    Repetition asked = locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
+        whileLive(limit -> locks.pipeline(owner, commands, limit)));
+    return asked.whole.thenAccept(all -> update(l -> {
+      long write = all.error() != null ? 0 : all.at(first).number(); // an error says that the mode is the other
+      long read = all.error() != null ? 0 : all.at(first + 1).number();
+      if (write + read > 0) {
+        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
+      } else if (all.error() == null) {
+        l.lose(SlockException.Reason.GONE);
+      }
+    }));
+  }
+
+  /** Ends a repetition when the hold ends. */
+  private Repetition.Try whileLive(Repetition.Try send) {
+    return limit -> {
+      SlockException is = problem();
+      return is == null ? send.send(limit) : CompletableFuture.completedFuture(Reply.failed(is));
+    };
   }
 
   /**
@@ -540,28 +539,23 @@ public final class Hold implements AutoCloseable {
         l.mode = Mode.READ;
       });
       List<String> command = owner.downgrade(was.ttl, was.fence);
-      Repetition repetition = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
-        long sent = Clock.now();
-        return locks.send(owner, command, limit).thenApply(reply -> downgraded(was, sent, reply));
-      });
-      repetition.forCaller.thenAccept(reply -> failFor(reply.error()))
-          .whenComplete((done, error) -> Pending.pass(null, error, result));
-      return repetition.whole;
+      Repetition asked = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
+          whileLive(limit -> locks.send(owner, command, limit)));
+      CompletableFuture<Void> whole = asked.whole.thenAccept(reply -> update(l -> {
+        l.doubt |= asked.isUnanswered;
+        if (reply.error() == null) {
+          l.granted(Mode.READ, reply.number(), asked.sent);
+        } else if (!(reply.error() instanceof SlockException.TimedOut)) {
+          l.changing = false;
+          l.mode = was.mode;
+        }
+      }));
+      asked.forCaller.thenAccept(reply -> {
+        failFor(reply.error());
+        check();
+      }).whenComplete((done, error) -> Pending.pass(null, error, result));
+      return whole;
     });
-  }
-
-  /** Notes the answer, and gives what the attempts end with, if the hold has ended. */
-  private Reply downgraded(Lease was, long sent, Reply reply) {
-    SlockException is = update(l -> {
-      l.doubt |= Answers.mayRunLater(reply.error());
-      if (reply.error() == null) {
-        l.granted(Mode.READ, reply.number(), sent);
-      } else if (!Answers.isTemporary(reply.error())) {
-        l.changing = false;
-        l.mode = was.mode;
-      }
-    });
-    return is != null ? Reply.failed(is) : reply;
   }
 
   private Locks changeable(String what) {

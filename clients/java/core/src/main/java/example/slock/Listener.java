@@ -222,7 +222,7 @@ final class Listener {
         return;
       }
       boolean isKnown = error instanceof SlockException || error instanceof Answers.Unanswered;
-      Throwable why = isKnown ? error : new Answers.Unanswered(error, true);
+      Throwable why = isKnown ? error : new Answers.Unanswered(Answers.unwrapped(error), true);
       own().forEach(channel -> remove(channel, why));
       opened.thenAccept(Transport.Subscription::close);
     }

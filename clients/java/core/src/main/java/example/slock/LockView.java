@@ -18,7 +18,7 @@ public final class LockView implements Lock {
   /** What a thread holds, and how often by mode: it may read while it writes. Only this thread changes it. */
   record Held(Hold hold, int[] counts) {
     boolean isLive() {
-      return hold.update(lease -> {}) == null;
+      return hold.problem() == null;
     }
   }
 

@@ -7,7 +7,6 @@ import java.util.concurrent.CompletableFuture;
 public abstract class Locker implements AutoCloseable {
   final Options options;
   final Reporter report;
-  final Watchdog watchdog = new Watchdog();
   final Running running = new Running();
 
   Locker(Options options, boolean isSilent) {
@@ -45,7 +44,6 @@ public abstract class Locker implements AutoCloseable {
   }
 
   final void close(long end) {
-    watchdog.close();
     running.end(end);
     disconnect(end);
   }
@@ -55,23 +53,22 @@ public abstract class Locker implements AutoCloseable {
 
   abstract Lease.Drift drift();
 
-  /** Begins one use of a request. It ends with {@link Answers#TAKEN} when it is refused. */
+  /** Begins one use of a request. One that asks once ends with {@link Answers#TAKEN} when it is refused. */
   abstract Pending<Hold> begin(Request request, boolean once);
 
   abstract CompletableFuture<Hold> adopt(Request request);
 
   abstract CompletableFuture<Integer> releaseToken(Commands owner);
 
-  /** Carries a request out: a hold, or null when it is refused. */
+  /** Carries a request out: a hold, or null when it asks once and is refused. */
   final Pending<Hold> acquire(Request request, boolean once) {
     long began = Clock.now();
     Pending<Hold> begun = begin(request, once);
     CompletableFuture<Hold> result = new CompletableFuture<>();
     begun.result().whenComplete((hold, failed) -> {
       Throwable error = Answers.unwrapped(failed);
-      boolean isRefused = error == Answers.TAKEN;
-      report.waited(request.label(), began, !isRefused ? Answers.outcome(error) : once ? "refused" : "timed out");
-      Pending.pass(hold, isRefused ? null : error, result);
+      report.waited(request.label(), began, Answers.outcome(error));
+      Pending.pass(hold, error == Answers.TAKEN ? null : error, result);
     });
     return new Pending<>(result, begun.cancel());
   }

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
 
 /**
  * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
@@ -24,9 +25,9 @@ public final class Locks extends Locker {
   }
 
   /** Those of a node of a quorum, which tells what there is to tell. */
-  Locks(Transport transport, Options options, boolean isNode) {
-    super(options, isNode);
-    servers = new Servers(transport, report, !isNode);
+  Locks(Transport transport, Options options, boolean isSilent) {
+    super(options, isSilent);
+    servers = new Servers(transport, report);
     listener = new Listener(servers);
   }
 
@@ -66,9 +67,8 @@ public final class Locks extends Locker {
 
   /** Repeats, in the background after the end for the caller. */
   Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    running.background.incrementAndGet();
     Repetition repetition = new Repetition(this, what, owner.keys(), callerEnd, end, send);
-    repetition.whole.thenRun(running.background::decrementAndGet);
+    running.addBackground(repetition.whole);
     repetition.attempt();
     return repetition;
   }
@@ -83,23 +83,22 @@ public final class Locks extends Locker {
     Commands owner = request.owner();
     Acquisition acquisition = new Acquisition(this, owner, request.mode, request.settings,
         owner.lock(request.mode, request.settings), once, null);
+    Pending<Hold> pending = running.add(new Pending<>(
+        acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)), acquisition::cancel));
     acquisition.start();
-    return new Pending<>(acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)),
-        acquisition::cancel);
+    return pending;
   }
 
   @Override
   CompletableFuture<Hold> adopt(Request request) {
     Commands owner = request.owner();
-    long[] sent = new long[1];
-    return ask("adoption", owner, retryEnd(), retryEnd(), limit -> {
-      sent[0] = Clock.now();
-      return send(owner, owner.refresh(request.mode, request.settings.ttl), limit);
-    }).forCaller.thenApply(reply -> {
+    Repetition asked = ask("adoption", owner, retryEnd(), retryEnd(),
+        limit -> send(owner, owner.refresh(request.mode, request.settings.ttl), limit));
+    return asked.forCaller.thenApply(reply -> {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), sent[0], false));
+      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
     });
   }
 
@@ -110,8 +109,8 @@ public final class Locks extends Locker {
 
   /** As {@link #info}, without a thread that waits. */
   public CompletableFuture<Status.Info> infoAsync(String key) {
-    return Status.query(this, () -> servers.find(key).thenApply(List::of),
-        List.of("SLOCK.INFO", key, "FULL")).thenApply(all -> Status.info(all.get(0)));
+    Commands about = new Commands(List.of(key), "", true);
+    return query(about, limit -> send(about, List.of("SLOCK.INFO", key, "FULL"), limit), Status::info);
   }
 
   /** Which locks are waited for, on all nodes of a cluster, the longest wait first. */
@@ -121,8 +120,19 @@ public final class Locks extends Locker {
 
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
-    return Status.query(this, servers::all, List.of("SLOCK.QUEUES", "COUNT", "0"))
-        .thenApply(Status::queues);
+    List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
+    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> {
+      List<CompletableFuture<Reply>> asked = nodes.stream().map(node -> servers.pipeline(
+          CompletableFuture.completedFuture(node), command, Call.Use.COMMANDS, limit, new CompletableFuture<>())).toList();
+      return CompletableFuture.allOf(asked.toArray(CompletableFuture[]::new))
+          .thenApply(done -> Reply.firsts(asked.stream().map(CompletableFuture::join).toList()));
+    }).exceptionally(error -> Reply.failed(new Answers.Unanswered(Answers.unwrapped(error), false))), Status::queues);
+  }
+
+  /** Asks for no longer than {@link Options#retryFor}. */
+  private <T> CompletableFuture<T> query(Commands about, Repetition.Try send, Function<Object, T> read) {
+    return Hold.unwrapped(ask("answer", about, retryEnd(), retryEnd(), send).forCaller
+        .thenApply(reply -> read.apply(reply.get())));
   }
 
   @Override

@@ -51,10 +51,7 @@ public final class Polling {
     if (first == most) {
       return first;
     }
-    long pause = first;
-    for (int i = 0; i < n && pause < most; i++) {
-      pause = Math.min(2 * pause, most);
-    }
+    long pause = (long) Math.min(most, first * Math.pow(2, n));
     return pause / 2 + ThreadLocalRandom.current().nextLong(pause / 2 + 1);
   }
 }

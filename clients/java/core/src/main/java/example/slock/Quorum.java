@@ -46,10 +46,9 @@ public final class Quorum extends Locker {
   @Override
   Pending<Hold> begin(Request request, boolean once) {
     Attempts attempts = new Attempts(request, once);
-    attempts.result.whenComplete((hold, error) -> running.remove(attempts));
-    running.add(attempts);
+    Pending<Hold> pending = running.add(new Pending<>(attempts.result, attempts.leaving::complete));
     attempts.attempt();
-    return new Pending<>(attempts.result, attempts::cancel);
+    return pending;
   }
 
   @Override
@@ -66,15 +65,15 @@ public final class Quorum extends Locker {
   }
 
   /** One use of a request: attempts until a majority has granted. */
-  private final class Attempts implements Running.One {
+  private final class Attempts {
     final CompletableFuture<Hold> result = new CompletableFuture<>();
     private final Request request;
     private final boolean isTry;
     private final long deadline;
-    private final Polling polling = 
+    private final Polling polling =
         options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
-    private final CompletableFuture<Void> leaving = new CompletableFuture<>();
-    private volatile Throwable left;
+    /** Why it is given up. */
+    final CompletableFuture<Throwable> leaving = new CompletableFuture<>();
     private int count;
 
     Attempts(Request request, boolean isTry) {
@@ -83,21 +82,13 @@ public final class Quorum extends Locker {
       deadline = Clock.in(request.settings.wait);
     }
 
-    @Override
-    public void cancel(Throwable why) {
-      if (left == null) {
-        left = why;
-      }
-      leaving.complete(null);
-    }
-
     /**
      * Asks all nodes once, with a token of its own. When the majority is out of reach it releases, so that others may have
      * it, and waits for the other answers only to tell them; with failFast it does not.
      */
     void attempt() {
-      if (left != null) {
-        result.completeExceptionally(left);
+      if (leaving.isDone()) {
+        result.completeExceptionally(leaving.join());
         return;
       }
       Votes votes = new Votes(Quorum.this, request, request.owner());
@@ -121,8 +112,8 @@ public final class Quorum extends Locker {
       boolean isOnce = isTry || request.settings.wait == 0;
       long pause = polling.pause(count);
       boolean hasMore = polling.hasMore(count++) && Clock.until(deadline) >= pause;
-      if (left != null) {
-        result.completeExceptionally(left);
+      if (leaving.isDone()) {
+        result.completeExceptionally(leaving.join());
       } else if (isTry && tally.isRefusal()) {
         result.completeExceptionally(Answers.TAKEN);
       } else if (isOnce || !tally.mayHelp() || !hasMore) {

@@ -26,6 +26,10 @@ final class Repetition {
   private final long callerEnd;
   private final long end;
   private final Try send;
+  /** The moment before the last attempt. */
+  volatile long sent;
+  /** An attempt was sent and had no answer. */
+  volatile boolean isUnanswered;
   private Throwable last;
   private int failures;
 
@@ -41,11 +45,13 @@ final class Repetition {
   void attempt() {
     // The time of the caller ends the try only where the whole ends with it.
     long limit = Math.min(end, Clock.in(locks.options.retryFor)) + LATE_ANSWER;
+    sent = Clock.now();
     Hold.unwrapped(send.send(limit)).whenComplete(
         (reply, error) -> judge(error == null ? reply : Reply.failed(error)));
   }
 
   private void judge(Reply reply) {
+    isUnanswered |= Answers.mayRunLater(reply.error());
     if (!Answers.isTemporary(reply.error())) {
       finish(reply.error() == null ? reply : Reply.failed(Answers.named(reply.error())));
       return;

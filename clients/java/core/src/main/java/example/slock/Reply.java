@@ -17,6 +17,13 @@ record Reply(Object value, Throwable error) {
     return answer instanceof Throwable error ? failed(error) : new Reply(answer, null);
   }
 
+  /** Of several pipelines: what each answered to its first command, or an error. */
+  static Reply firsts(List<Reply> pipelines) {
+    List<Reply> all = pipelines.stream().map(reply -> reply.error != null ? reply : reply.at(0)).toList();
+    return all.stream().filter(reply -> reply.error != null).findFirst()
+        .orElseGet(() -> new Reply(all.stream().map(Reply::value).toList(), null));
+  }
+
   /** The value, or the error by its name. */
   Object get() {
     if (error != null) {

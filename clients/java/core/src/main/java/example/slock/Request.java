@@ -54,25 +54,18 @@ public final class Request extends RequestOptions<Request> {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    return orTimedOut(await(false));
+    return await(false);
   }
 
   /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
   public Hold acquireUninterruptibly() {
     check();
-    return orTimedOut(Pending.join(() -> by.acquire(this, false).result()));
+    return Pending.join(() -> by.acquire(this, false).result());
   }
 
   Hold tryAcquireUninterruptibly() {
     check();
     return Pending.join(() -> by.acquire(this, true).result());
-  }
-
-  private Hold orTimedOut(Hold hold) {
-    if (hold == null) {
-      throw new SlockException.TimedOut("lock", keys, null);
-    }
-    return hold;
   }
 
   /** Asks once. It gives nothing when others hold the lock or wait for it. */
@@ -96,7 +89,7 @@ public final class Request extends RequestOptions<Request> {
    * request up. It is completed by {@link Options#executor}.
    */
   public CompletableFuture<Hold> acquireAsync() {
-    return async(false, this::orTimedOut);
+    return async(false, hold -> hold);
   }
 
   /** As {@link #tryAcquire}, without a thread that waits. */

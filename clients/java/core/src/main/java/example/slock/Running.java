@@ -2,43 +2,39 @@ package example.slock;
 
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 
-/** What goes on in one {@link Locks} or {@link Quorum}, so that it can be closed. */
+/** What goes on, so that it can be ended: of one {@link Locks} or {@link Quorum}, or of one token of a quorum. */
 final class Running {
-  /** What can be given up. */
-  interface One {
-    void cancel(Throwable why);
-  }
-
-  /** How much is sent in the background. */
-  final AtomicInteger background = new AtomicInteger();
-  private final Set<One> all = ConcurrentHashMap.newKeySet();
+  private final Set<Pending<?>> all = ConcurrentHashMap.newKeySet();
   private volatile boolean isEnding;
 
   boolean isEnding() {
     return isEnding;
   }
 
-  /** Notes one that goes on, until it ends. */
-  void add(One one) {
+  /** Notes one, until it is done. */
+  <T> Pending<T> add(Pending<T> one) {
     all.add(one);
+    one.result().whenComplete((value, error) -> all.remove(one));
     if (isEnding) {
-      one.cancel(new SlockException.Closed());
+      one.cancel().accept(new SlockException.Closed());
     }
+    return one;
   }
 
-  void remove(One one) {
-    all.remove(one);
+  /** Notes what is not given up, but waited for. */
+  void addBackground(CompletableFuture<?> one) {
+    add(new Pending<>(one, why -> {}));
   }
 
   /** Gives up all, and waits until nothing goes on, until then at the latest. */
   void end(long end) {
     isEnding = true;
-    List.copyOf(all).forEach(one -> one.cancel(new SlockException.Closed()));
-    while (background.get() + all.size() > 0 && Clock.now() < end) {
+    List.copyOf(all).forEach(one -> one.cancel().accept(new SlockException.Closed()));
+    while (!all.isEmpty() && Clock.now() < end) {
       LockSupport.parkNanos(Clock.MS);
     }
   }

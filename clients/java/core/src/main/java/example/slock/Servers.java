@@ -12,17 +12,14 @@ import java.util.function.Consumer;
 final class Servers {
   final Transport transport;
   final Reporter report;
-  /** Whether the thread of a synchronous call may send its commands: not where it asks several nodes. */
-  final boolean mayBlock;
   private final Map<String, Transport.Node> nodes = new ConcurrentHashMap<>();
   private final AtomicReference<CompletableFuture<List<String>>> looking = new AtomicReference<>();
   private volatile List<String> primaries; // null: not known yet
   private volatile boolean isClosed;
 
-  Servers(Transport transport, Reporter report, boolean mayBlock) {
+  Servers(Transport transport, Reporter report) {
     this.transport = transport;
     this.report = report;
-    this.mayBlock = mayBlock;
   }
 
   /** The connections to the server with this address. */
@@ -56,7 +53,7 @@ final class Servers {
   }
 
   /** Looks which servers there are, once at a time. What is known is used meanwhile. */
-  private CompletableFuture<List<String>> look() {
+  CompletableFuture<List<String>> look() {
     CompletableFuture<List<String>> look = new CompletableFuture<>();
     CompletableFuture<List<String>> other = looking.compareAndExchange(null, look);
     if (other != null) {
@@ -80,10 +77,6 @@ final class Servers {
       at(before.get(0)).close();
       nodes.remove(before.get(0));
     }
-  }
-
-  void reload() {
-    look();
   }
 
   /** Has the servers looked at again when one does not answer: a failover may be over. */

@@ -1,15 +1,10 @@
 package example.slock;
 
-import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
-/** Where the holds of one server are kept: they are extended, renewed together, and released by their fence. */
+/** Where the holds of one server are kept: they are extended, renewed and released by their fence. */
 record Single(Locks locks) implements Hold.Keeper {
-  private static final int MOST_RENEWALS_AT_ONCE = 1000;
-
   @Override
   public List<Long> fences(Hold hold) {
     return List.of(hold.fence());
@@ -18,43 +13,18 @@ record Single(Locks locks) implements Hold.Keeper {
   @Override
   public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
     long end = Math.min(is.until, Clock.in(within));
-    long[] sent = new long[1];
-    return locks.ask("extension", hold.owner, end, end, limit -> {
-      sent[0] = Clock.now();
-      return locks.send(hold.owner, hold.owner.extend(ttl, is.fence), limit);
-    }).forCaller.thenApply(reply -> reply.error() != null ? reply
-        : new Reply(reply.number() == 1 ? (Object) sent[0] : null, null));
+    Repetition asked = locks.ask("extension", hold.owner, end, end,
+        limit -> locks.send(hold.owner, hold.owner.extend(ttl, is.fence), limit));
+    return asked.forCaller.thenApply(reply -> reply.error() != null ? reply
+        : new Reply(reply.number() == 1 ? (Object) asked.sent : null, null));
   }
 
-  /** Sends renewals: those for one node together, and not behind other commands. */
+  /** Not behind other commands. */
   @Override
-  public void renew(List<Watchdog.Due> due) {
-    if (locks.running.isEnding()) {
-      return;
-    }
-    Map<String, List<Watchdog.Due>> bySlot = new HashMap<>();
-    for (Watchdog.Due one : due) {
-      String slot = locks.servers.transport.isCluster() ? Slots.place(one.hold().owner.key()) : "";
-      bySlot.computeIfAbsent(slot, name -> new ArrayList<>()).add(one);
-    }
-    for (List<Watchdog.Due> all : bySlot.values()) {
-      for (int from = 0; from < all.size(); from += MOST_RENEWALS_AT_ONCE) {
-        renewTogether(all.subList(from, Math.min(all.size(), from + MOST_RENEWALS_AT_ONCE)));
-      }
-    }
-  }
-
-  private void renewTogether(List<Watchdog.Due> due) {
-    List<List<String>> commands = due.stream()
-        .map(one -> one.hold().owner.extend(one.renewal().ttl(), one.renewal().fence())).toList();
-    long limit = due.stream().mapToLong(one -> Clock.in(one.renewal().ttl())).max().getAsLong();
-    CompletableFuture<Transport.Node> to = locks.servers.find(due.get(0).hold().owner.key());
-    locks.servers.pipeline(to, commands, Call.Use.RENEWALS, limit, new CompletableFuture<>()).thenAccept(all -> {
-      for (int n = 0; n < due.size(); n++) {
-        Reply reply = all.error() != null ? all : all.at(n);
-        due.get(n).hold().renewed(due.get(n).renewal(), reply.number() == 1, reply.error());
-      }
-    });
+  public void renew(Hold hold, Lease.Renewal renewal) {
+    List<String> command = hold.owner.extend(renewal.ttl(), renewal.fence());
+    locks.servers.send(hold.owner.key(), command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), new CompletableFuture<>(),
+        late -> {}).thenAccept(reply -> hold.renewed(renewal, reply.number() == 1, reply.error()));
   }
 
   @Override
@@ -65,19 +35,14 @@ record Single(Locks locks) implements Hold.Keeper {
     if (ending.state == Lease.State.LOST && (isWhole || owner.given())) {
       return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
     }
-    boolean[] isUnanswered = new boolean[1];
     long most = Math.min(Clock.until(ending.until), ending.ttl);
-    return locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most, limit -> {
-      CompletableFuture<Reply> sent = inDoubt ? GiveUp.takeOff(locks, owner, owner.end(), limit)
-          : locks.send(owner, owner.release(ending.mode, ending.fence), limit);
-      return sent.thenApply(reply -> {
-        isUnanswered[0] |= Answers.mayRunLater(reply.error());
-        return reply;
-      });
-    }).forCaller.thenApply(reply -> {
+    Repetition asked = locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most,
+        limit -> inDoubt ? GiveUp.takeOff(locks, owner, owner.end(), limit)
+            : locks.send(owner, owner.release(ending.mode, ending.fence), limit));
+    return asked.forCaller.thenApply(reply -> {
       long released = (Long) reply.get();
       // A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
-      return released == owner.keys().size() || isUnanswered[0] && Clock.now() < ending.until;
+      return released == owner.keys().size() || asked.isUnanswered && Clock.now() < ending.until;
     });
   }
 }

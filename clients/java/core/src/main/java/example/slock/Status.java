@@ -1,13 +1,10 @@
 package example.slock;
 
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.CompletableFuture;
-import java.util.function.Supplier;
 
 /** What the server tells of locks: who holds one, who waits for it, and which are waited for. */
 public final class Status {
@@ -79,38 +76,11 @@ public final class Status {
     return new Info(f.mode(), f.count("readers"), f.count("waiters"), f.number("fence"), f.time("pttl"), holders, queue);
   }
 
-  static List<Queue> queues(List<?> replies) {
-    List<Queue> all = new ArrayList<>();
-    for (Object reply : replies) {
-      for (Object one : reply instanceof List<?> list ? list : List.of()) {
-        Fields f = Fields.of(one);
-        all.add(new Queue(f.text("key"), f.count("waiters"), f.count("writers"), f.time("longest-wait-ms"),
-            f.text("next"), f.mode(), f.count("readers"), f.time("held-ms")));
-      }
-    }
-    all.sort(Comparator.comparing(Queue::longestWait).reversed());
-    return all;
-  }
-
-  /** Asks nodes, for no longer than {@link Options#retryFor}: the answer of each. */
-  static CompletableFuture<List<?>> query(Locks locks, Supplier<CompletableFuture<List<Transport.Node>>> nodes,
-      List<String> command) {
-    Commands about = new Commands(List.of(command.get(0)), "", true);
-    long end = locks.retryEnd();
-    return Hold.unwrapped(locks.ask("answer", about, end, end, limit -> nodes.get()
-        .thenCompose(found -> together(found.stream().map(node -> locks.servers.pipeline(
-            CompletableFuture.completedFuture(node), List.of(command), Call.Use.COMMANDS, limit, new CompletableFuture<>())
-            .thenApply(all -> all.error() != null ? all : all.at(0))).toList()))
-        .exceptionally(error -> Reply.failed(new Answers.Unanswered(Answers.unwrapped(error), false)))).forCaller
-        .thenApply(reply -> (List<?>) reply.get()));
-  }
-
-  /** All answers, or an error. */
-  private static CompletableFuture<Reply> together(List<CompletableFuture<Reply>> asked) {
-    return CompletableFuture.allOf(asked.toArray(CompletableFuture[]::new)).thenApply(done -> {
-      List<Reply> replies = asked.stream().map(CompletableFuture::join).toList();
-      return replies.stream().filter(reply -> reply.error() != null).findFirst()
-          .orElseGet(() -> new Reply(replies.stream().map(Reply::value).toList(), null));
-    });
+  /** From the answers of all nodes. */
+  static List<Queue> queues(Object replies) {
+    return ((List<?>) replies).stream().flatMap(reply -> ((List<?>) reply).stream()).map(Fields::of)
+        .map(q -> new Queue(q.text("key"), q.count("waiters"), q.count("writers"), q.time("longest-wait-ms"),
+            q.text("next"), q.mode(), q.count("readers"), q.time("held-ms")))
+        .sorted(Comparator.comparing(Queue::longestWait).reversed()).toList();
   }
 }

@@ -5,38 +5,36 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Predicate;
 
-/** The answers of the nodes of a quorum, and what they mean together. It sends nothing. */
-final class Tally {
-  private final List<NodeAnswer> answers;
-
-  /** A node that has not answered yet has the error NO_ANSWER. */
-  Tally(List<String> nodes) {
-    answers = new ArrayList<>();
-    nodes.forEach(node -> answers.add(new NodeAnswer(node, false, Answers.NO_ANSWER)));
+/**
+ * The answers of the nodes of a quorum, and what they mean together. A node that has not answered yet has the error
+ * NO_ANSWER. It sends nothing.
+ */
+record Tally(List<NodeAnswer> answers) {
+  static Tally ofNone(List<String> nodes) {
+    return new Tally(nodes.stream().map(node -> new NodeAnswer(node, false, Answers.NO_ANSWER)).toList());
   }
 
-  private Tally(Tally other) {
-    answers = List.copyOf(other.answers);
+  /** With the answer of one more node. */
+  Tally with(int node, boolean granted, Throwable error) {
+    List<NodeAnswer> more = new ArrayList<>(answers);
+    more.set(node, new NodeAnswer(answers.get(node).node(), granted, error));
+    return new Tally(more);
   }
 
-  Tally copy() {
-    return new Tally(this);
-  }
-
-  void note(int node, boolean granted, Throwable error) {
-    answers.set(node, new NodeAnswer(answers.get(node).node(), granted, error));
-  }
-
-  int needed() {
+  private int needed() {
     return answers.size() / 2 + 1;
   }
 
-  private long count(Predicate<NodeAnswer> is) {
-    return answers.stream().filter(is).count();
+  private int count(Predicate<NodeAnswer> is) {
+    return (int) answers.stream().filter(is).count();
+  }
+
+  boolean isComplete() {
+    return count(a -> a.error() == Answers.NO_ANSWER) == 0;
   }
 
   int granted() {
-    return (int) count(NodeAnswer::granted);
+    return count(NodeAnswer::granted);
   }
 
   boolean isGranted() {

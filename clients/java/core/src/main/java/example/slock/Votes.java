@@ -5,6 +5,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Function;
 import java.util.function.Predicate;
 
@@ -21,14 +22,15 @@ final class Votes implements Hold.Keeper {
     }
   }
 
+  private static final Throwable NOT_ASKED = new Answers.Unanswered(null, false);
+
   final long sent = Clock.now();
   private final Quorum quorum;
   private final Request request;
   private final Commands owner;
   private final List<Vote> all;
-  private final Mutex mutex = new Mutex();
-  private final List<Pending<Hold>> asked = new ArrayList<>();
-  private boolean isEnded; // what is granted from now on is released
+  /** Until the release: what is granted later is released at once. */
+  private final Running asked = new Running();
   private final AtomicBoolean isReleasing = new AtomicBoolean();
   private final CompletableFuture<Tally> released = new CompletableFuture<>();
 
@@ -50,35 +52,30 @@ final class Votes implements Hold.Keeper {
   }
 
   /**
-   * Asks all nodes at once, in shuffled order. A node where the hold is gone has refused. The future has the answers that
-   * came until they were enough, somebody left, or the timeout for nodes. What has no answer by then stays under way.
+   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, somebody left,
+   * or the timeout for nodes. What has no answer by then stays under way.
    */
   CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask,
       CompletableFuture<?> leaving) {
     CompletableFuture<Tally> result = new CompletableFuture<>();
-    Tally tally = new Tally(all.stream().map(vote -> vote.locks.servers.transport.name()).toList());
-    Mutex counting = new Mutex();
-    int[] answers = new int[1];
-    Runnable stop = () -> result.complete(counting.get(tally::copy));
+    AtomicReference<Tally> tally =
+        new AtomicReference<>(Tally.ofNone(all.stream().map(vote -> vote.locks.servers.transport.name()).toList()));
+    Pending.takeThread(); // it must not wait for one node before it asks the next
     List<Vote> order = new ArrayList<>(all);
     Collections.shuffle(order);
     for (Vote vote : order) {
-      quorum.running.background.incrementAndGet();
-      CompletableFuture.completedFuture(vote).thenCompose(ask).whenComplete((granted, failed) -> {
-        quorum.running.background.decrementAndGet();
-        Throwable error = of(failed);
-        boolean isGone = error instanceof SlockException.Lost || error instanceof SlockException.NotHeld;
-        boolean isEnough = counting.get(() -> {
-          tally.note(all.indexOf(vote), error == null && granted, isGone ? null : error);
-          boolean isCertain = !result.isDone() && enough.test(tally); // which may ask again, in here
-          return ++answers[0] == all.size() || isCertain;
-        });
-        if (isEnough) {
-          stop.run();
+      CompletableFuture<Boolean> asked = CompletableFuture.completedFuture(vote).thenCompose(ask);
+      quorum.running.addBackground(asked);
+      asked.whenComplete((granted, error) -> {
+        Tally now = tally.updateAndGet(before ->
+            before.with(all.indexOf(vote), error == null && granted, error == null ? null : meaning(error)));
+        if (now.isComplete() || !result.isDone() && enough.test(now)) {
+          result.complete(now);
         }
       });
     }
     if (!result.isDone()) {
+      Runnable stop = () -> result.complete(tally.get());
       long timeout = quorum.nodeTimeout(ttl);
       Timers.at(Clock.in(timeout + timeout / 10), stop); // a node may say itself that its time is over
       CompletableFuture.anyOf(leaving, result).thenRun(stop);
@@ -86,13 +83,11 @@ final class Votes implements Hold.Keeper {
     return result;
   }
 
-  /** A time-out of a node is that of its command: that of the wait is another. */
-  private static Throwable of(Throwable error) {
+  /** Of the error of a node; null where the hold is gone: it has refused. A time-out is that of a command, not of a wait. */
+  private static Throwable meaning(Throwable error) {
     Throwable inner = Answers.unwrapped(error);
-    if (inner instanceof SlockException.TimedOut) {
-      return inner.getCause() == null ? Answers.NO_ANSWER : new Answers.Unanswered(inner.getCause(), true);
-    }
-    return inner;
+    return inner instanceof SlockException.TimedOut ? new Answers.Unanswered(inner.getCause(), true)
+        : inner instanceof SlockException.Lost || inner instanceof SlockException.NotHeld ? null : inner;
   }
 
   /** The hold of a node, or its refusal. What comes too late is released. */
@@ -102,11 +97,8 @@ final class Votes implements Hold.Keeper {
     }
     // The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
     hold.update(lease -> lease.until = Clock.in(Clock.LONGEST));
-    boolean isLate = mutex.get(() -> {
-      vote.hold = isEnded ? vote.hold : hold;
-      return isEnded;
-    });
-    if (isLate) {
+    vote.hold = hold;
+    if (asked.isEnding()) {
       hold.releaseAsync();
     }
     return true;
@@ -130,7 +122,7 @@ final class Votes implements Hold.Keeper {
    */
   CompletableFuture<Boolean> acquire(Vote vote, long ttl) {
     if (!vote.isAsking.compareAndSet(false, true)) {
-      return CompletableFuture.failedFuture(Answers.NO_ANSWER); // to the one before
+      return CompletableFuture.failedFuture(NOT_ASKED); // but before
     }
     Hold known = vote.hold;
     // An extension may be under way, that tells whether the hold is gone.
@@ -140,13 +132,7 @@ final class Votes implements Hold.Keeper {
   }
 
   private CompletableFuture<Boolean> ask(Vote vote, long ttl) {
-    Pending<Hold> pending = vote.locks.acquire(ofNode(vote, ttl), true);
-    boolean isOver = mutex.get(() -> asked.add(pending) && isEnded);
-    if (isOver) {
-      pending.cancel().accept(new SlockException.Closed());
-    }
-    return pending.result().whenComplete((hold, error) -> mutex.run(() -> asked.remove(pending)))
-        .thenApply(hold -> keep(vote, hold));
+    return asked.add(vote.locks.acquire(ofNode(vote, ttl), true)).result().thenApply(hold -> keep(vote, hold));
   }
 
   CompletableFuture<Boolean> adopt(Vote vote, long ttl) {
@@ -157,7 +143,7 @@ final class Votes implements Hold.Keeper {
   public List<Long> fences(Hold hold) {
     return all.stream().map(vote -> {
       Hold of = vote.hold;
-      return of != null && of.update(lease -> {}) == null ? of.fence() : 0L;
+      return of != null && of.problem() == null ? of.fence() : 0L;
     }).toList();
   }
 
@@ -170,7 +156,7 @@ final class Votes implements Hold.Keeper {
     long before = Clock.now();
     return each(ttl, Tally::isCertain, vote -> {
       Hold of = vote.hold;
-      return of == null ? CompletableFuture.failedFuture(Answers.NO_ANSWER)
+      return of == null ? CompletableFuture.failedFuture(NOT_ASKED)
           : of.extend(ttl, quorum.nodeTimeout(ttl)).thenApply(done -> true);
     }, quorum.ending).thenApply(tally -> {
       if (!tally.isCertain()) {
@@ -184,18 +170,16 @@ final class Votes implements Hold.Keeper {
   }
 
   @Override
-  public void renew(List<Watchdog.Due> due) {
-    for (Watchdog.Due one : due) {
-      extend(one.hold(), null, one.renewal().ttl(), 0).thenAccept(
-          reply -> one.hold().renewed(one.renewal(), reply.value() != null, reply.error()));
-    }
+  public void renew(Hold hold, Lease.Renewal renewal) {
+    extend(hold, null, renewal.ttl(), 0).thenAccept(
+        reply -> hold.renewed(renewal, reply.value() != null, reply.error()));
   }
 
   /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
   @Override
   public CompletableFuture<Boolean> release(Hold hold, Lease ending) {
     boolean isLost = ending.state == Lease.State.LOST;
-    end();
+    asked.end(0);
     if (isLost && owner.given()) {
       return CompletableFuture.completedFuture(false);
     }
@@ -210,18 +194,10 @@ final class Votes implements Hold.Keeper {
   /** The end of an attempt, once. */
   CompletableFuture<Tally> releaseAll() {
     if (isReleasing.compareAndSet(false, true)) {
-      end();
+      asked.end(0);
       each(request.settings.ttl, tally -> false, this::releaseOne, quorum.ending).thenAccept(released::complete);
     }
     return released;
-  }
-
-  private void end() {
-    List<Pending<Hold>> left = mutex.get(() -> {
-      isEnded = true;
-      return List.copyOf(asked);
-    });
-    left.forEach(pending -> pending.cancel().accept(new SlockException.Closed()));
   }
 
   private CompletableFuture<Boolean> releaseOne(Vote vote) {

@@ -172,7 +172,7 @@ final class JedisNode implements Transport.Node {
     JedisTransport.THREADS.execute(() -> {
       Listening listening;
       try {
-        listening = new Listening(JedisConnection.open(server, config, OPENING_MILLIS), heard);
+        listening = new Listening(JedisConnection.open(server, config, OPENING_MILLIS), heard, new ReentrantLock());
       } catch (RuntimeException e) {
         opened.completeExceptionally(e);
         return;
@@ -184,16 +184,8 @@ final class JedisNode implements Transport.Node {
   }
 
   /** A connection that listens, and its thread. */
-  static final class Listening implements Transport.Subscription {
-    private final JedisConnection connection;
-    private final Transport.Heard heard;
-    private final ReentrantLock sending = new ReentrantLock();
-
-    Listening(JedisConnection connection, Transport.Heard heard) {
-      this.connection = connection;
-      this.heard = heard;
-    }
-
+  record Listening(JedisConnection connection, Transport.Heard heard, ReentrantLock sending)
+      implements Transport.Subscription {
     void run() {
       while (true) {
         try {

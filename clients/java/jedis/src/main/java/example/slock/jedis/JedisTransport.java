@@ -19,7 +19,8 @@ import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.exceptions.JedisException;
 
 /** Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. */
-final class JedisTransport implements Transport {
+record JedisTransport(String name, boolean isCluster, JedisClientConfig config, int connections,
+    Supplier<List<String>> primaries) implements Transport {
   /** What goes on in the background goes on in these threads, which all locks share. */
   static final Executor THREADS =
       new ThreadPoolExecutor(0, Integer.MAX_VALUE, 1, TimeUnit.SECONDS, new SynchronousQueue<>(), task -> {
@@ -28,21 +29,6 @@ final class JedisTransport implements Transport {
         return thread;
       });
   private static final int SLOTS = 16384;
-
-  private final String name;
-  private final boolean isCluster;
-  private final JedisClientConfig config;
-  private final int connections;
-  private final Supplier<List<String>> primaries;
-
-  private JedisTransport(String name, boolean isCluster, JedisClientConfig config, int connections,
-      Supplier<List<String>> primaries) {
-    this.name = name;
-    this.isCluster = isCluster;
-    this.config = config;
-    this.connections = connections;
-    this.primaries = primaries;
-  }
 
   static JedisTransport single(HostAndPort server, JedisClientConfig config, int connections) {
     List<String> primary = List.of(server.toString());
@@ -96,11 +82,6 @@ final class JedisTransport implements Transport {
   }
 
   @Override
-  public boolean isCluster() {
-    return isCluster;
-  }
-
-  @Override
   public CompletionStage<List<String>> look() {
     return CompletableFuture.supplyAsync(primaries, THREADS);
   }
@@ -108,10 +89,5 @@ final class JedisTransport implements Transport {
   @Override
   public JedisNode node(String address) {
     return new JedisNode(HostAndPort.from(address), config, connections);
-  }
-
-  @Override
-  public String name() {
-    return name;
   }
 }

@@ -23,16 +23,16 @@ public final class LettuceLocks {
 
   /** With options. */
   public static Locks of(RedisClient client, RedisURI uri, Options options) {
-    return new Locks(new LettuceTransport(client, uri), options);
+    return new Locks(LettuceTransport.of(client, uri), options);
   }
 
   /** On a cluster. */
   public static Locks of(RedisClusterClient client, Options options) {
-    return new Locks(new LettuceTransport(client), options);
+    return new Locks(LettuceTransport.of(client), options);
   }
 
   /** On several independent servers. */
   public static Quorum quorum(RedisClient client, List<RedisURI> uris, Options options) {
-    return new Quorum(uris.stream().map(uri -> new LettuceTransport(client, uri)).toList(), options);
+    return new Quorum(uris.stream().map(uri -> LettuceTransport.of(client, uri)).toList(), options);
   }
 }

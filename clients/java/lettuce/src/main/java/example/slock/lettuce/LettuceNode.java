@@ -19,13 +19,10 @@ import io.lettuce.core.pubsub.RedisPubSubAdapter;
 import io.lettuce.core.pubsub.RedisPubSubListener;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -41,16 +38,10 @@ final class LettuceNode implements Transport.Node {
   private static final long PATIENCE_NANOS = 50_000_000;
   private static final int MOST_SPARE = 8;
 
-  private record Keyword(String word, byte[] bytes) implements ProtocolKeyword {
-    private static final Map<String, Keyword> ALL = new ConcurrentHashMap<>();
-
-    static Keyword of(String name) {
-      return ALL.computeIfAbsent(name, n -> new Keyword(n, n.getBytes(StandardCharsets.US_ASCII)));
-    }
-
+  private record Keyword(String word) implements ProtocolKeyword {
     @Override
     public byte[] getBytes() {
-      return bytes;
+      return word.getBytes(StandardCharsets.US_ASCII);
     }
   }
 
@@ -126,8 +117,7 @@ final class LettuceNode implements Transport.Node {
     }
 
     void send(Call call, Runnable afterwards) {
-      CompletableFuture<StatefulRedisConnection<String, String>> current = connection;
-      CompletableFuture<StatefulRedisConnection<String, String>> over = isUsable(current) ? current : open();
+      CompletableFuture<StatefulRedisConnection<String, String>> over = open();
       if (underWay.getAndIncrement() == 0) {
         movedAt = System.nanoTime();
       }
@@ -139,7 +129,7 @@ final class LettuceNode implements Transport.Node {
       over.whenComplete((to, error) -> {
         if (error != null || call.isOver()) {
           ended.run();
-          call.failed(error == null ? new IllegalStateException("given up") : LettuceNode.cause(error), false);
+          call.failed(error == null ? new IllegalStateException("given up") : error, false);
         } else {
           write(call, to, ended);
         }
@@ -159,36 +149,21 @@ final class LettuceNode implements Transport.Node {
     }
   }
 
-  private static Throwable cause(Throwable error) {
-    return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
-  }
-
   private static AsyncCommand<String, String, List<Object>> command(List<String> words) {
     CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
     for (int n = 1; n < words.size(); n++) {
       args.add(words.get(n));
     }
-    return new AsyncCommand<>(new Command<>(Keyword.of(words.get(0)), new NestedMultiOutput<>(StringCodec.UTF8), args));
+    return new AsyncCommand<>(new Command<>(new Keyword(words.get(0)), new NestedMultiOutput<>(StringCodec.UTF8), args));
   }
 
   private static void write(Call call, StatefulRedisConnection<String, String> to, Runnable ended) {
     List<AsyncCommand<String, String, List<Object>>> all = call.commands().stream().map(LettuceNode::command).toList();
     CompletableFuture.allOf(all.toArray(AsyncCommand[]::new)).whenComplete((done, failed) -> {
       ended.run();
-      List<Object> answers = new ArrayList<>(all.size());
-      Throwable problem = null;
-      boolean wasSent = false;
-      for (AsyncCommand<String, String, List<Object>> command : all) {
-        Object answer = answer(command);
-        answers.add(answer);
-        problem = isAnswer(answer) ? problem : (Throwable) answer;
-        wasSent |= !isUnsent(answer);
-      }
-      if (problem == null) {
-        call.answered(answers);
-      } else {
-        call.failed(cause(problem), wasSent);
-      }
+      List<Object> answers = all.stream().map(LettuceNode::answer).toList();
+      answers.stream().filter(LettuceNode::isLost).findFirst().ifPresentOrElse(
+          problem -> call.failed((Throwable) problem, true), () -> call.answered(answers));
     });
     try {
       if (all.size() == 1) {
@@ -210,14 +185,9 @@ final class LettuceNode implements Transport.Node {
     return list.size() == 1 && !(list.get(0) instanceof List) ? list.get(0) : list;
   }
 
-  private static boolean isAnswer(Object answer) {
-    return !(answer instanceof Throwable) || answer instanceof RedisCommandExecutionException;
-  }
-
-  /** The connection was closed before. */
-  private static boolean isUnsent(Object answer) {
-    return answer instanceof RedisException error && error.getMessage() != null
-        && error.getMessage().startsWith("Currently not connected");
+  /** The command may have been sent, and has no answer. */
+  private static boolean isLost(Object answer) {
+    return answer instanceof Throwable && !(answer instanceof RedisCommandExecutionException);
   }
 
   // --- listening
@@ -246,7 +216,7 @@ final class LettuceNode implements Transport.Node {
         if (error instanceof RedisCommandExecutionException) {
           heard.refused(error);
         } else if (error != null) {
-          heard.closed(cause(error));
+          heard.closed(error);
         }
       });
     }

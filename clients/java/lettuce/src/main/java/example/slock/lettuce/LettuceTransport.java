@@ -17,25 +17,20 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 
-/** Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. */
-final class LettuceTransport implements Transport {
+/**
+ * Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. Either the URI or the cluster is
+ * null.
+ */
+record LettuceTransport(RedisClient client, RedisURI uri, RedisClusterClient cluster) implements Transport {
   /** How long the first commands of a connection may take; for others Lettuce does not look at the time of the URI. */
   private static final Duration OPENING = Duration.ofSeconds(2);
 
-  private final RedisClient client;
-  private final RedisURI uri; // null: a cluster
-  private final RedisClusterClient cluster; // null: none
-
-  LettuceTransport(RedisClient client, RedisURI uri) {
-    this.client = own(client, client.getOptions());
-    this.uri = uri;
-    cluster = null;
+  static LettuceTransport of(RedisClient client, RedisURI uri) {
+    return new LettuceTransport(own(client, client.getOptions()), uri, null);
   }
 
-  LettuceTransport(RedisClusterClient cluster) {
-    client = own(cluster, cluster.getOptions());
-    uri = null;
-    this.cluster = cluster;
+  static LettuceTransport of(RedisClusterClient cluster) {
+    return new LettuceTransport(own(cluster, cluster.getOptions()), null, cluster);
   }
 
   /** A client with the same threads, whose connections do not connect again: commands would be repeated. */
