@@ -244,6 +244,7 @@ class Crowd:
     def _start(self) -> None:
         name = f"{self._seed}.{next(self._names)}"
         path = Path(self._directory.name) / name
+        path.touch()  # it may be killed before it writes
         words = [sys.executable, "-m", "harness.recorded", str(path), name, str(self._seed), *self._ports]
         process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=Path(__file__).parents[1])
         self._running.append((path, process))
