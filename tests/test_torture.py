@@ -301,7 +301,7 @@ def stage(make_server: MakeServer, request: pytest.FixtureRequest) -> Iterator[S
         f"{stage.parts} histories, {stage.undecided} of them undecided; "
         f"of {stage.stepped}, in which the clock was stepped, only the fences were judged"
     )
-    assert stage.undecided <= stage.parts // 20
+    assert stage.undecided <= 1 + stage.parts // 20
 
 
 @pytest.mark.soak
