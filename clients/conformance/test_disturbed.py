@@ -9,6 +9,7 @@ from itertools import islice
 
 import pytest
 from driver.agent import Agent
+from driver.languages import LANGUAGES
 from driver.sections import Judge, Place, Sections
 from driver.sentinel import SERVICE, Sentinels
 from driver.world import World
@@ -146,6 +147,34 @@ def test_slots_move(places: Callable[..., list[Place]], judge: Judge, cluster: C
         client = node.client()
         wait_until(lambda client=client: client.info("slock")["slock_waiters"] == 0)
         assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_a_hold_in_doubt_is_released_as_its_slot_begins_to_move(
+    name: str, start_agent: Callable[[str], Agent], cluster: Cluster
+) -> None:
+    """What follows the release on the same connection is redirected: the key is no longer there."""
+    agent, source, target = start_agent(name), cluster.nodes[0], cluster.nodes[1]
+    key = next(key for key in (f"{name}{number}" for number in range(1000)) if cluster.node_of(key) is source)
+    nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
+    agent.ask("open", locks="l", kind="cluster", nodes=nodes, waiting="block")
+    client = source.client()
+    assert client.execute_command("SLOCK.LOCK", key, "other", TTL_MS) > 0
+    waits = agent.start("acquire", locks="l", hold="h", keys=[key], mode="write", ttl_ms=TTL_MS)
+    # The request has no answer, and is sent once more.
+    blocked = wait_until(lambda: [one for one in client.client_list() if "b" in one["flags"]])
+    client.client_kill_filter(_id=blocked[0]["id"])
+    wait_until(lambda: any("b" in one["flags"] and one["id"] != blocked[0]["id"] for one in client.client_list()))
+    assert client.execute_command("SLOCK.UNLOCK", key, "other") == 1
+    waits.result()
+    slot = key_slot(source, key)
+    cluster.begin_move(slot, source, target)
+    try:
+        assert agent.ask("release", hold="h") == {"released": True}
+        assert client.dbsize() == target.client().dbsize() == 0
+    finally:
+        cluster.end_move(slot, source, target)
+    agent.ask("close", locks="l")
 
 
 def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> None:

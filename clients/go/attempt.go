@@ -78,22 +78,20 @@ func (a *attempts) forget() {
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (a *attempts) mayRelease() error {
-	release := releaseOf(a.mode)
-	if len(a.keys) > 1 {
-		release = ""
-	}
-	if _, ok := a.locks.permitted.Load(release); ok {
+	o := owner{keys: a.keys, token: newToken(), given: true}
+	release := o.release(a.mode, 1)
+	if _, ok := a.locks.permitted.Load(release[0]); ok {
 		return nil
 	}
-	o := owner{keys: a.keys, token: newToken(), given: true}
-	answers, err := a.locks.servers.send(a.ctx, a.answerBy(), o.keys[0], append(o.cancel(), o.release(a.mode, 1))...)
+	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", 1))
+	answers, err := a.locks.servers.send(a.ctx, a.answerBy(), o.keys[0], commands...)
 	for _, answer := range answers {
 		if hasCode(answer.Err(), "NOPERM") {
 			return answer.Err()
 		}
 	}
 	if a.note(err); err == nil {
-		a.locks.permitted.Store(release, true)
+		a.locks.permitted.Store(release[0], true)
 	}
 	return nil
 }

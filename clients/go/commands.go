@@ -89,15 +89,15 @@ func (o owner) downgrade(ttl time.Duration, fence int64) words {
 
 // release releases the hold with the fence and no other.
 func (o owner) release(mode Mode, fence int64) words {
-	return o.command(releaseOf(mode), "SLOCK.MUNLOCK", "FENCE", fence)
+	single := "SLOCK.UNLOCK"
+	if mode == Read {
+		single = "SLOCK.RUNLOCK"
+	}
+	return o.command(single, "SLOCK.MUNLOCK", "FENCE", fence)
 }
 
-func releaseOf(mode Mode) string {
-	if mode == Read {
-		return "SLOCK.RUNLOCK"
-	}
-	return "SLOCK.UNLOCK"
-}
+// releaseInAnyMode releases whatever the token holds. The rest may name a fence.
+func (o owner) releaseInAnyMode(rest ...any) words { return o.command("", "SLOCK.MUNLOCK", rest...) }
 
 // cancel withdraws what waits. With a token of its own, it also has the server refuse what arrives later: the server
 // keeps that by the name of each key.
@@ -113,12 +113,13 @@ func (o owner) cancel() []words {
 	return all
 }
 
-// end is the end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far.
-func (o owner) end() []words {
-	if len(o.keys) > 1 {
-		return append(o.cancel(), o.command("", "SLOCK.MUNLOCK"))
+// end is the end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. With a
+// token of the program's only the hold with the fence is released.
+func (o owner) end(fence int64) []words {
+	if o.given {
+		return append(o.cancel(), o.releaseInAnyMode("FENCE", fence))
 	}
-	return append(o.cancel(), o.command("SLOCK.UNLOCK", ""), o.command("SLOCK.RUNLOCK", ""))
+	return append(o.cancel(), o.releaseInAnyMode())
 }
 
 // milliseconds rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.

@@ -18,7 +18,7 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 	}
 	commands := []words{o.release(ending.mode, ending.fence)}
 	if inDoubt && l.closed.Err() == nil {
-		commands = o.end()
+		commands = o.end(ending.fence)
 	}
 	unanswered, released := false, false
 	err := l.insist(ctx, "release", o, ending.ttl, func(ctx context.Context, limit time.Time) error {
@@ -34,7 +34,7 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 // giveUp ends the acquisition in the background. With a token of the program's only what waits is withdrawn: a hold of
 // the token may be another's by now.
 func (a *attempts) giveUp() {
-	l, o, commands := a.locks, a.owner, a.owner.end()
+	l, o, commands := a.locks, a.owner, a.owner.end(0)
 	// After the ttl nothing is left of a grant anyway.
 	end := time.Now().Add(min(a.wanted.ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	if o.given {
@@ -68,22 +68,11 @@ func (a *attempts) releaseLate(end time.Time) {
 	}
 }
 
-// end sends the commands of an end once, and tells how many keys they released.
-func (l *Locks) end(ctx context.Context, limit time.Time, o owner, commands []words) (released int64, err error) {
+// end sends the commands of an end once, and gives the answer to the last one: how many keys that released.
+func (l *Locks) end(ctx context.Context, limit time.Time, o owner, commands []words) (int64, error) {
 	answers, err := l.servers.send(ctx, limit, o.keys[0], commands...)
-	releases, failed := 0, 0
-	for i, answer := range answers {
-		if commands[i][0] == "SLOCK.CANCEL" {
-			continue
-		}
-		releases++
-		count, problem := answer.Int64()
-		if released += count; problem != nil {
-			failed, err = failed+1, problem
-		}
+	if err != nil {
+		return 0, err
 	}
-	if failed < releases {
-		err = nil // a user may lack the permission for the other mode
-	}
-	return released, err
+	return answers[len(answers)-1].Int64()
 }

@@ -134,10 +134,7 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 		return 0, ErrClosed
 	}
 	o := owner{keys: keys, token: token, given: true}
-	_, released, err := l.ask(ctx, "release", o, l.retryEnd(), o.command("SLOCK.UNLOCK", "SLOCK.MUNLOCK"))
-	if err == nil && released == 0 && len(keys) == 1 {
-		_, released, err = l.ask(ctx, "release", o, l.retryEnd(), o.command("SLOCK.RUNLOCK", ""))
-	}
+	_, released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
 	return int(released), err
 }
 

@@ -82,7 +82,7 @@ func TestServerIsAwayPastTheTTL(t *testing.T) {
 
 // limitedClient is the client of a user who may lock and release, but not extend.
 func limitedClient(t *testing.T, w *world) *redis.Client {
-	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+slock.cancel",
+	w.do("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+slock.lock", "+slock.unlock", "+slock.munlock", "+slock.cancel",
 		"+ping", "+hello", "+client")
 	rdb := redis.NewClient(&redis.Options{Addr: w.addr, Username: "limited", Password: "pw"})
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -73,10 +73,9 @@ export function release(keys: readonly Key[], mode: Mode, token: string, fence: 
   return [...named(mode === "write" ? "SLOCK.UNLOCK" : "SLOCK.RUNLOCK", "SLOCK.MUNLOCK", keys), token, "FENCE", digits(fence)];
 }
 
-/** Releases whatever the token holds: the answers tell how many keys were held. */
-export function releaseInAnyMode(keys: readonly Key[], token: string): Command[] {
-  const names = keys.length === 1 ? ["SLOCK.UNLOCK", "SLOCK.RUNLOCK"] : ["SLOCK.MUNLOCK"];
-  return names.map((name) => [...named(name, name, keys), token]);
+/** Releases whatever the token holds, or the hold with this fence: how many keys were held. */
+export function releaseInAnyMode(keys: readonly Key[], token: string, fence?: number): Command {
+  return ["SLOCK.MUNLOCK", `${keys.length}`, ...keys, token, ...(fence === undefined ? [] : ["FENCE", digits(fence)])];
 }
 
 /** Withdraws what waits. With `refuse` later requests of the token for these keys are refused. */
@@ -89,10 +88,9 @@ export function cancel(keys: readonly Key[], token: string, refuse: boolean): Co
  * released by `fence` alone, where one is known.
  */
 export function theEnd(keys: readonly Key[], token: string, given: boolean, fence?: number): Command[] {
-  if (!given) return [...cancel(keys, token, true), ...releaseInAnyMode(keys, token)];
+  if (!given) return [...cancel(keys, token, true), releaseInAnyMode(keys, token)];
   if (fence === undefined) return cancel(keys, token, false);
-  const modes: Mode[] = ["write", "read"];
-  return [...cancel(keys, token, false), ...modes.map((mode) => release(keys, mode, token, fence))];
+  return [...cancel(keys, token, false), releaseInAnyMode(keys, token, fence)];
 }
 
 export function info(key: Key): Command { return ["SLOCK.INFO", key, "FULL", "COUNT", "0"]; }

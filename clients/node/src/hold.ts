@@ -4,7 +4,7 @@
 // of a quorum: the former is a quorum of one. `Hold` is the hold of one server.
 
 import {Acquisition, type Granted} from "./acquisition.js";
-import {isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
+import {errorOf, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
 import {now, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
@@ -12,7 +12,7 @@ import {LostError, NotHeldError, RefusedError, TimedOutError, textOf, type Reaso
 import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
 import type {CallOptions, Wanted} from "./options.js";
 import {answerTo, ask, type Servers} from "./servers.js";
-import {ANSWER_OVERDUE_MS, type Shared} from "./shared.js";
+import {ANSWER_OVERDUE_MS, type Answered, type Shared} from "./shared.js";
 import type {Renewable} from "./watchdog.js";
 
 // How long the release of a hold that is lost may take, in ms. Its ttl ends what is left of it.
@@ -80,13 +80,18 @@ export class Held implements Renewable {
     const {lease, shared} = this;
     const {names} = this.wanted;
     const commands = this.endCommands();
+    const wasValid = moment < lease.validUntil;
+    const released = ({answers, afterUnanswered}: Answered): boolean => {
+      const answer = answers.at(-1);
+      if (answer instanceof Error) throw errorOf(answer, names);
+      return Number(answer) > 0 || (afterUnanswered && wasValid); // 0 after a copy without an answer: that copy released it
+    };
     if (lease.inDoubt || lease.changing) {
-      const answers = await shared.giveUp(this.wanted, commands, until - moment);
-      if (answers.length === 0) throw new TimedOutError(`${names}: the release had no answer within the time`);
-      return answers.slice(this.keys.length).some((answer) => typeof answer === "number" && answer > 0);
+      const answered = await shared.giveUp(this.wanted, commands, until - moment);
+      if (answered === undefined) throw new TimedOutError(`${names}: the release had no answer within the time`);
+      return released(answered);
     }
     if (commands.length === 0 || (!lease.isHeld && this.keys.length === 1)) return false;
-    const wasValid = moment < lease.validUntil;
     let unanswered = false;
     try {
       const [answer] = await ask(this.servers, this.key, commands, until + ANSWER_OVERDUE_MS); // the usual way costs little
@@ -95,9 +100,8 @@ export class Held implements Renewable {
       unanswered = mayBeExecuted(error);
     }
     try {
-      const {answers, afterUnanswered} = await shared.insist(names, this.key, commands, until);
-      // 0 after a copy without an answer: that copy released it.
-      return Boolean(answers[0]) || ((unanswered || afterUnanswered) && wasValid);
+      const answered = await shared.insist(names, this.key, commands, until);
+      return released(answered) || (unanswered && wasValid);
     } catch (error) {
       if (error instanceof TimedOutError) void shared.giveUp(this.wanted, commands, 0);
       throw error;

@@ -48,8 +48,8 @@ export class Locks extends Acquirer<Hold> {
   /** When it had to be sent again, 0 can also mean that the first attempt did it. */
   async release(keys: Key | readonly Key[], token: string): Promise<number> {
     const all = keysOf(keys);
-    const {answers} = await this.ask(commands.namesOf(all), all[0]!, commands.releaseInAnyMode(all, token));
-    return answers.reduce<number>((sum, answer) => sum + Number(answer), 0);
+    const {answers} = await this.ask(commands.namesOf(all), all[0]!, [commands.releaseInAnyMode(all, token)]);
+    return Number(answers[0]);
   }
 
   /** Who holds the lock and who waits for it. */

@@ -229,11 +229,8 @@ export class Quorum extends Acquirer<QuorumHold> {
     this.shared.checkOpen();
     const wanted = this.wanted(keys, "write", {token});
     const until = now() + this.timeoutMs(wanted.options.ttlMs);
-    const words = commands.releaseInAnyMode(wanted.keys, token);
-    const release = async (node: NodeHold): Promise<number> => {
-      const answers = await ask(node.servers, node.key, words, until);
-      return answers.reduce<number>((sum, answer) => sum + (Number(answer) || 0), 0);
-    };
+    const words = [commands.releaseInAnyMode(wanted.keys, token)];
+    const release = async (node: NodeHold): Promise<number> => Number((await ask(node.servers, node.key, words, until))[0]) || 0;
     return (await tallyOf(this.nodeHolds(wanted), release, () => false)).given;
   }
 

@@ -4,7 +4,7 @@
 import {NoAnswer, codeOf, errorOf, hasProblem, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
 import {baseOf, type Client} from "./base.js";
 import {now, settlesWithin, sleep} from "./clock.js";
-import {REFUSE_MS, cancel, newToken, release, type Command, type Key} from "./commands.js";
+import {REFUSE_MS, cancel, newToken, release, releaseInAnyMode, type Command, type Key} from "./commands.js";
 import {positive} from "./durations.js";
 import {ClosedError, TimedOutError, textOf} from "./errors.js";
 import {Reporter} from "./hooks.js";
@@ -138,29 +138,29 @@ export class Shared {
 
   /**
    * The end of an acquisition in doubt, or that is given up: sends commands that leave nothing of it until all are answered,
-   * in the background. The answers; none when that takes longer than the caller waits. `then` is called with the answers,
-   * or with none when it has ended without.
+   * in the background. Nothing when that takes longer than the caller waits. `then` is called with the answers, or with none
+   * when it has ended without.
    */
   async giveUp(
     {names, keys}: {readonly names: string; readonly keys: readonly Key[]},
     commands: readonly Command[],
     callerWaitsMs: number,
     then: (answers: Answer[]) => void = () => {},
-  ): Promise<Answer[]> {
-    let answers: Answer[] = [];
+  ): Promise<Answered | undefined> {
+    let answered: Answered | undefined;
     const work = async (): Promise<void> => {
       try {
         if (this.givingUp.size >= MOST_GIVING_UP) throw new Error(`${names}: too much is being given up`);
-        answers = (await this.repeat(names, keys[0]!, commands, now() + REFUSE_MS, GIVE_UP_ATTEMPT_MS)).answers;
+        answered = await this.repeat(names, keys[0]!, commands, now() + REFUSE_MS, GIVE_UP_ATTEMPT_MS);
       } catch (error) {
         this.reporter.warn(`${textOf(error)}: what is left ends by its ttl`);
       }
-      then(answers);
+      then(answered?.answers ?? []);
     };
     const done = work().finally(() => this.givingUp.delete(done));
     this.givingUp.add(done);
     if (callerWaitsMs > 0) await settlesWithin(done, callerWaitsMs);
-    return answers;
+    return answered;
   }
 
   /** The user may not use the channels: from now on each wait has a connection of its own. */
@@ -178,7 +178,9 @@ export class Shared {
   async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<void> {
     if (this.isPermitted(wanted)) return;
     const token = newToken();
-    const commands = [...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, 1)];
+    const commands = [
+      ...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, 1), releaseInAnyMode(wanted.keys, token, 1),
+    ];
     const answers = await ask(this.servers, wanted.keys[0]!, commands, until, {stop});
     for (const problem of problemsIn(answers)) {
       if (codeOf(problem) === "NOPERM" || isTemporary(problem)) throw problem;

@@ -152,7 +152,7 @@ def test_idle_waiters_cost_nothing(server: Server, client: redis.Redis) -> None:
 
 def test_what_cannot_be_released_is_not_taken(server: Server, client: redis.Redis) -> None:
     client.execute_command("ACL", "SETUSER", "half", "on", "nopass", "~*", "&*", "+@all", "-slock.unlock")
-    one = ("+@connection", "+slock.lock", "+slock.unlock", "+slock.extend", "+slock.cancel")
+    one = ("+@connection", "+slock.lock", "+slock.unlock", "+slock.munlock", "+slock.extend", "+slock.cancel")
     client.execute_command("ACL", "SETUSER", "one", "on", "nopass", "~*", "resetchannels", *one)
     half = redis.Redis(port=server.port, username="half", password="x")
     with slock_client.Locks(half) as locks, pytest.raises(redis.exceptions.NoPermissionError):

@@ -92,8 +92,12 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
     match &**owner.keys() {
         [key] => with_key(one, key, owner),
-        keys => Cmd::new().with(many).with(keys.len()).with(keys).with(&*owner.token),
+        _ => with_keys(many, owner),
     }
+}
+
+fn with_keys(name: &str, owner: &Owner) -> Cmd {
+    Cmd::new().with((name, owner.keys().len())).with(&**owner.keys()).with(&*owner.token)
 }
 
 /// With room for all words: memory that grows is what such a command costs most.
@@ -129,19 +133,15 @@ pub(crate) fn extend(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
     command("SLOCK.EXTEND", "SLOCK.MEXTEND", owner).with((milliseconds(ttl), "GT", "FENCE", fence))
 }
 
-fn release_any_fence(owner: &Owner, mode: Mode) -> Cmd {
-    command(if mode == Mode::Write { "SLOCK.UNLOCK" } else { "SLOCK.RUNLOCK" }, "SLOCK.MUNLOCK", owner)
-}
-
 /// Releases the hold with this fence.
 pub(crate) fn release(owner: &Owner, mode: Mode, fence: i64) -> Cmd {
-    release_any_fence(owner, mode).with(("FENCE", fence))
+    let one = if mode == Mode::Write { "SLOCK.UNLOCK" } else { "SLOCK.RUNLOCK" };
+    command(one, "SLOCK.MUNLOCK", owner).with(("FENCE", fence))
 }
 
-/// Releases whatever the token holds. The sum of the answers is the number of keys.
-pub(crate) fn release_all(owner: &Owner) -> Vec<Cmd> {
-    let modes: &[Mode] = if owner.keys().len() == 1 { &[Mode::Write, Mode::Read] } else { &[Mode::Write] };
-    modes.iter().map(|mode| release_any_fence(owner, *mode)).collect()
+/// Releases whatever the token holds, in whichever mode. The answer is the number of keys.
+pub(crate) fn release_all(owner: &Owner) -> Cmd {
+    with_keys("SLOCK.MUNLOCK", owner)
 }
 
 /// Withdraws what waits. For a token that the library drew, the server also refuses what comes late; that is
@@ -156,7 +156,7 @@ fn withdrawal(owner: &Owner) -> Vec<Cmd> {
 
 /// The end of an acquisition in doubt: nothing waits, nothing is held, and nothing comes late.
 pub(crate) fn give_up(owner: &Owner) -> Vec<Cmd> {
-    [withdrawal(owner), release_all(owner)].concat()
+    withdrawal(owner).into_iter().chain([release_all(owner)]).collect()
 }
 
 /// The end of what was given up and may be held all the same. The last answers are the fences in these modes.
@@ -166,9 +166,9 @@ pub(crate) fn withdraw(owner: &Owner, modes: &[Mode], ttl: Duration) -> Vec<Cmd>
 }
 
 /// What giving up and releasing need, about a hold that does not exist.
-pub(crate) fn may_release(owner: &Owner) -> [Cmd; 2] {
+pub(crate) fn may_release(owner: &Owner) -> [Cmd; 3] {
     let cancel = with_key("SLOCK.CANCEL", owner.first_key(), owner);
-    [cancel, release(owner, owner.wanted.mode, NO_FENCE)]
+    [cancel, release(owner, owner.wanted.mode, NO_FENCE), release_all(owner).with(("FENCE", NO_FENCE))]
 }
 
 pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {

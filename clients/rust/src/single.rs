@@ -59,27 +59,25 @@ impl Site for Single {
     /// By its fence, but when a command without an answer could bring the token a hold later: then nothing of
     /// it is to be left, and it is refused.
     async fn release(hold: &HoldView, until: Instant) -> Result<bool, Error> {
-        let (owner, keys) = (&hold.owner, hold.keys().len());
+        let owner = &hold.owner;
         let (fence, mode, in_doubt) = {
             let lease = hold.lease();
             (lease.fence, lease.mode, lease.in_doubt || lease.changing)
         };
-        let (commands, withdrawals) = if in_doubt && !owner.is_given() {
-            (commands::give_up(owner), keys)
+        let commands = if in_doubt && !owner.is_given() {
+            commands::give_up(owner)
         } else {
-            (vec![commands::release(owner, mode, fence)], 0)
+            vec![commands::release(owner, mode, fence)]
         };
         let answered = hold.shared.call(owner, &commands, until).await?;
-        // The withdrawals come first.
-        let released: i64 = answers::numbers(&answered.value).skip(withdrawals).sum();
+        let released = answers::numbers(&answered.value).last().unwrap_or(0);
         // When an earlier copy got no answer, that one did it.
-        Ok(usize::try_from(released) == Ok(keys) || (answered.repeated && released == 0))
+        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (answered.repeated && released == 0))
     }
 
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
-        let answered = shared.call(&owner, &commands::release_all(&owner), shared.limit()).await?;
-        let released: i64 = answers::numbers(&answered.value).sum();
-        Ok(usize::try_from(released).unwrap_or(0))
+        let answered = shared.call(&owner, &[commands::release_all(&owner)], shared.limit()).await?;
+        Ok(usize::try_from(answers::number(&answered.value)).unwrap_or(0))
     }
 
     async fn close(shared: &Shared<Self>) {

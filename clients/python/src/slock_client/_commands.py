@@ -78,11 +78,10 @@ def release(keys: Sequence[Key], mode: str, token: Token, fence: int) -> Command
     return (*_of(keys, one, "SLOCK.MUNLOCK"), token, "FENCE", fence)
 
 
-def release_in_any_mode(keys: Sequence[Key], token: Token) -> list[Command]:
-    """Releases whatever the token holds: the answers tell how many keys were held."""
-    if len(keys) == 1:
-        return [("SLOCK.UNLOCK", keys[0], token), ("SLOCK.RUNLOCK", keys[0], token)]
-    return [("SLOCK.MUNLOCK", len(keys), *keys, token)]
+def release_in_any_mode(keys: Sequence[Key], token: Token, fence: int | None = None) -> Command:
+    """Releases whatever the token holds, or the hold with this fence: how many keys were held."""
+    named: Command = () if fence is None else ("FENCE", fence)
+    return ("SLOCK.MUNLOCK", len(keys), *keys, token, *named)
 
 
 def cancel(keys: Sequence[Key], token: Token, *, refuse: bool) -> list[Command]:

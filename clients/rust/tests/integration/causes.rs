@@ -120,7 +120,7 @@ async fn a_quorum_that_others_hold_says_what_each_server_answered() {
 /// Locks of a user who may not renew.
 async fn without_renewals(server: &Server) -> redis::Client {
     let () = server
-        .ask("ACL SETUSER limited on >pw ~other:* +slock.lock +slock.unlock +slock.cancel +ping +hello +client")
+        .ask("ACL SETUSER limited on >pw ~other:* +slock.lock +slock.unlock +slock.munlock +slock.cancel +ping +hello +client")
         .await;
     redis::Client::open(format!("redis://limited:pw@127.0.0.1:{}/", server.port)).unwrap()
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from slock_client import _commands, _lease
 from slock_client import _threads as io
-from slock_client._answers import Answer, is_temporary, problem_in
+from slock_client._answers import Answer, error_of, is_temporary, problem_in
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Command, Key
 from slock_client._durations import seconds_of, ttl_ms
@@ -26,7 +26,7 @@ from slock_client._options import Wanted
 from slock_client._sync._acquisition import Acquisition
 from slock_client._sync._block import Block
 from slock_client._sync._give_up import CALLER_WAITS, give_up, the_end
-from slock_client._sync._shared import Shared, timed_out
+from slock_client._sync._shared import Answered, Shared, timed_out
 from slock_client.errors import LostError, NotHeldError, RefusedError, TimedOutError
 from slock_client.hooks import call, log
 
@@ -118,14 +118,15 @@ class Held:
         """
         lease = self.lease
         commands = self.end_commands()
+        was_valid = now() < lease.valid_until
+        answered: Answered | None
         if lease.in_doubt or lease.changing:
-            answers = give_up(self.shared, self.keys, commands, end - now())
-            if not answers:
+            answered = give_up(self.shared, self.keys, commands, end - now())
+            if answered is None:
                 raise timed_out(self.names, "the release had no answer within the time", None)
-            return any(isinstance(answer, int) and answer for answer in answers[len(self.keys) :])
+            return self._released(answered, was_valid)
         if not commands or (not lease.is_held and len(self.keys) == 1):
             return False
-        was_valid = now() < lease.valid_until
         try:
             answered = self.shared.insist(self.names, self.key, *commands, end=end)
         except BaseException as error:
@@ -135,8 +136,14 @@ class Held:
             elif not isinstance(error, Exception):  # cancelled
                 give_up(self.shared, self.keys, commands, CALLER_WAITS, self._released_late)
             raise
-        # 0 after a copy without an answer: that copy released it.
-        return bool(answered.answers[0]) or (answered.after_unanswered and was_valid)
+        return self._released(answered, was_valid)
+
+    def _released(self, answered: Answered, was_valid: bool) -> bool:
+        """Whether the last command, the release, released it, or a copy before that got no answer."""
+        answer = answered.answers[-1]
+        if isinstance(answer, BaseException):
+            raise error_of(answer, self.names)
+        return bool(answer) or (answered.after_unanswered and was_valid)
 
     def _released_late(self, answers: list[Answer]) -> None:
         if self.owner is not None and not answers:

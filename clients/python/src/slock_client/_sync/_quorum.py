@@ -319,9 +319,9 @@ class Quorum(Acquirer[QuorumHold]):
         end = now() + self._timeout(self._writing.ttl_ms)
 
         def release(node: NodeHold) -> int:
-            commands = _commands.release_in_any_mode(node.keys, token)
-            answers = ask(node.servers, node.key, *commands, end=end)
-            return sum(answer for answer in answers if isinstance(answer, int))
+            command = _commands.release_in_any_mode(node.keys, token)
+            [answer] = ask(node.servers, node.key, command, end=end)
+            return answer if isinstance(answer, int) else 0
 
         return (_tally(nodes, release, lambda tally: False)).given
 

@@ -13,7 +13,7 @@ from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import REFUSE_MS, Command, Key, Token, names_of
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._shared import Shared
+from slock_client.asyncio._shared import Answered, Shared
 from slock_client.errors import TimedOutError
 from slock_client.hooks import call, log
 
@@ -36,12 +36,10 @@ def the_end(keys: Sequence[Key], token: Token, *, given: bool, fence: int | None
     A token that the program gave is not refused and keeps what others adopted.
     """
     if not given:
-        return [*_commands.cancel(keys, token, refuse=True), *_commands.release_in_any_mode(keys, token)]
+        return [*_commands.cancel(keys, token, refuse=True), _commands.release_in_any_mode(keys, token)]
     commands = _commands.cancel(keys, token, refuse=False)
     if fence is not None:
-        commands += [
-            _commands.release(keys, mode, token, fence) for mode in (_commands.WRITE, _commands.READ)
-        ]
+        commands.append(_commands.release_in_any_mode(keys, token, fence))
     return commands
 
 
@@ -51,35 +49,35 @@ async def give_up(
     commands: Sequence[Command],
     caller_waits: float,
     then: Callable[[list[Answer]], object] = lambda answers: None,
-) -> list[Answer]:
-    """Sends the commands until all are answered, in the background. The answers; none when that takes longer
-    than the caller waits, in seconds.
+) -> Answered | None:
+    """Sends the commands until all are answered, in the background. None when that takes longer than the caller
+    waits, in seconds.
 
     `then` is called with the answers when there are some, or with none when it has ended without.
     """
-    names, answers, done = names_of(keys), list[Answer](), io.Event()
+    names, all_answered, done = names_of(keys), list[Answered](), io.Event()
 
     async def work() -> None:
         try:
             end = now() + REFUSE_MS / 1000
             answered = await shared.repeat(names, keys[0], *commands, end=end, attempt=ATTEMPT_TIME)
             if len(answered.answers) == len(commands):
-                answers.extend(answered.answers)
+                all_answered.append(answered)
         except TimedOutError as error:
             log.warning("%s: what is left ends by its ttl", error)
         finally:
             shared.giving_up.discard(done)
-            call(then, answers)
+            call(then, all_answered[0].answers if all_answered else [])
             done.set()
 
     if len(shared.giving_up) >= MOST_UNDER_WAY:
         log.warning("%s: too much is being given up: what is left ends by its ttl", names)
         then([])
-        return []
+        return None
     shared.giving_up.add(done)
     io.start(work, "giving up", limited=True)
     await done.wait(now() + caller_waits)
-    return answers
+    return all_answered[0] if all_answered else None
 
 
 async def wait_given_up(shared: Shared) -> None:

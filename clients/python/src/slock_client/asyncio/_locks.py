@@ -98,9 +98,9 @@ class Locks(Acquirer[Hold]):
         When it had to be sent again, 0 can also mean that the first attempt did it.
         """
         names = keys_of(keys)
-        commands = _commands.release_in_any_mode(names, token)
-        answered = await self._ask(_commands.names_of(names), names[0], *commands)
-        return sum(answered.answers)
+        command = _commands.release_in_any_mode(names, token)
+        answered = await self._ask(_commands.names_of(names), names[0], command)
+        return int(answered.answers[0])
 
     async def info(self, key: Key) -> status.LockInfo:
         """Who holds the lock and who waits for it."""

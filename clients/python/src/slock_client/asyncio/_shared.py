@@ -181,6 +181,7 @@ class Shared:
         asked = [
             *_commands.cancel(wanted.keys, token, refuse=False),
             _commands.release(wanted.keys, wanted.mode, token, 1),
+            _commands.release_in_any_mode(wanted.keys, token, 1),
         ]
         answers = await ask(self.servers, wanted.keys[0], *asked, end=end)
         problem = _answers.problem_in(answers, _answers.is_refused_or_temporary)

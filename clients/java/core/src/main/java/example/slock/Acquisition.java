@@ -134,6 +134,7 @@ final class Acquisition {
     Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
     List<List<String>> commands = nobody.cancel();
     commands.add(nobody.release(mode, 1));
+    commands.add(nobody.releaseInAnyMode("FENCE", 1));
     CompletableFuture<Reply> asked = begin(Clock.NONE);
     locks.servers.pipeline(locks.servers.find(owner.key()), commands, Call.Use.COMMANDS, answerBy(), asked);
     asked.thenAccept(all -> {

@@ -87,10 +87,9 @@ record Commands(List<String> keys, String token, boolean given) {
     return command(mode == Mode.READ ? "SLOCK.RUNLOCK" : "SLOCK.UNLOCK", "SLOCK.MUNLOCK", "FENCE", fence);
   }
 
-  /** Releases whatever the token holds, in either mode. */
-  List<List<String>> releases() {
-    List<String> write = command("SLOCK.UNLOCK", "SLOCK.MUNLOCK");
-    return keys.size() > 1 ? List.of(write) : List.of(write, command("SLOCK.RUNLOCK", null));
+  /** Releases whatever the token holds, in either mode. The rest may name a fence. */
+  List<String> releaseInAnyMode(Object... rest) {
+    return command(null, "SLOCK.MUNLOCK", rest);
   }
 
   /** Withdraws what waits. The server refuses what a token of the library asks for later, by the name of each key. */
@@ -103,10 +102,13 @@ record Commands(List<String> keys, String token, boolean given) {
     return all;
   }
 
-  /** The end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. */
-  List<List<String>> end() {
+  /**
+   * The end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. With a given
+   * token only the hold with the fence is released.
+   */
+  List<List<String>> end(long fence) {
     List<List<String>> all = cancel();
-    all.addAll(releases());
+    all.add(given ? releaseInAnyMode("FENCE", fence) : releaseInAnyMode());
     return all;
   }
 }

@@ -15,7 +15,7 @@ final class GiveUp {
    * what waits is withdrawn: a hold of the token may be another's by now.
    */
   static void acquisition(Locks locks, Commands owner, long ttl, Listener.Channel waitsBy) {
-    List<List<String>> commands = owner.given() ? owner.cancel() : owner.end();
+    List<List<String>> commands = owner.given() ? owner.cancel() : owner.end(0);
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + locks.options.retryFor, Commands.REFUSE_MS * Clock.MS);
     locks.repeat("end", owner, end, end, limit -> locks.pipeline(owner, commands, limit)).whole.thenAccept(reply -> {
@@ -26,18 +26,10 @@ final class GiveUp {
     });
   }
 
-  /**
-   * Sends commands that end with releases in either mode, and gives how many keys these released. A user may lack the
-   * permission for one of the modes.
-   */
-  static CompletableFuture<Reply> takeOff(Locks locks, Commands owner, List<List<String>> commands, long limit) {
-    return locks.pipeline(owner, commands, limit).thenApply(all -> {
-      if (all.error() != null) {
-        return all;
-      }
-      List<Reply> releases = all.list().subList(commands.size() - owner.releases().size(), commands.size());
-      boolean isRefused = releases.stream().allMatch(reply -> reply.error() != null);
-      return isRefused ? releases.get(0) : new Reply(releases.stream().mapToLong(Reply::number).sum(), null);
-    });
+  /** Of a hold in doubt, once. Gives how many keys that released. */
+  static CompletableFuture<Reply> hold(Locks locks, Commands owner, long fence, long limit) {
+    List<List<String>> commands = owner.end(fence);
+    return locks.pipeline(owner, commands, limit)
+        .thenApply(all -> all.error() != null ? all : all.list().get(commands.size() - 1));
   }
 }

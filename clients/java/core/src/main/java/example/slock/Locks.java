@@ -43,7 +43,7 @@ public final class Locks extends Locker {
 
   @Override
   CompletableFuture<Integer> releaseToken(Commands owner) {
-    return ask("release", owner, retryEnd(), retryEnd(), limit -> GiveUp.takeOff(this, owner, owner.releases(), limit))
+    return ask("release", owner, retryEnd(), retryEnd(), limit -> send(owner, owner.releaseInAnyMode(), limit))
         .forCaller.thenApply(reply -> ((Long) reply.get()).intValue());
   }
 
