@@ -59,10 +59,7 @@ fn options_follow_the_ttl() {
 
 #[test]
 fn giving_up_refuses_what_comes_late_but_for_a_token_of_the_program() {
-    assert_eq!(
-        texts(&give_up(&owner(&["a"], false))),
-        "SLOCK.CANCEL a t REFUSE 120000; SLOCK.MUNLOCK 1 a t"
-    );
+    assert_eq!(texts(&give_up(&owner(&["a"], false))), "SLOCK.CANCEL a t REFUSE 120000; SLOCK.MUNLOCK 1 a t");
     assert_eq!(
         texts(&give_up(&owner(&["a", "b"], false))),
         "SLOCK.CANCEL a t REFUSE 120000; SLOCK.CANCEL b t REFUSE 120000; SLOCK.MUNLOCK 2 a b t"
