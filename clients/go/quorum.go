@@ -350,10 +350,7 @@ func (v *votes) fences(*Hold) []int64 {
 func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
 	q := v.quorum
 	got := q.ask(r.ttl, func(i int) (bool, error) {
-		n := &v.nodes[i]
-		n.asking.Lock() // it may be about to grant
-		h := n.hold.Load()
-		n.asking.Unlock()
+		h := v.nodes[i].hold.Load()
 		if h == nil {
 			return false, errNoAnswer
 		}
