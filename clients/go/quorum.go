@@ -350,7 +350,13 @@ func (v *votes) fences(*Hold) []int64 {
 func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
 	q := v.quorum
 	got := q.ask(r.ttl, func(i int) (bool, error) {
-		h := v.nodes[i].hold.Load()
+		n := &v.nodes[i]
+		h := n.hold.Load()
+		if h == nil { // it may be about to grant
+			n.asking.Lock()
+			h = n.hold.Load()
+			n.asking.Unlock()
+		}
 		if h == nil {
 			return false, errNoAnswer
 		}
