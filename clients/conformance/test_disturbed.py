@@ -163,8 +163,9 @@ def test_a_hold_in_doubt_is_released_as_its_slot_begins_to_move(
     waits = agent.start("acquire", locks="l", hold="h", keys=[key], mode="write", ttl_ms=TTL_MS)
     # The request has no answer, and is sent once more.
     blocked = wait_until(lambda: [one for one in client.client_list() if "b" in one["flags"]])
-    client.client_kill_filter(_id=blocked[0]["id"])
-    wait_until(lambda: any("b" in one["flags"] and one["id"] != blocked[0]["id"] for one in client.client_list()))
+    former = blocked[0]["id"]
+    client.client_kill_filter(_id=former)
+    wait_until(lambda: any("b" in one["flags"] and one["id"] != former for one in client.client_list()))
     assert client.execute_command("SLOCK.UNLOCK", key, "other") == 1
     waits.result()
     slot = key_slot(source, key)

@@ -51,8 +51,8 @@ def give_up(
     caller_waits: float,
     then: Callable[[list[Answer]], object] = lambda answers: None,
 ) -> Answered | None:
-    """Sends the commands until all are answered, in the background. None when that takes longer than the caller
-    waits, in seconds.
+    """Sends the commands until all are answered, in the background. None when that takes longer than the
+    caller waits, in seconds.
 
     `then` is called with the answers when there are some, or with none when it has ended without.
     """
