@@ -150,12 +150,13 @@ def test_slots_move(places: Callable[..., list[Place]], judge: Judge, cluster: C
 
 
 @pytest.mark.parametrize("name", LANGUAGES)
-def test_a_hold_in_doubt_is_released_as_its_slot_begins_to_move(
-    name: str, start_agent: Callable[[str], Agent], cluster: Cluster
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_a_hold_in_doubt_is_released_while_its_slot_moves(
+    name: str, where: str, start_agent: Callable[[str], Agent], cluster: Cluster
 ) -> None:
-    """What follows the release on the same connection is redirected: the key is no longer there."""
+    """The key is still here: what follows its release would be redirected. Or there: all is redirected."""
     agent, source, target = start_agent(name), cluster.nodes[0], cluster.nodes[1]
-    key = next(key for key in (f"{name}{number}" for number in range(1000)) if cluster.node_of(key) is source)
+    key = next(key for key in (f"{name}{where}{number}" for number in range(1000)) if cluster.node_of(key) is source)
     nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
     agent.ask("open", locks="l", kind="cluster", nodes=nodes, waiting="block")
     client = source.client()
@@ -170,6 +171,8 @@ def test_a_hold_in_doubt_is_released_as_its_slot_begins_to_move(
     waits.result()
     slot = key_slot(source, key)
     cluster.begin_move(slot, source, target)
+    if where == "there":
+        assert cluster.move_keys(slot, source, target)
     try:
         assert agent.ask("release", hold="h") == {"released": True}
         assert client.dbsize() == target.client().dbsize() == 0

@@ -4,8 +4,11 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.function.Consumer;
+import java.util.function.Predicate;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
-/** Commands that a {@link Transport.Node} sends together: a pipeline, or one command that follows redirections. */
+/** Commands that a {@link Transport.Node} sends together: a pipeline, or one command. They follow redirections. */
 public final class Call {
   /** What a connection is for. */
   public enum Use {
@@ -25,16 +28,17 @@ public final class Call {
   private final boolean isPipeline;
   private final CompletableFuture<Reply> step;
   private final Consumer<Reply> late;
-  private volatile List<List<String>> commands;
+  private final List<List<String>> asked;
   private volatile Runnable close = () -> {};
   private volatile boolean isExpired;
+  private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
   /** The answer goes to the step. Nobody waits for it any more when that is done; then it goes to late. */
   Call(Servers servers, List<List<String>> commands, boolean isPipeline, Use use, long limit,
       CompletableFuture<Reply> step, Consumer<Reply> late) {
     this.servers = servers;
-    this.commands = commands;
+    this.asked = commands;
     this.isPipeline = isPipeline;
     this.use = use;
     this.limit = limit;
@@ -72,9 +76,9 @@ public final class Call {
     }
   }
 
-  /** The words of each command. */
+  /** The words of each command that is to be sent. */
   public List<List<String>> commands() {
-    return commands;
+    return isAsking ? asked.stream().flatMap(command -> Stream.of(List.of("ASKING"), command)).toList() : asked;
   }
 
   public Use use() {
@@ -106,24 +110,29 @@ public final class Call {
 
   /**
    * One answer for each command: a Long, a String, null, a List of these, or the error of the server. A map is a flat list.
+   * After a redirection all commands are sent again.
    */
   public void answered(List<?> answers) {
-    if (isPipeline) {
-      // A temporary error of one command is that of the whole, which may be sent again.
-      end(answers.stream().filter(answer -> answer instanceof Throwable error && Answers.isTemporary(error)).findFirst()
-          .map(Reply::of).orElseGet(() -> new Reply(answers, null)));
+    List<?> own = !isAsking ? answers : IntStream.range(0, asked.size()).mapToObj(n -> answers.get(2 * n + 1)).toList();
+    Throwable elsewhere = first(own, error -> Answers.redirection(error) != null);
+    if (elsewhere != null && !isOver() && redirections++ < MOST_REDIRECTIONS) {
+      servers.look();
+      isAsking = Answers.hasCode(elsewhere, "ASK");
+      servers.at(Answers.redirection(elsewhere)).send(this);
       return;
     }
-    Reply reply = Reply.of(answers.get(answers.size() - 1));
-    String address = Answers.redirection(reply.error());
-    if (address == null || isOver() || redirections++ == MOST_REDIRECTIONS) {
-      end(reply);
-      return;
+    // A temporary error of one command is that of the whole, which may be sent again.
+    Throwable temporary = first(own, Answers::isTemporary);
+    end(temporary != null ? Reply.failed(temporary) : isPipeline ? new Reply(own, null) : Reply.of(own.get(0)));
+  }
+
+  private static Throwable first(List<?> answers, Predicate<Throwable> is) {
+    for (Object answer : answers) {
+      if (answer instanceof Throwable error && is.test(error)) {
+        return error;
+      }
     }
-    servers.look();
-    List<String> last = commands.get(commands.size() - 1);
-    commands = Answers.hasCode(reply.error(), "ASK") ? List.of(List.of("ASKING"), last) : List.of(last);
-    servers.at(address).send(this);
+    return null;
   }
 
   /** There is no answer. If the call was not sent, it certainly never will be. */

@@ -97,7 +97,7 @@ final class Servers {
     return step;
   }
 
-  /** Sends commands for the node in one go, on one connection. */
+  /** The same for commands that go together, on one connection: the answer is a list. */
   CompletableFuture<Reply> pipeline(CompletableFuture<Transport.Node> to, List<List<String>> commands, Call.Use use,
       long limit, CompletableFuture<Reply> step) {
     new Call(this, commands, true, use, limit, step, reply -> {}).start(to);
