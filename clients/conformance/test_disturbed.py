@@ -156,7 +156,8 @@ def test_a_hold_in_doubt_is_released_while_its_slot_moves(
 ) -> None:
     """The key is still here: what follows its release would be redirected. Or there: all is redirected."""
     agent, source, target = start_agent(name), cluster.nodes[0], cluster.nodes[1]
-    key = next(key for key in (f"{name}{where}{number}" for number in range(1000)) if cluster.node_of(key) is source)
+    keys = (f"{name}{where}{number}" for number in range(1000))
+    key = next(key for key in keys if cluster.node_of(key) is source)
     nodes = [f"127.0.0.1:{node.port}" for node in cluster.nodes]
     agent.ask("open", locks="l", kind="cluster", nodes=nodes, waiting="block")
     client = source.client()
