@@ -116,6 +116,7 @@ NEEDED = [
     "slock.rlock",
     "slock.unlock",
     "slock.runlock",
+    "slock.munlock",
     "slock.extend",
     "slock.cancel",
     "ssubscribe",

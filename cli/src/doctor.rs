@@ -161,6 +161,7 @@ async fn may_lock(node: &mut Node, user: Option<&str>, key: &str, facts: &mut Fa
         ("+slock.rlock", with("SLOCK.RLOCK", &["1000", "XX"])),
         ("+slock.unlock", with("SLOCK.UNLOCK", &[])),
         ("+slock.runlock", with("SLOCK.RUNLOCK", &[])),
+        ("+slock.munlock", cmd("SLOCK.MUNLOCK").arg(1).arg(key).arg(&token).clone()),
         ("+slock.extend", with("SLOCK.EXTEND", &["1000"])),
         ("+slock.cancel", with("SLOCK.CANCEL", &[])),
         ("+ping", cmd("PING")),
