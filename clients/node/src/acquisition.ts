@@ -5,7 +5,6 @@ import {
 } from "./answers.js";
 import {now} from "./clock.js";
 import {waiting, type Command, type Key} from "./commands.js";
-import {msLeft} from "./durations.js";
 import {SlockError, TimedOutError, textOf} from "./errors.js";
 import {Inbox, SUBSCRIPTION_LOST, type Listening, type Subscription} from "./listener.js";
 import type {Look} from "./node.js";
@@ -50,7 +49,6 @@ export class Acquisition {
   private problem: unknown;
   private readonly end: number;
   private contact: number | undefined;
-  private first: Promise<Answer[]> | undefined; // what `granted` goes on from
   private inbox: Inbox | undefined; // only of a request that waits by NOTIFY: most do not
   private readonly key: Key;
 
@@ -133,36 +131,15 @@ export class Acquisition {
     return this.contact + this.shared.retryWaitForMs;
   }
 
-  /**
-   * The grant, when the lock is free: most are. It asks without the steps for what happens seldom. Nothing for another
-   * answer, from which `granted` goes on.
-   */
-  protected async grantedAtOnce(): Promise<Granted | undefined> {
-    const {servers, listening, strategy} = this.shared;
-    if (!this.once && !strategy && (!listening || listening.present(this.key))) return undefined;
-    this.waits = true;
-    this.first = ask(servers, this.key, [this.command], this.limit + ANSWER_OVERDUE_MS, {stop: this.stop});
-    let fence: Answer;
-    try {
-      [fence] = await this.first;
-    } catch {
-      return undefined;
-    }
-    if (!(typeof fence === "number" && fence > 0)) return undefined;
-    this.first = undefined;
-    this.waits = false;
-    return {fence, sent: this.began, received: (this.contact = now())};
-  }
-
   protected async attempt(): Promise<Granted | undefined> {
     const {listening} = this.shared;
     const onlyAsks = this.once || this.shared.strategy !== undefined;
     if (!onlyAsks && listening === undefined) return this.block();
     try {
-      let subscription = onlyAsks || this.first ? undefined : listening!.present(this.key);
+      let subscription = onlyAsks ? undefined : listening!.present(this.key);
       if (subscription === undefined) {
         // Most locks are free: only a request that has to wait needs a subscription.
-        const sent = this.first ? this.began : now();
+        const sent = now();
         const fence = Number(await this.send(this.command));
         if (fence) return {fence, sent, received: this.contact!};
         if (onlyAsks) return undefined;
@@ -179,15 +156,13 @@ export class Acquisition {
   /** The answer. An error of the server is thrown. */
   private async send(command: Command, blocks = false): Promise<Answer> {
     const {servers} = this.shared;
-    const stands = this.waits && !this.first; // an earlier copy does, whatever becomes of this one
+    const stands = this.waits; // an earlier copy does, whatever becomes of this one
     this.waits = true;
     let answer: Answer;
     try {
       const until = (blocks ? this.end : this.limit) + ANSWER_OVERDUE_MS;
       const look = blocks ? this.look() : undefined;
-      const asked = (blocks ? undefined : this.first) ?? ask(servers, this.key, [command], until, {stop: this.stop, look});
-      this.first = undefined;
-      [answer] = await asked;
+      [answer] = await ask(servers, this.key, [command], until, {stop: this.stop, look});
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
       this.waits = stands;
@@ -270,8 +245,8 @@ export class Acquisition {
     throw this.timedOut("the wait is over");
   }
 
-  /** The command with what is left of the wait; to the server 0 is without limit. */
+  /** The command with what is left of the wait, at least 1 ms; to the server 0 is without limit. */
   private waiting(moment: number, message?: readonly [channel: string, tag: string]): Command {
-    return waiting(this.command, this.end === Infinity ? 0 : msLeft(this.end, moment), message);
+    return waiting(this.command, this.end === Infinity ? 0 : Math.max(1, Math.round(this.end - moment)), message);
   }
 }

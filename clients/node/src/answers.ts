@@ -100,11 +100,6 @@ export function outcomeOf(problem: unknown, cancelled: boolean): string {
   return problem instanceof Error ? problem.name : "cancelled";
 }
 
-export function hasProblem(answers: readonly Answer[]): boolean {
-  for (const answer of answers) if (answer instanceof Error) return true;
-  return false;
-}
-
 /** The errors among answers. */
 export function problemsIn(answers: readonly Answer[]): Error[] {
   return answers.filter((answer) => answer instanceof Error);

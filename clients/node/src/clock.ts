@@ -3,10 +3,6 @@
 const wallZero = Date.now() - performance.now();
 let slept = 0;
 
-// So often the wall clock is read, in ms: it counts whole ones.
-const BETWEEN_LOOKS_MS = 0.5;
-let looked = -Infinity;
-
 /**
  * Milliseconds on a clock that never goes back. `performance.now()` stands still while the machine sleeps, so what the
  * wall clock has gained on it since the start is added. A wall clock that is put forward looks like a sleep: holds may
@@ -14,10 +10,7 @@ let looked = -Infinity;
  */
 export function now(): number {
   const monotonic = performance.now();
-  if (monotonic - looked >= BETWEEN_LOOKS_MS) {
-    looked = monotonic;
-    slept = Math.max(slept, Date.now() - monotonic - wallZero);
-  }
+  slept = Math.max(slept, Date.now() - monotonic - wallZero);
   return monotonic + slept;
 }
 

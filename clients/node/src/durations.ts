@@ -20,6 +20,3 @@ export function wholeTtl(ms: number): number {
   if (whole < LEAST_TTL_MS || whole === Infinity) throw new RangeError(`ttlMs must be at least ${LEAST_TTL_MS}, and finite`);
   return whole;
 }
-
-/** The ms from `moment` to `end`, at least 1: the server takes 0 for no limit. */
-export function msLeft(end: number, moment: number): number { return Math.max(1, Math.round(end - moment)); }

@@ -1,9 +1,7 @@
 // The errors of this library. All are `SlockError`; any other error is one of the base library.
 
 /** The base of all errors of this library. */
-export class SlockError extends Error {
-  override name = "SlockError";
-}
+export class SlockError extends Error { override name = "SlockError"; }
 
 /** The call did not succeed within its limit. Where there was an error, it is the `cause`. */
 export class TimedOutError extends SlockError {
@@ -38,32 +36,22 @@ export class LostError extends SlockError {
 }
 
 /** The token does not hold the lock, or the hold was released. */
-export class NotHeldError extends SlockError {
-  override name = "NotHeldError";
-}
+export class NotHeldError extends SlockError { override name = "NotHeldError"; }
 
 /** The token holds the lock in the other mode: upgrade or downgrade that hold. */
-export class WrongModeError extends SlockError {
-  override name = "WrongModeError";
-}
+export class WrongModeError extends SlockError { override name = "WrongModeError"; }
 
 /** The wait would close a cycle of owners that wait for each other. The text names the cycle. */
-export class DeadlockError extends SlockError {
-  override name = "DeadlockError";
-}
+export class DeadlockError extends SlockError { override name = "DeadlockError"; }
 
 /** The server lets no more requests wait. */
-export class QueueFullError extends SlockError {
-  override name = "QueueFullError";
-}
+export class QueueFullError extends SlockError { override name = "QueueFullError"; }
 
 /**
  * The server was told to refuse this token for a while, by `SLOCK.CANCEL … REFUSE`. Final. A change of a
  * hold's mode is refused too while another one goes on.
  */
-export class RefusedError extends SlockError {
-  override name = "RefusedError";
-}
+export class RefusedError extends SlockError { override name = "RefusedError"; }
 
 /** Fewer than the majority of the nodes granted or extended the lock. */
 export class QuorumMissedError extends SlockError {
@@ -76,9 +64,7 @@ export class QuorumMissedError extends SlockError {
 }
 
 /** Fewer replicas than `minReplicas` have confirmed the hold in time. It has been released. */
-export class TooFewReplicasError extends SlockError {
-  override name = "TooFewReplicasError";
-}
+export class TooFewReplicasError extends SlockError { override name = "TooFewReplicasError"; }
 
 /** The `Locks` or `Quorum` was closed. Nothing is held by this request, and nothing waits in the queue. */
 export class ClosedError extends SlockError {

@@ -4,15 +4,15 @@
 // of a quorum: the former is a quorum of one. `Hold` is the hold of one server.
 
 import {Acquisition, type Granted} from "./acquisition.js";
-import {errorOf, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
+import {errorOf, isTemporary, problemsIn, type Answer} from "./answers.js";
 import {now, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
 import {LostError, NotHeldError, RefusedError, TimedOutError, textOf, type Reason} from "./errors.js";
 import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
 import type {CallOptions, Wanted} from "./options.js";
-import {answerTo, ask, type Servers} from "./servers.js";
-import {ANSWER_OVERDUE_MS, type Answered, type Shared} from "./shared.js";
+import {answerTo, type Servers} from "./servers.js";
+import type {Answered, Shared} from "./shared.js";
 import type {Renewable} from "./watchdog.js";
 
 // How long the release of a hold that is lost may take, in ms. Its ttl ends what is left of it.
@@ -92,16 +92,8 @@ export class Held implements Renewable {
       return released(answered);
     }
     if (commands.length === 0 || (!lease.isHeld && this.keys.length === 1)) return false;
-    let unanswered = false;
     try {
-      const [answer] = await ask(this.servers, this.key, commands, until + ANSWER_OVERDUE_MS); // the usual way costs little
-      if (typeof answer === "number") return answer > 0;
-    } catch (error) {
-      unanswered = mayBeExecuted(error);
-    }
-    try {
-      const answered = await shared.insist(names, this.key, commands, until);
-      return released(answered) || (unanswered && wasValid);
+      return released(await shared.insist(names, this.key, commands, until));
     } catch (error) {
       if (error instanceof TimedOutError) void shared.giveUp(this.wanted, commands, 0);
       throw error;

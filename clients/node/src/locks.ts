@@ -92,13 +92,7 @@ class NewHold extends Acquisition {
     const {shared, wanted} = this;
     let hold: Hold | undefined;
     try {
-      let granted: Granted | undefined;
-      if (wanted.options.minReplicas === 0 && shared.isPermitted(wanted)) {
-        granted = await this.grantedAtOnce();
-        this.fence = granted?.fence;
-        if (granted !== undefined && !this.counts(granted)) granted = undefined; // it is asked for again
-      }
-      granted ??= await this.granted();
+      const granted = await this.granted();
       if (granted === undefined && !this.refusalIsAnswer) throw this.timedOut("the lock is not free");
       this.forget();
       if (granted === undefined) return undefined;
@@ -121,19 +115,12 @@ class NewHold extends Acquisition {
   }
 
   protected override async attempt(): Promise<Granted | undefined> {
-    if (!this.shared.isPermitted(this.wanted)) {
-      await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop);
-      this.heard();
-    }
+    if (await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop)) this.heard();
     const granted = await super.attempt();
     this.fence = granted?.fence;
-    return granted === undefined || this.counts(granted) ? granted : this.extended(granted.fence);
-  }
-
-  /** Whether the validity may be counted from the request. */
-  private counts({sent, received}: Granted): boolean {
     const {minReplicas, ttlMs} = this.wanted.options;
-    return minReplicas === 0 && isPrompt(sent, received, ttlMs);
+    if (granted === undefined || (minReplicas === 0 && isPrompt(granted.sent, granted.received, ttlMs))) return granted;
+    return this.extended(granted.fence);
   }
 
   /** Extends it before it is handed out. When it is over by then, it is asked for again. */

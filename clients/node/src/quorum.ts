@@ -3,8 +3,7 @@
 import {errorOf, isTemporary, mayBeExecuted, type Answer} from "./answers.js";
 import type {Client} from "./base.js";
 import {now} from "./clock.js";
-import * as commands from "./commands.js";
-import type {Command, Key, Mode} from "./commands.js";
+import {acquire, refresh, releaseInAnyMode, type Command, type Key, type Mode} from "./commands.js";
 import {positive} from "./durations.js";
 import {NotHeldError, QuorumMissedError, TimedOutError, textOf} from "./errors.js";
 import {AnyHold, Held} from "./hold.js";
@@ -13,7 +12,7 @@ import {majority, validUntil, type Drift, type Told} from "./lease.js";
 import type {HoldOptions, ReadOptions, Wanted} from "./options.js";
 import {Strategy} from "./polling.js";
 import {Acquirer} from "./request.js";
-import {answerTo, ask} from "./servers.js";
+import {answerTo} from "./servers.js";
 import {CALLER_WAITS_MS, Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
 import {Watchdog} from "./watchdog.js";
@@ -67,9 +66,7 @@ class Tally {
   get isRefused(): boolean { return this.refused > this.nodes.length - majority(this.nodes.length); }
 
   /** Whether the majority cannot be reached any more. */
-  get isHopeless(): boolean {
-    return this.refused + this.errors.length > this.nodes.length - majority(this.nodes.length);
-  }
+  get isHopeless(): boolean { return this.refused + this.errors.length > this.nodes.length - majority(this.nodes.length); }
 
   missed(what: string): QuorumMissedError { return new QuorumMissedError(`${what} has no majority`, this.words); }
 }
@@ -92,7 +89,7 @@ class NodeHold extends Held {
     this.isAsked = true;
     try {
       await this.shared.checkPermission(this.wanted, until);
-      return this.ended ? 0 : await this.get(commands.acquire(this.wanted, this.token), sent, until);
+      return this.ended ? 0 : await this.get(acquire(this.wanted, this.token), sent, until);
     } finally {
       this.isAsked = false;
     }
@@ -100,7 +97,7 @@ class NodeHold extends Held {
 
   /** The fence of a hold that another process took; 0 when there is none; or an error. */
   refresh(sent: number, until: number): Promise<Answer> {
-    return this.get(commands.refresh(this.keys, this.wanted.mode, this.token, this.ttlMs), sent, until);
+    return this.get(refresh(this.keys, this.wanted.mode, this.token, this.ttlMs), sent, until);
   }
 
   /** 1 when the node has the hold, for at least `ttlMs` from `sent` on; 0 when it is gone. */
@@ -229,9 +226,8 @@ export class Quorum extends Acquirer<QuorumHold> {
     this.shared.checkOpen();
     const wanted = this.wanted(keys, "write", {token});
     const until = now() + this.timeoutMs(wanted.options.ttlMs);
-    const words = [commands.releaseInAnyMode(wanted.keys, token)];
-    const release = async (node: NodeHold): Promise<number> => Number((await ask(node.servers, node.key, words, until))[0]) || 0;
-    return (await tallyOf(this.nodeHolds(wanted), release, () => false)).given;
+    const command = releaseInAnyMode(wanted.keys, token);
+    return (await tallyOf(this.nodeHolds(wanted), (node) => answerTo(node.servers, node.key, command, until), () => false)).given;
   }
 
   /** How long a node may take for an answer about a hold with this ttl. */

@@ -1,7 +1,7 @@
 // How a command reaches the right server: one server, the primary that Sentinels name, or a node of a cluster. It knows
 // nothing of locks.
 
-import {NoAnswer, hasProblem, isWrongServer, problemsIn, redirectionIn, type Answer} from "./answers.js";
+import {NoAnswer, isWrongServer, problemsIn, redirectionIn, type Answer} from "./answers.js";
 import {now, within} from "./clock.js";
 import type {Command, Key} from "./commands.js";
 import type {Address, Base, Told} from "./connection.js";
@@ -50,8 +50,8 @@ export async function ask(servers: Servers, key: Key, commands: readonly Command
       throw error;
     }
     if (asks) answers = answers.filter((_, at) => at % 2 === 1);
-    if (!hasProblem(answers)) return answers;
     const problems = problemsIn(answers);
+    if (problems.length === 0) return answers;
     const moved = problems.map((problem) => servers.redirected(key, problem)).find((one) => one !== undefined);
     if (moved === undefined) {
       if (problems.some(isWrongServer)) servers.doubt();

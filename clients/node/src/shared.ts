@@ -1,7 +1,7 @@
 // What all acquisitions and holds of one `Locks` share: its servers, its limits of time, how it waits, what renews, and
 // whether it is open.
 
-import {NoAnswer, codeOf, errorOf, hasProblem, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
+import {NoAnswer, codeOf, errorOf, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
 import {baseOf, type Client} from "./base.js";
 import {now, settlesWithin, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, newToken, release, releaseInAnyMode, type Command, type Key} from "./commands.js";
@@ -104,7 +104,8 @@ export class Shared {
   /** As `repeat`, but an error that lasts is thrown. */
   async insist(names: string, key: Key, commands: readonly Command[], end: number): Promise<Answered> {
     const answered = await this.repeat(names, key, commands, end);
-    if (hasProblem(answered.answers)) throw errorOf(problemsIn(answered.answers)[0], names);
+    const [problem] = problemsIn(answered.answers);
+    if (problem !== undefined) throw errorOf(problem, names);
     return answered;
   }
 
@@ -173,10 +174,11 @@ export class Shared {
 
   /**
    * What cannot be released must not be taken: asked once for each kind of request, on its keys, by a token made for this
-   * and a fence that no hold has. `NOPERM` is thrown.
+   * and a fence that no hold has. False when it was not asked again. `NOPERM` is thrown.
    */
-  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<void> {
-    if (this.isPermitted(wanted)) return;
+  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<boolean> {
+    const kind = wanted.keys.length === 1 ? wanted.mode : "several keys";
+    if (this.permitted.has(kind)) return false;
     const token = newToken();
     const commands = [
       ...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, 1), releaseInAnyMode(wanted.keys, token, 1),
@@ -185,11 +187,7 @@ export class Shared {
     for (const problem of problemsIn(answers)) {
       if (codeOf(problem) === "NOPERM" || isTemporary(problem)) throw problem;
     }
-    this.permitted.add(kindOf(wanted));
+    this.permitted.add(kind);
+    return true;
   }
-
-  isPermitted(wanted: Wanted): boolean { return this.permitted.has(kindOf(wanted)); }
 }
-
-/** What a permission is asked for. */
-function kindOf(wanted: Wanted): string { return wanted.keys.length === 1 ? wanted.mode : "several keys"; }
