@@ -19,6 +19,8 @@ eval "suite=(${SUITE:-})"
 # Most tests wait: several run at a time, those of a file in one process.
 # shellcheck disable=SC2034
 side_by_side=(--numprocesses 4 --dist loadfile)
+# shellcheck disable=SC2034
+python_side_by_side=(--numprocesses 3 --dist loadfile)
 
 # The same pytest, with what failed in the last one alone. Most tests let time pass beside others, on machines that may
 # have much else to do: what failed has to pass alone, and is named all the same.

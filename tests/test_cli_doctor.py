@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import select
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -75,6 +80,40 @@ def test_a_missing_module(make_server: MakeServer) -> None:
     (fault,) = faults(Cli(make_server(module=False, **RIGHT)))
     assert fault["check"] == "module"
     assert "/usr/lib/redis/modules/slock.so" in fault["set"]
+
+
+@pytest.mark.parametrize("version", [b"000", b"999"])
+def test_an_older_module_than_another(make_server: MakeServer, version: bytes) -> None:
+    """Than the program, or than the module of the primary, which seems to have this version."""
+    primary, replica = make_server(**RIGHT_PRIMARY), make_server(**RIGHT)
+    replica_of(replica, primary)
+    with telling_version(primary.port, version) as port:
+        (fault,) = faults(Cli(f"redis://127.0.0.1:{port}"))
+    assert (fault["check"], fault["server"].endswith(f":{replica.port}")) == ("version", version == b"999")
+    assert ("0.9.99 is in use" in fault["found"]) == (version == b"999")
+
+
+@contextmanager
+def telling_version(port: int, version: bytes) -> Iterator[int]:
+    """A port where the server of another port seems to have this version of the module, instead of 0.1.0."""
+
+    class Client(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", port)) as upstream:
+                ends = {self.request: upstream, upstream: self.request}
+                while True:
+                    for end in select.select(list(ends), [], [])[0]:
+                        data = end.recv(1 << 20)
+                        if not data:
+                            return
+                        ends[end].sendall(data.replace(b"ver\r\n:100\r\n", b"ver\r\n:%s\r\n" % version))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Client) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        try:
+            yield proxy.server_address[1]
+        finally:
+            proxy.shutdown()
 
 
 def test_replicas_are_not_waited_for(make_server: MakeServer) -> None:

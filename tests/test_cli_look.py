@@ -136,6 +136,20 @@ def test_old_shows_what_nobody_waits_for(cli: Cli, client: redis.Redis) -> None:
     assert as_json(cli, "old") == []
 
 
+@pytest.mark.parametrize("given,shown", [
+    ("0", "0ms"), ("500ms", "500ms"), ("1234ms", "1.2s"), ("7", "7.0s"), ("59s", "59s"), ("1m30s", "1m 30s"),
+    ("192s", "3m 12s"), ("2h", "2h 0m"), ("90000s", "1d 1h"),
+])  # fmt: skip
+def test_durations_are_read_and_shown(cli: Cli, given: str, shown: str) -> None:
+    done = cli("old", "--held-for", given)
+    assert f"nothing is held for {shown} or longer" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("given", ["", "s", "1w", "1.5s", "9" * 20 + "d", "9" * 17 + "d"])
+def test_what_is_no_duration(cli: Cli, given: str) -> None:
+    assert cli("old", "--held-for", given).returncode == 2
+
+
 def test_release_and_check(cli: Cli, client: redis.Redis) -> None:
     fence = hold(client, "job", "alice")
     assert cli("check", "job", fence).returncode == 0

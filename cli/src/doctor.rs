@@ -352,22 +352,3 @@ fn judge(facts: &[Facts]) -> Vec<Fault> {
 fn dotted(version: i64) -> String {
     format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn facts(module: i64) -> Facts {
-        Facts { settings: json!({}), info: json!({}), module: Some(module), ..Facts::default() }
-    }
-
-    #[test]
-    fn an_older_module_than_another_servers_is_a_fault() {
-        let checks = |facts: &[Facts]| judge(facts).iter().map(|fault| fault.check).collect::<Vec<_>>();
-        assert_eq!(checks(&[facts(99_00_00), facts(99_00_00)]), [""; 0]);
-        assert_eq!(checks(&[facts(99_00_01), facts(99_00_00)]), ["version"]);
-        // Older than this program.
-        assert_eq!(checks(&[facts(1)]), ["version"]);
-        assert_eq!(dotted(1_02_03), "1.2.3");
-    }
-}

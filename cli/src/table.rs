@@ -93,33 +93,3 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_read() {
-        let cases =
-            [("500ms", 500), ("30s", 30_000), ("1m30s", 90_000), ("2h", 7_200_000), ("7", 7_000), ("0", 0)];
-        for (text, milliseconds) in cases {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
-        }
-        for text in ["", "s", "1w", "-1s", "1.5s", "99999999999999999999d", "99999999999999999d"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn durations_are_shown() {
-        let cases = [(0, "0ms"), (1234, "1.2s"), (59_999, "59s"), (192_000, "3m 12s"), (90_000_000, "1d 1h")];
-        for (milliseconds, text) in cases {
-            assert_eq!(duration(Duration::from_millis(milliseconds)), text);
-        }
-    }
-
-    #[test]
-    fn what_others_chose_cannot_command_the_terminal() {
-        assert_eq!(clean("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
-    }
-}
