@@ -425,8 +425,12 @@ def test_a_background_command_gets_the_terminal_by_fg(cli: Cli, client: redis.Re
     with in_shell(cli) as terminal:
         terminal.press("slock run job -- sh -c 'read x; echo got $x' &", "Enter")
         wait_until(lambda: holders(client, "job") == 1, LIMIT, "the lock to be held")
-        terminal.press("Enter")
-        terminal.shows("Stopped")
+
+        def is_stopped() -> bool:
+            terminal.press("Enter")  # the shell tells before it prompts
+            return "Stopped" in terminal.screen()
+
+        wait_until(is_stopped, LIMIT, "the shell to tell that the job is stopped")
         terminal.press("fg", "Enter")
         terminal.press("words", "Enter")
         terminal.shows("got words")
