@@ -13,7 +13,7 @@ export type Answer = unknown;
 export class NoAnswer extends Error {
   override name = "NoAnswer";
 
-  /** `unsent`: there was no connection, so that nothing was sent. Else the command may have been executed. */
+  /** `unsent`: no server executed the command, or there was no connection. Else it may have been executed. */
   constructor(text: string, readonly unsent: boolean, cause?: unknown) {
     super(text, cause === undefined ? {} : {cause});
   }

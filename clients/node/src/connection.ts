@@ -131,19 +131,19 @@ export class Connection {
       }
       const question: Question = {isOver: false, until, tick: this.ticks, reject};
       const answers: Answer[] = [];
-      const answered = (answer: Answer): void => {
-        if (answers.push(answer) < sent.length) return; // they come in the order of the commands
-        resolve(answers);
-        question.isOver = true;
-        while (this.asked[0]?.isOver) this.asked.shift();
-      };
-      const failed = (error: unknown): void => {
-        if (isReply(error)) answered(error);
-        else this.fail(error);
-      };
+      let left = sent.length;
       this.asked.push(question);
       stop?.rejects(reject);
-      for (const one of sent) one.then(answered, failed);
+      sent.forEach((one, at) => {
+        const answered = (answer: Answer): void => {
+          answers[at] = answer; // a base library that is traced settles errors later than other answers
+          if (--left > 0) return;
+          resolve(answers);
+          question.isOver = true;
+          while (this.asked[0]?.isOver) this.asked.shift();
+        };
+        one.then(answered, (error: unknown) => (isReply(error) ? answered(error) : this.fail(error)));
+      });
       if (!this.ticking) this.tick();
     });
   }

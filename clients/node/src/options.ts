@@ -24,7 +24,7 @@ export interface RequestOptions extends HoldOptions {
   metadata?: string | undefined;
   /**
    * The owner's identity, for a hold that is to be handed over to a process that knows it beforehand. By default each
-   * acquisition has one of its own, of 128 random bits. Two acquisitions of one key by one given token are the
+   * acquisition has one of its own, of 122 random bits. Two acquisitions of one key by one given token are the
    * program's own affair.
    */
   token?: string | undefined;

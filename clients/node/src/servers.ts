@@ -39,7 +39,7 @@ export async function ask(servers: Servers, key: Key, commands: readonly Command
     place = await (stop ? stop.wait(found) : found);
   }
   for (let redirections = 0; ; redirections++) {
-    if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", false);
+    if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", true);
     const {node, asks} = place;
     const sent = asks ? commands.flatMap((command) => [["ASKING"], command]) : commands;
     let answers: Answer[];

@@ -6,6 +6,7 @@ import {createRequire} from "node:module";
 import {test} from "node:test";
 import {fileURLToPath} from "node:url";
 import {Locks, LostError, NotHeldError, Quorum, Strategy, TimedOutError} from "slock-client";
+import {Connection} from "../dist/esm/connection.js";
 import {hashTag, slotOf} from "../dist/esm/slots.js";
 import {BASES, startServer, until} from "./server.mjs";
 
@@ -129,4 +130,13 @@ test("the examples run", async (t) => {
     const said = execFileSync(process.execPath, [path, String(server.port), ...words], {encoding: "utf8", timeout: 30_000});
     assert.match(said, says);
   }
+});
+
+test("the answers of a pipeline have the order of its commands, whichever settles first", async () => {
+  const late = () => Promise.resolve().then(() => {}).then(() => { throw new Error("ERR refused"); });
+  const raw = {send: ([name]) => (name === "refused" ? late() : Promise.resolve(name)), destroy() {}};
+  const connection = await Connection.open(async () => raw, "here", 1_000);
+  const [first, second] = await connection.ask([["refused"], ["done"]], Infinity);
+  assert.equal(first.message, "ERR refused");
+  assert.equal(second, "done");
 });

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -133,6 +134,31 @@ def moving(cluster: Cluster) -> Iterator[str]:
     yield "job"
     for node in (source, target):
         node.client().execute_command("CLUSTER SETSLOT", slot, "STABLE")
+
+
+def test_nodes_that_name_each_other_for_a_while(cluster: Cluster) -> None:
+    """As they may when a slot has just been handed over: more redirections than are followed at once."""
+    owner = cluster.node_of("job")
+    other, slot = cluster.other_than(owner), key_slot(owner.client(), "job")
+
+    def name(node: Server, named: Server) -> None:
+        node.client().execute_command("CLUSTER SETSLOT", slot, "NODE", cluster.node_id(named))
+
+    def redirections() -> int:
+        return int(owner.client().info("errorstats").get("errorstat_MOVED", {"count": 0})["count"])
+
+    client = redis.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
+    with slock_client.Locks(client, ttl=MINUTE, retry_for=MINUTE) as locks, ThreadPoolExecutor() as pool:
+        assert locks.write("job").acquire().release()
+        before = redirections()
+        name(owner, other)
+        name(other, owner)
+        acquiring = pool.submit(locks.write("job").acquire)
+        wait_until(lambda: acquiring.done() or redirections() > before + 8, 60, "many redirections")
+        name(other, owner)
+        name(owner, owner)
+        assert acquiring.result(timeout=60).release()
+    client.close()
 
 
 @pytest.mark.parametrize("waiting", ["block", POLL], ids=["block", "poll"])

@@ -112,7 +112,8 @@ class Acquisition:
                 self._shared.check_open()
                 if not _answers.is_temporary(error) and not _answers.is_subscriber_missing(error):
                     raise _answers.error_of(error, self.names) from None
-                self.problem = error
+                if self.problem is None or not isinstance(error, base.TimeoutError):
+                    self.problem = error
                 # Shorter pauses near the limit: there is time for another attempt then.
                 left = max(0.0, self.limit - now())
                 self._shared.pause(min(next(pauses), max(LEAST_PAUSE, left / 2)))
@@ -130,7 +131,7 @@ class Acquisition:
                 raise self.timed_out("the wait is over")
 
     def timed_out(self, text: str) -> TimedOutError:
-        """The error of a call that is over. Its cause is the error of the last attempt."""
+        """The error of a call that is over. Its cause is the last error that is no time-out, if any."""
         return timed_out(self.names, text, self.problem, answered=self._contact is not None)
 
     def _heard(self) -> None:

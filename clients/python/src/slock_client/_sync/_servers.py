@@ -129,7 +129,7 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
                 servers.suspect()
             return answers
         place = moved
-    raise base.ClusterError(f"too many redirections for {key!r}")
+    raise unsent(base.ConnectionError(f"too many redirections for {key!r}"))
 
 
 class OneServer(Servers):

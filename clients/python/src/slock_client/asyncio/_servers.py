@@ -130,7 +130,7 @@ async def ask(
                 servers.suspect()
             return answers
         place = moved
-    raise base.ClusterError(f"too many redirections for {key!r}")
+    raise unsent(base.ConnectionError(f"too many redirections for {key!r}"))
 
 
 class OneServer(Servers):
