@@ -292,7 +292,10 @@ class Server:
 
     def log(self) -> str:
         """What all processes of this server wrote: log, standard output and standard error in one."""
-        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+        try:
+            return self._log_path.read_text(errors="replace")
+        except FileNotFoundError:  # not started yet, or another thread has just discarded it
+            return ""
 
     def log_excerpt(self) -> str:
         """The part of the test's log that a failure should show: from a crash on, else the end."""
