@@ -4,7 +4,7 @@ import {
   NoAnswer, errorOf, errorOfMessage, isChannelRefused, isSubscriberMissing, isTemporary, mayBeExecuted, type Answer,
 } from "./answers.js";
 import {now} from "./clock.js";
-import {waiting, type Command, type Key} from "./commands.js";
+import {waiting, type Command} from "./commands.js";
 import {SlockError, TimedOutError, textOf} from "./errors.js";
 import {Inbox, SUBSCRIPTION_LOST, type Listening, type Subscription} from "./listener.js";
 import type {Look} from "./node.js";
@@ -50,7 +50,6 @@ export class Acquisition {
   private readonly end: number;
   private contact: number | undefined;
   private inbox: Inbox | undefined; // only of a request that waits by NOTIFY: most do not
-  private readonly key: Key;
 
   /** `command`: without a wait. `waitMs`: it waits at most so long. `once`: a refusal ends it. */
   constructor(
@@ -62,7 +61,6 @@ export class Acquisition {
     readonly stop: Stop,
     private readonly began: number,
   ) {
-    this.key = wanted.keys[0]!;
     this.end = this.began + waitMs;
   }
 
@@ -136,14 +134,14 @@ export class Acquisition {
     const onlyAsks = this.once || this.shared.strategy !== undefined;
     if (!onlyAsks && listening === undefined) return this.block();
     try {
-      let subscription = onlyAsks ? undefined : listening!.present(this.key);
+      let subscription = onlyAsks ? undefined : listening!.present(this.wanted.key);
       if (subscription === undefined) {
         // Most locks are free: only a request that has to wait needs a subscription.
         const sent = now();
         const fence = Number(await this.send(this.command));
         if (fence) return {fence, sent, received: this.contact!};
         if (onlyAsks) return undefined;
-        subscription = await this.stop.wait(listening!.subscribe(this.key, this.limit + ANSWER_OVERDUE_MS));
+        subscription = await this.stop.wait(listening!.subscribe(this.wanted.key, this.limit + ANSWER_OVERDUE_MS));
       }
       return await this.notified(listening!, subscription);
     } catch (error) {
@@ -162,7 +160,7 @@ export class Acquisition {
     try {
       const until = (blocks ? this.end : this.limit) + ANSWER_OVERDUE_MS;
       const look = blocks ? this.look() : undefined;
-      [answer] = await ask(servers, this.key, [command], until, {stop: this.stop, look});
+      [answer] = await ask(servers, this.wanted.key, [command], until, {stop: this.stop, look});
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
       this.waits = stands;
@@ -184,7 +182,7 @@ export class Acquisition {
     return async () => {
       const pingEnd = Math.min(this.end + ANSWER_OVERDUE_MS, Math.max(this.outageEnd(), now() + LEAST_PING_MS), now() + MOST_PING_MS);
       try {
-        await ask(this.shared.servers, this.key, [["PING"]], pingEnd);
+        await ask(this.shared.servers, this.wanted.key, [["PING"]], pingEnd);
       } catch (error) {
         // Of the command that waits it is not known whether it was executed.
         if (now() >= this.outageEnd()) throw new NoAnswer(`the server is silent: ${textOf(error)}`, false, error);

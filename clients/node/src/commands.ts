@@ -12,6 +12,9 @@ export type Command = readonly (string | Buffer)[];
  */
 export const REFUSE_MS = 120_000;
 
+/** No hold has it. */
+export const NO_FENCE = 1;
+
 /** 122 random bits in 22 characters, which the server keeps without memory of their own. `randomBytes` is slow for so few. */
 export function newToken(): string { return Buffer.from(randomUUID().replaceAll("-", ""), "hex").toString("base64url"); }
 
@@ -39,6 +42,11 @@ export function acquire(asked: Asked, token: string): Command {
 /** The fence when the token holds all keys in this mode already, else 0. Never a new hold. */
 export function refresh(keys: readonly Key[], mode: Mode, token: string, ttlMs: number): Command {
   return [...lock(keys, mode, token, ttlMs), "XX"];
+}
+
+/** The fence of what the token holds to write, and to read. */
+export function lookAtModes(keys: readonly Key[], token: string, ttlMs = 1): Command[] {
+  return [refresh(keys, "write", token, ttlMs), refresh(keys, "read", token, ttlMs)];
 }
 
 /** The command with a wait of at most so long, without limit for 0, whose end is told by a message: `[channel, tag]`. */
@@ -72,13 +80,12 @@ export function cancel(keys: readonly Key[], token: string, refuse: boolean): Co
 }
 
 /**
- * What ends an acquisition in doubt. A token that the program gave is not refused, and keeps what others adopted: it is
- * released by `fence` alone, where one is known.
+ * What ends an acquisition in doubt. A token that the program gave is not refused, as others may use it, and is released
+ * by its fence alone: the answers to the two commands before the last one tell which that is, or 0.
  */
-export function theEnd(keys: readonly Key[], token: string, given: boolean, fence?: number): Command[] {
+export function theEnd(keys: readonly Key[], token: string, given: boolean, fence = NO_FENCE): Command[] {
   if (!given) return [...cancel(keys, token, true), releaseInAnyMode(keys, token)];
-  if (fence === undefined) return cancel(keys, token, false);
-  return [...cancel(keys, token, false), releaseInAnyMode(keys, token, fence)];
+  return [...cancel(keys, token, false), ...lookAtModes(keys, token), releaseInAnyMode(keys, token, fence)];
 }
 
 export function info(key: Key): Command { return ["SLOCK.INFO", key, "FULL", "COUNT", "0"]; }

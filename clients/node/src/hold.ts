@@ -6,12 +6,12 @@
 import {Acquisition, type Granted} from "./acquisition.js";
 import {errorOf, isTemporary, problemsIn, type Answer} from "./answers.js";
 import {now, sleep} from "./clock.js";
-import {REFUSE_MS, cancel, change, extend, refresh, release, theEnd, type Command, type Key, type Mode} from "./commands.js";
+import {REFUSE_MS, cancel, change, extend, release, lookAtModes, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
 import {LostError, NotHeldError, RefusedError, TimedOutError, textOf, type Reason} from "./errors.js";
 import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, type Drift, type Told} from "./lease.js";
 import type {CallOptions, Wanted} from "./options.js";
-import {answerTo, type Servers} from "./servers.js";
+import {answerTo} from "./servers.js";
 import type {Answered, Shared} from "./shared.js";
 import type {Renewable} from "./watchdog.js";
 
@@ -23,9 +23,6 @@ const CHANGE_LOOK_MS = 20;
 
 /** What a token holds at one server, or tries to get. Its commands name the hold by its fence. */
 export class Held implements Renewable {
-  readonly servers: Servers;
-  readonly keys: readonly Key[];
-  readonly key: Key;
   readonly lease: Lease;
   ttlMs: number;
   renewAt = Infinity;
@@ -35,12 +32,11 @@ export class Held implements Renewable {
   owner: AnyHold | undefined;
 
   constructor(readonly shared: Shared, readonly wanted: Wanted, readonly token: string, drift: Drift) {
-    this.servers = shared.servers;
-    this.keys = wanted.keys;
-    this.key = wanted.keys[0]!;
     this.ttlMs = wanted.options.ttlMs;
     this.lease = new Lease(wanted.mode, drift);
   }
+
+  get keys(): readonly Key[] { return this.wanted.keys; }
 
   get validUntil(): number { return this.owner?.validUntil ?? Infinity; }
 
@@ -60,7 +56,7 @@ export class Held implements Renewable {
   /** Extends it, and takes the answer, or the error, that it returns. `sent`: a moment before. */
   async renew(sent: number, until: number, ttlMs = this.ttlMs): Promise<Answer> {
     const fence = this.lease.fence ?? 0;
-    const answer = await answerTo(this.servers, this.key, extend(this.keys, this.token, ttlMs, fence), until);
+    const answer = await answerTo(this.shared.servers, this.wanted.key, extend(this.keys, this.token, ttlMs, fence), until);
     this.renewed(fence, sent, ttlMs, answer);
     return answer;
   }
@@ -68,18 +64,17 @@ export class Held implements Renewable {
   /** What an answer to a command that was sent at `sent` meant. */
   told(told: Told, _sent: number): void { if (told !== "nothing") this.owner?.told(told); }
 
-  /** What leaves nothing of it at the server. */
-  endCommands(): Command[] {
-    const {inDoubt, changing, fence, mode} = this.lease;
-    if (inDoubt || changing) return theEnd(this.keys, this.token, this.wanted.given, fence);
-    return fence === undefined ? [] : [release(this.keys, mode, this.token, fence)];
+  /** Leaves nothing of it at the server, in the background. The answers, when they come while the caller waits. */
+  async giveUp(callerWaitsMs: number): Promise<Answered | undefined> {
+    const {shared, wanted, token, lease: {inDoubt, changing, fence, mode}} = this;
+    if (inDoubt || changing) return shared.giveUpInDoubt(wanted, token, fence, callerWaitsMs);
+    return fence === undefined ? undefined : shared.giveUp(wanted, [release(this.keys, mode, token, fence)], callerWaitsMs);
   }
 
   /** Releases it: whether it was still there. `TimedOutError` at `until`: then it goes on in the background. */
   async release(moment: number, until: number): Promise<boolean> {
-    const {lease, shared} = this;
-    const {names} = this.wanted;
-    const commands = this.endCommands();
+    const {lease, shared, wanted, token} = this;
+    const {keys, names} = wanted;
     const wasValid = moment < lease.validUntil;
     const released = ({answers, afterUnanswered}: Answered): boolean => {
       const answer = answers.at(-1);
@@ -87,15 +82,16 @@ export class Held implements Renewable {
       return Number(answer) > 0 || (afterUnanswered && wasValid); // 0 after a copy without an answer: that copy released it
     };
     if (lease.inDoubt || lease.changing) {
-      const answered = await shared.giveUp(this.wanted, commands, until - moment);
+      if (wanted.given && !wasValid) return false; // the token may have a later hold by now
+      const answered = await this.giveUp(until - moment);
       if (answered === undefined) throw new TimedOutError(`${names}: the release had no answer within the time`);
       return released(answered);
     }
-    if (commands.length === 0 || (!lease.isHeld && this.keys.length === 1)) return false;
+    if (lease.fence === undefined || (!lease.isHeld && keys.length === 1)) return false;
     try {
-      return released(await shared.insist(names, this.key, commands, until));
+      return released(await shared.insist(names, wanted.key, [release(keys, lease.mode, token, lease.fence)], until));
     } catch (error) {
-      if (error instanceof TimedOutError) void shared.giveUp(this.wanted, commands, 0);
+      if (error instanceof TimedOutError) void this.giveUp(0);
       throw error;
     }
   }
@@ -122,9 +118,6 @@ export class Held implements Renewable {
 
 /** A hold of one server or of a quorum. `await using hold = …` releases it at the end of the block. */
 export abstract class AnyHold implements AsyncDisposable {
-  readonly keys: readonly Key[];
-  /** The name under which hooks report it. */
-  readonly label: string;
   metadata: string | undefined;
   protected readonly shared: Shared;
   protected problem: unknown; // of the last renewal
@@ -137,8 +130,6 @@ export abstract class AnyHold implements AsyncDisposable {
   private readonly leaseEnd: number;
 
   constructor(protected readonly wanted: Wanted, protected readonly helds: readonly Held[], private readonly grantedAt: number) {
-    this.keys = wanted.keys;
-    this.label = wanted.label;
     this.metadata = wanted.options.metadata;
     this.shared = helds[0]!.shared;
     this.leaseEnd = this.grantedAt + wanted.options.longestLeaseMs;
@@ -147,6 +138,11 @@ export abstract class AnyHold implements AsyncDisposable {
   }
 
   // --- what a program asks
+
+  get keys(): readonly Key[] { return this.wanted.keys; }
+
+  /** The name under which hooks report it. */
+  get label(): string { return this.wanted.label; }
 
   /** The owner's identity. */
   get token(): string { return this.helds[0]!.token; }
@@ -386,7 +382,7 @@ export class Hold extends AnyHold {
       let told: Told;
       try {
         const until = Math.min(end, Math.max(now(), this.validUntil));
-        const {answers, sent} = await shared.insist(wanted.names, held.key, [command], until);
+        const {answers, sent} = await shared.insist(wanted.names, wanted.key, [command], until);
         told = held.renewed(fence, sent, ttlMs, answers[0]);
       } catch (error) {
         if (error instanceof TimedOutError) {
@@ -415,7 +411,7 @@ export class Hold extends AnyHold {
     // The server refuses no downgrade, so a copy may be carried out late: it counts as a reader from now on.
     if (to === "read") lease.mode = "read";
     const {ttlMs} = held;
-    const command = change(to, held.key, held.token, ttlMs, this.fence);
+    const command = change(to, wanted.key, held.token, ttlMs, this.fence);
     const stop = shared.begin(signal);
     const acquisition = new Acquisition(shared, wanted, command, waitMs, waitMs === 0, stop, now());
     let granted: Granted | undefined;
@@ -462,7 +458,7 @@ export class Hold extends AnyHold {
     const modes: readonly Mode[] = downgrade ? ["read"] : ["write", "read"];
     const commands = downgrade
       ? [downgrade]
-      : [...cancel(keys, token, !wanted.given), ...modes.map((mode) => refresh(keys, mode, token, ttlMs))];
+      : [...cancel(keys, token, !wanted.given), ...lookAtModes(keys, token, ttlMs)];
     await this.shared.giveUp(wanted, commands, callerWaitsMs, (answers) => {
       held.lease.changing = false;
       if (this.hasEnded || answers.length === 0) return;

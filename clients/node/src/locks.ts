@@ -36,7 +36,7 @@ export class Locks extends Acquirer<Hold> {
     const wanted = this.wanted(keys, mode, {...options, token});
     const held = new Held(this.shared, wanted, token, SERVER_DRIFT);
     const refresh = commands.refresh(held.keys, mode, token, held.ttlMs);
-    const {answers, sent} = await this.ask(wanted.names, held.key, [refresh, commands.info(held.key)]);
+    const {answers, sent} = await this.ask(wanted.names, wanted.key, [refresh, commands.info(wanted.key)]);
     const fence = Number(answers[0]);
     if (!fence) throw new NotHeldError(`the token does not hold ${wanted.names} for ${mode}`);
     held.granted(fence, mode, sent, held.ttlMs);
@@ -74,22 +74,17 @@ export class Locks extends Acquirer<Hold> {
 
 /** The acquisition of a new hold, with the token that is made for it. */
 class NewHold extends Acquisition {
-  private fence: number | undefined;
+  private readonly held: Held;
 
-  constructor(
-    shared: Shared,
-    wanted: Wanted,
-    private readonly refusalIsAnswer: boolean,
-    stop: Stop,
-    began: number,
-    private readonly token = wanted.newToken(),
-  ) {
+  constructor(shared: Shared, wanted: Wanted, private readonly refusalIsAnswer: boolean, stop: Stop, began: number) {
     const {waitMs} = wanted.options;
-    super(shared, wanted, commands.acquire(wanted, token), waitMs, refusalIsAnswer || waitMs === 0, stop, began);
+    const held = new Held(shared, wanted, wanted.newToken(), SERVER_DRIFT);
+    super(shared, wanted, commands.acquire(wanted, held.token), waitMs, refusalIsAnswer || waitMs === 0, stop, began);
+    this.held = held;
   }
 
   async hold(): Promise<Hold | undefined> {
-    const {shared, wanted} = this;
+    const {held, wanted} = this;
     let hold: Hold | undefined;
     try {
       const granted = await this.granted();
@@ -97,27 +92,22 @@ class NewHold extends Acquisition {
       this.forget();
       if (granted === undefined) return undefined;
       this.stop.check();
-      const held = new Held(shared, wanted, this.token, SERVER_DRIFT);
       held.lease.inDoubt = this.unanswered;
       held.granted(granted.fence, wanted.mode, granted.sent, held.ttlMs);
       return (hold = new Hold(wanted, held, granted.received));
     } finally {
-      if (hold === undefined) await this.giveUp(); // also what was refused: a copy before may come late
+      if (hold === undefined) { // also what was refused: a copy before may come late
+        this.forget();
+        held.lease.inDoubt = this.inDoubt;
+        await held.giveUp(Math.min(CALLER_WAITS_MS, this.leftToGiveUpMs));
+      }
     }
-  }
-
-  /** Leaves neither a hold nor a request. */
-  private async giveUp(): Promise<void> {
-    this.forget();
-    if (!this.inDoubt && this.fence === undefined) return;
-    const end = commands.theEnd(this.wanted.keys, this.token, this.wanted.given, this.fence);
-    await this.shared.giveUp(this.wanted, end, Math.min(CALLER_WAITS_MS, this.leftToGiveUpMs));
   }
 
   protected override async attempt(): Promise<Granted | undefined> {
     if (await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop)) this.heard();
     const granted = await super.attempt();
-    this.fence = granted?.fence;
+    this.held.lease.fence = granted?.fence;
     const {minReplicas, ttlMs} = this.wanted.options;
     if (granted === undefined || (minReplicas === 0 && isPrompt(granted.sent, granted.received, ttlMs))) return granted;
     return this.extended(granted.fence);
@@ -129,12 +119,12 @@ class NewHold extends Acquisition {
     const {keys, names, options: {ttlMs, minReplicas, replicaTimeoutMs}} = this.wanted;
     // The replicas have it when they have what this connection wrote. To the same millisecond an extension would write
     // nothing, and any replica would do.
-    const words = [commands.extend(keys, this.token, minReplicas > 0 ? ttlMs + 1 : ttlMs, fence)];
+    const words = [commands.extend(keys, this.held.token, minReplicas > 0 ? ttlMs + 1 : ttlMs, fence)];
     if (minReplicas > 0) words.push(commands.waitForReplicas(minReplicas, replicaTimeoutMs));
     const look = minReplicas > 0 ? async (): Promise<number> => Infinity : undefined;
     const sent = now();
     const until = minReplicas > 0 ? sent + replicaTimeoutMs + CALL_OVERDUE_MS : Math.max(sent, this.limit) + ANSWER_OVERDUE_MS;
-    const answers = await ask(shared.servers, keys[0]!, words, until, {look, stop});
+    const answers = await ask(shared.servers, this.wanted.key, words, until, {look, stop});
     const [problem] = problemsIn(answers);
     if (problem !== undefined) throw problem;
     const received = now();

@@ -106,8 +106,11 @@ export class Wanted {
     if (mode !== "write" && mode !== "read") throw new TypeError("mode must be 'write' or 'read'");
     if (options.limit !== undefined && mode === "write") throw new TypeError("limit is for reading");
     this.names = namesOf(this.keys);
-    this.label = options.label ?? String(this.keys[0]);
+    this.label = options.label ?? String(this.key);
   }
+
+  /** The key that tells the server. */
+  get key(): Key { return this.keys[0]!; }
 
   /** Whether the program gave the token. */
   get given(): boolean { return this.options.token !== undefined; }

@@ -108,8 +108,7 @@ class NodeHold extends Held {
   /** The quorum missed its majority, or was given up. */
   async giveUpOrRelease(): Promise<void> {
     this.ended = true;
-    const end = this.endCommands();
-    if (end.length > 0) await this.shared.giveUp(this.wanted, end, CALLER_WAITS_MS);
+    await this.giveUp(CALLER_WAITS_MS);
   }
 
   override told(told: Told, sent: number): void {
@@ -124,7 +123,7 @@ class NodeHold extends Held {
   /** The fence that a command gave, 0, or an error. */
   private async get(command: Command, sent: number, until: number): Promise<Answer> {
     this.lease.inDoubt = true; // until it is answered; who gives up meanwhile must not leave it
-    const answer = await answerTo(this.servers, this.key, command, until);
+    const answer = await answerTo(this.shared.servers, this.wanted.key, command, until);
     this.unanswered ||= mayBeExecuted(answer);
     this.lease.inDoubt = this.unanswered;
     if (typeof answer === "number" && answer > 0) this.granted(answer, this.wanted.mode, sent, this.ttlMs);
@@ -227,7 +226,7 @@ export class Quorum extends Acquirer<QuorumHold> {
     const wanted = this.wanted(keys, "write", {token});
     const until = now() + this.timeoutMs(wanted.options.ttlMs);
     const command = releaseInAnyMode(wanted.keys, token);
-    return (await tallyOf(this.nodeHolds(wanted), (node) => answerTo(node.servers, node.key, command, until), () => false)).given;
+    return (await tallyOf(this.nodeHolds(wanted), (node) => answerTo(node.shared.servers, wanted.key, command, until), () => false)).given;
   }
 
   /** How long a node may take for an answer about a hold with this ttl. */

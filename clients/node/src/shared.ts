@@ -4,7 +4,7 @@
 import {NoAnswer, codeOf, errorOf, isTemporary, mayBeExecuted, problemsIn, type Answer} from "./answers.js";
 import {baseOf, type Client} from "./base.js";
 import {now, settlesWithin, sleep} from "./clock.js";
-import {REFUSE_MS, cancel, newToken, release, releaseInAnyMode, type Command, type Key} from "./commands.js";
+import {NO_FENCE, REFUSE_MS, cancel, newToken, release, releaseInAnyMode, theEnd, type Command, type Key} from "./commands.js";
 import {positive} from "./durations.js";
 import {ClosedError, TimedOutError, textOf} from "./errors.js";
 import {Reporter} from "./hooks.js";
@@ -138,25 +138,42 @@ export class Shared {
   }
 
   /**
-   * The end of an acquisition in doubt, or that is given up: sends commands that leave nothing of it until all are answered,
-   * in the background. Nothing when that takes longer than the caller waits. `then` is called with the answers, or with none
-   * when it has ended without.
+   * Leaves nothing of an acquisition in doubt, or that is given up. Until the last round a token that the program gave may
+   * have got another fence.
+   */
+  giveUpInDoubt(wanted: Wanted, token: string, fence: number | undefined, callerWaitsMs: number): Promise<Answered | undefined> {
+    const {keys, given} = wanted;
+    return this.giveUp(wanted, theEnd(keys, token, given, fence), callerWaitsMs, (answers) => {
+      const found = given ? Math.max(...answers.slice(-3, -1).map(Number)) : 0;
+      return found > 0 && answers.at(-1) === 0 ? theEnd(keys, token, given, found) : undefined;
+    });
+  }
+
+  /**
+   * Sends commands that leave nothing behind until all are answered, in the background. Nothing when that takes longer than
+   * the caller waits. `then` is called with the answers, or with none when it has ended without: what it gives is sent next.
    */
   async giveUp(
-    {names, keys}: {readonly names: string; readonly keys: readonly Key[]},
+    {names, key, given, options: {ttlMs}}: Wanted,
     commands: readonly Command[],
     callerWaitsMs: number,
-    then: (answers: Answer[]) => void = () => {},
+    then: (answers: Answer[]) => readonly Command[] | undefined | void = () => {},
   ): Promise<Answered | undefined> {
     let answered: Answered | undefined;
     const work = async (): Promise<void> => {
+      // Of a token that the program gave nothing is left after the ttl but what it took since then.
+      const until = now() + (given ? Math.min(REFUSE_MS, ttlMs) : REFUSE_MS);
       try {
         if (this.givingUp.size >= MOST_GIVING_UP) throw new Error(`${names}: too much is being given up`);
-        answered = await this.repeat(names, keys[0]!, commands, now() + REFUSE_MS, GIVE_UP_ATTEMPT_MS);
+        for (let next: readonly Command[] | undefined | void = commands; next; ) {
+          const last = await this.repeat(names, key, next, until, GIVE_UP_ATTEMPT_MS);
+          next = then(last.answers);
+          if (!next) answered = last;
+        }
       } catch (error) {
         this.reporter.warn(`${textOf(error)}: what is left ends by its ttl`);
+        then([]);
       }
-      then(answered?.answers ?? []);
     };
     const done = work().finally(() => this.givingUp.delete(done));
     this.givingUp.add(done);
@@ -181,9 +198,10 @@ export class Shared {
     if (this.permitted.has(kind)) return false;
     const token = newToken();
     const commands = [
-      ...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, 1), releaseInAnyMode(wanted.keys, token, 1),
+      ...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, NO_FENCE),
+      releaseInAnyMode(wanted.keys, token, NO_FENCE),
     ];
-    const answers = await ask(this.servers, wanted.keys[0]!, commands, until, {stop});
+    const answers = await ask(this.servers, wanted.key, commands, until, {stop});
     for (const problem of problemsIn(answers)) {
       if (codeOf(problem) === "NOPERM" || isTemporary(problem)) throw problem;
     }

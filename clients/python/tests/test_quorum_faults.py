@@ -24,7 +24,7 @@ import slock_client
 import slock_client.asyncio
 from harness import MakeServer, Server, wait_until
 from harness.settings import free_port, server_binary
-from slock_client._sync import _locks
+from slock_client._sync._hold import Held
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -89,13 +89,13 @@ def test_ctrl_c_twice_while_the_server_is_silent(
     server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
     locks = slock_client.Locks(redis.Redis(port=server.port), ttl=MINUTE)
     withdraws = threading.Event()
-    give_up = _locks.give_up
+    give_up = Held.give_up
 
     def noted(*arguments: Any) -> Any:
         withdraws.set()
         return give_up(*arguments)
 
-    monkeypatch.setattr(_locks, "give_up", noted)
+    monkeypatch.setattr(Held, "give_up", noted)
 
     def interrupt() -> None:
         wait_until(lambda: server.client().execute_command("SLOCK.QUEUES"))

@@ -18,6 +18,9 @@ READ = "read"
 # cannot come later than that.
 REFUSE_MS = 120_000
 
+# No hold has it.
+NO_FENCE = 1
+
 
 def text_of(key: Key) -> str:
     """A key for people to read."""
@@ -55,6 +58,11 @@ def acquire(wanted: Any, token: Token) -> Command:
 def refresh(keys: Sequence[Key], mode: str, token: Token, ttl_ms: int) -> Command:
     """The fence when the token holds all keys in this mode already, else 0. Never a new hold."""
     return (*_lock(keys, mode, token, ttl_ms), "XX")
+
+
+def look_at_modes(keys: Sequence[Key], token: Token, ttl_ms: int = 1) -> list[Command]:
+    """The fence of what the token holds to write, and to read."""
+    return [refresh(keys, mode, token, ttl_ms) for mode in (WRITE, READ)]
 
 
 def waiting(command: Command, wait_ms: int, channel: Channel | None) -> Command:

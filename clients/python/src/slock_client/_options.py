@@ -139,6 +139,11 @@ class Wanted:
         """The keys, for people to read."""
         return names_of(self.keys)
 
+    @property
+    def given(self) -> bool:
+        """Whether the program gave the token."""
+        return self.options.token is not None
+
     @cached_property
     def label(self) -> str:
         return text_of(self.keys[0]) if self.options.label is None else self.options.label

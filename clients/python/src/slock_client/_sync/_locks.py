@@ -17,7 +17,7 @@ from slock_client._durations import positive, seconds_of, whole_ms
 from slock_client._lease import is_prompt
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
 from slock_client._sync._acquisition import CALL_OVERDUE, Acquisition, Granted
-from slock_client._sync._give_up import CALLER_WAITS, give_up, the_end, wait_given_up
+from slock_client._sync._give_up import CALLER_WAITS, wait_given_up
 from slock_client._sync._hold import SERVER_DRIFT, Held, Hold
 from slock_client._sync._request import Acquirer
 from slock_client._sync._servers import servers_of
@@ -137,12 +137,11 @@ class _NewHold(Acquisition):
     """The acquisition of a new hold, with the token that is made for it."""
 
     def __init__(self, shared: Shared, wanted: Wanted, *, once: bool) -> None:
-        self.token = wanted.new_token()
-        self._wanted = wanted
+        self._held = Held(shared, wanted, wanted.new_token(), SERVER_DRIFT)
         self._refusal_is_answer = once
         wait = seconds_of("wait", wanted.options.wait)
-        command = _commands.acquire(wanted, self.token)
-        super().__init__(shared, wanted.keys, command, wait, once=once or wait == 0)
+        command = _commands.acquire(wanted, self._held.token)
+        super().__init__(shared, wanted, command, wait, once=once or wait == 0)
 
     def hold(self) -> Hold | None:
         while True:
@@ -153,23 +152,19 @@ class _NewHold(Acquisition):
                 raise self.timed_out("the lock is not free")
             sent = self._counts_from(granted)
             if sent is not None:
-                held = Held(self._shared, self._wanted, self.token, SERVER_DRIFT)
-                held.lease.in_doubt = self.unanswered
-                held.granted(granted.fence, self._wanted.mode, sent, held.ttl_ms)
-                return Hold(self._wanted, held)
+                self._held.lease.in_doubt = self.unanswered
+                self._held.granted(granted.fence, self._wanted.mode, sent, self._held.ttl_ms)
+                return Hold(self._wanted, self._held)
             if self._once:
                 raise self.timed_out("the hold was over before the answer came")
 
     def give_up(self, error: BaseException | None) -> None:
         """Leaves neither a hold nor a request."""
-        if not self.in_doubt and self.fence is None:
-            return
         seconds = min(CALLER_WAITS, self.left_to_give_up)
         if isinstance(error, KeyboardInterrupt):
             seconds = self._shared.retry_for  # the program may end with it
-        given = self._wanted.options.token is not None
-        commands = the_end(self.keys, self.token, given=given, fence=self.fence)
-        give_up(self._shared, self.keys, commands, seconds)
+        self._held.lease.in_doubt, self._held.lease.fence = self.in_doubt, self.fence
+        self._held.give_up(seconds)
 
     def _attempt(self) -> Granted | None:
         if self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
@@ -181,29 +176,21 @@ class _NewHold(Acquisition):
         options = self._wanted.options
         if not options.min_replicas and is_prompt(granted.sent, granted.received, options.ttl_ms):
             return granted.sent
+        # The replicas have the hold when they have what this connection wrote. To the same millisecond an
+        # extension would write nothing, and any replica would do.
+        ttl = options.ttl_ms + 1 if options.min_replicas else options.ttl_ms
+        commands = [_commands.extend(self.keys, self._held.token, ttl, granted.fence)]
+        end, look = min(now() + self._shared.retry_for, max(now(), self.limit)), None
         if options.min_replicas:
-            # To the same millisecond it would write nothing, and any replica would do.
-            return self._replicated(
-                _commands.extend(self.keys, self.token, options.ttl_ms + 1, granted.fence)
-            )
-        extend = _commands.extend(self.keys, self.token, options.ttl_ms, granted.fence)
-        end = min(now() + self._shared.retry_for, max(now(), self.limit))
-        answered = self._shared.insist(self.names, self.keys[0], extend, end=end)
-        counts = answered.answers[0] and now() < SERVER_DRIFT.valid_until(answered.sent, options.ttl_ms)
+            timeout = options.replica_timeout
+            commands.append(_commands.wait_for_replicas(options.min_replicas, whole_ms(timeout)))
+            end, look = now() + timeout.total_seconds() + CALL_OVERDUE, _nothing_to_look_at
+        answered = self._shared.insist(self.names, self.keys[0], *commands, end=end, look=look)
+        extended, *confirmed = answered.answers
+        if options.min_replicas and confirmed[0] < options.min_replicas:
+            raise TooFewReplicasError(f"{confirmed[0]} of {options.min_replicas} replicas have {self.names}")
+        counts = extended and now() < SERVER_DRIFT.valid_until(answered.sent, options.ttl_ms)
         return answered.sent if counts else None
-
-    def _replicated(self, extend: Command) -> float | None:
-        """Extends the hold: the replicas have it when they have what this connection wrote."""
-        options = self._wanted.options
-        wait = _commands.wait_for_replicas(options.min_replicas, whole_ms(options.replica_timeout))
-        end = now() + options.replica_timeout.total_seconds() + CALL_OVERDUE
-        answered = self._shared.insist(
-            self.names, self.keys[0], extend, wait, end=end, look=_nothing_to_look_at
-        )
-        extended, confirmed = answered.answers
-        if confirmed < options.min_replicas:
-            raise TooFewReplicasError(f"{confirmed} of {options.min_replicas} replicas have {self.names}")
-        return answered.sent if extended else None
 
 
 def _nothing_to_look_at() -> float:

@@ -22,7 +22,7 @@ from slock_client._commands import WRITE, Command, Key
 from slock_client._durations import positive, seconds_of
 from slock_client._lease import Drift, Told, majority
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
-from slock_client._sync._give_up import CALLER_WAITS, give_up
+from slock_client._sync._give_up import CALLER_WAITS
 from slock_client._sync._hold import AnyHold, Held
 from slock_client._sync._locks import Locks
 from slock_client._sync._request import Acquirer
@@ -105,7 +105,6 @@ class NodeHold(Held):
     def __init__(self, name: str, node: Locks, wanted: Wanted, token: str, drift: Drift) -> None:
         super().__init__(node._shared, wanted, token, drift)
         self.name = name
-        self.wanted = wanted
         self.confirmed = -math.inf
         """When the last command was sent to which the node said that it has the hold."""
         self.gone_at = -math.inf
@@ -139,9 +138,7 @@ class NodeHold(Held):
     def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
         self.ended = True
-        commands = self.end_commands()
-        if commands:
-            give_up(self.shared, self.keys, commands, CALLER_WAITS)
+        self.give_up(CALLER_WAITS)
 
     def _get(self, command: Command, sent: float, end: float) -> Answer:
         """The fence that a command gave, 0, or an error."""
@@ -164,7 +161,7 @@ class NodeHold(Held):
         answer: Answer = None
         for _ in range(2):
             try:
-                [answer] = ask(self.servers, self.key, command, end=end)
+                [answer] = ask(self.shared.servers, self.key, command, end=end)
             except Exception as error:
                 answer = error
             if not isinstance(answer, BaseException):
@@ -320,7 +317,7 @@ class Quorum(Acquirer[QuorumHold]):
 
         def release(node: NodeHold) -> int:
             command = _commands.release_in_any_mode(node.keys, token)
-            [answer] = ask(node.servers, node.key, command, end=end)
+            [answer] = ask(node.shared.servers, node.key, command, end=end)
             return answer if isinstance(answer, int) else 0
 
         return (_tally(nodes, release, lambda tally: False)).given

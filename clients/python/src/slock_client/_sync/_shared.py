@@ -181,8 +181,8 @@ class Shared:
         token = _commands.new_token()
         asked = [
             *_commands.cancel(wanted.keys, token, refuse=False),
-            _commands.release(wanted.keys, wanted.mode, token, 1),
-            _commands.release_in_any_mode(wanted.keys, token, 1),
+            _commands.release(wanted.keys, wanted.mode, token, _commands.NO_FENCE),
+            _commands.release_in_any_mode(wanted.keys, token, _commands.NO_FENCE),
         ]
         answers = ask(self.servers, wanted.keys[0], *asked, end=end)
         problem = _answers.problem_in(answers, _answers.is_refused_or_temporary)

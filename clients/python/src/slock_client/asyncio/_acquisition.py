@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import redis.exceptions as base
@@ -12,8 +11,9 @@ import redis.exceptions as base
 from slock_client import _answers, _commands
 from slock_client._answers import Answer
 from slock_client._clock import now
-from slock_client._commands import Channel, Command, Key, names_of
+from slock_client._commands import Channel, Command
 from slock_client._durations import ms_left
+from slock_client._options import Wanted
 from slock_client.asyncio import _blocking
 from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._servers import ask
@@ -46,12 +46,10 @@ class SubscriptionLost(Exception):
 class Acquisition:
     """Asks for a hold, or for another mode of one, until there is an answer that counts."""
 
-    def __init__(
-        self, shared: Shared, keys: Sequence[Key], command: Command, wait: float, *, once: bool
-    ) -> None:
+    def __init__(self, shared: Shared, wanted: Wanted, command: Command, wait: float, *, once: bool) -> None:
         """`command`: without a wait. `wait`: at most so many seconds. `once`: a refusal ends it."""
-        self.keys = keys
-        self.names = names_of(keys)
+        self.keys = wanted.keys
+        self.names = wanted.names
         self.unanswered = False
         """Whether a copy of the command had no answer: the server may carry it out at any later time."""
         self.waits = False
@@ -60,12 +58,14 @@ class Acquisition:
         """What was granted last."""
         self.problem: BaseException | None = None
         self._shared = shared
+        self._wanted = wanted
         self._command = command
         self._once = once
         self._began = now()
         self._end = self._began + wait
         self._contact: float | None = None
-        self._tags: dict[bytes, tuple[Any, float]] = {}
+        self._subscription: Any = None
+        """Where its messages come, when it waits by NOTIFY."""
 
     @property
     def limit(self) -> float:
@@ -89,9 +89,7 @@ class Acquisition:
         try:
             return await self._granted()
         finally:
-            for tag, (subscription, _) in self._tags.items():
-                subscription.forget(tag)  # messages that come later are ignored
-            self._tags.clear()
+            self._forget()
 
     async def _granted(self) -> Granted | None:
         strategy, pauses = self._shared.strategy, retry_pauses()
@@ -197,65 +195,56 @@ class Acquisition:
         fence = await self._send(self._waiting(sent, None), blocks=True)
         return self._told(fence, sent)
 
-    async def _notify(self, listening: Any, subscription: Any) -> Granted | None:
-        tag, sent = listening.new_tag(), now()
-        if not self._tags:
-            self._messages: deque[tuple[bytes, Any]] = deque()
-            self._arrived = io.Event()
-        self._tags[tag] = subscription, sent
-        subscription.note(tag, self)
-        try:
-            fence = await self._send(self._waiting(sent, Channel(subscription.name, tag)))
-        except base.ResponseError as error:
-            if _answers.is_subscriber_missing(error):
-                subscription.listener.fail()
-            raise
-        if fence is not None:
-            return self._told(fence, sent)
+    async def _notify(self, listening: Any, subscription: Any) -> Granted:
+        if self._subscription is not subscription:
+            self._forget()
+            self._subscription, self._tag, self._asked = subscription, listening.new_tag(), now()
+            self._messages, self._arrived = deque[bytes | SubscriptionLost](), io.Event()
+            subscription.note(self._tag, self)
         while True:
-            overdue = self._end + ANSWER_OVERDUE
-            end = min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf)
-            message = await self._message(end)
-            self._shared.check_open()
-            if message is None:
-                if now() >= overdue:
-                    raise self.timed_out("the wait is over, and the server did not say so")
-                return await self._notify(listening, subscription)
-            granted = self._read(*message, newest=tag)
+            sent = now()
+            try:
+                fence = await self._send(self._waiting(sent, Channel(subscription.name, self._tag)))
+            except base.ResponseError as error:
+                if _answers.is_subscriber_missing(error):
+                    subscription.listener.fail()
+                raise
+            if fence is not None:
+                return self._told(fence, sent)
+            granted = await self._message()
             if granted is not None:
                 return granted
 
-    def put(self, tag: bytes, message: bytes | SubscriptionLost) -> None:
-        """A message with a tag that it has sent."""
-        self._messages.append((tag, message))
+    def _forget(self) -> None:
+        """Messages that come later are ignored."""
+        if self._subscription is not None:
+            self._subscription.forget(self._tag)
+            self._subscription = None
+
+    def put(self, message: bytes | SubscriptionLost) -> None:
+        """A message for it."""
+        self._messages.append(message)
         self._arrived.set()
 
-    async def _message(self, end: float) -> tuple[bytes, Any] | None:
-        """The next message with its tag; None when there is none until `end`."""
+    async def _message(self) -> Granted | None:
+        """What the message says; None when it is time to ask again."""
+        overdue = self._end + ANSWER_OVERDUE
         if not self._messages:
             self._arrived.clear()
-            await self._arrived.wait(end)
-        return self._messages.popleft() if self._messages else None
-
-    def _read(self, tag: bytes, message: Any, newest: bytes) -> Granted | None:
-        """What a message means. Of the end of an older copy nothing follows, but a fence is one."""
-        if tag not in self._tags:
+            await self._arrived.wait(min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf))
+        self._shared.check_open()
+        if not self._messages:
+            if now() >= overdue:
+                raise self.timed_out("the wait is over, and the server did not say so")
             return None
+        message = self._messages.popleft()
         if isinstance(message, SubscriptionLost):
-            if self._tags[tag][0] is self._tags[newest][0]:
-                raise message
-            return None
-        text = message.decode()
-        if text.startswith("-"):
-            if tag != newest:
-                return None
-            self.waits = False
-            raise base.ResponseError(f"{text[1:]} at the end of the wait")
-        if int(text) == 0 and tag != newest:
-            return None
-        self.fence = int(text) or None
+            raise message
         self.waits = False
-        return self._told(int(text), self._tags[tag][1])
+        if message.startswith(b"-"):
+            raise base.ResponseError(f"{message[1:].decode()} at the end of the wait")
+        self.fence = int(message) or None
+        return self._told(int(message), self._asked)
 
     def _told(self, fence: int, sent: float) -> Granted:
         if not fence:

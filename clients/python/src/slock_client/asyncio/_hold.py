@@ -24,7 +24,7 @@ from slock_client._options import Wanted
 from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._acquisition import Acquisition
 from slock_client.asyncio._block import Block
-from slock_client.asyncio._give_up import CALLER_WAITS, give_up, the_end
+from slock_client.asyncio._give_up import CALLER_WAITS, give_up, give_up_in_doubt
 from slock_client.asyncio._shared import Answered, Shared, timed_out
 from slock_client.errors import LostError, NotHeldError, RefusedError, TimedOutError
 from slock_client.hooks import call, log
@@ -43,12 +43,11 @@ class Held:
 
     def __init__(self, shared: Shared, wanted: Wanted, token: str, drift: Drift) -> None:
         self.shared = shared
-        self.servers = shared.servers
+        self.wanted = wanted
         self.keys = wanted.keys
         self.key: Key = wanted.keys[0]
         self.names = wanted.names
         self.token = token
-        self.given = wanted.options.token is not None
         self.ttl_ms = wanted.options.ttl_ms
         self.lease = Lease(wanted.mode, drift)
         self.renew_at = math.inf
@@ -101,14 +100,17 @@ class Held:
         if self.owner is not None and told is not Told.NOTHING:
             self.owner._told(self, told)
 
-    def end_commands(self) -> list[Command]:
-        """What leaves nothing of it at the server."""
+    async def give_up(
+        self, caller_waits: float, then: Callable[[list[Answer]], None] = lambda answers: None
+    ) -> Answered | None:
+        """Leaves nothing of it at the server, in the background."""
         lease = self.lease
         if lease.in_doubt or lease.changing:
-            return the_end(self.keys, self.token, given=self.given, fence=lease.fence)
+            return await give_up_in_doubt(self.shared, self.wanted, self.token, lease.fence, caller_waits)
         if lease.fence is None:
-            return []
-        return [_commands.release(self.keys, lease.mode, self.token, lease.fence)]
+            return None
+        release = _commands.release(self.keys, lease.mode, self.token, lease.fence)
+        return await give_up(self.shared, self.wanted, [release], caller_waits, then)
 
     async def release(self, end: float) -> bool:
         """Releases it: whether it was still there.
@@ -116,24 +118,25 @@ class Held:
         `TimedOutError` at `end`: then it goes on in the background.
         """
         lease = self.lease
-        commands = self.end_commands()
         was_valid = now() < lease.valid_until
-        answered: Answered | None
         if lease.in_doubt or lease.changing:
-            answered = await give_up(self.shared, self.keys, commands, end - now())
-            if answered is None:
+            if self.wanted.given and not was_valid:
+                return False  # the token may have a later hold by now
+            ended = await self.give_up(end - now())
+            if ended is None:
                 raise timed_out(self.names, "the release had no answer within the time", None)
-            return self._released(answered, was_valid)
-        if not commands or (not lease.is_held and len(self.keys) == 1):
+            return self._released(ended, was_valid)
+        if lease.fence is None or (not lease.is_held and len(self.keys) == 1):
             return False
+        release = _commands.release(self.keys, lease.mode, self.token, lease.fence)
         try:
-            answered = await self.shared.insist(self.names, self.key, *commands, end=end)
+            answered = await self.shared.insist(self.names, self.key, release, end=end)
         except BaseException as error:
             # It goes on in the background. To release a second time is safe: the release names the fence.
             if isinstance(error, TimedOutError):
-                await give_up(self.shared, self.keys, commands, 0)
+                await self.give_up(0)
             elif not isinstance(error, Exception):  # cancelled
-                await give_up(self.shared, self.keys, commands, CALLER_WAITS, self._released_late)
+                await self.give_up(CALLER_WAITS, self._released_late)
             raise
         return self._released(answered, was_valid)
 
@@ -479,7 +482,7 @@ class Hold(AnyHold):
                 self.mode = READ
         ttl = held.ttl_ms
         command = _commands.change(mode, held.key, held.token, ttl, self.fence)
-        acquisition = Acquisition(self._shared, held.keys, command, seconds, once=seconds == 0)
+        acquisition = Acquisition(self._shared, self._wanted, command, seconds, once=seconds == 0)
         settled = False
         try:
             self._shared.begin(acquisition)
@@ -523,8 +526,9 @@ class Hold(AnyHold):
         It repeats a downgrade until it is answered."""
         held = self._held
         sent, ttl = now(), held.ttl_ms
-        modes, commands = [WRITE, READ], _commands.cancel(held.keys, held.token, refuse=not held.given)
-        commands += [_commands.refresh(held.keys, mode, held.token, ttl) for mode in modes]
+        modes = [WRITE, READ]
+        commands = _commands.cancel(held.keys, held.token, refuse=not self._wanted.given)
+        commands += _commands.look_at_modes(held.keys, held.token, ttl)
         if downgrade is not None:
             modes, commands = [READ], [downgrade]
 
@@ -541,4 +545,4 @@ class Hold(AnyHold):
             if problem_in(answers[-len(modes) :]) is None:
                 self._lose(_lease.GONE)
 
-        await give_up(self._shared, held.keys, commands, caller_waits, take_mode)
+        await give_up(self._shared, self._wanted, commands, caller_waits, take_mode)

@@ -44,7 +44,7 @@ class Subscription:
         if self.alive:
             self.listener.test_soon()
         else:
-            acquisition.put(tag, SubscriptionLost())
+            acquisition.put(SubscriptionLost())
 
     def forget(self, tag: bytes) -> None:
         """A message with a tag that nobody has noted is ignored: whoever gave the request up releases it."""
@@ -54,8 +54,8 @@ class Subscription:
 
     def lose(self) -> None:
         self.alive = False
-        for tag, acquisition in self.waits.items():
-            acquisition.put(tag, SubscriptionLost())
+        for acquisition in self.waits.values():
+            acquisition.put(SubscriptionLost())
 
 
 class Listener:
@@ -120,7 +120,7 @@ class Listener:
             number, _, tag = message[2].partition(b" ")
             subscription = self._subscriptions.get(message[1])
             if subscription is not None and tag in subscription.waits:
-                subscription.waits[tag].put(tag, number)
+                subscription.waits[tag].put(number)
         elif kind == b"sunsubscribe":
             subscription = self._subscriptions.pop(message[1], None)
             if subscription is not None:  # not by this library: the slot has moved, or the node is a replica

@@ -21,7 +21,7 @@ from slock_client._durations import positive, seconds_of
 from slock_client._lease import Drift, Told, majority
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
 from slock_client.asyncio import _tasks as io
-from slock_client.asyncio._give_up import CALLER_WAITS, give_up
+from slock_client.asyncio._give_up import CALLER_WAITS
 from slock_client.asyncio._hold import AnyHold, Held
 from slock_client.asyncio._locks import Locks
 from slock_client.asyncio._request import Acquirer
@@ -104,7 +104,6 @@ class NodeHold(Held):
     def __init__(self, name: str, node: Locks, wanted: Wanted, token: str, drift: Drift) -> None:
         super().__init__(node._shared, wanted, token, drift)
         self.name = name
-        self.wanted = wanted
         self.confirmed = -math.inf
         """When the last command was sent to which the node said that it has the hold."""
         self.gone_at = -math.inf
@@ -138,9 +137,7 @@ class NodeHold(Held):
     async def give_up_or_release(self) -> None:
         """The quorum missed its majority, or was given up."""
         self.ended = True
-        commands = self.end_commands()
-        if commands:
-            await give_up(self.shared, self.keys, commands, CALLER_WAITS)
+        await self.give_up(CALLER_WAITS)
 
     async def _get(self, command: Command, sent: float, end: float) -> Answer:
         """The fence that a command gave, 0, or an error."""
@@ -163,7 +160,7 @@ class NodeHold(Held):
         answer: Answer = None
         for _ in range(2):
             try:
-                [answer] = await ask(self.servers, self.key, command, end=end)
+                [answer] = await ask(self.shared.servers, self.key, command, end=end)
             except Exception as error:
                 answer = error
             if not isinstance(answer, BaseException):
@@ -319,7 +316,7 @@ class Quorum(Acquirer[QuorumHold]):
 
         async def release(node: NodeHold) -> int:
             command = _commands.release_in_any_mode(node.keys, token)
-            [answer] = await ask(node.servers, node.key, command, end=end)
+            [answer] = await ask(node.shared.servers, node.key, command, end=end)
             return answer if isinstance(answer, int) else 0
 
         return (await _tally(nodes, release, lambda tally: False)).given

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from slock_client._answers import Answer
 from slock_client._clock import now
@@ -36,7 +36,7 @@ LEAST_TIME = 0.05
 class Renewable(Protocol):
     """What is renewed, or only watched. All times are seconds on the clock of the library."""
 
-    servers: Servers
+    shared: Any
     key: Key
     ttl_ms: int
     """How long a renewal keeps the hold."""
@@ -163,7 +163,7 @@ class Watchdog:
                     return
             groups: dict[Servers, list[Renewable]] = {}
             for hold in due:
-                groups.setdefault(hold.servers, []).append(hold)
+                groups.setdefault(hold.shared.servers, []).append(hold)
             for servers, holds in groups.items():
                 for first in range(0, len(holds), MOST_IN_PIPELINE):
                     self._begin(servers, holds[first : first + MOST_IN_PIPELINE])
