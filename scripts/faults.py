@@ -68,7 +68,6 @@ RUNNERS = {
         f"{PYTEST} --tb=short tests/test_judged_histories.py tests/test_torture.py"
         " -k 'history_passes or kill'",
     ),
-    "module": ("cargo test --package slock --lib --no-run", "cargo test --package slock --lib --"),
     "pytest": (MODULE, PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),

@@ -126,35 +126,3 @@ fn parse_switch(setting: &'static BoolSetting, value: &[u8]) -> Result<(&'static
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_name_settings_with_or_without_the_prefix() {
-        let given =
-            parse(&[b"slock.max-ttl-ms", b"5000", b"MAX-WAITERS", b"0", b"allow-apply", b"Yes"]).unwrap();
-        let expected = [
-            (c"max-ttl-ms", Value::Integer(5000)),
-            (c"max-waiters", Value::Integer(0)),
-            (c"allow-apply", Value::Switch(true)),
-        ];
-        assert_eq!(given, expected);
-    }
-
-    #[test]
-    fn bad_arguments_are_refused_with_what_is_allowed() {
-        for (arguments, told) in [
-            (&[&b"max-ttl"[..], b"1"][..], "there is no setting max-ttl"),
-            (&[b"max-ttl-ms"], "has no value"),
-            (&[b"max-ttl-ms", b"0"], "from 1 to 31536000000, not 0"),
-            (&[b"max-ttl-ms", b"ten"], "not ten"),
-            (&[b"restart-grace-ms", b"-1"], "from 0 to"),
-            (&[b"allow-apply", b"1"], "must be yes or no, not 1"),
-        ] {
-            let error = parse(arguments).unwrap_err();
-            assert!(error.contains(told), "{error}");
-        }
-    }
-}

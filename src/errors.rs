@@ -67,32 +67,3 @@ fn cycle(steps: &[DeadlockStep]) -> String {
     };
     format!("DEADLOCK Waiting would close a cycle: {}{more}", listed.join(", "))
 }
-
-#[cfg(test)]
-mod tests {
-    use slock_core::LockId;
-
-    use super::*;
-
-    fn text(reply: Reply) -> String {
-        match reply {
-            Reply::Error(text) => text,
-            _ => panic!("not an error"),
-        }
-    }
-
-    #[test]
-    fn a_cycle_is_named_step_by_step_and_cut() {
-        let step = |token: &[u8], name: &[u8]| DeadlockStep {
-            token: token.into(),
-            lock: LockId { db: 0, name: name.into() },
-        };
-        let two = LockError::Deadlock(vec![step(b"a", b"x"), step(b"b", b"\xff")]);
-        let expected =
-            r#"DEADLOCK Waiting would close a cycle: "a" waits at "x" for "b", "b" waits at "\xff" for "a""#;
-        assert_eq!(text(error_reply(&two)), expected);
-        let many = LockError::Deadlock(vec![step(&[b't'; 200], b"x"); 10]);
-        let told = text(error_reply(&many));
-        assert!(told.ends_with(", and 2 more") && told.contains(&format!("\"{}...\"", "t".repeat(64))));
-    }
-}

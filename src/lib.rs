@@ -32,14 +32,8 @@ mod server;
 mod shared;
 mod state;
 
-/// Under test there is no server, and so no server's allocator.
-#[cfg(not(test))]
-use redis_module::alloc::RedisAlloc as Allocator;
-#[cfg(test)]
-use std::alloc::System as Allocator;
-
 #[global_allocator]
-static ALLOCATOR: Allocator = Allocator;
+static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
 
 fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     let missing = server::missing_required();

@@ -52,6 +52,20 @@ def test_who_would_close_a_cycle_is_refused_and_nothing_changes(queues: Queues, 
     assert queues.lock("b", "x").is_waiting(), "there is no cycle any more"
 
 
+def test_a_long_cycle_is_named_in_part(server: Server) -> None:
+    """Each of ten owners waits for what the next one holds."""
+    queues = Queues(server)
+    tokens = [f"{number}{'t' * 199}" for number in range(10)]
+    names = [f"\\{number}" for number in range(10)]
+    for token, name in zip(tokens, names, strict=True):
+        queues.hold(token, name)
+    waiting = [queues.lock(token, name) for token, name in zip(tokens, names[1:], strict=False)]
+    assert all(waiter.is_waiting() for waiter in waiting)
+    text = _refused(queues, "SLOCK.LOCK", names[0], tokens[9], HOUR, "WAIT", 0)
+    assert text.endswith(", and 2 more")
+    assert f'"{tokens[0][:64]}..." waits at "\\\\1" for "{tokens[1][:64]}..."' in text
+
+
 def test_other_databases_take_part_with_the_same_token(queues: Queues) -> None:
     """A token is one owner, wherever its locks are."""
     elsewhere = Line(queues.server, "z", database=1)

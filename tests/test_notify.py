@@ -397,6 +397,24 @@ def test_in_a_cluster_the_channel_is_in_the_slot_of_the_keys(make_server: MakeSe
     assert line.release(HOLDER) == 1 and me.fence() and me.messages() == [] == wrong.messages()
 
 
+def test_hash_tags_are_read_as_the_server_reads_them(make_server: MakeServer) -> None:
+    """The channel of a request that must wait is refused unless it is in the slot of the key."""
+    server = make_server(cluster_enabled=True, cluster_port=free_port())
+    server.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    wait_until(lambda: cluster_state(server) == "ok", what="the cluster")
+    raw, names = (
+        server.raw(),
+        [b"foo", b"{foo}bar", b"foo{}{bar}", b"foo{{bar}}zap", b"{bar", b"{}foo", b"}{a}"],
+    )
+    slots = {name: raw.ok("CLUSTER", "KEYSLOT", name) for name in names}
+    for name in names:
+        raw.ok("SLOCK.LOCK", name, HOLDER, HOUR)
+        for channel in names:
+            refused = raw.error("SLOCK.LOCK", name, ME, HOUR, "WAIT", 0, "NOTIFY", channel, "tag")
+            code = "NOSUBSCRIBER" if slots[name] == slots[channel] else "CROSSSLOT"
+            assert refused.startswith(f"{code} "), (name, channel, refused)
+
+
 # --- replicas and the log
 
 

@@ -82,6 +82,11 @@ def test_settings_are_set_at_the_start(make_server: MakeServer, place: str) -> N
     assert _shown(make_server(**_at_start(place, GOOD)).raw()) == GOOD
 
 
+def test_arguments_are_read_in_upper_and_lower_case(make_server: MakeServer) -> None:
+    shown = _shown(make_server(module_args=["MAX-WAITERS", 0, "Slock.Allow-Apply", "Yes"]).raw())
+    assert (shown["slock.max-waiters"], shown["slock.allow-apply"]) == ("0", "yes")
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_bad_value_at_load_is_refused_with_a_clear_line(setting: Setting, place: str) -> None:

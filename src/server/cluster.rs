@@ -90,22 +90,3 @@ impl Ctx<'_> {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The values are those of `CLUSTER KEYSLOT`.
-    #[test]
-    fn slots_are_those_of_the_specification() {
-        for (name, expected) in [
-            (&b"foo"[..], 12182),
-            (b"{foo}bar", 12182),
-            (b"foo{}{bar}", 8363),
-            (b"foo{{bar}}zap", 4015),
-            (b"", 0),
-        ] {
-            assert_eq!(slot(name), expected, "{}", name.escape_ascii());
-        }
-    }
-}

@@ -159,30 +159,3 @@ pub fn lacking() -> Vec<&'static str> {
     }
     lacking
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::fs;
-    use std::path::Path;
-
-    /// The names after each `before` in a text, as far as they are names of the module API.
-    fn names_after<'a>(text: &'a str, before: &str) -> BTreeSet<&'a str> {
-        let is_name = |character: char| character.is_alphanumeric() || character == '_';
-        let parts = text.split(before).skip(1).map(str::trim_start);
-        let names = parts.map(|part| part.split(|character| !is_name(character)).next().unwrap_or_default());
-        names.filter(|name| name.starts_with("RedisModule_")).collect()
-    }
-
-    #[test]
-    fn the_required_calls_are_those_that_are_made() {
-        let server = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/server");
-        let files =
-            fs::read_dir(server).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
-        let code: String = files.collect();
-        let list = include_str!("compat.rs").split("pub fn missing_required").nth(1).unwrap();
-        let listed = names_after(list.split("])").next().unwrap(), "\n");
-        assert_eq!(listed, names_after(&code, "api!("));
-        assert!(listed.len() > 50);
-    }
-}
