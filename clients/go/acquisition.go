@@ -120,8 +120,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// answerBy is until when an answer is waited for.
-func (a *acquisition) answerBy() time.Time { return a.end().Add(lateAnswer) }
+// answerBy is until when an answer is waited for: for no longer than RetryFor.
+func (a *acquisition) answerBy() time.Time { return earlier(a.end(), a.by.retryEnd()).Add(lateAnswer) }
 
 // waitBy is until when the end of a wait is waited for; zero: without end.
 func (a *acquisition) waitBy() time.Time {

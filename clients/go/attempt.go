@@ -79,11 +79,11 @@ func (a *attempts) forget() {
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (a *attempts) mayRelease() error {
 	o := owner{keys: a.keys, token: newToken(), given: true}
-	release := o.release(a.mode, 1)
+	release := o.release(a.mode, noFence)
 	if _, ok := a.locks.permitted.Load(release[0]); ok {
 		return nil
 	}
-	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", 1))
+	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", noFence))
 	answers, err := a.locks.servers.send(a.ctx, a.answerBy(), o.keys[0], commands...)
 	for _, answer := range answers {
 		if hasCode(answer.Err(), "NOPERM") {

@@ -12,6 +12,9 @@ import (
 // still under way by then is not expected any more.
 const refuseFor = 120_000
 
+// noFence is a fence that no hold has.
+const noFence = 1
+
 // words are a command and its arguments. The key that tells the node is that of the owner.
 type words []any
 
@@ -113,13 +116,20 @@ func (o owner) cancel() []words {
 	return all
 }
 
+// lookAtModes asks for the fence of what the token holds to write, and to read.
+func (o owner) lookAtModes(ttl time.Duration) []words {
+	return []words{o.refresh(Write, ttl), o.refresh(Read, ttl)}
+}
+
 // end is the end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. With a
-// token of the program's only the hold with the fence is released.
+// token of the program's only the hold with the fence is released; the answers to the two commands before the last one
+// tell which fence the token has.
 func (o owner) end(fence int64) []words {
-	if o.given {
-		return append(o.cancel(), o.releaseInAnyMode("FENCE", fence))
+	if !o.given {
+		return append(o.cancel(), o.releaseInAnyMode())
 	}
-	return append(o.cancel(), o.releaseInAnyMode())
+	commands := append(o.cancel(), o.lookAtModes(time.Millisecond)...)
+	return append(commands, o.releaseInAnyMode("FENCE", fence))
 }
 
 // milliseconds rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.

@@ -16,13 +16,15 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 	if ending.state == lost && (isWhole || o.given) {
 		return false, nil // nothing is left, or the token may have a later hold by now
 	}
-	commands := []words{o.release(ending.mode, ending.fence)}
+	end := func(ctx context.Context, limit time.Time) (int64, error) {
+		return l.askOnce(ctx, limit, o, o.release(ending.mode, ending.fence))
+	}
 	if inDoubt && l.closed.Err() == nil {
-		commands = o.end(ending.fence)
+		end = func(ctx context.Context, limit time.Time) (int64, error) { return l.end(ctx, limit, o, ending.fence) }
 	}
 	unanswered, released := false, false
 	err := l.insist(ctx, "release", o, ending.ttl, func(ctx context.Context, limit time.Time) error {
-		count, err := l.end(ctx, limit, o, commands)
+		count, err := end(ctx, limit)
 		// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
 		unanswered = unanswered || mayRunLater(err)
 		released = err == nil && (count == int64(len(o.keys)) || unanswered && until > now())
@@ -31,21 +33,19 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 	return err == nil && released, err
 }
 
-// giveUp ends the acquisition in the background. With a token of the program's only what waits is withdrawn: a hold of
-// the token may be another's by now.
+// giveUp ends the acquisition in the background.
 func (a *attempts) giveUp() {
-	l, o, commands := a.locks, a.owner, a.owner.end(0)
+	l, o := a.locks, a.owner
 	// After the ttl nothing is left of a grant anyway.
 	end := time.Now().Add(min(a.wanted.ttl+l.settings.retryFor, refuseFor*time.Millisecond))
 	if o.given {
-		commands = o.cancel()
 		go a.releaseLate(end)
 	} else {
 		a.forget()
 	}
 	l.background.run(func() {
 		err := l.repeat(context.Background(), "end", o, end, func(ctx context.Context, limit time.Time) error {
-			_, err := l.end(ctx, limit, o, commands)
+			_, err := l.end(ctx, limit, o, noFence)
 			return err
 		})
 		if isUnanswered(err) && a.channel != nil { // the server forgets the request when nobody listens to its channel
@@ -68,11 +68,23 @@ func (a *attempts) releaseLate(end time.Time) {
 	}
 }
 
-// end sends the commands of an end once, and gives the answer to the last one: how many keys that released.
-func (l *Locks) end(ctx context.Context, limit time.Time, o owner, commands []words) (int64, error) {
-	answers, err := l.servers.send(ctx, limit, o.keys[0], commands...)
-	if err != nil {
-		return 0, err
+// end ends an acquisition in doubt, and tells how many keys that released. A token of the program's is released by its
+// fence; when that is not the one that is known, it is asked again.
+func (l *Locks) end(ctx context.Context, limit time.Time, o owner, fence int64) (int64, error) {
+	for {
+		answers, err := l.servers.send(ctx, limit, o.keys[0], o.end(fence)...)
+		if err != nil {
+			return 0, err
+		}
+		last := len(answers) - 1
+		released, err := answers[last].Int64()
+		if !o.given || released > 0 || err != nil {
+			return released, err
+		}
+		write, _ := answers[last-2].Int64()
+		read, _ := answers[last-1].Int64()
+		if fence = max(write, read); fence == 0 {
+			return 0, nil
+		}
 	}
-	return answers[len(answers)-1].Int64()
 }

@@ -334,8 +334,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 // it is answered, or the hold is over.
 func (h *Hold) settle(ctx context.Context, limit time.Time) error {
 	sent, ttl, o := now(), h.snapshot().ttl, h.owner
-	commands := append(o.cancel(), o.refresh(Write, ttl), o.refresh(Read, ttl))
-	answers, err := h.keeper.(*Locks).servers.send(ctx, limit, o.keys[0], commands...)
+	answers, err := h.keeper.(*Locks).servers.send(ctx, limit, o.keys[0], append(o.cancel(), o.lookAtModes(ttl)...)...)
 	if err != nil {
 		return h.lossOr(err)
 	}

@@ -311,12 +311,12 @@ func (v *votes) keep(i int, h *Hold, err error) (bool, error) {
 func (v *votes) requestOfNode(ttl time.Duration) *Request {
 	r := *v.request
 	r.settings.ttl, r.settings.minReplicas, r.settings.noRenewal = ttl, 0, true
-	r.settings.token, r.settings.isFresh, r.settings.retryFor = v.owner.token, !v.owner.given, ttl
+	r.settings.token, r.settings.isFresh, r.settings.retryFor = v.owner.token, !v.owner.given, longestWait
 	return &r
 }
 
-// acquire asks a node. A node that is slow may follow as long as the hold is wanted, for at most the ttl; then it is
-// given up.
+// acquire asks a node. A node that is slow may follow as long as the hold is wanted: to give it up sooner could end what
+// it grants the same token later.
 func (v *votes) acquire(ttl time.Duration) func(i int) (bool, error) {
 	return func(i int) (bool, error) {
 		n := &v.nodes[i]
@@ -350,13 +350,7 @@ func (v *votes) fences(*Hold) []int64 {
 func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
 	q := v.quorum
 	got := q.ask(r.ttl, func(i int) (bool, error) {
-		n := &v.nodes[i]
-		h := n.hold.Load()
-		if h == nil { // it may be about to grant
-			n.asking.Lock()
-			h = n.hold.Load()
-			n.asking.Unlock()
-		}
+		h := v.nodes[i].hold.Load()
 		if h == nil {
 			return false, errNoAnswer
 		}
