@@ -2,7 +2,7 @@
 //! it ends without a hold.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
@@ -39,7 +39,7 @@ pub(crate) enum Goal {
 }
 
 /// How long to ask.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Limits {
     /// The first answer counts.
     pub(crate) once: bool,
@@ -47,6 +47,8 @@ pub(crate) struct Limits {
     pub(crate) deadline: Option<Instant>,
     /// How long to go on until the first answer.
     pub(crate) retry_for: Duration,
+    /// Of one server of a quorum: set when a copy may still be carried out. The quorum gives it up then.
+    pub(crate) doubt: Option<Arc<AtomicBool>>,
 }
 
 /// What asking once comes to.
@@ -80,6 +82,7 @@ pub(crate) struct Acquisition<'a> {
 
 impl<'a> Acquisition<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared<Single>>, owner: &'a Owner, goal: Goal, limits: Limits) -> Self {
+        let patience_ends = Some(Instant::now() + limits.retry_for);
         Self {
             shared,
             owner,
@@ -90,7 +93,7 @@ impl<'a> Acquisition<'a> {
             must_wait: false,
             stands: false,
             in_doubt: false,
-            patience_ends: Some(Instant::now() + limits.retry_for),
+            patience_ends,
             last_error: None,
         }
     }
@@ -372,7 +375,12 @@ impl<'a> Acquisition<'a> {
 
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
-        if self.goal == Goal::Hold && self.may_stand() {
+        if self.goal != Goal::Hold || !self.may_stand() {
+            return;
+        }
+        if let Some(doubt) = &self.limits.doubt {
+            doubt.store(true, Ordering::Relaxed);
+        } else {
             let gives_up = give_up::give_up(self.shared.clone(), self.owner.clone());
             self.shared.spawn(&self.runtime, gives_up);
         }

@@ -10,7 +10,7 @@ use crate::options::{Mode, Wanted};
 /// For how long the server refuses what a request that was given up may still send.
 const REFUSE_MS: u64 = 120_000;
 /// No hold has this fence.
-const NO_FENCE: i64 = 1;
+pub(crate) const NO_FENCE: i64 = 1;
 
 /// One acquisition: what is wanted, and the token that asks for it.
 #[derive(Clone, Debug)]
@@ -154,14 +154,23 @@ fn withdrawal(owner: &Owner) -> Vec<Cmd> {
     owner.keys().iter().map(refusal).collect()
 }
 
-/// The end of an acquisition in doubt: nothing waits, nothing is held, and nothing comes late.
-pub(crate) fn give_up(owner: &Owner) -> Vec<Cmd> {
-    withdrawal(owner).into_iter().chain([release_all(owner)]).collect()
+/// The end of an acquisition in doubt: nothing waits, nothing is held, and nothing comes late. Of a token that the
+/// program gave only the hold with this fence is released; the answers to the two commands before the last one tell
+/// which fence it has.
+pub(crate) fn end(owner: &Owner, fence: i64) -> Vec<Cmd> {
+    let (mut commands, release) = if owner.is_given() {
+        (withdraw(owner, Duration::ZERO), release_all(owner).with(("FENCE", fence)))
+    } else {
+        (withdrawal(owner), release_all(owner))
+    };
+    commands.push(release);
+    commands
 }
 
-/// The end of what was given up and may be held all the same. The last answers are the fences in these modes.
-pub(crate) fn withdraw(owner: &Owner, modes: &[Mode], ttl: Duration) -> Vec<Cmd> {
-    let fences = modes.iter().map(|mode| held_fence(owner, *mode, ttl));
+/// The end of what was given up and may be held all the same. The last answers are the fences of what is held to
+/// write and to read.
+pub(crate) fn withdraw(owner: &Owner, ttl: Duration) -> Vec<Cmd> {
+    let fences = [Mode::Write, Mode::Read].map(|mode| held_fence(owner, mode, ttl));
     withdrawal(owner).into_iter().chain(fences).collect()
 }
 

@@ -101,7 +101,7 @@ impl HoldView {
 
     /// It is given up when nobody waits for it any more.
     async fn upgrade_until(self: Arc<Self>, deadline: Option<Instant>, mut tell: Tell) {
-        let limits = Limits { once: false, deadline, retry_for: self.shared.retry_for };
+        let limits = Limits { once: false, deadline, retry_for: self.shared.retry_for, doubt: None };
         let goal = self.update(|lease, _| Goal::Upgrade { ttl: lease.ttl, fence: lease.fence });
         let mut acquisition = Acquisition::new(&self.shared, &self.owner, goal, limits);
         let result = tokio::select! {
@@ -129,7 +129,7 @@ impl HoldView {
     /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
     async fn give_up_upgrade(&self) {
         let ttl = self.lease().ttl;
-        let commands = commands::withdraw(&self.owner, &[Mode::Write, Mode::Read], ttl);
+        let commands = commands::withdraw(&self.owner, ttl);
         let Ok(answered) = self.shared.call(&self.owner, &commands, self.valid_until()).await else { return };
         let [.., writer, reader] = answers::numbers(&answered.value).collect::<Vec<_>>()[..] else { return };
         let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };

@@ -1,5 +1,6 @@
 //! One lock on several independent servers: N `Locks` and arithmetic.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,14 @@ use crate::acquisition::Limits;
 use crate::clock::Moment;
 use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
+use crate::give_up::give_up;
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
 use crate::hooks::Reporter;
 use crate::lease::Granted;
 use crate::locks::{BuilderOf, Locks, LocksOf};
 use crate::options::{LONGEST, Options, Wanted};
 use crate::polling::Poll;
-use crate::shared::{GRACE, Shared};
+use crate::shared::{GRACE, Shared, Single};
 use crate::single::{self, Hold, HoldView};
 
 /// One lock on several independent servers: who has it on more than half of them has it.
@@ -227,7 +229,7 @@ impl Site for Majority {
             if !site.result(&granted.iter().map(answer_of).collect::<Vec<_>>())? {
                 return Err(Error::NotHeld);
             }
-            let parts = Parts::new(site.nodes.len());
+            let parts = Parts::new(site, part.clone());
             for (number, granted) in granted.iter().enumerate() {
                 if let Ok(granted) = *granted {
                     let shared = site.nodes[number].locks.shared().clone();
@@ -340,7 +342,7 @@ async fn poll(
     unreachable!("the range has no end")
 }
 
-/// Asks all servers at once, in any order. What is dropped here, each server's part gives up by itself.
+/// Asks all servers at once, in any order. What is dropped here is given up.
 async fn attempt(
     shared: &Arc<Shared<Majority>>,
     wanted: &Arc<Wanted>,
@@ -350,7 +352,8 @@ async fn attempt(
     let limit = Instant::now() + site.node_timeout(ttl);
     let sent = Moment::now();
     let owner = Owner::new(wanted.clone());
-    let (part, parts) = (of_one_node(&owner, ttl), Parts::new(answers.len()));
+    let part = of_one_node(&owner, ttl);
+    let parts = Parts::new(site, part.clone());
     let mut order: Vec<_> = (0..answers.len()).collect();
     order.shuffle(&mut rand::rng());
     let mut asked: FuturesUnordered<_> =
@@ -373,19 +376,23 @@ async fn attempt(
     None
 }
 
-/// Asks one server. When it is slow it may still grant after the attempt, for as long as a call may take.
+/// Asks one server. What has no answer is not given up as long as the hold is wanted: that could end what the server
+/// grants the same token later.
 async fn ask(shared: Arc<Shared<Majority>>, number: usize, owner: Owner, parts: Arc<Parts>) -> OfNode {
     // So that what it answered last is known when the attempt ends.
     let retry_for = shared.site.node_timeout(owner.wanted.options.ttl) * 3 / 4;
-    let limits = Limits { once: true, deadline: None, retry_for };
-    let node = shared.site.nodes[number].locks.shared().clone();
+    let (node, doubt) = parts.nodes[number].clone();
+    let limits = Limits { once: true, deadline: None, retry_for, doubt: Some(doubt) };
     let answer = match single::acquire(node, owner, limits).await {
         Ok(Some(hold)) => {
             parts.put(number, hold);
             Answer::Granted
         }
         Ok(None) => Answer::Refused,
-        other => answer_of(&other),
+        other => {
+            parts.give_up_unless_wanted();
+            answer_of(&other)
+        }
     };
     (number, answer)
 }
@@ -413,6 +420,10 @@ async fn grant_anew(hold: &QuorumHoldView, number: usize, ttl: Duration) {
 
 /// The holds of the servers.
 pub struct Parts {
+    /// The servers, and whether what was asked there may still be carried out.
+    nodes: Vec<(Arc<Shared<Single>>, Arc<AtomicBool>)>,
+    owner: Owner,
+    runtime: Handle,
     state: Mutex<State>,
     /// Locked while servers that have lost the hold are asked to grant it anew.
     granting_anew: tokio::sync::Mutex<()>,
@@ -427,10 +438,17 @@ struct State {
 }
 
 impl Parts {
-    fn new(number: usize) -> Arc<Self> {
-        let holds = std::iter::repeat_with(|| None).take(number).collect();
-        let state = Mutex::new(State { holds, ended: false, are_left: false });
-        Arc::new(Self { state, granting_anew: tokio::sync::Mutex::default() })
+    fn new(site: &Majority, owner: Owner) -> Arc<Self> {
+        let nodes: Vec<_> =
+            site.nodes.iter().map(|node| (node.locks.shared().clone(), Arc::default())).collect();
+        let holds = nodes.iter().map(|_| None).collect();
+        Arc::new(Self {
+            nodes,
+            owner,
+            runtime: Handle::current(),
+            state: Mutex::new(State { holds, ended: false, are_left: false }),
+            granting_anew: tokio::sync::Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -443,6 +461,9 @@ impl Parts {
 
     /// A server granted the lock.
     fn put(&self, number: usize, hold: Hold) {
+        if self.nodes[number].1.swap(false, Ordering::Relaxed) {
+            hold.view().lease().in_doubt = true;
+        }
         let mut state = self.lock();
         if !state.ended {
             // To release the former one could end this one: both have one token.
@@ -457,7 +478,29 @@ impl Parts {
         if !std::mem::replace(&mut state.ended, true) {
             state.are_left = are_left;
         }
-        state.holds.iter_mut().map(Option::take).collect()
+        let holds = state.holds.iter_mut().map(Option::take).collect();
+        drop(state);
+        self.give_up_unless_wanted();
+        holds
+    }
+
+    /// Gives up what servers did not answer, once the hold is not wanted any more and was not left to another.
+    fn give_up_unless_wanted(&self) {
+        let state = self.lock();
+        if !state.ended || state.are_left {
+            return;
+        }
+        for (node, doubt) in &self.nodes {
+            if doubt.swap(false, Ordering::Relaxed) {
+                node.spawn(&self.runtime, give_up(node.clone(), self.owner.clone()));
+            }
+        }
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        self.end(false);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::answers;
 use crate::clock::Moment;
 use crate::commands::{self, Owner};
 use crate::errors::Error;
+use crate::give_up;
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
 use crate::lease::{self, Granted};
 use crate::options::Wanted;
@@ -30,7 +31,7 @@ impl Site for Single {
     fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<Hold>> {
         Box::pin(async move {
             let deadline = wanted.options.wait.filter(|_| !once).map(|wait| Instant::now() + wait);
-            let limits = Limits { once, deadline, retry_for: shared.retry_for };
+            let limits = Limits { once, deadline, retry_for: shared.retry_for, doubt: None };
             acquire(shared, Owner::new(wanted), limits).await
         })
     }
@@ -64,15 +65,16 @@ impl Site for Single {
             let lease = hold.lease();
             (lease.fence, lease.mode, lease.in_doubt || lease.changing)
         };
-        let commands = if in_doubt && !owner.is_given() {
-            commands::give_up(owner)
+        let (released, repeated) = if in_doubt {
+            let answered = give_up::end(&hold.shared, owner, fence, until).await?;
+            (answered.value, answered.repeated)
         } else {
-            vec![commands::release(owner, mode, fence)]
+            let release = [commands::release(owner, mode, fence)];
+            let answered = hold.shared.call(owner, &release, until).await?;
+            (answers::number(&answered.value), answered.repeated)
         };
-        let answered = hold.shared.call(owner, &commands, until).await?;
-        let released = answers::numbers(&answered.value).last().unwrap_or(0);
         // When an earlier copy got no answer, that one did it.
-        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (answered.repeated && released == 0))
+        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (repeated && released == 0))
     }
 
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {

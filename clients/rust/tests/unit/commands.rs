@@ -59,14 +59,14 @@ fn options_follow_the_ttl() {
 
 #[test]
 fn giving_up_refuses_what_comes_late_but_for_a_token_of_the_program() {
-    assert_eq!(texts(&give_up(&owner(&["a"], false))), "SLOCK.CANCEL a t REFUSE 120000; SLOCK.MUNLOCK 1 a t");
+    assert_eq!(texts(&end(&owner(&["a"], false), 9)), "SLOCK.CANCEL a t REFUSE 120000; SLOCK.MUNLOCK 1 a t");
     assert_eq!(
-        texts(&give_up(&owner(&["a", "b"], false))),
+        texts(&end(&owner(&["a", "b"], false), 9)),
         "SLOCK.CANCEL a t REFUSE 120000; SLOCK.CANCEL b t REFUSE 120000; SLOCK.MUNLOCK 2 a b t"
     );
     assert_eq!(
-        texts(&withdraw(&owner(&["a"], true), &[Mode::Write], TTL)),
-        "SLOCK.CANCEL a t; SLOCK.LOCK a t 5 XX"
+        texts(&end(&owner(&["a"], true), 9)),
+        "SLOCK.CANCEL a t; SLOCK.LOCK a t 1 XX; SLOCK.RLOCK a t 1 XX; SLOCK.MUNLOCK 1 a t FENCE 9"
     );
 }
 
