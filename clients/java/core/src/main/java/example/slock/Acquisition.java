@@ -133,8 +133,8 @@ final class Acquisition {
   private void askPermission() {
     Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
     List<List<String>> commands = nobody.cancel();
-    commands.add(nobody.release(mode, 1));
-    commands.add(nobody.releaseInAnyMode("FENCE", 1));
+    commands.add(nobody.release(mode, Commands.NO_FENCE));
+    commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
     CompletableFuture<Reply> asked = begin(Clock.NONE);
     locks.servers.pipeline(locks.servers.find(owner.key()), commands, Call.Use.COMMANDS, answerBy(), asked);
     asked.thenAccept(all -> {
@@ -218,9 +218,9 @@ final class Acquisition {
     return Math.min(deadline, wasAnswered ? contact + locks.options.retryWaitFor : limit);
   }
 
-  /** Until when an answer is waited for. */
+  /** Until when an answer is waited for: for no longer than {@link Options#retryFor}. */
   long answerBy() {
-    return Clock.plus(end(), Repetition.LATE_ANSWER);
+    return Math.min(end(), locks.retryEnd()) + Repetition.LATE_ANSWER;
   }
 
   /** Until when the end of a wait is waited for. */

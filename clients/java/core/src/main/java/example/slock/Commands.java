@@ -12,6 +12,8 @@ import java.util.List;
 record Commands(List<String> keys, String token, boolean given) {
   /** For how long the server refuses a token after its acquisition was given up, in ms: no command is later. */
   static final long REFUSE_MS = 120_000;
+  /** No hold has it. */
+  static final long NO_FENCE = 1;
   private static final SecureRandom RANDOM = new SecureRandom();
 
   /** 128 random bits in 22 characters, which the server keeps without memory of their own. */
@@ -102,12 +104,21 @@ record Commands(List<String> keys, String token, boolean given) {
     return all;
   }
 
+  /** Asks for the fence of what the token holds to write, and to read. */
+  List<List<String>> lookAtModes(long ttl) {
+    return List.of(refresh(Mode.WRITE, ttl), refresh(Mode.READ, ttl));
+  }
+
   /**
    * The end of an acquisition in doubt: nothing waits, and nothing is held, whatever was carried out so far. With a given
-   * token only the hold with the fence is released.
+   * token only the hold with the fence is released; the answers to the two commands before the last one tell which fence
+   * the token has.
    */
   List<List<String>> end(long fence) {
     List<List<String>> all = cancel();
+    if (given) {
+      all.addAll(lookAtModes(Clock.MS));
+    }
     all.add(given ? releaseInAnyMode("FENCE", fence) : releaseInAnyMode());
     return all;
   }

@@ -1,6 +1,5 @@
 package example.slock;
 
-import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
 /**
@@ -10,15 +9,11 @@ import java.util.concurrent.CompletableFuture;
 final class GiveUp {
   private GiveUp() {}
 
-  /**
-   * Goes on in the background; the request may wait by the channel (null: by none). With a token of the program's only
-   * what waits is withdrawn: a hold of the token may be another's by now.
-   */
+  /** Goes on in the background; the request may wait by the channel (null: by none). */
   static void acquisition(Locks locks, Commands owner, long ttl, Listener.Channel waitsBy) {
-    List<List<String>> commands = owner.given() ? owner.cancel() : owner.end(0);
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + locks.options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    locks.repeat("end", owner, end, end, limit -> locks.pipeline(owner, commands, limit)).whole.thenAccept(reply -> {
+    locks.repeat("end", owner, end, end, limit -> once(locks, owner, Commands.NO_FENCE, limit)).whole.thenAccept(reply -> {
       // The server forgets the request when nobody listens to its channel.
       if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
         locks.listener.close(waitsBy, reply.error());
@@ -26,10 +21,17 @@ final class GiveUp {
     });
   }
 
-  /** Of a hold in doubt, once. Gives how many keys that released. */
-  static CompletableFuture<Reply> hold(Locks locks, Commands owner, long fence, long limit) {
-    List<List<String>> commands = owner.end(fence);
-    return locks.pipeline(owner, commands, limit)
-        .thenApply(all -> all.error() != null ? all : all.list().get(commands.size() - 1));
+  /**
+   * Gives how many keys that released. A given token is released by its fence; when that is not the one that is known, it
+   * is asked again.
+   */
+  static CompletableFuture<Reply> once(Locks locks, Commands owner, long fence, long limit) {
+    return locks.pipeline(owner, owner.end(fence), limit).thenCompose(all -> {
+      int last = all.error() != null ? 0 : all.list().size() - 1;
+      Reply released = all.error() != null ? all : all.at(last);
+      boolean isLast = !owner.given() || released.error() != null || released.number() > 0;
+      long found = isLast ? 0 : Math.max(all.at(last - 2).number(), all.at(last - 1).number());
+      return found > 0 ? once(locks, owner, found, limit) : CompletableFuture.completedFuture(released);
+    });
   }
 }

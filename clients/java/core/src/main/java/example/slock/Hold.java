@@ -498,8 +498,7 @@ public final class Hold implements AutoCloseable {
   private CompletableFuture<Void> settle(Locks locks) {
     List<List<String>> commands = owner.cancel();
     int first = commands.size();
-    commands.add(owner.refresh(Mode.WRITE, snapshot().ttl));
-    commands.add(owner.refresh(Mode.READ, snapshot().ttl));
+    commands.addAll(owner.lookAtModes(snapshot().ttl));
     Repetition asked = locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
         whileLive(limit -> locks.pipeline(owner, commands, limit)));
     return asked.whole.thenAccept(all -> update(l -> {

@@ -37,7 +37,7 @@ record Single(Locks locks) implements Hold.Keeper {
     }
     long most = Math.min(Clock.until(ending.until), ending.ttl);
     Repetition asked = locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most,
-        limit -> inDoubt ? GiveUp.hold(locks, owner, ending.fence, limit)
+        limit -> inDoubt ? GiveUp.once(locks, owner, ending.fence, limit)
             : locks.send(owner, owner.release(ending.mode, ending.fence), limit));
     return asked.forCaller.thenApply(reply -> {
       long released = (Long) reply.get();

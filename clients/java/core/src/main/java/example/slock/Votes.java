@@ -112,13 +112,13 @@ final class Votes implements Hold.Keeper {
     s.renew = false;
     s.token = owner.token();
     s.isFresh = !owner.given();
-    s.retryFor = ttl;
+    s.retryFor = Clock.LONGEST;
     return new Request(vote.locks, owner.keys(), request.mode, s);
   }
 
   /**
-   * Asks a node for the lock, unless it has given it. A node that is slow may follow as long as the hold is wanted, for at
-   * most the ttl; then it is given up.
+   * Asks a node for the lock, unless it has given it. A node that is slow may follow as long as the hold is wanted: to give
+   * it up sooner could end what it grants the same token later.
    */
   CompletableFuture<Boolean> acquire(Vote vote, long ttl) {
     if (!vote.isAsking.compareAndSet(false, true)) {
