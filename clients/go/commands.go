@@ -125,11 +125,11 @@ func (o owner) lookAtModes(ttl time.Duration) []words {
 // token of the program's only the hold with the fence is released; the answers to the two commands before the last one
 // tell which fence the token has.
 func (o owner) end(fence int64) []words {
-	if !o.given {
-		return append(o.cancel(), o.releaseInAnyMode())
+	if o.given {
+		commands := append(o.cancel(), o.lookAtModes(time.Millisecond)...)
+		return append(commands, o.releaseInAnyMode("FENCE", fence))
 	}
-	commands := append(o.cancel(), o.lookAtModes(time.Millisecond)...)
-	return append(commands, o.releaseInAnyMode("FENCE", fence))
+	return append(o.cancel(), o.releaseInAnyMode())
 }
 
 // milliseconds rounds up: a wait of 0 ms would be one without end, and a ttl of 0 an error.
