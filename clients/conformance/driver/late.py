@@ -23,7 +23,8 @@ LATEST_SECONDS = 0.4
 DELAY_SECONDS = 0.05
 
 # Commands that leave something behind when they are carried out after the end of their owner.
-_LASTING = ("LOCK", "RLOCK", "MLOCK", "MRLOCK", "UPGRADE", "DOWNGRADE")
+_ASKING = ("LOCK", "RLOCK", "MLOCK", "MRLOCK")
+_LASTING = (*_ASKING, "UPGRADE", "DOWNGRADE")
 
 
 class LateProxy:
@@ -35,6 +36,8 @@ class LateProxy:
         # Tokens of requests that were delivered twice, and of those whose answer did not arrive.
         self.doubled: set[str] = set()
         self.unanswered: set[str] = set()
+        # Of requests for a lock that were delivered twice or whose answer did not arrive.
+        self.asked_late: set[str] = set()
         # Of UPGRADE that were delivered once more: that copy may be granted after the first was refused.
         self.upgraded_twice: set[str] = set()
         # What went through for each token, for the message of a test that failed.
@@ -95,10 +98,12 @@ class LateProxy:
         for request in requests:
             self.note("no answer", request)
             self.unanswered.update(lasting_token(request))
+            self.asked_late.update(lasting_token(request, _ASKING))
 
     def deliver_once_more(self, request: bytes) -> None:
         """On a connection of its own, which closes then: who waits on it does not stay in the queue."""
         self.doubled.update(lasting_token(request))
+        self.asked_late.update(lasting_token(request, _ASKING))
         words = words_of(request)
         if words[0].upper() == "SLOCK.UPGRADE":
             self.upgraded_twice.add(token_of(words))
@@ -219,8 +224,8 @@ def token_of(words: list[str]) -> str:
     return words[2 + int(words[1])] if name.startswith("M") else [*words, "", ""][2]
 
 
-def lasting_token(request: bytes) -> list[str]:
+def lasting_token(request: bytes, commands: tuple[str, ...] = _LASTING) -> list[str]:
     """Whose it is, if it is a command that takes a lock or changes its mode."""
     words = words_of(request)
-    is_lasting = words[0].upper().removeprefix("SLOCK.") in _LASTING and "XX" not in map(str.upper, words)
+    is_lasting = words[0].upper().removeprefix("SLOCK.") in commands and "XX" not in map(str.upper, words)
     return [token_of(words)] if is_lasting else []
