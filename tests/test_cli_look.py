@@ -130,8 +130,10 @@ def test_old_shows_what_nobody_waits_for(cli: Cli, client: redis.Redis) -> None:
     hold(client, "job:1", "a", "META", "backup")
     wait_until(lambda: as_json(cli, "old", "--held-for", "300ms"), LIMIT, "the hold to be old")
     hold(client, "job:2", "b")
-    (old,) = as_json(cli, "old", "--held-for", "300ms")
+    old, *others = as_json(cli, "old", "--held-for", "300ms")
     assert (old["key"], old["holder"]["token"], old["waiters"]) == ("job:1", "a", 0)
+    # On a busy machine the other one may be as old by now.
+    assert all(other["holder"]["held-ms"] >= 300 for other in others)
     assert cli("old", "--held-for", "300ms").stdout.splitlines()[1].split()[0] == "job:1"
     assert as_json(cli, "old") == []
 

@@ -32,7 +32,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the program and the module under test are of two builds")
     directory = tmp_path_factory.mktemp("dist")
     environment = {**os.environ, "DIST": str(directory), "CARGO_TARGET_DIR": str(program().parents[1])}
-    subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=120)
+    subprocess.run([REPOSITORY / "scripts/dist"], env=environment, check=True, timeout=600)
     return directory
 
 

@@ -156,8 +156,10 @@ def test_a_holder_that_had_expired_is_counted_however_its_lock_goes(meter: Meter
     locks = Locks(meter.client)
     for how, left in ENDS.items():
         locks.lock("other", "x", HOUR)
-        locks.rlock("k", "brief", 20)
-        fence = locks.rlock("k", "stays", HOUR)
+        together = meter.client.pipeline()
+        together.execute_command("SLOCK.RLOCK", "k", "brief", 20)
+        together.execute_command("SLOCK.RLOCK", "k", "stays", HOUR)
+        _, fence = together.execute()
         wait_past(meter.client, now_ms(meter.client) + 25)
         meter.client.rename("k", "elsewhere")
         meter.grew(grants=3, locks=2, last_fence=fence)
