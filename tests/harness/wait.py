@@ -17,7 +17,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.004
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+def wait_until(condition: Callable[[], T], timeout: float = 30.0, what: str = "") -> T:
     """Calls `condition` until its value is true and returns that value; fails after `timeout` seconds."""
     end = time.monotonic() + timeout
     while True:
