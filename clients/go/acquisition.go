@@ -1,7 +1,6 @@
 package slock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -38,7 +37,7 @@ type acquisition struct {
 func (b *base) acquisition(ctx context.Context, keys []string, wanted *requestSettings, try bool) acquisition {
 	began := time.Now()
 	a := acquisition{by: b, keys: keys, ctx: ctx, try: try, once: try || wanted.hasWait && wanted.wait == 0}
-	a.limit = began.Add(cmp.Or(wanted.retryFor, b.settings.retryFor))
+	a.limit = began.Add(b.settings.retryFor)
 	if wanted.hasWait && !try {
 		a.deadline = began.Add(wanted.wait)
 	}

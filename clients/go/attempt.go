@@ -51,20 +51,15 @@ func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *reques
 // isOpen tells whether something may be left on the server.
 func (a *attempts) isOpen() bool { return a.doubt || a.queued }
 
-// take asks until there is a grant or an error, and gives up what an error leaves on the server.
-func (a *attempts) take(upgrades bool) (g grant, err error) {
-	if !upgrades && a.ctx.Err() == nil {
+// take asks until there is a grant or an error. What an error leaves on the server is the caller's to give up.
+func (a *attempts) take() (g grant, err error) {
+	if a.ctx.Err() == nil {
 		err = a.mayRelease()
 	}
 	if err == nil {
 		g, err = a.run(a.attempt)
 	}
 	g.doubt = a.doubt
-	if err != nil && a.isOpen() && !upgrades {
-		a.giveUp()
-	} else {
-		a.forget()
-	}
 	return g, err
 }
 

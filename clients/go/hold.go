@@ -306,7 +306,8 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	defer cancel(nil)
 	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
 	a := l.attempts(waitCtx, h.owner, Write, &wanted, h.owner.upgrade(was.ttl, was.fence), false)
-	g, err := a.take(true)
+	g, err := a.run(a.attempt)
+	a.forget()
 	isOpen := err != nil && a.isOpen()
 	problem := h.update(func(l *lease) {
 		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
@@ -331,8 +332,11 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 }
 
 // settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until
-// it is answered, or the hold is over.
+// it is answered, or the hold is over: then the release has withdrawn it, and the token may wait for a later hold.
 func (h *Hold) settle(ctx context.Context, limit time.Time) error {
+	if problem := h.Check(); problem != nil {
+		return problem
+	}
 	sent, ttl, o := now(), h.snapshot().ttl, h.owner
 	answers, err := h.keeper.(*Locks).servers.send(ctx, limit, o.keys[0], append(o.cancel(), o.lookAtModes(ttl)...)...)
 	if err != nil {
@@ -360,6 +364,9 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
 	w := h.owner.downgrade(was.ttl, was.fence)
 	downgrade := func(ctx context.Context, limit time.Time) error {
+		if problem := h.Check(); problem != nil {
+			return problem // a refresh might lengthen a later hold of the token
+		}
 		sent := now()
 		fence, err := l.askOnce(ctx, limit, h.owner, w)
 		gone := h.update(func(l *lease) {

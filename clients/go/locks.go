@@ -99,7 +99,13 @@ func (l *Locks) check(*Request) error { return l.servers.check() }
 
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	began, o := time.Now(), r.owner()
-	g, err := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once).take(false)
+	a := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once)
+	g, err := a.take()
+	if err != nil && a.isOpen() {
+		a.giveUp()
+	} else {
+		a.forget()
+	}
 	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err

@@ -44,8 +44,6 @@ type requestSettings struct {
 	noRenewal      bool
 	longestLease   time.Duration
 	token          string
-	isFresh        bool          // the token is not the program's, but that of an attempt of a Quorum
-	retryFor       time.Duration // instead of that of the Locks; 0: that one
 	minReplicas    int
 	replicaTimeout time.Duration
 	label          string

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -143,8 +142,14 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	}
 	v, ttl := q.votes(r, r.owner()), r.settings.ttl
 	got := q.ask(ttl, func(i int) (bool, error) {
-		h, err := q.nodes[i].adopt(context.Background(), v.requestOfNode(ttl))
-		return v.keep(i, h, err)
+		n, l, wanted := &v.nodes[i], q.nodes[i], v.requestOfNode(ttl)
+		n.asking <- struct{}{}
+		defer n.asked()
+		h, err := l.adopt(v.ctx, wanted)
+		if err != nil && !errors.Is(err, ErrNotHeld) {
+			n.open = v.attempts(l, wanted) // the token may hold the lock there
+		}
+		return v.keep(n, h, err)
 	}).wait(ctx, tally.isWhole)
 	switch {
 	case got.isGranted():
@@ -268,19 +273,27 @@ type votes struct {
 	sent    instant // before the first command was sent
 	nodes   []vote
 
-	ctx context.Context // done when what is granted from now on is released
+	ctx context.Context // done when the hold is not wanted any more: then no node is asked for it
 	end context.CancelFunc
 }
 
-// vote is what one node gave.
+// vote is what one node gave. As long as the hold is wanted, what had no answer there is not given up: its late end could
+// remove what the node grants the same token after that, and the node would refuse the token.
 type vote struct {
 	hold   atomic.Pointer[Hold] // the last
-	asking sync.Mutex           // held while the node is asked for the lock
+	asking chan struct{}        // full while the node is asked for the lock
+	open   *attempts            // that may have left something there which is not in the hold; nil: none
 }
+
+// asked ends what has filled asking.
+func (n *vote) asked() { <-n.asking }
 
 func (q *Quorum) votes(r *Request, o owner) *votes {
 	v := &votes{quorum: q, request: r, owner: o, sent: now(), nodes: make([]vote, len(q.nodes))}
-	v.ctx, v.end = context.WithCancel(context.Background())
+	for i := range v.nodes {
+		v.nodes[i].asking = make(chan struct{}, 1)
+	}
+	v.ctx, v.end = context.WithCancel(q.ending)
 	return v
 }
 
@@ -290,9 +303,8 @@ func (v *votes) hold(ctx context.Context) *Hold {
 	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
 }
 
-// keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none. A hold that comes too
-// late is released.
-func (v *votes) keep(i int, h *Hold, err error) (bool, error) {
+// keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none.
+func (v *votes) keep(n *vote, h *Hold, err error) (bool, error) {
 	if errors.Is(err, errTaken) || errors.Is(err, ErrNotHeld) {
 		return false, nil
 	}
@@ -301,9 +313,8 @@ func (v *votes) keep(i int, h *Hold, err error) (bool, error) {
 	}
 	// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
 	_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
-	if v.nodes[i].hold.Store(h); v.ctx.Err() != nil {
-		v.quorum.background.run(func() { _, _ = h.Release(context.Background()) })
-	}
+	n.open = nil
+	n.hold.Store(h)
 	return true, nil
 }
 
@@ -311,27 +322,44 @@ func (v *votes) keep(i int, h *Hold, err error) (bool, error) {
 func (v *votes) requestOfNode(ttl time.Duration) *Request {
 	r := *v.request
 	r.settings.ttl, r.settings.minReplicas, r.settings.noRenewal = ttl, 0, true
-	r.settings.token, r.settings.isFresh, r.settings.retryFor = v.owner.token, !v.owner.given, longestWait
 	return &r
 }
 
-// acquire asks a node. A node that is slow may follow as long as the hold is wanted: to give it up sooner could end what
-// it grants the same token later.
+// attempts are those at one node. They go on for a ttl; when the hold is extended, the node is asked again.
+func (v *votes) attempts(l *Locks, r *Request) *attempts {
+	a := l.attempts(v.ctx, v.owner, r.mode, &r.settings, v.owner.lock(r.mode, &r.settings), true)
+	a.limit = time.Now().Add(r.settings.ttl)
+	return a
+}
+
+// acquire asks a node. A node that is slow may follow as long as the hold is wanted.
 func (v *votes) acquire(ttl time.Duration) func(i int) (bool, error) {
 	return func(i int) (bool, error) {
-		n := &v.nodes[i]
-		if !n.asking.TryLock() {
+		n, l, r := &v.nodes[i], v.quorum.nodes[i], v.requestOfNode(ttl)
+		select {
+		case n.asking <- struct{}{}:
+			defer n.asked()
+		default:
 			return false, errNoAnswer // to the one before
 		}
-		defer n.asking.Unlock()
+		a := v.attempts(l, r)
+		a.doubt = n.open != nil
 		if h := n.hold.Load(); h != nil {
-			if _, err := h.begin(v.ctx); err == nil { // an extension may be under way, that tells whether the hold is gone
+			was, err := h.begin(v.ctx) // an extension may be under way, that tells whether the hold is gone
+			if err == nil {
 				h.done()
 				return true, nil
 			}
+			a.doubt = a.doubt || was.doubt
 		}
-		h, err := v.quorum.nodes[i].acquire(v.ctx, v.requestOfNode(ttl), true)
-		return v.keep(i, h, err)
+		g, err := a.take()
+		if err != nil {
+			if a.isOpen() {
+				n.open = a
+			}
+			return v.keep(n, nil, err)
+		}
+		return v.keep(n, newHold(v.ctx, r, v.owner, l, &l.base, g, oneServer), nil)
 	}
 }
 
@@ -350,12 +378,21 @@ func (v *votes) fences(*Hold) []int64 {
 func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
 	q := v.quorum
 	got := q.ask(r.ttl, func(i int) (bool, error) {
-		h := v.nodes[i].hold.Load()
+		n := &v.nodes[i]
+		limited, cancel := context.WithTimeout(context.Background(), q.nodeTimeout(r.ttl))
+		defer cancel()
+		h := n.hold.Load()
+		if h == nil { // it may be about to grant
+			select {
+			case n.asking <- struct{}{}:
+				n.asked()
+			case <-limited.Done():
+			}
+			h = n.hold.Load()
+		}
 		if h == nil {
 			return false, errNoAnswer
 		}
-		limited, cancel := context.WithTimeout(context.Background(), q.nodeTimeout(r.ttl))
-		defer cancel()
 		err := asSilence(h.Extend(limited, r.ttl))
 		if errors.Is(err, ErrLost) {
 			return false, nil
@@ -389,7 +426,15 @@ func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error
 }
 
 func (v *votes) releaseOne(i int) (bool, error) {
-	if h := v.nodes[i].hold.Load(); h != nil {
+	n := &v.nodes[i]
+	n.asking <- struct{}{} // what is under way ends at once, because the hold is not wanted any more
+	open, h := n.open, n.hold.Load()
+	n.open = nil
+	n.asked()
+	switch {
+	case open != nil: // a hold from before it is lost
+		open.giveUp()
+	case h != nil:
 		return h.Release(context.Background())
 	}
 	return false, nil

@@ -98,7 +98,7 @@ func (r *Request) check() error {
 
 func (r *Request) owner() owner {
 	if r.settings.token != "" {
-		return owner{keys: r.keys, token: r.settings.token, given: !r.settings.isFresh}
+		return owner{keys: r.keys, token: r.settings.token, given: true}
 	}
 	return owner{keys: r.keys, token: newToken()}
 }
