@@ -19,7 +19,7 @@ func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error
 	end := func(ctx context.Context, limit time.Time) (int64, error) {
 		return l.askOnce(ctx, limit, o, o.release(ending.mode, ending.fence))
 	}
-	if inDoubt && l.closed.Err() == nil {
+	if inDoubt { // also because the mode may be one that is only assumed
 		end = func(ctx context.Context, limit time.Time) (int64, error) { return l.end(ctx, limit, o, ending.fence) }
 	}
 	unanswered, released := false, false

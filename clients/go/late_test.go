@@ -200,3 +200,26 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(released, err)
 	}
 }
+
+// The token may be used again at once: what the upgrade left was ended with the hold.
+func TestUpgradeOfAHoldThatWasReleasedWithdrawsNothingLater(t *testing.T) {
+	w, p := newProxiedWorld(t, time.Minute)
+	hold := must(w.locks.Read("job").With(slock.TTL(time.Hour), slock.Token("mine")).Lock(t.Context()))
+	p.keep("SLOCK.UPGRADE")
+	changed := make(chan error, 1)
+	go func() { changed <- hold.Upgrade(t.Context()) }()
+	eventually(t, func() bool { return p.keeping() == 1 })
+	before := w.calls("slock.cancel")
+	if released, err := hold.Release(t.Context()); !released || err != nil {
+		t.Fatal(released, err)
+	}
+	if err := <-changed; !errors.Is(err, slock.ErrNotHeld) {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	if more := w.calls("slock.cancel") - before; more != 1 {
+		t.Fatalf("%d times something was withdrawn", more)
+	}
+	w.delivered(p, "slock.upgrade")
+	w.nothingLeft("job")
+}

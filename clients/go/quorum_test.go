@@ -321,3 +321,62 @@ func TestSilentNodeComesBackToTheHold(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// newProxiedNodes are three nodes, the first of which is reached through the proxy.
+func newProxiedNodes(t *testing.T, options ...slock.Option) (*nodes, *proxy) {
+	q := newNodes(t, 3)
+	p := newProxy(t, q.worlds[0].addr)
+	rdb := redis.NewClient(&redis.Options{Addr: p.addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	q.quorum = slock.NewQuorum([]redis.UniversalClient{rdb, q.worlds[1].client(t), q.worlds[2].client(t)}, options...)
+	t.Cleanup(func() { _ = q.quorum.Close() })
+	must(must(q.quorum.Write("warm").Lock(t.Context())).Release(t.Context()))
+	return q, p
+}
+
+// What was in doubt at a node is not given up while the hold is wanted: the node would refuse the token.
+func TestNodeThatRefusedAfterALostAnswerGetsTheHoldLater(t *testing.T) {
+	q, p := newProxiedNodes(t)
+	others := q.worlds[0]
+	others.do("SLOCK.LOCK", "job", "other", 60_000)
+	p.loseReply("SLOCK.LOCK")
+	before := others.calls("slock.lock")
+	hold := must(q.quorum.Write("job").With(slock.TTL(600 * time.Millisecond)).Lock(t.Context()))
+	eventually(t, func() bool { return others.calls("slock.lock") > before+1 })
+	others.do("SLOCK.UNLOCK", "job", "other")
+	eventually(t, func() bool { return others.left("job", hold.Token()) > 0 })
+	if err := hold.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	others.nothingLeft("job")
+}
+
+func TestNodeIsNotAskedForAHoldThatIsLost(t *testing.T) {
+	q, p := newProxiedNodes(t)
+	p.refuse("SLOCK.LOCK")
+	request := q.quorum.Write("job").With(slock.TTL(300*time.Millisecond), slock.NoRenewal())
+	hold := must(request.Lock(t.Context()))
+	eventually(t, func() bool { return errors.Is(hold.Check(), slock.ErrLost) })
+	time.Sleep(time.Second)
+	p.refuse("nothing")
+	for range 20 {
+		if left := q.worlds[0].left("job", hold.Token()); left > 0 {
+			t.Fatal(left)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func TestQuorumWithASilentNodeClosesAtOnce(t *testing.T) {
+	q := newNodes(t, 3)
+	q.worlds[0].pause()
+	must(q.quorum.Write("job").Lock(t.Context()))
+	began := time.Now()
+	if err := q.quorum.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Fatal(took)
+	}
+	q.worlds[0].resume()
+}
