@@ -277,7 +277,7 @@ class History:
 
     def _has_another_fence(self, owner: Owner) -> bool:
         """Whether a copy of its UPGRADE may have been granted after all answers, or after it was given up."""
-        is_open = owner.token in self.given and owner.token in self._proxy.unanswered
+        is_open = owner.token in self.given and owner.is_unsure
         return is_open or owner.token in self._proxy.upgraded_twice
 
     def _info(self, key: str) -> dict:

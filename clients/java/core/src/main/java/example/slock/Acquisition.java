@@ -110,7 +110,12 @@ final class Acquisition {
       locks.listener.removeTag(tag);
     }
     if (error != null && isOpen() && upgrades == null) {
-      GiveUp.acquisition(locks, owner, wanted.ttl, channel);
+      Runnable giveUp = () -> GiveUp.acquisition(locks, owner, wanted.ttl, channel);
+      if (wanted.open == null) {
+        giveUp.run();
+      } else {
+        wanted.open.accept(giveUp);
+      }
     }
     if (error == null) {
       result.complete(grant);

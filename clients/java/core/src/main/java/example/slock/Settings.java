@@ -2,6 +2,7 @@ package example.slock;
 
 import java.time.Duration;
 import java.util.List;
+import java.util.function.Consumer;
 
 /** The values of the options of a request, their defaults, and the checks before anything is sent. Times in ns. */
 final class Settings implements Cloneable {
@@ -20,6 +21,8 @@ final class Settings implements Cloneable {
   boolean isFresh;
   /** Instead of that of the locks; 0: that one. */
   long retryFor;
+  /** Takes what gives up an acquisition that ends in doubt; null: that is done at once. */
+  Consumer<Runnable> open;
   int minReplicas;
   long replicaTimeout = Clock.SECOND;
   String label = "";

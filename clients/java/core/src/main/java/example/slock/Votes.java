@@ -11,14 +11,30 @@ import java.util.function.Predicate;
 
 /** What the nodes of a quorum gave one owner: where a hold of a quorum is kept. */
 final class Votes implements Hold.Keeper {
-  /** What one node gave. */
-  static final class Vote {
+  /**
+   * What one node gave. As long as the hold is wanted, what had no answer there is not given up: its late end could remove
+   * what the node grants the same token after that, and the node would refuse the token.
+   */
+  final class Vote {
     final Locks locks;
     private final AtomicBoolean isAsking = new AtomicBoolean();
     private volatile Hold hold; // the last that it gave, or null
+    private final AtomicReference<Runnable> open = new AtomicReference<>(); // gives up what had no answer; null: nothing
 
     Vote(Locks locks) {
       this.locks = locks;
+    }
+
+    void open(Runnable giveUp) {
+      open.set(giveUp);
+      giveUpUnlessWanted();
+    }
+
+    void giveUpUnlessWanted() {
+      Runnable giveUp = asked.isEnding() ? open.getAndSet(null) : null;
+      if (giveUp != null) {
+        giveUp.run();
+      }
     }
   }
 
@@ -96,7 +112,11 @@ final class Votes implements Hold.Keeper {
       return false;
     }
     // The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
-    hold.update(lease -> lease.until = Clock.in(Clock.LONGEST));
+    boolean inDoubt = vote.open.getAndSet(null) != null || vote.hold != null && vote.hold.snapshot().doubt;
+    hold.update(lease -> {
+      lease.until = Clock.in(Clock.LONGEST);
+      lease.doubt |= inDoubt;
+    });
     vote.hold = hold;
     if (asked.isEnding()) {
       hold.releaseAsync();
@@ -112,13 +132,14 @@ final class Votes implements Hold.Keeper {
     s.renew = false;
     s.token = owner.token();
     s.isFresh = !owner.given();
-    s.retryFor = Clock.LONGEST;
+    s.retryFor = ttl;
+    s.open = vote::open;
     return new Request(vote.locks, owner.keys(), request.mode, s);
   }
 
   /**
-   * Asks a node for the lock, unless it has given it. A node that is slow may follow as long as the hold is wanted: to give
-   * it up sooner could end what it grants the same token later.
+   * Asks a node for the lock, unless it has given it. A node that is slow may follow for at most the ttl; when the hold is
+   * extended, it is asked again.
    */
   CompletableFuture<Boolean> acquire(Vote vote, long ttl) {
     if (!vote.isAsking.compareAndSet(false, true)) {
@@ -202,6 +223,7 @@ final class Votes implements Hold.Keeper {
 
   private CompletableFuture<Boolean> releaseOne(Vote vote) {
     Hold of = vote.hold;
+    vote.giveUpUnlessWanted();
     return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
   }
 }
