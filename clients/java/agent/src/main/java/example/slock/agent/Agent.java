@@ -21,7 +21,6 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.atomic.AtomicBoolean;
 
@@ -38,7 +37,7 @@ public final class Agent {
   private final Base base;
   private final Map<String, Opened> locks = new ConcurrentHashMap<>();
   private final Map<String, Hold> holds = new ConcurrentHashMap<>();
-  private final Map<Long, Future<?>> running = new ConcurrentHashMap<>();
+  private final Map<Long, Task> running = new ConcurrentHashMap<>();
   private final ExecutorService threads = Executors.newCachedThreadPool(task -> {
     Thread thread = new Thread(task, THREADS + "operation");
     thread.setDaemon(true);
@@ -63,11 +62,11 @@ public final class Agent {
     System.exit(0);
   }
 
-  private void start(Request r) {
+  private void start(Request r) throws InterruptedException {
     if (r.op.equals("cancel")) {
-      Future<?> target = running.get(r.target);
+      Task target = running.get(r.target);
       if (target != null) {
-        target.cancel(true);
+        target.interrupt();
       }
       answer(r, Map.of(), null);
       return;
@@ -81,6 +80,7 @@ public final class Agent {
   private final class Task extends FutureTask<Void> {
     private final Request r;
     private final AtomicBoolean hasBegun;
+    private volatile Thread thread;
 
     Task(Request r) {
       this(r, new AtomicBoolean());
@@ -94,6 +94,21 @@ public final class Agent {
       }, null);
       this.r = r;
       this.hasBegun = hasBegun;
+    }
+
+    @Override
+    public void run() {
+      thread = Thread.currentThread();
+      super.run();
+    }
+
+    /** Cancels it, and gives the thread the time to notice that: what the server answers next is too late then. */
+    void interrupt() throws InterruptedException {
+      cancel(true);
+      Thread interrupted = thread;
+      for (int n = 0; n < 1000 && interrupted != null && interrupted.isInterrupted() && running.containsKey(r.id); n++) {
+        Thread.sleep(1);
+      }
     }
 
     @Override
