@@ -60,8 +60,8 @@ edition = "2024"
 
 [dependencies]
 slock-client = {{ path = "{clients}/rust" }}
-tokio = {{ version = "1", features = ["full"] }}
-
+{with_tests}
+{profile}
 [workspace]
 """
 
@@ -122,13 +122,17 @@ def test_the_go_works(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_the_rust_works(server: Server, tmp_path: Path) -> None:
-    """In a package of its own, as a reader has it, built with what the library's own tests have fetched."""
+    """In a package of its own, as a reader has it, with what the library's own tests have fetched and built."""
     if not shutil.which("cargo"):
         pytest.skip("no cargo in the PATH")
     (tmp_path / "src").mkdir()
     code = _code("rust").replace("127.0.0.1/", f"127.0.0.1:{server.port}/")
     (tmp_path / "src/main.rs").write_text(RUST % code)
-    (tmp_path / "Cargo.toml").write_text(CARGO.format(clients=CLIENTS))
+    manifest = (CLIENTS / "rust/Cargo.toml").read_text()
+    with_tests = manifest.partition("[dev-dependencies]\n")[2].partition("\n[")[0]
+    profile = manifest[manifest.index("[profile.dev]") :]
+    cargo = CARGO.format(clients=CLIENTS, with_tests=with_tests, profile=profile)
+    (tmp_path / "Cargo.toml").write_text(cargo)
     shutil.copy(CLIENTS / "rust/Cargo.lock", tmp_path)
     target = os.environ.get("CARGO_TARGET_DIR") or str(CLIENTS / "rust/target")
     said = _run(["cargo", "run", "--quiet", "--offline"], tmp_path, CARGO_TARGET_DIR=target)
