@@ -60,7 +60,7 @@ def keys_of_each(cluster: Cluster) -> dict[Server, str]:
 def test_a_silent_node_does_not_end_holds_at_the_others(slow_cluster: Cluster, silent: int) -> None:
     keys = keys_of_each(slow_cluster)
     client = redis.RedisCluster(host="127.0.0.1", port=slow_cluster.nodes[0].port)
-    with slock_client.Locks(client, ttl=2 * SECOND) as locks:
+    with slock_client.Locks(client, ttl=4 * SECOND) as locks:
         holds = {node: locks.write(key).acquire() for node, key in keys.items()}
         node = slow_cluster.nodes[silent]
         node.pause()
@@ -87,7 +87,7 @@ def test_a_silent_node_does_not_end_asyncio_holds_at_the_others(slow_cluster: Cl
 
     async def main() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=slow_cluster.nodes[0].port)
-        async with slock_client.asyncio.Locks(client, ttl=2 * SECOND) as locks:
+        async with slock_client.asyncio.Locks(client, ttl=4 * SECOND) as locks:
             holds = {node: await locks.write(key).acquire() for node, key in keys.items()}
             node = slow_cluster.nodes[silent]
             node.pause()

@@ -23,8 +23,8 @@ from harness import MakeServer, Server, wait_until
 from test_drop_in_asyncio import with_client
 from test_drop_in_waits import SOURCE, die_with_parent, extensions
 
-TTL = timedelta(milliseconds=300)
-TTL_MS = 300
+TTL = timedelta(milliseconds=1000)
+TTL_MS = 1000
 
 
 class ShortLock(slock_client.drop_in.Lock):
@@ -56,7 +56,7 @@ def test_a_hold_without_timeout_has_a_short_time_to_live(client: redis.Redis) ->
 def test_the_watchdog_renews(server: Server, client: redis.Redis, timeout: int | None) -> None:
     lock = client.lock("job", timeout, lock_class=ShortLock)
     assert lock.acquire()
-    wait_until(lambda: held_ms(server) > 4 * TTL_MS)
+    wait_until(lambda: held_ms(server) > 2 * TTL_MS)
     assert lock.owned()
     lock.release()
     assert not client.exists("job")
@@ -67,7 +67,7 @@ def test_a_hold_that_was_waited_for_is_renewed(server: Server, client: redis.Red
     assert holder.acquire()
     lock = client.lock("job", lock_class=ShortLock)
     assert lock.acquire()
-    wait_until(lambda: held_ms(server) > 4 * TTL_MS)
+    wait_until(lambda: held_ms(server) > 2 * TTL_MS)
     lock.release()
 
 
@@ -157,7 +157,7 @@ def test_a_lock_that_is_not_thread_local_outlives_the_thread(server: Server, cli
     thread = threading.Thread(target=lock.acquire)
     thread.start()
     thread.join()
-    wait_until(lambda: held_ms(server) > 4 * TTL_MS)
+    wait_until(lambda: held_ms(server) > 2 * TTL_MS)
     lock.release()
 
 
@@ -166,7 +166,7 @@ import redis, slock_client.drop_in, sys, time
 from datetime import timedelta
 
 class ShortLock(slock_client.drop_in.Lock):
-    watchdog_ttl = timedelta(milliseconds=300)
+    watchdog_ttl = timedelta(milliseconds=1000)
 
 client = redis.Redis(port=int(sys.argv[1]))
 with client.lock("job", lock_class=ShortLock):
@@ -189,7 +189,7 @@ def test_a_hold_ends_with_its_process(server: Server, client: redis.Redis, how: 
     try:
         assert process.stdout and process.stdout.readline() == "held\n"
         if how == "kill":
-            wait_until(lambda: held_ms(server) > 4 * TTL_MS)
+            wait_until(lambda: held_ms(server) > 2 * TTL_MS)
             process.send_signal(signal.SIGKILL)
         process.wait()
         wait_until(lambda: not client.exists("job"))
@@ -206,7 +206,7 @@ def test_a_hold_ends_with_its_process(server: Server, client: redis.Redis, how: 
 async def test_the_watchdog_of_asyncio_renews(client: redis.asyncio.Redis, timeout: int | None) -> None:
     async with client.lock("job", timeout, lock_class=ShortAsyncLock) as lock:
         token = lock.local.token
-        until = asyncio.get_running_loop().time() + 4 * TTL_MS / 1000
+        until = asyncio.get_running_loop().time() + 2 * TTL_MS / 1000
         while asyncio.get_running_loop().time() < until:
             assert await client.execute_command("SLOCK.PTTL", "job", token) > 0
             await asyncio.sleep(0.01)
