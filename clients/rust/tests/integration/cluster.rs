@@ -98,7 +98,7 @@ async fn a_node_that_is_away_ends_no_hold_on_another() {
         let request = locks.write(format!("away{number}")).ttl(Duration::from_secs(7));
         away.push(request.acquire().await.unwrap());
     }
-    let hold = locks.write("{job}").ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    let hold = locks.write("{job}").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     let _paused = first.pause().await;
     until(async || {
         hold.check().unwrap();

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 use crate::server::{Server, until};
 
-const TTL: Duration = Duration::from_millis(300);
+const TTL: Duration = Duration::from_millis(1000);
 
 #[tokio::test]
 async fn work_of_many_ttls_keeps_the_lock() {
@@ -15,7 +15,7 @@ async fn work_of_many_ttls_keeps_the_lock() {
     let request = server.locks().write("k").ttl(TTL);
     let fences = request
         .run(async |hold: std::sync::Arc<slock_client::HoldView>| {
-            tokio::time::sleep(10 * TTL).await;
+            tokio::time::sleep(4 * TTL).await;
             (hold.fence(), server.info("k", "fence").await)
         })
         .await
@@ -142,7 +142,7 @@ async fn one_task_renews_all_holds_and_none_is_there_without() {
     }
     assert_eq!(tasks(), before);
     for number in 0..1000 {
-        holds.push(locks.write(format!("b{number}")).ttl(20 * TTL).acquire().await.unwrap());
+        holds.push(locks.write(format!("b{number}")).ttl(6 * TTL).acquire().await.unwrap());
     }
     assert_eq!(tasks(), before + 1);
     until(async || server.calls("slock.extend").await >= 1000).await;
