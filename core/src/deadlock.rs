@@ -21,7 +21,7 @@
 //!
 //! Nobody waits for an owner that holds nothing that is waited for and waits nowhere else: that is looked at first,
 //! and mostly ends the matter (`queue/holders.rs`). Then only requests that lead out of a queue are looked at
-//! ("multi-edge" ones). Each is reached once, and each queue gone through once, because whoever waits behind a request
+//! ("spanning" ones). Each is reached once, and each queue gone through once, because whoever waits behind a request
 //! waits behind all before it. Of a lock's readers those who wait themselves are looked for, by going through the
 //! readers or through the tokens that wait, whichever are fewer.
 //!
@@ -102,7 +102,7 @@ pub(crate) fn closed_by(request: RequestId, view: &View<'_>, store: &mut impl Lo
 /// lock whose writer does not wait. So it is for most, and a search would find no more, at a price.
 fn leads_nowhere(waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -> bool {
     let [id] = *waiter.queues else { return false };
-    let Some(queue) = view.waitlist.queue(id).filter(|queue| !queue.has_multi_edge()) else { return false };
+    let Some(queue) = view.waitlist.queue(id).filter(|queue| !queue.has_spanning()) else { return false };
     let Some(lock) = store.peek(queue.lock.as_ref()) else { return false };
     lock.mode() == Mode::Write && lock.len() == 1 && !view.waitlist.has_waiting_holder(lock, view.now_unix_ms)
 }
@@ -321,7 +321,7 @@ impl Search {
             Work::Arrivals { edge, from, to, with_lone_readers } => {
                 let queue = view.waitlist.queue(edge.queue)?;
                 let mut last = None;
-                for request in queue.multi_edge_arrivals(from, to).take(AT_ONCE) {
+                for request in queue.spanning_arrivals(from, to).take(AT_ONCE) {
                     last = Some(request);
                     *left = left.saturating_sub(1);
                     let waiter = view.waitlist.get(request);
@@ -371,7 +371,7 @@ impl Search {
 
     fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>, view: &View<'_>) -> Seen {
         let start_id = view.waitlist.token_id(&self.start);
-        let own = start_id.into_iter().flat_map(|start| queue.multi_edge_of(start));
+        let own = start_id.into_iter().flat_map(|start| queue.spanning_of(start));
         let mut start_requests: Vec<RequestId> = own.collect();
         if start_requests.is_empty() {
             let first = view.waitlist.get(self.first).filter(|own| own.queues.contains(&id));
@@ -440,7 +440,7 @@ impl Search {
                 self.work.push(Work::Arrivals { edge: edge.clone(), from, to: barrier, with_lone_readers });
             }
             if !std::mem::replace(&mut seen.has_upgrades, true)
-                && let Some(upgrade) = queue.multi_edge_upgrade()
+                && let Some(upgrade) = queue.spanning_upgrade()
             {
                 self.reach(upgrade, &edge, view);
             }

@@ -87,7 +87,7 @@ impl LockManager {
         for _ in 0..AT_LEAST_EVERY {
             let Some(token) = queue.next_own_hold(scan.held_before) else { break };
             scan.held_before = Some(token);
-            self.search_again.extend(queue.multi_edge_of(token).next());
+            self.search_again.extend(queue.spanning_of(token).next());
         }
         if queue.next_own_hold(scan.held_before).is_none() {
             let mut found = SmallVec::<[(RequestId, u64); 1]>::new();

@@ -65,7 +65,7 @@ impl Waitlist {
         match (waiting, queues.first()) {
             (RequestSet::One(request), _) => Some(*request).filter(is_same),
             (RequestSet::Many(_), Some(queue)) => {
-                self.queues[queue].multi_edge_of(TokenId::of(token)).find(is_same)
+                self.queues[queue].spanning_of(TokenId::of(token)).find(is_same)
             }
             (RequestSet::Many(_), None) => None,
         }

@@ -28,9 +28,8 @@ impl Waitlist {
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
-                let is_multi_edge =
-                    self.tokens.get(&waiter.token).unwrap().1.len() > 1 || waiter.is_for_many();
-                assert_eq!(queue.multi_edge_of(waiter.token_id()).any(|own| own == *request), is_multi_edge);
+                let is_spanning = self.tokens.get(&waiter.token).unwrap().1.len() > 1 || waiter.is_for_many();
+                assert_eq!(queue.spanning_of(waiter.token_id()).any(|own| own == *request), is_spanning);
             }
         }
         let longest =
@@ -42,7 +41,7 @@ impl Waitlist {
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
         for (ends_ms, id, token) in &self.own_hold_ends {
             let queue = &self.queues[id];
-            assert!(queue.has_multi_edge_of(*token) && queue.own_hold(*token) == Some(*ends_ms));
+            assert!(queue.has_spanning_of(*token) && queue.own_hold(*token) == Some(*ends_ms));
         }
         assert_eq!(self.own_hold_ends.len(), self.queues.values().map(|queue| queue.own_holds_len()).sum());
         self.holders.check(self.queues.iter().map(|(id, queue)| (*id, &queue.noted_holders)));

@@ -318,11 +318,11 @@ impl Waitlist {
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
         if siblings_len > 1 || is_for_many {
-            self.set_multi_edge(request, siblings_len > 1);
+            self.set_spanning(request, siblings_len > 1);
         }
-        // The second request of a token makes the first one multi-edge; further ones find it so.
+        // The second request of a token makes the first one spanning; further ones find it so.
         if let (Some(first), 2) = (first, siblings_len) {
-            self.set_multi_edge(first, true);
+            self.set_spanning(first, true);
             self.count_of_user(first, Count::Up);
         }
         if siblings_len > 1 {
@@ -340,7 +340,7 @@ impl Waitlist {
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            let was_multi_edge = queue.remove(request, waiter.want, waiter.token_id());
+            let was_spanning = queue.remove(request, waiter.want, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -350,7 +350,7 @@ impl Waitlist {
                 }
             }
             let is_empty = queue.is_empty();
-            if was_multi_edge {
+            if was_spanning {
                 self.forget_own_hold(*id, waiter.token_id());
             }
             if is_empty {
@@ -366,7 +366,7 @@ impl Waitlist {
                 self.tokens.remove(&waiter.token);
             } else if let (1, Some(last)) = (siblings.len(), siblings.first()) {
                 self.count_of_user(last, Count::Down);
-                self.set_multi_edge(last, false);
+                self.set_spanning(last, false);
             }
         }
         self.forget_caller(&waiter.caller);
@@ -489,7 +489,7 @@ impl Waitlist {
             // Where a token has several requests, each is found in each of its queues.
             RequestSet::Many(_) => {
                 let queue = self.queues.get(&id)?;
-                queue.multi_edge_after(TokenId::of(token), after)
+                queue.spanning_after(TokenId::of(token), after)
             }
         }
     }
@@ -523,15 +523,15 @@ impl Waitlist {
     }
 
     /// Marks a request, in each of its queues, as leading out of them or not.
-    fn set_multi_edge(&mut self, request: RequestId, has_siblings: bool) {
+    fn set_spanning(&mut self, request: RequestId, has_siblings: bool) {
         let Some(waiter) = self.waiters.get(&request) else { return };
-        let (is_multi_edge, token) = (has_siblings || waiter.is_for_many(), waiter.token_id());
+        let (is_spanning, token) = (has_siblings || waiter.is_for_many(), waiter.token_id());
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
-                queue.set_multi_edge(request, token, is_multi_edge);
+                queue.set_spanning(request, token, is_spanning);
             }
         }
-        if let ([only], false) = (&*waiter.queues, is_multi_edge) {
+        if let ([only], false) = (&*waiter.queues, is_spanning) {
             self.forget_own_hold(*only, token);
         }
     }

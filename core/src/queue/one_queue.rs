@@ -24,10 +24,10 @@ pub(crate) struct Queue {
     readers: BTreeSet<RequestId>,
     /// Of all, those through which waiting can lead out of this queue: they ask for several locks, or
     /// their token waits in another request too. The search for deadlocks looks at no others.
-    multi_edge: BTreeMap<RequestId, TokenId>,
+    spanning: BTreeMap<RequestId, TokenId>,
     /// The same by token.
-    multi_edge_by_token: BTreeSet<(TokenId, RequestId)>,
-    /// The multi-edge tokens that have a hold on this lock, as far as was seen, and when it ends, in Unix
+    spanning_by_token: BTreeSet<(TokenId, RequestId)>,
+    /// The spanning tokens that have a hold on this lock, as far as was seen, and when it ends, in Unix
     /// milliseconds.
     own_holds: BTreeMap<TokenId, u64>,
     /// The hashes of the tokens that hold this lock, where they are few.
@@ -47,8 +47,8 @@ impl Queue {
             upgrades: BTreeSet::new(),
             writers: BTreeSet::new(),
             readers: BTreeSet::new(),
-            multi_edge: BTreeMap::new(),
-            multi_edge_by_token: BTreeSet::new(),
+            spanning: BTreeMap::new(),
+            spanning_by_token: BTreeSet::new(),
             own_holds: BTreeMap::new(),
             noted_holders: NotedHolders::default(),
             wake_ms: None,
@@ -87,10 +87,10 @@ impl Queue {
         self.those_who(want).insert(request);
     }
 
-    /// Whether it was multi-edge.
+    /// Whether it was spanning.
     pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) -> bool {
         self.those_who(want).remove(&request);
-        self.set_multi_edge(request, token, false)
+        self.set_spanning(request, token, false)
     }
 
     fn those_who(&mut self, want: Want) -> &mut BTreeSet<RequestId> {
@@ -101,15 +101,15 @@ impl Queue {
         }
     }
 
-    /// Whether it was multi-edge before.
-    pub(super) fn set_multi_edge(&mut self, request: RequestId, token: TokenId, is_multi_edge: bool) -> bool {
-        if is_multi_edge {
-            self.multi_edge_by_token.insert((token, request));
-            self.multi_edge.insert(request, token).is_some()
+    /// Whether it was spanning before.
+    pub(super) fn set_spanning(&mut self, request: RequestId, token: TokenId, is_spanning: bool) -> bool {
+        if is_spanning {
+            self.spanning_by_token.insert((token, request));
+            self.spanning.insert(request, token).is_some()
         } else {
-            self.multi_edge
+            self.spanning
                 .remove(&request)
-                .is_some_and(|token| self.multi_edge_by_token.remove(&(token, request)))
+                .is_some_and(|token| self.spanning_by_token.remove(&(token, request)))
         }
     }
 
@@ -137,34 +137,34 @@ impl Queue {
     }
 
     /// Whether anybody leads out of this queue.
-    pub(crate) fn has_multi_edge(&self) -> bool {
-        !self.multi_edge.is_empty()
+    pub(crate) fn has_spanning(&self) -> bool {
+        !self.spanning.is_empty()
     }
 
-    /// The multi-edge requests of this token.
-    pub(crate) fn multi_edge_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
+    /// The spanning requests of this token.
+    pub(crate) fn spanning_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
         let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
-        self.multi_edge_by_token.range(all).map(|(_, request)| *request)
+        self.spanning_by_token.range(all).map(|(_, request)| *request)
     }
 
-    /// The first multi-edge request of this token after that one.
-    pub(crate) fn multi_edge_after(&self, token: TokenId, after: Option<RequestId>) -> Option<RequestId> {
+    /// The first spanning request of this token after that one.
+    pub(crate) fn spanning_after(&self, token: TokenId, after: Option<RequestId>) -> Option<RequestId> {
         let from = after.map_or(RequestId::FIRST, RequestId::next);
-        let mut rest = self.multi_edge_by_token.range((token, from)..=(token, RequestId::LAST));
+        let mut rest = self.spanning_by_token.range((token, from)..=(token, RequestId::LAST));
         rest.next().map(|(_, request)| *request)
     }
 
-    pub(crate) fn has_multi_edge_of(&self, token: TokenId) -> bool {
-        self.multi_edge_after(token, None).is_some()
+    pub(crate) fn has_spanning_of(&self, token: TokenId) -> bool {
+        self.spanning_after(token, None).is_some()
     }
 
-    /// Whether another multi-edge request of this token is served before this one of its.
+    /// Whether another spanning request of this token is served before this one of its.
     pub(crate) fn has_own_ahead(&self, token: TokenId, request: RequestId) -> bool {
-        let upgrade = self.upgrades.first().filter(|first| self.multi_edge.get(first) == Some(&token));
+        let upgrade = self.upgrades.first().filter(|first| self.spanning.get(first) == Some(&token));
         if self.upgrades.contains(&request) {
             upgrade.is_some_and(|first| *first < request)
         } else {
-            upgrade.is_some() || self.multi_edge_of(token).next().is_some_and(|first| first < request)
+            upgrade.is_some() || self.spanning_of(token).next().is_some_and(|first| first < request)
         }
     }
 
@@ -195,18 +195,18 @@ impl Queue {
         self.writers.range(..request).next_back().copied()
     }
 
-    /// A multi-edge one among the upgrades, which stands for all: they are of one token.
-    pub(crate) fn multi_edge_upgrade(&self) -> Option<RequestId> {
-        self.upgrades.first().filter(|request| self.multi_edge.contains_key(request)).copied()
+    /// A spanning one among the upgrades, which stands for all: they are of one token.
+    pub(crate) fn spanning_upgrade(&self) -> Option<RequestId> {
+        self.upgrades.first().filter(|request| self.spanning.contains_key(request)).copied()
     }
 
-    /// The multi-edge requests, other than upgrades, that came from `from` to before `to`; the last first.
-    pub(crate) fn multi_edge_arrivals(
+    /// The spanning requests, other than upgrades, that came from `from` to before `to`; the last first.
+    pub(crate) fn spanning_arrivals(
         &self,
         from: RequestId,
         to: RequestId,
     ) -> impl Iterator<Item = RequestId> {
-        let between = self.multi_edge.range(from..to).rev();
+        let between = self.spanning.range(from..to).rev();
         between.map(|(request, _)| *request).filter(|request| !self.upgrades.contains(request))
     }
 

@@ -10,7 +10,7 @@ impl Waitlist {
     /// Notes until when this token, which waits at this queue among others, has a hold on its lock, in Unix
     /// milliseconds. Then it waits for nobody there until that hold ends.
     pub(crate) fn set_own_hold(&mut self, id: QueueId, token: TokenId, ends_ms: Option<u64>) {
-        let Some(queue) = self.queues.get_mut(&id).filter(|queue| queue.has_multi_edge_of(token)) else {
+        let Some(queue) = self.queues.get_mut(&id).filter(|queue| queue.has_spanning_of(token)) else {
             return;
         };
         let noted_ms = queue.set_own_hold(token, ends_ms);
@@ -22,10 +22,10 @@ impl Waitlist {
         }
     }
 
-    /// Forgets the hold of a token that has no multi-edge request at this queue any more.
+    /// Forgets the hold of a token that has no spanning request at this queue any more.
     pub(super) fn forget_own_hold(&mut self, id: QueueId, token: TokenId) {
         if let Some(queue) = self.queues.get_mut(&id)
-            && !queue.has_multi_edge_of(token)
+            && !queue.has_spanning_of(token)
             && let Some(noted_ms) = queue.set_own_hold(token, None)
         {
             self.own_hold_ends.remove(&(noted_ms, id, token));
@@ -46,7 +46,7 @@ impl Waitlist {
         self.own_hold_ends.pop_first();
         let queue = self.queues.get_mut(&id)?;
         queue.set_own_hold(token, None);
-        queue.multi_edge_of(token).next()
+        queue.spanning_of(token).next()
     }
 
     /// Goes on with a look at the tokens that wait, for whatever, and have a hold on this lock: through the holders
