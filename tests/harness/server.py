@@ -30,6 +30,7 @@ from harness.settings import (
     DEFAULT_SETTINGS,
     free_port,
     module_path,
+    release_port,
     server_binary,
     setting_name,
     setting_value,
@@ -106,6 +107,7 @@ class Server:
         self.is_paused = False
         self._checked_log = 0
         self._test_log = 0
+        self._has_run = False
         Server.every.append(self)
 
     def __repr__(self) -> str:
@@ -125,11 +127,13 @@ class Server:
             self._spawn()
             wait_until(lambda: not self.is_running or self._answers(), self.start_limit_s, f"{self} to start")
             if self.is_running:
+                self._has_run = True
                 return self
             self._forget_process()
             output = self.log()[seen:]
-            if "Address already in use" not in output:
+            if self._has_run or "Address already in use" not in output:
                 raise ServerError(f"{self} did not start:\n{output[-3000:]}")
+            release_port(self.port)
             self.port = free_port()
             if "cluster-port" in self._settings:
                 self._settings["cluster-port"] = free_port()
@@ -196,6 +200,7 @@ class Server:
             shutil.rmtree(self.directory, ignore_errors=True)
         if self in Server.every:
             Server.every.remove(self)
+            release_port(self.port)
 
     @property
     def pid(self) -> int:

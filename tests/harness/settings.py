@@ -25,7 +25,7 @@ DEFAULT_SETTINGS = {
     "appendfsync": "no",
 }
 
-_given_ports: set[int] = set()
+_kept_ports: dict[int, socket.socket] = {}
 
 
 def rounds(short: int, full: int) -> int:
@@ -50,23 +50,27 @@ def server_binary() -> str:
 
 
 def free_port() -> int:
-    """A port nobody listens on.
+    """A port nobody listens on, which is this process's own until `release_port`, also while its server is down.
 
-    Below the range that outgoing connections take, so that it is still free after a restart.
+    It stays bound by a socket that does not listen: a server may listen beside that, and another process that looks for
+    a free port finds it taken. Below the range that outgoing connections take.
     """
     for _ in range(1000):
         port = random.SystemRandom().randrange(20000, 32000)
-        if port in _given_ports:
+        keeper = socket.socket()
+        try:
+            keeper.bind(("127.0.0.1", port))
+        except OSError:
+            keeper.close()
             continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        _given_ports.add(port)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _kept_ports[port] = keeper
         return port
     raise RuntimeError("no free port found")
+
+
+def release_port(port: int) -> None:
+    _kept_ports.pop(port).close()
 
 
 def setting_name(keyword: str) -> str:

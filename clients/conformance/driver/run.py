@@ -66,7 +66,7 @@ class _Lane:
             try:
                 Play(scenario, world, agent, waiting).run()
             except BaseException as problem:
-                logs = [f"log of {server}:\n{server.log_excerpt()}" for server in world.servers.values()]
+                logs = [f"log of {server}:\n{server.log()[-3000:]}" for server in world.servers.values()]
                 text = "\n\n".join([str(problem), f"stderr of {agent}:\n{agent.stderr()}", *logs])
                 self._stop_agents()
                 raise AssertionError(text) from problem

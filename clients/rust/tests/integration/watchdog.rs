@@ -135,14 +135,15 @@ async fn one_task_renews_all_holds_and_none_is_there_without() {
     let locks = server.locks();
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let mut holds = Vec::new();
-    holds.push(locks.write("first").renew(false).acquire().await.unwrap());
+    let alone = |key: String| locks.write(key).renew(false).ttl(Duration::from_secs(60));
+    holds.push(alone("first".into()).acquire().await.unwrap());
     let before = tasks();
     for number in 0..100 {
-        holds.push(locks.write(format!("a{number}")).renew(false).acquire().await.unwrap());
+        holds.push(alone(format!("a{number}")).acquire().await.unwrap());
     }
     assert_eq!(tasks(), before);
     for number in 0..1000 {
-        holds.push(locks.write(format!("b{number}")).ttl(6 * TTL).acquire().await.unwrap());
+        holds.push(locks.write(format!("b{number}")).ttl(10 * TTL).acquire().await.unwrap());
     }
     assert_eq!(tasks(), before + 1);
     until(async || server.calls("slock.extend").await >= 1000).await;
