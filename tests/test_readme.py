@@ -122,7 +122,7 @@ def test_the_go_works(server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_the_rust_works(server: Server, tmp_path: Path) -> None:
-    """In a package of its own, as a reader has it, with what the library's own tests have fetched and built."""
+    """In a package of its own, as a reader has it, with what the library's own tests have built."""
     if not shutil.which("cargo"):
         pytest.skip("no cargo in the PATH")
     (tmp_path / "src").mkdir()

@@ -50,10 +50,10 @@ def server_binary() -> str:
 
 
 def free_port() -> int:
-    """A port nobody listens on, which is this process's own until `release_port`, also while its server is down.
+    """A port nobody listens on. It is this process's own until `release_port`, also while its server is down.
 
-    It stays bound by a socket that does not listen: a server may listen beside that, and another process that looks for
-    a free port finds it taken. Below the range that outgoing connections take.
+    It stays bound by a socket that does not listen: a server may listen beside that, and another process that
+    looks for a free port finds it taken. Below the range that outgoing connections take.
     """
     for _ in range(1000):
         port = random.SystemRandom().randrange(20000, 32000)
