@@ -36,8 +36,10 @@ class LateProxy:
         # Tokens of requests that were delivered twice, and of those whose answer did not arrive.
         self.doubled: set[str] = set()
         self.unanswered: set[str] = set()
-        # Of requests for a lock that were delivered twice or whose answer did not arrive.
+        # Of requests for a lock that were delivered twice, whose answer did not arrive, or that came after
+        # the end of their acquisition: a machine that has much to do delivers late by itself.
         self.asked_late: set[str] = set()
+        self._ended: set[str] = set()
         # Of UPGRADE that were delivered once more: that copy may be granted after the first was refused.
         self.upgraded_twice: set[str] = set()
         # What went through for each token, for the message of a test that failed.
@@ -92,7 +94,12 @@ class LateProxy:
     def note(self, what: str, request: bytes) -> None:
         words = words_of(request)
         if words[0].upper().startswith("SLOCK."):
-            self.seen[token_of(words)].append(f"{time.monotonic():.3f} {what}: {' '.join(words)}")
+            token = token_of(words)
+            self.seen[token].append(f"{time.monotonic():.3f} {what}: {' '.join(words)}")
+            if words[0].upper() == "SLOCK.CANCEL":
+                self._ended.add(token)
+            elif token in self._ended:
+                self.asked_late.update(lasting_token(request, _ASKING))
 
     def note_unanswered(self, requests: list[bytes]) -> None:
         for request in requests:

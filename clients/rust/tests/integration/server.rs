@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Client, FromRedisValue, Value};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
 use slock_client::Locks;
 use tempfile::TempDir;
 
@@ -83,7 +83,9 @@ impl Server {
     }
 
     pub async fn try_ask<T: FromRedisValue>(&self, command: &str) -> redis::RedisResult<T> {
-        let mut connection = self.client().get_multiplexed_async_connection().await?;
+        let limit = Some(Duration::from_secs(10));
+        let config = AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
+        let mut connection = self.client().get_multiplexed_async_connection_with_config(&config).await?;
         let mut words = command.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         for word in words {
