@@ -314,7 +314,9 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
                 key.delete();
             } else {
                 let last_ms = lock.last_deadline_ms();
-                key.expire_at_ms(last_ms);
+                if !effect.is_rewritten() || key.expires_ms().is_some() {
+                    key.expire_at_ms(last_ms);
+                }
             }
             Changed {
                 ended: applied.ended,
@@ -329,7 +331,9 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
             let own_change = begin_own_change(db, name);
             key.set(lock);
             drop(own_change);
-            key.expire_at_ms(last_ms);
+            if !effect.is_rewritten() {
+                key.expire_at_ms(last_ms);
+            }
             Changed { is_new: true, ..Changed::default() }
         }
         Opened::OtherType => Changed::default(),

@@ -21,6 +21,12 @@ pub struct Effect<'a> {
 }
 
 impl Effect<'_> {
+    /// Whether it comes from a rewritten log, which gives the key the expiry that it had, or none, behind it.
+    #[must_use]
+    pub fn is_rewritten(&self) -> bool {
+        self.at_ms == 0 && matches!(self.change, Change::Hold { .. })
+    }
+
     /// The fence that the effect gives, if it gives one.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {

@@ -105,7 +105,9 @@ pub fn encode(lock: &Lock) -> Vec<u8> {
             })
             .collect(),
     };
-    let mut bytes = vec![VERSION];
+    // Enough for a lock with one holder and no long metadata.
+    let mut bytes = Vec::with_capacity(128);
+    bytes.push(VERSION);
     bincode::serde::encode_into_std_write(&stored, &mut bytes, CONFIG)
         .expect("writing to memory cannot fail");
     bytes

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! First every holder with a deadline up to `at-ms` is dropped (none, if it is 0), then the change is
-//! made; see [`Effect`]. `FENCE` only says which fence was given last. All times are absolute. The
-//! token is whatever bytes follow the last space of the form.
+//! made; see [`Effect`]. `HOLD` at 0, which a rewritten log has, gives no expiry to a key without one.
+//! `FENCE` only says which fence was given last. All times are absolute. The token is whatever bytes
+//! follow the last space of the form.
 //!
 //! This form is kept in logs and spoken between servers of different versions: kinds of change may be
 //! added, but these stay as they are. A change is one argument because the server makes an object of
@@ -52,9 +53,12 @@ impl Message<'_> {
 /// A change, on the stack: two words, four numbers of at most twenty digits, spaces, and the token.
 pub type Line = ArrayVec<u8, { 16 + 4 * 21 + TOKEN_MAX_BYTES }>;
 
-/// The commands that make this lock, for a rewritten log; at 0, so that nothing is judged expired.
-/// Such a log has no other place for the last fence.
-pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut dyn FnMut(&[u8], &[u8])) {
+/// The commands that make this lock, for a rewritten log; at 0, so that nothing is judged expired. Before the first
+/// lock of a log comes the last fence, which has no other place there.
+pub fn rewrite(lock: &Lock, last_fence: Option<u64>, emit: &mut dyn FnMut(&[u8], &[u8])) {
+    if let Some(last_fence) = last_fence {
+        emit(format!("FENCE {last_fence}").as_bytes(), b"");
+    }
     for holder in lock.holders() {
         let change = Change::Hold {
             mode: lock.mode(),
@@ -68,7 +72,6 @@ pub fn rewrite(lock: &Lock, last_fence: u64, emit: &mut dyn FnMut(&[u8], &[u8]))
         let (line, meta) = write(&effect);
         emit(&line, meta);
     }
-    emit(format!("FENCE {last_fence}").as_bytes(), b"");
 }
 
 /// The arguments that say this effect: the change, and the metadata.

@@ -40,7 +40,7 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
         }
     },
     last_fence,
-    rewrite: |lock, emit| wire::rewrite(lock, last_fence(), emit),
+    rewrite: |lock, last_fence, emit| wire::rewrite(lock, last_fence, emit),
     removed: |id| {
         STATE.metrics.note_removal(id);
         key_changed(id);

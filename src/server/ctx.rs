@@ -71,6 +71,11 @@ impl<'a> Ctx<'a> {
         self.flags() & loading != 0
     }
 
+    /// Whether this process is a child of the server's, which writes a file.
+    pub fn is_child(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_IS_CHILD != 0
+    }
+
     /// Whether ordinary clients can write to this server: it is a primary, or a replica that takes writes.
     pub fn takes_writes(self) -> bool {
         !self.is_replica() || self.flags() & raw::REDISMODULE_CTX_FLAGS_READONLY == 0

@@ -18,6 +18,7 @@ use super::ctx::Ctx;
 use super::guard::guard;
 use super::hooks::DatatypeHooks;
 use super::log::log_warning;
+use super::module_ctx::own_ctx;
 use super::string::Str;
 use super::{compat, time};
 
@@ -31,8 +32,9 @@ const RDB_VERSION: i32 = 1;
 /// Set once, at load.
 static RAW_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 static HOOKS: OnceLock<&DatatypeHooks> = OnceLock::new();
-/// Whether the server has `PERSIST` by this name.
-static KNOWS_PERSIST: OnceLock<bool> = OnceLock::new();
+/// Whether this process has written the last fence to the log that it rewrites. Only a child process notes it: it
+/// rewrites one log, and ends.
+static FENCE_IS_LOGGED: AtomicBool = AtomicBool::new(false);
 
 static STORED: AtomicI64 = AtomicI64::new(0);
 static FREED_ENDED: AtomicU64 = AtomicU64::new(0);
@@ -73,7 +75,6 @@ pub(super) fn store(lock: Lock) -> *mut c_void {
 /// Registers the type. False if the server refuses.
 pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
     HOOKS.get_or_init(|| hooks);
-    KNOWS_PERSIST.get_or_init(|| ctx.knows_command(c"PERSIST"));
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -113,12 +114,12 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
     // A null answer is "Bad data format" to RESTORE, and ends the loading of a file.
     guard(c"loading a lock", || match load(io, version) {
         Ok(lock) => {
-            if let (Some(hooks), Some(last)) = (HOOKS.get(), lock.holders().next_back()) {
+            if let Some(hooks) = HOOKS.get() {
                 if !(hooks.is_plausible)(&lock) {
                     log_warning("a lock was refused: its fence or a deadline lies years ahead");
                     return ptr::null_mut();
                 }
-                (hooks.fence_seen)(last.fence);
+                (hooks.fence_seen)(lock.highest_fence());
                 let name = api!(RedisModule_GetKeyNameFromIO(io)).cast_mut();
                 if !name.is_null() {
                     // SAFETY: the server lends the name until this returns.
@@ -200,7 +201,8 @@ unsafe extern "C" fn aux_load(io: *mut raw::RedisModuleIO, version: i32, _: i32)
     .unwrap_or(raw::REDISMODULE_ERR) as i32
 }
 
-/// The lock as the commands that make it. The server adds the key's expiry.
+/// The lock as the commands that make it. The server adds the expiry that the key has, if it has one: a user may have
+/// taken it away.
 unsafe extern "C" fn aof_rewrite(
     io: *mut raw::RedisModuleIO,
     name: *mut raw::RedisModuleString,
@@ -210,23 +212,19 @@ unsafe extern "C" fn aof_rewrite(
         // SAFETY: the server passes a stored value.
         let lock = unsafe { lock(value) };
         let Some(hooks) = HOOKS.get() else { return };
-        (hooks.rewrite)(lock, &mut |change, meta| {
-            api!(RedisModule_EmitAOF(
-                io,
-                c"SLOCK.APPLY".as_ptr(),
-                c"sbb".as_ptr(),
-                name,
-                change.as_ptr(),
-                change.len(),
-                meta.as_ptr(),
-                meta.len(),
-            ));
-        });
-        // To apply a change sets the key's expiry. The server adds the one that the key has, if it has
-        // one: a user may have taken it away.
-        if KNOWS_PERSIST.get() == Some(&true) {
-            api!(RedisModule_EmitAOF(io, c"PERSIST".as_ptr(), c"s".as_ptr(), name));
+        let is_first = !FENCE_IS_LOGGED.load(Ordering::Relaxed);
+        if is_first {
+            FENCE_IS_LOGGED.store(own_ctx().as_ctx().is_child(), Ordering::Relaxed);
         }
+        (hooks.rewrite)(lock, is_first.then(last_fence), &mut |change, meta| {
+            let (command, change, length) = (c"SLOCK.APPLY".as_ptr(), change.as_ptr(), change.len());
+            if meta.is_empty() {
+                api!(RedisModule_EmitAOF(io, command, c"sb".as_ptr(), name, change, length));
+            } else {
+                let (form, meta, meta_length) = (c"sbb".as_ptr(), meta.as_ptr(), meta.len());
+                api!(RedisModule_EmitAOF(io, command, form, name, change, length, meta, meta_length));
+            }
+        });
     });
 }
 

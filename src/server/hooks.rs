@@ -19,8 +19,9 @@ pub struct DatatypeHooks {
     pub restored: fn(LockIdRef<'_>),
     /// The last fence that was given or seen.
     pub last_fence: fn() -> u64,
-    /// Calls the function with the change and metadata of each command that makes this lock.
-    pub rewrite: fn(&Lock, &mut Emit<'_>),
+    /// Calls the function with the change and metadata of each command that makes this lock, and that says this last
+    /// fence.
+    pub rewrite: fn(&Lock, Option<u64>, &mut Emit<'_>),
     /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
     pub removed: fn(LockIdRef<'_>),
 }

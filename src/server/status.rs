@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use redis_module::raw;
 
 use super::api::api;
-use super::call_reply::{CallReply, call_error};
+use super::call_reply::CallReply;
 use super::ctx::Ctx;
 
 /// Fields of `INFO stats`; see [`Ctx::totals`].
@@ -39,14 +39,6 @@ impl Ctx<'_> {
         let (config, get) = (c"CONFIG".as_ptr(), c"GET".as_ptr());
         let reply = api!(RedisModule_Call(self.pointer(), config, c"cc".as_ptr(), get, name.as_ptr()));
         CallReply::of(reply)?.text_at(1)
-    }
-
-    /// Whether the server has a command of this name, which may have been renamed. It must be one that
-    /// takes an argument: it is called without.
-    pub fn knows_command(self, name: &CStr) -> bool {
-        let reply = api!(RedisModule_Call(self.pointer(), name.as_ptr(), c"".as_ptr()));
-        let error = call_error();
-        CallReply::of(reply).is_some() || error != Some(libc::ENOENT)
     }
 
     /// Whether a replica, a backlog kept for one, or the append-only file listens, or soon will.

@@ -91,18 +91,6 @@ impl Holders {
         few.iter().chain(many.into_iter().flatten().map(|holder| &**holder))
     }
 
-    /// Oldest hold first.
-    pub(crate) fn by_fence(&self) -> Box<dyn DoubleEndedIterator<Item = &Holder> + '_> {
-        match self.view() {
-            View::Few(few) => {
-                let mut all: Vec<&Holder> = few.iter().collect();
-                all.sort_unstable_by_key(|holder| holder.fence);
-                Box::new(all.into_iter())
-            }
-            View::Many(trees) => Box::new(trees.by_fence.values().map(|holder| &**holder)),
-        }
-    }
-
     /// Those with a fence above this one, oldest hold first.
     pub(crate) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
         let (few, many) = match self.view() {
@@ -176,6 +164,14 @@ impl Holders {
         }
     }
 
+    /// 0 when there is none.
+    pub(crate) fn highest_fence(&self) -> u64 {
+        match self.view() {
+            View::Few(few) => few.iter().map(|holder| holder.fence).max().unwrap_or(0),
+            View::Many(trees) => trees.by_fence.last_key_value().map_or(0, |(fence, _)| *fence),
+        }
+    }
+
     /// The highest fence of a holder whose deadline is after `now_ms`. Costs what the live holders or the
     /// later fences are, whichever are fewer.
     pub(crate) fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
@@ -212,7 +208,7 @@ impl Holders {
                 return fences.iter().take(most).map(|fence| &*trees.by_fence[fence]).collect();
             }
         }
-        self.by_fence().filter(|holder| holder.is_live(now_ms)).take(most).collect()
+        self.after(0).filter(|holder| holder.is_live(now_ms)).take(most).collect()
     }
 
     /// The latest moment up to `at_ms` at which dropping the holders that have ended by then drops at most
@@ -220,13 +216,12 @@ impl Holders {
     pub(crate) fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
         match self.view() {
             View::Few(_) => at_ms,
-            View::Many(trees) => match trees.by_deadline.iter().nth(most) {
-                Some((deadline_ms, _)) if *deadline_ms <= at_ms => {
-                    let first_ms = trees.by_deadline.first().map_or(0, |(first_ms, _)| *first_ms);
-                    first_ms.max(deadline_ms - 1)
-                }
-                _ => at_ms,
-            },
+            View::Many(trees) => {
+                let deadlines = trees.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
+                let mut ended = deadlines.take_while(|deadline_ms| *deadline_ms <= at_ms);
+                let (first_ms, one_too_many_ms) = (ended.next(), ended.nth(most - 1));
+                first_ms.zip(one_too_many_ms).map_or(at_ms, |(first_ms, ms)| first_ms.max(ms - 1))
+            }
         }
     }
 
@@ -241,24 +236,26 @@ impl Holders {
         }
     }
 
-    /// Adds a holder whose token and fence the table does not have.
-    pub(crate) fn insert(&mut self, holder: Holder) {
-        debug_assert!(self.get(holder.token()).is_none() && self.with_fence(holder.fence).is_none());
+    /// Adds a holder. One with the same token goes, and one with the same fence: only a damaged stream could bring
+    /// another token's.
+    pub(crate) fn put(&mut self, holder: Holder) {
         match self {
             Self::Few(few) if few.is_empty() => *self = Self::One(holder),
-            Self::Many(trees) => trees.insert(Box::new(holder)),
+            Self::Many(trees) => trees.put(Box::new(holder)),
             Self::One(_) | Self::Few(_) => {
                 let mut few = self.take_few();
+                few.retain(|other| other.token() != holder.token() && other.fence != holder.fence);
                 few.push(holder);
                 *self = if few.len() <= INDEX_ABOVE {
                     Self::Few(few)
                 } else {
                     let mut trees = Trees::default();
-                    few.into_iter().for_each(|holder| trees.insert(Box::new(holder)));
+                    few.into_iter().for_each(|holder| trees.put(Box::new(holder)));
                     Self::Many(Box::new(trees))
                 };
             }
         }
+        self.shrink();
     }
 
     #[inline(always)]
@@ -373,7 +370,8 @@ impl Trees {
     #[inline(never)]
     fn get(&self, token: &[u8]) -> Option<&Holder> {
         let hash = self.hash(token);
-        let same_hash = self.by_token.range((hash, 0)..=(hash, u64::MAX));
+        // One bound is looked up faster than two.
+        let same_hash = self.by_token.range((hash, 0)..).take_while(|(other, _)| *other == hash);
         same_hash.map(|(_, fence)| &*self.by_fence[fence]).find(|holder| holder.token() == token)
     }
 
@@ -385,21 +383,27 @@ impl Trees {
 
     #[inline(never)]
     fn count_ended(&self, at_ms: u64) -> usize {
-        let mut ended = self.by_deadline.range(..=(at_ms, u64::MAX));
-        let mut live = self.by_deadline.range((at_ms + 1, 0)..);
+        let mut deadlines = self.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
         let mut count = 0;
+        // From both ends.
         loop {
-            if ended.next().is_none() {
-                return count;
+            match deadlines.next() {
+                Some(first_ms) if first_ms <= at_ms => count += 1,
+                Some(_) | None => return count,
             }
-            if live.next().is_none() {
-                return self.by_deadline.len() - count;
+            match deadlines.next_back() {
+                Some(last_ms) if last_ms > at_ms => {}
+                Some(_) => return count + 1 + deadlines.len(),
+                None => return count,
             }
-            count += 1;
         }
     }
 
-    fn insert(&mut self, holder: Box<Holder>) {
+    fn put(&mut self, holder: Box<Holder>) {
+        let same_token = self.get(holder.token()).map(|other| other.fence);
+        same_token.into_iter().chain([holder.fence]).for_each(|fence| {
+            self.remove(fence);
+        });
         self.by_token.insert((self.hash(holder.token()), holder.fence));
         self.by_deadline.insert((holder.deadline_ms, holder.fence));
         self.by_fence.insert(holder.fence, holder);

@@ -100,7 +100,7 @@ impl Lock {
             if table.get(holder.token()).is_some() || table.with_fence(holder.fence).is_some() {
                 return None;
             }
-            table.insert(holder);
+            table.put(holder);
         }
         Some(Self { mode, holders: table })
     }
@@ -131,16 +131,9 @@ impl Lock {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
                 if mode == Mode::Write || self.mode == Mode::Write {
                     replaced = Some(Replaced(mem::take(&mut self.holders)));
-                } else {
-                    self.holders.remove(token);
-                    // Only a damaged stream could bring another token's fence; the newer one counts.
-                    if let Some(other) = self.holders.with_fence(fence).map(|holder| holder.token().to_vec())
-                    {
-                        self.holders.remove(&other);
-                    }
                 }
                 self.mode = mode;
-                self.holders.insert(Holder::new(token, meta, fence, since_ms, deadline_ms));
+                self.holders.put(Holder::new(token, meta, fence, since_ms, deadline_ms));
             }
             Change::Extend { token, deadline_ms } => {
                 self.holders.set_deadline(token, deadline_ms);
@@ -180,7 +173,7 @@ impl Lock {
     /// The highest fence of all holds, live or not.
     #[must_use]
     pub fn highest_fence(&self) -> u64 {
-        self.holders.by_fence().next_back().map_or(0, |holder| holder.fence)
+        self.holders.highest_fence()
     }
 
     /// How many holders are in the table, whether or not their deadlines have passed.
@@ -214,8 +207,8 @@ impl Lock {
     }
 
     /// The holders in the order in which their holds began, live or not.
-    pub fn holders(&self) -> impl DoubleEndedIterator<Item = &Holder> {
-        self.holders.by_fence()
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        self.holders_after(0)
     }
 
     /// The first `most` of the holders whose holds are in force, in the order in which these began.
