@@ -13,7 +13,7 @@ import (
 func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
 	o, until, inDoubt := h.owner, ending.until, ending.doubt || ending.changing
 	isWhole := ending.reason == Gone && len(o.keys) == 1 && !inDoubt
-	if ending.state == lost && (isWhole || o.given) {
+	if ending.state == lost && (isWhole || o.given && inDoubt) {
 		return false, nil // nothing is left, or the token may have a later hold by now
 	}
 	end := func(ctx context.Context, limit time.Time) (int64, error) {

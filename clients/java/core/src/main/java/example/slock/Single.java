@@ -32,7 +32,7 @@ record Single(Locks locks) implements Hold.Keeper {
     Commands owner = hold.owner;
     boolean inDoubt = ending.doubt || ending.changing;
     boolean isWhole = ending.reason() == SlockException.Reason.GONE && owner.keys().size() == 1 && !inDoubt;
-    if (ending.state == Lease.State.LOST && (isWhole || owner.given())) {
+    if (ending.state == Lease.State.LOST && (isWhole || owner.given() && inDoubt)) {
       return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
     }
     long most = Math.min(Clock.until(ending.until), ending.ttl);
