@@ -233,7 +233,9 @@ def try_all(faults: list[Fault]) -> int:
 
 def main() -> int:
     words = sys.argv[1:] or os.environ.get("FAULTS", "").split()
-    wanted = {word for word in words if not word.startswith("--")}
+    wanted = {word for word in words if not word.startswith("-")}
+    if {*words} - wanted - {"--explore", "--torture", "--check"}:
+        raise SystemExit(__doc__)
     faults = [fault for path in sorted(ROOT.glob("tests/faults/*.txt")) for fault in read_faults(path)]
     if unknown := wanted.difference(*((fault.subject, fault.name) for fault in faults)):
         raise SystemExit(f"there is no fault or subject {', '.join(unknown)}")

@@ -79,9 +79,14 @@ def test_what_a_power_cut_loses(make_server: MakeServer, disk: Disk, policy: str
 
 @pytest.mark.parametrize("grace_ms", [0, LEASE_MS])
 def test_the_grace_prevents_a_double_hold(make_server: MakeServer, disk: Disk, grace_ms: int) -> None:
-    server = make_server(appendonly=True, appendfsync="everysec", environment=disk.environment)
-    server.configure(slock_restart_grace_ms=grace_ms)
-    owners, lost, _ = _cut(server, disk, LEASE_MS, seconds=0.5)
+    # It may be that all was synced; and of a single one the log may have who held the lock before.
+    for _ in range(5):
+        server = make_server(appendonly=True, appendfsync="everysec", environment=disk.environment)
+        server.configure(slock_restart_grace_ms=grace_ms)
+        owners, lost, _ = _cut(server, disk, LEASE_MS, seconds=0.5)
+        if len(lost) >= 2:
+            break
+        server.discard()
     key = lost[-1]
     fence, told_at = owners.told[key]
     assert Line(server, key).write("next").fence() > fence

@@ -125,9 +125,6 @@ class History:
         self, agent: Agent, server: Server, proxy: LateProxy, dice: random.Random, name: str, locks: str
     ) -> None:
         self._agent, self._proxy, self._dice, self._locks = agent, proxy, dice, locks
-        # A thread of Python that is cancelled while it starts another one may pass its cancellation on to it,
-        # which Ctrl-C does not.
-        self._cancels = agent.name != "python-sync"
         self._keys = [f"{name}:a", f"{name}:b"]
         self._direct = RawConnection(server.port)
         self._asked: list[tuple[Call, str, list[str], int, str]] = []
@@ -141,15 +138,13 @@ class History:
 
     def play(self) -> None:
         actions = {self._ask: 4, self._extend: 2, self._change: 2, self._release: 2, self._cancel: 1}
-        if not self._cancels:
-            del actions[self._cancel]
         try:
             for _ in range(self._dice.randint(8, 20)):
                 self._step(*self._dice.choices(list(actions), list(actions.values())))
             end = time.monotonic() + CALL_SECONDS
             while self._asked or self._owners:
                 assert time.monotonic() < end, f"not answered: {[one[0] for one in self._asked]}"
-                self._step(self._cancel if self._cancels and self._dice.random() < 0.1 else self._release)
+                self._step(self._cancel if self._dice.random() < 0.1 else self._release)
         except AssertionError as problem:
             raise AssertionError(f"{problem}, after {self._done}") from problem
 
@@ -210,7 +205,7 @@ class History:
             op = "upgrade" if owner.mode == "read" else "downgrade"
             self._done.append(f"{op} {owner.name}")
             call = self._agent.start(op, hold=owner.name, wait_ms=self._dice.choice([0, 100]))
-            if self._cancels and self._dice.random() < 0.2:
+            if self._dice.random() < 0.2:
                 call.cancel()
             if not self._outcome(call):
                 # The library finds out in the background.

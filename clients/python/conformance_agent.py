@@ -39,6 +39,19 @@ class Cancelled(BaseException):
     """What a cancelled thread gets, as Ctrl-C would raise it in the main thread."""
 
 
+_starting = threading.Lock()
+_start = threading.Thread.start
+
+
+def _start_alone(thread: threading.Thread) -> None:
+    """A thread that begins has its starter's identity for a moment, and would get an exception for that."""
+    with _starting:
+        _start(thread)
+
+
+threading.Thread.start = _start_alone  # type: ignore[method-assign]
+
+
 class Events:
     """What the hooks have told."""
 
@@ -668,9 +681,10 @@ class Agent:
             elif target is not None:
                 while number not in self._started:
                     time.sleep(0.0001)  # before that the thread could not say that it was cancelled
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(target.ident), ctypes.py_object(Cancelled)
-                )
+                with _starting:
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                        ctypes.c_ulong(target.ident), ctypes.py_object(Cancelled)
+                    )
 
     def _answer_if_it_never_began(self, number: int) -> None:
         """A task that is cancelled before its first step does nothing at all."""

@@ -27,7 +27,7 @@ def make_lock(
 class ShortLock(slock_client.asyncio.drop_in.Lock):
     """A lock whose watchdog has to renew it soon."""
 
-    watchdog_ttl = timedelta(milliseconds=600)
+    watchdog_ttl = timedelta(seconds=2)
 
 
 async def queue(client: redis.asyncio.Redis) -> list[dict[bytes, Any]]:

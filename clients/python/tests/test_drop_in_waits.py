@@ -28,7 +28,7 @@ SOURCE = Path(slock_client.__file__).resolve().parents[1]
 class ShortLock(slock_client.drop_in.Lock):
     """A lock whose watchdog has to renew it soon."""
 
-    watchdog_ttl = timedelta(milliseconds=600)
+    watchdog_ttl = timedelta(seconds=2)
 
 
 @pytest.fixture

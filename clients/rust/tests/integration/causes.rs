@@ -170,7 +170,8 @@ async fn a_loss_without_a_failed_renewal_has_no_cause() {
 async fn a_loss_of_a_quorum_says_what_each_server_answered() {
     let server = Server::start().await;
     let quorum = Quorum::new([without_renewals(&server).await]);
-    let hold = quorum.write("other:k").ttl(TTL).acquire().await.unwrap();
+    // A node has a twentieth of the ttl for an answer.
+    let hold = quorum.write("other:k").ttl(10 * TTL).acquire().await.unwrap();
     assert_eq!(hold.lost().await, Reason::Expired);
     match hold.check() {
         Err(Error::Lost { source: Some(source), .. }) => {
