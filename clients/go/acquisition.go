@@ -60,10 +60,10 @@ func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
 		}
 		var nodes *QuorumError
 		isMissed := errors.As(err, &nodes)
-		if isMissed && (a.last == nil || a.ctx.Err() == nil || tally(nodes.Answers).isRefusal()) {
+		if isMissed && (a.last == nil || a.ctx.Err() == nil || nodes.isRefusal()) {
 			a.last = nodes // one that was cut short may tell less than the one before
 		}
-		isTaken := errors.Is(err, errTaken) || isMissed && tally(nodes.Answers).isRefusal()
+		isTaken := errors.Is(err, errTaken) || isMissed && nodes.isRefusal()
 		left, pause, more := time.Until(a.end()), time.Duration(0), false
 		switch {
 		case a.try && isTaken:
@@ -73,7 +73,7 @@ func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
 			if !isMissed {
 				a.last = nil
 			}
-			if a.by.settings.waiting == byPolling && !a.once && (!isMissed || tally(nodes.Answers).mayHelp()) {
+			if a.by.settings.waiting == byPolling && !a.once && (!isMissed || nodes.mayHelp()) {
 				pause, more = a.by.settings.strategy.pause(polls)
 				more = more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause)
 				polls++
@@ -133,7 +133,7 @@ func (a *acquisition) waitBy() time.Time {
 // over is the error when the wait is over, or would be after the pause, with the last error before.
 func (a *acquisition) over(pause time.Duration) error {
 	kind, cause := ErrTimedOut, a.last
-	if nodes, ok := a.last.(*QuorumError); ok && !tally(nodes.Answers).isRefusal() {
+	if nodes, ok := a.last.(*QuorumError); ok && !nodes.isRefusal() {
 		kind = ErrQuorumMissed
 	}
 	// Somebody may also have withdrawn the request before the end of its wait.

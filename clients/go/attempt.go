@@ -53,12 +53,12 @@ func (a *attempts) isOpen() bool { return a.doubt || a.queued }
 
 // take asks until there is a grant or an error. What an error leaves on the server is the caller's to give up.
 func (a *attempts) take() (g grant, err error) {
-	if a.ctx.Err() == nil {
-		err = a.mayRelease()
-	}
-	if err == nil {
-		g, err = a.run(a.attempt)
-	}
+	g, err = a.run(func() (grant, error) {
+		if err := a.locks.mayRelease(a.ctx, a.answerBy(), a.keys, a.mode); err != nil {
+			return grant{}, err
+		}
+		return a.attempt()
+	})
 	g.doubt = a.doubt
 	return g, err
 }
@@ -68,27 +68,6 @@ func (a *attempts) forget() {
 	if a.tag != "" {
 		a.locks.listener.removeTag(a.tag)
 	}
-}
-
-// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
-// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
-func (a *attempts) mayRelease() error {
-	o := owner{keys: a.keys, token: newToken(), given: true}
-	release := o.release(a.mode, noFence)
-	if _, ok := a.locks.permitted.Load(release[0]); ok {
-		return nil
-	}
-	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", noFence))
-	answers, err := a.locks.servers.send(a.ctx, a.answerBy(), o.keys[0], commands...)
-	for _, answer := range answers {
-		if hasCode(answer.Err(), "NOPERM") {
-			return answer.Err()
-		}
-	}
-	if a.note(err); err == nil {
-		a.locks.permitted.Store(release[0], true)
-	}
-	return nil
 }
 
 // attempt asks once, and makes sure of what it is given.

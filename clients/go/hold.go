@@ -33,12 +33,11 @@ type Hold struct {
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
 type keeper interface {
-	// extend sends one extension, and tells whether the hold is still there.
-	extend(ctx context.Context, limit time.Time, h *Hold, r renewal) (held bool, err error)
+	// extend sends one extension. The answer is 1, or 0 when the hold is gone.
+	extend(ctx context.Context, limit time.Time, o owner, r renewal) (answer int64, err error)
 	// release releases, and tells whether the hold was still there. It ends with ctx, and goes on in the background
 	// as long as the hold may be there.
-	release(ctx context.Context, h *Hold, ending lease) (released bool, err error)
-	fences(h *Hold) []int64
+	release(ctx context.Context, o owner, ending lease) (released bool, err error)
 }
 
 func newHold(ctx context.Context, r *Request, o owner, k keeper, b *base, g grant, d drift) *Hold {
@@ -74,7 +73,12 @@ func (h *Hold) Fence() int64 { return h.snapshot().fence }
 
 // Fences are the fences that the nodes of a Quorum gave, in the order of the clients, and 0 for a node that gave
 // none. Fences of different servers cannot be compared. Without a quorum it is the one Fence.
-func (h *Hold) Fences() []int64 { return h.keeper.fences(h) }
+func (h *Hold) Fences() []int64 {
+	if v, ok := h.keeper.(*votes); ok {
+		return v.fences()
+	}
+	return []int64{h.Fence()}
+}
 
 // Mode is the mode of the hold.
 func (h *Hold) Mode() Mode { return h.snapshot().mode }
@@ -186,21 +190,20 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	defer h.done()
-	r, held := renewal{fence: is.fence, ttl: ttl}, false
+	r := renewal{fence: is.fence, ttl: ttl}
 	end := earlier(h.base.retryEnd(), time.Now().Add(is.until.until()))
-	err = h.base.repeat(ctx, "extension", h.owner, end, func(ctx context.Context, limit time.Time) (err error) {
-		r.sent = now()
-		held, err = h.keeper.extend(ctx, limit, h, r)
-		return err
+	answer, err := h.base.repeat(ctx, "extension", h.owner, end, func(ctx context.Context, limit time.Time) (int64, error) {
+		return h.keeper.extend(ctx, limit, h.owner, r)
 	})
 	if err != nil {
 		return h.lossOr(err)
 	}
+	r.sent = answer.sent
 	return h.update(func(l *lease) {
-		if held {
+		if answer.number == 1 {
 			l.ttl = max(l.ttl, ttl)
 		}
-		l.renewed(now(), r, held, nil)
+		l.renewed(now(), r, answer.number == 1, nil)
 	})
 }
 
@@ -229,13 +232,11 @@ func (h *Hold) Release(ctx context.Context) (bool, error) {
 	})
 	if !wasLive {
 		if ending = h.snapshot(); ending.state == lost {
-			over, cancel := context.WithCancel(ctx)
-			cancel() // it is not waited for
-			_, _ = h.keeper.release(over, h, ending)
+			_, _ = h.keeper.release(over(), h.owner, ending)
 		}
 		return false, nil
 	}
-	released, err := h.keeper.release(ctx, h, ending)
+	released, err := h.keeper.release(ctx, h.owner, ending)
 	_ = h.updateAny(func(l *lease) {
 		if l.state = ended; err == nil && !released {
 			l.lose(Gone)
@@ -326,23 +327,23 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	}
 	l.background.run(func() {
 		defer h.done()
-		_ = l.repeat(context.Background(), "upgrade", h.owner, time.Now().Add(longestWait), h.settle)
+		_, _ = l.repeat(context.Background(), "upgrade", h.owner, time.Now().Add(longestWait), h.settle)
 	})
 	return err
 }
 
 // settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until
 // it is answered, or the hold is over: then the release has withdrawn it, and the token may wait for a later hold.
-func (h *Hold) settle(ctx context.Context, limit time.Time) error {
+func (h *Hold) settle(ctx context.Context, limit time.Time) (int64, error) {
 	if problem := h.Check(); problem != nil {
-		return problem
+		return 0, problem
 	}
 	sent, ttl, o := now(), h.snapshot().ttl, h.owner
 	answers, err := h.keeper.(*Locks).servers.send(ctx, limit, o.keys[0], append(o.cancel(), o.lookAtModes(ttl)...)...)
 	if err != nil {
-		return h.lossOr(err)
+		return 0, h.lossOr(err)
 	}
-	return h.update(func(l *lease) {
+	return 0, h.update(func(l *lease) {
 		for i, mode := range []Mode{Write, Read} {
 			if fence, _ := answers[1+i].Int64(); fence > 0 { // an error says that the mode is the other
 				l.granted(grant{mode: mode, fence: fence, sent: sent}, ttl)
@@ -363,9 +364,9 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	}
 	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
 	w := h.owner.downgrade(was.ttl, was.fence)
-	downgrade := func(ctx context.Context, limit time.Time) error {
+	downgrade := func(ctx context.Context, limit time.Time) (int64, error) {
 		if problem := h.Check(); problem != nil {
-			return problem // a refresh might lengthen a later hold of the token
+			return 0, problem // a refresh might lengthen a later hold of the token
 		}
 		sent := now()
 		fence, err := l.askOnce(ctx, limit, h.owner, w)
@@ -377,9 +378,10 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 				l.changing, l.mode = false, was.mode
 			}
 		})
-		return cmp.Or(gone, h.lossOr(err))
+		return fence, cmp.Or(gone, h.lossOr(err))
 	}
-	return h.lossOr(l.insist(ctx, "downgrade", h.owner, longestWait, downgrade, h.done))
+	_, err = l.insist(ctx, "downgrade", h.owner, longestWait, downgrade, h.done)
+	return h.lossOr(err)
 }
 
 // beginChange is begin for a change of the mode.

@@ -118,14 +118,14 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	o := r.owner()
-	sent, fence, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
-	if err == nil && fence == 0 || errors.Is(err, ErrWrongMode) {
+	is, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
+	if err == nil && is.number == 0 || errors.Is(err, ErrWrongMode) {
 		err = notHeld(r.mode)
 	}
 	if err != nil {
 		return nil, err
 	}
-	g := grant{mode: r.mode, fence: fence, sent: sent}
+	g := grant{mode: r.mode, fence: is.number, sent: is.sent}
 	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
 }
 
@@ -140,23 +140,24 @@ func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int,
 		return 0, ErrClosed
 	}
 	o := owner{keys: keys, token: token, given: true}
-	_, released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
-	return int(released), err
+	released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
+	return int(released.number), err
 }
 
 func (b *base) retryEnd() time.Time { return time.Now().Add(b.settings.retryFor) }
 
-// ask sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the copy
-// was sent that was answered.
-func (l *Locks) ask(
-	ctx context.Context, what string, o owner, end time.Time, w words,
-) (sent instant, reply int64, err error) {
-	err = l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (err error) {
-		sent = now()
-		reply, err = l.askOnce(ctx, limit, o, w)
-		return err
+// reply is the answer to a command that may have been sent several times.
+type reply struct {
+	number int64
+	sent   instant // before the copy that was answered
+	late   bool    // a copy had no answer, and may be carried out later
+}
+
+// ask sends a command until it is answered, ctx is over, or the time has ended.
+func (l *Locks) ask(ctx context.Context, what string, o owner, end time.Time, w words) (reply, error) {
+	return l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (int64, error) {
+		return l.askOnce(ctx, limit, o, w)
 	})
-	return sent, reply, err
 }
 
 func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) (int64, error) {
@@ -167,19 +168,21 @@ func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) 
 	return answers[0].Int64()
 }
 
-// try sends a command once, and waits for its answer until the limit.
-type try func(ctx context.Context, limit time.Time) error
+// try sends commands once, and waits for the answer until the limit.
+type try func(ctx context.Context, limit time.Time) (int64, error)
 
 // repeat tries until there is an answer, ctx is over, or the time has ended. No try takes longer than RetryFor.
-func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) error {
+func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) (r reply, err error) {
 	var last error
 	for failures := 0; ; failures++ {
-		err := send(ctx, earlier(end, b.retryEnd()).Add(lateAnswer))
+		r.sent = now()
+		r.number, err = send(ctx, earlier(end, b.retryEnd()).Add(lateAnswer))
+		r.late = r.late || mayRunLater(err)
 		switch {
 		case errors.Is(err, errLeft):
-			return ctx.Err()
+			return r, ctx.Err()
 		case !isTemporary(err):
-			return named(err)
+			return r, named(err)
 		}
 		if last == nil || !isSilence(err) {
 			last = err
@@ -187,7 +190,7 @@ func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, 
 		left := time.Until(end)
 		pause, _ := afterErrors.pause(failures)
 		if left <= 0 || !sleep(ctx, b.closed, min(pause, left)) {
-			return errors.Join(ctx.Err(), about(ErrTimedOut, what, o.keys, last))
+			return r, errors.Join(ctx.Err(), about(ErrTimedOut, what, o.keys, last))
 		}
 	}
 }
@@ -196,32 +199,50 @@ func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, 
 // It calls done when it does not go on.
 func (b *base) insist(
 	ctx context.Context, what string, o owner, most time.Duration, send try, done func(),
-) (err error) {
+) (r reply, err error) {
 	began := time.Now()
 	if err = ctx.Err(); err == nil {
-		err = b.repeat(ctx, what, o, began.Add(b.settings.retryFor), send)
+		r, err = b.repeat(ctx, what, o, began.Add(b.settings.retryFor), send)
 	}
 	if err == nil || !isUnanswered(err) && ctx.Err() == nil {
 		done()
-		return err
+		return r, err
 	}
 	b.background.run(func() {
 		defer done()
-		_ = b.repeat(context.Background(), what, o, began.Add(most), send)
+		_, _ = b.repeat(context.Background(), what, o, began.Add(most), send)
 	})
-	return err
+	return r, err
 }
 
 // isUnanswered tells that a command was repeated in vain.
 func isUnanswered(err error) bool { return errors.Is(err, ErrTimedOut) }
 
-// extend is for a Hold.
-func (l *Locks) extend(ctx context.Context, limit time.Time, h *Hold, r renewal) (bool, error) {
-	reply, err := l.askOnce(ctx, limit, h.owner, h.owner.extend(r.ttl, r.fence))
-	return reply == 1, err
+func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal) (int64, error) {
+	return l.askOnce(ctx, limit, o, o.extend(r.ttl, r.fence))
 }
 
-func (l *Locks) fences(h *Hold) []int64 { return []int64{h.Fence()} }
+// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
+// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
+func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, mode Mode) error {
+	o := owner{keys: keys, token: newToken(), given: true}
+	release := o.release(mode, noFence)
+	if _, ok := l.permitted.Load(release[0]); ok {
+		return nil
+	}
+	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", noFence))
+	answers, err := l.servers.send(ctx, limit, keys[0], commands...)
+	if err != nil {
+		return err
+	}
+	for _, answer := range answers {
+		if hasCode(answer.Err(), "NOPERM") {
+			return answer.Err()
+		}
+	}
+	l.permitted.Store(release[0], true)
+	return nil
+}
 
 // Close ends renewals and closes all connections. Requests that wait end with ErrClosed. It lets requests that
 // were given up get off the server first, for at most the time of RetryFor. It releases nothing: holds that are still

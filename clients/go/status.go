@@ -94,7 +94,7 @@ func (l *Locks) query(
 		return nil, ErrClosed
 	}
 	about := owner{keys: []string{fmt.Sprint(w[0])}}
-	err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) error {
+	_, err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) (int64, error) {
 		nodes, err := of(ctx, limit)
 		replies = nil
 		for i := 0; i < len(nodes) && err == nil; i++ {
@@ -106,7 +106,7 @@ func (l *Locks) query(
 				err = nil
 			}
 		}
-		return err
+		return 0, err
 	})
 	return replies, err
 }
