@@ -12,9 +12,16 @@ import (
 // This file has the attempts of an acquisition at one server: each sends its command, and waits for what comes of it. All
 // have one token and one tag, so whichever of them is carried out, its answer counts.
 
-// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may arrive
-// late, and then it is the request.
-const askInDoubt = 5 * time.Second
+const (
+	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may arrive
+	// late, and then it is the request.
+	askInDoubt = 5 * time.Second
+	// testAfter is how long after the beginning of a wait on a connection of its own the server is tested first, if
+	// there is so much time.
+	testAfter = time.Second
+	// testEvery is how often it is tested from then on, and how long the answer may take.
+	testEvery = 5 * time.Second
+)
 
 type attempts struct {
 	acquisition
@@ -35,10 +42,9 @@ type attempts struct {
 
 // heard is an answer, or a message.
 type heard struct {
-	to     *call // nil: a message
-	isTest bool  // of the server, while the call waits
-	fence  int64
-	err    error
+	to    *call // nil: a message
+	fence int64
+	err   error
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -181,29 +187,22 @@ func (a *attempts) hear(c *call) {
 		c.isNull.Store(true)
 		return
 	}
-	a.tell(heard{to: c, fence: fence, err: err})
-}
-
-func (a *attempts) tell(h heard) {
 	select {
-	case a.heard <- h:
+	case a.heard <- heard{to: c, fence: fence, err: err}:
 	default: // nobody takes what comes: the request is over
 	}
 }
 
-// await waits for the answer, or for the message. It is woken by nothing else that comes in time, but for the tests of
-// the server while the command blocks.
+// await waits for the answer, or for the message. It is woken by nothing else that comes in time, but to test the server
+// while the command blocks: no reply is too late there, and nobody would tell a connection that has nothing to send that
+// its server was restarted. The first test is soon enough that its answer is there before the time of the request is over.
 func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 	var gone <-chan struct{}
-	passed := false // the server has answered a test
-	switch way {
-	case byNotify:
+	if way == byNotify {
 		gone = a.channel.gone.Done()
-	case byBlocking:
-		wait, end := context.WithCancel(a.ctx)
-		defer end()
-		go a.test(wait, n, c, a.end())
 	}
+	blocks, passed := way == byBlocking, false // a test
+	testAt, testLimit := min(testAfter, time.Until(a.end())/3), a.end().Add(lateAnswer)
 	for {
 		isNull := c.isNull.Load()
 		if isNull {
@@ -211,37 +210,42 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		}
 		until := c.limit
 		switch {
+		case blocks:
+			until = earlier(a.waitBy(), time.Now().Add(testAt))
 		case isNull && a.doubt:
 			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
-		case isNull || way == byBlocking:
+		case isNull:
 			until = a.waitBy()
 		}
 		h, err := await(a.ctx, a.heard, until, gone, a.by.ending.Done())
-		if err != nil && !isNull && c.isNull.Load() {
+		if err == nil && h.to != nil && h.to != c && h.fence == 0 {
+			continue // of an older copy
+		}
+		if err == nil {
+			return a.answer(h, blocks && (passed || a.contact.IsZero()))
+		}
+		if !isNull && c.isNull.Load() {
 			a.queued = true
 			if errors.Is(err, errNoAnswer) {
 				continue
 			}
 		}
 		switch {
-		case err == nil && h.to != nil && h.to != c && h.fence == 0:
-			continue // of an older copy
-		case err == nil && h.isTest && isConnectionError(h.err):
-			err = h.err
-		case err == nil && h.isTest:
-			passed, a.contact = true, time.Now()
-			continue
-		case err == nil:
-			return a.answer(h, way == byBlocking && (passed || a.contact.IsZero()))
 		case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
 			// The server may not have noticed yet, and grant what waits there.
 			a.doubt, a.contact = true, time.Now()
-		case !errors.Is(err, errNoAnswer) || !isNull && way != byBlocking:
+		case !errors.Is(err, errNoAnswer) || !isNull && !blocks:
 		case !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
 			a.note(err)
 			err = a.over(0)
 		case isNull:
 			return 0, errAskAgain
+		default:
+			_, err = n.ask(a.ctx, earlier(testLimit, time.Now().Add(testEvery)), words{"PING"})
+			if !isConnectionError(err) && !errors.Is(err, errLeft) {
+				passed, a.contact, testAt, testLimit = true, time.Now(), testEvery, time.Time{}
+				continue
+			}
 		}
 		a.doubt = a.doubt || !c.isNull.Load()
 		return 0, err

@@ -112,27 +112,19 @@ func (q *Quorum) acquire(ctx context.Context, r *Request, try bool) (*Hold, erro
 	return v.hold(ctx), nil
 }
 
-// attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
-// of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
-// it does not.
+// attempt asks all nodes once, with a token of its own.
 func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
-	v, ttl := q.votes(r), r.settings.ttl
-	wait := v.ask(ttl, v.acquire(ttl))
-	got := wait(ctx, (*QuorumError).isDecided)
+	v, ttl, isEnough := q.votes(r), r.settings.ttl, (*QuorumError).isGranted
+	if q.settings.failFast {
+		isEnough = (*QuorumError).isDecided
+	}
+	got := v.ask(ctx, ttl, isEnough, v.acquire(ttl))
 	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
 		return v, nil // the other nodes may still grant
 	}
 	v.end()
-	released := make(chan struct{})
-	q.background.run(func() {
-		defer close(released)
-		v.ask(ttl, v.releaseOne)(context.Background(), (*QuorumError).isWhole)
-	})
-	if !q.settings.failFast {
-		got = wait(ctx, (*QuorumError).isWhole)
-	}
-	// Else the next attempt would find what this one holds.
-	_, _ = await(ctx, released, time.Time{}, nil, q.ending.Done())
+	// It waits, because the next attempt would find what this one holds.
+	v.ask(ctx, ttl, (*QuorumError).isWhole, v.releaseOne)
 	return nil, got.missed()
 }
 
@@ -141,14 +133,14 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 		return nil, ErrClosed
 	}
 	v := q.votes(r)
-	got := v.ask(r.settings.ttl, func(n *vote) (bool, error) {
+	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
 		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl))
 		if errors.Is(err, ErrWrongMode) {
 			return false, nil
 		}
 		n.doubt = n.doubt || err != nil // the token may hold the lock there
 		return granted, err
-	})(ctx, (*QuorumError).isWhole)
+	})
 	switch {
 	case got.isGranted():
 		return v.hold(ctx), nil
@@ -165,10 +157,11 @@ func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int
 	if token == "" || len(keys) == 0 {
 		return 0, invalid("a release needs a token and keys")
 	}
-	got := q.ask(q.settings.request.ttl, func(i int) (bool, error) {
-		released, err := q.nodes[i].Release(context.Background(), token, keys...)
+	r := q.Write(keys...)
+	got := q.votes(&r).ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
+		released, err := n.locks.Release(context.Background(), token, keys...)
 		return released > 0, err
-	})(ctx, (*QuorumError).isWhole)
+	})
 	return got.count(NodeAnswer.isGrant), ctx.Err()
 }
 
@@ -215,41 +208,6 @@ func (e *QuorumError) mayHelp() bool { return e.count(NodeAnswer.isFinal) < e.Ne
 // missed is the error of a call that needs a majority.
 func (e *QuorumError) missed() error { return &failure{kind: ErrQuorumMissed, cause: e} }
 
-// ask asks all nodes at once. What it returns gives the answers that came until they were enough, ctx was over, or the
-// timeout for nodes. What has no answer by then stays under way.
-func (q *Quorum) ask(
-	ttl time.Duration, node func(i int) (bool, error),
-) (wait func(ctx context.Context, isEnough func(*QuorumError) bool) *QuorumError) {
-	got := &QuorumError{Needed: len(q.nodes)/2 + 1}
-	until := time.Now().Add(q.nodeTimeout(ttl) * 11 / 10) // a node may say itself that its time is over
-	came := make(chan func(), len(q.nodes))
-	for i, l := range q.nodes {
-		got.Answers = append(got.Answers, NodeAnswer{Node: nodeName(l.servers.rdb), Err: errNoAnswer})
-		q.background.run(func() {
-			granted, err := node(i)
-			var f *failure
-			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
-				err = cmp.Or(f.cause, errNoAnswer)
-			}
-			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
-		})
-	}
-	missing := len(q.nodes)
-	return func(ctx context.Context, isEnough func(*QuorumError) bool) *QuorumError {
-		for ; missing > 0; missing-- {
-			note, err := await(ctx, came, until, nil, q.ending.Done())
-			if err != nil {
-				break
-			}
-			if note(); isEnough(got) {
-				missing--
-				break
-			}
-		}
-		return got
-	}
-}
-
 // votes are what the nodes gave one owner: the keeper of a hold.
 type votes struct {
 	quorum  *Quorum
@@ -287,16 +245,38 @@ func (v *votes) hold(ctx context.Context) *Hold {
 	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
 }
 
-// ask asks all nodes, each when it has answered what it was asked before.
+// ask asks all nodes at once, each when it has answered what it was asked before. It gives the answers that came until
+// they were enough, ctx was over, or the timeout for nodes. What has no answer by then stays under way.
 func (v *votes) ask(
-	ttl time.Duration, node func(n *vote) (bool, error),
-) (wait func(ctx context.Context, isEnough func(*QuorumError) bool) *QuorumError) {
-	return v.quorum.ask(ttl, func(i int) (bool, error) {
+	ctx context.Context, ttl time.Duration, isEnough func(*QuorumError) bool, node func(n *vote) (bool, error),
+) *QuorumError {
+	q, got := v.quorum, &QuorumError{Needed: len(v.nodes)/2 + 1}
+	until := time.Now().Add(q.nodeTimeout(ttl) * 11 / 10) // a node may say itself that its time is over
+	came := make(chan func(), len(v.nodes))
+	for i := range v.nodes {
 		n := &v.nodes[i]
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return node(n)
-	})
+		got.Answers = append(got.Answers, NodeAnswer{Node: nodeName(n.locks.servers.rdb), Err: errNoAnswer})
+		q.background.run(func() {
+			n.mu.Lock()
+			granted, err := node(n)
+			n.mu.Unlock()
+			var f *failure
+			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
+				err = cmp.Or(f.cause, errNoAnswer)
+			}
+			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
+		})
+	}
+	for range v.nodes {
+		note, err := await(ctx, came, until, nil, q.ending.Done())
+		if err != nil {
+			break
+		}
+		if note(); isEnough(got) {
+			break
+		}
+	}
+	return got
 }
 
 // acquire asks a node for as long as the ttl; when the hold is extended, the node is asked again. So a node that is slow
@@ -352,7 +332,7 @@ func (v *votes) fences() []int64 {
 // with the same token, because a majority has it.
 func (v *votes) extend(ctx context.Context, _ time.Time, o owner, r renewal) (int64, error) {
 	end := time.Now().Add(v.quorum.nodeTimeout(r.ttl))
-	got := v.ask(r.ttl, func(n *vote) (bool, error) {
+	got := v.ask(ctx, r.ttl, (*QuorumError).isCertain, func(n *vote) (bool, error) {
 		is := n.lease.Load()
 		if is == nil {
 			return false, errNoAnswer
@@ -368,10 +348,10 @@ func (v *votes) extend(ctx context.Context, _ time.Time, o owner, r renewal) (in
 			return false, nil
 		}
 		return err == nil, err
-	})(ctx, (*QuorumError).isCertain)
+	})
 	switch {
 	case got.isGranted():
-		v.quorum.background.run(func() { v.ask(r.ttl, v.acquire(r.ttl))(v.ctx, (*QuorumError).isWhole) })
+		v.quorum.background.run(func() { v.ask(v.ctx, r.ttl, (*QuorumError).isWhole, v.acquire(r.ttl)) })
 		return 1, nil
 	case got.isRefusal():
 		return 0, nil
@@ -388,7 +368,7 @@ func (v *votes) release(ctx context.Context, _ owner, ending lease) (bool, error
 	if ending.state == lost && v.owner.given {
 		return false, nil
 	}
-	got := v.ask(ending.ttl, v.releaseOne)(ctx, (*QuorumError).isCertain)
+	got := v.ask(ctx, ending.ttl, (*QuorumError).isCertain, v.releaseOne)
 	if ending.state == lost || got.isCertain() {
 		return ending.state != lost && got.isGranted(), nil
 	}
@@ -397,18 +377,16 @@ func (v *votes) release(ctx context.Context, _ owner, ending lease) (bool, error
 
 // releaseOne releases at one node. What was under way there has ended at once, because the hold is not wanted any more.
 func (v *votes) releaseOne(n *vote) (bool, error) {
-	is, wasHeld := n.lease.Swap(nil), true
-	if is == nil && !n.doubt {
+	is, doubt := n.lease.Swap(nil), n.doubt
+	n.doubt = false
+	if is == nil && !doubt {
 		return false, nil
 	}
-	ending := lease{mode: v.request.mode, fence: noFence, ttl: v.request.settings.ttl}
-	if is != nil {
-		ending = *is
+	ending := *cmp.Or(is, &lease{mode: v.request.mode, fence: noFence, ttl: v.request.settings.ttl})
+	ending.doubt = doubt
+	if is == nil || is.state == lost {
+		_, _ = n.locks.release(over(), v.owner, ending) // it is not waited for
+		return false, nil
 	}
-	ending.doubt, n.doubt = n.doubt, false
-	if wasHeld = is != nil && is.state == live; wasHeld {
-		return n.locks.release(context.Background(), v.owner, ending)
-	}
-	_, _ = n.locks.release(over(), v.owner, ending)
-	return false, nil
+	return n.locks.release(context.Background(), v.owner, ending)
 }
