@@ -91,7 +91,7 @@ func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	l := &Locks{}
 	l.init(l, s)
 	l.servers = newServers(rdb, l.report)
-	l.listener = newListener(l.servers)
+	l.listener = newListener(l.servers, l.closed)
 	return l
 }
 
@@ -250,7 +250,6 @@ func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, 
 // client.
 func (l *Locks) Close() error {
 	l.close()
-	l.listener.close()
 	return l.servers.close()
 }
 
