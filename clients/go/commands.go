@@ -82,12 +82,13 @@ func (o owner) extend(ttl time.Duration, fence int64) words {
 	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl), "GT", "FENCE", fence)
 }
 
-func (o owner) upgrade(ttl time.Duration, fence int64) words {
-	return o.command("SLOCK.UPGRADE", "", milliseconds(ttl), "FENCE", fence)
-}
-
-func (o owner) downgrade(ttl time.Duration, fence int64) words {
-	return o.command("SLOCK.DOWNGRADE", "", milliseconds(ttl), "FENCE", fence)
+// change makes the hold of a single key one of this mode.
+func (o owner) change(to Mode, ttl time.Duration, fence int64) words {
+	name := "SLOCK.UPGRADE"
+	if to == Read {
+		name = "SLOCK.DOWNGRADE"
+	}
+	return o.command(name, "", milliseconds(ttl), "FENCE", fence)
 }
 
 // release releases the hold with the fence and no other.

@@ -2,6 +2,7 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -27,12 +28,19 @@ func (l *Locks) release(ctx context.Context, o owner, ending lease) (bool, error
 	if inDoubt && !o.given {
 		most = refuseFor * time.Millisecond
 	}
-	r, err := l.insist(ctx, "release", o, most, func(ctx context.Context, limit time.Time) (int64, error) {
+	end := func(ctx context.Context, limit time.Time) (int64, error) {
 		if inDoubt {
 			return l.end(ctx, limit, o, ending.fence)
 		}
 		return l.askOnce(ctx, limit, o, o.release(ending.mode, ending.fence))
-	}, func() {})
+	}
+	began, r, err := time.Now(), reply{}, ctx.Err()
+	if err == nil {
+		r, err = l.repeat(ctx, "release", o, l.retryEnd(), end)
+	}
+	if errors.Is(err, ErrTimedOut) || err != nil && ctx.Err() != nil {
+		l.background.run(func() { _, _ = l.repeat(context.Background(), "release", o, began.Add(most), end) })
+	}
 	// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
 	return err == nil && (r.number == int64(len(o.keys)) || r.late && ending.until > now()), err
 }

@@ -12,7 +12,6 @@ type leaseState int
 
 const (
 	live leaseState = iota
-	releasing
 	ended // released, or handed over
 	lost
 )

@@ -195,29 +195,6 @@ func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, 
 	}
 }
 
-// insist repeats for the caller until RetryFor or ctx is over, and then in the background for the rest of the time.
-// It calls done when it does not go on.
-func (b *base) insist(
-	ctx context.Context, what string, o owner, most time.Duration, send try, done func(),
-) (r reply, err error) {
-	began := time.Now()
-	if err = ctx.Err(); err == nil {
-		r, err = b.repeat(ctx, what, o, began.Add(b.settings.retryFor), send)
-	}
-	if err == nil || !isUnanswered(err) && ctx.Err() == nil {
-		done()
-		return r, err
-	}
-	b.background.run(func() {
-		defer done()
-		_, _ = b.repeat(context.Background(), what, o, began.Add(most), send)
-	})
-	return r, err
-}
-
-// isUnanswered tells that a command was repeated in vain.
-func isUnanswered(err error) bool { return errors.Is(err, ErrTimedOut) }
-
 func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal) (int64, error) {
 	return l.askOnce(ctx, limit, o, o.extend(r.ttl, r.fence))
 }

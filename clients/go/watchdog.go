@@ -34,6 +34,6 @@ func (h *Hold) look() {
 	counts := false
 	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, answer == 1, err) })
 	if counts && err != nil {
-		h.base.report.renewalFailed(h.label, named(err))
+		h.base.report.renewalFailed(h.request.label(), named(err))
 	}
 }
