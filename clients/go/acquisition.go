@@ -48,15 +48,15 @@ func (b *base) acquisition(ctx context.Context, keys []string, wanted *requestSe
 }
 
 // run asks again and again, as long as that makes sense.
-func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
+func (a *acquisition) run(ask func() (reply, error)) (is reply, err error) {
 	a.by.background.count.Add(1)
 	defer a.by.background.count.Add(-1)
 	for polls := 0; ; {
 		if a.ctx.Err() != nil || a.by.ending.Err() != nil {
-			return grant{}, a.left()
+			return reply{}, a.left()
 		}
-		if g, err = ask(); err == nil {
-			return g, nil
+		if is, err = ask(); err == nil {
+			return is, nil
 		}
 		var nodes *QuorumError
 		isMissed := errors.As(err, &nodes)
@@ -67,7 +67,7 @@ func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
 		left, pause, more := time.Until(a.end()), time.Duration(0), false
 		switch {
 		case a.try && isTaken:
-			return grant{}, errTaken
+			return reply{}, errTaken
 		case isTaken || isMissed:
 			// Else the wait has run out on the server, or was withdrawn there.
 			if !isMissed {
@@ -84,12 +84,12 @@ func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
 			pause, more = min(pause, left), left > 0
 			a.failures++
 		case errors.Is(err, errLeft):
-			return grant{}, a.left()
+			return reply{}, a.left()
 		default:
-			return grant{}, named(err)
+			return reply{}, named(err)
 		}
 		if !more {
-			return grant{}, a.over(pause)
+			return reply{}, a.over(pause)
 		}
 		sleep(a.ctx, a.by.ending, pause)
 	}

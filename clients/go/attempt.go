@@ -57,18 +57,6 @@ func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *reques
 // isOpen tells whether something may be left on the server.
 func (a *attempts) isOpen() bool { return a.doubt || a.queued }
 
-// take asks until there is a grant or an error. What an error leaves on the server is the caller's to give up.
-func (a *attempts) take() (g grant, err error) {
-	g, err = a.run(func() (grant, error) {
-		if err := a.locks.mayRelease(a.ctx, a.answerBy(), a.keys, a.mode); err != nil {
-			return grant{}, err
-		}
-		return a.attempt()
-	})
-	g.doubt = a.doubt
-	return g, err
-}
-
 // forget has no more messages come.
 func (a *attempts) forget() {
 	if a.tag != "" {
@@ -77,10 +65,10 @@ func (a *attempts) forget() {
 }
 
 // attempt asks once, and makes sure of what it is given.
-func (a *attempts) attempt() (grant, error) {
+func (a *attempts) attempt() (reply, error) {
 	fence, err := a.send()
 	if err != nil {
-		return grant{}, err
+		return reply{}, err
 	}
 	a.queued = true
 	return a.confirm(fence)
@@ -269,10 +257,10 @@ func (a *attempts) answer(h heard, blocked bool) (int64, error) {
 
 // confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
 // be long ago, if there was a wait.
-func (a *attempts) confirm(fence int64) (grant, error) {
-	g, ttl, replicas := grant{mode: a.mode, fence: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
+func (a *attempts) confirm(fence int64) (reply, error) {
+	is, ttl, replicas := reply{number: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
 	if replicas == 0 && now().sub(a.sent) <= ttl/3 {
-		return g, nil
+		return is, nil
 	}
 	commands, limit := []words{a.owner.extend(ttl, fence)}, a.answerBy()
 	if replicas > 0 {
@@ -282,22 +270,22 @@ func (a *attempts) confirm(fence int64) (grant, error) {
 		commands = []words{a.owner.extend(ttl+time.Millisecond, fence), wait}
 		limit = time.Now().Add(a.wanted.replicaTimeout + lateAnswer)
 	}
-	g.sent = now()
+	is.sent = now()
 	answers, err := a.locks.servers.send(a.ctx, limit, a.keys[0], commands...)
 	if err != nil {
-		return grant{}, err
+		return reply{}, err
 	}
 	held, err := answers[0].Int64()
-	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(ttl)) {
+	if err == nil && (held == 0 || now().sub(is.sent) >= oneServer.counted(ttl)) {
 		a.sent, a.queued = 0, a.doubt
 		err = errAskAgain // it is over by now
 	}
 	if err != nil || replicas == 0 {
-		return g, err
+		return is, err
 	}
 	confirmed, err := answers[1].Int64()
 	if err == nil && confirmed < int64(replicas) {
 		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", confirmed, replicas)}
 	}
-	return g, err
+	return is, err
 }

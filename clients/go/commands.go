@@ -25,16 +25,6 @@ type owner struct {
 	given bool // by the program: other acquisitions may use it too
 }
 
-// grant is what a server gave an owner.
-type grant struct {
-	mode  Mode
-	fence int64
-	sent  instant // before the command was sent from which the ttl counts
-	// doubt is set when a command that may give something had no answer: it may still be carried out. The end of
-	// such a hold is that of an acquisition that is given up.
-	doubt bool
-}
-
 // newToken is 128 random bits in 22 characters, which the server keeps without memory of their own.
 func newToken() string {
 	var bits [16]byte

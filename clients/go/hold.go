@@ -38,11 +38,11 @@ type keeper interface {
 	release(ctx context.Context, o owner, ending lease) (released bool, err error)
 }
 
-func newHold(ctx context.Context, r *Request, o owner, k keeper, b *base, g grant, d drift) *Hold {
-	h := &Hold{keeper: k, owner: o, request: r, base: b, began: time.Now(), operation: make(chan struct{}, 1)}
+func newHold(ctx context.Context, r *Request, o owner, k keeper, is reply, d drift) *Hold {
+	h := &Hold{keeper: k, owner: o, request: r, base: r.base, began: time.Now(), operation: make(chan struct{}, 1)}
 	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	h.lease = lease{mode: g.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
-	h.lease.lengthen(g.sent, h.lease.ttl)
+	h.lease = lease{drift: d, doubt: is.late, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
+	h.lease.granted(r.mode, is.number, is.sent, r.settings.ttl)
 	if r.settings.longestLease > 0 && h.lease.renews {
 		h.lease.leaseEnd = now().add(r.settings.longestLease)
 	}
@@ -297,13 +297,13 @@ func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) err
 	defer cancel(nil)
 	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
 	a := l.attempts(changeCtx, h.owner, to, wanted, command, to == Read)
-	g, err := a.run(a.attempt)
+	is, err := a.run(a.attempt)
 	a.forget()
 	isOpen := err != nil && a.isOpen()
 	problem := h.update(func(l *lease) {
 		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
 		if err == nil {
-			l.granted(g, l.ttl)
+			l.granted(to, is.number, is.sent, l.ttl)
 		} else if !isOpen {
 			l.mode = was.mode
 		}
@@ -333,10 +333,11 @@ func (h *Hold) settle(l *Locks, to Mode, downgrade words) try {
 			commands, modes = append(h.owner.cancel(), h.owner.lookAtModes(ttl)...), []Mode{Write, Read}
 		}
 		answers, err := l.servers.send(ctx, limit, h.owner.keys[0], commands...)
-		var g grant
-		for i := 0; i < len(modes) && err == nil && g.fence == 0; i++ {
-			g = grant{mode: modes[i], sent: sent}
-			g.fence, err = answers[len(answers)-len(modes)+i].Int64()
+		var mode Mode
+		var fence int64
+		for i := 0; i < len(modes) && err == nil && fence == 0; i++ {
+			mode = modes[i]
+			fence, err = answers[len(answers)-len(modes)+i].Int64()
 			if hasCode(err, "WRONGMODE") { // the mode is the other
 				err = nil
 			}
@@ -345,10 +346,10 @@ func (h *Hold) settle(l *Locks, to Mode, downgrade words) try {
 			return 0, h.lossOr(err)
 		}
 		return 0, h.update(func(l *lease) {
-			if g.fence == 0 {
+			if fence == 0 {
 				l.lose(Gone)
 			} else {
-				l.granted(g, ttl)
+				l.granted(mode, fence, sent, ttl)
 			}
 		})
 	}

@@ -43,6 +43,8 @@ type asked interface {
 	// acquire gives errTaken when a request that asks once is refused.
 	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
 	adopt(ctx context.Context, r *Request) (*Hold, error)
+	// releaseToken tells on how many keys, or on how many nodes, it released what a token holds.
+	releaseToken(ctx context.Context, r *Request) (int, error)
 }
 
 func (b *base) init(by asked, s settings) {
@@ -53,12 +55,24 @@ func (b *base) init(by asked, s settings) {
 
 // Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
 func (b *base) Write(keys ...string) Request {
-	return Request{by: b.by, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
+	return Request{base: b, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
 }
 
 // Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
 func (b *base) Read(keys ...string) Request {
-	return Request{by: b.by, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
+	return Request{base: b, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
+}
+
+// Release releases the keys that the token holds, in whichever mode, and tells on how many keys it did, or on how many
+// nodes of a Quorum. It is for a token that another process took; a Hold has a Release of its own. A node of a Quorum
+// that does not answer in time is not counted, and is asked again in the background. If ctx ends meanwhile, the last
+// attempt stays under way.
+func (b *base) Release(ctx context.Context, token string, keys ...string) (int, error) {
+	r := b.Write(keys...).With(Token(token))
+	if err := r.checkToken(); err != nil {
+		return 0, err
+	}
+	return b.by.releaseToken(ctx, &r)
 }
 
 // close lets what goes on end, for at most the time of RetryFor.
@@ -98,25 +112,27 @@ func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 func (l *Locks) check(*Request) error { return l.servers.check() }
 
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	began, o := time.Now(), r.owner()
+	o := r.owner()
 	a := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once)
-	g, err := a.take()
+	is, err := a.run(func() (reply, error) {
+		if err := l.mayRelease(ctx, a.answerBy(), o.keys, r.mode); err != nil {
+			return reply{}, err
+		}
+		return a.attempt()
+	})
 	if err != nil && a.isOpen() {
 		a.giveUp()
 	} else {
 		a.forget()
 	}
-	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
+	is.late = a.doubt
+	return newHold(ctx, r, o, l, is, oneServer), nil
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	if l.ending.Err() != nil {
-		return nil, ErrClosed
-	}
 	o := r.owner()
 	is, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
 	if err == nil && is.number == 0 || errors.Is(err, ErrWrongMode) {
@@ -125,21 +141,11 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := grant{mode: r.mode, fence: is.number, sent: is.sent}
-	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
+	return newHold(ctx, r, o, l, is, oneServer), nil
 }
 
-// Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for
-// a token that another process took; a Hold has a Release of its own. If ctx ends meanwhile, the last attempt stays
-// under way.
-func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	if token == "" || len(keys) == 0 {
-		return 0, invalid("a release needs a token and keys")
-	}
-	if l.ending.Err() != nil {
-		return 0, ErrClosed
-	}
-	o := owner{keys: keys, token: token, given: true}
+func (l *Locks) releaseToken(ctx context.Context, r *Request) (int, error) {
+	o := r.owner()
 	released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
 	return int(released.number), err
 }
@@ -148,9 +154,11 @@ func (b *base) retryEnd() time.Time { return time.Now().Add(b.settings.retryFor)
 
 // reply is the answer to a command that may have been sent several times.
 type reply struct {
-	number int64
-	sent   instant // before the copy that was answered
-	late   bool    // a copy had no answer, and may be carried out later
+	number int64   // such as a fence
+	sent   instant // before the copy was sent that was answered, or the command from which the ttl counts
+	// late is set when a copy had no answer: it may still be carried out. The end of what it may give is that of an
+	// acquisition that is given up.
+	late bool
 }
 
 // ask sends a command until it is answered, ctx is over, or the time has ended.

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,16 +39,6 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 		q.nodes = append(q.nodes, newLocks(client, s))
 	}
 	return q
-}
-
-func nodeName(client redis.UniversalClient) string {
-	switch client := client.(type) {
-	case *redis.Client:
-		return client.Options().Addr
-	case *redis.ClusterClient:
-		return strings.Join(client.Options().Addrs, ", ")
-	}
-	return fmt.Sprintf("%T", client)
 }
 
 // Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
@@ -97,15 +85,13 @@ func (q *Quorum) check(r *Request) error {
 	return nil
 }
 
-func (q *Quorum) acquire(ctx context.Context, r *Request, try bool) (*Hold, error) {
-	began := time.Now()
+func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	var v *votes
-	a := q.acquisition(ctx, r.keys, &r.settings, try)
-	_, err := a.run(func() (g grant, err error) {
+	a := q.acquisition(ctx, r.keys, &r.settings, once)
+	_, err := a.run(func() (is reply, err error) {
 		v, err = q.attempt(ctx, r)
-		return g, err
+		return is, err
 	})
-	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +115,6 @@ func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	if q.ending.Err() != nil {
-		return nil, ErrClosed
-	}
 	v := q.votes(r)
 	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
 		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl))
@@ -150,16 +133,9 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	return nil, cmp.Or(ctx.Err(), got.missed())
 }
 
-// Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
-// released something. It is for a token that another process took; a Hold has a Release of its own. A node that does
-// not answer in time is not counted, and is asked again in the background.
-func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	if token == "" || len(keys) == 0 {
-		return 0, invalid("a release needs a token and keys")
-	}
-	r := q.Write(keys...)
-	got := q.votes(&r).ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
-		released, err := n.locks.Release(context.Background(), token, keys...)
+func (q *Quorum) releaseToken(ctx context.Context, r *Request) (int, error) {
+	got := q.votes(r).ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
+		released, err := n.locks.releaseToken(context.Background(), r)
 		return released > 0, err
 	})
 	return got.count(NodeAnswer.isGrant), ctx.Err()
@@ -241,8 +217,7 @@ func (q *Quorum) votes(r *Request) *votes {
 
 // hold is the hold that a majority gave.
 func (v *votes) hold(ctx context.Context) *Hold {
-	g := grant{mode: v.request.mode, sent: v.sent}
-	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
+	return newHold(ctx, v.request, v.owner, v, reply{sent: v.sent}, v.quorum.drift())
 }
 
 // ask asks all nodes at once, each when it has answered what it was asked before. It gives the answers that came until
@@ -255,7 +230,7 @@ func (v *votes) ask(
 	came := make(chan func(), len(v.nodes))
 	for i := range v.nodes {
 		n := &v.nodes[i]
-		got.Answers = append(got.Answers, NodeAnswer{Node: nodeName(n.locks.servers.rdb), Err: errNoAnswer})
+		got.Answers = append(got.Answers, NodeAnswer{Node: n.locks.servers.name(), Err: errNoAnswer})
 		q.background.run(func() {
 			n.mu.Lock()
 			granted, err := node(n)
