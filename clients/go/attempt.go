@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -70,7 +71,6 @@ func (a *attempts) attempt() (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	a.queued = true
 	return a.confirm(fence)
 }
 
@@ -87,7 +87,7 @@ func (a *attempts) way() waiting {
 
 // send sends the command, and gives its fence, or errTaken for 0.
 func (a *attempts) send() (int64, error) {
-	l, w, way := a.locks, a.ask, a.way()
+	l, way := a.locks, a.way()
 	var err error
 	if way == byNotify {
 		if a.channel, err = a.listen(); err != nil {
@@ -98,21 +98,18 @@ func (a *attempts) send() (int64, error) {
 		}
 	}
 	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
-	if err == nil && way != byPolling {
-		w, err = a.waiting()
-	}
 	if err != nil {
 		return 0, err
 	}
-	limit := a.answerBy()
+	limit, w := a.answerBy(), a.ask
 	switch way {
 	case byNotify:
 		if a.tag == "" {
 			a.tag = l.listener.addTag(a.heard)
 		}
-		w = append(w, "NOTIFY", a.channel.name, a.tag)
+		w = slices.Concat(w, a.rest(), words{"NOTIFY", a.channel.name, a.tag})
 	case byBlocking:
-		limit = time.Time{}
+		limit, w = time.Time{}, slices.Concat(w, a.rest())
 	}
 	c := newCall(limit, w)
 	c.answered = func() { a.hear(c) }
@@ -135,17 +132,12 @@ func (a *attempts) send() (int64, error) {
 	return fence, err
 }
 
-// waiting is the command with what is left of the wait. The server takes 0 as a wait without end.
-func (a *attempts) waiting() (words, error) {
-	wait := int64(0)
-	if !a.deadline.IsZero() {
-		left := time.Until(a.deadline)
-		if left <= 0 {
-			return nil, a.over(0)
-		}
-		wait = milliseconds(min(left, longestWait))
+// rest is what is left of the wait. The server takes 0 as a wait without end.
+func (a *attempts) rest() words {
+	if a.deadline.IsZero() {
+		return words{"WAIT", 0}
 	}
-	return append(append(make(words, 0, len(a.ask)+5), a.ask...), "WAIT", wait), nil
+	return words{"WAIT", milliseconds(min(max(time.Until(a.deadline), 1), longestWait))}
 }
 
 // listen gives a channel that is ready. As long as there is none, the first command goes without a wait, so that a

@@ -117,6 +117,8 @@ func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	v := q.votes(r)
 	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
 		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl))
 		if errors.Is(err, ErrWrongMode) {
 			return false, nil
@@ -220,7 +222,7 @@ func (v *votes) hold(ctx context.Context) *Hold {
 	return newHold(ctx, v.request, v.owner, v, reply{sent: v.sent}, v.quorum.drift())
 }
 
-// ask asks all nodes at once, each when it has answered what it was asked before. It gives the answers that came until
+// ask asks all nodes at once. It gives the answers that came until
 // they were enough, ctx was over, or the timeout for nodes. What has no answer by then stays under way.
 func (v *votes) ask(
 	ctx context.Context, ttl time.Duration, isEnough func(*QuorumError) bool, node func(n *vote) (bool, error),
@@ -232,9 +234,7 @@ func (v *votes) ask(
 		n := &v.nodes[i]
 		got.Answers = append(got.Answers, NodeAnswer{Node: n.locks.servers.name(), Err: errNoAnswer})
 		q.background.run(func() {
-			n.mu.Lock()
 			granted, err := node(n)
-			n.mu.Unlock()
 			var f *failure
 			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
 				err = cmp.Or(f.cause, errNoAnswer)
@@ -260,6 +260,8 @@ func (v *votes) acquire(ttl time.Duration) func(n *vote) (bool, error) {
 	end, mode, settings := time.Now().Add(ttl), v.request.mode, v.request.settings
 	settings.ttl = ttl
 	return func(n *vote) (bool, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
 		if is := n.lease.Load(); is != nil && is.state == live {
 			return true, nil
 		}
@@ -308,12 +310,14 @@ func (v *votes) fences() []int64 {
 func (v *votes) extend(ctx context.Context, _ time.Time, o owner, r renewal) (int64, error) {
 	end := time.Now().Add(v.quorum.nodeTimeout(r.ttl))
 	got := v.ask(ctx, r.ttl, (*QuorumError).isCertain, func(n *vote) (bool, error) {
+		if is := n.lease.Load(); is != nil && is.state == lost {
+			return false, nil // it may be asked for it anew
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
 		is := n.lease.Load()
 		if is == nil {
 			return false, errNoAnswer
-		}
-		if is.state == lost {
-			return false, nil
 		}
 		answer, err := n.locks.ask(v.ctx, "extension", o, end, o.extend(r.ttl, is.fence))
 		if err == nil && answer.number == 0 || hasCode(err, "WRONGTYPE") {
@@ -352,6 +356,8 @@ func (v *votes) release(ctx context.Context, _ owner, ending lease) (bool, error
 
 // releaseOne releases at one node. What was under way there has ended at once, because the hold is not wanted any more.
 func (v *votes) releaseOne(n *vote) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	is, doubt := n.lease.Swap(nil), n.doubt
 	n.doubt = false
 	if is == nil && !doubt {
