@@ -210,12 +210,13 @@ func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal)
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, mode Mode) error {
-	o := owner{keys: keys, token: newToken(), given: true}
-	release := o.release(mode, noFence)
-	if _, ok := l.permitted.Load(release[0]); ok {
+	o := owner{keys: keys, given: true}
+	name := o.release(mode, noFence)[0]
+	if _, ok := l.permitted.Load(name); ok {
 		return nil
 	}
-	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", noFence))
+	o.token = newToken()
+	commands := append(o.cancel(), o.release(mode, noFence), o.releaseInAnyMode("FENCE", noFence))
 	answers, err := l.servers.send(ctx, limit, keys[0], commands...)
 	if err != nil {
 		return err
@@ -225,7 +226,7 @@ func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, 
 			return answer.Err()
 		}
 	}
-	l.permitted.Store(release[0], true)
+	l.permitted.Store(name, true)
 	return nil
 }
 
