@@ -88,7 +88,7 @@ type Locks struct {
 	base
 	servers   *servers
 	listener  *listener
-	permitted sync.Map // the releases that the user may run, by the name of their command
+	permitted sync.Map // what the user may release: one key by its mode, or several
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -210,12 +210,14 @@ func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal)
 // mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
 // asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
 func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, mode Mode) error {
-	o := owner{keys: keys, given: true}
-	name := o.release(mode, noFence)[0]
-	if _, ok := l.permitted.Load(name); ok {
+	kind := mode
+	if len(keys) > 1 {
+		kind = "several keys"
+	}
+	if _, ok := l.permitted.Load(kind); ok {
 		return nil
 	}
-	o.token = newToken()
+	o := owner{keys: keys, token: newToken(), given: true}
 	commands := append(o.cancel(), o.release(mode, noFence), o.releaseInAnyMode("FENCE", noFence))
 	answers, err := l.servers.send(ctx, limit, keys[0], commands...)
 	if err != nil {
@@ -226,7 +228,7 @@ func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, 
 			return answer.Err()
 		}
 	}
-	l.permitted.Store(name, true)
+	l.permitted.Store(kind, true)
 	return nil
 }
 
