@@ -222,8 +222,8 @@ func (v *votes) hold(ctx context.Context) *Hold {
 	return newHold(ctx, v.request, v.owner, v, reply{sent: v.sent}, v.quorum.drift())
 }
 
-// ask asks all nodes at once. It gives the answers that came until
-// they were enough, ctx was over, or the timeout for nodes. What has no answer by then stays under way.
+// ask asks all nodes at once. It gives the answers that came until they were enough, ctx was over, or the timeout for
+// nodes. What has no answer by then stays under way.
 func (v *votes) ask(
 	ctx context.Context, ttl time.Duration, isEnough func(*QuorumError) bool, node func(n *vote) (bool, error),
 ) *QuorumError {
