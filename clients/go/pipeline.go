@@ -70,8 +70,9 @@ func newNode(s *servers, client *redis.Client) *node {
 
 // ownClient is one for the same server whose commands can be limited, and are not repeated.
 func ownClient(o redis.Options) *redis.Client {
-	primary := &primary{dial: o.Dialer, follows: o.Addr == "FailoverClient", end: func() {}}
-	o.Dialer = primary.connect
+	if o.Addr == "FailoverClient" {
+		o.Dialer = (&primary{dial: o.Dialer, end: func() {}}).connect
+	}
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, 0, max(o.PoolSize, 10), 0
 	o.PoolTimeout = poolTimeout

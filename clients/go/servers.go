@@ -179,11 +179,10 @@ func (s *servers) close() (err error) {
 	return err
 }
 
-// primary makes the connections to one node. For Sentinel it follows the primary: a connection to another address
-// closes those to the one before, so that the old and the new primary are never both in use.
+// primary makes connections by way of Sentinel: one to another address closes those to the address before, so that the
+// old and the new primary are never both in use.
 type primary struct {
-	dial    func(ctx context.Context, network, address string) (net.Conn, error)
-	follows bool
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu      sync.Mutex
 	address string
@@ -204,7 +203,7 @@ func (c *connection) Close() error {
 
 func (p *primary) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	made, err := p.dial(ctx, network, address)
-	if err != nil || !p.follows {
+	if err != nil {
 		return made, err
 	}
 	p.mu.Lock()
