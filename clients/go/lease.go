@@ -11,8 +11,8 @@ import (
 type leaseState int
 
 const (
-	live leaseState = iota
-	ended // released, or handed over
+	live  leaseState = iota
+	ended            // released, or handed over
 	lost
 )
 
