@@ -75,9 +75,11 @@ func isDial(err error) bool {
 
 // code is the first word of an error of the server, and else empty.
 func code(err error) string {
+	if err == nil || err == redis.Nil || errors.Is(err, ErrQuorumMissed) {
+		return "" // what one node of a quorum says, says nothing of the others
+	}
 	var reply redis.Error
-	// What one node of a quorum says, says nothing of the others.
-	if err == redis.Nil || errors.Is(err, ErrQuorumMissed) || !errors.As(err, &reply) {
+	if !errors.As(err, &reply) {
 		return ""
 	}
 	word, _, _ := strings.Cut(reply.Error(), " ")
@@ -127,10 +129,11 @@ func redirection(err error) (address string, ask bool) {
 
 // outcome is the name of the end of an acquisition, for hooks.
 func outcome(err error) string {
+	if err == nil {
+		return "granted"
+	}
 	var k *kind
 	switch {
-	case err == nil:
-		return "granted"
 	case errors.As(err, &k):
 		return k.name
 	case errors.Is(err, context.Canceled):
