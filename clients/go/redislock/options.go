@@ -115,8 +115,10 @@ func attempts(
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
 		case <-time.After(pause):
+		}
+		if ctx.Err() != nil { // also where both came at once
+			return errors.Join(err, ctx.Err())
 		}
 	}
 }
