@@ -48,32 +48,32 @@ func (b *base) acquisition(ctx context.Context, keys []string, wanted *requestSe
 }
 
 // run asks again and again, as long as that makes sense.
-func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
+func (a *acquisition) run(ask func() (reply, error)) (is reply, err error) {
 	a.by.background.count.Add(1)
 	defer a.by.background.count.Add(-1)
 	for polls := 0; ; {
 		if a.ctx.Err() != nil || a.by.ending.Err() != nil {
-			return grant{}, a.left()
+			return reply{}, a.left()
 		}
-		if g, err = ask(); err == nil {
-			return g, nil
+		if is, err = ask(); err == nil {
+			return is, nil
 		}
 		var nodes *QuorumError
 		isMissed := errors.As(err, &nodes)
-		if isMissed && (a.last == nil || a.ctx.Err() == nil || tally(nodes.Answers).isRefusal()) {
+		if isMissed && (a.last == nil || a.ctx.Err() == nil || nodes.isRefusal()) {
 			a.last = nodes // one that was cut short may tell less than the one before
 		}
-		isTaken := errors.Is(err, errTaken) || isMissed && tally(nodes.Answers).isRefusal()
+		isTaken := errors.Is(err, errTaken) || isMissed && nodes.isRefusal()
 		left, pause, more := time.Until(a.end()), time.Duration(0), false
 		switch {
 		case a.try && isTaken:
-			return grant{}, errTaken
+			return reply{}, errTaken
 		case isTaken || isMissed:
 			// Else the wait has run out on the server, or was withdrawn there.
 			if !isMissed {
 				a.last = nil
 			}
-			if a.by.settings.waiting == byPolling && !a.once && (!isMissed || tally(nodes.Answers).mayHelp()) {
+			if a.by.settings.waiting == byPolling && !a.once && (!isMissed || nodes.mayHelp()) {
 				pause, more = a.by.settings.strategy.pause(polls)
 				more = more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause)
 				polls++
@@ -84,12 +84,12 @@ func (a *acquisition) run(ask func() (grant, error)) (g grant, err error) {
 			pause, more = min(pause, left), left > 0
 			a.failures++
 		case errors.Is(err, errLeft):
-			return grant{}, a.left()
+			return reply{}, a.left()
 		default:
-			return grant{}, named(err)
+			return reply{}, named(err)
 		}
 		if !more {
-			return grant{}, a.over(pause)
+			return reply{}, a.over(pause)
 		}
 		sleep(a.ctx, a.by.ending, pause)
 	}
@@ -133,7 +133,7 @@ func (a *acquisition) waitBy() time.Time {
 // over is the error when the wait is over, or would be after the pause, with the last error before.
 func (a *acquisition) over(pause time.Duration) error {
 	kind, cause := ErrTimedOut, a.last
-	if nodes, ok := a.last.(*QuorumError); ok && !tally(nodes.Answers).isRefusal() {
+	if nodes, ok := a.last.(*QuorumError); ok && !nodes.isRefusal() {
 		kind = ErrQuorumMissed
 	}
 	// Somebody may also have withdrawn the request before the end of its wait.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,9 +13,16 @@ import (
 // This file has the attempts of an acquisition at one server: each sends its command, and waits for what comes of it. All
 // have one token and one tag, so whichever of them is carried out, its answer counts.
 
-// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may arrive
-// late, and then it is the request.
-const askInDoubt = 5 * time.Second
+const (
+	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may arrive
+	// late, and then it is the request.
+	askInDoubt = 5 * time.Second
+	// testAfter is how long after the beginning of a wait on a connection of its own the server is tested first, if
+	// there is so much time.
+	testAfter = time.Second
+	// testEvery is how often it is tested from then on, and how long the answer may take.
+	testEvery = 5 * time.Second
+)
 
 type attempts struct {
 	acquisition
@@ -35,10 +43,9 @@ type attempts struct {
 
 // heard is an answer, or a message.
 type heard struct {
-	to     *call // nil: a message
-	isTest bool  // of the server, while the call waits
-	fence  int64
-	err    error
+	to    *call // nil: a message
+	fence int64
+	err   error
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -51,18 +58,6 @@ func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *reques
 // isOpen tells whether something may be left on the server.
 func (a *attempts) isOpen() bool { return a.doubt || a.queued }
 
-// take asks until there is a grant or an error. What an error leaves on the server is the caller's to give up.
-func (a *attempts) take() (g grant, err error) {
-	if a.ctx.Err() == nil {
-		err = a.mayRelease()
-	}
-	if err == nil {
-		g, err = a.run(a.attempt)
-	}
-	g.doubt = a.doubt
-	return g, err
-}
-
 // forget has no more messages come.
 func (a *attempts) forget() {
 	if a.tag != "" {
@@ -70,34 +65,12 @@ func (a *attempts) forget() {
 	}
 }
 
-// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
-// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
-func (a *attempts) mayRelease() error {
-	o := owner{keys: a.keys, token: newToken(), given: true}
-	release := o.release(a.mode, noFence)
-	if _, ok := a.locks.permitted.Load(release[0]); ok {
-		return nil
-	}
-	commands := append(o.cancel(), release, o.releaseInAnyMode("FENCE", noFence))
-	answers, err := a.locks.servers.send(a.ctx, a.answerBy(), o.keys[0], commands...)
-	for _, answer := range answers {
-		if hasCode(answer.Err(), "NOPERM") {
-			return answer.Err()
-		}
-	}
-	if a.note(err); err == nil {
-		a.locks.permitted.Store(release[0], true)
-	}
-	return nil
-}
-
 // attempt asks once, and makes sure of what it is given.
-func (a *attempts) attempt() (grant, error) {
+func (a *attempts) attempt() (reply, error) {
 	fence, err := a.send()
 	if err != nil {
-		return grant{}, err
+		return reply{}, err
 	}
-	a.queued = true
 	return a.confirm(fence)
 }
 
@@ -114,7 +87,7 @@ func (a *attempts) way() waiting {
 
 // send sends the command, and gives its fence, or errTaken for 0.
 func (a *attempts) send() (int64, error) {
-	l, w, way := a.locks, a.ask, a.way()
+	l, way := a.locks, a.way()
 	var err error
 	if way == byNotify {
 		if a.channel, err = a.listen(); err != nil {
@@ -125,21 +98,18 @@ func (a *attempts) send() (int64, error) {
 		}
 	}
 	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
-	if err == nil && way != byPolling {
-		w, err = a.waiting()
-	}
 	if err != nil {
 		return 0, err
 	}
-	limit := a.answerBy()
+	limit, w := a.answerBy(), a.ask
 	switch way {
 	case byNotify:
 		if a.tag == "" {
 			a.tag = l.listener.addTag(a.heard)
 		}
-		w = append(w, "NOTIFY", a.channel.name, a.tag)
+		w = slices.Concat(w, a.rest(), words{"NOTIFY", a.channel.name, a.tag})
 	case byBlocking:
-		limit = time.Time{}
+		limit, w = time.Time{}, slices.Concat(w, a.rest())
 	}
 	c := newCall(limit, w)
 	c.answered = func() { a.hear(c) }
@@ -162,17 +132,12 @@ func (a *attempts) send() (int64, error) {
 	return fence, err
 }
 
-// waiting is the command with what is left of the wait. The server takes 0 as a wait without end.
-func (a *attempts) waiting() (words, error) {
-	wait := int64(0)
-	if !a.deadline.IsZero() {
-		left := time.Until(a.deadline)
-		if left <= 0 {
-			return nil, a.over(0)
-		}
-		wait = milliseconds(min(left, longestWait))
+// rest is what is left of the wait. The server takes 0 as a wait without end.
+func (a *attempts) rest() words {
+	if a.deadline.IsZero() {
+		return words{"WAIT", 0}
 	}
-	return append(append(make(words, 0, len(a.ask)+5), a.ask...), "WAIT", wait), nil
+	return words{"WAIT", milliseconds(min(max(time.Until(a.deadline), 1), longestWait))}
 }
 
 // listen gives a channel that is ready. As long as there is none, the first command goes without a wait, so that a
@@ -202,29 +167,22 @@ func (a *attempts) hear(c *call) {
 		c.isNull.Store(true)
 		return
 	}
-	a.tell(heard{to: c, fence: fence, err: err})
-}
-
-func (a *attempts) tell(h heard) {
 	select {
-	case a.heard <- h:
+	case a.heard <- heard{to: c, fence: fence, err: err}:
 	default: // nobody takes what comes: the request is over
 	}
 }
 
-// await waits for the answer, or for the message. It is woken by nothing else that comes in time, but for the tests of
-// the server while the command blocks.
+// await waits for the answer, or for the message. It is woken by nothing else that comes in time, but to test the server
+// while the command blocks: no reply is too late there, and nobody would tell a connection that has nothing to send that
+// its server was restarted. The first test is soon enough that its answer is there before the time of the request is over.
 func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 	var gone <-chan struct{}
-	passed := false // the server has answered a test
-	switch way {
-	case byNotify:
+	if way == byNotify {
 		gone = a.channel.gone.Done()
-	case byBlocking:
-		wait, end := context.WithCancel(a.ctx)
-		defer end()
-		go a.test(wait, n, c, a.end())
 	}
+	blocks, passed := way == byBlocking, false // a test
+	testAt, testLimit := min(testAfter, time.Until(a.end())/3), a.end().Add(lateAnswer)
 	for {
 		isNull := c.isNull.Load()
 		if isNull {
@@ -232,37 +190,42 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		}
 		until := c.limit
 		switch {
+		case blocks:
+			until = earlier(a.waitBy(), time.Now().Add(testAt))
 		case isNull && a.doubt:
 			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
-		case isNull || way == byBlocking:
+		case isNull:
 			until = a.waitBy()
 		}
 		h, err := await(a.ctx, a.heard, until, gone, a.by.ending.Done())
-		if err != nil && !isNull && c.isNull.Load() {
+		if err == nil && h.to != nil && h.to != c && h.fence == 0 {
+			continue // of an older copy
+		}
+		if err == nil {
+			return a.answer(h, blocks && (passed || a.contact.IsZero()))
+		}
+		if !isNull && c.isNull.Load() {
 			a.queued = true
 			if errors.Is(err, errNoAnswer) {
 				continue
 			}
 		}
 		switch {
-		case err == nil && h.to != nil && h.to != c && h.fence == 0:
-			continue // of an older copy
-		case err == nil && h.isTest && isConnectionError(h.err):
-			err = h.err
-		case err == nil && h.isTest:
-			passed, a.contact = true, time.Now()
-			continue
-		case err == nil:
-			return a.answer(h, way == byBlocking && (passed || a.contact.IsZero()))
 		case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
 			// The server may not have noticed yet, and grant what waits there.
 			a.doubt, a.contact = true, time.Now()
-		case !errors.Is(err, errNoAnswer) || !isNull && way != byBlocking:
+		case !errors.Is(err, errNoAnswer) || !isNull && !blocks:
 		case !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
 			a.note(err)
 			err = a.over(0)
 		case isNull:
 			return 0, errAskAgain
+		default:
+			_, err = n.ask(a.ctx, earlier(testLimit, time.Now().Add(testEvery)), words{"PING"})
+			if !isConnectionError(err) && !errors.Is(err, errLeft) {
+				passed, a.contact, testAt, testLimit = true, time.Now(), testEvery, time.Time{}
+				continue
+			}
 		}
 		a.doubt = a.doubt || !c.isNull.Load()
 		return 0, err
@@ -286,10 +249,10 @@ func (a *attempts) answer(h heard, blocked bool) (int64, error) {
 
 // confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
 // be long ago, if there was a wait.
-func (a *attempts) confirm(fence int64) (grant, error) {
-	g, ttl, replicas := grant{mode: a.mode, fence: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
+func (a *attempts) confirm(fence int64) (reply, error) {
+	is, ttl, replicas := reply{number: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
 	if replicas == 0 && now().sub(a.sent) <= ttl/3 {
-		return g, nil
+		return is, nil
 	}
 	commands, limit := []words{a.owner.extend(ttl, fence)}, a.answerBy()
 	if replicas > 0 {
@@ -299,22 +262,22 @@ func (a *attempts) confirm(fence int64) (grant, error) {
 		commands = []words{a.owner.extend(ttl+time.Millisecond, fence), wait}
 		limit = time.Now().Add(a.wanted.replicaTimeout + lateAnswer)
 	}
-	g.sent = now()
+	is.sent = now()
 	answers, err := a.locks.servers.send(a.ctx, limit, a.keys[0], commands...)
 	if err != nil {
-		return grant{}, err
+		return reply{}, err
 	}
 	held, err := answers[0].Int64()
-	if err == nil && (held == 0 || now().sub(g.sent) >= oneServer.counted(ttl)) {
+	if err == nil && (held == 0 || now().sub(is.sent) >= oneServer.counted(ttl)) {
 		a.sent, a.queued = 0, a.doubt
 		err = errAskAgain // it is over by now
 	}
 	if err != nil || replicas == 0 {
-		return g, err
+		return is, err
 	}
 	confirmed, err := answers[1].Int64()
 	if err == nil && confirmed < int64(replicas) {
 		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", confirmed, replicas)}
 	}
-	return g, err
+	return is, err
 }

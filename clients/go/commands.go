@@ -25,16 +25,6 @@ type owner struct {
 	given bool // by the program: other acquisitions may use it too
 }
 
-// grant is what a server gave an owner.
-type grant struct {
-	mode  Mode
-	fence int64
-	sent  instant // before the command was sent from which the ttl counts
-	// doubt is set when a command that may give something had no answer: it may still be carried out. The end of
-	// such a hold is that of an acquisition that is given up.
-	doubt bool
-}
-
 // newToken is 128 random bits in 22 characters, which the server keeps without memory of their own.
 func newToken() string {
 	var bits [16]byte
@@ -82,12 +72,13 @@ func (o owner) extend(ttl time.Duration, fence int64) words {
 	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl), "GT", "FENCE", fence)
 }
 
-func (o owner) upgrade(ttl time.Duration, fence int64) words {
-	return o.command("SLOCK.UPGRADE", "", milliseconds(ttl), "FENCE", fence)
-}
-
-func (o owner) downgrade(ttl time.Duration, fence int64) words {
-	return o.command("SLOCK.DOWNGRADE", "", milliseconds(ttl), "FENCE", fence)
+// change makes the hold of a single key one of this mode.
+func (o owner) change(to Mode, ttl time.Duration, fence int64) words {
+	name := "SLOCK.UPGRADE"
+	if to == Read {
+		name = "SLOCK.DOWNGRADE"
+	}
+	return o.command(name, "", milliseconds(ttl), "FENCE", fence)
 }
 
 // release releases the hold with the fence and no other.

@@ -177,7 +177,7 @@ func (e *QuorumError) Error() string {
 		texts[i] = a.String()
 	}
 	return fmt.Sprintf("%d of %d nodes granted it, %d are needed (%s)",
-		tally(e.Answers).count(NodeAnswer.isGrant), len(e.Answers), e.Needed, strings.Join(texts, "; "))
+		e.count(NodeAnswer.isGrant), len(e.Answers), e.Needed, strings.Join(texts, "; "))
 }
 
 // SlockError marks it as an Error.

@@ -2,6 +2,7 @@ package slock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -9,49 +10,49 @@ import (
 // of an acquisition in doubt has the server withdraw what waits, refuse what comes later, and release what was given.
 // It is sent whole until it is answered.
 
-// release is for a Hold.
-func (l *Locks) release(ctx context.Context, h *Hold, ending lease) (bool, error) {
-	o, until, inDoubt := h.owner, ending.until, ending.doubt || ending.changing
+// over is the context of a call that nobody waits for.
+func over() context.Context {
+	ctx, end := context.WithCancel(context.Background())
+	end()
+	return ctx
+}
+
+// release ends what a server has given an owner.
+func (l *Locks) release(ctx context.Context, o owner, ending lease) (bool, error) {
+	inDoubt := ending.doubt || ending.changing // then the mode may be one that is only assumed
 	isWhole := ending.reason == Gone && len(o.keys) == 1 && !inDoubt
 	if ending.state == lost && (isWhole || o.given && inDoubt) {
 		return false, nil // nothing is left, or the token may have a later hold by now
 	}
+	most := ending.ttl // then nothing is left
+	if inDoubt && !o.given {
+		most = refuseFor * time.Millisecond
+	}
 	end := func(ctx context.Context, limit time.Time) (int64, error) {
+		if inDoubt {
+			return l.end(ctx, limit, o, ending.fence)
+		}
 		return l.askOnce(ctx, limit, o, o.release(ending.mode, ending.fence))
 	}
-	if inDoubt { // also because the mode may be one that is only assumed
-		end = func(ctx context.Context, limit time.Time) (int64, error) { return l.end(ctx, limit, o, ending.fence) }
+	began, r, err := time.Now(), reply{}, ctx.Err()
+	if err == nil {
+		r, err = l.repeat(ctx, "release", o, l.retryEnd(), end)
 	}
-	unanswered, released := false, false
-	err := l.insist(ctx, "release", o, ending.ttl, func(ctx context.Context, limit time.Time) error {
-		count, err := end(ctx, limit)
-		// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
-		unanswered = unanswered || mayRunLater(err)
-		released = err == nil && (count == int64(len(o.keys)) || unanswered && until > now())
-		return err
-	}, func() {})
-	return err == nil && released, err
+	if errors.Is(err, ErrTimedOut) || err != nil && ctx.Err() != nil {
+		l.background.run(func() { _, _ = l.repeat(context.Background(), "release", o, began.Add(most), end) })
+	}
+	// A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
+	return err == nil && (r.number == int64(len(o.keys)) || r.late && ending.until > now()), err
 }
 
 // giveUp ends the acquisition in the background.
 func (a *attempts) giveUp() {
-	l, o := a.locks, a.owner
-	// After the ttl nothing is left of a grant anyway.
-	end := time.Now().Add(min(a.wanted.ttl+l.settings.retryFor, refuseFor*time.Millisecond))
-	if o.given {
-		go a.releaseLate(end)
+	if a.owner.given {
+		go a.releaseLate(time.Now().Add(min(a.wanted.ttl, refuseFor*time.Millisecond)))
 	} else {
 		a.forget()
 	}
-	l.background.run(func() {
-		err := l.repeat(context.Background(), "end", o, end, func(ctx context.Context, limit time.Time) error {
-			_, err := l.end(ctx, limit, o, noFence)
-			return err
-		})
-		if isUnanswered(err) && a.channel != nil { // the server forgets the request when nobody listens to its channel
-			a.channel.connection.close(errConnectionLost)
-		}
-	})
+	_, _ = a.locks.release(over(), a.owner, lease{doubt: true, fence: noFence, ttl: a.wanted.ttl})
 }
 
 // releaseLate releases what the program's token is granted after the end, by its fence.
@@ -63,7 +64,7 @@ func (a *attempts) releaseLate(end time.Time) {
 			return
 		}
 		if h.fence > 0 {
-			_, _, _ = a.locks.ask(context.Background(), "release", a.owner, end, a.owner.release(a.mode, h.fence))
+			_, _ = a.locks.ask(context.Background(), "release", a.owner, end, a.owner.release(a.mode, h.fence))
 		}
 	}
 }

@@ -14,13 +14,11 @@ import (
 // Hold is a lock that was granted. All methods may be called by several goroutines at once; Extend, Upgrade and
 // Downgrade run one after another.
 type Hold struct {
-	keeper   keeper
-	owner    owner
-	metadata string
-	label    string
-	base     *base
-	began    time.Time
-	values   context.Context // of the caller of Lock
+	keeper  keeper
+	owner   owner
+	request *Request
+	base    *base
+	began   time.Time
 
 	operation chan struct{} // held by Extend, Upgrade and Downgrade
 
@@ -28,26 +26,23 @@ type Hold struct {
 	lease lease
 	timer *time.Timer // of the watchdog; nil: nobody would notice the end
 	ctx   context.Context
-	end   func(problem error) // ends ctx; nil: nobody has asked for it
+	end   context.CancelCauseFunc // ends ctx
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
 type keeper interface {
-	// extend sends one extension, and tells whether the hold is still there.
-	extend(ctx context.Context, limit time.Time, h *Hold, r renewal) (held bool, err error)
+	// extend sends one extension. The answer is 1, or 0 when the hold is gone.
+	extend(ctx context.Context, limit time.Time, o owner, r renewal) (answer int64, err error)
 	// release releases, and tells whether the hold was still there. It ends with ctx, and goes on in the background
 	// as long as the hold may be there.
-	release(ctx context.Context, h *Hold, ending lease) (released bool, err error)
-	fences(h *Hold) []int64
+	release(ctx context.Context, o owner, ending lease) (released bool, err error)
 }
 
-func newHold(ctx context.Context, r *Request, o owner, k keeper, b *base, g grant, d drift) *Hold {
-	h := &Hold{
-		keeper: k, owner: o, metadata: r.settings.metadata, label: r.label(), base: b,
-		values: ctx, began: time.Now(), operation: make(chan struct{}, 1),
-	}
-	h.lease = lease{mode: g.mode, fence: g.fence, doubt: g.doubt, drift: d, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
-	h.lease.lengthen(g.sent, h.lease.ttl)
+func newHold(ctx context.Context, r *Request, o owner, k keeper, is reply, d drift) *Hold {
+	h := &Hold{keeper: k, owner: o, request: r, base: r.base, began: time.Now(), operation: make(chan struct{}, 1)}
+	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	h.lease = lease{drift: d, doubt: is.late, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
+	h.lease.granted(r.mode, is.number, is.sent, r.settings.ttl)
 	if r.settings.longestLease > 0 && h.lease.renews {
 		h.lease.leaseEnd = now().add(r.settings.longestLease)
 	}
@@ -66,7 +61,7 @@ func (h *Hold) Token() string { return h.owner.token }
 func (h *Hold) Keys() []string { return slices.Clone(h.owner.keys) }
 
 // Metadata is the text that the request gave.
-func (h *Hold) Metadata() string { return h.metadata }
+func (h *Hold) Metadata() string { return h.request.settings.metadata }
 
 // Fence is the number of the hold. Each new hold has a greater one than all before on its server: send it
 // with all that is written, and refuse lesser ones where it is stored. It is 0 for a hold of a Quorum.
@@ -74,7 +69,12 @@ func (h *Hold) Fence() int64 { return h.snapshot().fence }
 
 // Fences are the fences that the nodes of a Quorum gave, in the order of the clients, and 0 for a node that gave
 // none. Fences of different servers cannot be compared. Without a quorum it is the one Fence.
-func (h *Hold) Fences() []int64 { return h.keeper.fences(h) }
+func (h *Hold) Fences() []int64 {
+	if v, ok := h.keeper.(*votes); ok {
+		return v.fences()
+	}
+	return []int64{h.Fence()}
+}
 
 // Mode is the mode of the hold.
 func (h *Hold) Mode() Mode { return h.snapshot().mode }
@@ -89,42 +89,30 @@ func (h *Hold) snapshot() lease {
 	return h.lease
 }
 
-// update changes the lease of a live hold, and gives what is wrong with the hold after that.
+// update changes the lease of a live hold, and does what follows when that ends it. It gives what is wrong with the hold
+// after that.
 func (h *Hold) update(change func(l *lease)) error {
-	return h.updateAny(func(l *lease) {
-		if l.state == live {
-			change(l)
-		}
-	})
-}
-
-// updateAny changes the lease, also of a hold that has ended, and does what follows when that ends it.
-func (h *Hold) updateAny(change func(l *lease)) error {
 	h.mu.Lock()
-	before := h.lease.state
-	if before == live {
-		h.lease.look(now())
+	wasLive := h.lease.state == live
+	if h.lease.look(now()); h.lease.state == live {
+		change(&h.lease)
 	}
-	change(&h.lease)
-	state, problem, end := h.lease.state, h.lease.problem(h.owner.keys), h.end
-	if h.timer != nil && state == live {
+	problem := h.lease.problem(h.owner.keys)
+	if h.timer != nil && problem == nil {
 		h.setTimer()
 	} else if h.timer != nil {
 		h.timer.Stop()
 	}
 	h.mu.Unlock()
-	if state == before {
+	if !wasLive || problem == nil {
 		return problem
 	}
 	if loss, ok := problem.(*LostError); ok {
-		h.base.report.lost(h.label, loss)
+		h.base.report.lost(h.request.label(), loss)
+		h.end(loss)
 	}
-	if state != releasing {
-		h.base.report.held(h.label, time.Since(h.began))
-	}
-	if end != nil {
-		end(problem)
-	}
+	h.end(nil)
+	h.base.report.held(h.request.label(), time.Since(h.began))
 	return problem
 }
 
@@ -133,19 +121,7 @@ func (h *Hold) updateAny(change func(l *lease)) error {
 func (h *Hold) Context() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ctx != nil {
-		return h.ctx
-	}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(h.values))
-	h.ctx, h.end = ctx, func(problem error) {
-		if !errors.Is(problem, ErrLost) {
-			problem = nil
-		}
-		cancel(problem)
-	}
-	if problem := h.lease.problem(h.owner.keys); problem != nil {
-		h.end(problem)
-	} else {
+	if h.timer == nil && h.lease.state == live {
 		h.setTimer() // somebody would notice the end
 	}
 	return h.ctx
@@ -186,21 +162,20 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	defer h.done()
-	r, held := renewal{fence: is.fence, ttl: ttl}, false
+	r := renewal{fence: is.fence, ttl: ttl}
 	end := earlier(h.base.retryEnd(), time.Now().Add(is.until.until()))
-	err = h.base.repeat(ctx, "extension", h.owner, end, func(ctx context.Context, limit time.Time) (err error) {
-		r.sent = now()
-		held, err = h.keeper.extend(ctx, limit, h, r)
-		return err
+	answer, err := h.base.repeat(ctx, "extension", h.owner, end, func(ctx context.Context, limit time.Time) (int64, error) {
+		return h.keeper.extend(ctx, limit, h.owner, r)
 	})
 	if err != nil {
 		return h.lossOr(err)
 	}
+	r.sent = answer.sent
 	return h.update(func(l *lease) {
-		if held {
+		if answer.number == 1 {
 			l.ttl = max(l.ttl, ttl)
 		}
-		l.renewed(now(), r, held, nil)
+		l.renewed(now(), r, answer.number == 1, nil)
 	})
 }
 
@@ -225,24 +200,22 @@ func (h *Hold) Release(ctx context.Context) (bool, error) {
 	wasLive := false
 	_ = h.update(func(l *lease) {
 		ending, wasLive = *l, true
-		l.state = releasing
+		l.state = ended
 	})
 	if !wasLive {
 		if ending = h.snapshot(); ending.state == lost {
-			over, cancel := context.WithCancel(ctx)
-			cancel() // it is not waited for
-			_, _ = h.keeper.release(over, h, ending)
+			_, _ = h.keeper.release(over(), h.owner, ending)
 		}
 		return false, nil
 	}
-	released, err := h.keeper.release(ctx, h, ending)
-	_ = h.updateAny(func(l *lease) {
-		if l.state = ended; err == nil && !released {
-			l.lose(Gone)
-		}
-	})
+	released, err := h.keeper.release(ctx, h.owner, ending)
 	if err != nil {
-		h.base.report.releaseFailed(h.label, err)
+		h.base.report.releaseFailed(h.request.label(), err)
+	} else if !released {
+		h.mu.Lock()
+		h.lease.lose(Gone)
+		h.mu.Unlock()
+		h.base.report.lost(h.request.label(), h.Check().(*LostError))
 	}
 	return released, err
 }
@@ -294,102 +267,92 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if wanted.hasWait && wanted.wait < 0 {
 		return invalid("the wait must not be negative, not %s", wanted.wait)
 	}
-	l, was, err := h.beginChange(ctx, "an upgrade")
-	if err != nil {
-		return err
-	}
-	wanted.ttl = was.ttl
-	_ = h.update(func(l *lease) { l.changing = true })
-	// The wait ends with the hold.
-	holdCtx := h.Context()
-	waitCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
-	a := l.attempts(waitCtx, h.owner, Write, &wanted, h.owner.upgrade(was.ttl, was.fence), false)
-	g, err := a.run(a.attempt)
-	a.forget()
-	isOpen := err != nil && a.isOpen()
-	problem := h.update(func(l *lease) {
-		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
-		if err == nil {
-			l.granted(g, l.ttl)
-		}
-	})
-	if err == nil {
-		h.done()
-		return problem
-	}
-	err = h.lossOr(err)
-	if !isOpen {
-		h.done()
-		return err
-	}
-	l.background.run(func() {
-		defer h.done()
-		_ = l.repeat(context.Background(), "upgrade", h.owner, time.Now().Add(longestWait), h.settle)
-	})
-	return err
-}
-
-// settle withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until
-// it is answered, or the hold is over: then the release has withdrawn it, and the token may wait for a later hold.
-func (h *Hold) settle(ctx context.Context, limit time.Time) error {
-	if problem := h.Check(); problem != nil {
-		return problem
-	}
-	sent, ttl, o := now(), h.snapshot().ttl, h.owner
-	answers, err := h.keeper.(*Locks).servers.send(ctx, limit, o.keys[0], append(o.cancel(), o.lookAtModes(ttl)...)...)
-	if err != nil {
-		return h.lossOr(err)
-	}
-	return h.update(func(l *lease) {
-		for i, mode := range []Mode{Write, Read} {
-			if fence, _ := answers[1+i].Int64(); fence > 0 { // an error says that the mode is the other
-				l.granted(grant{mode: mode, fence: fence, sent: sent}, ttl)
-				return
-			}
-		}
-		l.lose(Gone)
-	})
+	return h.change(ctx, Write, &wanted)
 }
 
 // Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for
 // one key on one server. Without an answer for RetryFor, or until ctx is over, it fails, and goes on in the
 // background. The hold counts as a reader's from the first attempt on.
-func (h *Hold) Downgrade(ctx context.Context) error {
-	l, was, err := h.beginChange(ctx, "a downgrade")
+func (h *Hold) Downgrade(ctx context.Context) error { return h.change(ctx, Read, &requestSettings{}) }
+
+func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) error {
+	l, ok := h.keeper.(*Locks)
+	if !ok || len(h.owner.keys) > 1 {
+		return invalid("the mode changes for one key on one server")
+	}
+	was, err := h.begin(ctx)
 	if err != nil {
 		return err
 	}
-	_ = h.update(func(l *lease) { l.changing, l.mode = true, Read })
-	w := h.owner.downgrade(was.ttl, was.fence)
-	downgrade := func(ctx context.Context, limit time.Time) error {
-		if problem := h.Check(); problem != nil {
-			return problem // a refresh might lengthen a later hold of the token
+	wanted.ttl = was.ttl
+	command := h.owner.change(to, was.ttl, was.fence)
+	_ = h.update(func(l *lease) {
+		if l.changing = true; to == Read {
+			l.mode = Read // the server refuses no downgrade, so it may be done from now on
 		}
-		sent := now()
-		fence, err := l.askOnce(ctx, limit, h.owner, w)
-		gone := h.update(func(l *lease) {
-			switch l.doubt = l.doubt || mayRunLater(err); {
-			case err == nil:
-				l.granted(grant{mode: Read, fence: fence, sent: sent}, l.ttl)
-			case !isTemporary(err) && !errors.Is(err, errLeft):
-				l.changing, l.mode = false, was.mode
-			}
-		})
-		return cmp.Or(gone, h.lossOr(err))
+	})
+	// It ends with the hold: it might lengthen a later hold of the token.
+	holdCtx := h.Context()
+	changeCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
+	a := l.attempts(changeCtx, h.owner, to, wanted, command, to == Read)
+	is, err := a.run(a.attempt)
+	a.forget()
+	isOpen := err != nil && a.isOpen()
+	problem := h.update(func(l *lease) {
+		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
+		if err == nil {
+			l.granted(to, is.number, is.sent, l.ttl)
+		} else if !isOpen {
+			l.mode = was.mode
+		}
+	})
+	if !isOpen {
+		h.done()
+		return cmp.Or(h.lossOr(err), problem)
 	}
-	return h.lossOr(l.insist(ctx, "downgrade", h.owner, longestWait, downgrade, h.done))
+	l.background.run(func() {
+		defer h.done()
+		_, _ = l.repeat(context.Background(), "change", h.owner, time.Now().Add(longestWait), h.settle(l, to, command))
+	})
+	return h.lossOr(err)
 }
 
-// beginChange is begin for a change of the mode.
-func (h *Hold) beginChange(ctx context.Context, what string) (*Locks, lease, error) {
-	l, ok := h.keeper.(*Locks)
-	if !ok || len(h.owner.keys) > 1 {
-		return nil, lease{}, invalid("%s works for one key on one server", what)
+// settle ends a change of mode that is open, and learns the mode that the hold has then: it withdraws an upgrade, and
+// repeats a downgrade. It is repeated until it is answered, or the hold is over: then the release has ended the change,
+// and the token may wait for a later hold.
+func (h *Hold) settle(l *Locks, to Mode, downgrade words) try {
+	return func(ctx context.Context, limit time.Time) (int64, error) {
+		if problem := h.Check(); problem != nil {
+			return 0, problem
+		}
+		sent, ttl := now(), h.snapshot().ttl
+		commands, modes := []words{downgrade}, []Mode{Read}
+		if to == Write {
+			commands, modes = append(h.owner.cancel(), h.owner.lookAtModes(ttl)...), []Mode{Write, Read}
+		}
+		answers, err := l.servers.send(ctx, limit, h.owner.keys[0], commands...)
+		var mode Mode
+		var fence int64
+		for i := 0; i < len(modes) && err == nil && fence == 0; i++ {
+			mode = modes[i]
+			fence, err = answers[len(answers)-len(modes)+i].Int64()
+			if hasCode(err, "WRONGMODE") { // the mode is the other
+				err = nil
+			}
+		}
+		if err != nil {
+			return 0, h.lossOr(err)
+		}
+		return 0, h.update(func(l *lease) {
+			if fence == 0 {
+				l.lose(Gone)
+			} else {
+				l.granted(mode, fence, sent, ttl)
+			}
+		})
 	}
-	is, err := h.begin(ctx)
-	return l, is, err
 }
 
 // lossOr is the loss if the hold is lost by now, else the error.

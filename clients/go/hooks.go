@@ -77,20 +77,14 @@ const logOutageAfter = time.Second
 
 // reached notes whether the server answered, and logs when that changes.
 func (r *reporter) reached(err error) {
-	if !isConnectionError(err) {
-		if r.failing.Load() != 0 {
-			r.failing.Store(0)
-			if r.unreached.Swap(false) {
-				r.log.Debug("slock: the server is in reach again")
-			}
+	switch since := r.failing.Load(); {
+	case !isConnectionError(err):
+		if since != 0 && r.failing.Swap(0) != 0 && r.unreached.Swap(false) {
+			r.log.Debug("slock: the server is in reach again")
 		}
-		return
-	}
-	at := time.Now().UnixNano()
-	if r.failing.CompareAndSwap(0, at) {
-		return
-	}
-	if at-r.failing.Load() > int64(logOutageAfter) && r.unreached.CompareAndSwap(false, true) {
+	case since == 0:
+		r.failing.Store(time.Now().UnixNano())
+	case time.Since(time.Unix(0, since)) > logOutageAfter && r.unreached.CompareAndSwap(false, true):
 		r.log.Warn("slock: the server is out of reach", "error", err)
 	}
 }

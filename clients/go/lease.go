@@ -11,9 +11,8 @@ import (
 type leaseState int
 
 const (
-	live leaseState = iota
-	releasing
-	ended // released, or handed over
+	live  leaseState = iota
+	ended            // released, or handed over
 	lost
 )
 
@@ -36,7 +35,7 @@ type lease struct {
 	state    leaseState
 	mode     Mode
 	fence    int64 // 0 for a quorum
-	doubt    bool  // as that of a grant
+	doubt    bool  // something that is not known may be left on the server
 	changing bool  // a change of mode is open: the server may have done it already
 	drift    drift
 	ttl      time.Duration
@@ -95,9 +94,9 @@ func (l *lease) lengthen(sent instant, ttl time.Duration) {
 }
 
 // granted notes a new mode and its fence.
-func (l *lease) granted(g grant, ttl time.Duration) {
-	l.mode, l.fence, l.changing = g.mode, g.fence, false
-	l.lengthen(g.sent, ttl)
+func (l *lease) granted(mode Mode, fence int64, sent instant, ttl time.Duration) {
+	l.mode, l.fence, l.changing = mode, fence, false
+	l.lengthen(sent, ttl)
 }
 
 // renewed notes the answer to a renewal, and tells whether it was one that counts. An answer counts for the fence

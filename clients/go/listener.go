@@ -3,9 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
-	"maps"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,10 +30,10 @@ var errConnectionLost = errors.New("the listening connection was lost")
 // listener is what a Locks hears the ends of waits by.
 type listener struct {
 	servers *servers
-	denied  atomic.Bool // the user may not subscribe
+	closed  context.Context // done when the connections have to end
+	denied  atomic.Bool     // the user may not subscribe
 
 	mu          sync.Mutex
-	closed      bool
 	channels    map[uint16]*channel      // by the slot of the keys; without a cluster it is 0
 	connections map[string]*subscription // by the address of the node
 	tags        map[string]chan<- heard  // where the messages of a tag go
@@ -53,9 +51,10 @@ type channel struct {
 	lose       context.CancelCauseFunc
 }
 
-func newListener(s *servers) *listener {
+func newListener(s *servers, closed context.Context) *listener {
 	return &listener{
-		servers: s, channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- heard{},
+		servers: s, closed: closed,
+		channels: map[uint16]*channel{}, connections: map[string]*subscription{}, tags: map[string]chan<- heard{},
 	}
 }
 
@@ -124,20 +123,15 @@ func (l *listener) channel(key string, subscribe bool) *channel {
 
 // subscribe connects if need be. It belongs to no request: one that is cancelled takes nothing from the others.
 func (l *listener) subscribe(c *channel, key string) {
-	n, err := l.servers.find(context.Background(), time.Now().Add(pingEvery), key)
-	l.mu.Lock()
-	if err == nil && l.closed {
-		err = ErrClosed
-	}
+	n, err := l.servers.find(l.closed, time.Now().Add(pingEvery), key)
 	if err != nil {
-		l.mu.Unlock()
 		l.remove(c, err)
 		return
 	}
 	address := n.client.Options().Addr
+	l.mu.Lock()
 	s := l.connections[address]
-	isNew := s == nil
-	if isNew {
+	if s == nil {
 		s = newSubscription(n, l)
 		l.connections[address] = s
 	}
@@ -145,8 +139,6 @@ func (l *listener) subscribe(c *channel, key string) {
 	l.mu.Unlock()
 	if err := s.pubsub.SSubscribe(s.ending, c.name); err != nil {
 		s.close(err)
-	} else if isNew {
-		go s.read()
 	}
 }
 
@@ -197,16 +189,6 @@ func (l *listener) isAwaited() bool {
 	return len(l.tags) > 0
 }
 
-func (l *listener) close() {
-	l.mu.Lock()
-	l.closed = true
-	all := slices.Collect(maps.Values(l.connections))
-	l.mu.Unlock()
-	for _, s := range all {
-		s.close(ErrClosed)
-	}
-}
-
 // subscription is one connection that listens. It never connects again: when it is lost, so are its channels,
 // because the server has forgotten the requests.
 type subscription struct {
@@ -220,7 +202,7 @@ type subscription struct {
 func newSubscription(n *node, l *listener) *subscription {
 	options := *n.client.Options()
 	s := &subscription{listener: l}
-	s.ending, s.end = context.WithCancel(context.Background())
+	s.ending, s.end = context.WithCancel(l.closed)
 	options.PoolSize = 1
 	options.ReadTimeout = 3 * time.Second // for the answers when the connection is made
 	dial, once := options.Dialer, make(chan struct{}, 1)
@@ -239,30 +221,27 @@ func newSubscription(n *node, l *listener) *subscription {
 	}
 	s.client = redis.NewClient(&options)
 	s.pubsub = s.client.SSubscribe(context.Background())
+	go s.read()
 	return s
 }
 
 // read hands on what arrives, until the connection is lost: while somebody waits it may not be silent for long.
 func (s *subscription) read() {
-	for tested := false; s.ending.Err() == nil; {
+	for tested := false; ; {
 		message, err := s.pubsub.ReceiveTimeout(context.Background(), pingEvery)
+		wasTested := tested
+		tested = isSilence(err) && s.listener.isAwaited() // else nobody misses anything
 		var reply redis.Error
 		switch {
 		case err == nil:
-			tested = false
 			s.handle(message)
 		case errors.As(err, &reply):
-			tested = false
 			s.refused(err)
-		case isSilence(err) && !s.listener.isAwaited():
-			tested = false // nobody misses anything
-		case isSilence(err) && !tested:
-			tested = true
-			if err := s.pubsub.Ping(s.ending); err != nil {
-				s.close(err)
-			}
-		default:
+		case tested && !wasTested:
+			_ = s.pubsub.Ping(s.ending) // the next read says whether it failed
+		case tested || !isSilence(err):
 			s.close(err)
+			return
 		}
 	}
 }
@@ -308,16 +287,17 @@ func (s *subscription) channels() (all []*channel) {
 
 // close ends the connection and all its channels.
 func (s *subscription) close(err error) {
+	address := s.client.Options().Addr
 	s.listener.mu.Lock()
-	wasOpen := s.ending.Err() == nil
-	s.end()
-	if address := s.client.Options().Addr; s.listener.connections[address] == s {
+	wasOpen := s.listener.connections[address] == s
+	if wasOpen {
 		delete(s.listener.connections, address)
 	}
 	s.listener.mu.Unlock()
 	if !wasOpen {
 		return
 	}
+	s.end()
 	for _, c := range s.channels() {
 		s.listener.remove(c, err)
 	}

@@ -43,6 +43,8 @@ type asked interface {
 	// acquire gives errTaken when a request that asks once is refused.
 	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
 	adopt(ctx context.Context, r *Request) (*Hold, error)
+	// releaseToken tells on how many keys, or on how many nodes, it released what a token holds.
+	releaseToken(ctx context.Context, r *Request) (int, error)
 }
 
 func (b *base) init(by asked, s settings) {
@@ -53,12 +55,24 @@ func (b *base) init(by asked, s settings) {
 
 // Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
 func (b *base) Write(keys ...string) Request {
-	return Request{by: b.by, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
+	return Request{base: b, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
 }
 
 // Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
 func (b *base) Read(keys ...string) Request {
-	return Request{by: b.by, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
+	return Request{base: b, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
+}
+
+// Release releases the keys that the token holds, in whichever mode, and tells on how many keys it did, or on how many
+// nodes of a Quorum. It is for a token that another process took; a Hold has a Release of its own. A node of a Quorum
+// that does not answer in time is not counted, and is asked again in the background. If ctx ends meanwhile, the last
+// attempt stays under way.
+func (b *base) Release(ctx context.Context, token string, keys ...string) (int, error) {
+	r := b.Write(keys...).With(Token(token))
+	if err := r.checkToken(); err != nil {
+		return 0, err
+	}
+	return b.by.releaseToken(ctx, &r)
 }
 
 // close lets what goes on end, for at most the time of RetryFor.
@@ -74,7 +88,7 @@ type Locks struct {
 	base
 	servers   *servers
 	listener  *listener
-	permitted sync.Map // the releases that the user may run, by the name of their command
+	permitted sync.Map // what the user may release: one key by its mode, or several
 }
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -91,72 +105,67 @@ func newLocks(rdb redis.UniversalClient, s settings) *Locks {
 	l := &Locks{}
 	l.init(l, s)
 	l.servers = newServers(rdb, l.report)
-	l.listener = newListener(l.servers)
+	l.listener = newListener(l.servers, l.closed)
 	return l
 }
 
 func (l *Locks) check(*Request) error { return l.servers.check() }
 
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	began, o := time.Now(), r.owner()
+	o := r.owner()
 	a := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once)
-	g, err := a.take()
+	is, err := a.run(func() (reply, error) {
+		if err := l.mayRelease(ctx, a.answerBy(), o.keys, r.mode); err != nil {
+			return reply{}, err
+		}
+		return a.attempt()
+	})
 	if err != nil && a.isOpen() {
 		a.giveUp()
 	} else {
 		a.forget()
 	}
-	l.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
-	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
+	is.late = a.doubt
+	return newHold(ctx, r, o, l, is, oneServer), nil
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	if l.ending.Err() != nil {
-		return nil, ErrClosed
-	}
 	o := r.owner()
-	sent, fence, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
-	if err == nil && fence == 0 || errors.Is(err, ErrWrongMode) {
+	is, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
+	if err == nil && is.number == 0 || errors.Is(err, ErrWrongMode) {
 		err = notHeld(r.mode)
 	}
 	if err != nil {
 		return nil, err
 	}
-	g := grant{mode: r.mode, fence: fence, sent: sent}
-	return newHold(ctx, r, o, l, &l.base, g, oneServer), nil
+	return newHold(ctx, r, o, l, is, oneServer), nil
 }
 
-// Release releases the keys that the token holds, in whichever mode, and tells how many those were. It is for
-// a token that another process took; a Hold has a Release of its own. If ctx ends meanwhile, the last attempt stays
-// under way.
-func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	if token == "" || len(keys) == 0 {
-		return 0, invalid("a release needs a token and keys")
-	}
-	if l.ending.Err() != nil {
-		return 0, ErrClosed
-	}
-	o := owner{keys: keys, token: token, given: true}
-	_, released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
-	return int(released), err
+func (l *Locks) releaseToken(ctx context.Context, r *Request) (int, error) {
+	o := r.owner()
+	released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
+	return int(released.number), err
 }
 
 func (b *base) retryEnd() time.Time { return time.Now().Add(b.settings.retryFor) }
 
-// ask sends a command until it is answered, ctx is over, or the time has ended, and gives the moment before the copy
-// was sent that was answered.
-func (l *Locks) ask(
-	ctx context.Context, what string, o owner, end time.Time, w words,
-) (sent instant, reply int64, err error) {
-	err = l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (err error) {
-		sent = now()
-		reply, err = l.askOnce(ctx, limit, o, w)
-		return err
+// reply is the answer to a command that may have been sent several times.
+type reply struct {
+	number int64   // such as a fence
+	sent   instant // before the copy was sent that was answered, or the command from which the ttl counts
+	// late is set when a copy had no answer: it may still be carried out. The end of what it may give is that of an
+	// acquisition that is given up.
+	late bool
+}
+
+// ask sends a command until it is answered, ctx is over, or the time has ended.
+func (l *Locks) ask(ctx context.Context, what string, o owner, end time.Time, w words) (reply, error) {
+	return l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (int64, error) {
+		return l.askOnce(ctx, limit, o, w)
 	})
-	return sent, reply, err
 }
 
 func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) (int64, error) {
@@ -167,19 +176,21 @@ func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) 
 	return answers[0].Int64()
 }
 
-// try sends a command once, and waits for its answer until the limit.
-type try func(ctx context.Context, limit time.Time) error
+// try sends commands once, and waits for the answer until the limit.
+type try func(ctx context.Context, limit time.Time) (int64, error)
 
 // repeat tries until there is an answer, ctx is over, or the time has ended. No try takes longer than RetryFor.
-func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) error {
+func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) (r reply, err error) {
 	var last error
 	for failures := 0; ; failures++ {
-		err := send(ctx, earlier(end, b.retryEnd()).Add(lateAnswer))
+		r.sent = now()
+		r.number, err = send(ctx, earlier(end, b.retryEnd()).Add(lateAnswer))
+		r.late = r.late || mayRunLater(err)
 		switch {
 		case errors.Is(err, errLeft):
-			return ctx.Err()
+			return r, ctx.Err()
 		case !isTemporary(err):
-			return named(err)
+			return r, named(err)
 		}
 		if last == nil || !isSilence(err) {
 			last = err
@@ -187,41 +198,39 @@ func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, 
 		left := time.Until(end)
 		pause, _ := afterErrors.pause(failures)
 		if left <= 0 || !sleep(ctx, b.closed, min(pause, left)) {
-			return errors.Join(ctx.Err(), about(ErrTimedOut, what, o.keys, last))
+			return r, errors.Join(ctx.Err(), about(ErrTimedOut, what, o.keys, last))
 		}
 	}
 }
 
-// insist repeats for the caller until RetryFor or ctx is over, and then in the background for the rest of the time.
-// It calls done when it does not go on.
-func (b *base) insist(
-	ctx context.Context, what string, o owner, most time.Duration, send try, done func(),
-) (err error) {
-	began := time.Now()
-	if err = ctx.Err(); err == nil {
-		err = b.repeat(ctx, what, o, began.Add(b.settings.retryFor), send)
+func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal) (int64, error) {
+	return l.askOnce(ctx, limit, o, o.extend(r.ttl, r.fence))
+}
+
+// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
+// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
+func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, mode Mode) error {
+	kind := mode
+	if len(keys) > 1 {
+		kind = "several keys"
 	}
-	if err == nil || !isUnanswered(err) && ctx.Err() == nil {
-		done()
+	if _, ok := l.permitted.Load(kind); ok {
+		return nil
+	}
+	o := owner{keys: keys, token: newToken(), given: true}
+	commands := append(o.cancel(), o.release(mode, noFence), o.releaseInAnyMode("FENCE", noFence))
+	answers, err := l.servers.send(ctx, limit, keys[0], commands...)
+	if err != nil {
 		return err
 	}
-	b.background.run(func() {
-		defer done()
-		_ = b.repeat(context.Background(), what, o, began.Add(most), send)
-	})
-	return err
+	for _, answer := range answers {
+		if hasCode(answer.Err(), "NOPERM") {
+			return answer.Err()
+		}
+	}
+	l.permitted.Store(kind, true)
+	return nil
 }
-
-// isUnanswered tells that a command was repeated in vain.
-func isUnanswered(err error) bool { return errors.Is(err, ErrTimedOut) }
-
-// extend is for a Hold.
-func (l *Locks) extend(ctx context.Context, limit time.Time, h *Hold, r renewal) (bool, error) {
-	reply, err := l.askOnce(ctx, limit, h.owner, h.owner.extend(r.ttl, r.fence))
-	return reply == 1, err
-}
-
-func (l *Locks) fences(h *Hold) []int64 { return []int64{h.Fence()} }
 
 // Close ends renewals and closes all connections. Requests that wait end with ErrClosed. It lets requests that
 // were given up get off the server first, for at most the time of RetryFor. It releases nothing: holds that are still
@@ -229,7 +238,6 @@ func (l *Locks) fences(h *Hold) []int64 { return []int64{h.Fence()} }
 // client.
 func (l *Locks) Close() error {
 	l.close()
-	l.listener.close()
 	return l.servers.close()
 }
 

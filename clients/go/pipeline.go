@@ -22,8 +22,6 @@ const (
 	// patience is how long commands queue behind those under way: then they go over one more connection, because what
 	// is under way has no answer.
 	patience = 100 * time.Millisecond
-	// mostCalls is how many go in one pipeline.
-	mostCalls = 1000
 	// mostConnections is how many there are to one server, which bounds the waits that have one of their own.
 	mostConnections = 10_000
 	// poolTimeout is how long a command waits for a connection before it looks at its time again.
@@ -72,8 +70,9 @@ func newNode(s *servers, client *redis.Client) *node {
 
 // ownClient is one for the same server whose commands can be limited, and are not repeated.
 func ownClient(o redis.Options) *redis.Client {
-	primary := &primary{dial: o.Dialer, follows: o.Addr == "FailoverClient", end: func() {}}
-	o.Dialer = primary.connect
+	if o.Addr == "FailoverClient" {
+		o.Dialer = (&primary{dial: o.Dialer, end: func() {}}).connect
+	}
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.MaxActiveConns = mostConnections, 0, max(o.PoolSize, 10), 0
 	o.PoolTimeout = poolTimeout
@@ -116,16 +115,13 @@ func (n *node) ask(ctx context.Context, limit time.Time, commands ...words) ([]*
 		_, err = await(ctx, done, limit, nil, nil)
 		c.isLeft.Store(true)
 	}
-	if err == nil {
-		at := slices.IndexFunc(c.commands, func(cmd *redis.Cmd) bool { return isTemporary(cmd.Err()) })
-		if at < 0 {
-			n.servers.note(nil)
-			return c.commands, nil
+	for i := 0; i < len(c.commands) && err == nil; i++ {
+		if problem := c.commands[i].Err(); isTemporary(problem) {
+			err = problem
 		}
-		err = c.commands[at].Err()
 	}
 	n.servers.note(err)
-	return nil, err
+	return c.commands, err
 }
 
 // flush sends what has queued in one pipeline, and has what queues meanwhile go in the next.
@@ -134,10 +130,8 @@ func (n *node) flush() {
 		runtime.Gosched() // others may be about to send too
 	}
 	n.mu.Lock()
-	calls := n.queue[:min(len(n.queue), mostCalls)]
-	if n.queue = n.queue[len(calls):]; len(n.queue) > 0 {
-		n.overdue.Reset(patience)
-	}
+	calls := n.queue
+	n.queue = nil
 	n.mu.Unlock()
 	n.send(calls)
 	n.mu.Lock()

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,16 +39,6 @@ func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
 		q.nodes = append(q.nodes, newLocks(client, s))
 	}
 	return q
-}
-
-func nodeName(client redis.UniversalClient) string {
-	switch client := client.(type) {
-	case *redis.Client:
-		return client.Options().Addr
-	case *redis.ClusterClient:
-		return strings.Join(client.Options().Addrs, ", ")
-	}
-	return fmt.Sprintf("%T", client)
 }
 
 // Close stops the watchdog. It lets requests that were given up, and releases that were begun, get to the
@@ -97,60 +85,47 @@ func (q *Quorum) check(r *Request) error {
 	return nil
 }
 
-func (q *Quorum) acquire(ctx context.Context, r *Request, try bool) (*Hold, error) {
-	began := time.Now()
+func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	var v *votes
-	a := q.acquisition(ctx, r.keys, &r.settings, try)
-	_, err := a.run(func() (g grant, err error) {
+	a := q.acquisition(ctx, r.keys, &r.settings, once)
+	_, err := a.run(func() (is reply, err error) {
 		v, err = q.attempt(ctx, r)
-		return g, err
+		return is, err
 	})
-	q.report.waited(r.label(), time.Since(began), outcome(err))
 	if err != nil {
 		return nil, err
 	}
 	return v.hold(ctx), nil
 }
 
-// attempt asks all nodes once, with a token of its own. It ends when a majority has granted. When the majority is out
-// of reach it releases, so that others may have it, and waits for the other answers only to tell them; with FailFast
-// it does not.
+// attempt asks all nodes once, with a token of its own.
 func (q *Quorum) attempt(ctx context.Context, r *Request) (*votes, error) {
-	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	round := q.ask(ttl, v.acquire(ttl))
-	got := round.wait(ctx, tally.isDecided)
+	v, ttl, isEnough := q.votes(r), r.settings.ttl, (*QuorumError).isGranted
+	if q.settings.failFast {
+		isEnough = (*QuorumError).isDecided
+	}
+	got := v.ask(ctx, ttl, isEnough, v.acquire(ttl))
 	if got.isGranted() && now().sub(v.sent) < q.drift().counted(ttl) {
 		return v, nil // the other nodes may still grant
 	}
 	v.end()
-	released := make(chan struct{})
-	q.background.run(func() {
-		defer close(released)
-		q.ask(ttl, v.releaseOne).wait(context.Background(), tally.isWhole)
-	})
-	if !q.settings.failFast {
-		got = round.wait(ctx, tally.isWhole)
-	}
-	// Else the next attempt would find what this one holds.
-	_, _ = await(ctx, released, time.Time{}, nil, q.ending.Done())
+	// It waits, because the next attempt would find what this one holds.
+	v.ask(ctx, ttl, (*QuorumError).isWhole, v.releaseOne)
 	return nil, got.missed()
 }
 
 func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	if q.ending.Err() != nil {
-		return nil, ErrClosed
-	}
-	v, ttl := q.votes(r, r.owner()), r.settings.ttl
-	got := q.ask(ttl, func(i int) (bool, error) {
-		n, l, wanted := &v.nodes[i], q.nodes[i], v.requestOfNode(ttl)
-		n.asking <- struct{}{}
-		defer n.asked()
-		h, err := l.adopt(v.ctx, wanted)
-		if err != nil && !errors.Is(err, ErrNotHeld) {
-			n.open = v.attempts(l, wanted) // the token may hold the lock there
+	v := q.votes(r)
+	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl))
+		if errors.Is(err, ErrWrongMode) {
+			return false, nil
 		}
-		return v.keep(n, h, err)
-	}).wait(ctx, tally.isWhole)
+		n.doubt = n.doubt || err != nil // the token may hold the lock there
+		return granted, err
+	})
 	switch {
 	case got.isGranted():
 		return v.hold(ctx), nil
@@ -160,22 +135,13 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	return nil, cmp.Or(ctx.Err(), got.missed())
 }
 
-// Release releases the keys that the token holds, in whichever mode, on all nodes, and tells how many nodes
-// released something. It is for a token that another process took; a Hold has a Release of its own. A node that does
-// not answer in time is not counted, and is asked again in the background.
-func (q *Quorum) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	if token == "" || len(keys) == 0 {
-		return 0, invalid("a release needs a token and keys")
-	}
-	got := q.ask(q.settings.request.ttl, func(i int) (bool, error) {
-		released, err := q.nodes[i].Release(context.Background(), token, keys...)
+func (q *Quorum) releaseToken(ctx context.Context, r *Request) (int, error) {
+	got := q.votes(r).ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
+		released, err := n.locks.releaseToken(context.Background(), r)
 		return released > 0, err
-	}).wait(ctx, tally.isWhole)
+	})
 	return got.count(NodeAnswer.isGrant), ctx.Err()
 }
-
-// tally is what the nodes answered.
-type tally []NodeAnswer
 
 func (a NodeAnswer) isGrant() bool   { return a.Granted }
 func (a NodeAnswer) isRefusal() bool { return !a.Granted && a.Err == nil }
@@ -183,8 +149,8 @@ func (a NodeAnswer) isSilent() bool  { return a.Err == errNoAnswer }
 func (a NodeAnswer) isFinal() bool   { return a.Err != nil && !isTemporary(a.Err) }
 
 // count is at how many nodes the answer is so.
-func (t tally) count(is func(NodeAnswer) bool) (n int) {
-	for _, a := range t {
+func (e *QuorumError) count(is func(NodeAnswer) bool) (n int) {
+	for _, a := range e.Answers {
 		if is(a) {
 			n++
 		}
@@ -192,78 +158,33 @@ func (t tally) count(is func(NodeAnswer) bool) (n int) {
 	return n
 }
 
-// majority is how many nodes are one.
-func (t tally) majority() int   { return len(t)/2 + 1 }
-func (t tally) isGranted() bool { return t.count(NodeAnswer.isGrant) >= t.majority() }
+func (e *QuorumError) isGranted() bool { return e.count(NodeAnswer.isGrant) >= e.Needed }
+
+// most is how many nodes may fail to grant.
+func (e *QuorumError) most() int { return len(e.Answers) - e.Needed }
 
 // isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the
 // other nodes say.
-func (t tally) isRefusal() bool { return t.count(NodeAnswer.isRefusal) > len(t)-t.majority() }
+func (e *QuorumError) isRefusal() bool { return e.count(NodeAnswer.isRefusal) > e.most() }
 
 // isCertain tells that a majority has granted, or that others have the lock.
-func (t tally) isCertain() bool { return t.isGranted() || t.isRefusal() }
+func (e *QuorumError) isCertain() bool { return e.isGranted() || e.isRefusal() }
 
 // isDecided tells that a majority has granted, or that it is out of reach.
-func (t tally) isDecided() bool {
-	return t.isGranted() || len(t)-t.count(NodeAnswer.isGrant)-t.count(NodeAnswer.isSilent) > len(t)-t.majority()
+func (e *QuorumError) isDecided() bool {
+	failed := len(e.Answers) - e.count(NodeAnswer.isGrant) - e.count(NodeAnswer.isSilent)
+	return e.isGranted() || failed > e.most()
 }
 
 // isWhole waits for all nodes.
-func (t tally) isWhole() bool { return false }
+func (e *QuorumError) isWhole() bool { return false }
 
 // mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that
 // last.
-func (t tally) mayHelp() bool { return t.count(NodeAnswer.isFinal) < t.majority() }
+func (e *QuorumError) mayHelp() bool { return e.count(NodeAnswer.isFinal) < e.Needed }
 
 // missed is the error of a call that needs a majority.
-func (t tally) missed() error {
-	return &failure{kind: ErrQuorumMissed, cause: &QuorumError{Needed: t.majority(), Answers: t}}
-}
-
-// round is one question to all nodes.
-type round struct {
-	quorum  *Quorum
-	until   time.Time
-	came    chan func()
-	got     tally
-	missing int // answers
-}
-
-// ask asks all nodes at once, in shuffled order.
-func (q *Quorum) ask(ttl time.Duration, node func(i int) (bool, error)) *round {
-	// A node may say itself that its time is over.
-	r := &round{quorum: q, until: time.Now().Add(q.nodeTimeout(ttl) * 11 / 10), came: make(chan func(), len(q.nodes)), missing: len(q.nodes)}
-	for _, n := range q.nodes {
-		r.got = append(r.got, NodeAnswer{Node: nodeName(n.servers.rdb), Err: errNoAnswer})
-	}
-	for _, i := range rand.Perm(len(q.nodes)) {
-		q.background.run(func() {
-			granted, err := node(i)
-			var f *failure
-			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
-				err = cmp.Or(f.cause, errNoAnswer)
-			}
-			r.came <- func() { r.got[i].Granted, r.got[i].Err = granted, err }
-		})
-	}
-	return r
-}
-
-// wait gives the answers that came until they were enough, ctx was over, or the timeout for nodes. What has no answer by
-// then stays under way.
-func (r *round) wait(ctx context.Context, isEnough func(tally) bool) tally {
-	for r.missing > 0 {
-		note, err := await(ctx, r.came, r.until, nil, r.quorum.ending.Done())
-		if err != nil {
-			break
-		}
-		r.missing--
-		if note(); isEnough(r.got) {
-			break
-		}
-	}
-	return r.got
-}
+func (e *QuorumError) missed() error { return &failure{kind: ErrQuorumMissed, cause: e} }
 
 // votes are what the nodes gave one owner: the keeper of a hold.
 type votes struct {
@@ -280,18 +201,17 @@ type votes struct {
 // vote is what one node gave. As long as the hold is wanted, what had no answer there is not given up: its late end could
 // remove what the node grants the same token after that, and the node would refuse the token.
 type vote struct {
-	hold   atomic.Pointer[Hold] // the last
-	asking chan struct{}        // full while the node is asked for the lock
-	open   *attempts            // that may have left something there which is not in the hold; nil: none
+	locks *Locks
+	lease atomic.Pointer[lease]
+
+	mu    sync.Mutex // held while the node is asked; who holds it may change the rest
+	doubt bool       // something may be left there that is not in the lease
 }
 
-// asked ends what has filled asking.
-func (n *vote) asked() { <-n.asking }
-
-func (q *Quorum) votes(r *Request, o owner) *votes {
-	v := &votes{quorum: q, request: r, owner: o, sent: now(), nodes: make([]vote, len(q.nodes))}
-	for i := range v.nodes {
-		v.nodes[i].asking = make(chan struct{}, 1)
+func (q *Quorum) votes(r *Request) *votes {
+	v := &votes{quorum: q, request: r, owner: r.owner(), sent: now(), nodes: make([]vote, len(q.nodes))}
+	for i, l := range q.nodes {
+		v.nodes[i].locks = l
 	}
 	v.ctx, v.end = context.WithCancel(q.ending)
 	return v
@@ -299,75 +219,87 @@ func (q *Quorum) votes(r *Request, o owner) *votes {
 
 // hold is the hold that a majority gave.
 func (v *votes) hold(ctx context.Context) *Hold {
-	g := grant{mode: v.request.mode, sent: v.sent}
-	return newHold(ctx, v.request, v.owner, v, &v.quorum.base, g, v.quorum.drift())
+	return newHold(ctx, v.request, v.owner, v, reply{sent: v.sent}, v.quorum.drift())
 }
 
-// keep notes the hold that a node gave, and tells whether it did. The error of a refusal is none.
-func (v *votes) keep(n *vote, h *Hold, err error) (bool, error) {
-	if errors.Is(err, errTaken) || errors.Is(err, ErrNotHeld) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
-	_ = h.update(func(l *lease) { l.until = now().add(longestWait) })
-	n.open = nil
-	n.hold.Store(h)
-	return true, nil
-}
-
-// requestOfNode is for one node: the quorum renews.
-func (v *votes) requestOfNode(ttl time.Duration) *Request {
-	r := *v.request
-	r.settings.ttl, r.settings.minReplicas, r.settings.noRenewal = ttl, 0, true
-	return &r
-}
-
-// attempts are those at one node. They go on for a ttl; when the hold is extended, the node is asked again.
-func (v *votes) attempts(l *Locks, r *Request) *attempts {
-	a := l.attempts(v.ctx, v.owner, r.mode, &r.settings, v.owner.lock(r.mode, &r.settings), true)
-	a.limit = time.Now().Add(r.settings.ttl)
-	return a
-}
-
-// acquire asks a node. A node that is slow may follow as long as the hold is wanted.
-func (v *votes) acquire(ttl time.Duration) func(i int) (bool, error) {
-	return func(i int) (bool, error) {
-		n, l, r := &v.nodes[i], v.quorum.nodes[i], v.requestOfNode(ttl)
-		select {
-		case n.asking <- struct{}{}:
-			defer n.asked()
-		default:
-			return false, errNoAnswer // to the one before
-		}
-		a := v.attempts(l, r)
-		a.doubt = n.open != nil
-		if h := n.hold.Load(); h != nil {
-			was, err := h.begin(v.ctx) // an extension may be under way, that tells whether the hold is gone
-			if err == nil {
-				h.done()
-				return true, nil
+// ask asks all nodes at once. It gives the answers that came until they were enough, ctx was over, or the timeout for
+// nodes. What has no answer by then stays under way.
+func (v *votes) ask(
+	ctx context.Context, ttl time.Duration, isEnough func(*QuorumError) bool, node func(n *vote) (bool, error),
+) *QuorumError {
+	q, got := v.quorum, &QuorumError{Needed: len(v.nodes)/2 + 1}
+	until := time.Now().Add(q.nodeTimeout(ttl) * 11 / 10) // a node may say itself that its time is over
+	came := make(chan func(), len(v.nodes))
+	for i := range v.nodes {
+		n := &v.nodes[i]
+		got.Answers = append(got.Answers, NodeAnswer{Node: n.locks.servers.name(), Err: errNoAnswer})
+		q.background.run(func() {
+			granted, err := node(n)
+			var f *failure
+			if errors.As(err, &f) && f.kind == ErrTimedOut { // of the node: that of the wait is another
+				err = cmp.Or(f.cause, errNoAnswer)
 			}
-			a.doubt = a.doubt || was.doubt
-		}
-		g, err := a.take()
+			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
+		})
+	}
+	for range v.nodes {
+		note, err := await(ctx, came, until, nil, q.ending.Done())
 		if err != nil {
-			if a.isOpen() {
-				n.open = a
-			}
-			return v.keep(n, nil, err)
+			break
 		}
-		return v.keep(n, newHold(v.ctx, r, v.owner, l, &l.base, g, oneServer), nil)
+		if note(); isEnough(got) {
+			break
+		}
+	}
+	return got
+}
+
+// acquire asks a node for as long as the ttl; when the hold is extended, the node is asked again. So a node that is slow
+// may follow as long as the hold is wanted.
+func (v *votes) acquire(ttl time.Duration) func(n *vote) (bool, error) {
+	end, mode, settings := time.Now().Add(ttl), v.request.mode, v.request.settings
+	settings.ttl = ttl
+	return func(n *vote) (bool, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if is := n.lease.Load(); is != nil && is.state == live {
+			return true, nil
+		}
+		if time.Now().After(end) {
+			return false, errNoAnswer
+		}
+		return v.take(n, end, v.owner.lock(mode, &settings))
 	}
 }
 
-func (v *votes) fences(*Hold) []int64 {
+// take asks a node by a command that gives a fence, or 0.
+func (v *votes) take(n *vote, end time.Time, w words) (bool, error) {
+	l, o, mode := n.locks, v.owner, v.request.mode
+	r, err := l.repeat(v.ctx, "lock", o, end, func(ctx context.Context, limit time.Time) (int64, error) {
+		return within(ctx, limit, func() (int64, error) {
+			if err := l.mayRelease(ctx, limit, o.keys, mode); err != nil {
+				return 0, err
+			}
+			fence, err := l.askOnce(context.Background(), limit, o, w)
+			if fence > 0 && ctx.Err() != nil { // nobody waits for it any more
+				_, _ = l.askOnce(context.Background(), l.retryEnd(), o, o.release(mode, fence))
+			}
+			return fence, err
+		})
+	})
+	n.doubt = n.doubt || r.late
+	if r.number > 0 {
+		// The quorum knows until when it is valid: a node that was silent for long is asked whether it has it.
+		n.lease.Store(&lease{mode: mode, fence: r.number, ttl: v.request.settings.ttl, until: now().add(longestWait)})
+	}
+	return r.number > 0, err
+}
+
+func (v *votes) fences() []int64 {
 	fences := make([]int64, len(v.nodes))
 	for i := range v.nodes {
-		if h := v.nodes[i].hold.Load(); h != nil && h.Check() == nil {
-			fences[i] = h.Fence()
+		if is := v.nodes[i].lease.Load(); is != nil && is.state == live {
+			fences[i] = is.fence
 		}
 	}
 	return fences
@@ -375,67 +307,67 @@ func (v *votes) fences(*Hold) []int64 {
 
 // extend counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that,
 // with the same token, because a majority has it.
-func (v *votes) extend(ctx context.Context, _ time.Time, _ *Hold, r renewal) (bool, error) {
-	q := v.quorum
-	got := q.ask(r.ttl, func(i int) (bool, error) {
-		n := &v.nodes[i]
-		limited, cancel := context.WithTimeout(context.Background(), q.nodeTimeout(r.ttl))
-		defer cancel()
-		h := n.hold.Load()
-		if h == nil { // it may be about to grant
-			select {
-			case n.asking <- struct{}{}:
-				n.asked()
-			case <-limited.Done():
-			}
-			h = n.hold.Load()
+func (v *votes) extend(ctx context.Context, _ time.Time, o owner, r renewal) (int64, error) {
+	end := time.Now().Add(v.quorum.nodeTimeout(r.ttl))
+	got := v.ask(ctx, r.ttl, (*QuorumError).isCertain, func(n *vote) (bool, error) {
+		if is := n.lease.Load(); is != nil && is.state == lost {
+			return false, nil // it may be asked for it anew
 		}
-		if h == nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		is := n.lease.Load()
+		if is == nil {
 			return false, errNoAnswer
 		}
-		err := asSilence(h.Extend(limited, r.ttl))
-		if errors.Is(err, ErrLost) {
+		answer, err := n.locks.ask(v.ctx, "extension", o, end, o.extend(r.ttl, is.fence))
+		if err == nil && answer.number == 0 || hasCode(err, "WRONGTYPE") {
+			gone := *is
+			gone.lose(Gone)
+			n.lease.Store(&gone)
 			return false, nil
 		}
 		return err == nil, err
-	}).wait(ctx, tally.isCertain)
+	})
 	switch {
 	case got.isGranted():
-		q.background.run(func() { q.ask(r.ttl, v.acquire(r.ttl)).wait(v.ctx, tally.isWhole) })
-		return true, nil
+		v.quorum.background.run(func() { v.ask(v.ctx, r.ttl, (*QuorumError).isWhole, v.acquire(r.ttl)) })
+		return 1, nil
 	case got.isRefusal():
-		return false, nil
+		return 0, nil
 	case ctx.Err() != nil:
-		return false, errLeft
+		return 0, errLeft
 	}
-	return false, got.missed()
+	return 0, got.missed()
 }
 
 // release releases on all nodes. Those that do not answer in time are asked again in the background, as long as the
 // hold may be there.
-func (v *votes) release(ctx context.Context, _ *Hold, ending lease) (bool, error) {
+func (v *votes) release(ctx context.Context, _ owner, ending lease) (bool, error) {
 	v.end()
 	if ending.state == lost && v.owner.given {
 		return false, nil
 	}
-	got := v.quorum.ask(ending.ttl, v.releaseOne).wait(ctx, tally.isCertain)
+	got := v.ask(ctx, ending.ttl, (*QuorumError).isCertain, v.releaseOne)
 	if ending.state == lost || got.isCertain() {
 		return ending.state != lost && got.isGranted(), nil
 	}
 	return false, got.missed()
 }
 
-func (v *votes) releaseOne(i int) (bool, error) {
-	n := &v.nodes[i]
-	n.asking <- struct{}{} // what is under way ends at once, because the hold is not wanted any more
-	open, h := n.open, n.hold.Load()
-	n.open = nil
-	n.asked()
-	switch {
-	case open != nil: // a hold from before it is lost
-		open.giveUp()
-	case h != nil:
-		return h.Release(context.Background())
+// releaseOne releases at one node. What was under way there has ended at once, because the hold is not wanted any more.
+func (v *votes) releaseOne(n *vote) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	is, doubt := n.lease.Swap(nil), n.doubt
+	n.doubt = false
+	if is == nil && !doubt {
+		return false, nil
 	}
-	return false, nil
+	ending := *cmp.Or(is, &lease{mode: v.request.mode, fence: noFence, ttl: v.request.settings.ttl})
+	ending.doubt = doubt
+	if is == nil || is.state == lost {
+		_, _ = n.locks.release(over(), v.owner, ending) // it is not waited for
+		return false, nil
+	}
+	return n.locks.release(context.Background(), v.owner, ending)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // This file has what is wanted: keys, a mode and options.
@@ -12,7 +13,7 @@ import (
 // Request is what a Locker is asked for: keys, a mode and options. It is a value, and may be used many times and by
 // several goroutines at once: each use takes a token of its own.
 type Request struct {
-	by       asked
+	base     *base // nil: made by nobody
 	keys     []string
 	mode     Mode
 	settings requestSettings
@@ -36,23 +37,25 @@ func (r Request) With(options ...RequestOption) Request {
 // finds a *QuorumError in it, which says what each node answered.
 //
 // The hold outlives ctx. It has to be released.
-func (r Request) Lock(ctx context.Context) (*Hold, error) {
-	if err := r.check(); err != nil {
-		return nil, err
-	}
-	return r.by.acquire(ctx, &r, false)
-}
+func (r Request) Lock(ctx context.Context) (*Hold, error) { return r.acquire(ctx, false) }
 
 // TryLock asks once, and gives the hold, or false when others hold the lock or wait for it.
 func (r Request) TryLock(ctx context.Context) (*Hold, bool, error) {
-	if err := r.check(); err != nil {
-		return nil, false, err
-	}
-	hold, err := r.by.acquire(ctx, &r, true)
+	hold, err := r.acquire(ctx, true)
 	if errors.Is(err, errTaken) {
 		return nil, false, nil
 	}
 	return hold, err == nil, err
+}
+
+func (r Request) acquire(ctx context.Context, once bool) (*Hold, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	hold, err := r.base.by.acquire(ctx, &r, once)
+	r.base.report.waited(r.label(), time.Since(began), outcome(err))
+	return hold, err
 }
 
 // Do runs the work under the lock: it waits as Lock does, runs the work, and releases. The work's context is
@@ -72,13 +75,10 @@ func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) e
 // renews it from now on. It fails with ErrNotHeld when the token does not hold all keys in the mode.
 func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	r.settings.token = token
-	if err := r.check(); err != nil {
+	if err := r.checkToken(); err != nil {
 		return nil, err
 	}
-	if token == "" {
-		return nil, invalid("the token must not be empty")
-	}
-	return r.by.adopt(ctx, &r)
+	return r.base.by.adopt(ctx, &r)
 }
 
 // HoldFrom gives the hold under which Do runs the work of this context, or nil.
@@ -90,10 +90,24 @@ func HoldFrom(ctx context.Context) *Hold {
 type holdKey struct{}
 
 func (r *Request) check() error {
-	if r.by == nil {
+	if r.base == nil {
 		return invalid("make requests by Locks or Quorum")
 	}
-	return errors.Join(r.by.check(r), r.settings.check(r.keys, r.mode))
+	return errors.Join(r.base.by.check(r), r.settings.check(r.keys, r.mode))
+}
+
+// checkToken is check for a token that another process took.
+func (r *Request) checkToken() error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	if r.settings.token == "" {
+		return invalid("the token must not be empty")
+	}
+	if r.base.ending.Err() != nil {
+		return ErrClosed
+	}
+	return nil
 }
 
 func (r *Request) owner() owner {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,6 +47,14 @@ func (s *servers) check() error {
 	return nil
 }
 
+// name is the address that the program gave.
+func (s *servers) name() string {
+	if s.single != nil {
+		return s.single.Options().Addr
+	}
+	return strings.Join(s.cluster.Options().Addrs, ", ")
+}
+
 // find is the primary that has the key. It ends as send does.
 func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node, error) {
 	if s.single != nil {
@@ -64,10 +73,10 @@ func (s *servers) find(ctx context.Context, limit time.Time, key string) (*node,
 	})
 }
 
-// primaries are all nodes that have keys.
-func (s *servers) primaries(ctx context.Context, limit time.Time) ([]*node, error) {
-	if s.cluster == nil {
-		n, err := s.find(ctx, limit, "")
+// primaries are the node that has the key, or without a key all.
+func (s *servers) primaries(ctx context.Context, limit time.Time, key string) ([]*node, error) {
+	if s.cluster == nil || key != "" {
+		n, err := s.find(ctx, limit, key)
 		return []*node{n}, err
 	}
 	return within(ctx, limit, func() (all []*node, err error) {
@@ -170,11 +179,10 @@ func (s *servers) close() (err error) {
 	return err
 }
 
-// primary makes the connections to one node. For Sentinel it follows the primary: a connection to another address
-// closes those to the one before, so that the old and the new primary are never both in use.
+// primary makes connections by way of Sentinel: one to another address closes those to the address before, so that the
+// old and the new primary are never both in use.
 type primary struct {
-	dial    func(ctx context.Context, network, address string) (net.Conn, error)
-	follows bool
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu      sync.Mutex
 	address string
@@ -195,7 +203,7 @@ func (c *connection) Close() error {
 
 func (p *primary) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	made, err := p.dial(ctx, network, address)
-	if err != nil || !p.follows {
+	if err != nil {
 		return made, err
 	}
 	p.mu.Lock()

@@ -61,22 +61,18 @@ type Queue struct {
 }
 
 // Info tells who holds the lock of the key and who waits for it.
-func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
-	replies, err := l.query(ctx, func(ctx context.Context, limit time.Time) ([]*node, error) {
-		n, err := l.servers.find(ctx, limit, key)
-		return []*node{n}, err
-	}, "SLOCK.INFO", key, "FULL")
+func (l *Locks) Info(ctx context.Context, key string) (info Info, err error) {
+	replies, err := l.query(ctx, key, "SLOCK.INFO", key, "FULL")
 	if err != nil || replies[0] == nil {
 		return Info{Mode: Free}, err
 	}
-	var info Info
 	fill(reflect.ValueOf(&info).Elem(), replies[0])
 	return info, nil
 }
 
 // Queues tells which locks are waited for, on all nodes of a cluster, the longest wait first.
 func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
-	replies, err := l.query(ctx, l.servers.primaries, "SLOCK.QUEUES", "COUNT", 0)
+	replies, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
 	for _, reply := range replies {
 		var queues []Queue
 		fill(reflect.ValueOf(&queues).Elem(), reply)
@@ -86,16 +82,14 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 	return all, err
 }
 
-// query sends a question to nodes, one after the other, for no longer than RetryFor.
-func (l *Locks) query(
-	ctx context.Context, of func(context.Context, time.Time) ([]*node, error), w ...any,
-) (replies []any, err error) {
+// query sends a question to the node of the key, or without a key to all, one after the other, for no longer than RetryFor.
+func (l *Locks) query(ctx context.Context, key string, w ...any) (replies []any, err error) {
 	if l.ending.Err() != nil {
 		return nil, ErrClosed
 	}
 	about := owner{keys: []string{fmt.Sprint(w[0])}}
-	err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) error {
-		nodes, err := of(ctx, limit)
+	_, err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) (int64, error) {
+		nodes, err := l.servers.primaries(ctx, limit, key)
 		replies = nil
 		for i := 0; i < len(nodes) && err == nil; i++ {
 			var answers []*redis.Cmd
@@ -106,7 +100,7 @@ func (l *Locks) query(
 				err = nil
 			}
 		}
-		return err
+		return 0, err
 	})
 	return replies, err
 }

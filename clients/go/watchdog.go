@@ -30,10 +30,10 @@ func (h *Hold) look() {
 	if !due || h.base.ending.Err() != nil {
 		return
 	}
-	held, err := h.keeper.extend(context.Background(), time.Now().Add(r.ttl), h, r)
+	answer, err := h.keeper.extend(context.Background(), time.Now().Add(r.ttl), h.owner, r)
 	counts := false
-	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, held, err) })
+	_ = h.update(func(l *lease) { counts = l.renewed(now(), r, answer == 1, err) })
 	if counts && err != nil {
-		h.base.report.renewalFailed(h.label, named(err))
+		h.base.report.renewalFailed(h.request.label(), named(err))
 	}
 }

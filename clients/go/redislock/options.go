@@ -86,15 +86,11 @@ type exponentialBackoff struct {
 
 func (e *exponentialBackoff) NextBackoff() time.Duration {
 	exponent := min(e.attempts.Add(1)+1, longestDoubling+1)
-	pause := time.Millisecond << exponent
-	switch {
-	case pause < e.min:
-		return e.min
-	case e.max != 0 && pause > e.max:
-		return e.max
-	default:
-		return pause
+	pause := max(time.Millisecond<<exponent, e.min)
+	if e.max != 0 {
+		pause = min(pause, e.max)
 	}
+	return pause
 }
 
 // attempts calls attempt until it succeeds, fails for good, or no retry is left: an attempt that fails tells whether
@@ -119,8 +115,10 @@ func attempts(
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
 		case <-time.After(pause):
+		}
+		if ctx.Err() != nil { // also where both came at once
+			return errors.Join(err, ctx.Err())
 		}
 	}
 }
