@@ -173,6 +173,16 @@ func (a *attempts) hear(c *call) {
 	}
 }
 
+// hearTest takes the answer to a test of the server.
+func (a *attempts) hearTest(c *call) {
+	err := c.commands[0].Err()
+	a.locks.servers.note(err)
+	select {
+	case a.heard <- heard{to: c, err: err}:
+	default:
+	}
+}
+
 // await waits for the answer, or for the message. It is woken by nothing else that comes in time, but to test the server
 // while the command blocks: no reply is too late there, and nobody would tell a connection that has nothing to send that
 // its server was restarted. The first test is soon enough that its answer is there before the time of the request is over.
@@ -182,6 +192,7 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		gone = a.channel.gone.Done()
 	}
 	blocks, passed := way == byBlocking, false // a test
+	var test *call                             // that is under way
 	testAt, testLimit := min(testAfter, time.Until(a.end())/3), a.end().Add(lateAnswer)
 	for {
 		isNull := c.isNull.Load()
@@ -190,6 +201,8 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		}
 		until := c.limit
 		switch {
+		case test != nil:
+			until = test.limit
 		case blocks:
 			until = earlier(a.waitBy(), time.Now().Add(testAt))
 		case isNull && a.doubt:
@@ -198,10 +211,15 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 			until = a.waitBy()
 		}
 		h, err := await(a.ctx, a.heard, until, gone, a.by.ending.Done())
-		if err == nil && h.to != nil && h.to != c && h.fence == 0 {
+		switch {
+		case err == nil && test != nil && h.to == test:
+			if err = h.err; !isConnectionError(err) {
+				passed, a.contact, testAt, testLimit, test = true, time.Now(), testEvery, time.Time{}, nil
+				continue
+			}
+		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
-		}
-		if err == nil {
+		case err == nil:
 			return a.answer(h, blocks && (passed || a.contact.IsZero()))
 		}
 		if !isNull && c.isNull.Load() {
@@ -220,12 +238,11 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 			err = a.over(0)
 		case isNull:
 			return 0, errAskAgain
-		default:
-			_, err = n.ask(a.ctx, earlier(testLimit, time.Now().Add(testEvery)), words{"PING"})
-			if !isConnectionError(err) && !errors.Is(err, errLeft) {
-				passed, a.contact, testAt, testLimit = true, time.Now(), testEvery, time.Time{}
-				continue
-			}
+		case test == nil:
+			test = newCall(earlier(a.waitBy(), earlier(testLimit, time.Now().Add(testEvery))), words{"PING"})
+			test.answered = func() { a.hearTest(test) }
+			n.start(test, false)
+			continue
 		}
 		a.doubt = a.doubt || !c.isNull.Load()
 		return 0, err

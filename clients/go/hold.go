@@ -299,7 +299,7 @@ func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) err
 	a := l.attempts(changeCtx, h.owner, to, wanted, command, to == Read)
 	is, err := a.run(a.attempt)
 	a.forget()
-	isOpen := err != nil && a.isOpen()
+	isOpen := err != nil && (a.isOpen() || to == Read && errors.Is(err, ErrTimedOut))
 	problem := h.update(func(l *lease) {
 		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
 		if err == nil {

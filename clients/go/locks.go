@@ -68,7 +68,7 @@ func (b *base) Read(keys ...string) Request {
 // that does not answer in time is not counted, and is asked again in the background. If ctx ends meanwhile, the last
 // attempt stays under way.
 func (b *base) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	r := b.Write(keys...).With(Token(token))
+	r := b.Read(keys...).With(Token(token))
 	if err := r.checkToken(); err != nil {
 		return 0, err
 	}
@@ -141,6 +141,7 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
+	is.late = false // a copy that comes late gives nothing
 	return newHold(ctx, r, o, l, is, oneServer), nil
 }
 

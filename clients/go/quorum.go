@@ -119,24 +119,27 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl))
+		granted, err := v.take(n, n.locks.retryEnd(), v.owner.refresh(r.mode, r.settings.ttl), func(int64) {})
 		if errors.Is(err, ErrWrongMode) {
 			return false, nil
 		}
 		n.doubt = n.doubt || err != nil // the token may hold the lock there
 		return granted, err
 	})
-	switch {
-	case got.isGranted():
+	if got.isGranted() {
 		return v.hold(ctx), nil
-	case got.isRefusal():
+	}
+	v.end()
+	if got.isRefusal() {
 		return nil, notHeld(r.mode)
 	}
 	return nil, cmp.Or(ctx.Err(), got.missed())
 }
 
 func (q *Quorum) releaseToken(ctx context.Context, r *Request) (int, error) {
-	got := q.votes(r).ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
+	v := q.votes(r)
+	defer v.end()
+	got := v.ask(ctx, r.settings.ttl, (*QuorumError).isWhole, func(n *vote) (bool, error) {
 		released, err := n.locks.releaseToken(context.Background(), r)
 		return released > 0, err
 	})
@@ -265,15 +268,18 @@ func (v *votes) acquire(ttl time.Duration) func(n *vote) (bool, error) {
 		if is := n.lease.Load(); is != nil && is.state == live {
 			return true, nil
 		}
-		if time.Now().After(end) {
+		if v.ctx.Err() != nil || time.Now().After(end) {
 			return false, errNoAnswer
 		}
-		return v.take(n, end, v.owner.lock(mode, &settings))
+		return v.take(n, end, v.owner.lock(mode, &settings), func(fence int64) {
+			_, _ = n.locks.askOnce(context.Background(), n.locks.retryEnd(), v.owner, v.owner.release(mode, fence))
+		})
 	}
 }
 
-// take asks a node by a command that gives a fence, or 0.
-func (v *votes) take(n *vote, end time.Time, w words) (bool, error) {
+// take asks a node by a command that gives a fence, or 0. It tells of a fence that comes when the hold is not wanted any
+// more.
+func (v *votes) take(n *vote, end time.Time, w words, unwanted func(fence int64)) (bool, error) {
 	l, o, mode := n.locks, v.owner, v.request.mode
 	r, err := l.repeat(v.ctx, "lock", o, end, func(ctx context.Context, limit time.Time) (int64, error) {
 		return within(ctx, limit, func() (int64, error) {
@@ -281,8 +287,8 @@ func (v *votes) take(n *vote, end time.Time, w words) (bool, error) {
 				return 0, err
 			}
 			fence, err := l.askOnce(context.Background(), limit, o, w)
-			if fence > 0 && ctx.Err() != nil { // nobody waits for it any more
-				_, _ = l.askOnce(context.Background(), l.retryEnd(), o, o.release(mode, fence))
+			if fence > 0 && ctx.Err() != nil {
+				unwanted(fence)
 			}
 			return fence, err
 		})
