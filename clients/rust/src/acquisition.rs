@@ -19,7 +19,7 @@ use crate::give_up;
 use crate::lease::{Granted, validity};
 use crate::node::Node;
 use crate::options::{LONGEST, Waiting};
-use crate::polling::Backoff;
+use crate::polling;
 use crate::shared::{GRACE, Shared, Single};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
@@ -111,8 +111,7 @@ impl<'a> Acquisition<'a> {
             Box::pin(asks).await?;
             self.heard();
         }
-        let mut backoff = Backoff::default();
-        let mut polls = 0;
+        let (mut failures, mut polls) = (0, 0);
         loop {
             self.shared.unless_closed()?;
             let pause = match self.ask().await {
@@ -130,12 +129,12 @@ impl<'a> Acquisition<'a> {
                     }
                     _ => {
                         self.must_wait = true;
-                        backoff = Backoff::default();
+                        failures = 0;
                         Duration::ZERO
                     }
                 },
-                Ok(Step::Over) => backoff.next(),
-                Err(failure) => self.pause_after(failure, &mut backoff)?,
+                Ok(Step::Over) => polling::after_error(0),
+                Err(failure) => self.pause_after(failure, &mut failures)?,
             };
             let is_over = self.time_left() <= pause;
             if is_over || !pause.is_zero() {
@@ -150,7 +149,7 @@ impl<'a> Acquisition<'a> {
         if is_over { Err(self.timed_out()) } else { Ok(()) }
     }
 
-    fn pause_after(&mut self, failure: Failure, backoff: &mut Backoff) -> Result<Duration, Error> {
+    fn pause_after(&mut self, failure: Failure, failures: &mut u32) -> Result<Duration, Error> {
         if failure.kind == Kind::Final {
             return Err(failure.error);
         }
@@ -164,7 +163,10 @@ impl<'a> Acquisition<'a> {
         // The last copy is sent at the end itself.
         match self.patience_ends.map_or(LONGEST, time_left) {
             Duration::ZERO => Err(self.timed_out()),
-            left => Ok(backoff.next().min(left)),
+            left => {
+                *failures += 1;
+                Ok(polling::after_error(*failures - 1).min(left))
+            }
         }
     }
 
@@ -203,7 +205,7 @@ impl<'a> Acquisition<'a> {
             self.limits.once || self.time_left().is_zero() || matches!(site.waiting, Waiting::Poll(_));
         let blocks = site.must_block();
         let listens =
-            if at_once || blocks { None } else { site.servers.note(self.owner.first_key(), self.tag) };
+            if at_once || blocks { None } else { site.server.note(self.owner.first_key(), self.tag) };
         // Boxed, so that the commonest way is small.
         let answer = if let Some((node, noted)) = listens {
             Box::pin(self.ask_notified(&node, noted)).await?
@@ -257,17 +259,17 @@ impl<'a> Acquisition<'a> {
         let (site, key) = (&self.shared.site, self.owner.first_key());
         let command = [self.command(&Wait::No)];
         let (until, sent) = (self.answer_until(), self.sends());
-        let answer = site.servers.send(key, &command, until).await.map_err(|failure| self.failed(failure))?;
+        let answer = site.server.send(key, &command, until).await.map_err(|failure| self.failed(failure))?;
         Ok(self.granted(answers::number(&answer), sent, Step::Refused))
     }
 
     async fn listen_and_ask(&mut self) -> Result<Step, Failure> {
-        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
-        if !servers.listen(key, self.answer_until()).await? {
+        let (server, key) = (&self.shared.site.server, self.owner.first_key());
+        if !server.listen(key, self.answer_until()).await? {
             return self.block_from_now_on().await;
         }
         self.heard();
-        let (node, noted) = servers.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
+        let (node, noted) = server.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
         self.ask_notified(&node, noted).await
     }
 
@@ -283,7 +285,7 @@ impl<'a> Acquisition<'a> {
                 if failure.kind == Kind::NoSubscriber {
                     noted.end_all();
                 }
-                Err(self.shared.site.servers.redirected(self.owner.first_key(), node, failure))
+                Err(self.shared.site.server.redirected(self.owner.first_key(), node, failure))
             }
         }
     }
@@ -329,12 +331,12 @@ impl<'a> Acquisition<'a> {
 
     /// On a connection of its own.
     async fn ask_on_own(&mut self) -> Result<Step, Failure> {
-        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
-        let own = Own::open(servers, key, self.answer_until()).await?;
+        let (server, key) = (&self.shared.site.server, self.owner.first_key());
+        let own = Own::open(server, key, self.answer_until()).await?;
         self.heard();
         let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
         let sent = self.sends();
-        let answer = own.ask(servers, key, &command).await.map_err(|failure| self.failed(failure))?;
+        let answer = own.ask(server, key, &command).await.map_err(|failure| self.failed(failure))?;
         Ok(self.granted(answers::number(&answer), sent, Step::TimedOut))
     }
 
@@ -348,18 +350,18 @@ impl<'a> Acquisition<'a> {
     /// Makes sure of the validity, and of the replicas. The server's `WAIT` blocks the connection and asks for
     /// what this connection wrote, so both go over one that nobody else uses.
     async fn confirm(&mut self, mut granted: Granted) -> Result<Step, Failure> {
-        let (servers, options) = (&self.shared.site.servers, &self.owner.wanted.options);
+        let (server, options) = (&self.shared.site.server, &self.owner.wanted.options);
         let (key, until, wanted) = (self.owner.first_key(), self.answer_until(), options.min_replicas);
         // To the same millisecond it would write nothing, and any replica would do.
         let longer = if wanted > 0 { Duration::from_millis(1) } else { Duration::ZERO };
         let extend = commands::extend(self.owner, options.ttl + longer, granted.fence);
         granted.sent = Moment::now();
         let confirmed = if wanted == 0 {
-            servers.send(key, &[extend], until).await?
+            server.send(key, &[extend], until).await?
         } else {
             let both = [extend, commands::wait_for_replicas(wanted, options.replica_timeout)];
-            let own = Own::open(servers, key, until).await?;
-            let answer = timeout_at((until + options.replica_timeout).into(), own.ask(servers, key, &both));
+            let own = Own::open(server, key, until).await?;
+            let answer = timeout_at((until + options.replica_timeout).into(), own.ask(server, key, &both));
             answer.await.unwrap_or_else(|_| Err(Failure::no_answer("the server")))?
         };
         match answers::numbers(&confirmed).collect::<Vec<_>>()[..] {

@@ -9,7 +9,7 @@ use redis::{Cmd, Value, cmd};
 use crate::answers::Failure;
 use crate::connection::{REPLY_TIMEOUT, exchange};
 use crate::node::{Node, in_time};
-use crate::servers::Servers;
+use crate::servers::Server;
 
 /// How often the server is asked whether it lives: the connection that waits cannot be tested itself.
 const BETWEEN_TESTS: Duration = Duration::from_secs(5);
@@ -21,9 +21,9 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    pub(crate) async fn open(servers: &Servers, key: &str, until: Instant) -> Result<Self, Failure> {
+    pub(crate) async fn open(server: &Server, key: &str, until: Instant) -> Result<Self, Failure> {
         let opens = async {
-            let node = servers.node(key).await?;
+            let node = server.node(key).await?;
             Ok(Self { connection: node.connect().await?, node })
         };
         in_time(until, opens).await
@@ -32,7 +32,7 @@ impl Own {
     /// Waits for the reply. When the future is dropped the connection is closed.
     pub(crate) async fn ask(
         mut self,
-        servers: &Servers,
+        server: &Server,
         key: &str,
         commands: &[Cmd],
     ) -> Result<Value, Failure> {
@@ -40,7 +40,7 @@ impl Own {
             reply = exchange(&mut self.connection, commands) => {
                 reply
                     .and_then(Value::extract_error)
-                    .map_err(|error| servers.redirected(key, &self.node, error.into()))
+                    .map_err(|error| server.redirected(key, &self.node, error.into()))
             }
             failure = until_it_fails(&self.node) => Err(failure),
         }
@@ -53,7 +53,7 @@ async fn until_it_fails(node: &Node) -> Failure {
         if let Err(failure) = node.send(&[cmd("PING")], Instant::now() + REPLY_TIMEOUT).await
             && !failure.is_answer()
         {
-            return Failure::no_answer(node.address());
+            return Failure::no_answer(&node.address().to_string());
         }
     }
 }

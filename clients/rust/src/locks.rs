@@ -125,8 +125,8 @@ impl Locks {
     /// As [`release`](LocksOf::release).
     pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
         self.shared.unless_closed()?;
-        let (servers, commands) = (&self.shared.site.servers, [commands::info(key)]);
-        let asks = |until| servers.send(key, &commands, until);
+        let (server, commands) = (&self.shared.site.server, [commands::info(key)]);
+        let asks = |until| server.send(key, &commands, until);
         let keys = Arc::from([key.to_owned()]);
         status::info(self.shared.until_answered(&keys, self.shared.limit(), asks).await?.value)
     }
@@ -138,8 +138,8 @@ impl Locks {
     /// As [`release`](LocksOf::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         self.shared.unless_closed()?;
-        let (servers, commands) = (&self.shared.site.servers, [commands::queues()]);
-        let asks = |until| servers.ask_all(&commands, until);
+        let (server, commands) = (&self.shared.site.server, [commands::queues()]);
+        let asks = |until| server.ask_all(&commands, until);
         status::queues(self.shared.until_answered(&Arc::from([]), self.shared.limit(), asks).await?.value)
     }
 }

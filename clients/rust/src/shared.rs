@@ -16,8 +16,8 @@ use crate::connection::REPLY_TIMEOUT;
 use crate::errors::Error;
 use crate::hooks::Reporter;
 use crate::options::{Mode, Options, Waiting, Wanted};
-use crate::polling::Backoff;
-use crate::servers::{Server, Servers};
+use crate::polling;
+use crate::servers::Server;
 use crate::watchdog::Watchdog;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
@@ -81,7 +81,7 @@ impl<S> Shared<S> {
 
 /// The site of locks on one server, a primary that Sentinels name, or a cluster.
 pub struct Single {
-    pub(crate) servers: Servers,
+    pub(crate) server: Server,
     pub(crate) waiting: Waiting,
     /// The user may not use the channels.
     must_block: AtomicBool,
@@ -92,7 +92,7 @@ pub struct Single {
 impl Single {
     pub(crate) fn new(server: Server) -> Self {
         Self {
-            servers: server.0,
+            server,
             waiting: Waiting::default(),
             must_block: AtomicBool::default(),
             may_release: Default::default(),
@@ -146,8 +146,8 @@ impl Shared<Single> {
         commands: &[Cmd],
         until: Instant,
     ) -> Result<Answered<Value>, Error> {
-        let (servers, key) = (&self.site.servers, owner.first_key());
-        self.until_answered(owner.keys(), until, |until| servers.send(key, commands, until)).await
+        let (server, key) = (&self.site.server, owner.first_key());
+        self.until_answered(owner.keys(), until, |until| server.send(key, commands, until)).await
     }
 
     /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
@@ -158,14 +158,14 @@ impl Shared<Single> {
         until: Instant,
         ask: impl Fn(Instant) -> F,
     ) -> Result<Answered<T>, Error> {
-        let (mut backoff, mut repeated) = (Backoff::default(), false);
+        let (mut failures, mut repeated) = (0, false);
         loop {
             let sent = Moment::now();
             let answer = ask((until + GRACE).min(Instant::now() + REPLY_TIMEOUT)).await;
             let is_closed = self.closing.is_cancelled();
             if is_closed {
                 // What is sent after the connections were closed has opened one.
-                self.site.servers.close();
+                self.site.server.close();
             }
             let failure = match answer {
                 Ok(value) => {
@@ -182,13 +182,14 @@ impl Shared<Single> {
                 return Err(Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) });
             }
             // The last attempt is made at the end itself. Boxed, so that the common case is small.
-            Box::pin(tokio::time::sleep(backoff.next().min(left))).await;
+            Box::pin(tokio::time::sleep(polling::after_error(failures).min(left))).await;
+            failures += 1;
         }
     }
 
     /// After a failure another node may serve by now, and an operator must know who is out of reach.
     pub(crate) fn noticed(&self, failure: &Failure) {
-        self.site.servers.doubt_after(failure);
+        self.site.server.doubt_after(failure);
         if !failure.is_answer() {
             self.reporter.out_of_reach(&failure.error);
         }

@@ -84,7 +84,7 @@ impl Site for Single {
 
     async fn close(shared: &Shared<Self>) {
         shared.finish().await;
-        shared.site.servers.close();
+        shared.site.server.close();
     }
 }
 
