@@ -29,12 +29,13 @@ impl Own {
         in_time(until, opens).await
     }
 
-    /// Waits for the reply. When the future is dropped the connection is closed.
+    /// Waits for the reply until this moment. When the future is dropped the connection is closed.
     pub(crate) async fn ask(
         mut self,
         server: &Server,
         key: &str,
         commands: &[Cmd],
+        until: Instant,
     ) -> Result<Value, Failure> {
         tokio::select! {
             reply = exchange(&mut self.connection, commands) => {
@@ -43,6 +44,7 @@ impl Own {
                     .map_err(|error| server.redirected(key, &self.node, error.into()))
             }
             failure = until_it_fails(&self.node) => Err(failure),
+            () = tokio::time::sleep_until(until.into()) => Err(Failure::no_answer("the server")),
         }
     }
 }

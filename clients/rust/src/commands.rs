@@ -63,25 +63,6 @@ impl With for Cmd {
     }
 }
 
-/// How a request waits on the server.
-pub(crate) enum Wait<'a> {
-    No,
-    Blocked { most: Option<Duration> },
-    Notified { most: Option<Duration>, channel: &'a str, tag: u64 },
-}
-
-impl Wait<'_> {
-    fn add_to(&self, command: Cmd) -> Cmd {
-        // 0 waits without limit.
-        let wait = |most: &Option<Duration>| ("WAIT", most.map_or(0, milliseconds));
-        match self {
-            Wait::No => command,
-            Wait::Blocked { most } => command.with(wait(most)),
-            Wait::Notified { most, channel, tag } => command.with(wait(most)).with(("NOTIFY", channel, tag)),
-        }
-    }
-}
-
 /// Whole milliseconds, rounded up: the server takes no others, and 0 means something else.
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     let rounded_up = duration.as_nanos().div_ceil(1_000_000);
@@ -116,11 +97,19 @@ fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
     command(one, many, owner).with(milliseconds(ttl))
 }
 
-pub(crate) fn acquire(owner: &Owner, wait: &Wait<'_>) -> Cmd {
+/// Asks for a hold. It does not wait.
+pub(crate) fn acquire(owner: &Owner) -> Cmd {
     let options = &owner.wanted.options;
     let metadata = options.metadata.as_ref().map(|metadata| ("META", metadata));
     let limit = options.limit.map(|limit| ("LIMIT", limit));
-    wait.add_to(lock(owner, owner.wanted.mode, options.ttl)).with(metadata).with(limit)
+    lock(owner, owner.wanted.mode, options.ttl).with(metadata).with(limit)
+}
+
+/// The same command with a wait. Its end comes as the answer, or as a message with this tag on this channel.
+pub(crate) fn waiting(command: &Cmd, most: Option<Duration>, message: Option<(&str, u64)>) -> Cmd {
+    // 0 waits without limit.
+    let notify = message.map(|(channel, tag)| ("NOTIFY", channel, tag));
+    command.clone().with(("WAIT", most.map_or(0, milliseconds))).with(notify)
 }
 
 /// Gives the fence of what the token holds in this mode, and never a new hold.
@@ -180,13 +169,10 @@ pub(crate) fn may_release(owner: &Owner) -> [Cmd; 3] {
     [cancel, release(owner, owner.wanted.mode, NO_FENCE), release_all(owner).with(("FENCE", NO_FENCE))]
 }
 
-pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
-    let upgrade = with_key("SLOCK.UPGRADE", owner.first_key(), owner).with(milliseconds(ttl));
-    wait.add_to(upgrade).with(("FENCE", fence))
-}
-
-pub(crate) fn downgrade(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
-    with_key("SLOCK.DOWNGRADE", owner.first_key(), owner).with((milliseconds(ttl), "FENCE", fence))
+/// Makes the reader the writer, or the writer a reader.
+pub(crate) fn change(to: Mode, owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
+    let name = if to == Mode::Write { "SLOCK.UPGRADE" } else { "SLOCK.DOWNGRADE" };
+    with_key(name, owner.first_key(), owner).with((milliseconds(ttl), "FENCE", fence))
 }
 
 pub(crate) fn info(key: &str) -> Cmd {

@@ -16,7 +16,6 @@ use crate::acquisition::Limits;
 use crate::clock::Moment;
 use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
-use crate::give_up::give_up;
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
 use crate::hooks::Reporter;
 use crate::lease::Granted;
@@ -492,7 +491,7 @@ impl Parts {
         }
         for (node, doubt) in &self.nodes {
             if doubt.swap(false, Ordering::Relaxed) {
-                node.spawn(&self.runtime, give_up(node.clone(), self.owner.clone()));
+                node.spawn(&self.runtime, node.clone().give_up(self.owner.clone()));
             }
         }
     }

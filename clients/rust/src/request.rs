@@ -86,7 +86,8 @@ impl<S: Site> Request<S> {
     async fn ask(&self, once: bool) -> Result<Option<HoldOf<S>>, Error> {
         self.check()?;
         let mut waited = Waited::begin(&self.shared.reporter, self.wanted.label());
-        let result = S::ask(self.shared.clone(), self.wanted.clone(), once).await;
+        let asks = S::ask(self.shared.clone(), self.wanted.clone(), once);
+        let result = self.shared.closing.run_until_cancelled(asks).await.unwrap_or(Err(Error::Closed));
         waited.end(&result);
         result
     }

@@ -227,12 +227,12 @@ impl Server {
     }
 
     /// The answers of all nodes that serve slots.
-    pub(crate) async fn ask_all(&self, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Failure> {
+    pub(crate) async fn ask_all(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         let asks = async {
             self.known.get(self.find()).await?;
             let mut nodes = self.nodes();
             nodes.retain(|node| self.map().slots.iter().flatten().any(|other| Arc::ptr_eq(other, node)));
-            try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
+            try_join_all(nodes.iter().map(|node| node.send(commands, until))).await.map(Value::Array)
         };
         in_time(until, asks).await
     }

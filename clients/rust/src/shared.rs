@@ -9,9 +9,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answers::{Failure, Kind};
+use crate::answers::{self, Failure, Kind};
 use crate::clock::Moment;
-use crate::commands::{self, Owner};
+use crate::commands::{self, NO_FENCE, Owner};
 use crate::connection::REPLY_TIMEOUT;
 use crate::errors::Error;
 use crate::hooks::Reporter;
@@ -23,13 +23,23 @@ use crate::watchdog::Watchdog;
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
 pub(crate) const GRACE: Duration = Duration::from_millis(800);
 
+/// As long as the server refuses what comes late.
+const LONGEST_GIVING_UP: Duration = Duration::from_secs(120);
+
 /// The answer to what may have been sent several times.
-pub(crate) struct Answered<T> {
-    pub(crate) value: T,
+pub(crate) struct Answered {
+    pub(crate) value: Value,
     /// When the copy was sent that was answered.
     pub(crate) sent: Moment,
     /// An earlier copy got no answer, so it may have been carried out.
     pub(crate) repeated: bool,
+}
+
+impl Answered {
+    /// The number in the last reply; 0 for null.
+    pub(crate) fn number(&self) -> i64 {
+        answers::numbers(&self.value).last().unwrap_or(0)
+    }
 }
 
 /// Of one server or of a quorum: the `site`.
@@ -127,7 +137,6 @@ impl Shared<Single> {
         owner: &Owner,
         until: Instant,
     ) -> Result<(), Error> {
-        self.unless_closed()?;
         let options = Options { token: None, ..Options::default() };
         let nobody = Owner::new(Arc::new(Wanted { options, ..(*owner.wanted).clone() }));
         match self.call(&nobody, &commands::may_release(&nobody), until).await {
@@ -139,25 +148,46 @@ impl Shared<Single> {
         Ok(())
     }
 
+    /// Gives up an acquisition that has no hold, after its caller has gone.
+    pub(crate) async fn give_up(self: Arc<Self>, owner: Owner) {
+        // Of a token that the program gave nothing is left after the ttl but what it took since then.
+        let most = if owner.is_given() { owner.wanted.options.ttl } else { LONGEST_GIVING_UP };
+        // Nobody is there to be told. What is left ends by its ttl.
+        let _ = self.end(&owner, NO_FENCE, Instant::now() + most.min(LONGEST_GIVING_UP)).await;
+    }
+
+    /// The end of an acquisition in doubt: sent again, whole, until it is answered. The last number is how many keys
+    /// were released.
+    pub(crate) async fn end(&self, owner: &Owner, mut fence: i64, until: Instant) -> Result<Answered, Error> {
+        loop {
+            let answered = self.call(owner, &commands::end(owner, fence), until).await?;
+            match answers::numbers(&answered.value).collect::<Vec<_>>()[..] {
+                // The fence that is known is not the one that it has.
+                [.., write, read, 0] if owner.is_given() && write.max(read) != 0 => fence = write.max(read),
+                _ => return Ok(answered),
+            }
+        }
+    }
+
     /// Sends this until it is answered or this moment has come.
     pub(crate) async fn call(
         &self,
         owner: &Owner,
         commands: &[Cmd],
         until: Instant,
-    ) -> Result<Answered<Value>, Error> {
+    ) -> Result<Answered, Error> {
         let (server, key) = (&self.site.server, owner.first_key());
         self.until_answered(owner.keys(), until, |until| server.send(key, commands, until)).await
     }
 
     /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
     /// an answer. Each attempt is told until when its answer has to be there.
-    pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Failure>>>(
+    pub(crate) async fn until_answered<F: Future<Output = Result<Value, Failure>>>(
         &self,
         keys: &Arc<[String]>,
         until: Instant,
         ask: impl Fn(Instant) -> F,
-    ) -> Result<Answered<T>, Error> {
+    ) -> Result<Answered, Error> {
         let (mut failures, mut repeated) = (0, false);
         loop {
             let sent = Moment::now();

@@ -5,11 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::acquisition::{Acquisition, Goal, Limits};
-use crate::answers;
-use crate::clock::Moment;
 use crate::commands::{self, Owner};
 use crate::errors::Error;
-use crate::give_up;
 use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
 use crate::lease::{self, Granted};
 use crate::options::Wanted;
@@ -49,7 +46,15 @@ impl Site for Single {
             let fence = hold.fence();
             let extend = commands::extend(&hold.owner, ttl, fence);
             let answered = hold.shared.call(&hold.owner, &[extend], until).await?;
-            if extended(&hold, answers::number(&answered.value), fence, ttl, answered.sent) {
+            let extended = answered.number() == 1;
+            hold.update(|lease, _| {
+                if extended {
+                    lease.extended(fence, ttl, answered.sent.after(lease::validity(ttl)));
+                } else {
+                    lease.gone(fence);
+                }
+            });
+            if extended {
                 return Ok(());
             }
             // Unless it is lost, the mode is being changed, and with it the fence.
@@ -65,21 +70,19 @@ impl Site for Single {
             let lease = hold.lease();
             (lease.fence, lease.mode, lease.in_doubt || lease.changing)
         };
-        let (released, repeated) = if in_doubt {
-            let answered = give_up::end(&hold.shared, owner, fence, until).await?;
-            (answered.value, answered.repeated)
+        let answered = if in_doubt {
+            hold.shared.end(owner, fence, until).await?
         } else {
-            let release = [commands::release(owner, mode, fence)];
-            let answered = hold.shared.call(owner, &release, until).await?;
-            (answers::number(&answered.value), answered.repeated)
+            hold.shared.call(owner, &[commands::release(owner, mode, fence)], until).await?
         };
+        let released = answered.number();
         // When an earlier copy got no answer, that one did it.
-        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (repeated && released == 0))
+        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (answered.repeated && released == 0))
     }
 
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
         let answered = shared.call(&owner, &[commands::release_all(&owner)], shared.limit()).await?;
-        Ok(usize::try_from(answers::number(&answered.value)).unwrap_or(0))
+        Ok(usize::try_from(answered.number()).unwrap_or(0))
     }
 
     async fn close(shared: &Shared<Self>) {
@@ -94,7 +97,8 @@ pub(crate) async fn acquire(
     owner: Owner,
     limits: Limits,
 ) -> Result<Option<Hold>, Error> {
-    let granted = Acquisition::new(&shared, &owner, Goal::Hold, limits).run().await?;
+    let granted =
+        Acquisition::new(&shared, &owner, Goal::Hold, commands::acquire(&owner), limits).run().await?;
     Ok(granted.map(|granted| HoldOf::new(shared, owner, OnceLock::new(), granted)))
 }
 
@@ -102,20 +106,8 @@ pub(crate) async fn acquire(
 pub(crate) async fn granted_before(shared: &Shared<Single>, owner: &Owner) -> Result<Granted, Error> {
     let asks = commands::held_fence(owner, owner.wanted.mode, owner.wanted.options.ttl);
     let answered = shared.call(owner, &[asks], shared.limit()).await?;
-    match answers::number(&answered.value) {
+    match answered.number() {
         0 => Err(Error::NotHeld),
         fence => Ok(Granted { fence, sent: answered.sent, in_doubt: false }),
     }
-}
-
-/// The answer to an extension of the hold with this fence. Gives whether that moved its deadline.
-fn extended(hold: &HoldView, answer: i64, fence: i64, ttl: Duration, sent: Moment) -> bool {
-    hold.update(|lease, _| {
-        if answer == 1 {
-            lease.extended(fence, ttl, sent.after(lease::validity(ttl)));
-        } else {
-            lease.gone(fence);
-        }
-    });
-    answer == 1
 }
