@@ -22,7 +22,7 @@ use crate::lease::Granted;
 use crate::locks::{BuilderOf, Locks, LocksOf};
 use crate::options::{LONGEST, Options, Wanted};
 use crate::polling::Poll;
-use crate::shared::{GRACE, Shared, Single};
+use crate::shared::{GRACE, Shared};
 use crate::single::{self, Hold, HoldView};
 
 /// One lock on several independent servers: who has it on more than half of them has it.
@@ -58,16 +58,11 @@ pub type QuorumHoldView = HoldViewOf<Majority>;
 
 /// The site of locks on more than half of several servers, and how many have to answer what, and when.
 pub struct Majority {
-    nodes: Vec<Node>,
+    nodes: Vec<Locks>,
     poll: Poll,
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
-}
-
-struct Node {
-    address: String,
-    locks: Locks,
 }
 
 impl Quorum {
@@ -79,11 +74,10 @@ impl Quorum {
 
     /// A quorum with options. The servers must not be replicas of each other.
     pub fn builder(clients: impl IntoIterator<Item = Client>) -> QuorumBuilder {
-        let node = |client: Client| {
-            let address = client.get_connection_info().addr().to_string();
+        let node = |client| {
             let mut builder = Locks::builder(client);
             builder.shared.reporter = Reporter::of_a_part();
-            Node { address, locks: builder.build() }
+            builder.build()
         };
         BuilderOf::new(Majority {
             nodes: clients.into_iter().map(node).collect(),
@@ -146,41 +140,51 @@ impl Majority {
         (self.nodes.len() - no < self.majority()).then_some(false)
     }
 
+    /// Whether a majority is out of reach, be it by refusals or by errors.
+    fn is_hopeless(&self, answers: &[Answer]) -> bool {
+        let open = answers.iter().filter(|answer| matches!(answer, Answer::Granted | Answer::NoAnswer));
+        open.count() < self.majority()
+    }
+
     /// The verdict, or else the error that says what each server answered.
     fn result(&self, answers: &[Answer]) -> Result<bool, Error> {
         self.verdict(answers).ok_or_else(|| self.missed(answers))
     }
 
     fn missed(&self, answers: &[Answer]) -> Error {
+        let address = |node: &Locks| node.shared().site.server.name();
         let named = std::iter::zip(&self.nodes, answers)
-            .map(|(node, answer)| NodeAnswer { address: node.address.clone(), answer: answer.clone() });
+            .map(|(node, answer)| NodeAnswer { address: address(node), answer: answer.clone() });
         Error::QuorumMissed(named.collect())
-    }
-
-    fn no_answers(&self) -> Vec<Answer> {
-        vec![Answer::NoAnswer; self.nodes.len()]
-    }
-
-    /// Takes answers as they come, until the others change nothing.
-    async fn until_certain(
-        &self,
-        answers: &mut [Answer],
-        asked: &mut FuturesUnordered<impl Future<Output = OfNode>>,
-    ) {
-        while self.verdict(answers).is_none()
-            && let Some((number, answer)) = asked.next().await
-        {
-            answers[number] = answer;
-        }
     }
 }
 
 /// What the server with this number answered.
 type OfNode = (usize, Answer);
 
-/// What one server answers until its time is over.
-async fn in_time<T>(limit: Duration, asks: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(limit, asks).await.unwrap_or(Err(Error::TimedOut { keys: Arc::from([]), source: None }))
+/// A question to all servers: what they have answered, and who is still asked.
+struct Question<F> {
+    answers: Vec<Answer>,
+    asked: FuturesUnordered<F>,
+    until: Instant,
+}
+
+impl<F: Future<Output = OfNode>> Question<F> {
+    /// Asks all at once, in any order.
+    fn new(asks: impl Iterator<Item = F>, until: Instant) -> Self {
+        let mut asks: Vec<_> = asks.collect();
+        asks.shuffle(&mut rand::rng());
+        Self { answers: vec![Answer::NoAnswer; asks.len()], asked: asks.into_iter().collect(), until }
+    }
+
+    /// Takes answers as they come, until this is so, all have answered, or the time is over.
+    async fn until(&mut self, is_certain: impl Fn(&[Answer]) -> bool) {
+        while !is_certain(&self.answers)
+            && let Ok(Some((number, answer))) = timeout_at(self.until.into(), self.asked.next()).await
+        {
+            self.answers[number] = answer;
+        }
+    }
 }
 
 fn answer_of<T>(result: &Result<T, Error>) -> Answer {
@@ -213,8 +217,7 @@ impl Site for Majority {
             if wanted.options.min_replicas > 0 {
                 return Err(Error::InvalidArgument("min_replicas is not for a quorum".into()));
             }
-            let polls = shared.closing.run_until_cancelled(poll(&shared, &wanted, once));
-            polls.await.unwrap_or(Err(Error::Closed))
+            poll(&shared, &wanted, once).await
         })
     }
 
@@ -223,19 +226,21 @@ impl Site for Majority {
             let (site, sent, owner) = (&shared.site, Moment::now(), Owner::new(wanted));
             let ttl = owner.wanted.options.ttl;
             let (limit, part) = (site.node_timeout(ttl), of_one_node(&owner, ttl));
-            let asks = site.nodes.iter().map(|node| single::granted_before(node.locks.shared(), &part));
-            let granted = join_all(asks.map(|asks| in_time(limit, asks))).await;
-            if !site.result(&granted.iter().map(answer_of).collect::<Vec<_>>())? {
+            let asks =
+                site.nodes.iter().map(|node| timeout(limit, single::granted_before(node.shared(), &part)));
+            let granted = join_all(asks).await;
+            let answer = |granted: &Result<_, _>| granted.as_ref().map_or(Answer::NoAnswer, answer_of);
+            if !site.result(&granted.iter().map(answer).collect::<Vec<_>>())? {
                 return Err(Error::NotHeld);
             }
-            let parts = Parts::new(site, part.clone());
+            let parts = Parts::new(shared.clone(), part.clone());
             for (number, granted) in granted.iter().enumerate() {
-                if let Ok(granted) = *granted {
-                    let shared = site.nodes[number].locks.shared().clone();
-                    parts.put(number, HoldOf::new(shared, part.clone(), OnceLock::new(), granted));
+                if let Ok(Ok(granted)) = *granted {
+                    let node = site.nodes[number].shared().clone();
+                    parts.put(number, HoldOf::new(node, part.clone(), OnceLock::new(), granted));
                 }
             }
-            Ok(hold(shared, owner, sent, parts))
+            Ok(parts.hold(owner, sent))
         })
     }
 
@@ -243,23 +248,22 @@ impl Site for Majority {
     /// majority has it.
     async fn extend(hold: Arc<QuorumHoldView>, ttl: Duration, _: Instant) -> Result<(), Error> {
         let (site, sent) = (&hold.shared.site, Moment::now());
-        let mut answers = site.no_answers();
-        let mut asked: FuturesUnordered<_> =
-            (0..answers.len()).map(|number| extend_on(hold.clone(), number, ttl)).collect();
-        site.until_certain(&mut answers, &mut asked).await;
-        if !site.result(&answers)? {
+        let until = Instant::now() + site.node_timeout(ttl);
+        let extends = (0..site.nodes.len()).map(|number| extend_on(hold.clone(), number, ttl, until));
+        let mut question = Question::new(extends, until);
+        question.until(|answers| site.verdict(answers).is_some()).await;
+        if !site.result(&question.answers)? {
             hold.update(|lease, _| lease.lose(Reason::Gone));
             return Ok(());
         }
         hold.update(|lease, _| lease.extended(0, ttl, sent.after(site.validity(ttl))));
         let view = hold.clone();
         hold.shared.spawn(&Handle::current(), async move {
-            while let Some((number, answer)) = asked.next().await {
-                answers[number] = answer;
-            }
+            question.until(|_| false).await;
             let _one_at_a_time = view.part.granting_anew.lock().await;
-            let gone = (0..answers.len()).filter(|number| answers[*number] == Answer::Gone);
-            join_all(gone.map(|number| grant_anew(&view, number, ttl))).await;
+            let answers = std::iter::zip(0.., question.answers);
+            let gone = answers.filter(|(_, answer)| *answer == Answer::Gone);
+            join_all(gone.map(|(number, _)| grant_anew(&view, number, ttl))).await;
         });
         Ok(())
     }
@@ -267,19 +271,16 @@ impl Site for Majority {
     /// What servers do not answer in time goes on in the background.
     async fn release(hold: &QuorumHoldView, _: Instant) -> Result<bool, Error> {
         let site = &hold.shared.site;
-        let limit = site.node_timeout(hold.lease().ttl);
-        let mut answers = vec![Answer::Gone; site.nodes.len()];
-        let mut asked = FuturesUnordered::new();
-        for (number, part) in hold.part.end(false).into_iter().enumerate() {
-            let Some(part) = part else { continue };
-            answers[number] = Answer::NoAnswer;
-            asked.push(async move {
-                let released = in_time(limit, part.release()).await;
-                (number, if let Ok(false) = released { Answer::Gone } else { answer_of(&released) })
-            });
-        }
-        site.until_certain(&mut answers, &mut asked).await;
-        site.result(&answers)
+        let releases = std::iter::zip(0.., hold.part.end(false)).map(|(number, part)| async move {
+            let there = match part {
+                Some(part) => part.release().await,
+                None => Ok(false),
+            };
+            (number, if let Ok(false) = there { Answer::Gone } else { answer_of(&there) })
+        });
+        let mut question = Question::new(releases, Instant::now() + site.node_timeout(hold.lease().ttl));
+        question.until(|answers| site.verdict(answers).is_some()).await;
+        site.result(&question.answers)
     }
 
     fn leave(hold: &QuorumHoldView) {
@@ -291,15 +292,14 @@ impl Site for Majority {
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
         let limit = shared.site.node_timeout(owner.wanted.options.ttl);
         let nodes = shared.site.nodes.iter();
-        let releases =
-            nodes.map(|node| timeout(limit, Site::release_token(&**node.locks.shared(), owner.clone())));
+        let releases = nodes.map(|node| timeout(limit, Site::release_token(node.shared(), owner.clone())));
         let answers = join_all(releases).await;
         Ok(answers.iter().filter(|answer| matches!(answer, Ok(Ok(1..)))).count())
     }
 
     async fn close(shared: &Shared<Self>) {
         shared.finish().await;
-        join_all(shared.site.nodes.iter().map(|node| node.locks.close())).await;
+        join_all(shared.site.nodes.iter().map(|node| node.close())).await;
     }
 }
 
@@ -313,13 +313,11 @@ async fn poll(
     let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
     let (mut missed_since, mut patience) = (started, shared.retry_for);
     for number in 0.. {
-        let mut answers = site.no_answers();
-        let attempt = attempt(shared, wanted, &mut answers);
-        if let Ok(Some(hold)) = timeout_at((deadline + GRACE).into(), attempt).await {
-            return Ok(Some(hold));
-        }
-        let refused = site.verdict(&answers) == Some(false);
-        let missed = site.missed(&answers);
+        let answers = match attempt(shared, wanted, deadline + GRACE).await {
+            Ok(hold) => return Ok(Some(hold)),
+            Err(answers) => answers,
+        };
+        let (refused, missed) = (site.verdict(&answers) == Some(false), site.missed(&answers));
         if once {
             return if refused { Ok(None) } else { Err(missed) };
         }
@@ -328,11 +326,11 @@ async fn poll(
         }
         let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
         let left = deadline.saturating_duration_since(Instant::now());
+        sleep(pause.unwrap_or_default().min(left)).await;
         match pause {
-            Some(pause) if pause < left => sleep(pause).await,
+            Some(pause) if pause < left => {}
             _ if !refused => return Err(missed),
-            pause => {
-                sleep(pause.map_or(Duration::ZERO, |_| left)).await;
+            _ => {
                 let source = Some(Box::new(missed));
                 return Err(Error::TimedOut { keys: wanted.keys.clone(), source });
             }
@@ -341,70 +339,35 @@ async fn poll(
     unreachable!("the range has no end")
 }
 
-/// Asks all servers at once, in any order. What is dropped here is given up.
+/// Asks all servers, and gives what they answered when there is no hold. What is dropped here is given up.
 async fn attempt(
     shared: &Arc<Shared<Majority>>,
     wanted: &Arc<Wanted>,
-    answers: &mut [Answer],
-) -> Option<QuorumHold> {
-    let (site, ttl) = (&shared.site, wanted.options.ttl);
-    let limit = Instant::now() + site.node_timeout(ttl);
-    let sent = Moment::now();
+    until: Instant,
+) -> Result<QuorumHold, Vec<Answer>> {
+    let (site, ttl, sent) = (&shared.site, wanted.options.ttl, Moment::now());
     let owner = Owner::new(wanted.clone());
     let part = of_one_node(&owner, ttl);
-    let parts = Parts::new(site, part.clone());
-    let mut order: Vec<_> = (0..answers.len()).collect();
-    order.shuffle(&mut rand::rng());
-    let mut asked: FuturesUnordered<_> =
-        order.into_iter().map(|number| ask(shared.clone(), number, part.clone(), parts.clone())).collect();
-    while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
-        answers[number] = answer;
-        if site.verdict(answers) == Some(true) {
-            if sent.elapsed() >= site.validity(ttl) {
-                return None;
-            }
-            // Servers that were slower than a majority may still grant.
-            shared.spawn(&Handle::current(), async move { while asked.next().await.is_some() {} });
-            return Some(hold(shared.clone(), owner, sent, parts));
-        }
-        let granted = answers.iter().filter(|answer| **answer == Answer::Granted).count();
-        if site.fail_fast && granted + asked.len() < site.majority() {
-            return None;
-        }
-    }
-    None
-}
-
-/// Asks one server. What has no answer is not given up as long as the hold is wanted: that could end what the server
-/// grants the same token later.
-async fn ask(shared: Arc<Shared<Majority>>, number: usize, owner: Owner, parts: Arc<Parts>) -> OfNode {
-    // So that what it answered last is known when the attempt ends.
-    let retry_for = shared.site.node_timeout(owner.wanted.options.ttl) * 3 / 4;
-    let (node, doubt) = parts.nodes[number].clone();
-    let limits = Limits { once: true, deadline: None, retry_for, doubt: Some(doubt) };
-    let answer = match single::acquire(node, owner, limits).await {
-        Ok(Some(hold)) => {
-            parts.put(number, hold);
-            Answer::Granted
-        }
-        Ok(None) => Answer::Refused,
-        other => {
-            parts.give_up_unless_wanted();
-            answer_of(&other)
-        }
+    let parts = Parts::new(shared.clone(), part.clone());
+    let asks = (0..site.nodes.len()).map(|number| parts.clone().ask(number, part.clone()));
+    let mut question = Question::new(asks, until.min(Instant::now() + site.node_timeout(ttl)));
+    let is_certain = |answers: &[Answer]| {
+        site.verdict(answers) == Some(true) || (site.fail_fast && site.is_hopeless(answers))
     };
-    (number, answer)
+    question.until(is_certain).await;
+    if site.verdict(&question.answers) != Some(true) || sent.elapsed() >= site.validity(ttl) {
+        return Err(question.answers);
+    }
+    // Servers that were slower than a majority may still grant.
+    shared.spawn(&Handle::current(), async move { while question.asked.next().await.is_some() {} });
+    Ok(parts.hold(owner, sent))
 }
 
-fn hold(shared: Arc<Shared<Majority>>, owner: Owner, sent: Moment, parts: Arc<Parts>) -> QuorumHold {
-    // There is no fence of the whole.
-    HoldOf::new(shared, owner, parts, Granted { fence: 0, sent, in_doubt: false })
-}
-
-async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration) -> OfNode {
-    let Some(view) = hold.part.view(number) else { return (number, Answer::Gone) };
-    let limit = hold.shared.site.node_timeout(ttl);
-    (number, answer_of(&in_time(limit, view.extend_until(ttl, Instant::now() + limit)).await))
+async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration, until: Instant) -> OfNode {
+    match hold.part.view(number) {
+        Some(view) => (number, answer_of(&view.extend_until(ttl, until).await)),
+        None => (number, Answer::Gone),
+    }
 }
 
 /// A server has lost the hold, and a majority has it.
@@ -413,14 +376,15 @@ async fn grant_anew(hold: &QuorumHoldView, number: usize, ttl: Duration) {
     let is_needed =
         hold.part.view(number).is_none_or(|former| former.check().is_err() && !former.lease().in_doubt);
     if is_needed && hold.check().is_ok() {
-        ask(hold.shared.clone(), number, of_one_node(&hold.owner, ttl), hold.part.clone()).await;
+        hold.part.clone().ask(number, of_one_node(&hold.owner, ttl)).await;
     }
 }
 
 /// The holds of the servers.
 pub struct Parts {
-    /// The servers, and whether what was asked there may still be carried out.
-    nodes: Vec<(Arc<Shared<Single>>, Arc<AtomicBool>)>,
+    shared: Arc<Shared<Majority>>,
+    /// Of each server, whether what was asked there may still be carried out.
+    doubts: Vec<Arc<AtomicBool>>,
     owner: Owner,
     runtime: Handle,
     state: Mutex<State>,
@@ -437,17 +401,44 @@ struct State {
 }
 
 impl Parts {
-    fn new(site: &Majority, owner: Owner) -> Arc<Self> {
-        let nodes: Vec<_> =
-            site.nodes.iter().map(|node| (node.locks.shared().clone(), Arc::default())).collect();
+    fn new(shared: Arc<Shared<Majority>>, owner: Owner) -> Arc<Self> {
+        let nodes = &shared.site.nodes;
         let holds = nodes.iter().map(|_| None).collect();
         Arc::new(Self {
-            nodes,
+            doubts: nodes.iter().map(|_| Arc::default()).collect(),
+            shared,
             owner,
             runtime: Handle::current(),
             state: Mutex::new(State { holds, ended: false, are_left: false }),
             granting_anew: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Asks one server. What has no answer is not given up as long as the hold is wanted: that could end what the server
+    /// grants the same token later.
+    async fn ask(self: Arc<Self>, number: usize, owner: Owner) -> OfNode {
+        let site = &self.shared.site;
+        // So that what it answered last is known when the attempt ends.
+        let retry_for = site.node_timeout(owner.wanted.options.ttl) * 3 / 4;
+        let doubt = Some(self.doubts[number].clone());
+        let limits = Limits { once: true, deadline: None, retry_for, doubt };
+        let answer = match single::acquire(site.nodes[number].shared().clone(), owner, limits).await {
+            Ok(Some(hold)) => {
+                self.put(number, hold);
+                Answer::Granted
+            }
+            Ok(None) => Answer::Refused,
+            other => {
+                self.give_up_unless_wanted();
+                answer_of(&other)
+            }
+        };
+        (number, answer)
+    }
+
+    fn hold(self: Arc<Self>, owner: Owner, sent: Moment) -> QuorumHold {
+        // There is no fence of the whole.
+        HoldOf::new(self.shared.clone(), owner, self, Granted { fence: 0, sent, in_doubt: false })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -460,7 +451,7 @@ impl Parts {
 
     /// A server granted the lock.
     fn put(&self, number: usize, hold: Hold) {
-        if self.nodes[number].1.swap(false, Ordering::Relaxed) {
+        if self.doubts[number].swap(false, Ordering::Relaxed) {
             hold.view().lease().in_doubt = true;
         }
         let mut state = self.lock();
@@ -489,8 +480,9 @@ impl Parts {
         if !state.ended || state.are_left {
             return;
         }
-        for (node, doubt) in &self.nodes {
+        for (node, doubt) in std::iter::zip(&self.shared.site.nodes, &self.doubts) {
             if doubt.swap(false, Ordering::Relaxed) {
+                let node = node.shared();
                 node.spawn(&self.runtime, node.clone().give_up(self.owner.clone()));
             }
         }

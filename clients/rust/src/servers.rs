@@ -241,6 +241,11 @@ impl Server {
         self.nodes().iter().for_each(|node| node.close());
     }
 
+    /// Where it is, for people to read.
+    pub(crate) fn name(&self) -> String {
+        self.map().nodes.keys().cloned().collect::<Vec<_>>().join(", ")
+    }
+
     fn nodes(&self) -> Vec<Arc<Node>> {
         self.map().nodes.values().cloned().collect()
     }
