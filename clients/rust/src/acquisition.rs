@@ -102,8 +102,7 @@ impl<'a> Acquisition<'a> {
     pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
         if !self.shared.site.may_release(self.owner).load(Ordering::Relaxed) {
             let until = self.ends().expect("nothing was answered yet");
-            let asks = self.shared.ask_whether_it_can_be_released(self.owner, until);
-            Box::pin(asks).await?;
+            Box::pin(self.shared.check_permission(self.owner, until)).await?;
             self.heard();
         }
         let mut polls = 0;
@@ -257,20 +256,22 @@ impl<'a> Acquisition<'a> {
     async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Option<Granted>, Failure> {
         let command = self.waiting(Some((&noted.channel, self.tag)));
         let (until, sent) = self.sends();
-        let failure = match node.send(&command, until).await {
-            Ok(Value::Nil) => return self.until_told(noted, sent).await,
-            Ok(value) => return self.told(sent, Ok(answers::number(&value))),
+        match node.send(&command, until).await {
+            Ok(Value::Nil) => self.until_told(noted, sent).await,
             Err(failure) if failure.denies_the_channel() => {
                 self.shared.block_from_now_on();
-                return Box::pin(self.ask_blocked()).await;
+                Box::pin(self.ask_blocked()).await
             }
-            Err(failure) => failure,
-        };
-        if failure.kind == Kind::NoSubscriber {
-            noted.end_all();
+            Ok(value) => self.told(sent, Ok(answers::number(&value))),
+            Err(failure) => {
+                if failure.kind == Kind::NoSubscriber {
+                    // The subscription is not what it seemed.
+                    noted.connection.end_waits();
+                }
+                let failure = self.shared.site.server.redirected(self.owner.first_key(), node, failure);
+                self.told(sent, Err(failure))
+            }
         }
-        let failure = self.shared.site.server.redirected(self.owner.first_key(), node, failure);
-        self.told(sent, Err(failure))
     }
 
     /// It waits on the server: until the message comes, or should long have come, or an earlier copy may have
@@ -296,7 +297,7 @@ impl<'a> Acquisition<'a> {
         let command = self.waiting(None);
         let over = Instant::now() + self.time_left() + GRACE;
         let (_, sent) = self.sends();
-        let answer = own.ask(server, key, &command, over).await;
+        let answer = own.ask(&command, over).await;
         self.told(sent, answer.map(|value| answers::number(&value)))
     }
 
@@ -321,7 +322,7 @@ impl<'a> Acquisition<'a> {
         } else {
             let both = [extend, commands::wait_for_replicas(wanted, options.replica_timeout)];
             let own = Own::open(server, key, until).await?;
-            own.ask(server, key, &both, until + options.replica_timeout).await?
+            own.ask(&both, until + options.replica_timeout).await?
         };
         match answers::numbers(&confirmed).collect::<Vec<_>>()[..] {
             [1, reached] if reached < i64::from(wanted) => {

@@ -15,33 +15,29 @@ use crate::servers::Server;
 const BETWEEN_TESTS: Duration = Duration::from_secs(5);
 
 /// A connection for one use to the node that serves a key.
-pub(crate) struct Own {
+pub(crate) struct Own<'a> {
+    server: &'a Server,
+    key: &'a str,
     node: Arc<Node>,
     connection: MultiplexedConnection,
 }
 
-impl Own {
-    pub(crate) async fn open(server: &Server, key: &str, until: Instant) -> Result<Self, Failure> {
+impl<'a> Own<'a> {
+    pub(crate) async fn open(server: &'a Server, key: &'a str, until: Instant) -> Result<Self, Failure> {
         let opens = async {
             let node = server.node(key).await?;
-            Ok(Self { connection: node.connect().await?, node })
+            Ok(Self { server, key, connection: node.connect().await?, node })
         };
         in_time(until, opens).await
     }
 
     /// Waits for the reply until this moment. When the future is dropped the connection is closed.
-    pub(crate) async fn ask(
-        mut self,
-        server: &Server,
-        key: &str,
-        commands: &[Cmd],
-        until: Instant,
-    ) -> Result<Value, Failure> {
+    pub(crate) async fn ask(mut self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         tokio::select! {
             reply = exchange(&mut self.connection, commands) => {
                 reply
                     .and_then(Value::extract_error)
-                    .map_err(|error| server.redirected(key, &self.node, error.into()))
+                    .map_err(|error| self.server.redirected(self.key, &self.node, error.into()))
             }
             failure = until_it_fails(&self.node) => Err(failure),
             () = tokio::time::sleep_until(until.into()) => Err(Failure::no_answer("the server")),

@@ -84,15 +84,8 @@ impl Reporter {
     }
 
     pub(crate) fn held(&self, label: &str, since: Moment) {
-        if self.is_heard() {
-            let duration = since.elapsed();
-            self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
-        }
-    }
-
-    /// Whether anybody wants to know what goes well.
-    fn is_heard(&self) -> bool {
-        !self.is_part && (self.hooks.is_some() || tracing::enabled!(tracing::Level::DEBUG))
+        let duration = since.elapsed();
+        self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
@@ -127,13 +120,13 @@ impl Reporter {
 pub(crate) struct Waited<'a> {
     reporter: &'a Reporter,
     label: &'a str,
-    /// Nothing when nobody wants to know, or the end was told.
+    /// Nothing when the end was told.
     started: Option<Instant>,
 }
 
 impl<'a> Waited<'a> {
     pub(crate) fn begin(reporter: &'a Reporter, label: &'a str) -> Self {
-        Self { reporter, label, started: reporter.is_heard().then(Instant::now) }
+        Self { reporter, label, started: Some(Instant::now()) }
     }
 
     /// It gave this, or nothing for a refusal.

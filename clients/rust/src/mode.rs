@@ -64,21 +64,15 @@ impl HoldView {
         }
         self.may_change()?;
         let one_at_a_time = self.nothing_changes(deadline).await?;
-        let (former, command) = {
-            let mut lease = self.lease();
-            lease.changing = true;
-            let former = lease.mode;
-            // The server refuses no downgrade, so from its first copy on it may be carried out.
-            if to == Mode::Read {
-                lease.mode = to;
-            }
-            (former, commands::change(to, &self.owner, lease.ttl, lease.fence))
-        };
+        let command = self.update(|lease, _| {
+            lease.change(to);
+            commands::change(to, &self.owner, lease.ttl, lease.fence)
+        });
         let (hold, (tell, told)) = (self.clone(), oneshot::channel());
         self.shared.spawn(&Handle::current(), async move {
             match to {
-                Mode::Write => hold.upgrade_until(former, command, deadline, tell).await,
-                Mode::Read => hold.downgrade_until_answered(former, command, tell).await,
+                Mode::Write => hold.upgrade_until(command, deadline, tell).await,
+                Mode::Read => hold.downgrade_until_answered(command, tell).await,
             }
             drop(one_at_a_time);
         });
@@ -100,13 +94,7 @@ impl HoldView {
     }
 
     /// It is given up when nobody waits for it any more.
-    async fn upgrade_until(
-        self: Arc<Self>,
-        former: Mode,
-        upgrade: Cmd,
-        deadline: Option<Instant>,
-        mut tell: Tell,
-    ) {
+    async fn upgrade_until(self: Arc<Self>, upgrade: Cmd, deadline: Option<Instant>, mut tell: Tell) {
         let limits = Limits { once: false, deadline, retry_for: self.shared.retry_for, doubt: None };
         let mut acquisition = Acquisition::new(&self.shared, &self.owner, Goal::Upgrade, upgrade, limits);
         let result = tokio::select! {
@@ -122,7 +110,7 @@ impl HoldView {
                 self.lease().in_doubt = true;
                 Err(self.unless_over(error))
             }
-            Err(error) => Err(self.refused(former, error)),
+            Err(error) => Err(self.refused(error)),
         };
         // Nobody may wait for it any more.
         let _ = tell.send(result);
@@ -135,22 +123,24 @@ impl HoldView {
     async fn give_up_upgrade(&self) {
         let ttl = self.lease().ttl;
         let commands = commands::withdraw(&self.owner, ttl);
-        let Ok(answered) = self.shared.call(&self.owner, &commands, self.valid_until()).await else { return };
+        let Ok(answered) = self.shared.call(self.owner.keys(), &commands, self.valid_until()).await else {
+            return;
+        };
         let [.., writer, reader] = answers::numbers(&answered.value).collect::<Vec<_>>()[..] else { return };
         let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
         // Who waited for it has been told.
         let _ = match fence {
-            0 => Err(self.refused(mode, Error::NotHeld)),
+            0 => Err(self.refused(Error::NotHeld)),
             fence => self.changed(Granted { fence, sent: answered.sent, in_doubt: true }, mode),
         };
     }
 
     /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
     /// would not do: an earlier copy could come later.
-    async fn downgrade_until_answered(self: Arc<Self>, former: Mode, downgrade: Cmd, tell: Tell) {
+    async fn downgrade_until_answered(self: Arc<Self>, downgrade: Cmd, tell: Tell) {
         let (mut until, mut tell) = (self.shared.limit(), Some(tell));
         loop {
-            let answered = self.shared.call(&self.owner, std::slice::from_ref(&downgrade), until).await;
+            let answered = self.shared.call(self.owner.keys(), std::slice::from_ref(&downgrade), until).await;
             let goes_on = matches!(answered, Err(Error::TimedOut { .. })) && self.may_change().is_ok();
             let result = match answered {
                 Ok(answered) => {
@@ -161,7 +151,7 @@ impl HoldView {
                     self.lease().in_doubt = true;
                     Err(self.unless_over(error))
                 }
-                Err(error) => Err(self.refused(former, error)),
+                Err(error) => Err(self.refused(error)),
             };
             // Nobody may wait for it any more.
             tell.take().map(|tell| tell.send(result));
@@ -178,11 +168,11 @@ impl HoldView {
         self.check().map(|()| granted.fence)
     }
 
-    /// The change of mode has ended, and left this one.
-    fn refused(&self, mode: Mode, error: Error) -> Error {
+    /// The change of mode has ended with this error, and changed nothing.
+    fn refused(&self, error: Error) -> Error {
         let is_gone = matches!(error, Error::NotHeld);
         self.update(|lease, _| {
-            (lease.changing, lease.mode) = (false, mode);
+            lease.unchanged();
             if is_gone {
                 lease.lose(Reason::Gone);
             }

@@ -1,12 +1,12 @@
 //! One lock on several independent servers: N `Locks` and arithmetic.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use rand::seq::SliceRandom;
 use redis::Client;
 use tokio::runtime::Handle;
@@ -16,13 +16,13 @@ use crate::acquisition::Limits;
 use crate::clock::Moment;
 use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
-use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
+use crate::hold::{Asks, HoldOf, HoldViewOf, Operations};
 use crate::hooks::Reporter;
 use crate::lease::Granted;
 use crate::locks::{BuilderOf, Locks, LocksOf};
 use crate::options::{LONGEST, Options, Wanted};
 use crate::polling::Poll;
-use crate::shared::{GRACE, Shared};
+use crate::shared::{GRACE, Shared, Single};
 use crate::single::{self, Hold, HoldView};
 
 /// One lock on several independent servers: who has it on more than half of them has it.
@@ -132,18 +132,10 @@ impl Majority {
 
     /// Whether a majority says yes, or so many say no that none is possible; nothing while neither is certain.
     fn verdict(&self, answers: &[Answer]) -> Option<bool> {
-        let yes = answers.iter().filter(|answer| **answer == Answer::Granted).count();
-        let no = answers.iter().filter(|answer| matches!(answer, Answer::Refused | Answer::Gone)).count();
-        if yes >= self.majority() {
-            return Some(true);
-        }
-        (self.nodes.len() - no < self.majority()).then_some(false)
-    }
-
-    /// Whether a majority is out of reach, be it by refusals or by errors.
-    fn is_hopeless(&self, answers: &[Answer]) -> bool {
-        let open = answers.iter().filter(|answer| matches!(answer, Answer::Granted | Answer::NoAnswer));
-        open.count() < self.majority()
+        let is_possible =
+            count(answers, &[Answer::Refused, Answer::Gone]) <= self.nodes.len() - self.majority();
+        let has_majority = count(answers, &[Answer::Granted]) >= self.majority();
+        if has_majority || !is_possible { Some(has_majority) } else { None }
     }
 
     /// The verdict, or else the error that says what each server answered.
@@ -159,20 +151,22 @@ impl Majority {
     }
 }
 
-/// What the server with this number answered.
-type OfNode = (usize, Answer);
+fn count(answers: &[Answer], of: &[Answer]) -> usize {
+    answers.iter().filter(|answer| of.contains(answer)).count()
+}
 
-/// A question to all servers: what they have answered, and who is still asked.
-struct Question<F> {
+/// A question to all servers: what they have answered, and those who are still asked, with their numbers.
+struct Question<'a> {
     answers: Vec<Answer>,
-    asked: FuturesUnordered<F>,
+    asked: FuturesUnordered<BoxFuture<'a, (usize, Answer)>>,
     until: Instant,
 }
 
-impl<F: Future<Output = OfNode>> Question<F> {
+impl<'a> Question<'a> {
     /// Asks all at once, in any order.
-    fn new(asks: impl Iterator<Item = F>, until: Instant) -> Self {
-        let mut asks: Vec<_> = asks.collect();
+    fn new(asks: impl Iterator<Item = impl Future<Output = Answer> + Send + 'a>, until: Instant) -> Self {
+        let numbered = |(number, asks): (_, _)| FutureExt::map(asks, move |answer| (number, answer)).boxed();
+        let mut asks: Vec<_> = asks.enumerate().map(numbered).collect();
         asks.shuffle(&mut rand::rng());
         Self { answers: vec![Answer::NoAnswer; asks.len()], asked: asks.into_iter().collect(), until }
     }
@@ -203,7 +197,7 @@ fn of_one_node(owner: &Owner, ttl: Duration) -> Owner {
     Owner { wanted: Arc::new(Wanted { options, ..(*owner.wanted).clone() }), token: owner.token.clone() }
 }
 
-impl Site for Majority {
+impl Operations for Majority {
     /// The holds of the servers.
     type Part = Arc<Parts>;
 
@@ -217,30 +211,41 @@ impl Site for Majority {
             if wanted.options.min_replicas > 0 {
                 return Err(Error::InvalidArgument("min_replicas is not for a quorum".into()));
             }
-            poll(&shared, &wanted, once).await
+            let (site, started) = (&shared.site, Instant::now());
+            let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
+            let (mut missed_since, mut patience) = (started, shared.retry_for);
+            for number in 0.. {
+                let answers = match attempt(&shared, &wanted, deadline + GRACE, false).await {
+                    Ok(hold) => return Ok(Some(hold)),
+                    Err(answers) => answers,
+                };
+                let (refused, missed) = (site.verdict(&answers) == Some(false), site.missed(&answers));
+                if once {
+                    return if refused { Ok(None) } else { Err(missed) };
+                }
+                if refused {
+                    (missed_since, patience) = (Instant::now(), shared.retry_wait_for);
+                }
+                let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
+                let left = deadline.saturating_duration_since(Instant::now());
+                sleep(pause.unwrap_or_default().min(left)).await;
+                if pause.is_none_or(|pause| left <= pause) {
+                    let (keys, source) = (wanted.keys.clone(), Some(Box::new(missed.clone())));
+                    return Err(if refused { Error::TimedOut { keys, source } } else { missed });
+                }
+            }
+            unreachable!("the range has no end")
         })
     }
 
     fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<QuorumHold> {
         Box::pin(async move {
-            let (site, sent, owner) = (&shared.site, Moment::now(), Owner::new(wanted));
-            let ttl = owner.wanted.options.ttl;
-            let (limit, part) = (site.node_timeout(ttl), of_one_node(&owner, ttl));
-            let asks =
-                site.nodes.iter().map(|node| timeout(limit, single::granted_before(node.shared(), &part)));
-            let granted = join_all(asks).await;
-            let answer = |granted: &Result<_, _>| granted.as_ref().map_or(Answer::NoAnswer, answer_of);
-            if !site.result(&granted.iter().map(answer).collect::<Vec<_>>())? {
-                return Err(Error::NotHeld);
-            }
-            let parts = Parts::new(shared.clone(), part.clone());
-            for (number, granted) in granted.iter().enumerate() {
-                if let Ok(Ok(granted)) = *granted {
-                    let node = site.nodes[number].shared().clone();
-                    parts.put(number, HoldOf::new(node, part.clone(), OnceLock::new(), granted));
+            attempt(&shared, &wanted, Instant::now() + LONGEST, true).await.map_err(|answers| {
+                match shared.site.verdict(&answers) {
+                    Some(false) => Error::NotHeld,
+                    _ => shared.site.missed(&answers),
                 }
-            }
-            Ok(parts.hold(owner, sent))
+            })
         })
     }
 
@@ -249,7 +254,10 @@ impl Site for Majority {
     async fn extend(hold: Arc<QuorumHoldView>, ttl: Duration, _: Instant) -> Result<(), Error> {
         let (site, sent) = (&hold.shared.site, Moment::now());
         let until = Instant::now() + site.node_timeout(ttl);
-        let extends = (0..site.nodes.len()).map(|number| extend_on(hold.clone(), number, ttl, until));
+        let extends = hold.part.views().into_iter().map(|part| async move {
+            let Some(part) = part else { return Answer::Gone };
+            answer_of(&part.extend_until(ttl, until).await)
+        });
         let mut question = Question::new(extends, until);
         question.until(|answers| site.verdict(answers).is_some()).await;
         if !site.result(&question.answers)? {
@@ -261,9 +269,8 @@ impl Site for Majority {
         hold.shared.spawn(&Handle::current(), async move {
             question.until(|_| false).await;
             let _one_at_a_time = view.part.granting_anew.lock().await;
-            let answers = std::iter::zip(0.., question.answers);
-            let gone = answers.filter(|(_, answer)| *answer == Answer::Gone);
-            join_all(gone.map(|(number, _)| grant_anew(&view, number, ttl))).await;
+            let parts = view.part.views().into_iter().enumerate();
+            join_all(parts.map(|(number, former)| grant_anew(&view, number, former, ttl))).await;
         });
         Ok(())
     }
@@ -271,12 +278,10 @@ impl Site for Majority {
     /// What servers do not answer in time goes on in the background.
     async fn release(hold: &QuorumHoldView, _: Instant) -> Result<bool, Error> {
         let site = &hold.shared.site;
-        let releases = std::iter::zip(0.., hold.part.end(false)).map(|(number, part)| async move {
-            let there = match part {
-                Some(part) => part.release().await,
-                None => Ok(false),
-            };
-            (number, if let Ok(false) = there { Answer::Gone } else { answer_of(&there) })
+        let releases = hold.part.end(false).into_iter().map(|part| async move {
+            let Some(part) = part else { return Answer::Gone };
+            let there = part.release().await;
+            if let Ok(false) = there { Answer::Gone } else { answer_of(&there) }
         });
         let mut question = Question::new(releases, Instant::now() + site.node_timeout(hold.lease().ttl));
         question.until(|answers| site.verdict(answers).is_some()).await;
@@ -284,7 +289,7 @@ impl Site for Majority {
     }
 
     fn leave(hold: &QuorumHoldView) {
-        hold.part.end(true).into_iter().flatten().for_each(Hold::leave);
+        hold.part.end(true);
     }
 
     /// On how many servers the token held a key. One that does not answer in time counts as one where it did
@@ -292,67 +297,34 @@ impl Site for Majority {
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
         let limit = shared.site.node_timeout(owner.wanted.options.ttl);
         let nodes = shared.site.nodes.iter();
-        let releases = nodes.map(|node| timeout(limit, Site::release_token(node.shared(), owner.clone())));
+        let releases =
+            nodes.map(|node| timeout(limit, Operations::release_token(node.shared(), owner.clone())));
         let answers = join_all(releases).await;
         Ok(answers.iter().filter(|answer| matches!(answer, Ok(Ok(1..)))).count())
     }
 
-    async fn close(shared: &Shared<Self>) {
-        shared.finish().await;
-        join_all(shared.site.nodes.iter().map(|node| node.close())).await;
+    async fn close(&self) {
+        join_all(self.nodes.iter().map(Locks::close)).await;
     }
 }
 
-async fn poll(
-    shared: &Arc<Shared<Majority>>,
-    wanted: &Arc<Wanted>,
-    once: bool,
-) -> Result<Option<QuorumHold>, Error> {
-    let site = &shared.site;
-    let started = Instant::now();
-    let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
-    let (mut missed_since, mut patience) = (started, shared.retry_for);
-    for number in 0.. {
-        let answers = match attempt(shared, wanted, deadline + GRACE).await {
-            Ok(hold) => return Ok(Some(hold)),
-            Err(answers) => answers,
-        };
-        let (refused, missed) = (site.verdict(&answers) == Some(false), site.missed(&answers));
-        if once {
-            return if refused { Ok(None) } else { Err(missed) };
-        }
-        if refused {
-            (missed_since, patience) = (Instant::now(), shared.retry_wait_for);
-        }
-        let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
-        let left = deadline.saturating_duration_since(Instant::now());
-        sleep(pause.unwrap_or_default().min(left)).await;
-        match pause {
-            Some(pause) if pause < left => {}
-            _ if !refused => return Err(missed),
-            _ => {
-                let source = Some(Box::new(missed));
-                return Err(Error::TimedOut { keys: wanted.keys.clone(), source });
-            }
-        }
-    }
-    unreachable!("the range has no end")
-}
-
-/// Asks all servers, and gives what they answered when there is no hold. What is dropped here is given up.
+/// Asks all servers for a hold, or adopts one, and gives what they answered when there is none. What is dropped here
+/// is given up, unless it was to be adopted.
 async fn attempt(
     shared: &Arc<Shared<Majority>>,
     wanted: &Arc<Wanted>,
     until: Instant,
+    adopts: bool,
 ) -> Result<QuorumHold, Vec<Answer>> {
     let (site, ttl, sent) = (&shared.site, wanted.options.ttl, Moment::now());
     let owner = Owner::new(wanted.clone());
     let part = of_one_node(&owner, ttl);
-    let parts = Parts::new(shared.clone(), part.clone());
-    let asks = (0..site.nodes.len()).map(|number| parts.clone().ask(number, part.clone()));
+    let parts = Parts::new(shared.clone(), part.clone(), adopts);
+    let asks = (0..site.nodes.len()).map(|number| parts.clone().ask(number, part.clone(), adopts));
     let mut question = Question::new(asks, until.min(Instant::now() + site.node_timeout(ttl)));
     let is_certain = |answers: &[Answer]| {
-        site.verdict(answers) == Some(true) || (site.fail_fast && site.is_hopeless(answers))
+        let may_grant = count(answers, &[Answer::Granted, Answer::NoAnswer]);
+        site.verdict(answers) == Some(true) || (site.fail_fast && may_grant < site.majority())
     };
     question.until(is_certain).await;
     if site.verdict(&question.answers) != Some(true) || sent.elapsed() >= site.validity(ttl) {
@@ -363,20 +335,12 @@ async fn attempt(
     Ok(parts.hold(owner, sent))
 }
 
-async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration, until: Instant) -> OfNode {
-    match hold.part.view(number) {
-        Some(view) => (number, answer_of(&view.extend_until(ttl, until).await)),
-        None => (number, Answer::Gone),
-    }
-}
-
 /// A server has lost the hold, and a majority has it.
-async fn grant_anew(hold: &QuorumHoldView, number: usize, ttl: Duration) {
+async fn grant_anew(hold: &QuorumHoldView, number: usize, former: Option<Arc<HoldView>>, ttl: Duration) {
     // Another extension may have done it. What ends a hold in doubt would end the new one of the same token.
-    let is_needed =
-        hold.part.view(number).is_none_or(|former| former.check().is_err() && !former.lease().in_doubt);
+    let is_needed = former.is_none_or(|former| former.check().is_err() && !former.lease().in_doubt);
     if is_needed && hold.check().is_ok() {
-        hold.part.clone().ask(number, of_one_node(&hold.owner, ttl)).await;
+        hold.part.clone().ask(number, of_one_node(&hold.owner, ttl), false).await;
     }
 }
 
@@ -395,13 +359,14 @@ pub struct Parts {
 struct State {
     /// In the order of the servers; nothing where the lock was not granted.
     holds: Vec<Option<Hold>>,
-    /// What comes later is not kept: it is released, or left to another who has the token.
+    /// What comes later is not kept.
     ended: bool,
+    /// In the end they are not released: another has the token.
     are_left: bool,
 }
 
 impl Parts {
-    fn new(shared: Arc<Shared<Majority>>, owner: Owner) -> Arc<Self> {
+    fn new(shared: Arc<Shared<Majority>>, owner: Owner, are_left: bool) -> Arc<Self> {
         let nodes = &shared.site.nodes;
         let holds = nodes.iter().map(|_| None).collect();
         Arc::new(Self {
@@ -409,34 +374,35 @@ impl Parts {
             shared,
             owner,
             runtime: Handle::current(),
-            state: Mutex::new(State { holds, ended: false, are_left: false }),
+            state: Mutex::new(State { holds, ended: false, are_left }),
             granting_anew: tokio::sync::Mutex::default(),
         })
     }
 
-    /// Asks one server. What has no answer is not given up as long as the hold is wanted: that could end what the server
-    /// grants the same token later.
-    async fn ask(self: Arc<Self>, number: usize, owner: Owner) -> OfNode {
-        let site = &self.shared.site;
-        // So that what it answered last is known when the attempt ends.
-        let retry_for = site.node_timeout(owner.wanted.options.ttl) * 3 / 4;
-        let doubt = Some(self.doubts[number].clone());
-        let limits = Limits { once: true, deadline: None, retry_for, doubt };
-        let answer = match single::acquire(site.nodes[number].shared().clone(), owner, limits).await {
-            Ok(Some(hold)) => {
-                self.put(number, hold);
-                Answer::Granted
-            }
-            Ok(None) => Answer::Refused,
-            other => {
-                self.give_up_unless_wanted();
-                answer_of(&other)
-            }
+    /// Asks one server, or adopts what it has. What has no answer is not given up as long as the hold is wanted: that could
+    /// end what the server grants the same token later.
+    async fn ask(self: Arc<Self>, number: usize, owner: Owner, adopts: bool) -> Answer {
+        let (site, wanted) = (&self.shared.site, owner.wanted.clone());
+        let node = site.nodes[number].shared().clone();
+        let asked = if adopts {
+            Single::adopt(node, wanted).await.map(Some)
+        } else {
+            // So that what it answered last is known when the attempt ends.
+            let retry_for = site.node_timeout(wanted.options.ttl) * 3 / 4;
+            let doubt = Some(self.doubts[number].clone());
+            single::acquire(node, owner, Limits { once: true, deadline: None, retry_for, doubt }).await
         };
-        (number, answer)
+        let answer = if let Ok(None) = asked { Answer::Refused } else { answer_of(&asked) };
+        match asked {
+            Ok(Some(hold)) => self.put(number, hold),
+            Ok(None) | Err(_) => self.give_up_unless_wanted(),
+        }
+        answer
     }
 
+    /// A majority has granted it.
     fn hold(self: Arc<Self>, owner: Owner, sent: Moment) -> QuorumHold {
+        self.lock().are_left = false;
         // There is no fence of the whole.
         HoldOf::new(self.shared.clone(), owner, self, Granted { fence: 0, sent, in_doubt: false })
     }
@@ -445,8 +411,8 @@ impl Parts {
         self.state.lock().expect("no panic while the holds are locked")
     }
 
-    fn view(&self, number: usize) -> Option<Arc<HoldView>> {
-        self.lock().holds[number].as_ref().map(Hold::view)
+    fn views(&self) -> Vec<Option<Arc<HoldView>>> {
+        self.lock().holds.iter().map(|hold| hold.as_ref().map(Hold::view)).collect()
     }
 
     /// A server granted the lock.
@@ -463,13 +429,17 @@ impl Parts {
         }
     }
 
+    /// Nothing more is kept. Gives what is to be released.
     fn end(&self, are_left: bool) -> Vec<Option<Hold>> {
         let mut state = self.lock();
-        if !std::mem::replace(&mut state.ended, true) {
-            state.are_left = are_left;
-        }
-        let holds = state.holds.iter_mut().map(Option::take).collect();
+        state.ended = true;
+        state.are_left |= are_left;
+        let are_left = state.are_left;
+        let mut holds: Vec<_> = state.holds.iter_mut().map(Option::take).collect();
         drop(state);
+        if are_left {
+            holds.iter_mut().filter_map(Option::take).for_each(Hold::leave);
+        }
         self.give_up_unless_wanted();
         holds
     }

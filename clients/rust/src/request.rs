@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::commands::Owner;
 use crate::errors::{Error, Reason};
-use crate::hold::{HoldOf, HoldViewOf, Site};
+use crate::hold::{HoldOf, HoldViewOf, Site, check_ttl};
 use crate::hooks::Waited;
 use crate::options::{LONGEST, Options, Wanted, shared_options};
 use crate::shared::{Shared, Single};
@@ -100,7 +100,7 @@ impl<S: Site> Request<S> {
 
     fn check(&self) -> Result<(), Error> {
         self.wanted.check()?;
-        self.shared.site.check_ttl(self.wanted.options.ttl)?;
+        check_ttl(&self.shared.site, self.wanted.options.ttl)?;
         self.shared.unless_closed()
     }
 

@@ -11,20 +11,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::answers::{self, Failure, Kind};
 use crate::clock::Moment;
-use crate::commands::{self, NO_FENCE, Owner};
+use crate::commands::{self, NO_FENCE, Owner, REFUSED_FOR};
 use crate::connection::REPLY_TIMEOUT;
 use crate::errors::Error;
 use crate::hooks::Reporter;
-use crate::options::{Mode, Options, Waiting, Wanted};
+use crate::options::{Mode, Waiting};
 use crate::polling;
 use crate::servers::Server;
 use crate::watchdog::Watchdog;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
 pub(crate) const GRACE: Duration = Duration::from_millis(800);
-
-/// As long as the server refuses what comes late.
-const LONGEST_GIVING_UP: Duration = Duration::from_secs(120);
 
 /// The answer to what may have been sent several times.
 pub(crate) struct Answered {
@@ -81,12 +78,6 @@ impl<S> Shared<S> {
     pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn_on(work, &Handle::try_current().unwrap_or_else(|_| runtime.clone()));
     }
-
-    /// Waits for all work that goes on in the background.
-    pub(crate) async fn finish(&self) {
-        self.background.close();
-        self.background.wait().await;
-    }
 }
 
 /// The site of locks on one server, a primary that Sentinels name, or a cluster.
@@ -132,14 +123,9 @@ impl Shared<Single> {
     }
 
     /// What could not be released is not taken. Asked about a hold that nobody has.
-    pub(crate) async fn ask_whether_it_can_be_released(
-        &self,
-        owner: &Owner,
-        until: Instant,
-    ) -> Result<(), Error> {
-        let options = Options { token: None, ..Options::default() };
-        let nobody = Owner::new(Arc::new(Wanted { options, ..(*owner.wanted).clone() }));
-        match self.call(&nobody, &commands::may_release(&nobody), until).await {
+    pub(crate) async fn check_permission(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+        let nobody = Owner { wanted: owner.wanted.clone(), token: commands::random_name() };
+        match self.call(owner.keys(), &commands::may_release(&nobody), until).await {
             Err(error @ (Error::TimedOut { .. } | Error::ModuleNotLoaded)) => return Err(error),
             Err(Error::Redis(error)) if error.code() == Some("NOPERM") => return Err(error.into()),
             _ => {}
@@ -151,16 +137,16 @@ impl Shared<Single> {
     /// Gives up an acquisition that has no hold, after its caller has gone.
     pub(crate) async fn give_up(self: Arc<Self>, owner: Owner) {
         // Of a token that the program gave nothing is left after the ttl but what it took since then.
-        let most = if owner.is_given() { owner.wanted.options.ttl } else { LONGEST_GIVING_UP };
+        let most = if owner.is_given() { owner.wanted.options.ttl } else { REFUSED_FOR };
         // Nobody is there to be told. What is left ends by its ttl.
-        let _ = self.end(&owner, NO_FENCE, Instant::now() + most.min(LONGEST_GIVING_UP)).await;
+        let _ = self.end(&owner, NO_FENCE, Instant::now() + most.min(REFUSED_FOR)).await;
     }
 
     /// The end of an acquisition in doubt: sent again, whole, until it is answered. The last number is how many keys
     /// were released.
     pub(crate) async fn end(&self, owner: &Owner, mut fence: i64, until: Instant) -> Result<Answered, Error> {
         loop {
-            let answered = self.call(owner, &commands::end(owner, fence), until).await?;
+            let answered = self.call(owner.keys(), &commands::end(owner, fence), until).await?;
             match answers::numbers(&answered.value).collect::<Vec<_>>()[..] {
                 // The fence that is known is not the one that it has.
                 [.., write, read, 0] if owner.is_given() && write.max(read) != 0 => fence = write.max(read),
@@ -169,33 +155,25 @@ impl Shared<Single> {
         }
     }
 
-    /// Sends this until it is answered or this moment has come.
+    /// Sends this to the node that serves the first key, or without a key to all: again until it is answered, or until
+    /// this moment, or until all is closed. An error that lasts is an answer.
     pub(crate) async fn call(
         &self,
-        owner: &Owner,
+        keys: &Arc<[String]>,
         commands: &[Cmd],
         until: Instant,
     ) -> Result<Answered, Error> {
-        let (server, key) = (&self.site.server, owner.first_key());
-        self.until_answered(owner.keys(), until, |until| server.send(key, commands, until)).await
-    }
-
-    /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
-    /// an answer. Each attempt is told until when its answer has to be there.
-    pub(crate) async fn until_answered<F: Future<Output = Result<Value, Failure>>>(
-        &self,
-        keys: &Arc<[String]>,
-        until: Instant,
-        ask: impl Fn(Instant) -> F,
-    ) -> Result<Answered, Error> {
-        let (mut failures, mut repeated) = (0, false);
+        let (server, mut failures, mut repeated) = (&self.site.server, 0, false);
         loop {
-            let sent = Moment::now();
-            let answer = ask((until + GRACE).min(Instant::now() + REPLY_TIMEOUT)).await;
+            let (sent, answer_until) = (Moment::now(), (until + GRACE).min(Instant::now() + REPLY_TIMEOUT));
+            let answer = match keys.first() {
+                Some(key) => server.send(key, commands, answer_until).await,
+                None => Box::pin(server.ask_all(commands, answer_until)).await,
+            };
             let is_closed = self.closing.is_cancelled();
             if is_closed {
                 // What is sent after the connections were closed has opened one.
-                self.site.server.close();
+                server.close();
             }
             let failure = match answer {
                 Ok(value) => {
