@@ -187,8 +187,8 @@ impl<'a> Acquisition<'a> {
         let site = &self.shared.site;
         let only_asks =
             self.limits.once || self.time_left().is_zero() || matches!(site.waiting, Waiting::Poll(_));
-        let is_heard = !only_asks && !site.must_block();
-        let listens = if is_heard { site.server.note(self.owner.first_key(), self.tag) } else { None };
+        let may_listen = !only_asks && !site.must_block();
+        let listens = if may_listen { site.server.note(self.owner.first_key(), self.tag) } else { None };
         // Boxed, so that the commonest way is small.
         let answer = match listens {
             Some((node, noted)) => Box::pin(self.ask_notified(&node, noted)).await?,
@@ -259,6 +259,7 @@ impl<'a> Acquisition<'a> {
         match node.send(&command, until).await {
             Ok(Value::Nil) => self.until_told(noted, sent).await,
             Err(failure) if failure.denies_the_channel() => {
+                self.stands = false;
                 self.shared.block_from_now_on();
                 Box::pin(self.ask_blocked()).await
             }

@@ -41,7 +41,7 @@ pub type LocksBuilder = BuilderOf<Single>;
 
 /// What [`Locks`] and a [`Quorum`](crate::Quorum) have in common.
 pub struct LocksOf<S: Site> {
-    shared: Arc<Shared<S>>,
+    pub(crate) shared: Arc<Shared<S>>,
     defaults: Options,
 }
 
@@ -101,10 +101,6 @@ impl<S: Site> LocksOf<S> {
         self.shared.background.close();
         self.shared.background.wait().await;
         self.shared.site.close().await;
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
-        &self.shared
     }
 }
 

@@ -72,7 +72,7 @@ impl HoldView {
         self.shared.spawn(&Handle::current(), async move {
             match to {
                 Mode::Write => hold.upgrade_until(command, deadline, tell).await,
-                Mode::Read => hold.downgrade_until_answered(command, tell).await,
+                Mode::Read => hold.downgrade_until_answered(command, deadline, tell).await,
             }
             drop(one_at_a_time);
         });
@@ -137,8 +137,8 @@ impl HoldView {
 
     /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
     /// would not do: an earlier copy could come later.
-    async fn downgrade_until_answered(self: Arc<Self>, downgrade: Cmd, tell: Tell) {
-        let (mut until, mut tell) = (self.shared.limit(), Some(tell));
+    async fn downgrade_until_answered(self: Arc<Self>, downgrade: Cmd, until: Option<Instant>, tell: Tell) {
+        let (mut until, mut tell) = (until.unwrap_or_else(|| self.shared.limit()), Some(tell));
         loop {
             let answered = self.shared.call(self.owner.keys(), std::slice::from_ref(&downgrade), until).await;
             let goes_on = matches!(answered, Err(Error::TimedOut { .. })) && self.may_change().is_ok();

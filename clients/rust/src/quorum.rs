@@ -144,7 +144,7 @@ impl Majority {
     }
 
     fn missed(&self, answers: &[Answer]) -> Error {
-        let address = |node: &Locks| node.shared().site.server.name();
+        let address = |node: &Locks| node.shared.site.server.name();
         let named = std::iter::zip(&self.nodes, answers)
             .map(|(node, answer)| NodeAnswer { address: address(node), answer: answer.clone() });
         Error::QuorumMissed(named.collect())
@@ -298,7 +298,7 @@ impl Operations for Majority {
         let limit = shared.site.node_timeout(owner.wanted.options.ttl);
         let nodes = shared.site.nodes.iter();
         let releases =
-            nodes.map(|node| timeout(limit, Operations::release_token(node.shared(), owner.clone())));
+            nodes.map(|node| timeout(limit, Operations::release_token(&node.shared, owner.clone())));
         let answers = join_all(releases).await;
         Ok(answers.iter().filter(|answer| matches!(answer, Ok(Ok(1..)))).count())
     }
@@ -383,7 +383,7 @@ impl Parts {
     /// end what the server grants the same token later.
     async fn ask(self: Arc<Self>, number: usize, owner: Owner, adopts: bool) -> Answer {
         let (site, wanted) = (&self.shared.site, owner.wanted.clone());
-        let node = site.nodes[number].shared().clone();
+        let node = site.nodes[number].shared.clone();
         let asked = if adopts {
             Single::adopt(node, wanted).await.map(Some)
         } else {
@@ -452,8 +452,7 @@ impl Parts {
         }
         for (node, doubt) in std::iter::zip(&self.shared.site.nodes, &self.doubts) {
             if doubt.swap(false, Ordering::Relaxed) {
-                let node = node.shared();
-                node.spawn(&self.runtime, node.clone().give_up(self.owner.clone()));
+                node.shared.spawn(&self.runtime, node.shared.clone().give_up(self.owner.clone()));
             }
         }
     }
