@@ -56,6 +56,8 @@ pub(crate) struct Acquisition<'a> {
     /// All copies have one tag: a message is for the acquisition, whichever copy it answers.
     tag: u64,
     runtime: Handle,
+    /// It was refused, and waits from now on.
+    must_wait: bool,
     /// The last copy is on its way, waits on the server, or was granted.
     stands: bool,
     /// A copy had no answer.
@@ -85,6 +87,7 @@ impl<'a> Acquisition<'a> {
             limits,
             tag: NEXT_TAG.fetch_add(1, Ordering::Relaxed),
             runtime: Handle::current(),
+            must_wait: false,
             stands: false,
             in_doubt: false,
             patience_ends,
@@ -192,6 +195,7 @@ impl<'a> Acquisition<'a> {
         // Boxed, so that the commonest way is small.
         let answer = match listens {
             Some((node, noted)) => Box::pin(self.ask_notified(&node, noted)).await?,
+            None if self.must_wait && !only_asks => Box::pin(self.wait()).await?,
             None => match self.ask_at_once().await? {
                 None if !only_asks => Box::pin(self.wait()).await?,
                 answer => answer,
@@ -235,8 +239,9 @@ impl<'a> Acquisition<'a> {
         self.answered(sent, answer.map(|value| answers::number(&value)))
     }
 
-    /// It was refused.
+    /// It was refused before.
     async fn wait(&mut self) -> Result<Option<Granted>, Failure> {
+        self.must_wait = true;
         let (site, key) = (&self.shared.site, self.owner.first_key());
         if !site.must_block() {
             if site.server.listen(key, self.answer_until()).await? {
