@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout_at};
 
 use crate::answers::{self, Failure, Kind};
 use crate::blocking::Own;
 use crate::clock::Moment;
-use crate::commands::{self, Owner, Wait};
+use crate::commands::{self, Owner};
 use crate::connection::{Noted, REPLY_TIMEOUT};
 use crate::errors::Error;
-use crate::give_up;
 use crate::lease::{Granted, validity};
 use crate::node::Node;
 use crate::options::{LONGEST, Waiting};
-use crate::polling::Backoff;
+use crate::polling;
 use crate::shared::{GRACE, Shared, Single};
 
 /// How often a request is sent again whose earlier copy may still come and take its place.
@@ -28,18 +27,14 @@ const BETWEEN_COPIES: Duration = Duration::from_secs(5);
 static NEXT_TAG: AtomicU64 = AtomicU64::new(1);
 
 /// What is asked for.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(PartialEq)]
 pub(crate) enum Goal {
     Hold,
     /// Who asks for it also gives it up.
-    Upgrade {
-        ttl: Duration,
-        fence: i64,
-    },
+    Upgrade,
 }
 
 /// How long to ask.
-#[derive(Clone)]
 pub(crate) struct Limits {
     /// The first answer counts.
     pub(crate) once: bool,
@@ -51,24 +46,17 @@ pub(crate) struct Limits {
     pub(crate) doubt: Option<Arc<AtomicBool>>,
 }
 
-/// What asking once comes to.
-enum Step {
-    Granted(Granted),
-    /// It was granted, and may be over by now.
-    Over,
-    Refused,
-    TimedOut,
-}
-
 pub(crate) struct Acquisition<'a> {
     shared: &'a Arc<Shared<Single>>,
     owner: &'a Owner,
     goal: Goal,
+    /// Without a wait.
+    command: Cmd,
     limits: Limits,
     /// All copies have one tag: a message is for the acquisition, whichever copy it answers.
     tag: u64,
     runtime: Handle,
-    /// A refused request has to wait from now on.
+    /// It was refused, and waits from now on.
     must_wait: bool,
     /// The last copy is on its way, waits on the server, or was granted.
     stands: bool,
@@ -78,15 +66,24 @@ pub(crate) struct Acquisition<'a> {
     patience_ends: Option<Instant>,
     /// The error of the last copy; nothing when it was answered.
     last_error: Option<Error>,
+    /// How many errors there were since it last waited on the server.
+    failures: u32,
 }
 
 impl<'a> Acquisition<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared<Single>>, owner: &'a Owner, goal: Goal, limits: Limits) -> Self {
+    pub(crate) fn new(
+        shared: &'a Arc<Shared<Single>>,
+        owner: &'a Owner,
+        goal: Goal,
+        command: Cmd,
+        limits: Limits,
+    ) -> Self {
         let patience_ends = Some(Instant::now() + limits.retry_for);
         Self {
             shared,
             owner,
             goal,
+            command,
             limits,
             tag: NEXT_TAG.fetch_add(1, Ordering::Relaxed),
             runtime: Handle::current(),
@@ -95,6 +92,7 @@ impl<'a> Acquisition<'a> {
             in_doubt: false,
             patience_ends,
             last_error: None,
+            failures: 0,
         }
     }
 
@@ -107,50 +105,38 @@ impl<'a> Acquisition<'a> {
     pub(crate) async fn run(&mut self) -> Result<Option<Granted>, Error> {
         if !self.shared.site.may_release(self.owner).load(Ordering::Relaxed) {
             let until = self.ends().expect("nothing was answered yet");
-            let asks = self.shared.ask_whether_it_can_be_released(self.owner, until);
-            Box::pin(asks).await?;
+            Box::pin(self.shared.check_permission(self.owner, until)).await?;
             self.heard();
         }
-        let mut backoff = Backoff::default();
         let mut polls = 0;
         loop {
-            self.shared.unless_closed()?;
             let pause = match self.ask().await {
-                Ok(Step::Granted(granted)) => {
+                Ok(Some(granted)) => {
                     // The hold knows of the doubt.
                     (self.stands, self.in_doubt) = (false, false);
                     return Ok(Some(granted));
                 }
-                Ok(Step::TimedOut) => return Err(self.timed_out()),
-                Ok(Step::Refused) if self.limits.once => return Ok(None),
-                Ok(Step::Refused) => match &self.shared.site.waiting {
+                Ok(None) if self.limits.once => return Ok(None),
+                Ok(None) => match &self.shared.site.waiting {
                     Waiting::Poll(poll) => {
                         polls += 1;
                         poll.pause(polls - 1).ok_or_else(|| self.timed_out())?
                     }
-                    _ => {
-                        self.must_wait = true;
-                        backoff = Backoff::default();
-                        Duration::ZERO
-                    }
+                    _ => Duration::ZERO,
                 },
-                Ok(Step::Over) => backoff.next(),
-                Err(failure) => self.pause_after(failure, &mut backoff)?,
+                Err(failure) => self.pause_after(failure)?,
             };
-            let is_over = self.time_left() <= pause;
-            if is_over || !pause.is_zero() {
-                Box::pin(self.pause(pause, is_over)).await?;
+            let left = self.time_left();
+            if !pause.min(left).is_zero() {
+                Box::pin(sleep(pause.min(left))).await;
+            }
+            if left <= pause {
+                return Err(self.timed_out());
             }
         }
     }
 
-    async fn pause(&self, pause: Duration, is_over: bool) -> Result<(), Error> {
-        let pauses = self.shared.closing.run_until_cancelled(sleep(pause.min(self.time_left())));
-        pauses.await.ok_or(Error::Closed)?;
-        if is_over { Err(self.timed_out()) } else { Ok(()) }
-    }
-
-    fn pause_after(&mut self, failure: Failure, backoff: &mut Backoff) -> Result<Duration, Error> {
+    fn pause_after(&mut self, failure: Failure) -> Result<Duration, Error> {
         if failure.kind == Kind::Final {
             return Err(failure.error);
         }
@@ -161,10 +147,11 @@ impl<'a> Acquisition<'a> {
             self.patience_ends.get_or_insert_with(|| Instant::now() + self.shared.retry_wait_for);
         }
         self.last_error = Some(failure.error);
+        self.failures += 1;
         // The last copy is sent at the end itself.
         match self.patience_ends.map_or(LONGEST, time_left) {
             Duration::ZERO => Err(self.timed_out()),
-            left => Ok(backoff.next().min(left)),
+            left => Ok(polling::after_error(self.failures - 1).min(left)),
         }
     }
 
@@ -197,145 +184,127 @@ impl<'a> Acquisition<'a> {
         self.ends().map_or(until, |end| until.min(end + GRACE))
     }
 
-    async fn ask(&mut self) -> Result<Step, Failure> {
+    /// Asks once, and gives nothing when it is to ask again. Most locks are free: only what has to wait needs a
+    /// subscription or a connection of its own.
+    async fn ask(&mut self) -> Result<Option<Granted>, Failure> {
         let site = &self.shared.site;
-        let at_once =
+        let only_asks =
             self.limits.once || self.time_left().is_zero() || matches!(site.waiting, Waiting::Poll(_));
-        let blocks = site.must_block();
-        let listens =
-            if at_once || blocks { None } else { site.servers.note(self.owner.first_key(), self.tag) };
+        let may_listen = !only_asks && !site.must_block();
+        let listens = if may_listen { site.server.note(self.owner.first_key(), self.tag) } else { None };
         // Boxed, so that the commonest way is small.
-        let answer = if let Some((node, noted)) = listens {
-            Box::pin(self.ask_notified(&node, noted)).await?
-        } else if at_once || !self.must_wait {
-            self.ask_at_once().await?
-        } else if blocks {
-            Box::pin(self.ask_blocked()).await?
-        } else {
-            Box::pin(self.listen_and_ask()).await?
+        let answer = match listens {
+            Some((node, noted)) => Box::pin(self.ask_notified(&node, noted)).await?,
+            None if self.must_wait && !only_asks => Box::pin(self.wait()).await?,
+            None => match self.ask_at_once().await? {
+                None if !only_asks => Box::pin(self.wait()).await?,
+                answer => answer,
+            },
         };
-        self.heard();
-        self.last_error = None;
         match answer {
-            Step::Granted(granted) if self.is_to_be_confirmed(&granted) => {
-                Box::pin(self.confirm(granted)).await
-            }
+            Some(granted) if self.is_to_be_confirmed(&granted) => Box::pin(self.confirm(granted)).await,
             answer => Ok(answer),
         }
     }
 
-    fn command(&self, wait: &Wait<'_>) -> Cmd {
-        match self.goal {
-            Goal::Hold => commands::acquire(self.owner, wait),
-            Goal::Upgrade { ttl, fence } => commands::upgrade(self.owner, ttl, wait, fence),
-        }
-    }
-
-    /// A copy is sent from this moment on. What may come of it is noted before the answer is there, since the
-    /// future may be dropped.
-    fn sends(&mut self) -> Moment {
+    /// A copy is sent now. What may come of it is noted before the answer is there, since the future may be dropped.
+    /// Gives until when the answer has to be there.
+    fn sends(&mut self) -> (Instant, Moment) {
         self.stands = true;
-        Moment::now()
+        (self.answer_until(), Moment::now())
     }
 
-    fn failed(&mut self, failure: Failure) -> Failure {
-        self.stands = false;
-        self.in_doubt |= failure.kind == Kind::Unanswered;
-        failure
-    }
-
-    /// The fence of a hold, or 0.
-    fn granted(&mut self, fence: i64, sent: Moment, otherwise: Step) -> Step {
-        if fence == 0 {
+    /// The answer to the copy that was sent then: a fence, or 0.
+    fn answered(&mut self, sent: Moment, answer: Result<i64, Failure>) -> Result<Option<Granted>, Failure> {
+        let fence = answer.inspect_err(|failure| {
             self.stands = false;
-            return otherwise;
-        }
-        Step::Granted(Granted { fence, sent, in_doubt: self.in_doubt })
-    }
-
-    async fn ask_at_once(&mut self) -> Result<Step, Failure> {
-        let (site, key) = (&self.shared.site, self.owner.first_key());
-        let command = [self.command(&Wait::No)];
-        let (until, sent) = (self.answer_until(), self.sends());
-        let answer = site.servers.send(key, &command, until).await.map_err(|failure| self.failed(failure))?;
-        Ok(self.granted(answers::number(&answer), sent, Step::Refused))
-    }
-
-    async fn listen_and_ask(&mut self) -> Result<Step, Failure> {
-        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
-        if !servers.listen(key, self.answer_until()).await? {
-            return self.block_from_now_on().await;
-        }
+            self.in_doubt |= failure.kind == Kind::Unanswered;
+        })?;
         self.heard();
-        let (node, noted) = servers.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
-        self.ask_notified(&node, noted).await
+        self.last_error = None;
+        self.stands = fence != 0;
+        Ok(self.stands.then_some(Granted { fence, sent, in_doubt: self.in_doubt }))
     }
 
-    async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Step, Failure> {
-        let most = self.limits.deadline.map(time_left);
-        let command = [self.command(&Wait::Notified { most, channel: &noted.channel, tag: noted.tag })];
-        let (until, sent) = (self.answer_until(), self.sends());
-        match node.send(&command, until).await.map_err(|failure| self.failed(failure)) {
+    /// The same after a wait, where 0 means that it is over.
+    fn told(&mut self, sent: Moment, answer: Result<i64, Failure>) -> Result<Option<Granted>, Failure> {
+        let granted = self.answered(sent, answer)?.ok_or_else(|| Failure::last(self.timed_out()));
+        granted.map(Some)
+    }
+
+    async fn ask_at_once(&mut self) -> Result<Option<Granted>, Failure> {
+        let (until, sent) = self.sends();
+        let asks = std::slice::from_ref(&self.command);
+        let answer = self.shared.site.server.send(self.owner.first_key(), asks, until).await;
+        self.answered(sent, answer.map(|value| answers::number(&value)))
+    }
+
+    /// It was refused before.
+    async fn wait(&mut self) -> Result<Option<Granted>, Failure> {
+        self.must_wait = true;
+        let (site, key) = (&self.shared.site, self.owner.first_key());
+        if !site.must_block() {
+            if site.server.listen(key, self.answer_until()).await? {
+                let (node, noted) = site.server.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
+                return self.ask_notified(&node, noted).await;
+            }
+            self.shared.block_from_now_on();
+        }
+        self.ask_blocked().await
+    }
+
+    /// The command with what is left of the wait.
+    fn waiting(&self, message: Option<(&str, u64)>) -> [Cmd; 1] {
+        [commands::waiting(&self.command, self.limits.deadline.map(time_left), message)]
+    }
+
+    async fn ask_notified(&mut self, node: &Node, noted: Noted) -> Result<Option<Granted>, Failure> {
+        let command = self.waiting(Some((&noted.channel, self.tag)));
+        let (until, sent) = self.sends();
+        match node.send(&command, until).await {
             Ok(Value::Nil) => self.until_told(noted, sent).await,
-            Ok(value) => Ok(self.granted(answers::number(&value), sent, Step::TimedOut)),
-            Err(failure) if failure.denies_the_channel() => Box::pin(self.block_from_now_on()).await,
+            Err(failure) if failure.denies_the_channel() => {
+                self.stands = false;
+                self.shared.block_from_now_on();
+                Box::pin(self.ask_blocked()).await
+            }
+            Ok(value) => self.told(sent, Ok(answers::number(&value))),
             Err(failure) => {
                 if failure.kind == Kind::NoSubscriber {
-                    noted.end_all();
+                    // The subscription is not what it seemed.
+                    noted.connection.end_waits();
                 }
-                Err(self.shared.site.servers.redirected(self.owner.first_key(), node, failure))
+                let failure = self.shared.site.server.redirected(self.owner.first_key(), node, failure);
+                self.told(sent, Err(failure))
             }
         }
     }
 
     /// It waits on the server: until the message comes, or should long have come, or an earlier copy may have
     /// come and taken its place.
-    async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Step, Failure> {
+    async fn until_told(&mut self, mut noted: Noted, sent: Moment) -> Result<Option<Granted>, Failure> {
         self.heard();
-        let over = self.limits.deadline.map(|deadline| deadline + GRACE);
-        let again = self.in_doubt.then(|| Instant::now() + BETWEEN_COPIES);
-        let told = async {
-            match [over, again].into_iter().flatten().min() {
-                Some(until) => timeout_at(until.into(), noted.end()).await,
-                None => Ok(noted.end().await),
-            }
-        };
-        match self.shared.closing.run_until_cancelled(told).await {
-            Some(Ok(Ok(fence))) => Ok(self.granted(fence, sent, Step::TimedOut)),
-            Some(Ok(Err(failure))) => Err(self.failed(failure)),
+        self.failures = 0;
+        let over = Instant::now() + self.time_left() + GRACE;
+        let until = if self.in_doubt { over.min(Instant::now() + BETWEEN_COPIES) } else { over };
+        match timeout_at(until.into(), noted.end()).await {
+            Ok(ended) => self.told(sent, ended),
             // What was asked stands.
-            Some(Err(_)) if !self.time_left().is_zero() => Ok(Step::Refused),
-            Some(Err(_)) => Err(Failure::no_answer("the server")),
-            None => Err(Failure::last(Error::Closed)),
+            Err(_) if !self.time_left().is_zero() => Ok(None),
+            Err(_) => Err(Failure::no_answer("the server")),
         }
     }
 
-    /// The user may not use channels.
-    async fn block_from_now_on(&mut self) -> Result<Step, Failure> {
-        self.shared.block_from_now_on();
-        self.ask_blocked().await
-    }
-
-    async fn ask_blocked(&mut self) -> Result<Step, Failure> {
-        let shared = self.shared;
-        let over = self.limits.deadline.map_or(LONGEST, |deadline| time_left(deadline + GRACE));
-        let waits = timeout(over, Box::pin(self.ask_on_own()));
-        let step = shared.closing.run_until_cancelled(waits).await;
-        step.and_then(Result::ok).unwrap_or_else(|| {
-            self.in_doubt |= self.stands;
-            Err(Failure::no_answer("the server"))
-        })
-    }
-
-    /// On a connection of its own.
-    async fn ask_on_own(&mut self) -> Result<Step, Failure> {
-        let (servers, key) = (&self.shared.site.servers, self.owner.first_key());
-        let own = Own::open(servers, key, self.answer_until()).await?;
+    /// Waits on a connection of its own.
+    async fn ask_blocked(&mut self) -> Result<Option<Granted>, Failure> {
+        let (server, key) = (&self.shared.site.server, self.owner.first_key());
+        let own = Own::open(server, key, self.answer_until()).await?;
         self.heard();
-        let command = [self.command(&Wait::Blocked { most: self.limits.deadline.map(time_left) })];
-        let sent = self.sends();
-        let answer = own.ask(servers, key, &command).await.map_err(|failure| self.failed(failure))?;
-        Ok(self.granted(answers::number(&answer), sent, Step::TimedOut))
+        let command = self.waiting(None);
+        let over = Instant::now() + self.time_left() + GRACE;
+        let (_, sent) = self.sends();
+        let answer = own.ask(&command, over).await;
+        self.told(sent, answer.map(|value| answers::number(&value)))
     }
 
     /// What is granted to an earlier copy, or long after the request, has less validity.
@@ -347,28 +316,28 @@ impl<'a> Acquisition<'a> {
 
     /// Makes sure of the validity, and of the replicas. The server's `WAIT` blocks the connection and asks for
     /// what this connection wrote, so both go over one that nobody else uses.
-    async fn confirm(&mut self, mut granted: Granted) -> Result<Step, Failure> {
-        let (servers, options) = (&self.shared.site.servers, &self.owner.wanted.options);
+    async fn confirm(&mut self, mut granted: Granted) -> Result<Option<Granted>, Failure> {
+        let (server, options) = (&self.shared.site.server, &self.owner.wanted.options);
         let (key, until, wanted) = (self.owner.first_key(), self.answer_until(), options.min_replicas);
         // To the same millisecond it would write nothing, and any replica would do.
         let longer = if wanted > 0 { Duration::from_millis(1) } else { Duration::ZERO };
         let extend = commands::extend(self.owner, options.ttl + longer, granted.fence);
         granted.sent = Moment::now();
         let confirmed = if wanted == 0 {
-            servers.send(key, &[extend], until).await?
+            server.send(key, &[extend], until).await?
         } else {
             let both = [extend, commands::wait_for_replicas(wanted, options.replica_timeout)];
-            let own = Own::open(servers, key, until).await?;
-            let answer = timeout_at((until + options.replica_timeout).into(), own.ask(servers, key, &both));
-            answer.await.unwrap_or_else(|_| Err(Failure::no_answer("the server")))?
+            let own = Own::open(server, key, until).await?;
+            own.ask(&both, until + options.replica_timeout).await?
         };
         match answers::numbers(&confirmed).collect::<Vec<_>>()[..] {
             [1, reached] if reached < i64::from(wanted) => {
                 let reached = u32::try_from(reached).unwrap_or(0);
                 Err(Failure::last(Error::TooFewReplicas { wanted, reached }))
             }
-            [1, ..] if granted.sent.elapsed() < validity(options.ttl) => Ok(Step::Granted(granted)),
-            _ => Ok(Step::Over),
+            [1, ..] if granted.sent.elapsed() < validity(options.ttl) => Ok(Some(granted)),
+            // It may be over by now.
+            _ => Err(Failure { kind: Kind::Passing, error: Error::NotHeld }),
         }
     }
 }
@@ -381,8 +350,7 @@ impl Drop for Acquisition<'_> {
         if let Some(doubt) = &self.limits.doubt {
             doubt.store(true, Ordering::Relaxed);
         } else {
-            let gives_up = give_up::give_up(self.shared.clone(), self.owner.clone());
-            self.shared.spawn(&self.runtime, gives_up);
+            self.shared.spawn(&self.runtime, self.shared.clone().give_up(self.owner.clone()));
         }
     }
 }

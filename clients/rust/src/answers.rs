@@ -35,11 +35,12 @@ impl Failure {
 
     /// A limit for an answer has passed.
     pub(crate) fn no_answer(who: &str) -> Self {
-        io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {who} in time")).into()
+        let text = format!("no answer from {who} in time");
+        RedisError::from(io::Error::new(io::ErrorKind::TimedOut, text)).into()
     }
 
     pub(crate) fn connection_lost() -> Self {
-        io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was lost").into()
+        RedisError::from(io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was lost")).into()
     }
 
     /// Whether the server has said anything.
@@ -71,12 +72,6 @@ impl Failure {
             Error::Redis(error) if error.kind() == ErrorKind::Server(by) => Some(error.redirect_node()?.0),
             _ => None,
         }
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        RedisError::from(error).into()
     }
 }
 

@@ -9,40 +9,38 @@ use redis::{Cmd, Value, cmd};
 use crate::answers::Failure;
 use crate::connection::{REPLY_TIMEOUT, exchange};
 use crate::node::{Node, in_time};
-use crate::servers::Servers;
+use crate::servers::Server;
 
 /// How often the server is asked whether it lives: the connection that waits cannot be tested itself.
 const BETWEEN_TESTS: Duration = Duration::from_secs(5);
 
 /// A connection for one use to the node that serves a key.
-pub(crate) struct Own {
+pub(crate) struct Own<'a> {
+    server: &'a Server,
+    key: &'a str,
     node: Arc<Node>,
     connection: MultiplexedConnection,
 }
 
-impl Own {
-    pub(crate) async fn open(servers: &Servers, key: &str, until: Instant) -> Result<Self, Failure> {
+impl<'a> Own<'a> {
+    pub(crate) async fn open(server: &'a Server, key: &'a str, until: Instant) -> Result<Self, Failure> {
         let opens = async {
-            let node = servers.node(key).await?;
-            Ok(Self { connection: node.connect().await?, node })
+            let node = server.node(key).await?;
+            Ok(Self { server, key, connection: node.connect().await?, node })
         };
         in_time(until, opens).await
     }
 
-    /// Waits for the reply. When the future is dropped the connection is closed.
-    pub(crate) async fn ask(
-        mut self,
-        servers: &Servers,
-        key: &str,
-        commands: &[Cmd],
-    ) -> Result<Value, Failure> {
+    /// Waits for the reply until this moment. When the future is dropped the connection is closed.
+    pub(crate) async fn ask(mut self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         tokio::select! {
             reply = exchange(&mut self.connection, commands) => {
                 reply
                     .and_then(Value::extract_error)
-                    .map_err(|error| servers.redirected(key, &self.node, error.into()))
+                    .map_err(|error| self.server.redirected(self.key, &self.node, error.into()))
             }
             failure = until_it_fails(&self.node) => Err(failure),
+            () = tokio::time::sleep_until(until.into()) => Err(Failure::no_answer("the server")),
         }
     }
 }
@@ -53,7 +51,7 @@ async fn until_it_fails(node: &Node) -> Failure {
         if let Err(failure) = node.send(&[cmd("PING")], Instant::now() + REPLY_TIMEOUT).await
             && !failure.is_answer()
         {
-            return Failure::no_answer(node.address());
+            return Failure::no_answer(&node.address().to_string());
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ToRedisArgs};
+use redis::Cmd;
 
 use crate::options::{Mode, Wanted};
 
 /// For how long the server refuses what a request that was given up may still send.
-const REFUSE_MS: u64 = 120_000;
+pub(crate) const REFUSED_FOR: Duration = Duration::from_secs(120);
 /// No hold has this fence.
 pub(crate) const NO_FENCE: i64 = 1;
 
@@ -51,37 +51,6 @@ pub(crate) fn random_name() -> Arc<str> {
     str::from_utf8(&name).expect("the letters are ASCII").into()
 }
 
-/// As [`Cmd::arg`], by value.
-trait With: Sized {
-    fn with(self, words: impl ToRedisArgs) -> Self;
-}
-
-impl With for Cmd {
-    fn with(mut self, words: impl ToRedisArgs) -> Self {
-        self.arg(words);
-        self
-    }
-}
-
-/// How a request waits on the server.
-pub(crate) enum Wait<'a> {
-    No,
-    Blocked { most: Option<Duration> },
-    Notified { most: Option<Duration>, channel: &'a str, tag: u64 },
-}
-
-impl Wait<'_> {
-    fn add_to(&self, command: Cmd) -> Cmd {
-        // 0 waits without limit.
-        let wait = |most: &Option<Duration>| ("WAIT", most.map_or(0, milliseconds));
-        match self {
-            Wait::No => command,
-            Wait::Blocked { most } => command.with(wait(most)),
-            Wait::Notified { most, channel, tag } => command.with(wait(most)).with(("NOTIFY", channel, tag)),
-        }
-    }
-}
-
 /// Whole milliseconds, rounded up: the server takes no others, and 0 means something else.
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     let rounded_up = duration.as_nanos().div_ceil(1_000_000);
@@ -97,15 +66,15 @@ fn command(one: &str, many: &str, owner: &Owner) -> Cmd {
 }
 
 fn with_keys(name: &str, owner: &Owner) -> Cmd {
-    Cmd::new().with((name, owner.keys().len())).with(&**owner.keys()).with(&*owner.token)
+    Cmd::new().arg((name, owner.keys().len())).arg(&**owner.keys()).arg(&*owner.token).take()
 }
 
 /// With room for all words: memory that grows is what such a command costs most.
 fn with_key(name: &str, key: &str, owner: &Owner) -> Cmd {
     const WORDS: usize = 12;
     const BYTES_OF_OPTIONS: usize = 160;
-    let command = Cmd::with_capacity(WORDS, BYTES_OF_OPTIONS + key.len() + owner.token.len());
-    command.with((name, key, &*owner.token))
+    let mut command = Cmd::with_capacity(WORDS, BYTES_OF_OPTIONS + key.len() + owner.token.len());
+    command.arg((name, key, &*owner.token)).take()
 }
 
 fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
@@ -113,30 +82,38 @@ fn lock(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
         Mode::Write => ("SLOCK.LOCK", "SLOCK.MLOCK"),
         Mode::Read => ("SLOCK.RLOCK", "SLOCK.MRLOCK"),
     };
-    command(one, many, owner).with(milliseconds(ttl))
+    command(one, many, owner).arg(milliseconds(ttl)).take()
 }
 
-pub(crate) fn acquire(owner: &Owner, wait: &Wait<'_>) -> Cmd {
+/// Asks for a hold. It does not wait.
+pub(crate) fn acquire(owner: &Owner) -> Cmd {
     let options = &owner.wanted.options;
     let metadata = options.metadata.as_ref().map(|metadata| ("META", metadata));
     let limit = options.limit.map(|limit| ("LIMIT", limit));
-    wait.add_to(lock(owner, owner.wanted.mode, options.ttl)).with(metadata).with(limit)
+    lock(owner, owner.wanted.mode, options.ttl).arg(metadata).arg(limit).take()
+}
+
+/// The same command with a wait. Its end comes as the answer, or as a message with this tag on this channel.
+pub(crate) fn waiting(command: &Cmd, most: Option<Duration>, message: Option<(&str, u64)>) -> Cmd {
+    // 0 waits without limit.
+    let notify = message.map(|(channel, tag)| ("NOTIFY", channel, tag));
+    command.clone().arg(("WAIT", most.map_or(0, milliseconds))).arg(notify).take()
 }
 
 /// Gives the fence of what the token holds in this mode, and never a new hold.
 pub(crate) fn held_fence(owner: &Owner, mode: Mode, ttl: Duration) -> Cmd {
-    lock(owner, mode, ttl).with("XX")
+    lock(owner, mode, ttl).arg("XX").take()
 }
 
 /// Moves the deadline of the hold with this fence, and never to an earlier moment.
 pub(crate) fn extend(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
-    command("SLOCK.EXTEND", "SLOCK.MEXTEND", owner).with((milliseconds(ttl), "GT", "FENCE", fence))
+    command("SLOCK.EXTEND", "SLOCK.MEXTEND", owner).arg((milliseconds(ttl), "GT", "FENCE", fence)).take()
 }
 
 /// Releases the hold with this fence.
 pub(crate) fn release(owner: &Owner, mode: Mode, fence: i64) -> Cmd {
     let one = if mode == Mode::Write { "SLOCK.UNLOCK" } else { "SLOCK.RUNLOCK" };
-    command(one, "SLOCK.MUNLOCK", owner).with(("FENCE", fence))
+    command(one, "SLOCK.MUNLOCK", owner).arg(("FENCE", fence)).take()
 }
 
 /// Releases whatever the token holds, in whichever mode. The answer is the number of keys.
@@ -150,7 +127,8 @@ fn withdrawal(owner: &Owner) -> Vec<Cmd> {
     if owner.is_given() {
         return vec![with_key("SLOCK.CANCEL", owner.first_key(), owner)];
     }
-    let refusal = |key: &String| with_key("SLOCK.CANCEL", key, owner).with(("REFUSE", REFUSE_MS));
+    let refuse = ("REFUSE", milliseconds(REFUSED_FOR));
+    let refusal = |key: &String| with_key("SLOCK.CANCEL", key, owner).arg(refuse).take();
     owner.keys().iter().map(refusal).collect()
 }
 
@@ -159,7 +137,7 @@ fn withdrawal(owner: &Owner) -> Vec<Cmd> {
 /// which fence it has.
 pub(crate) fn end(owner: &Owner, fence: i64) -> Vec<Cmd> {
     let (mut commands, release) = if owner.is_given() {
-        (withdraw(owner, Duration::ZERO), release_all(owner).with(("FENCE", fence)))
+        (withdraw(owner, Duration::ZERO), release_all(owner).arg(("FENCE", fence)).take())
     } else {
         (withdrawal(owner), release_all(owner))
     };
@@ -177,29 +155,26 @@ pub(crate) fn withdraw(owner: &Owner, ttl: Duration) -> Vec<Cmd> {
 /// What giving up and releasing need, about a hold that does not exist.
 pub(crate) fn may_release(owner: &Owner) -> [Cmd; 3] {
     let cancel = with_key("SLOCK.CANCEL", owner.first_key(), owner);
-    [cancel, release(owner, owner.wanted.mode, NO_FENCE), release_all(owner).with(("FENCE", NO_FENCE))]
+    [cancel, release(owner, owner.wanted.mode, NO_FENCE), release_all(owner).arg(("FENCE", NO_FENCE)).take()]
 }
 
-pub(crate) fn upgrade(owner: &Owner, ttl: Duration, wait: &Wait<'_>, fence: i64) -> Cmd {
-    let upgrade = with_key("SLOCK.UPGRADE", owner.first_key(), owner).with(milliseconds(ttl));
-    wait.add_to(upgrade).with(("FENCE", fence))
-}
-
-pub(crate) fn downgrade(owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
-    with_key("SLOCK.DOWNGRADE", owner.first_key(), owner).with((milliseconds(ttl), "FENCE", fence))
+/// Makes the reader the writer, or the writer a reader.
+pub(crate) fn change(to: Mode, owner: &Owner, ttl: Duration, fence: i64) -> Cmd {
+    let name = if to == Mode::Write { "SLOCK.UPGRADE" } else { "SLOCK.DOWNGRADE" };
+    with_key(name, owner.first_key(), owner).arg((milliseconds(ttl), "FENCE", fence)).take()
 }
 
 pub(crate) fn info(key: &str) -> Cmd {
-    Cmd::new().with(("SLOCK.INFO", key, "FULL"))
+    Cmd::new().arg(("SLOCK.INFO", key, "FULL")).take()
 }
 
 pub(crate) fn queues() -> Cmd {
-    Cmd::new().with(("SLOCK.QUEUES", "COUNT", 0))
+    Cmd::new().arg(("SLOCK.QUEUES", "COUNT", 0)).take()
 }
 
 /// Waits until replicas have what this connection wrote.
 pub(crate) fn wait_for_replicas(least: u32, timeout: Duration) -> Cmd {
-    Cmd::new().with(("WAIT", least, milliseconds(timeout)))
+    Cmd::new().arg(("WAIT", least, milliseconds(timeout))).take()
 }
 
 #[cfg(test)]

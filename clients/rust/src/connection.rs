@@ -46,9 +46,9 @@ struct Entries {
 
 /// A request that has been noted. It is forgotten when this is dropped. Until then the connection stays open.
 pub(crate) struct Noted {
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) channel: Arc<str>,
-    pub(crate) tag: u64,
+    tag: u64,
     end: oneshot::Receiver<Ended>,
 }
 
@@ -56,11 +56,6 @@ impl Noted {
     /// The message for the request, unless nobody listens any more.
     pub(crate) async fn end(&mut self) -> Ended {
         (&mut self.end).await.unwrap_or_else(|_| Err(Failure::connection_lost()))
-    }
-
-    /// The subscription is not what it seemed: everybody who waits here asks again.
-    pub(crate) fn end_all(&self) {
-        self.connection.end_waits();
     }
 }
 
@@ -127,6 +122,7 @@ impl Connection {
         Ok(())
     }
 
+    /// Everybody who waits here asks again.
     pub(crate) fn end_waits(&self) {
         self.waits.end();
     }

@@ -33,38 +33,26 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 ///     hold.release().await
 /// }
 /// ```
-pub trait Site: Send + Sync + Sized + 'static {
+pub trait Site: Operations {}
+
+impl<S: Operations> Site for S {}
+
+/// What differs between a single server and a quorum.
+pub trait Operations: Send + Sync + Sized + 'static {
     /// What a hold has beside its lease.
-    #[doc(hidden)]
     type Part: Send + Sync + 'static;
 
     /// How long a hold is valid after the command was sent that set its deadline.
-    #[doc(hidden)]
     fn validity(&self, ttl: Duration) -> Duration;
-
-    #[doc(hidden)]
-    fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
-        let text = match ttl {
-            _ if ttl < SHORTEST_TTL => format!("the ttl is {ttl:?}, and must be at least 2 ms"),
-            _ if self.validity(ttl).is_zero() => {
-                format!("clocks may drift, so the ttl must be longer than {ttl:?}")
-            }
-            _ => return Ok(()),
-        };
-        Err(Error::InvalidArgument(text))
-    }
 
     /// One acquisition. Nothing when it asks once and is refused. Boxed, so that the depth of types in the
     /// programs of users stays small.
-    #[doc(hidden)]
     fn ask(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>, once: bool) -> Asks<Option<HoldOf<Self>>>;
 
     /// A hold of what the token has already.
-    #[doc(hidden)]
     fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<HoldOf<Self>>;
 
     /// Extends the hold, and tells its lease.
-    #[doc(hidden)]
     fn extend(
         hold: Arc<HoldViewOf<Self>>,
         ttl: Duration,
@@ -72,22 +60,31 @@ pub trait Site: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Gives whether the hold was there.
-    #[doc(hidden)]
     fn release(hold: &HoldViewOf<Self>, until: Instant) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Leaves to others what the token may still hold.
-    #[doc(hidden)]
     fn leave(_: &HoldViewOf<Self>) {}
 
     /// Releases what the token holds, and gives how much that was.
-    #[doc(hidden)]
     fn release_token(
         shared: &Shared<Self>,
         owner: Owner,
     ) -> impl Future<Output = Result<usize, Error>> + Send;
 
-    #[doc(hidden)]
-    fn close(shared: &Shared<Self>) -> impl Future<Output = ()> + Send;
+    /// Closes the connections.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Refuses a ttl that leaves no validity.
+pub(crate) fn check_ttl<S: Site>(site: &S, ttl: Duration) -> Result<(), Error> {
+    let text = match ttl {
+        _ if ttl < SHORTEST_TTL => format!("the ttl is {ttl:?}, and must be at least 2 ms"),
+        _ if site.validity(ttl).is_zero() => {
+            format!("clocks may drift, so the ttl must be longer than {ttl:?}")
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::InvalidArgument(text))
 }
 
 /// What asks for a hold.
@@ -150,19 +147,12 @@ impl<S: Site> HoldOf<S> {
     /// background until the validity is over. A lasting error of the server.
     pub async fn release(mut self) -> Result<bool, Error> {
         let valid = self.view.end_here();
-        match S::release(&self.view, self.view.shared.limit()).await {
-            Ok(there) => {
-                self.is_over = true;
-                Ok(valid && there)
-            }
-            Err(error) => {
-                if !valid {
-                    return Ok(false);
-                }
-                self.view.release_failed(&error);
-                Err(error)
-            }
+        let there = S::release(&self.view, self.view.shared.limit()).await;
+        self.is_over = there.is_ok();
+        if !valid {
+            return Ok(false);
         }
+        there.inspect_err(|error| self.view.release_failed(error))
     }
 
     /// Ends the hold here without releasing it: it is renewed no more, and whoever has token and keys adopts
@@ -301,7 +291,7 @@ impl<S: Site> HoldViewOf<S> {
     }
 
     pub(crate) async fn extend_until(self: &Arc<Self>, ttl: Duration, until: Instant) -> Result<(), Error> {
-        self.shared.site.check_ttl(ttl)?;
+        check_ttl(&self.shared.site, ttl)?;
         self.may_change()?;
         self.renew_by_the_watchdog();
         let extended = S::extend(self.clone(), ttl.min(LONGEST), until).await;
@@ -318,7 +308,7 @@ impl<S: Site> HoldViewOf<S> {
         if self.owner.wanted.options.renew {
             let mut renewed = self.renewed.lock().expect("no panic while this is locked");
             if renewed.strong_count() == 0 {
-                *renewed = self.shared.watchdog.add(self.clone().renew_until_the_end());
+                *renewed = self.shared.watchdog.add(self.clone().renew_until_the_end(), &self.shared.closing);
             }
         }
     }

@@ -33,32 +33,23 @@ pub enum Outcome<'a> {
 ///
 /// They are called from the library's tasks and from the caller's, so they must not block and must not panic.
 /// `label` is the label of the request: its first key, unless it was given another.
+#[expect(unused_variables)]
 pub trait Hooks: Send + Sync + 'static {
     /// An acquisition ended after this time.
-    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {
-        let _ = (label, duration, outcome);
-    }
+    fn waited(&self, label: &str, duration: Duration, outcome: Outcome<'_>) {}
 
     /// A hold ended, by release, loss or handing over, after this time.
-    fn held(&self, label: &str, duration: Duration) {
-        let _ = (label, duration);
-    }
+    fn held(&self, label: &str, duration: Duration) {}
 
     /// A hold was lost. [`Hooks::held`] follows.
-    fn lost(&self, label: &str, reason: Reason) {
-        let _ = (label, reason);
-    }
+    fn lost(&self, label: &str, reason: Reason) {}
 
     /// A renewal failed. It is tried again as long as the hold is valid.
-    fn renewal_failed(&self, label: &str, error: &Error) {
-        let _ = (label, error);
-    }
+    fn renewal_failed(&self, label: &str, error: &Error) {}
 
     /// A release got no answer in time, or was refused. Unless a later attempt in the background succeeds, the
     /// lock ends by its ttl.
-    fn release_failed(&self, label: &str, error: &Error) {
-        let _ = (label, error);
-    }
+    fn release_failed(&self, label: &str, error: &Error) {}
 }
 
 /// Tells the hooks and the log. At level `warn` is what an operator must know, all else at `debug`.
@@ -93,15 +84,8 @@ impl Reporter {
     }
 
     pub(crate) fn held(&self, label: &str, since: Moment) {
-        if self.is_heard() {
-            let duration = since.elapsed();
-            self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
-        }
-    }
-
-    /// Whether anybody wants to know what goes well.
-    fn is_heard(&self) -> bool {
-        !self.is_part && (self.hooks.is_some() || tracing::enabled!(tracing::Level::DEBUG))
+        let duration = since.elapsed();
+        self.tell(|| debug!(lock = label, ?duration, "held"), |hooks| hooks.held(label, duration));
     }
 
     pub(crate) fn renewal_failed(&self, label: &str, error: &Error) {
@@ -136,13 +120,13 @@ impl Reporter {
 pub(crate) struct Waited<'a> {
     reporter: &'a Reporter,
     label: &'a str,
-    /// Nothing when nobody wants to know, or the end was told.
+    /// Nothing when the end was told.
     started: Option<Instant>,
 }
 
 impl<'a> Waited<'a> {
     pub(crate) fn begin(reporter: &'a Reporter, label: &'a str) -> Self {
-        Self { reporter, label, started: reporter.is_heard().then(Instant::now) }
+        Self { reporter, label, started: Some(Instant::now()) }
     }
 
     /// It gave this, or nothing for a refusal.

@@ -43,8 +43,8 @@ pub(crate) struct Lease {
     lease_end: Option<Moment>,
     /// Of the last renewal, when that failed.
     pub(crate) error: Option<Error>,
-    /// A change of mode was sent and has no answer yet: the server may be ahead.
-    pub(crate) changing: bool,
+    /// The mode before a change that was sent and has no answer yet: the server may be ahead.
+    pub(crate) changing: Option<Mode>,
     /// A command without an answer could give the token a hold at any later time.
     pub(crate) in_doubt: bool,
 }
@@ -61,7 +61,7 @@ impl Lease {
             valid_until: sent.after(validity),
             lease_end: wanted.options.longest_lease.map(|longest| sent.after(longest)),
             error: None,
-            changing: false,
+            changing: None,
             in_doubt,
         }
     }
@@ -119,14 +119,27 @@ impl Lease {
 
     /// The server says that nothing is held with this fence.
     pub(crate) fn gone(&mut self, fence: i64) {
-        if fence == self.fence && !self.changing {
+        if fence == self.fence && self.changing.is_none() {
             self.lose(Reason::Gone);
         }
     }
 
+    /// A change of mode is sent. No server refuses a downgrade: it may be carried out from its first copy on.
+    pub(crate) fn change(&mut self, to: Mode) {
+        self.changing = Some(self.mode);
+        if to == Mode::Read {
+            self.mode = to;
+        }
+    }
+
+    /// The server has refused it.
+    pub(crate) fn unchanged(&mut self) {
+        self.mode = self.changing.take().unwrap_or(self.mode);
+    }
+
     /// The answer to a change of mode, which left the deadline or moved it to a later moment.
     pub(crate) fn changed(&mut self, granted: Granted, mode: Mode, validity: Duration) {
-        (self.fence, self.mode, self.changing) = (granted.fence, mode, false);
+        (self.fence, self.mode, self.changing) = (granted.fence, mode, None);
         self.in_doubt |= granted.in_doubt;
         self.extended(granted.fence, self.ttl, granted.sent.after(validity));
     }

@@ -15,11 +15,9 @@ mod cluster;
 mod commands;
 mod connection;
 mod errors;
-mod give_up;
 mod hold;
 mod hooks;
 mod lease;
-
 mod locks;
 mod mode;
 mod node;

@@ -41,7 +41,7 @@ pub type LocksBuilder = BuilderOf<Single>;
 
 /// What [`Locks`] and a [`Quorum`](crate::Quorum) have in common.
 pub struct LocksOf<S: Site> {
-    shared: Arc<Shared<S>>,
+    pub(crate) shared: Arc<Shared<S>>,
     defaults: Options,
 }
 
@@ -98,12 +98,9 @@ impl<S: Site> LocksOf<S> {
     /// began are brought to their end first, and what a dropped future left is given up.
     pub async fn close(&self) {
         self.shared.closing.cancel();
-        self.shared.watchdog.stop();
-        S::close(&self.shared).await;
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
-        &self.shared
+        self.shared.background.close();
+        self.shared.background.wait().await;
+        self.shared.site.close().await;
     }
 }
 
@@ -125,10 +122,8 @@ impl Locks {
     /// As [`release`](LocksOf::release).
     pub async fn info(&self, key: &str) -> Result<Option<Info>, Error> {
         self.shared.unless_closed()?;
-        let (servers, commands) = (&self.shared.site.servers, [commands::info(key)]);
-        let asks = |until| servers.send(key, &commands, until);
         let keys = Arc::from([key.to_owned()]);
-        status::info(self.shared.until_answered(&keys, self.shared.limit(), asks).await?.value)
+        status::info(self.shared.call(&keys, &[commands::info(key)], self.shared.limit()).await?.value)
     }
 
     /// The locks for which somebody waits, the longest wait first; in a cluster, of all its nodes.
@@ -138,9 +133,9 @@ impl Locks {
     /// As [`release`](LocksOf::release).
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
         self.shared.unless_closed()?;
-        let (servers, commands) = (&self.shared.site.servers, [commands::queues()]);
-        let asks = |until| servers.ask_all(&commands, until);
-        status::queues(self.shared.until_answered(&Arc::from([]), self.shared.limit(), asks).await?.value)
+        let of_all_nodes = Arc::from([]);
+        let queues = self.shared.call(&of_all_nodes, &[commands::queues()], self.shared.limit()).await?;
+        status::queues(queues.value)
     }
 }
 

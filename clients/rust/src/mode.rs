@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
@@ -39,8 +40,7 @@ impl HoldView {
     /// [`Error::Refused`] after an upgrade that was given up.
     pub async fn upgrade(self: &Arc<Self>, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
         let wait = wait.into().or(self.owner.wanted.options.wait).map(|wait| wait.min(LONGEST));
-        let deadline = wait.map(|wait| Instant::now() + wait);
-        self.change(deadline, |hold, tell| hold.upgrade_until(deadline, tell)).await
+        self.change(Mode::Write, wait.map(|wait| Instant::now() + wait)).await
     }
 
     /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
@@ -53,37 +53,31 @@ impl HoldView {
     /// [`Error::Lost`] when the hold is gone, [`Error::TimedOut`] when no answer came for `retry_for`,
     /// [`Error::SeveralKeys`] for a hold of several keys.
     pub async fn downgrade(self: &Arc<Self>) -> Result<i64, Error> {
-        let until = self.shared.limit();
-        self.change(Some(until), |hold, tell| {
-            let former = std::mem::replace(&mut hold.lease().mode, Mode::Read);
-            hold.downgrade_until(former, until, tell)
-        })
-        .await
+        self.change(Mode::Read, Some(self.shared.limit())).await
     }
 
     /// Changes the mode in the background, so that a change that was sent comes to its end when this future is
     /// dropped.
-    async fn change<F>(
-        self: &Arc<Self>,
-        deadline: Option<Instant>,
-        changes: impl FnOnce(Arc<Self>, Tell) -> F,
-    ) -> Result<i64, Error>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    async fn change(self: &Arc<Self>, to: Mode, deadline: Option<Instant>) -> Result<i64, Error> {
         if self.keys().len() != 1 {
             return Err(Error::SeveralKeys);
         }
         self.may_change()?;
         let one_at_a_time = self.nothing_changes(deadline).await?;
-        self.lease().changing = true;
-        let (tell, told) = oneshot::channel();
-        let changes = changes(self.clone(), tell);
+        let command = self.update(|lease, _| {
+            lease.change(to);
+            commands::change(to, &self.owner, lease.ttl, lease.fence)
+        });
+        let (hold, (tell, told)) = (self.clone(), oneshot::channel());
         self.shared.spawn(&Handle::current(), async move {
-            changes.await;
+            match to {
+                Mode::Write => hold.upgrade_until(command, deadline, tell).await,
+                Mode::Read => hold.downgrade_until_answered(command, deadline, tell).await,
+            }
             drop(one_at_a_time);
         });
-        told.await.unwrap_or(Err(Error::Closed))
+        let told = self.shared.closing.run_until_cancelled(told).await;
+        told.and_then(Result::ok).unwrap_or(Err(Error::Closed))
     }
 
     /// Waits for an earlier change that was given up.
@@ -100,10 +94,9 @@ impl HoldView {
     }
 
     /// It is given up when nobody waits for it any more.
-    async fn upgrade_until(self: Arc<Self>, deadline: Option<Instant>, mut tell: Tell) {
+    async fn upgrade_until(self: Arc<Self>, upgrade: Cmd, deadline: Option<Instant>, mut tell: Tell) {
         let limits = Limits { once: false, deadline, retry_for: self.shared.retry_for, doubt: None };
-        let goal = self.update(|lease, _| Goal::Upgrade { ttl: lease.ttl, fence: lease.fence });
-        let mut acquisition = Acquisition::new(&self.shared, &self.owner, goal, limits);
+        let mut acquisition = Acquisition::new(&self.shared, &self.owner, Goal::Upgrade, upgrade, limits);
         let result = tokio::select! {
             biased;
             result = acquisition.run() => result,
@@ -117,7 +110,7 @@ impl HoldView {
                 self.lease().in_doubt = true;
                 Err(self.unless_over(error))
             }
-            Err(error) => Err(self.refused(Mode::Read, error)),
+            Err(error) => Err(self.refused(error)),
         };
         // Nobody may wait for it any more.
         let _ = tell.send(result);
@@ -130,40 +123,43 @@ impl HoldView {
     async fn give_up_upgrade(&self) {
         let ttl = self.lease().ttl;
         let commands = commands::withdraw(&self.owner, ttl);
-        let Ok(answered) = self.shared.call(&self.owner, &commands, self.valid_until()).await else { return };
+        let Ok(answered) = self.shared.call(self.owner.keys(), &commands, self.valid_until()).await else {
+            return;
+        };
         let [.., writer, reader] = answers::numbers(&answered.value).collect::<Vec<_>>()[..] else { return };
         let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
         // Who waited for it has been told.
         let _ = match fence {
-            0 => Err(self.refused(mode, Error::NotHeld)),
+            0 => Err(self.refused(Error::NotHeld)),
             fence => self.changed(Granted { fence, sent: answered.sent, in_doubt: true }, mode),
         };
     }
 
     /// Goes on when nobody waits for it any more, until it is known to be carried out. To ask for the mode
-    /// would not do: the server refuses no downgrade, so an earlier copy could come later.
-    async fn downgrade_until(self: Arc<Self>, former: Mode, until: Instant, tell: Tell) {
-        let (ttl, fence) = self.update(|lease, _| (lease.ttl, lease.fence));
-        let downgrade = [commands::downgrade(&self.owner, ttl, fence)];
-        let mut tell = Some(tell);
-        // Nobody may wait for it any more.
-        let mut told = |result| drop(tell.take().map(|tell| tell.send(result)));
-        let mut answered = self.shared.call(&self.owner, &downgrade, until).await;
-        if let Err(error @ Error::TimedOut { .. }) = &answered {
-            told(Err(self.unless_over(error.clone())));
-            self.lease().in_doubt = true;
-            answered = self.shared.call(&self.owner, &downgrade, self.valid_until()).await;
-        }
-        told(match answered {
-            Ok(answered) => {
-                let fence = answers::number(&answered.value);
-                let granted = Granted { fence, sent: answered.sent, in_doubt: answered.repeated };
-                self.changed(granted, Mode::Read)
+    /// would not do: an earlier copy could come later.
+    async fn downgrade_until_answered(self: Arc<Self>, downgrade: Cmd, until: Option<Instant>, tell: Tell) {
+        let (mut until, mut tell) = (until.unwrap_or_else(|| self.shared.limit()), Some(tell));
+        loop {
+            let answered = self.shared.call(self.owner.keys(), std::slice::from_ref(&downgrade), until).await;
+            let goes_on = matches!(answered, Err(Error::TimedOut { .. })) && self.may_change().is_ok();
+            let result = match answered {
+                Ok(answered) => {
+                    let (fence, in_doubt) = (answered.number(), answered.repeated);
+                    self.changed(Granted { fence, sent: answered.sent, in_doubt }, Mode::Read)
+                }
+                Err(error @ Error::TimedOut { .. }) => {
+                    self.lease().in_doubt = true;
+                    Err(self.unless_over(error))
+                }
+                Err(error) => Err(self.refused(error)),
+            };
+            // Nobody may wait for it any more.
+            tell.take().map(|tell| tell.send(result));
+            if !goes_on {
+                return;
             }
-            // The hold is over, or will be: what was sent may still be carried out.
-            Err(error @ Error::TimedOut { .. }) => Err(self.unless_over(error)),
-            Err(error) => Err(self.refused(former, error)),
-        });
+            until = self.valid_until();
+        }
     }
 
     /// Gives the new fence.
@@ -172,11 +168,11 @@ impl HoldView {
         self.check().map(|()| granted.fence)
     }
 
-    /// The change of mode has ended, and left this one.
-    fn refused(&self, mode: Mode, error: Error) -> Error {
+    /// The change of mode has ended with this error, and changed nothing.
+    fn refused(&self, error: Error) -> Error {
         let is_gone = matches!(error, Error::NotHeld);
         self.update(|lease, _| {
-            (lease.changing, lease.mode) = (false, mode);
+            lease.unchanged();
             if is_gone {
                 lease.lose(Reason::Gone);
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, Cmd, ProtocolVersion, Value, cmd};
+use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, Value, cmd};
 use tokio::time::timeout_at;
 
 use crate::answers::Failure;
@@ -27,14 +27,12 @@ pub(crate) async fn in_time<T>(
 /// A server. All commands share one connection, which is opened when it is needed.
 pub(crate) struct Node {
     client: Client,
-    address: String,
     connection: Cached<Arc<Connection>>,
 }
 
 impl Node {
     pub(crate) fn new(client: &Client) -> Self {
         let info = client.get_connection_info().clone();
-        let address = info.addr().to_string();
         let mut tcp = info.tcp_settings().clone();
         // A wait without limit must notice that its connection is lost although nobody closed it.
         if tcp.keepalive().is_none() {
@@ -45,15 +43,11 @@ impl Node {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = Client::open(info).expect("the settings are those of a client");
-        Self { client, address, connection: Cached::default() }
+        Self { client, connection: Cached::default() }
     }
 
-    pub(crate) fn address(&self) -> &str {
-        &self.address
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
+    pub(crate) fn address(&self) -> &ConnectionAddr {
+        self.client.get_connection_info().addr()
     }
 
     /// A connection of its own.

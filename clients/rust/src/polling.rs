@@ -7,14 +7,11 @@ use std::time::Duration;
 /// The `wait` of a request ends polling too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Poll {
-    pauses: Pauses,
+    first: Duration,
+    most: Duration,
+    /// By up to this part each pause is shortened at random.
+    jitter: f64,
     limit: Option<u32>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Pauses {
-    Constant(Duration),
-    Exponential { first: Duration, most: Duration },
 }
 
 impl Poll {
@@ -25,13 +22,13 @@ impl Poll {
 
     /// Asks again after the same pause each time.
     pub fn constant(pause: Duration) -> Self {
-        Self { pauses: Pauses::Constant(pause), limit: None }
+        Self { first: pause, most: pause, jitter: 0.0, limit: None }
     }
 
     /// Asks again after pauses that double from `first` up to `most`. Each is shortened by up to a half at
     /// random, so that clients that wait for one lock do not ask at the same moments.
     pub fn exponential(first: Duration, most: Duration) -> Self {
-        Self { pauses: Pauses::Exponential { first, most }, limit: None }
+        Self { first, most, jitter: 0.5, limit: None }
     }
 
     /// At most `attempts` further attempts after the first one.
@@ -45,31 +42,16 @@ impl Poll {
         if self.limit.is_some_and(|limit| number >= limit) {
             return None;
         }
-        match self.pauses {
-            Pauses::Constant(pause) => Some(pause),
-            Pauses::Exponential { first, most } => Some(doubled(first, most, number)),
-        }
+        let pause = self.first.saturating_mul(2u32.saturating_pow(number)).min(self.most);
+        Some(pause - pause.mul_f64(rand::random_range(0.0..=self.jitter)))
     }
 }
 
-/// Pauses between attempts after an error: 10 ms, doubled up to 1 s, each with jitter.
-#[derive(Default)]
-pub(crate) struct Backoff {
-    pauses: u32,
-}
-
-impl Backoff {
-    pub(crate) fn next(&mut self) -> Duration {
-        self.pauses += 1;
-        doubled(Duration::from_millis(10), Duration::from_secs(1), self.pauses - 1)
-    }
-}
-
-/// The pause with this number, counted from 0. It is between a half of the pause and the whole, so that clients
-/// that failed together do not return together.
-fn doubled(first: Duration, most: Duration, number: u32) -> Duration {
-    let pause = first.saturating_mul(2u32.saturating_pow(number.min(31))).min(most);
-    pause.mul_f64(rand::random_range(0.5..=1.0))
+/// The pause after an error before which there were so many others: 10 ms, doubled up to 1 s. The jitter keeps
+/// clients that failed together from returning together.
+pub(crate) fn after_error(number: u32) -> Duration {
+    let pauses = Poll::exponential(Duration::from_millis(10), Duration::from_secs(1));
+    pauses.pause(number).expect("the number of attempts has no limit")
 }
 
 #[cfg(test)]

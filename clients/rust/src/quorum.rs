@@ -1,12 +1,12 @@
 //! One lock on several independent servers: N `Locks` and arithmetic.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use rand::seq::SliceRandom;
 use redis::Client;
 use tokio::runtime::Handle;
@@ -16,8 +16,7 @@ use crate::acquisition::Limits;
 use crate::clock::Moment;
 use crate::commands::Owner;
 use crate::errors::{Answer, Error, NodeAnswer, Reason};
-use crate::give_up::give_up;
-use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
+use crate::hold::{Asks, HoldOf, HoldViewOf, Operations};
 use crate::hooks::Reporter;
 use crate::lease::Granted;
 use crate::locks::{BuilderOf, Locks, LocksOf};
@@ -59,16 +58,11 @@ pub type QuorumHoldView = HoldViewOf<Majority>;
 
 /// The site of locks on more than half of several servers, and how many have to answer what, and when.
 pub struct Majority {
-    nodes: Vec<Node>,
+    nodes: Vec<Locks>,
     poll: Poll,
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
-}
-
-struct Node {
-    address: String,
-    locks: Locks,
 }
 
 impl Quorum {
@@ -80,11 +74,10 @@ impl Quorum {
 
     /// A quorum with options. The servers must not be replicas of each other.
     pub fn builder(clients: impl IntoIterator<Item = Client>) -> QuorumBuilder {
-        let node = |client: Client| {
-            let address = client.get_connection_info().addr().to_string();
+        let node = |client| {
             let mut builder = Locks::builder(client);
             builder.shared.reporter = Reporter::of_a_part();
-            Node { address, locks: builder.build() }
+            builder.build()
         };
         BuilderOf::new(Majority {
             nodes: clients.into_iter().map(node).collect(),
@@ -139,12 +132,10 @@ impl Majority {
 
     /// Whether a majority says yes, or so many say no that none is possible; nothing while neither is certain.
     fn verdict(&self, answers: &[Answer]) -> Option<bool> {
-        let yes = answers.iter().filter(|answer| **answer == Answer::Granted).count();
-        let no = answers.iter().filter(|answer| matches!(answer, Answer::Refused | Answer::Gone)).count();
-        if yes >= self.majority() {
-            return Some(true);
-        }
-        (self.nodes.len() - no < self.majority()).then_some(false)
+        let is_possible =
+            count(answers, &[Answer::Refused, Answer::Gone]) <= self.nodes.len() - self.majority();
+        let has_majority = count(answers, &[Answer::Granted]) >= self.majority();
+        if has_majority || !is_possible { Some(has_majority) } else { None }
     }
 
     /// The verdict, or else the error that says what each server answered.
@@ -153,35 +144,41 @@ impl Majority {
     }
 
     fn missed(&self, answers: &[Answer]) -> Error {
+        let address = |node: &Locks| node.shared.site.server.name();
         let named = std::iter::zip(&self.nodes, answers)
-            .map(|(node, answer)| NodeAnswer { address: node.address.clone(), answer: answer.clone() });
+            .map(|(node, answer)| NodeAnswer { address: address(node), answer: answer.clone() });
         Error::QuorumMissed(named.collect())
-    }
-
-    fn no_answers(&self) -> Vec<Answer> {
-        vec![Answer::NoAnswer; self.nodes.len()]
-    }
-
-    /// Takes answers as they come, until the others change nothing.
-    async fn until_certain(
-        &self,
-        answers: &mut [Answer],
-        asked: &mut FuturesUnordered<impl Future<Output = OfNode>>,
-    ) {
-        while self.verdict(answers).is_none()
-            && let Some((number, answer)) = asked.next().await
-        {
-            answers[number] = answer;
-        }
     }
 }
 
-/// What the server with this number answered.
-type OfNode = (usize, Answer);
+fn count(answers: &[Answer], of: &[Answer]) -> usize {
+    answers.iter().filter(|answer| of.contains(answer)).count()
+}
 
-/// What one server answers until its time is over.
-async fn in_time<T>(limit: Duration, asks: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    timeout(limit, asks).await.unwrap_or(Err(Error::TimedOut { keys: Arc::from([]), source: None }))
+/// A question to all servers: what they have answered, and those who are still asked, with their numbers.
+struct Question<'a> {
+    answers: Vec<Answer>,
+    asked: FuturesUnordered<BoxFuture<'a, (usize, Answer)>>,
+    until: Instant,
+}
+
+impl<'a> Question<'a> {
+    /// Asks all at once, in any order.
+    fn new(asks: impl Iterator<Item = impl Future<Output = Answer> + Send + 'a>, until: Instant) -> Self {
+        let numbered = |(number, asks): (_, _)| FutureExt::map(asks, move |answer| (number, answer)).boxed();
+        let mut asks: Vec<_> = asks.enumerate().map(numbered).collect();
+        asks.shuffle(&mut rand::rng());
+        Self { answers: vec![Answer::NoAnswer; asks.len()], asked: asks.into_iter().collect(), until }
+    }
+
+    /// Takes answers as they come, until this is so, all have answered, or the time is over.
+    async fn until(&mut self, is_certain: impl Fn(&[Answer]) -> bool) {
+        while !is_certain(&self.answers)
+            && let Ok(Some((number, answer))) = timeout_at(self.until.into(), self.asked.next()).await
+        {
+            self.answers[number] = answer;
+        }
+    }
 }
 
 fn answer_of<T>(result: &Result<T, Error>) -> Answer {
@@ -200,7 +197,7 @@ fn of_one_node(owner: &Owner, ttl: Duration) -> Owner {
     Owner { wanted: Arc::new(Wanted { options, ..(*owner.wanted).clone() }), token: owner.token.clone() }
 }
 
-impl Site for Majority {
+impl Operations for Majority {
     /// The holds of the servers.
     type Part = Arc<Parts>;
 
@@ -214,29 +211,41 @@ impl Site for Majority {
             if wanted.options.min_replicas > 0 {
                 return Err(Error::InvalidArgument("min_replicas is not for a quorum".into()));
             }
-            let polls = shared.closing.run_until_cancelled(poll(&shared, &wanted, once));
-            polls.await.unwrap_or(Err(Error::Closed))
+            let (site, started) = (&shared.site, Instant::now());
+            let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
+            let (mut missed_since, mut patience) = (started, shared.retry_for);
+            for number in 0.. {
+                let answers = match attempt(&shared, &wanted, deadline + GRACE, false).await {
+                    Ok(hold) => return Ok(Some(hold)),
+                    Err(answers) => answers,
+                };
+                let (refused, missed) = (site.verdict(&answers) == Some(false), site.missed(&answers));
+                if once {
+                    return if refused { Ok(None) } else { Err(missed) };
+                }
+                if refused {
+                    (missed_since, patience) = (Instant::now(), shared.retry_wait_for);
+                }
+                let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
+                let left = deadline.saturating_duration_since(Instant::now());
+                sleep(pause.unwrap_or_default().min(left)).await;
+                if pause.is_none_or(|pause| left <= pause) {
+                    let (keys, source) = (wanted.keys.clone(), Some(Box::new(missed.clone())));
+                    return Err(if refused { Error::TimedOut { keys, source } } else { missed });
+                }
+            }
+            unreachable!("the range has no end")
         })
     }
 
     fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<QuorumHold> {
         Box::pin(async move {
-            let (site, sent, owner) = (&shared.site, Moment::now(), Owner::new(wanted));
-            let ttl = owner.wanted.options.ttl;
-            let (limit, part) = (site.node_timeout(ttl), of_one_node(&owner, ttl));
-            let asks = site.nodes.iter().map(|node| single::granted_before(node.locks.shared(), &part));
-            let granted = join_all(asks.map(|asks| in_time(limit, asks))).await;
-            if !site.result(&granted.iter().map(answer_of).collect::<Vec<_>>())? {
-                return Err(Error::NotHeld);
-            }
-            let parts = Parts::new(site, part.clone());
-            for (number, granted) in granted.iter().enumerate() {
-                if let Ok(granted) = *granted {
-                    let shared = site.nodes[number].locks.shared().clone();
-                    parts.put(number, HoldOf::new(shared, part.clone(), OnceLock::new(), granted));
+            attempt(&shared, &wanted, Instant::now() + LONGEST, true).await.map_err(|answers| {
+                match shared.site.verdict(&answers) {
+                    Some(false) => Error::NotHeld,
+                    _ => shared.site.missed(&answers),
                 }
-            }
-            Ok(hold(shared, owner, sent, parts))
+            })
         })
     }
 
@@ -244,23 +253,24 @@ impl Site for Majority {
     /// majority has it.
     async fn extend(hold: Arc<QuorumHoldView>, ttl: Duration, _: Instant) -> Result<(), Error> {
         let (site, sent) = (&hold.shared.site, Moment::now());
-        let mut answers = site.no_answers();
-        let mut asked: FuturesUnordered<_> =
-            (0..answers.len()).map(|number| extend_on(hold.clone(), number, ttl)).collect();
-        site.until_certain(&mut answers, &mut asked).await;
-        if !site.result(&answers)? {
+        let until = Instant::now() + site.node_timeout(ttl);
+        let extends = hold.part.views().into_iter().map(|part| async move {
+            let Some(part) = part else { return Answer::Gone };
+            answer_of(&part.extend_until(ttl, until).await)
+        });
+        let mut question = Question::new(extends, until);
+        question.until(|answers| site.verdict(answers).is_some()).await;
+        if !site.result(&question.answers)? {
             hold.update(|lease, _| lease.lose(Reason::Gone));
             return Ok(());
         }
         hold.update(|lease, _| lease.extended(0, ttl, sent.after(site.validity(ttl))));
         let view = hold.clone();
         hold.shared.spawn(&Handle::current(), async move {
-            while let Some((number, answer)) = asked.next().await {
-                answers[number] = answer;
-            }
+            question.until(|_| false).await;
             let _one_at_a_time = view.part.granting_anew.lock().await;
-            let gone = (0..answers.len()).filter(|number| answers[*number] == Answer::Gone);
-            join_all(gone.map(|number| grant_anew(&view, number, ttl))).await;
+            let parts = view.part.views().into_iter().enumerate();
+            join_all(parts.map(|(number, former)| grant_anew(&view, number, former, ttl))).await;
         });
         Ok(())
     }
@@ -268,23 +278,18 @@ impl Site for Majority {
     /// What servers do not answer in time goes on in the background.
     async fn release(hold: &QuorumHoldView, _: Instant) -> Result<bool, Error> {
         let site = &hold.shared.site;
-        let limit = site.node_timeout(hold.lease().ttl);
-        let mut answers = vec![Answer::Gone; site.nodes.len()];
-        let mut asked = FuturesUnordered::new();
-        for (number, part) in hold.part.end(false).into_iter().enumerate() {
-            let Some(part) = part else { continue };
-            answers[number] = Answer::NoAnswer;
-            asked.push(async move {
-                let released = in_time(limit, part.release()).await;
-                (number, if let Ok(false) = released { Answer::Gone } else { answer_of(&released) })
-            });
-        }
-        site.until_certain(&mut answers, &mut asked).await;
-        site.result(&answers)
+        let releases = hold.part.end(false).into_iter().map(|part| async move {
+            let Some(part) = part else { return Answer::Gone };
+            let there = part.release().await;
+            if let Ok(false) = there { Answer::Gone } else { answer_of(&there) }
+        });
+        let mut question = Question::new(releases, Instant::now() + site.node_timeout(hold.lease().ttl));
+        question.until(|answers| site.verdict(answers).is_some()).await;
+        site.result(&question.answers)
     }
 
     fn leave(hold: &QuorumHoldView) {
-        hold.part.end(true).into_iter().flatten().for_each(Hold::leave);
+        hold.part.end(true);
     }
 
     /// On how many servers the token held a key. One that does not answer in time counts as one where it did
@@ -293,135 +298,57 @@ impl Site for Majority {
         let limit = shared.site.node_timeout(owner.wanted.options.ttl);
         let nodes = shared.site.nodes.iter();
         let releases =
-            nodes.map(|node| timeout(limit, Site::release_token(&**node.locks.shared(), owner.clone())));
+            nodes.map(|node| timeout(limit, Operations::release_token(&node.shared, owner.clone())));
         let answers = join_all(releases).await;
         Ok(answers.iter().filter(|answer| matches!(answer, Ok(Ok(1..)))).count())
     }
 
-    async fn close(shared: &Shared<Self>) {
-        shared.finish().await;
-        join_all(shared.site.nodes.iter().map(|node| node.locks.close())).await;
+    async fn close(&self) {
+        join_all(self.nodes.iter().map(Locks::close)).await;
     }
 }
 
-async fn poll(
-    shared: &Arc<Shared<Majority>>,
-    wanted: &Arc<Wanted>,
-    once: bool,
-) -> Result<Option<QuorumHold>, Error> {
-    let site = &shared.site;
-    let started = Instant::now();
-    let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
-    let (mut missed_since, mut patience) = (started, shared.retry_for);
-    for number in 0.. {
-        let mut answers = site.no_answers();
-        let attempt = attempt(shared, wanted, &mut answers);
-        if let Ok(Some(hold)) = timeout_at((deadline + GRACE).into(), attempt).await {
-            return Ok(Some(hold));
-        }
-        let refused = site.verdict(&answers) == Some(false);
-        let missed = site.missed(&answers);
-        if once {
-            return if refused { Ok(None) } else { Err(missed) };
-        }
-        if refused {
-            (missed_since, patience) = (Instant::now(), shared.retry_wait_for);
-        }
-        let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
-        let left = deadline.saturating_duration_since(Instant::now());
-        match pause {
-            Some(pause) if pause < left => sleep(pause).await,
-            _ if !refused => return Err(missed),
-            pause => {
-                sleep(pause.map_or(Duration::ZERO, |_| left)).await;
-                let source = Some(Box::new(missed));
-                return Err(Error::TimedOut { keys: wanted.keys.clone(), source });
-            }
-        }
-    }
-    unreachable!("the range has no end")
-}
-
-/// Asks all servers at once, in any order. What is dropped here is given up.
+/// Asks all servers for a hold, or adopts one, and gives what they answered when there is none. What is dropped here
+/// is given up, unless it was to be adopted.
 async fn attempt(
     shared: &Arc<Shared<Majority>>,
     wanted: &Arc<Wanted>,
-    answers: &mut [Answer],
-) -> Option<QuorumHold> {
-    let (site, ttl) = (&shared.site, wanted.options.ttl);
-    let limit = Instant::now() + site.node_timeout(ttl);
-    let sent = Moment::now();
+    until: Instant,
+    adopts: bool,
+) -> Result<QuorumHold, Vec<Answer>> {
+    let (site, ttl, sent) = (&shared.site, wanted.options.ttl, Moment::now());
     let owner = Owner::new(wanted.clone());
     let part = of_one_node(&owner, ttl);
-    let parts = Parts::new(site, part.clone());
-    let mut order: Vec<_> = (0..answers.len()).collect();
-    order.shuffle(&mut rand::rng());
-    let mut asked: FuturesUnordered<_> =
-        order.into_iter().map(|number| ask(shared.clone(), number, part.clone(), parts.clone())).collect();
-    while let Ok(Some((number, answer))) = timeout_at(limit.into(), asked.next()).await {
-        answers[number] = answer;
-        if site.verdict(answers) == Some(true) {
-            if sent.elapsed() >= site.validity(ttl) {
-                return None;
-            }
-            // Servers that were slower than a majority may still grant.
-            shared.spawn(&Handle::current(), async move { while asked.next().await.is_some() {} });
-            return Some(hold(shared.clone(), owner, sent, parts));
-        }
-        let granted = answers.iter().filter(|answer| **answer == Answer::Granted).count();
-        if site.fail_fast && granted + asked.len() < site.majority() {
-            return None;
-        }
-    }
-    None
-}
-
-/// Asks one server. What has no answer is not given up as long as the hold is wanted: that could end what the server
-/// grants the same token later.
-async fn ask(shared: Arc<Shared<Majority>>, number: usize, owner: Owner, parts: Arc<Parts>) -> OfNode {
-    // So that what it answered last is known when the attempt ends.
-    let retry_for = shared.site.node_timeout(owner.wanted.options.ttl) * 3 / 4;
-    let (node, doubt) = parts.nodes[number].clone();
-    let limits = Limits { once: true, deadline: None, retry_for, doubt: Some(doubt) };
-    let answer = match single::acquire(node, owner, limits).await {
-        Ok(Some(hold)) => {
-            parts.put(number, hold);
-            Answer::Granted
-        }
-        Ok(None) => Answer::Refused,
-        other => {
-            parts.give_up_unless_wanted();
-            answer_of(&other)
-        }
+    let parts = Parts::new(shared.clone(), part.clone(), adopts);
+    let asks = (0..site.nodes.len()).map(|number| parts.clone().ask(number, part.clone(), adopts));
+    let mut question = Question::new(asks, until.min(Instant::now() + site.node_timeout(ttl)));
+    let is_certain = |answers: &[Answer]| {
+        let may_grant = count(answers, &[Answer::Granted, Answer::NoAnswer]);
+        site.verdict(answers) == Some(true) || (site.fail_fast && may_grant < site.majority())
     };
-    (number, answer)
-}
-
-fn hold(shared: Arc<Shared<Majority>>, owner: Owner, sent: Moment, parts: Arc<Parts>) -> QuorumHold {
-    // There is no fence of the whole.
-    HoldOf::new(shared, owner, parts, Granted { fence: 0, sent, in_doubt: false })
-}
-
-async fn extend_on(hold: Arc<QuorumHoldView>, number: usize, ttl: Duration) -> OfNode {
-    let Some(view) = hold.part.view(number) else { return (number, Answer::Gone) };
-    let limit = hold.shared.site.node_timeout(ttl);
-    (number, answer_of(&in_time(limit, view.extend_until(ttl, Instant::now() + limit)).await))
+    question.until(is_certain).await;
+    if site.verdict(&question.answers) != Some(true) || sent.elapsed() >= site.validity(ttl) {
+        return Err(question.answers);
+    }
+    // Servers that were slower than a majority may still grant.
+    shared.spawn(&Handle::current(), async move { while question.asked.next().await.is_some() {} });
+    Ok(parts.hold(owner, sent))
 }
 
 /// A server has lost the hold, and a majority has it.
-async fn grant_anew(hold: &QuorumHoldView, number: usize, ttl: Duration) {
+async fn grant_anew(hold: &QuorumHoldView, number: usize, former: Option<Arc<HoldView>>, ttl: Duration) {
     // Another extension may have done it. What ends a hold in doubt would end the new one of the same token.
-    let is_needed =
-        hold.part.view(number).is_none_or(|former| former.check().is_err() && !former.lease().in_doubt);
+    let is_needed = former.is_none_or(|former| former.check().is_err() && !former.lease().in_doubt);
     if is_needed && hold.check().is_ok() {
-        ask(hold.shared.clone(), number, of_one_node(&hold.owner, ttl), hold.part.clone()).await;
+        hold.part.clone().ask(number, of_one_node(&hold.owner, ttl), false).await;
     }
 }
 
 /// The holds of the servers.
 pub struct Parts {
-    /// The servers, and whether what was asked there may still be carried out.
-    nodes: Vec<(Arc<Shared<Single>>, Arc<AtomicBool>)>,
+    shared: Arc<Shared<Majority>>,
+    /// Of each server, whether what was asked there may still be carried out.
+    doubts: Vec<Arc<AtomicBool>>,
     owner: Owner,
     runtime: Handle,
     state: Mutex<State>,
@@ -432,36 +359,65 @@ pub struct Parts {
 struct State {
     /// In the order of the servers; nothing where the lock was not granted.
     holds: Vec<Option<Hold>>,
-    /// What comes later is not kept: it is released, or left to another who has the token.
+    /// What comes later is not kept.
     ended: bool,
+    /// In the end they are not released: another has the token.
     are_left: bool,
 }
 
 impl Parts {
-    fn new(site: &Majority, owner: Owner) -> Arc<Self> {
-        let nodes: Vec<_> =
-            site.nodes.iter().map(|node| (node.locks.shared().clone(), Arc::default())).collect();
+    fn new(shared: Arc<Shared<Majority>>, owner: Owner, are_left: bool) -> Arc<Self> {
+        let nodes = &shared.site.nodes;
         let holds = nodes.iter().map(|_| None).collect();
         Arc::new(Self {
-            nodes,
+            doubts: nodes.iter().map(|_| Arc::default()).collect(),
+            shared,
             owner,
             runtime: Handle::current(),
-            state: Mutex::new(State { holds, ended: false, are_left: false }),
+            state: Mutex::new(State { holds, ended: false, are_left }),
             granting_anew: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Asks one server, or adopts what it has. What has no answer is not given up as long as the hold is wanted: that could
+    /// end what the server grants the same token later.
+    async fn ask(self: Arc<Self>, number: usize, owner: Owner, adopts: bool) -> Answer {
+        let (site, wanted) = (&self.shared.site, owner.wanted.clone());
+        let node = site.nodes[number].shared.clone();
+        let asked = if adopts {
+            Single::adopt(node, wanted).await.map(Some)
+        } else {
+            // So that what it answered last is known when the attempt ends.
+            let retry_for = site.node_timeout(wanted.options.ttl) * 3 / 4;
+            let doubt = Some(self.doubts[number].clone());
+            single::acquire(node, owner, Limits { once: true, deadline: None, retry_for, doubt }).await
+        };
+        let answer = if let Ok(None) = asked { Answer::Refused } else { answer_of(&asked) };
+        match asked {
+            Ok(Some(hold)) => self.put(number, hold),
+            Ok(None) | Err(_) => self.give_up_unless_wanted(),
+        }
+        answer
+    }
+
+    /// A majority has granted it.
+    fn hold(self: Arc<Self>, owner: Owner, sent: Moment) -> QuorumHold {
+        self.lock().are_left = false;
+        // There is no fence of the whole.
+        HoldOf::new(self.shared.clone(), owner, self, Granted { fence: 0, sent, in_doubt: false })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic while the holds are locked")
     }
 
-    fn view(&self, number: usize) -> Option<Arc<HoldView>> {
-        self.lock().holds[number].as_ref().map(Hold::view)
+    fn views(&self) -> Vec<Option<Arc<HoldView>>> {
+        self.lock().holds.iter().map(|hold| hold.as_ref().map(Hold::view)).collect()
     }
 
     /// A server granted the lock.
     fn put(&self, number: usize, hold: Hold) {
-        if self.nodes[number].1.swap(false, Ordering::Relaxed) {
+        if self.doubts[number].swap(false, Ordering::Relaxed) {
             hold.view().lease().in_doubt = true;
         }
         let mut state = self.lock();
@@ -473,13 +429,17 @@ impl Parts {
         }
     }
 
+    /// Nothing more is kept. Gives what is to be released.
     fn end(&self, are_left: bool) -> Vec<Option<Hold>> {
         let mut state = self.lock();
-        if !std::mem::replace(&mut state.ended, true) {
-            state.are_left = are_left;
-        }
-        let holds = state.holds.iter_mut().map(Option::take).collect();
+        state.ended = true;
+        state.are_left |= are_left;
+        let are_left = state.are_left;
+        let mut holds: Vec<_> = state.holds.iter_mut().map(Option::take).collect();
         drop(state);
+        if are_left {
+            holds.iter_mut().filter_map(Option::take).for_each(Hold::leave);
+        }
         self.give_up_unless_wanted();
         holds
     }
@@ -490,9 +450,9 @@ impl Parts {
         if !state.ended || state.are_left {
             return;
         }
-        for (node, doubt) in &self.nodes {
+        for (node, doubt) in std::iter::zip(&self.shared.site.nodes, &self.doubts) {
             if doubt.swap(false, Ordering::Relaxed) {
-                node.spawn(&self.runtime, give_up(node.clone(), self.owner.clone()));
+                node.shared.spawn(&self.runtime, node.shared.clone().give_up(self.owner.clone()));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::commands::Owner;
 use crate::errors::{Error, Reason};
-use crate::hold::{HoldOf, HoldViewOf, Site};
+use crate::hold::{HoldOf, HoldViewOf, Site, check_ttl};
 use crate::hooks::Waited;
 use crate::options::{LONGEST, Options, Wanted, shared_options};
 use crate::shared::{Shared, Single};
@@ -86,7 +86,8 @@ impl<S: Site> Request<S> {
     async fn ask(&self, once: bool) -> Result<Option<HoldOf<S>>, Error> {
         self.check()?;
         let mut waited = Waited::begin(&self.shared.reporter, self.wanted.label());
-        let result = S::ask(self.shared.clone(), self.wanted.clone(), once).await;
+        let asks = S::ask(self.shared.clone(), self.wanted.clone(), once);
+        let result = self.shared.closing.run_until_cancelled(asks).await.unwrap_or(Err(Error::Closed));
         waited.end(&result);
         result
     }
@@ -99,7 +100,7 @@ impl<S: Site> Request<S> {
 
     fn check(&self) -> Result<(), Error> {
         self.wanted.check()?;
-        self.shared.site.check_ttl(self.wanted.options.ttl)?;
+        check_ttl(&self.shared.site, self.wanted.options.ttl)?;
         self.shared.unless_closed()
     }
 

@@ -25,53 +25,26 @@ const SLOTS: usize = 16384;
 /// Made from a [`redis::Client`], from a [`SentinelClient`], or by [`Server::cluster`]. The library opens its
 /// own connections, so that nothing is sent twice and no limit for replies cuts a wait short without its
 /// knowledge.
-pub struct Server(pub(crate) Servers);
+pub struct Server {
+    source: Source,
+    map: Mutex<Map>,
+    /// Filled while the map is not in doubt. Whoever needs the map reads it, and the others wait for that.
+    known: Cached<()>,
+}
 
 impl From<Client> for Server {
     fn from(client: Client) -> Self {
-        let servers = Servers::new(Source::Single);
-        servers.map().serve_all(Node::new(&client));
-        Self(servers)
+        let server = Self::new(Source::Single);
+        server.map().serve_all(Node::new(&client));
+        server
     }
 }
 
 impl From<SentinelClient> for Server {
     /// The client must ask for the master.
     fn from(client: SentinelClient) -> Self {
-        Self(Servers::new(Source::Sentinel(tokio::sync::Mutex::new(client))))
+        Self::new(Source::Sentinel(tokio::sync::Mutex::new(client)))
     }
-}
-
-impl Server {
-    /// A cluster, by some of its nodes. User, password and TLS are those of the first node given, as with
-    /// `redis::cluster::ClusterClient`.
-    ///
-    /// # Errors
-    ///
-    /// When a node is no valid address with a host and a port, or none is given.
-    pub fn cluster<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Self, RedisError> {
-        let invalid = |text| Err((ErrorKind::InvalidClientConfig, text).into());
-        let nodes = nodes.into_iter().map(T::into_connection_info).collect::<Result<Vec<_>, _>>()?;
-        let [settings, ..] = &nodes[..] else {
-            return invalid("a cluster needs one node at least");
-        };
-        let servers = Servers::new(Source::Cluster(settings.clone()));
-        for node in &nodes {
-            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = node.addr()
-            else {
-                return invalid("a node of a cluster has a host and a port");
-            };
-            servers.map().node_at(settings, host, *port);
-        }
-        Ok(Self(servers))
-    }
-}
-
-pub(crate) struct Servers {
-    source: Source,
-    map: Mutex<Map>,
-    /// Filled while the map is not in doubt. Whoever needs the map reads it, and the others wait for that.
-    known: Cached<()>,
 }
 
 /// Who tells which server is the right one.
@@ -96,21 +69,44 @@ impl Map {
     fn serve_all(&mut self, node: Node) {
         let node = Arc::new(node);
         self.slots = vec![Some(node.clone())];
-        self.nodes.insert(node.address().to_owned(), node);
+        self.nodes.insert(node.address().to_string(), node);
     }
 
     /// The node of a cluster with this address, new or known.
-    fn node_at(&mut self, settings: &ConnectionInfo, host: &str, port: u16) -> Arc<Node> {
-        let address = cluster::address_at(settings.addr(), host, port);
-        let new = |address| {
+    fn node_at(&mut self, settings: &ConnectionInfo, address: ConnectionAddr) -> Arc<Node> {
+        let name = address.to_string();
+        let new = || {
             let info = settings.clone().set_addr(address);
             Arc::new(Node::new(&Client::open(info).expect("the settings are those of the first node")))
         };
-        self.nodes.entry(address.to_string()).or_insert_with(|| new(address)).clone()
+        self.nodes.entry(name).or_insert_with(new).clone()
     }
 }
 
-impl Servers {
+impl Server {
+    /// A cluster, by some of its nodes. User, password and TLS are those of the first node given, as with
+    /// `redis::cluster::ClusterClient`.
+    ///
+    /// # Errors
+    ///
+    /// When a node is no valid address with a host and a port, or none is given.
+    pub fn cluster<T: IntoConnectionInfo>(nodes: impl IntoIterator<Item = T>) -> Result<Self, RedisError> {
+        let invalid = |text| Err((ErrorKind::InvalidClientConfig, text).into());
+        let nodes = nodes.into_iter().map(T::into_connection_info).collect::<Result<Vec<_>, _>>()?;
+        let [settings, ..] = &nodes[..] else {
+            return invalid("a cluster needs one node at least");
+        };
+        let server = Self::new(Source::Cluster(settings.clone()));
+        for node in &nodes {
+            let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = node.addr()
+            else {
+                return invalid("a node of a cluster has a host and a port");
+            };
+            server.map().node_at(settings, cluster::address_at(settings.addr(), host, *port));
+        }
+        Ok(server)
+    }
+
     fn new(source: Source) -> Self {
         Self { source, map: Mutex::default(), known: Cached::default() }
     }
@@ -148,7 +144,7 @@ impl Servers {
                 let node = Node::new(&named.map_err(|_| Failure::no_answer("the Sentinels"))??);
                 let mut map = self.map();
                 // The connections stay when the primary is named again.
-                if !map.nodes.contains_key(node.address()) {
+                if !map.nodes.contains_key(&node.address().to_string()) {
                     map.nodes.drain().for_each(|(_, former)| former.close());
                     map.serve_all(node);
                 }
@@ -158,9 +154,9 @@ impl Servers {
                 let (ranges, _) = select_ok(nodes.iter().map(|node| Box::pin(cluster::ranges(node)))).await?;
                 let mut map = self.map();
                 map.slots = vec![None; SLOTS];
-                for range in ranges {
-                    let node = map.node_at(settings, &range.host, range.port);
-                    if let Some(slots) = map.slots.get_mut(range.slots) {
+                for (range, address) in ranges {
+                    let node = map.node_at(settings, address);
+                    if let Some(slots) = map.slots.get_mut(range) {
                         slots.fill(Some(node));
                     }
                 }
@@ -188,8 +184,8 @@ impl Servers {
 
     fn named_by(&self, failure: &Failure, by: ServerErrorKind, asked: &Node) -> Option<Arc<Node>> {
         let Source::Cluster(settings) = &self.source else { return None };
-        let (host, port) = cluster::host_and_port(failure.redirects(by)?, asked)?;
-        Some(self.map().node_at(settings, host, port))
+        let address = cluster::redirected_to(failure.redirects(by)?, asked.address())?;
+        Some(self.map().node_at(settings, address))
     }
 
     /// Sends this to the node that serves the key, and gives the answer that comes until this moment. `ASK` is
@@ -231,18 +227,23 @@ impl Servers {
     }
 
     /// The answers of all nodes that serve slots.
-    pub(crate) async fn ask_all(&self, commands: &[Cmd], until: Instant) -> Result<Vec<Value>, Failure> {
+    pub(crate) async fn ask_all(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
         let asks = async {
             self.known.get(self.find()).await?;
             let mut nodes = self.nodes();
             nodes.retain(|node| self.map().slots.iter().flatten().any(|other| Arc::ptr_eq(other, node)));
-            try_join_all(nodes.iter().map(|node| node.send(commands, until))).await
+            try_join_all(nodes.iter().map(|node| node.send(commands, until))).await.map(Value::Array)
         };
         in_time(until, asks).await
     }
 
     pub(crate) fn close(&self) {
         self.nodes().iter().for_each(|node| node.close());
+    }
+
+    /// Where it is, for people to read.
+    pub(crate) fn name(&self) -> String {
+        self.map().nodes.keys().cloned().collect::<Vec<_>>().join(", ")
     }
 
     fn nodes(&self) -> Vec<Arc<Node>> {

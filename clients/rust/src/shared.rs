@@ -9,27 +9,34 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answers::{Failure, Kind};
+use crate::answers::{self, Failure, Kind};
 use crate::clock::Moment;
-use crate::commands::{self, Owner};
+use crate::commands::{self, NO_FENCE, Owner, REFUSED_FOR};
 use crate::connection::REPLY_TIMEOUT;
 use crate::errors::Error;
 use crate::hooks::Reporter;
-use crate::options::{Mode, Options, Waiting, Wanted};
-use crate::polling::Backoff;
-use crate::servers::{Server, Servers};
+use crate::options::{Mode, Waiting};
+use crate::polling;
+use crate::servers::Server;
 use crate::watchdog::Watchdog;
 
 /// Every call ends this long after its limit at the latest. An answer that is later counts as none.
 pub(crate) const GRACE: Duration = Duration::from_millis(800);
 
 /// The answer to what may have been sent several times.
-pub(crate) struct Answered<T> {
-    pub(crate) value: T,
+pub(crate) struct Answered {
+    pub(crate) value: Value,
     /// When the copy was sent that was answered.
     pub(crate) sent: Moment,
     /// An earlier copy got no answer, so it may have been carried out.
     pub(crate) repeated: bool,
+}
+
+impl Answered {
+    /// The number in the last reply; 0 for null.
+    pub(crate) fn number(&self) -> i64 {
+        answers::numbers(&self.value).last().unwrap_or(0)
+    }
 }
 
 /// Of one server or of a quorum: the `site`.
@@ -71,17 +78,11 @@ impl<S> Shared<S> {
     pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn_on(work, &Handle::try_current().unwrap_or_else(|_| runtime.clone()));
     }
-
-    /// Waits for all work that goes on in the background.
-    pub(crate) async fn finish(&self) {
-        self.background.close();
-        self.background.wait().await;
-    }
 }
 
 /// The site of locks on one server, a primary that Sentinels name, or a cluster.
 pub struct Single {
-    pub(crate) servers: Servers,
+    pub(crate) server: Server,
     pub(crate) waiting: Waiting,
     /// The user may not use the channels.
     must_block: AtomicBool,
@@ -92,7 +93,7 @@ pub struct Single {
 impl Single {
     pub(crate) fn new(server: Server) -> Self {
         Self {
-            servers: server.0,
+            server,
             waiting: Waiting::default(),
             must_block: AtomicBool::default(),
             may_release: Default::default(),
@@ -122,15 +123,9 @@ impl Shared<Single> {
     }
 
     /// What could not be released is not taken. Asked about a hold that nobody has.
-    pub(crate) async fn ask_whether_it_can_be_released(
-        &self,
-        owner: &Owner,
-        until: Instant,
-    ) -> Result<(), Error> {
-        self.unless_closed()?;
-        let options = Options { token: None, ..Options::default() };
-        let nobody = Owner::new(Arc::new(Wanted { options, ..(*owner.wanted).clone() }));
-        match self.call(&nobody, &commands::may_release(&nobody), until).await {
+    pub(crate) async fn check_permission(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+        let nobody = Owner { wanted: owner.wanted.clone(), token: commands::random_name() };
+        match self.call(owner.keys(), &commands::may_release(&nobody), until).await {
             Err(error @ (Error::TimedOut { .. } | Error::ModuleNotLoaded)) => return Err(error),
             Err(Error::Redis(error)) if error.code() == Some("NOPERM") => return Err(error.into()),
             _ => {}
@@ -139,33 +134,46 @@ impl Shared<Single> {
         Ok(())
     }
 
-    /// Sends this until it is answered or this moment has come.
-    pub(crate) async fn call(
-        &self,
-        owner: &Owner,
-        commands: &[Cmd],
-        until: Instant,
-    ) -> Result<Answered<Value>, Error> {
-        let (servers, key) = (&self.site.servers, owner.first_key());
-        self.until_answered(owner.keys(), until, |until| servers.send(key, commands, until)).await
+    /// Gives up an acquisition that has no hold, after its caller has gone.
+    pub(crate) async fn give_up(self: Arc<Self>, owner: Owner) {
+        // Of a token that the program gave nothing is left after the ttl but what it took since then.
+        let most = if owner.is_given() { owner.wanted.options.ttl } else { REFUSED_FOR };
+        // Nobody is there to be told. What is left ends by its ttl.
+        let _ = self.end(&owner, NO_FENCE, Instant::now() + most.min(REFUSED_FOR)).await;
     }
 
-    /// Asks again until this is answered, or until this moment, or until all is closed. An error that lasts is
-    /// an answer. Each attempt is told until when its answer has to be there.
-    pub(crate) async fn until_answered<T, F: Future<Output = Result<T, Failure>>>(
+    /// The end of an acquisition in doubt: sent again, whole, until it is answered. The last number is how many keys
+    /// were released.
+    pub(crate) async fn end(&self, owner: &Owner, mut fence: i64, until: Instant) -> Result<Answered, Error> {
+        loop {
+            let answered = self.call(owner.keys(), &commands::end(owner, fence), until).await?;
+            match answers::numbers(&answered.value).collect::<Vec<_>>()[..] {
+                // The fence that is known is not the one that it has.
+                [.., write, read, 0] if owner.is_given() && write.max(read) != 0 => fence = write.max(read),
+                _ => return Ok(answered),
+            }
+        }
+    }
+
+    /// Sends this to the node that serves the first key, or without a key to all: again until it is answered, or until
+    /// this moment, or until all is closed. An error that lasts is an answer.
+    pub(crate) async fn call(
         &self,
         keys: &Arc<[String]>,
+        commands: &[Cmd],
         until: Instant,
-        ask: impl Fn(Instant) -> F,
-    ) -> Result<Answered<T>, Error> {
-        let (mut backoff, mut repeated) = (Backoff::default(), false);
+    ) -> Result<Answered, Error> {
+        let (server, mut failures, mut repeated) = (&self.site.server, 0, false);
         loop {
-            let sent = Moment::now();
-            let answer = ask((until + GRACE).min(Instant::now() + REPLY_TIMEOUT)).await;
+            let (sent, answer_until) = (Moment::now(), (until + GRACE).min(Instant::now() + REPLY_TIMEOUT));
+            let answer = match keys.first() {
+                Some(key) => server.send(key, commands, answer_until).await,
+                None => Box::pin(server.ask_all(commands, answer_until)).await,
+            };
             let is_closed = self.closing.is_cancelled();
             if is_closed {
                 // What is sent after the connections were closed has opened one.
-                self.site.servers.close();
+                server.close();
             }
             let failure = match answer {
                 Ok(value) => {
@@ -182,13 +190,14 @@ impl Shared<Single> {
                 return Err(Error::TimedOut { keys: keys.clone(), source: Some(Box::new(failure.error)) });
             }
             // The last attempt is made at the end itself. Boxed, so that the common case is small.
-            Box::pin(tokio::time::sleep(backoff.next().min(left))).await;
+            Box::pin(tokio::time::sleep(polling::after_error(failures).min(left))).await;
+            failures += 1;
         }
     }
 
     /// After a failure another node may serve by now, and an operator must know who is out of reach.
     pub(crate) fn noticed(&self, failure: &Failure) {
-        self.site.servers.doubt_after(failure);
+        self.site.server.doubt_after(failure);
         if !failure.is_answer() {
             self.reporter.out_of_reach(&failure.error);
         }

@@ -5,12 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::acquisition::{Acquisition, Goal, Limits};
-use crate::answers;
-use crate::clock::Moment;
 use crate::commands::{self, Owner};
 use crate::errors::Error;
-use crate::give_up;
-use crate::hold::{Asks, HoldOf, HoldViewOf, Site};
+use crate::hold::{Asks, HoldOf, HoldViewOf, Operations};
 use crate::lease::{self, Granted};
 use crate::options::Wanted;
 use crate::shared::{Shared, Single};
@@ -20,7 +17,7 @@ pub type Hold = HoldOf<Single>;
 /// What can be seen and done with a hold of a single server.
 pub type HoldView = HoldViewOf<Single>;
 
-impl Site for Single {
+impl Operations for Single {
     /// Locked while the mode is being changed.
     type Part = OnceLock<Arc<tokio::sync::Mutex<()>>>;
 
@@ -39,8 +36,13 @@ impl Site for Single {
     fn adopt(shared: Arc<Shared<Self>>, wanted: Arc<Wanted>) -> Asks<Hold> {
         Box::pin(async move {
             let owner = Owner::new(wanted);
-            let granted = granted_before(&shared, &owner).await?;
-            Ok(HoldOf::new(shared, owner, OnceLock::new(), granted))
+            let asks = commands::held_fence(&owner, owner.wanted.mode, owner.wanted.options.ttl);
+            let answered = shared.call(owner.keys(), &[asks], shared.limit()).await?;
+            let (fence, sent) = (answered.number(), answered.sent);
+            if fence == 0 {
+                return Err(Error::NotHeld);
+            }
+            Ok(HoldOf::new(shared, owner, OnceLock::new(), Granted { fence, sent, in_doubt: false }))
         })
     }
 
@@ -48,8 +50,16 @@ impl Site for Single {
         loop {
             let fence = hold.fence();
             let extend = commands::extend(&hold.owner, ttl, fence);
-            let answered = hold.shared.call(&hold.owner, &[extend], until).await?;
-            if extended(&hold, answers::number(&answered.value), fence, ttl, answered.sent) {
+            let answered = hold.shared.call(hold.owner.keys(), &[extend], until).await?;
+            let extended = answered.number() == 1;
+            hold.update(|lease, _| {
+                if extended {
+                    lease.extended(fence, ttl, answered.sent.after(lease::validity(ttl)));
+                } else {
+                    lease.gone(fence);
+                }
+            });
+            if extended {
                 return Ok(());
             }
             // Unless it is lost, the mode is being changed, and with it the fence.
@@ -63,28 +73,25 @@ impl Site for Single {
         let owner = &hold.owner;
         let (fence, mode, in_doubt) = {
             let lease = hold.lease();
-            (lease.fence, lease.mode, lease.in_doubt || lease.changing)
+            (lease.fence, lease.mode, lease.in_doubt || lease.changing.is_some())
         };
-        let (released, repeated) = if in_doubt {
-            let answered = give_up::end(&hold.shared, owner, fence, until).await?;
-            (answered.value, answered.repeated)
+        let answered = if in_doubt {
+            hold.shared.end(owner, fence, until).await?
         } else {
-            let release = [commands::release(owner, mode, fence)];
-            let answered = hold.shared.call(owner, &release, until).await?;
-            (answers::number(&answered.value), answered.repeated)
+            hold.shared.call(owner.keys(), &[commands::release(owner, mode, fence)], until).await?
         };
+        let released = answered.number();
         // When an earlier copy got no answer, that one did it.
-        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (repeated && released == 0))
+        Ok(usize::try_from(released) == Ok(hold.keys().len()) || (answered.repeated && released == 0))
     }
 
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
-        let answered = shared.call(&owner, &[commands::release_all(&owner)], shared.limit()).await?;
-        Ok(usize::try_from(answers::number(&answered.value)).unwrap_or(0))
+        let answered = shared.call(owner.keys(), &[commands::release_all(&owner)], shared.limit()).await?;
+        Ok(usize::try_from(answered.number()).unwrap_or(0))
     }
 
-    async fn close(shared: &Shared<Self>) {
-        shared.finish().await;
-        shared.site.servers.close();
+    async fn close(&self) {
+        self.server.close();
     }
 }
 
@@ -94,28 +101,7 @@ pub(crate) async fn acquire(
     owner: Owner,
     limits: Limits,
 ) -> Result<Option<Hold>, Error> {
-    let granted = Acquisition::new(&shared, &owner, Goal::Hold, limits).run().await?;
+    let granted =
+        Acquisition::new(&shared, &owner, Goal::Hold, commands::acquire(&owner), limits).run().await?;
     Ok(granted.map(|granted| HoldOf::new(shared, owner, OnceLock::new(), granted)))
-}
-
-/// What the owner holds already, without a limit of time but `retry_for`.
-pub(crate) async fn granted_before(shared: &Shared<Single>, owner: &Owner) -> Result<Granted, Error> {
-    let asks = commands::held_fence(owner, owner.wanted.mode, owner.wanted.options.ttl);
-    let answered = shared.call(owner, &[asks], shared.limit()).await?;
-    match answers::number(&answered.value) {
-        0 => Err(Error::NotHeld),
-        fence => Ok(Granted { fence, sent: answered.sent, in_doubt: false }),
-    }
-}
-
-/// The answer to an extension of the hold with this fence. Gives whether that moved its deadline.
-fn extended(hold: &HoldView, answer: i64, fence: i64, ttl: Duration, sent: Moment) -> bool {
-    hold.update(|lease, _| {
-        if answer == 1 {
-            lease.extended(fence, ttl, sent.after(lease::validity(ttl)));
-        } else {
-            lease.gone(fence);
-        }
-    });
-    answer == 1
 }

@@ -98,10 +98,6 @@ read_from_fields! {
 struct Fields(HashMap<String, Value>);
 
 impl Fields {
-    fn of(value: Value) -> Result<Self, Error> {
-        Ok(Self(HashMap::from_redis_value(value).map_err(RedisError::from)?))
-    }
-
     fn get<T: FromRedisValue + Default>(&self, name: &str) -> T {
         let value = self.0.get(name).and_then(|value| redis::from_redis_value_ref(value).ok());
         value.unwrap_or_default()
@@ -142,17 +138,14 @@ impl Fields {
 }
 
 pub(crate) fn info(value: Value) -> Result<Option<Info>, Error> {
-    if value == Value::Nil { Ok(None) } else { Ok(Some(Fields::of(value)?.into())) }
+    let fields = Option::from_redis_value(value).map_err(RedisError::from)?;
+    Ok(fields.map(|fields| Fields(fields).into()))
 }
 
 /// The queues of several nodes, the longest wait first.
-pub(crate) fn queues(of_nodes: Vec<Value>) -> Result<Vec<Queue>, Error> {
-    let mut queues = Vec::new();
-    for of_node in of_nodes {
-        for queue in Vec::from_redis_value(of_node).map_err(RedisError::from)? {
-            queues.push(Queue::from(Fields::of(queue)?));
-        }
-    }
+pub(crate) fn queues(of_nodes: Value) -> Result<Vec<Queue>, Error> {
+    let queues = Vec::<Vec<_>>::from_redis_value(of_nodes).map_err(RedisError::from)?;
+    let mut queues: Vec<_> = queues.into_iter().flatten().map(|fields| Queue::from(Fields(fields))).collect();
     queues.sort_by_key(|queue| std::cmp::Reverse(queue.longest_wait));
     Ok(queues)
 }

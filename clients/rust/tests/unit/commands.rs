@@ -42,19 +42,19 @@ fn one_key_and_several() {
     assert_eq!(text(&release(&one, Mode::Read, 7)), "SLOCK.RUNLOCK a t FENCE 7");
     assert_eq!(text(&release(&two, Mode::Read, 7)), "SLOCK.MUNLOCK 2 a b t FENCE 7");
     assert_eq!(text(&held_fence(&two, Mode::Write, TTL)), "SLOCK.MLOCK 2 a b t 5 XX");
-    assert_eq!(text(&downgrade(&one, TTL, 7)), "SLOCK.DOWNGRADE a t 5 FENCE 7");
+    assert_eq!(text(&change(Mode::Read, &one, TTL, 7)), "SLOCK.DOWNGRADE a t 5 FENCE 7");
 }
 
 #[test]
 fn options_follow_the_ttl() {
     let options = Options { ttl: TTL, limit: Some(3), metadata: Some("m".into()), ..Options::default() };
     let one = of(&["a"], options);
-    let wait = Wait::Notified { most: Some(Duration::from_micros(1)), channel: "c", tag: 7 };
-    let wanted = "SLOCK.RLOCK a t 5 WAIT 1 NOTIFY c 7 META m LIMIT 3";
-    assert_eq!(text(&acquire(&one, &wait)), wanted);
-    let endless = Wait::Blocked { most: None };
-    assert_eq!(text(&acquire(&one, &endless)), "SLOCK.RLOCK a t 5 WAIT 0 META m LIMIT 3");
-    assert_eq!(text(&upgrade(&one, TTL, &endless, 9)), "SLOCK.UPGRADE a t 5 WAIT 0 FENCE 9");
+    let asked = acquire(&one);
+    let notified = waiting(&asked, Some(Duration::from_micros(1)), Some(("c", 7)));
+    assert_eq!(text(&asked), "SLOCK.RLOCK a t 5 META m LIMIT 3");
+    assert_eq!(text(&notified), "SLOCK.RLOCK a t 5 META m LIMIT 3 WAIT 1 NOTIFY c 7");
+    let upgrade = waiting(&change(Mode::Write, &one, TTL, 9), None, None);
+    assert_eq!(text(&upgrade), "SLOCK.UPGRADE a t 5 FENCE 9 WAIT 0");
 }
 
 #[test]

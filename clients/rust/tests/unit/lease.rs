@@ -58,10 +58,10 @@ fn an_answer_counts_for_the_fence_that_it_names() {
 fn nothing_is_gone_while_a_change_of_mode_is_open() {
     let now = Moment::now();
     let mut lease = lease(now);
-    lease.changing = true;
+    lease.change(Mode::Read);
     lease.gone(7);
     assert_eq!(lease.phase, Phase::Held);
-    lease.changing = false;
+    lease.unchanged();
     lease.gone(7);
     assert_eq!(lease.phase, Phase::Lost(Reason::Gone));
 }

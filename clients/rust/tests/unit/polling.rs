@@ -24,8 +24,7 @@ fn exponential_pauses_grow_up_to_the_most() {
 
 #[test]
 fn pauses_after_errors_double_up_to_a_second() {
-    let mut backoff = Backoff::default();
-    let pauses: Vec<_> = (0..12).map(|_| backoff.next()).collect();
+    let pauses: Vec<_> = (0..12).map(after_error).collect();
     assert!(pauses[0] >= 5 * MS && pauses[0] <= 10 * MS);
     assert!(pauses.iter().all(|pause| *pause <= 1000 * MS));
     assert!(pauses[11] >= 500 * MS);
