@@ -120,11 +120,9 @@ final class Answers {
   }
 
   /** The name of the end of an acquisition, for hooks. */
-  static String outcome(Throwable error) {
+  static String outcome(Hold hold, Throwable error) {
     if (error == null) {
-      return "granted";
-    } else if (error == TAKEN) {
-      return "refused";
+      return hold == null ? "refused" : "granted";
     } else if (error instanceof SlockException.TimedOut) {
       return "timed out";
     } else if (error instanceof CancellationException) {

@@ -25,7 +25,6 @@ public final class Call {
   private final Servers servers;
   private final Use use;
   private final long limit;
-  private final boolean isPipeline;
   private final CompletableFuture<Reply> step;
   private final Consumer<Reply> late;
   private final List<List<String>> asked;
@@ -34,20 +33,22 @@ public final class Call {
   private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
-  /** The answer goes to the step. Nobody waits for it any more when that is done; then it goes to late. */
-  Call(Servers servers, List<List<String>> commands, boolean isPipeline, Use use, long limit,
-      CompletableFuture<Reply> step, Consumer<Reply> late) {
+  /**
+   * The list of answers goes to the step, which is done at the limit, at the latest. Who completes it before leaves the
+   * commands under way; the answers then go to late.
+   */
+  Call(Servers servers, List<List<String>> commands, Use use, long limit, CompletableFuture<Reply> step,
+      Consumer<Reply> late) {
     this.servers = servers;
     this.asked = commands;
-    this.isPipeline = isPipeline;
     this.use = use;
     this.limit = limit;
     this.step = step;
     this.late = late;
   }
 
-  /** Sends to the node, when it is known which. The step is done at the limit, at the latest. */
-  void start(CompletableFuture<Transport.Node> to) {
+  /** Sends to the node, when it is known which, and gives the step. */
+  CompletableFuture<Reply> start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
       if (error != null) {
         failed(error, false);
@@ -59,6 +60,7 @@ public final class Call {
       Future<?> timer = Timers.at(limit, this::expire);
       step.whenComplete((reply, error) -> timer.cancel(false));
     }
+    return step;
   }
 
   private void expire() {
@@ -123,7 +125,7 @@ public final class Call {
     }
     // A temporary error of one command is that of the whole, which may be sent again.
     Throwable temporary = first(own, Answers::isTemporary);
-    end(temporary != null ? Reply.failed(temporary) : isPipeline ? new Reply(own, null) : Reply.of(own.get(0)));
+    end(temporary != null ? Reply.failed(temporary) : new Reply(own, null));
   }
 
   private static Throwable first(List<?> answers, Predicate<Throwable> is) {

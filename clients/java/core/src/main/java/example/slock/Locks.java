@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import java.util.function.Function;
 
 /**
@@ -15,7 +16,6 @@ public final class Locks extends Locker {
   final Servers servers;
   final Listener listener;
   final Set<String> permitted = ConcurrentHashMap.newKeySet();
-  private final Single single = new Single(this);
   private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
   volatile boolean isClosed;
 
@@ -51,12 +51,20 @@ public final class Locks extends Locker {
     return Clock.in(options.retryFor);
   }
 
+  /** Sends one command, and gives its answer by the limit. */
   CompletableFuture<Reply> send(Commands owner, List<String> command, long limit) {
-    return servers.send(owner.key(), command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
+    return send(owner, List.of(command), Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
+        .thenApply(all -> all.at(0));
+  }
+
+  /** Sends commands that go together; see {@link Call}. */
+  CompletableFuture<Reply> send(Commands owner, List<List<String>> commands, Call.Use use, long limit,
+      CompletableFuture<Reply> step, Consumer<Reply> late) {
+    return new Call(servers, commands, use, limit, step, late).start(servers.find(owner.key()));
   }
 
   CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit) {
-    return servers.pipeline(servers.find(owner.key()), commands, Call.Use.COMMANDS, limit, new CompletableFuture<>());
+    return send(owner, commands, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
   }
 
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
@@ -73,6 +81,38 @@ public final class Locks extends Locker {
     return repetition;
   }
 
+  // --- the end of an acquisition in doubt
+
+  /**
+   * Gives an acquisition up in the background: withdraws what waits, refuses what comes later, and releases what was given.
+   * It is sent whole until it is answered. The request may wait by the channel (null: by none).
+   */
+  void giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
+    // After the ttl nothing is left of a grant anyway.
+    long end = Clock.now() + Math.min(ttl + options.retryFor, Commands.REFUSE_MS * Clock.MS);
+    repeat("end", owner, end, end, limit -> endOnce(owner, Commands.NO_FENCE, limit)).whole.thenAccept(reply -> {
+      // The server forgets the request when nobody listens to its channel.
+      if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
+        listener.close(waitsBy, reply.error());
+      }
+    });
+  }
+
+  /**
+   * Gives how many keys that released. A given token is released by its fence; when that is not the one that is known, it
+   * is asked again.
+   */
+  CompletableFuture<Reply> endOnce(Commands owner, long fence, long limit) {
+    List<List<String>> commands = owner.end(fence);
+    int last = commands.size() - 1;
+    return pipeline(owner, commands, limit).thenCompose(all -> {
+      Reply released = all.at(last);
+      boolean isLast = !owner.given() || released.error() != null || released.number() > 0;
+      long found = isLast ? 0 : Math.max(all.at(last - 2).number(), all.at(last - 1).number());
+      return found > 0 ? endOnce(owner, found, limit) : CompletableFuture.completedFuture(released);
+    });
+  }
+
   @Override
   Lease.Drift drift() {
     return Lease.Drift.ONE_SERVER;
@@ -81,10 +121,10 @@ public final class Locks extends Locker {
   @Override
   Pending<Hold> begin(Request request, boolean once) {
     Commands owner = request.owner();
-    Acquisition acquisition = new Acquisition(this, owner, request.mode, request.settings,
-        owner.lock(request.mode, request.settings), once, null);
-    Pending<Hold> pending = running.add(new Pending<>(
-        acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)), acquisition::cancel));
+    Acquisition acquisition =
+        new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
+    Pending<Hold> pending = running.add(new Pending<>(acquisition.result.thenApply(
+        grant -> grant == null ? null : new Hold(request, owner, grant)), acquisition::cancel));
     acquisition.start();
     return pending;
   }
@@ -93,12 +133,12 @@ public final class Locks extends Locker {
   CompletableFuture<Hold> adopt(Request request) {
     Commands owner = request.owner();
     Repetition asked = ask("adoption", owner, retryEnd(), retryEnd(),
-        limit -> send(owner, owner.refresh(request.mode, request.settings.ttl), limit));
+        limit -> send(owner, owner.refresh(request.mode, request.options.ttl), limit));
     return asked.forCaller.thenApply(reply -> {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
+      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
     });
   }
 
@@ -121,12 +161,11 @@ public final class Locks extends Locker {
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
     List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
-    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> {
-      List<CompletableFuture<Reply>> asked = nodes.stream().map(node -> servers.pipeline(
-          CompletableFuture.completedFuture(node), command, Call.Use.COMMANDS, limit, new CompletableFuture<>())).toList();
-      return CompletableFuture.allOf(asked.toArray(CompletableFuture[]::new))
-          .thenApply(done -> Reply.firsts(asked.stream().map(CompletableFuture::join).toList()));
-    }).exceptionally(error -> Reply.failed(new Answers.Unanswered(Answers.unwrapped(error), false))), Status::queues);
+    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> nodes.stream()
+        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
+            .start(CompletableFuture.completedFuture(node)).thenApply(all -> all.at(0)))
+        .reduce(CompletableFuture.completedFuture(new Reply(List.of(), null)), (some, more) -> some.thenCombine(more, Reply::and))),
+        Status::queues);
   }
 
   /** Asks for no longer than {@link Options#retryFor}. */

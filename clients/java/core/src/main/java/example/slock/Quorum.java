@@ -14,7 +14,7 @@ public final class Quorum extends Locker {
   /** Not from replicas or nodes of one another. Their number should be odd. Nothing is sent. */
   public Quorum(List<? extends Transport> transports, Options options) {
     super(options, false);
-    Settings.require(!transports.isEmpty(), "a quorum needs servers");
+    Options.require(!transports.isEmpty(), "a quorum needs servers");
     Options each = options.copy().hooks(new Hooks() {}); // a loss at one node is no loss
     nodes = transports.stream().map(transport -> new Locks(transport, each, true)).toList();
   }
@@ -22,7 +22,7 @@ public final class Quorum extends Locker {
   @Override
   CompletableFuture<Integer> releaseToken(Commands owner) {
     Votes votes = new Votes(this, null, owner);
-    return votes.each(options.request.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0),
+    return votes.each(options.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0),
         ending).thenApply(Tally::granted);
   }
 
@@ -54,7 +54,7 @@ public final class Quorum extends Locker {
   @Override
   CompletableFuture<Hold> adopt(Request request) {
     Votes votes = new Votes(this, request, request.owner());
-    long ttl = request.settings.ttl;
+    long ttl = request.options.ttl;
     return votes.each(ttl, tally -> false, vote -> votes.adopt(vote, ttl), ending).thenApply(tally -> {
       if (tally.isGranted()) {
         return votes.hold();
@@ -79,7 +79,7 @@ public final class Quorum extends Locker {
     Attempts(Request request, boolean isTry) {
       this.request = request;
       this.isTry = isTry;
-      deadline = Clock.in(request.settings.wait);
+      deadline = Clock.in(request.options.wait);
     }
 
     /**
@@ -92,7 +92,7 @@ public final class Quorum extends Locker {
         return;
       }
       Votes votes = new Votes(Quorum.this, request, request.owner());
-      long ttl = request.settings.ttl;
+      long ttl = request.options.ttl;
       votes.each(ttl, tally -> {
         if (tally.isOutOfReach()) {
           votes.releaseAll();
@@ -109,13 +109,13 @@ public final class Quorum extends Locker {
     }
 
     private void judge(Tally tally) {
-      boolean isOnce = isTry || request.settings.wait == 0;
+      boolean isOnce = isTry || request.options.wait == 0;
       long pause = polling.pause(count);
       boolean hasMore = polling.hasMore(count++) && Clock.until(deadline) >= pause;
       if (leaving.isDone()) {
         result.completeExceptionally(leaving.join());
       } else if (isTry && tally.isRefusal()) {
-        result.completeExceptionally(Answers.TAKEN);
+        result.complete(null);
       } else if (isOnce || !tally.mayHelp() || !hasMore) {
         result.completeExceptionally(tally.over(request.keys));
       } else {

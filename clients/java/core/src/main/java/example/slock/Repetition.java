@@ -47,7 +47,7 @@ final class Repetition {
     long limit = Math.min(end, Clock.in(locks.options.retryFor)) + LATE_ANSWER;
     sent = Clock.now();
     Hold.unwrapped(send.send(limit)).whenComplete(
-        (reply, error) -> judge(error == null ? reply : Reply.failed(error)));
+        (reply, error) -> judge(error == null ? reply : Reply.failed(new Answers.Unanswered(error, false))));
   }
 
   private void judge(Reply reply) {
