@@ -47,8 +47,8 @@ final class Votes {
   private final List<Vote> all;
   /** Until the release: what is granted later is released at once. */
   private final Running asked = new Running();
-  private final AtomicBoolean isReleasing = new AtomicBoolean();
-  private final CompletableFuture<Tally> released = new CompletableFuture<>();
+  private final CompletableFuture<Void> ending = new CompletableFuture<>();
+  private final CompletableFuture<Tally> released = ending.thenCompose(done -> releaseEach(tally -> false));
 
   Votes(Quorum quorum, Request request, Commands owner) {
     this.quorum = quorum;
@@ -62,11 +62,10 @@ final class Votes {
   }
 
   /**
-   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, somebody left,
-   * or the timeout for nodes. What has no answer by then stays under way.
+   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, or the timeout
+   * for nodes. What has no answer by then stays under way.
    */
-  CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask,
-      CompletableFuture<?> leaving) {
+  CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask) {
     CompletableFuture<Tally> result = new CompletableFuture<>();
     AtomicReference<Tally> tally =
         new AtomicReference<>(Tally.ofNone(all.stream().map(vote -> vote.locks.servers.transport.name()).toList()));
@@ -85,10 +84,9 @@ final class Votes {
       });
     }
     if (!result.isDone()) {
-      Runnable stop = () -> result.complete(tally.get());
       long timeout = quorum.nodeTimeout(ttl);
-      Timers.at(Clock.in(timeout + timeout / 10), stop); // a node may say itself that its time is over
-      CompletableFuture.anyOf(leaving, result).thenRun(stop);
+      // A node may say itself that its time is over.
+      Timers.at(Clock.in(timeout + timeout / 10), () -> result.complete(tally.get()));
     }
     return result;
   }
@@ -156,17 +154,17 @@ final class Votes {
 
   /** The end of an attempt, once. */
   CompletableFuture<Tally> releaseAll() {
-    if (isReleasing.compareAndSet(false, true)) {
-      asked.end(0);
-      each(request.options.ttl, tally -> false, this::releaseOne, quorum.ending).thenAccept(released::complete);
-    }
+    ending.complete(null);
     return released;
   }
 
-  private CompletableFuture<Boolean> releaseOne(Vote vote) {
-    Hold of = vote.hold;
-    vote.giveUpUnlessWanted();
-    return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
+  private CompletableFuture<Tally> releaseEach(Predicate<Tally> enough) {
+    asked.end(0);
+    return each(request.options.ttl, enough, vote -> {
+      Hold of = vote.hold;
+      vote.giveUpUnlessWanted();
+      return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
+    });
   }
 
   /** The hold of a majority. */
@@ -194,12 +192,12 @@ final class Votes {
         Hold of = vote.hold;
         return of == null ? CompletableFuture.failedFuture(NOT_ASKED)
             : of.extend(ttl, quorum.nodeTimeout(ttl)).thenApply(done -> true);
-      }, quorum.ending).thenApply(tally -> {
+      }).thenApply(tally -> {
         if (!tally.isCertain()) {
           return Reply.failed(tally.over(owner.keys()));
         }
         if (tally.isGranted()) {
-          each(ttl, any -> false, vote -> acquire(vote, ttl), quorum.ending);
+          each(ttl, any -> false, vote -> acquire(vote, ttl));
         }
         return new Reply(tally.isGranted() ? (Object) before : null, null);
       });
@@ -214,11 +212,11 @@ final class Votes {
     @Override
     CompletableFuture<Boolean> releaseAtServer(Lease ending) {
       boolean isLost = ending.state == Lease.State.LOST;
-      asked.end(0);
       if (isLost && owner.given()) {
+        asked.end(0);
         return CompletableFuture.completedFuture(false);
       }
-      return each(ending.ttl, Tally::isCertain, Votes.this::releaseOne, quorum.ending).thenApply(tally -> {
+      return releaseEach(Tally::isCertain).thenApply(tally -> {
         if (!isLost && !tally.isCertain()) {
           throw tally.over(owner.keys());
         }
