@@ -7,7 +7,7 @@ import java.util.concurrent.Future;
 import java.util.stream.IntStream;
 
 /**
- * One use of a request, or one upgrade of a hold, from its first command to a grant or an error: its limits of time, its
+ * One use of a request, or one change of the mode of a hold, from its first command to a grant or an error: its limits of time, its
  * pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is carried
  * out, its answer counts.
  *
@@ -33,8 +33,8 @@ final class Acquisition {
   /** Its caller takes a refusal for an answer. */
   private final boolean isTry;
   private final boolean isOnce;
-  /** What is given up of an upgrade is not released. */
-  private final boolean isUpgrade;
+  /** What is given up of a change of mode is not released. */
+  private final boolean isChange;
   private final long deadline;
   private final long limit;
 
@@ -60,12 +60,12 @@ final class Acquisition {
   /** Of the last test of a wait by blocking; null before the first. */
   private volatile Boolean isReached;
 
-  Acquisition(Locks locks, Commands owner, Request request, List<String> ask, boolean isTry, boolean isUpgrade) {
+  Acquisition(Locks locks, Commands owner, Request request, List<String> ask, boolean isTry, boolean isChange) {
     this.locks = locks;
     this.owner = owner;
     this.ask = ask;
     this.isTry = isTry;
-    this.isUpgrade = isUpgrade;
+    this.isChange = isChange;
     mode = request.mode;
     wanted = request.options;
     isOnce = isTry || wanted.wait == 0;
@@ -76,7 +76,7 @@ final class Acquisition {
   void start() {
     if (left != null) {
       finish(null, Answers.LEFT);
-    } else if (isUpgrade || locks.permitted.contains(permission())) {
+    } else if (isChange || locks.permitted.contains(permission())) {
       attempt();
     } else {
       askPermission();
@@ -116,7 +116,7 @@ final class Acquisition {
     if (tag != null) {
       locks.listener.removeTag(tag);
     }
-    if (error != null && isOpen() && !isUpgrade) {
+    if (grant == null && isOpen() && !isChange) {
       Runnable giveUp = () -> locks.giveUp(owner, wanted.ttl, channel);
       if (wanted.open == null) {
         giveUp.run();
@@ -213,7 +213,7 @@ final class Acquisition {
     if (hasMore) {
       begin(Clock.in(pause)).thenAccept(reply -> attempt()); // which looks whether it was given up
     } else {
-      finish(null, new SlockException.TimedOut(isUpgrade ? "upgrade" : "lock", owner.keys(), Answers.cause(last)));
+      finish(null, new SlockException.TimedOut(isChange ? "change of mode" : "lock", owner.keys(), Answers.cause(last)));
     }
   }
 
@@ -277,7 +277,7 @@ final class Acquisition {
   private void late(Reply all) {
     long fence = all.at(0).number();
     boolean isOver = result.isCompletedExceptionally() || left != null;
-    if (owner.given() && fence > 0 && !isUpgrade && isOver) {
+    if (owner.given() && fence > 0 && !isChange && isOver) {
       long end = Clock.in(wanted.ttl);
       locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by));
     }

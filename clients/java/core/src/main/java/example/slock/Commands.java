@@ -77,12 +77,8 @@ record Commands(List<String> keys, String token, boolean given) {
     return command("SLOCK.EXTEND", "SLOCK.MEXTEND", Clock.milliseconds(ttl), "GT", "FENCE", fence);
   }
 
-  List<String> upgrade(long ttl, long fence) {
-    return command("SLOCK.UPGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
-  }
-
-  List<String> downgrade(long ttl, long fence) {
-    return command("SLOCK.DOWNGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
+  List<String> change(Mode to, long ttl, long fence) {
+    return command(to == Mode.WRITE ? "SLOCK.UPGRADE" : "SLOCK.DOWNGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
   }
 
   /** Releases the hold with the fence and no other. */

@@ -8,6 +8,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.Stream;
 
 /**
  * A lock that was granted. All methods may be called by several threads at once; extensions and changes of mode run one
@@ -451,88 +452,12 @@ public class Hold implements AutoCloseable {
 
   /** As {@link #upgrade()}, for at most the wait (null: without limit). */
   public void upgrade(Duration wait) throws InterruptedException {
-    Pending.begin(() -> pendingUpgrade(wait)).await();
+    Pending.begin(() -> changeMode(Mode.WRITE, wait)).await();
   }
 
   /** As {@link #upgrade(Duration)}, without a thread that waits. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    return pendingUpgrade(wait).told(by.options.executor, done -> done, done -> {});
-  }
-
-  private Pending<Void> pendingUpgrade(Duration wait) {
-    Locks locks = changeable("an upgrade");
-    Options wanted = new Options();
-    wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
-    wanted.retryFor = locks.options.retryFor;
-    Options.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
-    CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
-    return new Pending<>(change("upgrade", told -> upgrade(locks, wanted, cancelled, told)), cancelled::complete);
-  }
-
-  private CompletableFuture<Void> upgrade(Locks locks, Options wanted, CompletableFuture<Throwable> cancelled,
-      CompletableFuture<Void> told) {
-    long rest = refusedUntil - Clock.now();
-    if (rest > 0) {
-      throw new SlockException.Refused(
-          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null);
-    }
-    Lease was = snapshot();
-    wanted.ttl = was.ttl;
-    Acquisition acquisition = new Acquisition(locks, owner, new Request(locks, keys(), Mode.WRITE, wanted),
-        owner.upgrade(was.ttl, was.fence), false, true);
-    update(l -> l.changing = true);
-    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
-    onEnd(ending);
-    cancelled.thenAccept(acquisition::cancel);
-    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
-    CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
-      boolean isOpen = error != null && acquisition.isOpen();
-      SlockException is = update(l -> {
-        endings.remove(ending);
-        l.doubt |= acquisition.doubt || isOpen;
-        l.changing = isOpen;
-        if (error == null) {
-          l.granted(grant.mode(), grant.fence(), grant.sent());
-        }
-      });
-      if (isOpen && !owner.given()) { // the server is about to refuse upgrades of this token
-        refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
-      }
-      CompletableFuture<Void> settling = isOpen ? settle(locks) : CompletableFuture.completedFuture(null);
-      Pending.pass(null, error == null ? is : lossOr(error), told);
-      return settling;
-    }).thenCompose(settling -> settling);
-    acquisition.start();
-    return settled;
-  }
-
-  /**
-   * Withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until it is
-   * answered, or the hold is over.
-   */
-  private CompletableFuture<Void> settle(Locks locks) {
-    List<List<String>> commands = owner.cancel();
-    int first = commands.size();
-    commands.addAll(owner.lookAtModes(snapshot().ttl));
-    Repetition asked = locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
-        whileLive(limit -> locks.pipeline(owner, commands, limit)));
-    return asked.whole.thenAccept(all -> update(l -> {
-      long write = all.at(first).number(); // an error says that the mode is the other
-      long read = all.at(first + 1).number();
-      if (write + read > 0) {
-        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
-      } else if (all.error() == null) {
-        l.lose(SlockException.Reason.GONE);
-      }
-    }));
-  }
-
-  /** Ends a repetition when the hold ends. */
-  private Repetition.Try whileLive(Repetition.Try send) {
-    return limit -> {
-      SlockException is = problem();
-      return is == null ? send.send(limit) : CompletableFuture.completedFuture(Reply.failed(is));
-    };
+    return changeMode(Mode.WRITE, wait).told(by.options.executor, done -> done, done -> {});
   }
 
   /**
@@ -545,41 +470,85 @@ public class Hold implements AutoCloseable {
 
   /** As {@link #downgrade}, without a thread that waits. */
   public CompletableFuture<Void> downgradeAsync() {
-    Locks locks = changeable("a downgrade");
-    return change("downgrade", result -> {
-      Lease was = snapshot();
-      update(l -> {
-        l.changing = true;
-        l.mode = Mode.READ;
-      });
-      List<String> command = owner.downgrade(was.ttl, was.fence);
-      Repetition asked = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
-          whileLive(limit -> locks.send(owner, command, limit)));
-      CompletableFuture<Void> whole = asked.whole.thenAccept(reply -> {
-        update(l -> {
-          l.doubt |= asked.isUnanswered;
-          if (reply.error() == null) {
-            l.granted(Mode.READ, reply.number(), asked.sent);
-          } else if (!(reply.error() instanceof SlockException.TimedOut)) {
-            l.changing = false;
-            l.mode = was.mode;
-          }
-        });
-        failFor(reply.error());
-        check();
-      });
-      asked.forCaller.thenAccept(reply -> failFor(reply.error())).exceptionally(error -> {
-        Pending.pass(null, error, result);
-        return null;
-      });
-      return whole;
-    });
+    return changeMode(Mode.READ, Duration.ZERO).result();
   }
 
-  private Locks changeable(String what) {
-    if (by instanceof Locks locks && owner.keys().size() == 1) {
-      return locks;
+  private Pending<Void> changeMode(Mode to, Duration wait) {
+    if (!(by instanceof Locks locks) || owner.keys().size() > 1) {
+      throw new IllegalArgumentException("a change of mode works for one key on one server");
     }
-    throw new IllegalArgumentException(what + " works for one key on one server");
+    Options wanted = new Options();
+    wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
+    wanted.retryFor = locks.options.retryFor;
+    Options.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
+    CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
+    return new Pending<>(change("change of mode",
+        told -> changeMode(locks, new Request(locks, keys(), to, wanted), cancelled, told)), cancelled::complete);
+  }
+
+  private CompletableFuture<Void> changeMode(Locks locks, Request change, CompletableFuture<Throwable> cancelled,
+      CompletableFuture<Void> told) {
+    boolean isUpgrade = change.mode == Mode.WRITE;
+    long rest = refusedUntil - Clock.now();
+    if (isUpgrade && rest > 0) {
+      throw new SlockException.Refused(
+          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null);
+    }
+    Lease was = snapshot();
+    change.options.ttl = was.ttl;
+    List<String> command = owner.change(change.mode, was.ttl, was.fence);
+    Acquisition acquisition = new Acquisition(locks, owner, change, command, false, true);
+    update(l -> {
+      l.changing = true;
+      l.mode = isUpgrade ? l.mode : Mode.READ;
+    });
+    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
+    onEnd(ending);
+    cancelled.thenAccept(acquisition::cancel);
+    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+    CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
+      // A downgrade is not given up.
+      boolean isOpen = error != null && (acquisition.isOpen() || !isUpgrade && error instanceof SlockException.TimedOut);
+      SlockException is = update(l -> {
+        endings.remove(ending);
+        l.doubt |= acquisition.doubt || isOpen;
+        l.changing = isOpen;
+        if (error == null) {
+          l.granted(grant.mode(), grant.fence(), grant.sent());
+        } else if (!isOpen) {
+          l.mode = was.mode;
+        }
+      });
+      if (isOpen && isUpgrade && !owner.given()) { // the server is about to refuse upgrades of this token
+        refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
+      }
+      CompletableFuture<Void> settling =
+          isOpen ? settle(locks, isUpgrade ? owner.cancel() : List.of(command)) : CompletableFuture.completedFuture(null);
+      Pending.pass(null, error == null ? is : lossOr(error), told);
+      return settling;
+    }).thenCompose(settling -> settling);
+    acquisition.start();
+    return settled;
+  }
+
+  /**
+   * Withdraws an upgrade that was given up, or sends a downgrade again, and learns the mode that the hold has then. It is
+   * repeated until it is answered, or the hold is over.
+   */
+  private CompletableFuture<Void> settle(Locks locks, List<List<String>> first) {
+    List<List<String>> commands = Stream.concat(first.stream(), owner.lookAtModes(snapshot().ttl).stream()).toList();
+    Repetition asked = locks.repeat("change of mode", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
+      SlockException is = problem();
+      return is == null ? locks.pipeline(owner, commands, limit) : CompletableFuture.completedFuture(Reply.failed(is));
+    });
+    return asked.whole.thenAccept(all -> update(l -> {
+      long write = all.at(first.size()).number(); // an error says that the mode is the other
+      long read = all.at(first.size() + 1).number();
+      if (write + read > 0) {
+        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
+      } else if (all.error() == null) {
+        l.lose(SlockException.Reason.GONE);
+      }
+    }));
   }
 }
