@@ -470,7 +470,7 @@ public class Hold implements AutoCloseable {
 
   /** As {@link #downgrade}, without a thread that waits. */
   public CompletableFuture<Void> downgradeAsync() {
-    return changeMode(Mode.READ, Duration.ZERO).result();
+    return changeMode(Mode.READ, null).result();
   }
 
   private Pending<Void> changeMode(Mode to, Duration wait) {
@@ -497,7 +497,7 @@ public class Hold implements AutoCloseable {
     Lease was = snapshot();
     change.options.ttl = was.ttl;
     List<String> command = owner.change(change.mode, was.ttl, was.fence);
-    Acquisition acquisition = new Acquisition(locks, owner, change, command, false, true);
+    Acquisition acquisition = new Acquisition(locks, owner, change, command, !isUpgrade, true);
     update(l -> {
       l.changing = true;
       l.mode = isUpgrade ? l.mode : Mode.READ;

@@ -1,6 +1,5 @@
 package example.slock;
 
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -18,9 +17,8 @@ final class Listener {
   private static final Throwable SILENT = new Answers.Unanswered(null, true);
 
   private final Servers servers;
-  private final Mutex mutex = new Mutex();
-  private final Map<Integer, Channel> channels = new HashMap<>(); // by the slot of the keys
-  private final Map<Transport.Node, Connection> connections = new HashMap<>();
+  private final Map<Integer, Channel> channels = new ConcurrentHashMap<>(); // by the slot of the keys
+  private final Map<Transport.Node, Connection> connections = new ConcurrentHashMap<>();
   private final Map<String, Acquisition> tags = new ConcurrentHashMap<>();
   private volatile boolean isDenied;
   private volatile boolean isClosed;
@@ -60,42 +58,36 @@ final class Listener {
   Channel channel(String key, boolean subscribes) {
     String place = servers.transport.isCluster() ? Slots.place(key) : "";
     Channel made = new Channel(place);
-    Channel channel = mutex.get(() -> {
-      Channel known = channels.get(made.slot);
-      if (known == null && subscribes && !isClosed) {
-        channels.put(made.slot, made);
-      }
-      return known != null ? known : subscribes ? made : null;
-    });
-    if (channel == made && isClosed) {
-      made.ready.complete(Reply.failed(new SlockException.Closed()));
-    } else if (channel == made) {
-      servers.find(key).whenComplete((node, error) -> {
-        if (error != null) {
-          remove(made, new Answers.Unanswered(Answers.unwrapped(error), false));
-        } else {
-          subscribe(made, node);
-        }
-      });
+    Channel known = subscribes ? channels.putIfAbsent(made.slot, made) : channels.get(made.slot);
+    if (known != null || !subscribes) {
+      return known;
     }
-    return channel;
+    servers.find(key).whenComplete((node, error) -> {
+      if (error != null) {
+        remove(made, new Answers.Unanswered(Answers.unwrapped(error), false));
+      } else {
+        subscribe(made, node);
+      }
+    });
+    return made;
   }
 
   private void subscribe(Channel channel, Transport.Node node) {
     Connection made = new Connection(node);
-    mutex.run(() -> {
-      Connection known = connections.putIfAbsent(node, made);
-      channel.connection = known != null ? known : made;
-    });
-    if (channel.connection == made) {
+    // In one step: a connection that is lost after this knows of the channel.
+    Connection connection = connections.compute(node, (same, known) -> channel.connection = known != null ? known : made);
+    if (connection == made) {
       made.open();
     }
-    channel.connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
+    if (isClosed) {
+      connection.closed(new SlockException.Closed());
+    }
+    connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
   }
 
   /** Forgets a channel that is lost, so that the next request subscribes to a new one. */
   void remove(Channel channel, Throwable error) {
-    mutex.run(() -> channels.remove(channel.slot, channel));
+    channels.remove(channel.slot, channel);
     channel.isGone = true;
     servers.note(error);
     channel.ready.complete(Reply.failed(error));
@@ -121,11 +113,8 @@ final class Listener {
   }
 
   void close() {
-    List<Connection> all = mutex.get(() -> {
-      isClosed = true;
-      return List.copyOf(connections.values());
-    });
-    all.forEach(connection -> connection.closed(new SlockException.Closed()));
+    isClosed = true;
+    connections.values().forEach(connection -> connection.closed(new SlockException.Closed()));
   }
 
   /** One connection that listens. */
@@ -173,7 +162,7 @@ final class Listener {
     }
 
     private List<Channel> own() {
-      return mutex.get(() -> channels.values().stream().filter(channel -> channel.connection == this).toList());
+      return channels.values().stream().filter(channel -> channel.connection == this).toList();
     }
 
     @Override
@@ -217,7 +206,7 @@ final class Listener {
 
     @Override
     public void closed(Throwable error) {
-      mutex.run(() -> connections.remove(node, this));
+      connections.remove(node, this);
       if (isEnded.getAndSet(true)) {
         return;
       }
