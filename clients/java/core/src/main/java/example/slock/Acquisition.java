@@ -15,8 +15,6 @@ import java.util.stream.IntStream;
  * gives the acquisition up. No thread waits, but a caller for the result.
  */
 final class Acquisition {
-  /** How long before the end of a wait the server may end it, because it counts in milliseconds. */
-  private static final long EARLY_ANSWER = 2 * Clock.MS;
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
   private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
   /** How long after the beginning of a wait by blocking the server is tested first, if there is so much time. */

@@ -21,7 +21,7 @@ final class Answers {
     final boolean wasSent;
 
     Unanswered(Throwable cause, boolean wasSent) {
-      super(cause == null ? "the server did not answer" : cause.toString(), cause, false, false);
+      super(cause == null ? "the server did not answer" : unwrapped(cause).toString(), unwrapped(cause), false, false);
       this.wasSent = wasSent;
     }
   }

@@ -28,8 +28,7 @@ public final class Call {
   private final CompletableFuture<Reply> step;
   private final Consumer<Reply> late;
   private final List<List<String>> asked;
-  private volatile Runnable close = () -> {};
-  private volatile boolean isExpired;
+  private final CompletableFuture<Void> expired = new CompletableFuture<>();
   private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
@@ -66,8 +65,7 @@ public final class Call {
   private void expire() {
     if (step.complete(Reply.NO_ANSWER)) {
       servers.note(Answers.NO_ANSWER);
-      isExpired = true;
-      close.run();
+      expired.complete(null);
     }
   }
 
@@ -104,10 +102,7 @@ public final class Call {
 
   /** What to do when no answer comes in time: to close the connection. */
   public void whenExpired(Runnable closing) {
-    close = closing;
-    if (isExpired) {
-      closing.run();
-    }
+    expired.thenRun(closing);
   }
 
   /**
@@ -139,6 +134,6 @@ public final class Call {
 
   /** There is no answer. If the call was not sent, it certainly never will be. */
   public void failed(Throwable cause, boolean wasSent) {
-    end(Reply.failed(new Answers.Unanswered(Answers.unwrapped(cause), wasSent)));
+    end(Reply.failed(new Answers.Unanswered(cause, wasSent)));
   }
 }

@@ -263,7 +263,9 @@ public class Hold implements AutoCloseable {
     Options.checkTtl(ttl);
     Options.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
     return change("extension", result -> extendAtServer(snapshot(), ttl, within).thenAccept(reply -> {
-      failFor(reply.error());
+      if (reply.error() != null) {
+        throw lossOr(reply.error());
+      }
       update(l -> {
         if (reply.value() == null) {
           l.lose(SlockException.Reason.GONE);
@@ -278,25 +280,11 @@ public class Hold implements AutoCloseable {
 
   /** The loss if the hold is lost by now, else the error. */
   private RuntimeException lossOr(Throwable error) {
-    Throwable answer = error.getCause() != null && error instanceof SlockException.NotHeld ? error.getCause() : error;
-    if (Answers.hasCode(answer, "WRONGTYPE") || Answers.hasCode(answer, "NOTHELD")) {
+    if (error instanceof SlockException.NotHeld || Answers.hasCode(error, "WRONGTYPE")) {
       update(l -> l.lose(SlockException.Reason.GONE));
     }
     SlockException is = problem();
     return is != null ? is : Answers.named(error);
-  }
-
-  private void failFor(Throwable error) {
-    if (error != null) {
-      throw lossOr(error);
-    }
-  }
-
-  /** The same, without the wrapper of errors that a dependent future has. */
-  static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
-    CompletableFuture<T> result = new CompletableFuture<>();
-    future.whenComplete((value, error) -> Pending.pass(value, error, result));
-    return result;
   }
 
   /**
@@ -332,7 +320,7 @@ public class Hold implements AutoCloseable {
       }
       return CompletableFuture.completedFuture(false);
     }
-    return unwrapped(releaseAtServer(ending).whenComplete((released, error) -> {
+    return Pending.unwrapped(releaseAtServer(ending).whenComplete((released, error) -> {
       inAnyState(l -> {
         l.state = Lease.State.ENDED;
         if (error == null && !released) {

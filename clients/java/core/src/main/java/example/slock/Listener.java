@@ -11,7 +11,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * It knows nothing of what they say.
  */
 final class Listener {
-  /** How long a listening connection may be silent while somebody waits. Then it is tested, for as long. */
+  /** How often a connection is tested while somebody waits. It has so long to answer. */
   private static final long PING_EVERY = 5 * Clock.SECOND;
   /** What a subscription that was closed ends with: requests are asked again after it. */
   private static final Throwable SILENT = new Answers.Unanswered(null, true);
@@ -64,7 +64,7 @@ final class Listener {
     }
     servers.find(key).whenComplete((node, error) -> {
       if (error != null) {
-        remove(made, new Answers.Unanswered(Answers.unwrapped(error), false));
+        remove(made, new Answers.Unanswered(error, false));
       } else {
         subscribe(made, node);
       }
@@ -122,7 +122,6 @@ final class Listener {
     private final Transport.Node node;
     private final CompletableFuture<Transport.Subscription> opened = new CompletableFuture<>();
     private final AtomicBoolean isEnded = new AtomicBoolean();
-    private volatile long heardAt = Clock.now();
     private volatile boolean isTested;
 
     Connection(Transport.Node node) {
@@ -133,7 +132,7 @@ final class Listener {
       Timers.at(Clock.in(PING_EVERY), this::test);
       node.listen(this).whenComplete((subscription, error) -> {
         if (error != null) {
-          closed(new Answers.Unanswered(Answers.unwrapped(error), false));
+          closed(new Answers.Unanswered(error, false));
         } else {
           opened.complete(subscription);
           if (isEnded.get()) {
@@ -145,20 +144,15 @@ final class Listener {
 
     /** While somebody waits, the connection may not be silent for long. */
     private void test() {
-      if (isEnded.get()) {
-        return;
-      }
-      boolean isSilent = !tags.isEmpty() && Clock.now() - heardAt >= PING_EVERY;
-      if (isSilent && (isTested || !opened.isDone())) {
+      if (isTested) {
         closed(SILENT);
-        return;
+      } else if (!isEnded.get()) {
+        if (!tags.isEmpty()) {
+          isTested = true;
+          opened.thenAccept(Transport.Subscription::ping);
+        }
+        Timers.at(Clock.in(PING_EVERY), this::test);
       }
-      if (isSilent) {
-        isTested = true;
-        opened.join().ping();
-      }
-      long next = isTested || tags.isEmpty() ? Clock.in(PING_EVERY) : heardAt + PING_EVERY;
-      Timers.at(Math.max(next, Clock.in(Clock.MS)), this::test);
     }
 
     private List<Channel> own() {
@@ -167,7 +161,6 @@ final class Listener {
 
     @Override
     public void alive() {
-      heardAt = Clock.now();
       isTested = false;
     }
 
@@ -211,7 +204,7 @@ final class Listener {
         return;
       }
       boolean isKnown = error instanceof SlockException || error instanceof Answers.Unanswered;
-      Throwable why = isKnown ? error : new Answers.Unanswered(Answers.unwrapped(error), true);
+      Throwable why = isKnown ? error : new Answers.Unanswered(error, true);
       own().forEach(channel -> remove(channel, why));
       opened.thenAccept(Transport.Subscription::close);
     }

@@ -9,9 +9,9 @@ public abstract class Locker implements AutoCloseable {
   final Reporter report;
   final Running running = new Running();
 
-  Locker(Options options, boolean isSilent) {
+  Locker(Options options) {
     this.options = options.copy();
-    report = new Reporter(options.hooks, isSilent);
+    report = new Reporter(options.hooks);
   }
 
   /** A request for the lock of all keys, or of none, as the one writer. It sends nothing. */

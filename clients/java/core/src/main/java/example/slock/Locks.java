@@ -21,12 +21,7 @@ public final class Locks extends Locker {
 
   /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
   public Locks(Transport transport, Options options) {
-    this(transport, options, false);
-  }
-
-  /** Those of a node of a quorum, which tells what there is to tell. */
-  Locks(Transport transport, Options options, boolean isSilent) {
-    super(options, isSilent);
+    super(options);
     servers = new Servers(transport, report);
     listener = new Listener(servers);
   }
@@ -170,7 +165,7 @@ public final class Locks extends Locker {
 
   /** Asks for no longer than {@link Options#retryFor}. */
   private <T> CompletableFuture<T> query(Commands about, Repetition.Try send, Function<Object, T> read) {
-    return Hold.unwrapped(ask("answer", about, retryEnd(), retryEnd(), send).forCaller
+    return Pending.unwrapped(ask("answer", about, retryEnd(), retryEnd(), send).forCaller
         .thenApply(reply -> read.apply(reply.get())));
   }
 

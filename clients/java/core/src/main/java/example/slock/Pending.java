@@ -87,6 +87,13 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     }
   }
 
+  /** The same, without the wrapper of errors that a dependent future has. */
+  static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
+    CompletableFuture<T> result = new CompletableFuture<>();
+    future.whenComplete((value, error) -> pass(value, error, result));
+    return result;
+  }
+
   static RuntimeException rethrown(Throwable error) {
     if (error instanceof Error e) {
       throw e;

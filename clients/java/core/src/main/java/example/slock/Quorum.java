@@ -13,10 +13,10 @@ public final class Quorum extends Locker {
 
   /** Not from replicas or nodes of one another. Their number should be odd. Nothing is sent. */
   public Quorum(List<? extends Transport> transports, Options options) {
-    super(options, false);
+    super(options);
     Options.require(!transports.isEmpty(), "a quorum needs servers");
-    Options each = options.copy().hooks(new Hooks() {}); // a loss at one node is no loss
-    nodes = transports.stream().map(transport -> new Locks(transport, each, true)).toList();
+    Options each = options.copy().hooks(Reporter.SILENT); // a loss at one node is no loss
+    nodes = transports.stream().map(transport -> new Locks(transport, each)).toList();
   }
 
   @Override

@@ -46,7 +46,7 @@ final class Repetition {
     // The time of the caller ends the try only where the whole ends with it.
     long limit = Math.min(end, Clock.in(locks.options.retryFor)) + LATE_ANSWER;
     sent = Clock.now();
-    Hold.unwrapped(send.send(limit)).whenComplete(
+    send.send(limit).whenComplete(
         (reply, error) -> judge(error == null ? reply : Reply.failed(new Answers.Unanswered(error, false))));
   }
 

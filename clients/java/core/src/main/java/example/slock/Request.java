@@ -57,13 +57,12 @@ public final class Request extends RequestOptions<Request> {
 
   /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
   public Hold acquireUninterruptibly() {
-    check();
-    return Pending.join(() -> by.acquire(this, false).result());
+    return acquireUninterruptibly(false);
   }
 
-  Hold tryAcquireUninterruptibly() {
+  Hold acquireUninterruptibly(boolean once) {
     check();
-    return Pending.join(() -> by.acquire(this, true).result());
+    return Pending.join(() -> by.acquire(this, once).result());
   }
 
   /** Asks once. It gives nothing when others hold the lock or wait for it. */
