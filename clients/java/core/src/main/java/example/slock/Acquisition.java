@@ -277,7 +277,7 @@ final class Acquisition {
     boolean isOver = result.isCompletedExceptionally() || left != null;
     if (owner.given() && fence > 0 && !isChange && isOver) {
       long end = Clock.in(wanted.ttl);
-      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by));
+      locks.repeat("release", owner, end, by -> locks.send(owner, owner.release(mode, fence), by));
     }
   }
 

@@ -396,8 +396,8 @@ public class Hold implements AutoCloseable {
     Locks locks = (Locks) by;
     long end = Math.min(is.until, Clock.in(within));
     Repetition asked =
-        locks.ask("extension", owner, end, end, limit -> locks.send(owner, owner.extend(ttl, is.fence), limit));
-    return asked.forCaller.thenApply(reply -> reply.error() != null ? reply
+        locks.ask("extension", owner, end, limit -> locks.send(owner, owner.extend(ttl, is.fence), limit));
+    return asked.result.thenApply(reply -> reply.error() != null ? reply
         : new Reply(reply.number() == 1 ? (Object) asked.sent : null, null));
   }
 
@@ -416,11 +416,14 @@ public class Hold implements AutoCloseable {
     if (ending.state == Lease.State.LOST && (isWhole || owner.given() && inDoubt)) {
       return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
     }
-    long most = Math.min(Clock.until(ending.until), ending.ttl);
-    Repetition asked = locks.repeat("release", owner, locks.retryEnd(), Clock.now() + most,
-        limit -> inDoubt ? locks.endOnce(owner, ending.fence, limit)
-            : locks.send(owner, owner.release(ending.mode, ending.fence), limit));
-    return asked.forCaller.thenApply(reply -> {
+    Repetition.Try send = limit -> inDoubt ? locks.endOnce(owner, ending.fence, limit)
+        : locks.send(owner, owner.release(ending.mode, ending.fence), limit);
+    long end = Math.min(ending.until, Clock.in(ending.ttl));
+    Repetition asked = locks.repeat("release", owner, locks.retryEnd(), send);
+    return asked.result.thenApply(reply -> {
+      if (reply.error() instanceof SlockException.TimedOut && Clock.now() < end) {
+        locks.repeat("release", owner, end, send); // in the background
+      }
       long released = (Long) reply.get();
       // A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
       return released == owner.keys().size() || asked.isUnanswered && Clock.now() < ending.until;
@@ -525,11 +528,11 @@ public class Hold implements AutoCloseable {
    */
   private CompletableFuture<Void> settle(Locks locks, List<List<String>> first) {
     List<List<String>> commands = Stream.concat(first.stream(), owner.lookAtModes(snapshot().ttl).stream()).toList();
-    Repetition asked = locks.repeat("change of mode", owner, locks.retryEnd(), Clock.in(Clock.LONGEST), limit -> {
+    Repetition asked = locks.repeat("change of mode", owner, Clock.in(Clock.LONGEST), limit -> {
       SlockException is = problem();
       return is == null ? locks.pipeline(owner, commands, limit) : CompletableFuture.completedFuture(Reply.failed(is));
     });
-    return asked.whole.thenAccept(all -> update(l -> {
+    return asked.result.thenAccept(all -> update(l -> {
       long write = all.at(first.size()).number(); // an error says that the mode is the other
       long read = all.at(first.size() + 1).number();
       if (write + read > 0) {

@@ -38,8 +38,8 @@ public final class Locks extends Locker {
 
   @Override
   CompletableFuture<Integer> releaseToken(Commands owner) {
-    return ask("release", owner, retryEnd(), retryEnd(), limit -> send(owner, owner.releaseInAnyMode(), limit))
-        .forCaller.thenApply(reply -> ((Long) reply.get()).intValue());
+    return ask("release", owner, retryEnd(), limit -> send(owner, owner.releaseInAnyMode(), limit))
+        .result.thenApply(reply -> ((Long) reply.get()).intValue());
   }
 
   long retryEnd() {
@@ -63,15 +63,14 @@ public final class Locks extends Locker {
   }
 
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
-  Repetition ask(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    return repeat(what, owner, callerEnd, end,
+  Repetition ask(String what, Commands owner, long end, Repetition.Try send) {
+    return repeat(what, owner, end,
         running.isEnding() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
   }
 
-  /** Repeats, in the background after the end for the caller. */
-  Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    Repetition repetition = new Repetition(this, what, owner.keys(), callerEnd, end, send);
-    running.addBackground(repetition.whole);
+  Repetition repeat(String what, Commands owner, long end, Repetition.Try send) {
+    Repetition repetition = new Repetition(this, what, owner.keys(), end, send);
+    running.addBackground(repetition.result);
     repetition.attempt();
     return repetition;
   }
@@ -85,7 +84,7 @@ public final class Locks extends Locker {
   void giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    repeat("end", owner, end, end, limit -> endOnce(owner, Commands.NO_FENCE, limit)).whole.thenAccept(reply -> {
+    repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit)).result.thenAccept(reply -> {
       // The server forgets the request when nobody listens to its channel.
       if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
         listener.close(waitsBy, reply.error());
@@ -127,9 +126,9 @@ public final class Locks extends Locker {
   @Override
   CompletableFuture<Hold> adopt(Request request) {
     Commands owner = request.owner();
-    Repetition asked = ask("adoption", owner, retryEnd(), retryEnd(),
+    Repetition asked = ask("adoption", owner, retryEnd(),
         limit -> send(owner, owner.refresh(request.mode, request.options.ttl), limit));
-    return asked.forCaller.thenApply(reply -> {
+    return asked.result.thenApply(reply -> {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
@@ -165,7 +164,7 @@ public final class Locks extends Locker {
 
   /** Asks for no longer than {@link Options#retryFor}. */
   private <T> CompletableFuture<T> query(Commands about, Repetition.Try send, Function<Object, T> read) {
-    return Pending.unwrapped(ask("answer", about, retryEnd(), retryEnd(), send).forCaller
+    return Pending.unwrapped(ask("answer", about, retryEnd(), send).result
         .thenApply(reply -> read.apply(reply.get())));
   }
 
