@@ -39,14 +39,10 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     CompletableFuture<U> told = new CompletableFuture<>();
     told.whenComplete((value, error) -> cancel.accept(new CancellationException("cancelled")));
     result.whenCompleteAsync((value, error) -> {
-      try {
-        if (error != null) {
-          told.completeExceptionally(error);
-        } else if (!told.complete(convert.apply(value))) {
-          late.accept(value);
-        }
-      } catch (SlockException e) {
-        told.completeExceptionally(e);
+      if (error != null) {
+        told.completeExceptionally(error);
+      } else if (!told.complete(convert.apply(value))) {
+        late.accept(value);
       }
     }, executor);
     return told;
