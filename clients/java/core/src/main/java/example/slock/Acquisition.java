@@ -7,9 +7,9 @@ import java.util.concurrent.Future;
 import java.util.stream.IntStream;
 
 /**
- * One use of a request, or one change of the mode of a hold, from its first command to a grant or an error: its limits of time, its
- * pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is carried
- * out, its answer counts.
+ * One use of a request, or one change of the mode of a hold, from its first command to a grant or an error: its limits of
+ * time, its pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is
+ * carried out, its answer counts.
  *
  * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
  * gives the acquisition up. No thread waits, but a caller for the result.
@@ -195,7 +195,8 @@ final class Acquisition {
       return;
     } else if (error == Answers.TAKEN) {
       last = null;
-      if (!isOnce && locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
+      // Else the wait has run out on the server, or was withdrawn there.
+      if (!isOnce && locks.options.waiting == Options.Waiting.POLL) {
         pause = locks.options.polling.pause(polls);
         hasMore = locks.options.polling.hasMore(polls++) && Clock.until(deadline) >= pause;
       }

@@ -155,11 +155,11 @@ public final class Locks extends Locker {
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
     List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
+    CompletableFuture<Reply> none = CompletableFuture.completedFuture(new Reply(List.of(), null));
     return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> nodes.stream()
         .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
             .start(CompletableFuture.completedFuture(node)).thenApply(all -> all.at(0)))
-        .reduce(CompletableFuture.completedFuture(new Reply(List.of(), null)), (some, more) -> some.thenCombine(more, Reply::and))),
-        Status::queues);
+        .reduce(none, (some, more) -> some.thenCombine(more, Reply::and))), Status::queues);
   }
 
   /** Asks for no longer than {@link Options#retryFor}. */

@@ -48,13 +48,14 @@ final class Votes {
   /** Until the release: what is granted later is released at once. */
   private final Running asked = new Running();
   private final CompletableFuture<Void> ending = new CompletableFuture<>();
-  private final CompletableFuture<Tally> released = ending.thenCompose(done -> releaseEach(tally -> false));
+  private final CompletableFuture<Tally> released;
 
   Votes(Quorum quorum, Request request, Commands owner) {
     this.quorum = quorum;
     this.request = request;
     this.owner = owner;
     all = quorum.nodes.stream().map(Vote::new).toList();
+    released = ending.thenCompose(done -> releaseEach(request.options.ttl, tally -> false));
   }
 
   Hold hold() {
@@ -158,9 +159,9 @@ final class Votes {
     return released;
   }
 
-  private CompletableFuture<Tally> releaseEach(Predicate<Tally> enough) {
+  private CompletableFuture<Tally> releaseEach(long ttl, Predicate<Tally> enough) {
     asked.end(0);
-    return each(request.options.ttl, enough, vote -> {
+    return each(ttl, enough, vote -> {
       Hold of = vote.hold;
       vote.giveUpUnlessWanted();
       return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
@@ -216,7 +217,7 @@ final class Votes {
         asked.end(0);
         return CompletableFuture.completedFuture(false);
       }
-      return releaseEach(Tally::isCertain).thenApply(tally -> {
+      return releaseEach(ending.ttl, Tally::isCertain).thenApply(tally -> {
         if (!isLost && !tally.isCertain()) {
           throw tally.over(owner.keys());
         }
