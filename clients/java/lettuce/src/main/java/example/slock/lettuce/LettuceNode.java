@@ -163,11 +163,7 @@ final class LettuceNode implements Transport.Node {
           problem -> call.failed((Throwable) problem, true), () -> call.answered(answers));
     });
     try {
-      if (all.size() == 1) {
-        to.dispatch(all.get(0));
-      } else {
-        to.dispatch(all);
-      }
+      to.dispatch(all);
     } catch (RuntimeException e) {
       all.forEach(command -> command.completeExceptionally(e));
     }
