@@ -275,7 +275,8 @@ final class Acquisition {
    */
   private void late(Reply all) {
     long fence = all.at(0).number();
-    boolean isOver = result.isCompletedExceptionally() || left != null;
+    // Whoever has a future gives it up also when it is done; that ends no hold.
+    boolean isOver = result.isDone() ? result.isCompletedExceptionally() : left != null;
     if (owner.given() && fence > 0 && !isChange && isOver) {
       long end = Clock.in(wanted.ttl);
       locks.repeat("release", owner, end, by -> locks.send(owner, owner.release(mode, fence), by));
