@@ -1,35 +1,38 @@
 package example.slock;
 
 import java.util.List;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
+import java.util.stream.IntStream;
 
 /**
- * One use of a request, or one upgrade of a hold, from its first command to a grant or an error: its limits of time, its
- * pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is carried
- * out, its answer counts.
+ * One use of a request, or one change of the mode of a hold, from its first command to a grant or an error: its limits of
+ * time, its pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is
+ * carried out, its answer counts.
  *
  * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
  * gives the acquisition up. No thread waits, but a caller for the result.
  */
 final class Acquisition {
-  /** How long before the end of a wait the server may end it, because it counts in milliseconds. */
-  private static final long EARLY_ANSWER = 2 * Clock.MS;
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
   private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
+  /** How long after the beginning of a wait by blocking the server is tested first, if there is so much time. */
+  private static final long TEST_AFTER = Clock.SECOND;
+  private static final long TEST_EVERY = 5 * Clock.SECOND;
 
-  /** The grant, or an error; {@link Answers#TAKEN} when a try is refused. */
+  /** The grant, or an error; null when a try is refused. */
   final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
-  final Locks locks;
-  final Commands owner;
-  private final Settings wanted;
+  private final Locks locks;
+  private final Commands owner;
+  private final Options wanted;
   private final Mode mode;
   private final List<String> ask;
   /** Its caller takes a refusal for an answer. */
   private final boolean isTry;
   private final boolean isOnce;
-  /** What is given up of an upgrade is not released. */
-  private final Hold upgrades;
+  /** What is given up of a change of mode is not released. */
+  private final boolean isChange;
   private final long deadline;
   private final long limit;
 
@@ -37,11 +40,11 @@ final class Acquisition {
   private volatile CompletableFuture<Reply> step;
 
   // what is known so far; only the current step changes it
-  long contact = Clock.NONE;
+  private long contact = Clock.NONE;
   /** A command had no answer. */
   boolean doubt;
   /** The request stands in the queue of the server, or was granted there. */
-  boolean isQueued;
+  private boolean isQueued;
   private long sent = Clock.NONE;
   private boolean wasRefused;
   private Throwable last;
@@ -52,24 +55,26 @@ final class Acquisition {
   private String tag;
   /** The end of the wait that was asked for last. What came before it was asked for does not count. */
   private volatile CompletableFuture<Reply> inbox;
+  /** Of the last test of a wait by blocking; null before the first. */
+  private volatile Boolean isReached;
 
-  Acquisition(Locks locks, Commands owner, Mode mode, Settings wanted, List<String> ask, boolean isTry, Hold upgrades) {
+  Acquisition(Locks locks, Commands owner, Request request, List<String> ask, boolean isTry, boolean isChange) {
     this.locks = locks;
     this.owner = owner;
-    this.mode = mode;
-    this.wanted = wanted;
     this.ask = ask;
-    this.upgrades = upgrades;
     this.isTry = isTry;
+    this.isChange = isChange;
+    mode = request.mode;
+    wanted = request.options;
     isOnce = isTry || wanted.wait == 0;
     deadline = isTry ? Clock.NONE : Clock.in(wanted.wait);
-    limit = Clock.in(wanted.retryFor > 0 ? wanted.retryFor : locks.options.retryFor);
+    limit = Clock.in(wanted.retryFor);
   }
 
   void start() {
     if (left != null) {
       finish(null, Answers.LEFT);
-    } else if (upgrades != null || locks.permitted.contains(permission())) {
+    } else if (isChange || locks.permitted.contains(permission())) {
       attempt();
     } else {
       askPermission();
@@ -88,7 +93,7 @@ final class Acquisition {
   }
 
   /** A step that ends at a limit of time, and with LEFT when the acquisition is given up. */
-  CompletableFuture<Reply> begin(long until) {
+  private CompletableFuture<Reply> begin(long until) {
     CompletableFuture<Reply> begun = new CompletableFuture<>();
     step = begun;
     if (left != null) {
@@ -109,8 +114,8 @@ final class Acquisition {
     if (tag != null) {
       locks.listener.removeTag(tag);
     }
-    if (error != null && isOpen() && upgrades == null) {
-      Runnable giveUp = () -> GiveUp.acquisition(locks, owner, wanted.ttl, channel);
+    if (grant == null && isOpen() && !isChange) {
+      Runnable giveUp = () -> locks.giveUp(owner, wanted.ttl, channel);
       if (wanted.open == null) {
         giveUp.run();
       } else {
@@ -120,7 +125,7 @@ final class Acquisition {
     if (error == null) {
       result.complete(grant);
     } else {
-      result.completeExceptionally(error == Answers.TAKEN ? error : Answers.named(error == Answers.LEFT ? left : error));
+      result.completeExceptionally(Answers.named(error == Answers.LEFT ? left : error));
     }
   }
 
@@ -140,10 +145,8 @@ final class Acquisition {
     List<List<String>> commands = nobody.cancel();
     commands.add(nobody.release(mode, Commands.NO_FENCE));
     commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
-    CompletableFuture<Reply> asked = begin(Clock.NONE);
-    locks.servers.pipeline(locks.servers.find(owner.key()), commands, Call.Use.COMMANDS, answerBy(), asked);
-    asked.thenAccept(all -> {
-      Throwable refusal = all.error() != null ? null : all.list().stream().map(Reply::error)
+    send(commands, Call.Use.COMMANDS, answerBy()).thenAccept(all -> {
+      Throwable refusal = IntStream.range(0, commands.size()).mapToObj(n -> all.at(n).error())
           .filter(error -> Answers.hasCode(error, "NOPERM")).findFirst().orElse(null);
       if (refusal != null) {
         finish(null, refusal);
@@ -165,9 +168,9 @@ final class Acquisition {
     Options.Waiting waiting = locks.options.waiting;
     CompletableFuture<Reply> answer;
     if (isOnce || waiting == Options.Waiting.POLL) {
-      answer = send(ask);
+      answer = ask(ask);
     } else if (waiting == Options.Waiting.BLOCK || locks.listener.isForbidden(owner.key())) {
-      answer = new Blocking(this).start();
+      answer = byBlocking();
     } else {
       answer = byNotify();
     }
@@ -187,9 +190,13 @@ final class Acquisition {
   private void judge(Throwable error) {
     long pause = 0;
     boolean hasMore = false;
-    if (error == Answers.TAKEN && !isTry) {
+    if (error == Answers.TAKEN && isTry) {
+      finish(null, null);
+      return;
+    } else if (error == Answers.TAKEN) {
       last = null;
-      if (!isOnce && locks.options.waiting == Options.Waiting.POLL) { // else the wait has run out on the server, or was withdrawn there
+      // Else the wait has run out on the server, or was withdrawn there.
+      if (!isOnce && locks.options.waiting == Options.Waiting.POLL) {
         pause = locks.options.polling.pause(polls);
         hasMore = locks.options.polling.hasMore(polls++) && Clock.until(deadline) >= pause;
       }
@@ -205,12 +212,12 @@ final class Acquisition {
     if (hasMore) {
       begin(Clock.in(pause)).thenAccept(reply -> attempt()); // which looks whether it was given up
     } else {
-      finish(null, new SlockException.TimedOut(upgrades == null ? "lock" : "upgrade", owner.keys(), Answers.cause(last)));
+      finish(null, new SlockException.TimedOut(isChange ? "change of mode" : "lock", owner.keys(), Answers.cause(last)));
     }
   }
 
   /** Keeps an error after which the request is asked again. One that says only that nothing came tells the least. */
-  void note(Throwable error) {
+  private void note(Throwable error) {
     boolean isTold = Answers.isTemporary(error) && error != Answers.ASK_AGAIN;
     if (isTold && (last == null || error != Answers.NO_ANSWER)) {
       last = error;
@@ -218,35 +225,39 @@ final class Acquisition {
   }
 
   /** Until when the request is asked again while no answer comes. */
-  long end() {
+  private long end() {
     boolean wasAnswered = !isOnce && contact != Clock.NONE;
     return Math.min(deadline, wasAnswered ? contact + locks.options.retryWaitFor : limit);
   }
 
   /** Until when an answer is waited for: for no longer than {@link Options#retryFor}. */
-  long answerBy() {
+  private long answerBy() {
     return Math.min(end(), locks.retryEnd()) + Repetition.LATE_ANSWER;
   }
 
   /** Until when the end of a wait is waited for. */
-  long waitBy() {
+  private long waitBy() {
     return Clock.plus(deadline, Repetition.LATE_ANSWER);
   }
 
-  void touch() {
+  private void touch() {
     contact = Clock.now();
   }
 
-  /** Sends one command, and gives its fence, TAKEN for 0, or null. */
-  private CompletableFuture<Reply> send(List<String> command) {
+  /** Sends commands that give no hold, as a step. */
+  private CompletableFuture<Reply> send(List<List<String>> commands, Call.Use use, long until) {
+    return locks.send(owner, commands, use, until, begin(Clock.NONE), late -> {});
+  }
+
+  /** Sends one command that asks for the lock, and gives its fence, TAKEN for 0, or null. */
+  private CompletableFuture<Reply> ask(List<String> command) {
     long before = Clock.now();
-    CompletableFuture<Reply> answer = begin(Clock.NONE);
-    locks.servers.send(owner.key(), command, Call.Use.COMMANDS, answerBy(), answer, this::late);
-    return answer.thenApply(reply -> answered(before, reply));
+    return locks.send(owner, List.of(command), Call.Use.COMMANDS, answerBy(), begin(Clock.NONE), this::late)
+        .thenApply(all -> answered(before, all.at(0)));
   }
 
   /** Notes what an answer says of the acquisition. */
-  Reply answered(long before, Reply reply) {
+  private Reply answered(long before, Reply reply) {
     doubt |= Answers.mayRunLater(reply.error());
     if (sent == Clock.NONE || !isOpen()) {
       sent = before; // else an earlier copy may be the one that is granted
@@ -262,16 +273,14 @@ final class Acquisition {
    * An answer that came when nobody waited for it any more. With a token of its own the server has taken off what it gave.
    * Else the fence tells what to release.
    */
-  void late(Reply reply) {
-    long fence = reply.number();
-    if (owner.given() && fence > 0 && upgrades == null && isOver()) {
+  private void late(Reply all) {
+    long fence = all.at(0).number();
+    // Whoever has a future gives it up also when it is done; that ends no hold.
+    boolean isOver = result.isDone() ? result.isCompletedExceptionally() : left != null;
+    if (owner.given() && fence > 0 && !isChange && isOver) {
       long end = Clock.in(wanted.ttl);
-      locks.repeat("release", owner, end, end, by -> locks.send(owner, owner.release(mode, fence), by));
+      locks.repeat("release", owner, end, by -> locks.send(owner, owner.release(mode, fence), by));
     }
-  }
-
-  private boolean isOver() {
-    return result.isCompletedExceptionally() || left != null;
   }
 
   /**
@@ -287,17 +296,13 @@ final class Acquisition {
     // The server counts the replicas that have what this connection wrote last: the extension. To the same millisecond
     // that would write nothing, and any replica would do.
     long before = Clock.now();
-    CompletableFuture<Reply> asked = begin(Clock.NONE);
-    CompletableFuture<Transport.Node> node = locks.servers.find(owner.key());
-    if (replicas == 0) {
-      locks.servers.pipeline(node, List.of(owner.extend(wanted.ttl, fence)), Call.Use.COMMANDS, answerBy(), asked);
-    } else {
-      List<String> wait = List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout));
-      locks.servers.pipeline(node, List.of(owner.extend(wanted.ttl + Clock.MS, fence), wait), Call.Use.ALONE,
-          Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER, asked);
-    }
+    List<String> wait = List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout));
+    CompletableFuture<Reply> asked = replicas == 0
+        ? send(List.of(owner.extend(wanted.ttl, fence)), Call.Use.COMMANDS, answerBy())
+        : send(List.of(owner.extend(wanted.ttl + Clock.MS, fence), wait), Call.Use.ALONE,
+            Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER);
     asked.thenAccept(all -> {
-      Throwable error = all.error() != null ? all.error() : all.at(0).error();
+      Throwable error = all.at(0).error();
       if (error == null && (all.at(0).number() == 0
           || Clock.now() - before >= Lease.Drift.ONE_SERVER.counted(wanted.ttl))) {
         sent = Clock.NONE; // it is over by now
@@ -318,9 +323,49 @@ final class Acquisition {
   }
 
   /** The command with what is left of the wait. The server takes 0 as a wait without end. */
-  List<String> waiting(Object... rest) {
+  private List<String> waiting(Object... rest) {
     long left = deadline == Clock.NONE ? 0 : Math.max(1, Clock.milliseconds(Clock.until(deadline)));
     return Commands.waiting(ask, left, rest);
+  }
+
+  // --- by a connection of its own
+
+  /**
+   * No reply to a wait is too late, so other commands tell whether the server is in reach. When it is not, the request is
+   * asked again: nobody would tell a connection that has nothing to send that its server was restarted.
+   */
+  private CompletableFuture<Reply> byBlocking() {
+    long before = Clock.now();
+    isReached = null;
+    CompletableFuture<Reply> wait = begin(waitBy());
+    locks.send(owner, List.of(waiting()), Call.Use.ALONE, Clock.NONE, wait, this::late);
+    isQueued = true;
+    Timers.at(Clock.in(Math.max(0, Math.min(TEST_AFTER, Clock.until(end()) / 3))), () -> test(wait));
+    return wait.thenApply(all -> {
+      Reply reply = answered(before, all.at(0));
+      boolean isLost = Answers.isConnectionError(all.error()) && Answers.mayRunLater(all.error());
+      if (isLost && Objects.requireNonNullElse(isReached, contact == Clock.NONE)) {
+        touch(); // it was there until now
+      }
+      isQueued &= reply.error() == null || doubt;
+      return reply;
+    });
+  }
+
+  private void test(CompletableFuture<Reply> wait) {
+    if (wait.isDone()) {
+      return;
+    }
+    locks.send(owner, List.of("PING"), Math.min(Clock.in(TEST_EVERY), answerBy())).thenAccept(reply -> {
+      isReached = !Answers.isConnectionError(reply.error());
+      if (isReached) {
+        touch();
+        Timers.at(Clock.in(TEST_EVERY), () -> test(wait));
+      } else {
+        // Whether the PING was sent says nothing of the wait.
+        wait.complete(Reply.failed(new Answers.Unanswered(Answers.cause(reply.error()), true)));
+      }
+    });
   }
 
   // --- by NOTIFY
@@ -332,7 +377,7 @@ final class Acquisition {
   private CompletableFuture<Reply> byNotify() {
     Listener.Channel found = locks.listener.channel(owner.key(), wasRefused);
     if (found == null) {
-      return send(ask).thenCompose(reply -> {
+      return ask(ask).thenCompose(reply -> {
         wasRefused = reply.error() == Answers.TAKEN;
         return wasRefused ? byNotify() : CompletableFuture.completedFuture(reply);
       });
@@ -353,7 +398,7 @@ final class Acquisition {
     }
     touch();
     inbox = new CompletableFuture<>();
-    return send(waiting("NOTIFY", channel.name, tag)).thenCompose(reply -> {
+    return ask(waiting("NOTIFY", channel.name, tag)).thenCompose(reply -> {
       if (Answers.hasCode(reply.error(), "NOSUBSCRIBER")) {
         locks.listener.remove(channel, reply.error());
       } else if (Answers.isAboutChannels(reply.error())) {

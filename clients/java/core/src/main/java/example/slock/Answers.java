@@ -21,7 +21,7 @@ final class Answers {
     final boolean wasSent;
 
     Unanswered(Throwable cause, boolean wasSent) {
-      super(cause == null ? "the server did not answer" : cause.toString(), cause, false, false);
+      super(cause == null ? "the server did not answer" : unwrapped(cause).toString(), unwrapped(cause), false, false);
       this.wasSent = wasSent;
     }
   }
@@ -120,11 +120,9 @@ final class Answers {
   }
 
   /** The name of the end of an acquisition, for hooks. */
-  static String outcome(Throwable error) {
+  static String outcome(Hold hold, Throwable error) {
     if (error == null) {
-      return "granted";
-    } else if (error == TAKEN) {
-      return "refused";
+      return hold == null ? "refused" : "granted";
     } else if (error instanceof SlockException.TimedOut) {
       return "timed out";
     } else if (error instanceof CancellationException) {

@@ -25,29 +25,29 @@ public final class Call {
   private final Servers servers;
   private final Use use;
   private final long limit;
-  private final boolean isPipeline;
   private final CompletableFuture<Reply> step;
   private final Consumer<Reply> late;
   private final List<List<String>> asked;
-  private volatile Runnable close = () -> {};
-  private volatile boolean isExpired;
+  private final CompletableFuture<Void> expired = new CompletableFuture<>();
   private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
-  /** The answer goes to the step. Nobody waits for it any more when that is done; then it goes to late. */
-  Call(Servers servers, List<List<String>> commands, boolean isPipeline, Use use, long limit,
-      CompletableFuture<Reply> step, Consumer<Reply> late) {
+  /**
+   * The list of answers goes to the step, which is done at the limit, at the latest. Who completes it before leaves the
+   * commands under way; the answers then go to late.
+   */
+  Call(Servers servers, List<List<String>> commands, Use use, long limit, CompletableFuture<Reply> step,
+      Consumer<Reply> late) {
     this.servers = servers;
     this.asked = commands;
-    this.isPipeline = isPipeline;
     this.use = use;
     this.limit = limit;
     this.step = step;
     this.late = late;
   }
 
-  /** Sends to the node, when it is known which. The step is done at the limit, at the latest. */
-  void start(CompletableFuture<Transport.Node> to) {
+  /** Sends to the node, when it is known which, and gives the step. */
+  CompletableFuture<Reply> start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
       if (error != null) {
         failed(error, false);
@@ -59,13 +59,13 @@ public final class Call {
       Future<?> timer = Timers.at(limit, this::expire);
       step.whenComplete((reply, error) -> timer.cancel(false));
     }
+    return step;
   }
 
   private void expire() {
     if (step.complete(Reply.NO_ANSWER)) {
       servers.note(Answers.NO_ANSWER);
-      isExpired = true;
-      close.run();
+      expired.complete(null);
     }
   }
 
@@ -102,10 +102,7 @@ public final class Call {
 
   /** What to do when no answer comes in time: to close the connection. */
   public void whenExpired(Runnable closing) {
-    close = closing;
-    if (isExpired) {
-      closing.run();
-    }
+    expired.thenRun(closing);
   }
 
   /**
@@ -123,7 +120,7 @@ public final class Call {
     }
     // A temporary error of one command is that of the whole, which may be sent again.
     Throwable temporary = first(own, Answers::isTemporary);
-    end(temporary != null ? Reply.failed(temporary) : isPipeline ? new Reply(own, null) : Reply.of(own.get(0)));
+    end(temporary != null ? Reply.failed(temporary) : new Reply(own, null));
   }
 
   private static Throwable first(List<?> answers, Predicate<Throwable> is) {
@@ -137,6 +134,6 @@ public final class Call {
 
   /** There is no answer. If the call was not sent, it certainly never will be. */
   public void failed(Throwable cause, boolean wasSent) {
-    end(Reply.failed(new Answers.Unanswered(Answers.unwrapped(cause), wasSent)));
+    end(Reply.failed(new Answers.Unanswered(cause, wasSent)));
   }
 }

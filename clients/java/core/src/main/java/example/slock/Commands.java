@@ -49,14 +49,17 @@ record Commands(List<String> keys, String token, boolean given) {
     return words;
   }
 
-  List<String> lock(Mode mode, Settings s) {
-    List<String> words = mode == Mode.READ
-        ? command("SLOCK.RLOCK", "SLOCK.MRLOCK", Clock.milliseconds(s.ttl))
-        : command("SLOCK.LOCK", "SLOCK.MLOCK", Clock.milliseconds(s.ttl));
+  private List<String> lock(Mode mode, long ttl) {
+    return mode == Mode.READ ? command("SLOCK.RLOCK", "SLOCK.MRLOCK", Clock.milliseconds(ttl))
+        : command("SLOCK.LOCK", "SLOCK.MLOCK", Clock.milliseconds(ttl));
+  }
+
+  List<String> lock(Mode mode, Options s) {
+    List<String> words = lock(mode, s.ttl);
     if (!s.metadata.isEmpty()) {
       with(words, "META", s.metadata);
     }
-    return s.hasLimit ? with(words, "LIMIT", s.limit) : words;
+    return s.limit != null ? with(words, "LIMIT", s.limit) : words;
   }
 
   /** The command with a wait; the rest says how to wait. */
@@ -66,9 +69,7 @@ record Commands(List<String> keys, String token, boolean given) {
 
   /** Gives the fence of what the token holds in the mode, and never takes a lock. */
   List<String> refresh(Mode mode, long ttl) {
-    Settings s = new Settings();
-    s.ttl = ttl;
-    return with(lock(mode, s), "XX");
+    return with(lock(mode, ttl), "XX");
   }
 
   /** Never shortens, so it does no harm when it arrives late. */
@@ -76,12 +77,8 @@ record Commands(List<String> keys, String token, boolean given) {
     return command("SLOCK.EXTEND", "SLOCK.MEXTEND", Clock.milliseconds(ttl), "GT", "FENCE", fence);
   }
 
-  List<String> upgrade(long ttl, long fence) {
-    return command("SLOCK.UPGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
-  }
-
-  List<String> downgrade(long ttl, long fence) {
-    return command("SLOCK.DOWNGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
+  List<String> change(Mode to, long ttl, long fence) {
+    return command(to == Mode.WRITE ? "SLOCK.UPGRADE" : "SLOCK.DOWNGRADE", null, Clock.milliseconds(ttl), "FENCE", fence);
   }
 
   /** Releases the hold with the fence and no other. */

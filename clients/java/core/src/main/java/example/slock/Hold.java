@@ -8,31 +8,14 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.Stream;
 
 /**
  * A lock that was granted. All methods may be called by several threads at once; extensions and changes of mode run one
  * after another. Those that ask the server end after {@link Options#retryFor} with {@link SlockException.TimedOut} when no
  * answer comes.
  */
-public final class Hold implements AutoCloseable {
-  /** Where a hold is kept: one server, or the nodes of a quorum. */
-  interface Keeper {
-    /** The reply has the moment before the extension was sent, or null when the hold is gone. */
-    CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within);
-
-    /** Tells whether the hold was still there. */
-    CompletableFuture<Boolean> release(Hold hold, Lease ending);
-
-    /** Sends a renewal, whose answer goes to {@link Hold#renewed}. What is due at once goes together: it does not wait. */
-    void renew(Hold hold, Lease.Renewal renewal);
-
-    List<Long> fences(Hold hold);
-
-    /** The one server; null for a quorum. */
-    Locks locks();
-  }
-
-  final Keeper keeper;
+public class Hold implements AutoCloseable {
   final Commands owner;
   private final Request request;
   private final Locker by;
@@ -49,15 +32,14 @@ public final class Hold implements AutoCloseable {
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
 
-  Hold(Keeper keeper, Request request, Commands owner, Lease.Grant grant) {
-    this.keeper = keeper;
+  Hold(Request request, Commands owner, Lease.Grant grant) {
     this.request = request;
     this.owner = owner;
     by = request.by;
-    Settings s = request.settings;
-    lease = new Lease(grant, s.ttl, by.drift(), s.renew);
-    if (s.longestLease > 0 && s.renew) {
-      lease.leaseEnd = Clock.in(s.longestLease);
+    Options wanted = request.options;
+    lease = new Lease(grant, wanted.ttl, by.drift(), wanted.renew);
+    if (wanted.longestLease > 0 && wanted.renew) {
+      lease.leaseEnd = Clock.in(wanted.longestLease);
     }
     mutex.run(this::schedule);
   }
@@ -74,7 +56,7 @@ public final class Hold implements AutoCloseable {
 
   /** The text that the request gave. */
   public String metadata() {
-    return request.settings.metadata;
+    return request.options.metadata;
   }
 
   /**
@@ -87,7 +69,7 @@ public final class Hold implements AutoCloseable {
 
   /** The fence that each node of a quorum gave, and 0 for a node that gave none. Without a quorum it is the one. */
   public List<Long> fences() {
-    return keeper.fences(this);
+    return List.of(fence());
   }
 
   /** How the lock is held. */
@@ -187,7 +169,7 @@ public final class Hold implements AutoCloseable {
     mutex.run(() -> lookAt(Clock.NONE));
     Lease.Renewal due = ifLive(l -> by.running.isEnding() ? null : l.begin(Clock.now()));
     if (due != null) {
-      keeper.renew(this, due);
+      renewAtServer(due);
     }
   }
 
@@ -238,10 +220,10 @@ public final class Hold implements AutoCloseable {
   }
 
   /**
-   * Runs a change when no other goes on. It is given the future of its caller, and gives one that is done when the next may
-   * begin.
+   * Runs a change when no other goes on. It is given the future of its caller, which it may complete before its end, and
+   * gives one that is done when the next may begin.
    */
-  private CompletableFuture<Void> change(String what, Function<CompletableFuture<Void>, CompletableFuture<?>> change) {
+  private CompletableFuture<Void> change(String what, Function<CompletableFuture<Void>, CompletableFuture<Void>> change) {
     CompletableFuture<Void> own = new CompletableFuture<>();
     CompletableFuture<Void> result = new CompletableFuture<>();
     CompletableFuture<Void> before = lastChange.getAndSet(own);
@@ -249,23 +231,19 @@ public final class Hold implements AutoCloseable {
       Timers.at(Clock.in(by.options.retryFor),
           () -> result.completeExceptionally(new SlockException.TimedOut(what, owner.keys(), null)));
     }
-    before.whenComplete((done, ignored) -> {
-      SlockException is = result.isDone() ? null : problem();
-      if (is != null) {
-        result.completeExceptionally(is);
-      }
-      CompletableFuture<?> changed = result.isDone() ? result : change.apply(result);
-      changed.whenComplete((value, error) -> own.complete(null));
+    before.thenCompose(done -> {
+      check();
+      return result.isDone() ? result : change.apply(result);
+    }).whenComplete((done, error) -> {
+      Pending.pass(null, error, result);
+      own.complete(null);
     });
     return result;
   }
 
   /** Done when no change goes on; with an error when the hold has ended then. */
   CompletableFuture<Void> quiet() {
-    return change("look", result -> {
-      result.complete(null);
-      return result;
-    });
+    return change("look", result -> CompletableFuture.completedFuture(null));
   }
 
   /**
@@ -282,11 +260,13 @@ public final class Hold implements AutoCloseable {
   }
 
   CompletableFuture<Void> extend(long ttl, long within) {
-    Settings.checkTtl(ttl);
-    Settings.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
-    return change("extension", result -> keeper.extend(this, snapshot(), ttl, within).thenAccept(reply -> {
-      failFor(reply.error());
-      SlockException is = update(l -> {
+    Options.checkTtl(ttl);
+    Options.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
+    return change("extension", result -> extendAtServer(snapshot(), ttl, within).thenAccept(reply -> {
+      if (reply.error() != null) {
+        throw lossOr(reply.error());
+      }
+      update(l -> {
         if (reply.value() == null) {
           l.lose(SlockException.Reason.GONE);
         } else {
@@ -294,31 +274,17 @@ public final class Hold implements AutoCloseable {
           l.lengthen((Long) reply.value(), ttl);
         }
       });
-      Pending.pass(null, is, result);
-    }).whenComplete((done, error) -> Pending.pass(null, error, result)));
+      check();
+    }));
   }
 
   /** The loss if the hold is lost by now, else the error. */
   private RuntimeException lossOr(Throwable error) {
-    Throwable answer = error.getCause() != null && error instanceof SlockException.NotHeld ? error.getCause() : error;
-    if (Answers.hasCode(answer, "WRONGTYPE") || Answers.hasCode(answer, "NOTHELD")) {
+    if (error instanceof SlockException.NotHeld || Answers.hasCode(error, "WRONGTYPE")) {
       update(l -> l.lose(SlockException.Reason.GONE));
     }
     SlockException is = problem();
     return is != null ? is : Answers.named(error);
-  }
-
-  private void failFor(Throwable error) {
-    if (error != null) {
-      throw lossOr(error);
-    }
-  }
-
-  /** The same, without the wrapper of errors that a dependent future has. */
-  static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
-    CompletableFuture<T> result = new CompletableFuture<>();
-    future.whenComplete((value, error) -> Pending.pass(value, error, result));
-    return result;
   }
 
   /**
@@ -350,11 +316,11 @@ public final class Hold implements AutoCloseable {
     if (ending == null) {
       Lease is = snapshot();
       if (is.state == Lease.State.LOST) {
-        keeper.release(this, is); // what it may have left, in the background
+        releaseAtServer(is); // what it may have left, in the background
       }
       return CompletableFuture.completedFuture(false);
     }
-    return unwrapped(keeper.release(this, ending).whenComplete((released, error) -> {
+    return Pending.unwrapped(releaseAtServer(ending).whenComplete((released, error) -> {
       inAnyState(l -> {
         l.state = Lease.State.ENDED;
         if (error == null && !released) {
@@ -423,6 +389,47 @@ public final class Hold implements AutoCloseable {
     }
   }
 
+  // --- what is asked of the server; a quorum asks its nodes
+
+  /** The reply has the moment before the extension was sent, or null when the hold is gone. */
+  CompletableFuture<Reply> extendAtServer(Lease is, long ttl, long within) {
+    Locks locks = (Locks) by;
+    long end = Math.min(is.until, Clock.in(within));
+    Repetition asked =
+        locks.ask("extension", owner, end, limit -> locks.send(owner, owner.extend(ttl, is.fence), limit));
+    return asked.result.thenApply(reply -> reply.error() != null ? reply
+        : new Reply(reply.number() == 1 ? (Object) asked.sent : null, null));
+  }
+
+  /** Sends a renewal, whose answer goes to {@link #renewed}. It does not wait behind other commands. */
+  void renewAtServer(Lease.Renewal renewal) {
+    List<List<String>> command = List.of(owner.extend(renewal.ttl(), renewal.fence()));
+    ((Locks) by).send(owner, command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), new CompletableFuture<>(), late -> {})
+        .thenAccept(all -> renewed(renewal, all.at(0).number() == 1, all.at(0).error()));
+  }
+
+  /** Tells whether the hold was still there. */
+  CompletableFuture<Boolean> releaseAtServer(Lease ending) {
+    Locks locks = (Locks) by;
+    boolean inDoubt = ending.doubt || ending.changing;
+    boolean isWhole = ending.reason() == SlockException.Reason.GONE && owner.keys().size() == 1 && !inDoubt;
+    if (ending.state == Lease.State.LOST && (isWhole || owner.given() && inDoubt)) {
+      return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
+    }
+    Repetition.Try send = limit -> inDoubt ? locks.endOnce(owner, ending.fence, limit)
+        : locks.send(owner, owner.release(ending.mode, ending.fence), limit);
+    long end = Math.min(ending.until, Clock.in(ending.ttl));
+    Repetition asked = locks.repeat("release", owner, locks.retryEnd(), send);
+    return asked.result.thenApply(reply -> {
+      if (reply.error() instanceof SlockException.TimedOut && Clock.now() < end) {
+        locks.repeat("release", owner, end, send); // in the background
+      }
+      long released = (Long) reply.get();
+      // A 0 after a copy without an answer means that this copy released the hold, if it was valid then.
+      return released == owner.keys().size() || asked.isUnanswered && Clock.now() < ending.until;
+    });
+  }
+
   // --- changes of the mode
 
   /**
@@ -436,88 +443,12 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #upgrade()}, for at most the wait (null: without limit). */
   public void upgrade(Duration wait) throws InterruptedException {
-    Pending.begin(() -> pendingUpgrade(wait)).await();
+    Pending.begin(() -> changeMode(Mode.WRITE, wait)).await();
   }
 
   /** As {@link #upgrade(Duration)}, without a thread that waits. Cancelling the future gives the upgrade up. */
   public CompletableFuture<Void> upgradeAsync(Duration wait) {
-    return pendingUpgrade(wait).told(by.options.executor, done -> done, done -> {});
-  }
-
-  private Pending<Void> pendingUpgrade(Duration wait) {
-    Locks locks = changeable("an upgrade");
-    Settings wanted = new Settings();
-    wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
-    Settings.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
-    CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
-    return new Pending<>(change("upgrade", told -> upgrade(locks, wanted, cancelled, told)), cancelled::complete);
-  }
-
-  private CompletableFuture<?> upgrade(Locks locks, Settings wanted, CompletableFuture<Throwable> cancelled,
-      CompletableFuture<Void> told) {
-    long rest = refusedUntil - Clock.now();
-    if (refusedUntil > 0 && rest > 0) {
-      told.completeExceptionally(new SlockException.Refused(
-          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null));
-      return told;
-    }
-    Lease was = snapshot();
-    wanted.ttl = was.ttl;
-    Acquisition acquisition = new Acquisition(locks, owner, Mode.WRITE, wanted, owner.upgrade(was.ttl, was.fence), false,
-        this);
-    update(l -> l.changing = true);
-    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
-    onEnd(ending);
-    cancelled.thenAccept(acquisition::cancel);
-    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
-    CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
-      update(l -> endings.remove(ending));
-      boolean isOpen = error != null && acquisition.isOpen();
-      SlockException is = update(l -> {
-        l.doubt |= acquisition.doubt || isOpen;
-        l.changing = isOpen;
-        if (error == null) {
-          l.granted(grant.mode(), grant.fence(), grant.sent());
-        }
-      });
-      if (isOpen && !owner.given()) { // the server is about to refuse upgrades of this token
-        refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
-      }
-      CompletableFuture<Void> settling = isOpen ? settle(locks) : CompletableFuture.completedFuture(null);
-      Pending.pass(null, error == null ? is : lossOr(error), told);
-      return settling;
-    }).thenCompose(settling -> settling);
-    acquisition.start();
-    return settled;
-  }
-
-  /**
-   * Withdraws an upgrade that was given up, and learns the mode that the hold has then. It is repeated until it is
-   * answered, or the hold is over.
-   */
-  private CompletableFuture<Void> settle(Locks locks) {
-    List<List<String>> commands = owner.cancel();
-    int first = commands.size();
-    commands.addAll(owner.lookAtModes(snapshot().ttl));
-    Repetition asked = locks.repeat("upgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
-        whileLive(limit -> locks.pipeline(owner, commands, limit)));
-    return asked.whole.thenAccept(all -> update(l -> {
-      long write = all.error() != null ? 0 : all.at(first).number(); // an error says that the mode is the other
-      long read = all.error() != null ? 0 : all.at(first + 1).number();
-      if (write + read > 0) {
-        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
-      } else if (all.error() == null) {
-        l.lose(SlockException.Reason.GONE);
-      }
-    }));
-  }
-
-  /** Ends a repetition when the hold ends. */
-  private Repetition.Try whileLive(Repetition.Try send) {
-    return limit -> {
-      SlockException is = problem();
-      return is == null ? send.send(limit) : CompletableFuture.completedFuture(Reply.failed(is));
-    };
+    return changeMode(Mode.WRITE, wait).told(by.options.executor, done -> done, done -> {});
   }
 
   /**
@@ -530,37 +461,85 @@ public final class Hold implements AutoCloseable {
 
   /** As {@link #downgrade}, without a thread that waits. */
   public CompletableFuture<Void> downgradeAsync() {
-    Locks locks = changeable("a downgrade");
-    return change("downgrade", result -> {
-      Lease was = snapshot();
-      update(l -> {
-        l.changing = true;
-        l.mode = Mode.READ;
-      });
-      List<String> command = owner.downgrade(was.ttl, was.fence);
-      Repetition asked = locks.ask("downgrade", owner, locks.retryEnd(), Clock.in(Clock.LONGEST),
-          whileLive(limit -> locks.send(owner, command, limit)));
-      CompletableFuture<Void> whole = asked.whole.thenAccept(reply -> update(l -> {
-        l.doubt |= asked.isUnanswered;
-        if (reply.error() == null) {
-          l.granted(Mode.READ, reply.number(), asked.sent);
-        } else if (!(reply.error() instanceof SlockException.TimedOut)) {
-          l.changing = false;
-          l.mode = was.mode;
-        }
-      }));
-      asked.forCaller.thenAccept(reply -> {
-        failFor(reply.error());
-        check();
-      }).whenComplete((done, error) -> Pending.pass(null, error, result));
-      return whole;
-    });
+    return changeMode(Mode.READ, null).result();
   }
 
-  private Locks changeable(String what) {
-    if (keeper.locks() != null && owner.keys().size() == 1) {
-      return keeper.locks();
+  private Pending<Void> changeMode(Mode to, Duration wait) {
+    if (!(by instanceof Locks locks) || owner.keys().size() > 1) {
+      throw new IllegalArgumentException("a change of mode works for one key on one server");
     }
-    throw new IllegalArgumentException(what + " works for one key on one server");
+    Options wanted = new Options();
+    wanted.wait = wait == null ? Clock.NONE : Clock.nanos(wait);
+    wanted.retryFor = locks.options.retryFor;
+    Options.require(wanted.wait >= 0, "the wait must not be negative, not %s", wait);
+    CompletableFuture<Throwable> cancelled = new CompletableFuture<>();
+    return new Pending<>(change("change of mode",
+        told -> changeMode(locks, new Request(locks, keys(), to, wanted), cancelled, told)), cancelled::complete);
+  }
+
+  private CompletableFuture<Void> changeMode(Locks locks, Request change, CompletableFuture<Throwable> cancelled,
+      CompletableFuture<Void> told) {
+    boolean isUpgrade = change.mode == Mode.WRITE;
+    long rest = refusedUntil - Clock.now();
+    if (isUpgrade && rest > 0) {
+      throw new SlockException.Refused(
+          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null);
+    }
+    Lease was = snapshot();
+    change.options.ttl = was.ttl;
+    List<String> command = owner.change(change.mode, was.ttl, was.fence);
+    Acquisition acquisition = new Acquisition(locks, owner, change, command, !isUpgrade, true);
+    update(l -> {
+      l.changing = true;
+      l.mode = isUpgrade ? l.mode : Mode.READ;
+    });
+    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
+    onEnd(ending);
+    cancelled.thenAccept(acquisition::cancel);
+    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+    CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
+      // A downgrade is not given up.
+      boolean isOpen = error != null && (acquisition.isOpen() || !isUpgrade && error instanceof SlockException.TimedOut);
+      SlockException is = update(l -> {
+        endings.remove(ending);
+        l.doubt |= acquisition.doubt || isOpen;
+        l.changing = isOpen;
+        if (error == null) {
+          l.granted(grant.mode(), grant.fence(), grant.sent());
+        } else if (!isOpen) {
+          l.mode = was.mode;
+        }
+      });
+      if (isOpen && isUpgrade && !owner.given()) { // the server is about to refuse upgrades of this token
+        refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
+      }
+      CompletableFuture<Void> settling =
+          isOpen ? settle(locks, isUpgrade ? owner.cancel() : List.of(command)) : CompletableFuture.completedFuture(null);
+      Pending.pass(null, error == null ? is : lossOr(error), told);
+      return settling;
+    }).thenCompose(settling -> settling);
+    acquisition.start();
+    return settled;
+  }
+
+  /**
+   * Withdraws an upgrade that was given up, or sends a downgrade again, and learns the mode that the hold has then. It is
+   * repeated until it is answered, or the hold is over.
+   */
+  private CompletableFuture<Void> settle(Locks locks, List<List<String>> first) {
+    List<List<String>> commands = Stream.concat(first.stream(), owner.lookAtModes(snapshot().ttl).stream()).toList();
+    Repetition asked = locks.repeat("change of mode", owner, Clock.in(Clock.LONGEST), limit -> {
+      SlockException is = problem();
+      return is == null ? locks.pipeline(owner, commands, limit) : CompletableFuture.completedFuture(Reply.failed(is));
+    });
+    return asked.result.thenAccept(all -> update(l -> {
+      long write = all.at(first.size()).number(); // an error says that the mode is the other
+      long read = all.at(first.size() + 1).number();
+      if (write + read > 0) {
+        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
+      } else if (all.error() == null) {
+        l.lose(SlockException.Reason.GONE);
+      }
+    }));
   }
 }

@@ -1,6 +1,5 @@
 package example.slock;
 
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -12,15 +11,14 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * It knows nothing of what they say.
  */
 final class Listener {
-  /** How long a listening connection may be silent while somebody waits. Then it is tested, for as long. */
+  /** How often a connection is tested while somebody waits. It has so long to answer. */
   private static final long PING_EVERY = 5 * Clock.SECOND;
   /** What a subscription that was closed ends with: requests are asked again after it. */
   private static final Throwable SILENT = new Answers.Unanswered(null, true);
 
   private final Servers servers;
-  private final Mutex mutex = new Mutex();
-  private final Map<Integer, Channel> channels = new HashMap<>(); // by the slot of the keys
-  private final Map<Transport.Node, Connection> connections = new HashMap<>();
+  private final Map<Integer, Channel> channels = new ConcurrentHashMap<>(); // by the slot of the keys
+  private final Map<Transport.Node, Connection> connections = new ConcurrentHashMap<>();
   private final Map<String, Acquisition> tags = new ConcurrentHashMap<>();
   private volatile boolean isDenied;
   private volatile boolean isClosed;
@@ -60,42 +58,36 @@ final class Listener {
   Channel channel(String key, boolean subscribes) {
     String place = servers.transport.isCluster() ? Slots.place(key) : "";
     Channel made = new Channel(place);
-    Channel channel = mutex.get(() -> {
-      Channel known = channels.get(made.slot);
-      if (known == null && subscribes && !isClosed) {
-        channels.put(made.slot, made);
-      }
-      return known != null ? known : subscribes ? made : null;
-    });
-    if (channel == made && isClosed) {
-      made.ready.complete(Reply.failed(new SlockException.Closed()));
-    } else if (channel == made) {
-      servers.find(key).whenComplete((node, error) -> {
-        if (error != null) {
-          remove(made, new Answers.Unanswered(Answers.unwrapped(error), false));
-        } else {
-          subscribe(made, node);
-        }
-      });
+    Channel known = subscribes ? channels.putIfAbsent(made.slot, made) : channels.get(made.slot);
+    if (known != null || !subscribes) {
+      return known;
     }
-    return channel;
+    servers.find(key).whenComplete((node, error) -> {
+      if (error != null) {
+        remove(made, new Answers.Unanswered(error, false));
+      } else {
+        subscribe(made, node);
+      }
+    });
+    return made;
   }
 
   private void subscribe(Channel channel, Transport.Node node) {
     Connection made = new Connection(node);
-    mutex.run(() -> {
-      Connection known = connections.putIfAbsent(node, made);
-      channel.connection = known != null ? known : made;
-    });
-    if (channel.connection == made) {
+    // In one step: a connection that is lost after this knows of the channel.
+    Connection connection = connections.compute(node, (same, known) -> channel.connection = known != null ? known : made);
+    if (connection == made) {
       made.open();
     }
-    channel.connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
+    if (isClosed) {
+      connection.closed(new SlockException.Closed());
+    }
+    connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
   }
 
   /** Forgets a channel that is lost, so that the next request subscribes to a new one. */
   void remove(Channel channel, Throwable error) {
-    mutex.run(() -> channels.remove(channel.slot, channel));
+    channels.remove(channel.slot, channel);
     channel.isGone = true;
     servers.note(error);
     channel.ready.complete(Reply.failed(error));
@@ -121,11 +113,8 @@ final class Listener {
   }
 
   void close() {
-    List<Connection> all = mutex.get(() -> {
-      isClosed = true;
-      return List.copyOf(connections.values());
-    });
-    all.forEach(connection -> connection.closed(new SlockException.Closed()));
+    isClosed = true;
+    connections.values().forEach(connection -> connection.closed(new SlockException.Closed()));
   }
 
   /** One connection that listens. */
@@ -133,7 +122,6 @@ final class Listener {
     private final Transport.Node node;
     private final CompletableFuture<Transport.Subscription> opened = new CompletableFuture<>();
     private final AtomicBoolean isEnded = new AtomicBoolean();
-    private volatile long heardAt = Clock.now();
     private volatile boolean isTested;
 
     Connection(Transport.Node node) {
@@ -144,7 +132,7 @@ final class Listener {
       Timers.at(Clock.in(PING_EVERY), this::test);
       node.listen(this).whenComplete((subscription, error) -> {
         if (error != null) {
-          closed(new Answers.Unanswered(Answers.unwrapped(error), false));
+          closed(new Answers.Unanswered(error, false));
         } else {
           opened.complete(subscription);
           if (isEnded.get()) {
@@ -156,29 +144,23 @@ final class Listener {
 
     /** While somebody waits, the connection may not be silent for long. */
     private void test() {
-      if (isEnded.get()) {
-        return;
-      }
-      boolean isSilent = !tags.isEmpty() && Clock.now() - heardAt >= PING_EVERY;
-      if (isSilent && (isTested || !opened.isDone())) {
+      if (isTested) {
         closed(SILENT);
-        return;
+      } else if (!isEnded.get()) {
+        if (!tags.isEmpty()) {
+          isTested = true;
+          opened.thenAccept(Transport.Subscription::ping);
+        }
+        Timers.at(Clock.in(PING_EVERY), this::test);
       }
-      if (isSilent) {
-        isTested = true;
-        opened.join().ping();
-      }
-      long next = isTested || tags.isEmpty() ? Clock.in(PING_EVERY) : heardAt + PING_EVERY;
-      Timers.at(Math.max(next, Clock.in(Clock.MS)), this::test);
     }
 
     private List<Channel> own() {
-      return mutex.get(() -> channels.values().stream().filter(channel -> channel.connection == this).toList());
+      return channels.values().stream().filter(channel -> channel.connection == this).toList();
     }
 
     @Override
     public void alive() {
-      heardAt = Clock.now();
       isTested = false;
     }
 
@@ -217,12 +199,12 @@ final class Listener {
 
     @Override
     public void closed(Throwable error) {
-      mutex.run(() -> connections.remove(node, this));
+      connections.remove(node, this);
       if (isEnded.getAndSet(true)) {
         return;
       }
       boolean isKnown = error instanceof SlockException || error instanceof Answers.Unanswered;
-      Throwable why = isKnown ? error : new Answers.Unanswered(Answers.unwrapped(error), true);
+      Throwable why = isKnown ? error : new Answers.Unanswered(error, true);
       own().forEach(channel -> remove(channel, why));
       opened.thenAccept(Transport.Subscription::close);
     }

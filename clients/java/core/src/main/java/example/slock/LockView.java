@@ -145,7 +145,7 @@ public final class LockView implements Lock {
     if (again(null)) {
       return true;
     }
-    return held() == null && keep(request(null).tryAcquireUninterruptibly()); // else it reads, and would write
+    return held() == null && keep(request(null).acquireUninterruptibly(true)); // else it reads, and would write
   }
 
   @Override

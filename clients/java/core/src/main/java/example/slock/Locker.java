@@ -9,19 +9,19 @@ public abstract class Locker implements AutoCloseable {
   final Reporter report;
   final Running running = new Running();
 
-  Locker(Options options, boolean isSilent) {
+  Locker(Options options) {
     this.options = options.copy();
-    report = new Reporter(options.hooks, isSilent);
+    report = new Reporter(options.hooks);
   }
 
   /** A request for the lock of all keys, or of none, as the one writer. It sends nothing. */
   public final Request write(String... keys) {
-    return new Request(this, List.of(keys), Mode.WRITE, options.request.copy());
+    return new Request(this, List.of(keys), Mode.WRITE, options.copy());
   }
 
   /** A request for the lock of all keys, or of none, as a reader. It sends nothing. */
   public final Request read(String... keys) {
-    return new Request(this, List.of(keys), Mode.READ, options.request.copy());
+    return new Request(this, List.of(keys), Mode.READ, options.copy());
   }
 
   /**
@@ -29,7 +29,7 @@ public abstract class Locker implements AutoCloseable {
    * many nodes of a quorum.
    */
   public final int release(List<String> keys, String token) {
-    Settings.require(!keys.isEmpty() && !token.isEmpty(), "a release needs a token and keys");
+    Options.require(!keys.isEmpty() && !token.isEmpty(), "a release needs a token and keys");
     return Pending.join(() -> releaseToken(new Commands(List.copyOf(keys), token, true)));
   }
 
@@ -53,22 +53,22 @@ public abstract class Locker implements AutoCloseable {
 
   abstract Lease.Drift drift();
 
-  /** Begins one use of a request. One that asks once ends with {@link Answers#TAKEN} when it is refused. */
+  /** Begins one use of a request. One that asks once ends with null when it is refused. */
   abstract Pending<Hold> begin(Request request, boolean once);
 
   abstract CompletableFuture<Hold> adopt(Request request);
 
   abstract CompletableFuture<Integer> releaseToken(Commands owner);
 
-  /** Carries a request out: a hold, or null when it asks once and is refused. */
+  /** The same, told to the hooks. */
   final Pending<Hold> acquire(Request request, boolean once) {
     long began = Clock.now();
     Pending<Hold> begun = begin(request, once);
     CompletableFuture<Hold> result = new CompletableFuture<>();
     begun.result().whenComplete((hold, failed) -> {
       Throwable error = Answers.unwrapped(failed);
-      report.waited(request.label(), began, Answers.outcome(error));
-      Pending.pass(hold, error == Answers.TAKEN ? null : error, result);
+      report.waited(request.label(), began, Answers.outcome(hold, error));
+      Pending.pass(hold, error, result);
     });
     return new Pending<>(result, begun.cancel());
   }

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import java.util.function.Function;
 
 /**
@@ -15,18 +16,12 @@ public final class Locks extends Locker {
   final Servers servers;
   final Listener listener;
   final Set<String> permitted = ConcurrentHashMap.newKeySet();
-  private final Single single = new Single(this);
   private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
   volatile boolean isClosed;
 
   /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
   public Locks(Transport transport, Options options) {
-    this(transport, options, false);
-  }
-
-  /** Those of a node of a quorum, which tells what there is to tell. */
-  Locks(Transport transport, Options options, boolean isSilent) {
-    super(options, isSilent);
+    super(options);
     servers = new Servers(transport, report);
     listener = new Listener(servers);
   }
@@ -43,34 +38,73 @@ public final class Locks extends Locker {
 
   @Override
   CompletableFuture<Integer> releaseToken(Commands owner) {
-    return ask("release", owner, retryEnd(), retryEnd(), limit -> send(owner, owner.releaseInAnyMode(), limit))
-        .forCaller.thenApply(reply -> ((Long) reply.get()).intValue());
+    return ask("release", owner, retryEnd(), limit -> send(owner, owner.releaseInAnyMode(), limit))
+        .result.thenApply(reply -> ((Long) reply.get()).intValue());
   }
 
   long retryEnd() {
     return Clock.in(options.retryFor);
   }
 
+  /** Sends one command, and gives its answer by the limit. */
   CompletableFuture<Reply> send(Commands owner, List<String> command, long limit) {
-    return servers.send(owner.key(), command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
+    return send(owner, List.of(command), Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
+        .thenApply(all -> all.at(0));
+  }
+
+  /** Sends commands that go together; see {@link Call}. */
+  CompletableFuture<Reply> send(Commands owner, List<List<String>> commands, Call.Use use, long limit,
+      CompletableFuture<Reply> step, Consumer<Reply> late) {
+    return new Call(servers, commands, use, limit, step, late).start(servers.find(owner.key()));
   }
 
   CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit) {
-    return servers.pipeline(servers.find(owner.key()), commands, Call.Use.COMMANDS, limit, new CompletableFuture<>());
+    return send(owner, commands, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
   }
 
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
-  Repetition ask(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    return repeat(what, owner, callerEnd, end,
+  Repetition ask(String what, Commands owner, long end, Repetition.Try send) {
+    return repeat(what, owner, end,
         running.isEnding() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
   }
 
-  /** Repeats, in the background after the end for the caller. */
-  Repetition repeat(String what, Commands owner, long callerEnd, long end, Repetition.Try send) {
-    Repetition repetition = new Repetition(this, what, owner.keys(), callerEnd, end, send);
-    running.addBackground(repetition.whole);
+  Repetition repeat(String what, Commands owner, long end, Repetition.Try send) {
+    Repetition repetition = new Repetition(this, what, owner.keys(), end, send);
+    running.addBackground(repetition.result);
     repetition.attempt();
     return repetition;
+  }
+
+  // --- the end of an acquisition in doubt
+
+  /**
+   * Gives an acquisition up in the background: withdraws what waits, refuses what comes later, and releases what was given.
+   * It is sent whole until it is answered. The request may wait by the channel (null: by none).
+   */
+  void giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
+    // After the ttl nothing is left of a grant anyway.
+    long end = Clock.now() + Math.min(ttl + options.retryFor, Commands.REFUSE_MS * Clock.MS);
+    repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit)).result.thenAccept(reply -> {
+      // The server forgets the request when nobody listens to its channel.
+      if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
+        listener.close(waitsBy, reply.error());
+      }
+    });
+  }
+
+  /**
+   * Gives how many keys that released. A given token is released by its fence; when that is not the one that is known, it
+   * is asked again.
+   */
+  CompletableFuture<Reply> endOnce(Commands owner, long fence, long limit) {
+    List<List<String>> commands = owner.end(fence);
+    int last = commands.size() - 1;
+    return pipeline(owner, commands, limit).thenCompose(all -> {
+      Reply released = all.at(last);
+      boolean isLast = !owner.given() || released.error() != null || released.number() > 0;
+      long found = isLast ? 0 : Math.max(all.at(last - 2).number(), all.at(last - 1).number());
+      return found > 0 ? endOnce(owner, found, limit) : CompletableFuture.completedFuture(released);
+    });
   }
 
   @Override
@@ -81,10 +115,10 @@ public final class Locks extends Locker {
   @Override
   Pending<Hold> begin(Request request, boolean once) {
     Commands owner = request.owner();
-    Acquisition acquisition = new Acquisition(this, owner, request.mode, request.settings,
-        owner.lock(request.mode, request.settings), once, null);
-    Pending<Hold> pending = running.add(new Pending<>(
-        acquisition.result.thenApply(grant -> new Hold(single, request, owner, grant)), acquisition::cancel));
+    Acquisition acquisition =
+        new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
+    Pending<Hold> pending = running.add(new Pending<>(acquisition.result.thenApply(
+        grant -> grant == null ? null : new Hold(request, owner, grant)), acquisition::cancel));
     acquisition.start();
     return pending;
   }
@@ -92,13 +126,13 @@ public final class Locks extends Locker {
   @Override
   CompletableFuture<Hold> adopt(Request request) {
     Commands owner = request.owner();
-    Repetition asked = ask("adoption", owner, retryEnd(), retryEnd(),
-        limit -> send(owner, owner.refresh(request.mode, request.settings.ttl), limit));
-    return asked.forCaller.thenApply(reply -> {
+    Repetition asked = ask("adoption", owner, retryEnd(),
+        limit -> send(owner, owner.refresh(request.mode, request.options.ttl), limit));
+    return asked.result.thenApply(reply -> {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-      return new Hold(single, request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
+      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
     });
   }
 
@@ -121,17 +155,16 @@ public final class Locks extends Locker {
   /** As {@link #queues}, without a thread that waits. */
   public CompletableFuture<List<Status.Queue>> queuesAsync() {
     List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
-    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> {
-      List<CompletableFuture<Reply>> asked = nodes.stream().map(node -> servers.pipeline(
-          CompletableFuture.completedFuture(node), command, Call.Use.COMMANDS, limit, new CompletableFuture<>())).toList();
-      return CompletableFuture.allOf(asked.toArray(CompletableFuture[]::new))
-          .thenApply(done -> Reply.firsts(asked.stream().map(CompletableFuture::join).toList()));
-    }).exceptionally(error -> Reply.failed(new Answers.Unanswered(Answers.unwrapped(error), false))), Status::queues);
+    CompletableFuture<Reply> none = CompletableFuture.completedFuture(new Reply(List.of(), null));
+    return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> nodes.stream()
+        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
+            .start(CompletableFuture.completedFuture(node)).thenApply(all -> all.at(0)))
+        .reduce(none, (some, more) -> some.thenCombine(more, Reply::and))), Status::queues);
   }
 
   /** Asks for no longer than {@link Options#retryFor}. */
   private <T> CompletableFuture<T> query(Commands about, Repetition.Try send, Function<Object, T> read) {
-    return Hold.unwrapped(ask("answer", about, retryEnd(), retryEnd(), send).forCaller
+    return Pending.unwrapped(ask("answer", about, retryEnd(), send).result
         .thenApply(reply -> read.apply(reply.get())));
   }
 

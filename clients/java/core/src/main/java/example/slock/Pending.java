@@ -39,14 +39,10 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     CompletableFuture<U> told = new CompletableFuture<>();
     told.whenComplete((value, error) -> cancel.accept(new CancellationException("cancelled")));
     result.whenCompleteAsync((value, error) -> {
-      try {
-        if (error != null) {
-          told.completeExceptionally(error);
-        } else if (!told.complete(convert.apply(value))) {
-          late.accept(value);
-        }
-      } catch (SlockException e) {
-        told.completeExceptionally(e);
+      if (error != null) {
+        told.completeExceptionally(error);
+      } else if (!told.complete(convert.apply(value))) {
+        late.accept(value);
       }
     }, executor);
     return told;
@@ -85,6 +81,13 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     } else {
       to.completeExceptionally(Answers.unwrapped(error));
     }
+  }
+
+  /** The same, without the wrapper of errors that a dependent future has. */
+  static <T> CompletableFuture<T> unwrapped(CompletableFuture<T> future) {
+    CompletableFuture<T> result = new CompletableFuture<>();
+    future.whenComplete((value, error) -> pass(value, error, result));
+    return result;
   }
 
   static RuntimeException rethrown(Throwable error) {

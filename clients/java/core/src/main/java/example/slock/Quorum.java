@@ -2,6 +2,7 @@ package example.slock;
 
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
 
 /**
  * Locks on several independent servers: N {@link Locks}, and arithmetic. A hold counts while a majority of the servers
@@ -9,21 +10,20 @@ import java.util.concurrent.CompletableFuture;
  */
 public final class Quorum extends Locker {
   final List<Locks> nodes;
-  final CompletableFuture<Void> ending = new CompletableFuture<>();
 
   /** Not from replicas or nodes of one another. Their number should be odd. Nothing is sent. */
   public Quorum(List<? extends Transport> transports, Options options) {
-    super(options, false);
-    Settings.require(!transports.isEmpty(), "a quorum needs servers");
-    Options each = options.copy().hooks(new Hooks() {}); // a loss at one node is no loss
-    nodes = transports.stream().map(transport -> new Locks(transport, each, true)).toList();
+    super(options);
+    Options.require(!transports.isEmpty(), "a quorum needs servers");
+    Options each = options.copy().hooks(Reporter.SILENT); // a loss at one node is no loss
+    nodes = transports.stream().map(transport -> new Locks(transport, each)).toList();
   }
 
   @Override
   CompletableFuture<Integer> releaseToken(Commands owner) {
     Votes votes = new Votes(this, null, owner);
-    return votes.each(options.request.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0),
-        ending).thenApply(Tally::granted);
+    return votes.each(options.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0))
+        .thenApply(Tally::granted);
   }
 
   @Override
@@ -39,7 +39,6 @@ public final class Quorum extends Locker {
 
   @Override
   void disconnect(long end) {
-    ending.complete(null);
     nodes.forEach(node -> node.close(end));
   }
 
@@ -47,15 +46,15 @@ public final class Quorum extends Locker {
   Pending<Hold> begin(Request request, boolean once) {
     Attempts attempts = new Attempts(request, once);
     Pending<Hold> pending = running.add(new Pending<>(attempts.result, attempts.leaving::complete));
-    attempts.attempt();
+    attempts.attemptAfter(0);
     return pending;
   }
 
   @Override
   CompletableFuture<Hold> adopt(Request request) {
     Votes votes = new Votes(this, request, request.owner());
-    long ttl = request.settings.ttl;
-    return votes.each(ttl, tally -> false, vote -> votes.adopt(vote, ttl), ending).thenApply(tally -> {
+    long ttl = request.options.ttl;
+    return votes.each(ttl, tally -> false, vote -> votes.adopt(vote, ttl)).thenApply(tally -> {
       if (tally.isGranted()) {
         return votes.hold();
       }
@@ -67,61 +66,73 @@ public final class Quorum extends Locker {
   /** One use of a request: attempts until a majority has granted. */
   private final class Attempts {
     final CompletableFuture<Hold> result = new CompletableFuture<>();
+    /** Why it is given up. */
+    final CompletableFuture<Throwable> leaving = new CompletableFuture<>();
     private final Request request;
     private final boolean isTry;
     private final long deadline;
-    private final Polling polling =
-        options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
-    /** Why it is given up. */
-    final CompletableFuture<Throwable> leaving = new CompletableFuture<>();
+    private final Polling polling = options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
+    private volatile Votes votes;
     private int count;
 
     Attempts(Request request, boolean isTry) {
       this.request = request;
       this.isTry = isTry;
-      deadline = Clock.in(request.settings.wait);
+      deadline = Clock.in(request.options.wait);
+    }
+
+    /** Goes on with what is asked for, or ends when somebody leaves. */
+    private <T> void then(CompletableFuture<T> asked, Consumer<T> next) {
+      CompletableFuture.anyOf(asked, leaving).thenRun(() -> {
+        if (!leaving.isDone()) {
+          next.accept(asked.join());
+          return;
+        }
+        if (votes != null) {
+          votes.releaseAll();
+        }
+        result.completeExceptionally(leaving.join());
+      });
+    }
+
+    void attemptAfter(long pause) {
+      CompletableFuture<Void> pausing = new CompletableFuture<>();
+      Timers.at(Clock.in(pause), () -> pausing.complete(null));
+      then(pausing, done -> attempt());
     }
 
     /**
      * Asks all nodes once, with a token of its own. When the majority is out of reach it releases, so that others may have
      * it, and waits for the other answers only to tell them; with failFast it does not.
      */
-    void attempt() {
-      if (leaving.isDone()) {
-        result.completeExceptionally(leaving.join());
-        return;
-      }
-      Votes votes = new Votes(Quorum.this, request, request.owner());
-      long ttl = request.settings.ttl;
-      votes.each(ttl, tally -> {
+    private void attempt() {
+      Votes asked = new Votes(Quorum.this, request, request.owner());
+      votes = asked;
+      long ttl = request.options.ttl;
+      then(asked.each(ttl, tally -> {
         if (tally.isOutOfReach()) {
-          votes.releaseAll();
+          asked.releaseAll();
         }
         return tally.isGranted() || tally.isOutOfReach() && options.failFast;
-      }, vote -> votes.acquire(vote, ttl), leaving).thenAccept(tally -> {
-        if (tally.isGranted() && Clock.now() - votes.sent < drift().counted(ttl)) {
-          result.complete(votes.hold()); // the other nodes may still grant
-          return;
+      }, vote -> asked.acquire(vote, ttl)), tally -> {
+        if (tally.isGranted() && Clock.now() - asked.sent < drift().counted(ttl)) {
+          result.complete(asked.hold()); // the other nodes may still grant
+        } else {
+          then(asked.releaseAll(), released -> judge(tally)); // else the next attempt would find what this one holds
         }
-        // Else the next attempt would find what this one holds.
-        CompletableFuture.anyOf(votes.releaseAll(), leaving).thenRun(() -> judge(tally));
       });
     }
 
     private void judge(Tally tally) {
-      boolean isOnce = isTry || request.settings.wait == 0;
+      boolean isOnce = isTry || request.options.wait == 0;
       long pause = polling.pause(count);
       boolean hasMore = polling.hasMore(count++) && Clock.until(deadline) >= pause;
-      if (leaving.isDone()) {
-        result.completeExceptionally(leaving.join());
-      } else if (isTry && tally.isRefusal()) {
-        result.completeExceptionally(Answers.TAKEN);
+      if (isTry && tally.isRefusal()) {
+        result.complete(null);
       } else if (isOnce || !tally.mayHelp() || !hasMore) {
         result.completeExceptionally(tally.over(request.keys));
       } else {
-        CompletableFuture<Void> pausing = new CompletableFuture<>();
-        Timers.at(Clock.in(pause), () -> pausing.complete(null));
-        CompletableFuture.anyOf(pausing, leaving).thenRun(this::attempt);
+        attemptAfter(pause);
       }
     }
   }

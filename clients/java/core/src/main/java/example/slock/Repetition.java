@@ -3,10 +3,7 @@ package example.slock;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 
-/**
- * Sends something again until it is answered or its time has ended. The caller's part of the time ends before: then
- * it goes on in the background.
- */
+/** Sends something again until it is answered or its time has ended. */
 final class Repetition {
   /** How long after the end of its time a call still takes the answer of the server. */
   static final long LATE_ANSWER = 700 * Clock.MS;
@@ -16,14 +13,11 @@ final class Repetition {
     CompletableFuture<Reply> send(long limit);
   }
 
-  /** Done when the caller has its answer, or a named error: at the caller's end, at the latest. */
-  final CompletableFuture<Reply> forCaller = new CompletableFuture<>();
-  /** Done when nothing goes on any more. */
-  final CompletableFuture<Reply> whole = new CompletableFuture<>();
+  /** The answer, or a named error. */
+  final CompletableFuture<Reply> result = new CompletableFuture<>();
   private final Locks locks;
   private final String what;
   private final List<String> keys;
-  private final long callerEnd;
   private final long end;
   private final Try send;
   /** The moment before the last attempt. */
@@ -33,47 +27,33 @@ final class Repetition {
   private Throwable last;
   private int failures;
 
-  Repetition(Locks locks, String what, List<String> keys, long callerEnd, long end, Try send) {
+  Repetition(Locks locks, String what, List<String> keys, long end, Try send) {
     this.locks = locks;
     this.what = what;
     this.keys = keys;
-    this.callerEnd = callerEnd;
-    this.end = Math.max(end, callerEnd);
+    this.end = end;
     this.send = send;
   }
 
   void attempt() {
-    // The time of the caller ends the try only where the whole ends with it.
-    long limit = Math.min(end, Clock.in(locks.options.retryFor)) + LATE_ANSWER;
     sent = Clock.now();
-    Hold.unwrapped(send.send(limit)).whenComplete(
-        (reply, error) -> judge(error == null ? reply : Reply.failed(error)));
+    send.send(Math.min(end, locks.retryEnd()) + LATE_ANSWER).whenComplete(
+        (reply, error) -> judge(error == null ? reply : Reply.failed(new Answers.Unanswered(error, false))));
   }
 
   private void judge(Reply reply) {
     isUnanswered |= Answers.mayRunLater(reply.error());
     if (!Answers.isTemporary(reply.error())) {
-      finish(reply.error() == null ? reply : Reply.failed(Answers.named(reply.error())));
+      result.complete(reply.error() == null ? reply : Reply.failed(Answers.named(reply.error())));
       return;
     }
     if (last == null || reply.error() != Answers.NO_ANSWER) {
       last = reply.error();
     }
-    long now = Clock.now();
-    Reply over = Reply.failed(new SlockException.TimedOut(what, keys, Answers.cause(last)));
-    if (now >= callerEnd) {
-      forCaller.complete(over);
-    }
-    if (now >= end || locks.isClosed) {
-      finish(over);
+    if (Clock.now() >= end || locks.isClosed) {
+      result.complete(Reply.failed(new SlockException.TimedOut(what, keys, Answers.cause(last))));
     } else {
-      long next = Math.min(now + Polling.AFTER_ERRORS.pause(failures++), end);
-      Timers.at(now < callerEnd ? Math.min(next, callerEnd) : next, this::attempt);
+      Timers.at(Math.min(Clock.in(Polling.AFTER_ERRORS.pause(failures++)), end), this::attempt);
     }
-  }
-
-  private void finish(Reply reply) {
-    whole.complete(reply);
-    forCaller.complete(reply);
   }
 }

@@ -1,6 +1,7 @@
 package example.slock;
 
 import java.util.List;
+import java.util.stream.Stream;
 
 /** The outcome of a command: what the server answered, or an error, or a signal of this library. */
 record Reply(Object value, Throwable error) {
@@ -17,11 +18,10 @@ record Reply(Object value, Throwable error) {
     return answer instanceof Throwable error ? failed(error) : new Reply(answer, null);
   }
 
-  /** Of several pipelines: what each answered to its first command, or an error. */
-  static Reply firsts(List<Reply> pipelines) {
-    List<Reply> all = pipelines.stream().map(reply -> reply.error != null ? reply : reply.at(0)).toList();
-    return all.stream().filter(reply -> reply.error != null).findFirst()
-        .orElseGet(() -> new Reply(all.stream().map(Reply::value).toList(), null));
+  /** Two lists as one. */
+  Reply and(Reply more) {
+    return error != null ? this : more.error != null ? more
+        : new Reply(Stream.concat(((List<?>) value).stream(), ((List<?>) more.value).stream()).toList(), null);
   }
 
   /** The value, or the error by its name. */
@@ -40,13 +40,8 @@ record Reply(Object value, Throwable error) {
     return value instanceof Long number ? number : 0;
   }
 
-  /** Of a pipeline: the answer to each command. */
-  List<Reply> list() {
-    return ((List<?>) value).stream().map(Reply::of).toList();
-  }
-
-  /** Of a pipeline: the answer to command n. */
+  /** The answer to command n of those that went together. The error of all is that of each. */
   Reply at(int n) {
-    return of(((List<?>) value).get(n));
+    return error != null ? this : of(((List<?>) value).get(n));
   }
 }

@@ -12,14 +12,15 @@ final class Reporter {
   /** How long the server does not answer before that is logged: a connection may be lost at any time. */
   private static final long LOG_OUTAGE_AFTER = Clock.SECOND;
 
+  /** Of the nodes of a quorum, which itself tells what there is to tell: without a log, too. */
+  static final Hooks SILENT = new Hooks() {};
+
   private final Hooks hooks;
-  private final boolean isSilent;
   private final AtomicLong failingSince = new AtomicLong(Clock.NONE);
   private final AtomicBoolean isUnreached = new AtomicBoolean();
 
-  Reporter(Hooks hooks, boolean isSilent) {
+  Reporter(Hooks hooks) {
     this.hooks = hooks;
-    this.isSilent = isSilent;
   }
 
   void waited(String label, long began, String outcome) {
@@ -65,7 +66,7 @@ final class Reporter {
   }
 
   private void log(Level level, String text, Throwable error) {
-    if (!isSilent) {
+    if (hooks != SILENT) {
       LOG.log(level, error == null ? text : text + ": " + error.getMessage());
     }
   }

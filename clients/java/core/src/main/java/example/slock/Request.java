@@ -26,20 +26,18 @@ public final class Request extends RequestOptions<Request> {
   final Locker by;
   final List<String> keys;
   final Mode mode;
-  final Settings settings;
+  final Options options;
 
-  Request(Locker by, List<String> keys, Mode mode, Settings settings) {
+  Request(Locker by, List<String> keys, Mode mode, Options options) {
     this.by = by;
     this.keys = keys;
     this.mode = mode;
-    this.settings = settings;
+    this.options = options;
   }
 
   @Override
-  Request with(Consumer<Settings> change) {
-    Settings changed = settings.copy();
-    change.accept(changed);
-    return new Request(by, keys, mode, changed);
+  Request with(Consumer<Options> change) {
+    return new Request(by, keys, mode, options.copy().with(change));
   }
 
   /**
@@ -59,13 +57,12 @@ public final class Request extends RequestOptions<Request> {
 
   /** As {@link #acquire}, and is not ended by an interrupt: the thread stays interrupted. */
   public Hold acquireUninterruptibly() {
-    check();
-    return Pending.join(() -> by.acquire(this, false).result());
+    return acquireUninterruptibly(false);
   }
 
-  Hold tryAcquireUninterruptibly() {
+  Hold acquireUninterruptibly(boolean once) {
     check();
-    return Pending.join(() -> by.acquire(this, true).result());
+    return Pending.join(() -> by.acquire(this, once).result());
   }
 
   /** Asks once. It gives nothing when others hold the lock or wait for it. */
@@ -129,21 +126,21 @@ public final class Request extends RequestOptions<Request> {
   public Hold adopt(String token) {
     Request own = token(token);
     own.check();
-    Settings.require(!token.isEmpty(), "the token must not be empty");
+    Options.require(!token.isEmpty(), "the token must not be empty");
     return Pending.join(() -> by.adopt(own));
   }
 
   private void check() {
-    settings.check(keys, mode);
-    Settings.require(by.drift().counted(settings.ttl) > 0, "nothing is left of the ttl after the drift");
+    options.check(keys, mode);
+    Options.require(by.drift().counted(options.ttl) > 0, "nothing is left of the ttl after the drift");
   }
 
   Commands owner() {
-    return settings.token.isEmpty() ? new Commands(keys, Commands.newToken(), false)
-        : new Commands(keys, settings.token, !settings.isFresh);
+    return options.token.isEmpty() ? new Commands(keys, Commands.newToken(), false)
+        : new Commands(keys, options.token, !options.isFresh);
   }
 
   String label() {
-    return settings.label.isEmpty() ? keys.get(0) : settings.label;
+    return options.label.isEmpty() ? keys.get(0) : options.label;
   }
 }

@@ -11,39 +11,36 @@ import java.util.function.Consumer;
 public abstract class RequestOptions<T> {
   RequestOptions() {}
 
-  abstract T with(Consumer<Settings> change);
+  abstract T with(Consumer<Options> change);
 
   /** How long the hold lives without a renewal: 2 ms or more. The default is 10 seconds. */
   public T ttl(Duration ttl) {
-    return with(s -> s.ttl = Clock.nanos(ttl));
+    return with(o -> o.ttl = Clock.nanos(ttl));
   }
 
   /** How long to wait at most. Without one, a request waits until it is granted. Zero asks once. */
   public T waitFor(Duration wait) {
-    return with(s -> s.wait = Clock.nanos(wait));
+    return with(o -> o.wait = Clock.nanos(wait));
   }
 
   /** At most so many readers at once: a semaphore. For reading only. Give all requests for a key the same limit. */
   public T limit(int readers) {
-    return with(s -> {
-      s.limit = readers;
-      s.hasLimit = true;
-    });
+    return with(o -> o.limit = readers);
   }
 
   /** A text of at most 1024 bytes that SLOCK.INFO key FULL shows with the hold and while it waits. */
   public T metadata(String text) {
-    return with(s -> s.metadata = Objects.requireNonNull(text));
+    return with(o -> o.metadata = Objects.requireNonNull(text));
   }
 
   /** Whether the watchdog renews the hold. Without it the hold ends a ttl after the grant, unless it is extended. */
   public T renew(boolean renew) {
-    return with(s -> s.renew = renew);
+    return with(o -> o.renew = renew);
   }
 
   /** The watchdog renews no longer than this after the grant, so that a stuck program does not hold for ever. */
   public T longestLease(Duration lease) {
-    return with(s -> s.longestLease = Clock.nanos(lease));
+    return with(o -> o.longestLease = Clock.nanos(lease));
   }
 
   /**
@@ -51,7 +48,7 @@ public abstract class RequestOptions<T> {
    * random bits. Two acquisitions of one key by one token are one hold for the server, and the program's own affair.
    */
   public T token(String token) {
-    return with(s -> s.token = Objects.requireNonNull(token));
+    return with(o -> o.token = Objects.requireNonNull(token));
   }
 
   /**
@@ -59,14 +56,14 @@ public abstract class RequestOptions<T> {
    * error is {@link SlockException.TooFewReplicas}. A quorum ignores it.
    */
   public T minReplicas(int replicas, Duration timeout) {
-    return with(s -> {
-      s.minReplicas = replicas;
-      s.replicaTimeout = Clock.nanos(timeout);
+    return with(o -> {
+      o.minReplicas = replicas;
+      o.replicaTimeout = Clock.nanos(timeout);
     });
   }
 
   /** The name under which hooks hear of the request. The default is the first key. */
   public T label(String label) {
-    return with(s -> s.label = Objects.requireNonNull(label));
+    return with(o -> o.label = Objects.requireNonNull(label));
   }
 }

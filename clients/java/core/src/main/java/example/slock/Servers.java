@@ -6,7 +6,6 @@ import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicReference;
-import java.util.function.Consumer;
 
 /** Brings commands to the server that has the key: the only one, the primary that Sentinels name, or a node of a cluster. */
 final class Servers {
@@ -85,23 +84,6 @@ final class Servers {
     if (error != null && Answers.isTemporary(error)) {
       look();
     }
-  }
-
-  /**
-   * Sends one command and follows redirections. The step is completed with the answer, or at the limit. Who completes it
-   * before leaves the command under way; the answer then goes to late.
-   */
-  CompletableFuture<Reply> send(String key, List<String> command, Call.Use use, long limit, CompletableFuture<Reply> step,
-      Consumer<Reply> late) {
-    new Call(this, List.of(command), false, use, limit, step, late).start(find(key));
-    return step;
-  }
-
-  /** The same for commands that go together, on one connection: the answer is a list. */
-  CompletableFuture<Reply> pipeline(CompletableFuture<Transport.Node> to, List<List<String>> commands, Call.Use use,
-      long limit, CompletableFuture<Reply> step) {
-    new Call(this, commands, true, use, limit, step, reply -> {}).start(to);
-    return step;
   }
 
   void close() {

@@ -77,8 +77,8 @@ public final class Status {
   }
 
   /** From the answers of all nodes. */
-  static List<Queue> queues(Object replies) {
-    return ((List<?>) replies).stream().flatMap(reply -> ((List<?>) reply).stream()).map(Fields::of)
+  static List<Queue> queues(Object all) {
+    return ((List<?>) all).stream().map(Fields::of)
         .map(q -> new Queue(q.text("key"), q.count("waiters"), q.count("writers"), q.time("longest-wait-ms"),
             q.text("next"), q.mode(), q.count("readers"), q.time("held-ms")))
         .sorted(Comparator.comparing(Queue::longestWait).reversed()).toList();

@@ -9,8 +9,8 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Function;
 import java.util.function.Predicate;
 
-/** What the nodes of a quorum gave one owner: where a hold of a quorum is kept. */
-final class Votes implements Hold.Keeper {
+/** What the nodes of a quorum gave one owner. */
+final class Votes {
   /**
    * What one node gave. As long as the hold is wanted, what had no answer there is not given up: its late end could remove
    * what the node grants the same token after that, and the node would refuse the token.
@@ -47,32 +47,26 @@ final class Votes implements Hold.Keeper {
   private final List<Vote> all;
   /** Until the release: what is granted later is released at once. */
   private final Running asked = new Running();
-  private final AtomicBoolean isReleasing = new AtomicBoolean();
-  private final CompletableFuture<Tally> released = new CompletableFuture<>();
+  private final CompletableFuture<Void> ending = new CompletableFuture<>();
+  private final CompletableFuture<Tally> released;
 
   Votes(Quorum quorum, Request request, Commands owner) {
     this.quorum = quorum;
     this.request = request;
     this.owner = owner;
     all = quorum.nodes.stream().map(Vote::new).toList();
+    released = ending.thenCompose(done -> releaseEach(request.options.ttl, tally -> false));
   }
 
   Hold hold() {
-    Lease.Grant grant = new Lease.Grant(request.mode, 0, sent, false);
-    return new Hold(this, request, owner, grant);
-  }
-
-  @Override
-  public Locks locks() {
-    return null;
+    return new Majority();
   }
 
   /**
-   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, somebody left,
-   * or the timeout for nodes. What has no answer by then stays under way.
+   * Asks all nodes at once, in shuffled order. The future has the answers that came until they were enough, or the timeout
+   * for nodes. What has no answer by then stays under way.
    */
-  CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask,
-      CompletableFuture<?> leaving) {
+  CompletableFuture<Tally> each(long ttl, Predicate<Tally> enough, Function<Vote, CompletableFuture<Boolean>> ask) {
     CompletableFuture<Tally> result = new CompletableFuture<>();
     AtomicReference<Tally> tally =
         new AtomicReference<>(Tally.ofNone(all.stream().map(vote -> vote.locks.servers.transport.name()).toList()));
@@ -91,10 +85,9 @@ final class Votes implements Hold.Keeper {
       });
     }
     if (!result.isDone()) {
-      Runnable stop = () -> result.complete(tally.get());
       long timeout = quorum.nodeTimeout(ttl);
-      Timers.at(Clock.in(timeout + timeout / 10), stop); // a node may say itself that its time is over
-      CompletableFuture.anyOf(leaving, result).thenRun(stop);
+      // A node may say itself that its time is over.
+      Timers.at(Clock.in(timeout + timeout / 10), () -> result.complete(tally.get()));
     }
     return result;
   }
@@ -126,15 +119,15 @@ final class Votes implements Hold.Keeper {
 
   /** The request for one node: the quorum renews. */
   private Request ofNode(Vote vote, long ttl) {
-    Settings s = request.settings.copy();
-    s.ttl = ttl;
-    s.minReplicas = 0;
-    s.renew = false;
-    s.token = owner.token();
-    s.isFresh = !owner.given();
-    s.retryFor = ttl;
-    s.open = vote::open;
-    return new Request(vote.locks, owner.keys(), request.mode, s);
+    Options each = request.options.copy();
+    each.ttl = ttl;
+    each.minReplicas = 0;
+    each.renew = false;
+    each.token = owner.token();
+    each.isFresh = !owner.given();
+    each.retryFor = ttl;
+    each.open = vote::open;
+    return new Request(vote.locks, owner.keys(), request.mode, each);
   }
 
   /**
@@ -160,70 +153,76 @@ final class Votes implements Hold.Keeper {
     return vote.locks.adopt(ofNode(vote, ttl)).thenApply(hold -> keep(vote, hold));
   }
 
-  @Override
-  public List<Long> fences(Hold hold) {
-    return all.stream().map(vote -> {
-      Hold of = vote.hold;
-      return of != null && of.problem() == null ? of.fence() : 0L;
-    }).toList();
-  }
-
-  /**
-   * Counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that, with the
-   * same token, because a majority has it.
-   */
-  @Override
-  public CompletableFuture<Reply> extend(Hold hold, Lease is, long ttl, long within) {
-    long before = Clock.now();
-    return each(ttl, Tally::isCertain, vote -> {
-      Hold of = vote.hold;
-      return of == null ? CompletableFuture.failedFuture(NOT_ASKED)
-          : of.extend(ttl, quorum.nodeTimeout(ttl)).thenApply(done -> true);
-    }, quorum.ending).thenApply(tally -> {
-      if (!tally.isCertain()) {
-        return Reply.failed(tally.over(owner.keys()));
-      }
-      if (tally.isGranted()) {
-        each(ttl, any -> false, vote -> acquire(vote, ttl), quorum.ending);
-      }
-      return new Reply(tally.isGranted() ? (Object) before : null, null);
-    });
-  }
-
-  @Override
-  public void renew(Hold hold, Lease.Renewal renewal) {
-    extend(hold, null, renewal.ttl(), 0).thenAccept(
-        reply -> hold.renewed(renewal, reply.value() != null, reply.error()));
-  }
-
-  /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
-  @Override
-  public CompletableFuture<Boolean> release(Hold hold, Lease ending) {
-    boolean isLost = ending.state == Lease.State.LOST;
-    asked.end(0);
-    if (isLost && owner.given()) {
-      return CompletableFuture.completedFuture(false);
-    }
-    return each(ending.ttl, Tally::isCertain, this::releaseOne, quorum.ending).thenApply(tally -> {
-      if (!isLost && !tally.isCertain()) {
-        throw tally.over(owner.keys());
-      }
-      return !isLost && tally.isGranted();
-    });
-  }
-
   /** The end of an attempt, once. */
   CompletableFuture<Tally> releaseAll() {
-    if (isReleasing.compareAndSet(false, true)) {
-      asked.end(0);
-      each(request.settings.ttl, tally -> false, this::releaseOne, quorum.ending).thenAccept(released::complete);
-    }
+    ending.complete(null);
     return released;
   }
 
-  private CompletableFuture<Boolean> releaseOne(Vote vote) {
-    Hold of = vote.hold;
-    vote.giveUpUnlessWanted();
-    return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
+  private CompletableFuture<Tally> releaseEach(long ttl, Predicate<Tally> enough) {
+    asked.end(0);
+    return each(ttl, enough, vote -> {
+      Hold of = vote.hold;
+      vote.giveUpUnlessWanted();
+      return of == null ? CompletableFuture.completedFuture(false) : of.releaseAsync();
+    });
+  }
+
+  /** The hold of a majority. */
+  private final class Majority extends Hold {
+    Majority() {
+      super(request, Votes.this.owner, new Lease.Grant(request.mode, 0, sent, false));
+    }
+
+    @Override
+    public List<Long> fences() {
+      return all.stream().map(vote -> {
+        Hold of = vote.hold;
+        return of != null && of.problem() == null ? of.fence() : 0L;
+      }).toList();
+    }
+
+    /**
+     * Counts the nodes that still have the hold. Where it is gone, or never was, it is asked for anew after that, with the
+     * same token, because a majority has it.
+     */
+    @Override
+    CompletableFuture<Reply> extendAtServer(Lease is, long ttl, long within) {
+      long before = Clock.now();
+      return each(ttl, Tally::isCertain, vote -> {
+        Hold of = vote.hold;
+        return of == null ? CompletableFuture.failedFuture(NOT_ASKED)
+            : of.extend(ttl, quorum.nodeTimeout(ttl)).thenApply(done -> true);
+      }).thenApply(tally -> {
+        if (!tally.isCertain()) {
+          return Reply.failed(tally.over(owner.keys()));
+        }
+        if (tally.isGranted()) {
+          each(ttl, any -> false, vote -> acquire(vote, ttl));
+        }
+        return new Reply(tally.isGranted() ? (Object) before : null, null);
+      });
+    }
+
+    @Override
+    void renewAtServer(Lease.Renewal renewal) {
+      extendAtServer(null, renewal.ttl(), 0).thenAccept(reply -> renewed(renewal, reply.value() != null, reply.error()));
+    }
+
+    /** Releases on all nodes. Those that do not answer in time are asked again in the background. */
+    @Override
+    CompletableFuture<Boolean> releaseAtServer(Lease ending) {
+      boolean isLost = ending.state == Lease.State.LOST;
+      if (isLost && owner.given()) {
+        asked.end(0);
+        return CompletableFuture.completedFuture(false);
+      }
+      return releaseEach(ending.ttl, Tally::isCertain).thenApply(tally -> {
+        if (!isLost && !tally.isCertain()) {
+          throw tally.over(owner.keys());
+        }
+        return !isLost && tally.isGranted();
+      });
+    }
   }
 }

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.net.SocketTimeoutException;
 import java.util.List;
 import java.util.stream.Stream;
-import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
@@ -34,9 +33,7 @@ final class JedisConnection extends Connection {
 
   /** Sends commands, and gives their answers, errors among them. A timeout of 0 is none. */
   List<Object> exchange(List<List<String>> commands, int timeoutMillis, boolean mayBeInterrupted) {
-    for (List<String> words : commands) {
-      write(words);
-    }
+    commands.forEach(this::write);
     setSoTimeout(timeoutMillis);
     isInterruptible = mayBeInterrupted;
     return getMany(commands.size()).stream().map(JedisConnection::converted).toList();
@@ -44,11 +41,7 @@ final class JedisConnection extends Connection {
 
   private void write(List<String> words) {
     byte[] name = SafeEncoder.encode(words.get(0));
-    CommandArguments arguments = new CommandArguments(() -> name);
-    for (int n = 1; n < words.size(); n++) {
-      arguments.add(words.get(n));
-    }
-    sendCommand(arguments);
+    sendCommand(() -> name, words.subList(1, words.size()).toArray(String[]::new));
   }
 
   /** Sends a command whose answer another thread reads. */

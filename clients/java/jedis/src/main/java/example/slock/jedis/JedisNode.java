@@ -2,6 +2,7 @@ package example.slock.jedis;
 
 import example.slock.Call;
 import example.slock.Transport;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Objects;
 import java.util.Queue;
@@ -127,12 +128,8 @@ final class JedisNode implements Transport.Node {
       return;
     }
     give(connection);
-    int from = 0;
-    for (Call call : sent) {
-      int to = from + call.commands().size();
-      call.answered(answers.subList(from, to));
-      from = to;
-    }
+    Iterator<Object> each = answers.iterator();
+    sent.forEach(call -> call.answered(call.commands().stream().map(command -> each.next()).toList()));
   }
 
   private JedisConnection take(int millis) {

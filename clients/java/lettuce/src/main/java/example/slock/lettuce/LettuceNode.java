@@ -150,10 +150,7 @@ final class LettuceNode implements Transport.Node {
   }
 
   private static AsyncCommand<String, String, List<Object>> command(List<String> words) {
-    CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8);
-    for (int n = 1; n < words.size(); n++) {
-      args.add(words.get(n));
-    }
+    CommandArgs<String, String> args = new CommandArgs<>(StringCodec.UTF8).addValues(words.subList(1, words.size()));
     return new AsyncCommand<>(new Command<>(new Keyword(words.get(0)), new NestedMultiOutput<>(StringCodec.UTF8), args));
   }
 
@@ -166,11 +163,7 @@ final class LettuceNode implements Transport.Node {
           problem -> call.failed((Throwable) problem, true), () -> call.answered(answers));
     });
     try {
-      if (all.size() == 1) {
-        to.dispatch(all.get(0));
-      } else {
-        to.dispatch(all);
-      }
+      to.dispatch(all);
     } catch (RuntimeException e) {
       all.forEach(command -> command.completeExceptionally(e));
     }
