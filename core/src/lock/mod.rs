@@ -5,6 +5,7 @@
 //! is still in the table. It leaves the table only by an [`Effect`], so that copies of a lock stay
 //! equal to the byte.
 
+mod by_fence;
 mod holder;
 mod holders;
 
