@@ -94,9 +94,9 @@ impl LockManager {
         self.places_looked_at += waiter.queues.len();
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
-        let sibling = if self.waitlist.has_several(&waiter.token) {
+        let sibling = if self.waitlist.has_several(waiter.token_id()) {
             let mut queues = waiter.queues.iter();
-            queues.find_map(|queue| self.waitlist.next_of_token_at(*queue, &waiter.token, None))
+            queues.find_map(|queue| self.waitlist.of_token_at(*queue, &waiter.token, None).next())
         } else {
             self.waitlist.next_of_token(&waiter.token, None)
         };
@@ -125,11 +125,8 @@ impl LockManager {
     /// few, else in slices.
     pub fn cancel(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
         let Some(queue) = self.waitlist.queue_at(lock) else { return 0 };
-        let (mut count, mut last) = (0, None);
-        while let Some(request) = self.waitlist.next_of_token_at(queue, token, last) {
-            count += usize::from(self.waitlist.cancel(request));
-            last = Some(request);
-        }
+        let requests: Vec<RequestId> = self.waitlist.of_token_at(queue, token, None).collect();
+        let count = requests.into_iter().filter(|request| self.waitlist.cancel(*request)).count();
         self.counters.cancels += count as u64;
         let mut left = self.left_at_once;
         while let Some(request) = self.waitlist.first_cancelled()

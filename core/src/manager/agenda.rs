@@ -61,7 +61,7 @@ enum Work {
     /// Requests for several names, which may be at the front of all of them.
     ServeMany,
     /// Requests of tokens that hold by now what they wait for.
-    ServeSiblings,
+    FindSiblings,
     /// Databases that have changed.
     ScanDatabases,
     /// Locks that have come into other hands.
@@ -79,7 +79,7 @@ impl Work {
         Self::CheckEphemeral,
         Self::ServeQueues,
         Self::ServeMany,
-        Self::ServeSiblings,
+        Self::FindSiblings,
         Self::ScanDatabases,
         Self::ScanHolders,
         Self::SearchCycles,
@@ -96,7 +96,7 @@ impl LockManager {
             Work::CheckEphemeral => false,
             Work::ServeQueues => !self.dirty.is_empty(),
             Work::ServeMany => !self.revisit.is_empty(),
-            Work::ServeSiblings => !self.granted_again.is_empty(),
+            Work::FindSiblings => !self.granted_again.is_empty(),
             Work::ScanDatabases => !self.changed_databases.is_empty(),
             Work::ScanHolders => !self.holder_scans.is_empty(),
             Work::SearchCycles => self.search.is_some() || !self.search_again.is_empty(),
@@ -119,7 +119,7 @@ impl LockManager {
             Work::SearchCycles => self.waitlist.next_own_hold_end_ms().map(on_monotonic_clock),
             Work::DropUnheard
             | Work::ServeMany
-            | Work::ServeSiblings
+            | Work::FindSiblings
             | Work::ScanDatabases
             | Work::ScanHolders => None,
         }
@@ -142,7 +142,7 @@ impl LockManager {
             Work::CheckEphemeral => self.check_next_ephemeral(store, now),
             Work::ServeQueues => self.serve_next_queue(store, clients, now),
             Work::ServeMany => self.serve_next_revisit(store, clients, now),
-            Work::ServeSiblings => self.serve_next_granted_again(store, clients, now),
+            Work::FindSiblings => self.find_next_granted_again(),
             Work::ScanDatabases => self.scan_next_database(),
             Work::ScanHolders => self.look_at_next_holders(store, now),
             Work::SearchCycles => self.search_next_cycle(store, now),
@@ -216,7 +216,7 @@ impl LockManager {
     }
 
     fn urgency(&self) -> Urgency {
-        let answers = [Work::EndWaits, Work::ServeQueues, Work::ServeMany, Work::ServeSiblings];
+        let answers = [Work::EndWaits, Work::ServeQueues, Work::ServeMany, Work::FindSiblings];
         if answers.into_iter().any(|work| self.is_ready(work)) { Urgency::Answers } else { Urgency::Upkeep }
     }
 

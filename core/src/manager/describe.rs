@@ -35,13 +35,9 @@ impl LockManager {
         for (at, request) in self.search_again.iter().enumerate() {
             note(b's', None, None, &[at as u64, self.waitlist.rank(request)]);
         }
-        for (token, scan) in &self.granted_again {
-            let done = scan.done.map_or(0, |done| 1 + self.waitlist.rank(done));
-            for (queues, which) in [(&scan.queues, 0), (&scan.again, 1)] {
-                for queue in queues {
-                    note(b'g', Some(token), name_of(*queue), &[which, done]);
-                }
-            }
+        for ((token, queue), last) in &self.granted_again {
+            let last = last.map_or(0, |last| 1 + self.waitlist.rank(last));
+            note(b'g', Some(token), name_of(*queue), &[last]);
         }
         for (queue, scan) in &self.holder_scans {
             assert!(scan.held_before.is_none() && matches!(scan.hold_now, HoldersSeen::None));

@@ -63,9 +63,9 @@ pub struct LockManager {
     pub(super) changed_databases: ChangedDatabases,
     /// Requests for several names to look at, wherever they stand.
     pub(super) revisit: BTreeSet<RequestId>,
-    /// Tokens that were granted a lock while they have several requests there, all of which are to be looked at; how far
-    /// that has come.
-    pub(super) granted_again: BTreeMap<Rc<[u8]>, SiblingScan>,
+    /// Tokens that were granted a lock, and its queue, where all their requests are to be looked at; the last one of which
+    /// that was said.
+    pub(super) granted_again: BTreeMap<(Rc<[u8]>, QueueId), Option<RequestId>>,
     /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
     pub(super) search_again: SearchQueue,
     /// The search for such a cycle that is under way.
@@ -85,31 +85,6 @@ pub struct LockManager {
     /// Connections that have closed and with which requests end that are answered on channels.
     pub(super) closed_askers: BTreeSet<ConnectionId>,
     pub(super) answers: Vec<Answer>,
-}
-
-/// How far a look at all requests of a token has come that stand where it was granted something.
-#[derive(Debug, Default)]
-pub(super) struct SiblingScan {
-    /// Where it was granted something,
-    pub(super) queues: BTreeSet<QueueId>,
-    /// and where since the look began.
-    pub(super) again: BTreeSet<QueueId>,
-    /// The last request that was looked at.
-    pub(super) done: Option<RequestId>,
-}
-
-impl SiblingScan {
-    /// Before the look has begun, what is new belongs to it.
-    pub(super) fn note(&mut self, granted: &[QueueId]) {
-        let noted = if self.done.is_none() { &mut self.queues } else { &mut self.again };
-        noted.extend(granted);
-    }
-
-    /// The look is over; the next one is at what is new. False if that is nothing.
-    pub(super) fn begin_next(&mut self) -> bool {
-        (self.queues, self.done) = (mem::take(&mut self.again), None);
-        !self.queues.is_empty()
-    }
 }
 
 /// How far a look at the holders of a lock who wait themselves has come.
@@ -196,7 +171,7 @@ impl LockManager {
     pub fn database_changed(&mut self, db: Option<i32>) {
         match db {
             _ if self.waitlist.is_empty() => {}
-            Some(db) if self.waitlist.next_queue(db, None).is_none() => {}
+            Some(db) if !self.waitlist.has_queues_in(db) => {}
             changed => self.changed_databases.note(changed),
         }
     }

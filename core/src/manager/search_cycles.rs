@@ -87,7 +87,7 @@ impl LockManager {
         for _ in 0..AT_LEAST_EVERY {
             let Some(token) = queue.next_own_hold(scan.held_before) else { break };
             scan.held_before = Some(token);
-            self.search_again.extend(queue.spanning_of(token).next());
+            self.search_again.extend(queue.spanning_of(token, None).next());
         }
         if queue.next_own_hold(scan.held_before).is_none() {
             let mut found = SmallVec::<[(RequestId, u64); 1]>::new();
@@ -114,13 +114,7 @@ impl LockManager {
         let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
         self.search_again.extend([request]);
         self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
-        match self.waitlist.next_of_token_at(queue, &token, None) {
-            None => {}
-            Some(_) if self.waitlist.has_several(&token) => {
-                self.granted_again.entry(token).or_default().note(&[queue]);
-            }
-            Some(only) => self.revisit.extend([only]),
-        }
+        self.granted_again.insert((token, queue), None);
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It

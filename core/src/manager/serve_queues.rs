@@ -38,7 +38,7 @@ impl LockManager {
         store: &mut impl LockStore,
         after: Option<ProbePosition>,
     ) -> Option<ProbePosition> {
-        let queue = self.waitlist.next_queue_id(after.map(|position| position.0))?;
+        let (queue, _) = self.waitlist.queues_after(after.map(|position| position.0)).next()?;
         let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
         // A request that is at the front of none of its queues stands behind one for the same slot.
         if front.is_some_and(|waiter| waiter.queues[0] == queue)
@@ -176,33 +176,18 @@ impl LockManager {
         true
     }
 
-    /// Looks at the next request of a token that was granted a lock for which it waits elsewhere too: it may be
+    /// Has the next requests looked at of a token that was granted a lock for which it waits elsewhere too: they may be
     /// answered by that hold, or can never be.
-    pub(super) fn serve_next_granted_again(
-        &mut self,
-        store: &mut impl LockStore,
-        clients: &mut impl Clients,
-        now: Timestamp,
-    ) -> bool {
-        if self.has_names_to_look_at() {
-            return !self.granted_again.is_empty();
-        }
+    pub(super) fn find_next_granted_again(&mut self) -> bool {
         let Some(mut first) = self.granted_again.first_entry() else { return false };
-        let (token, scan) = (first.key().clone(), first.get_mut());
-        let next = match scan.queues.first() {
-            Some(only) if scan.queues.len() == 1 => self.waitlist.next_of_token_at(*only, &token, scan.done),
-            _ => self.waitlist.next_of_token(&token, scan.done),
-        };
-        let Some(request) = next else {
-            if !scan.begin_next() {
+        for _ in 0..AT_LEAST_EVERY {
+            let ((token, queue), last) = (first.key(), *first.get());
+            let Some(request) = self.waitlist.of_token_at(*queue, token, last).next() else {
                 first.remove();
-            }
-            return true;
-        };
-        scan.done = Some(request);
-        let waiter = self.waitlist.get(request);
-        if waiter.is_some_and(|waiter| waiter.queues.iter().any(|queue| scan.queues.contains(queue))) {
-            self.attempt(store, clients, now, request);
+                break;
+            };
+            first.insert(Some(request));
+            self.revisit.insert(request);
         }
         true
     }
@@ -212,11 +197,10 @@ impl LockManager {
         if self.changed_databases.is_empty() {
             return false;
         }
-        for (queue, what) in self.changed_databases.next(&self.waitlist).into_iter().flatten() {
-            match what {
-                Changed::Holders => self.mark_changed_outside(queue),
-                Changed::Grace => self.mark(queue),
-            }
+        match self.changed_databases.next(&self.waitlist) {
+            Some((queue, Changed::Holders)) => self.mark_changed_outside(queue),
+            Some((queue, Changed::Grace)) => self.mark(queue),
+            None => {}
         }
         true
     }
@@ -357,12 +341,10 @@ impl LockManager {
     /// Other requests of the token of this one for the same names hold what they wait for by now, or can never have
     /// it.
     fn look_at_siblings(&mut self, granted: &Waiter) {
-        let Some(first) = self.waitlist.next_of_token(&granted.token, None) else { return };
-        if !self.waitlist.has_several(&granted.token) {
-            self.revisit.insert(first);
-            return;
+        if self.waitlist.token_id(&granted.token).is_some() {
+            let places = granted.queues.iter().map(|queue| (granted.token.clone(), *queue));
+            self.granted_again.extend(places.map(|place| (place, None)));
         }
-        self.granted_again.entry(granted.token.clone()).or_default().note(&granted.queues);
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.

@@ -2,9 +2,15 @@
 
 use std::rc::Rc;
 
-use super::request_set::{Count, RequestSet};
-use super::{TokenId, Waitlist};
+use super::Waitlist;
 use crate::ids::{Caller, RequestId, UserName};
+
+/// One more or one less.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    Up,
+    Down,
+}
 
 impl Waitlist {
     /// A user with a command, as the other requests share it.
@@ -46,21 +52,18 @@ impl Waitlist {
 
     /// How many requests of this token wait that this user has asked for and that were not cancelled.
     pub(crate) fn len_of_user(&self, token: &[u8], user: &UserName) -> usize {
-        match self.tokens.get(token) {
-            None => 0,
-            Some((_, RequestSet::One(only))) => {
-                let is_theirs = self.waiters[only].caller.user == *user && !self.is_cancelled(*only);
-                usize::from(is_theirs)
-            }
-            Some((token, RequestSet::Many(_))) => {
-                self.by_user.get(&(TokenId::of(token), user.clone())).copied().unwrap_or(0)
-            }
+        let Some(token) = self.token_id(token) else { return 0 };
+        if self.has_several(token) {
+            return self.by_user.get(&(token, user.clone())).copied().unwrap_or(0);
         }
+        let is_theirs =
+            |only: &RequestId| self.waiters[only].caller.user == *user && !self.is_cancelled(*only);
+        self.requests_of(token).filter(is_theirs).count()
     }
 
     /// Counts a request, if its token has several.
     pub(super) fn count_if_several(&mut self, request: RequestId, count: Count) {
-        if self.waiters.get(&request).is_some_and(|waiter| self.has_several(&waiter.token)) {
+        if self.waiters.get(&request).is_some_and(|waiter| self.has_several(waiter.token_id())) {
             self.count_of_user(request, count);
         }
     }

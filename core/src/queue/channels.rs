@@ -5,8 +5,7 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::handles::{ChannelId, TokenId};
-use super::request_set::RequestSet;
+use super::handles::ChannelId;
 use super::{QueueId, Waiter, Waitlist};
 use crate::ids::{Caller, ConnectionId, LockIdRef, RequestId};
 use crate::request::{ReplyTo, Request};
@@ -49,7 +48,7 @@ impl Waitlist {
         locks: impl Iterator<Item = LockIdRef<'n>>,
         new: &Request<'_>,
     ) -> Option<RequestId> {
-        let (token, waiting) = self.tokens.get(new.token)?;
+        let token = self.token_id(new.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
         let places = QueueId::sum_of(queues.iter().copied());
@@ -61,14 +60,11 @@ impl Waitlist {
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
-        // Where a token has several requests, each is found in each of its queues.
-        match (waiting, queues.first()) {
-            (RequestSet::One(request), _) => Some(*request).filter(is_same),
-            (RequestSet::Many(_), Some(queue)) => {
-                self.queues[queue].spanning_of(TokenId::of(token)).find(is_same)
-            }
-            (RequestSet::Many(_), None) => None,
+        if self.has_several(token) {
+            // Then each is found in each of its queues.
+            return self.queues[queues.first()?].spanning_of(token, None).find(is_same);
         }
+        self.requests_of(token).find(is_same)
     }
 
     /// Gives a request that is answered on a channel what is new of it; its place it keeps.

@@ -136,26 +136,19 @@ impl Queue {
         self.own_holds.range((from, Bound::Unbounded)).next().map(|(token, _)| *token)
     }
 
-    /// Whether anybody leads out of this queue.
-    pub(crate) fn has_spanning(&self) -> bool {
-        !self.spanning.is_empty()
-    }
-
-    /// The spanning requests of this token.
-    pub(crate) fn spanning_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
-        let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
-        self.spanning_by_token.range(all).map(|(_, request)| *request)
-    }
-
-    /// The first spanning request of this token after that one.
-    pub(crate) fn spanning_after(&self, token: TokenId, after: Option<RequestId>) -> Option<RequestId> {
+    /// The spanning requests of this token after that one.
+    pub(crate) fn spanning_of(
+        &self,
+        token: TokenId,
+        after: Option<RequestId>,
+    ) -> impl Iterator<Item = RequestId> + use<'_> {
         let from = after.map_or(RequestId::FIRST, RequestId::next);
-        let mut rest = self.spanning_by_token.range((token, from)..=(token, RequestId::LAST));
-        rest.next().map(|(_, request)| *request)
+        let rest = self.spanning_by_token.range((token, from)..=(token, RequestId::LAST));
+        rest.map(|(_, request)| *request)
     }
 
     pub(crate) fn has_spanning_of(&self, token: TokenId) -> bool {
-        self.spanning_after(token, None).is_some()
+        self.spanning_of(token, None).next().is_some()
     }
 
     /// Whether another spanning request of this token is served before this one of its.
@@ -164,7 +157,7 @@ impl Queue {
         if self.upgrades.contains(&request) {
             upgrade.is_some_and(|first| *first < request)
         } else {
-            upgrade.is_some() || self.spanning_of(token).next().is_some_and(|first| first < request)
+            upgrade.is_some() || self.spanning_of(token, None).next().is_some_and(|first| first < request)
         }
     }
 

@@ -46,7 +46,7 @@ impl Waitlist {
         self.own_hold_ends.pop_first();
         let queue = self.queues.get_mut(&id)?;
         queue.set_own_hold(token, None);
-        queue.spanning_of(token).next()
+        queue.spanning_of(token, None).next()
     }
 
     /// Goes on with a look at the tokens that wait, for whatever, and have a hold on this lock: through the holders
@@ -74,18 +74,21 @@ impl Waitlist {
                 let holders = lock.holders_after(*fence).take(most);
                 let each = holders.map(|holder| {
                     last = Some(HoldersSeen::UpToFence(holder.fence));
-                    let requests = self.tokens.get(holder.token()).filter(|_| holder.is_live(now_unix_ms));
-                    requests.and_then(|(_, requests)| requests.first()).into_iter().for_each(|request| {
+                    if let Some(request) = self.next_of_token(holder.token(), None)
+                        && holder.is_live(now_unix_ms)
+                    {
                         found(request, holder);
-                    });
+                    }
                 });
                 each.count()
             }
             HoldersSeen::UpToToken(place) => {
                 let tokens = self.tokens.after(*place).take(most);
-                let each = tokens.map(|(place, token, requests)| {
+                let each = tokens.map(|(place, token)| {
                     last = Some(HoldersSeen::UpToToken(Some(place)));
-                    if let (Some(own), Some(request)) = (lock.holder(token, now_unix_ms), requests.first()) {
+                    if let Some(own) = lock.holder(token, now_unix_ms)
+                        && let Some(request) = self.requests_of(TokenId::of(token)).next()
+                    {
                         found(request, own);
                     }
                 });
@@ -93,11 +96,5 @@ impl Waitlist {
             }
         };
         *seen = last.filter(|_| looked_at == most).unwrap_or(HoldersSeen::All);
-    }
-
-    /// Whether any live holder of this lock, which has few, waits for whatever.
-    pub(crate) fn has_waiting_holder(&self, lock: &Lock, now_unix_ms: u64) -> bool {
-        let mut live = lock.holders_unordered().filter(|holder| holder.is_live(now_unix_ms));
-        live.any(|holder| self.tokens.contains(holder.token()))
     }
 }
