@@ -59,15 +59,8 @@ pub(crate) struct Cycle {
     pub(crate) steps: Vec<DeadlockStep>,
     /// The request of the cycle that came last.
     pub(crate) youngest: RequestId,
-    youngest_at: usize,
-}
-
-impl Cycle {
-    /// The steps, that of the youngest request first.
-    pub(crate) fn into_steps(mut self) -> Vec<DeadlockStep> {
-        self.steps.rotate_left(self.youngest_at);
-        self.steps
-    }
+    /// The step of that request.
+    pub(crate) youngest_at: usize,
 }
 
 /// How far a search has come.
@@ -91,11 +84,14 @@ pub(crate) fn closed_by(request: RequestId, view: &View<'_>, store: &mut impl Lo
     if !is_waited_for(waiter, view, store) {
         return Outcome::NoCycle;
     }
+    let mut search = Search::around(waiter);
     // What else the token waits for closes no cycle now, unless others have just come to wait for
     // this request: an upgrade goes before those who are there.
-    let is_upgrade = waiter.want == Want::Upgrade;
-    let through = if is_upgrade { Through::AnyRequest } else { Through::NewRequest };
-    Search::new(request, waiter, through).run(view, store, STEPS)
+    if waiter.want != Want::Upgrade {
+        search.frontier.clear();
+        search.work.push(Work::Request { request, at: 0 });
+    }
+    search.run(view, store, STEPS)
 }
 
 /// Whether anybody can wait for the owner of this request: it has another request, or holds a lock that is waited for.
@@ -103,18 +99,8 @@ fn is_waited_for(waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -
     view.is_unsure
         || view.waitlist.has_several(waiter.token_id())
         || view.waitlist.may_hold_what_is_waited_for(&waiter.token, |lock| {
-            let own = store.peek(lock.as_ref()).and_then(|held| held.holder(&waiter.token, view.now_unix_ms));
-            own.is_some_and(|own| !(view.has_ended)(own.fence, lock.as_ref()))
+            holds(&waiter.token, lock.as_ref(), store.peek(lock.as_ref()), view)
         })
-}
-
-/// By which requests of its owner a cycle is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Through {
-    /// The one that has just come: nobody waits for it yet.
-    NewRequest,
-    /// All of them.
-    AnyRequest,
 }
 
 /// Who waits, and where.
@@ -145,10 +131,8 @@ const AT_ONCE: usize = 32;
 /// A search that may be under way.
 #[derive(Debug)]
 pub(crate) struct Search {
-    /// The request that the search begins with, and its token.
-    first: RequestId,
+    /// The token that the search begins with.
     start: Rc<[u8]>,
-    through: Through,
     /// For each owner reached, who waits for it and where: the way back to the start; and its token, which is kept.
     reached: HashMap<TokenId, (Edge, Rc<[u8]>)>,
     /// Owners reached.
@@ -156,8 +140,6 @@ pub(crate) struct Search {
     /// What is under way, the innermost last.
     work: Vec<Work>,
     seen: HashMap<QueueId, Seen>,
-    /// Whether it was interrupted.
-    is_resumed: bool,
 }
 
 /// What the search has done at one lock.
@@ -165,7 +147,7 @@ pub(crate) struct Search {
 struct Seen {
     /// Whether the lock is held for write.
     is_written: bool,
-    /// Whether the start holds the lock or waits for it.
+    /// Whether the start holds the lock or stands before others there.
     has_start: bool,
     /// Whether all holders have been reached.
     has_holders: bool,
@@ -198,24 +180,15 @@ fn barrier(request: RequestId, waiter: &Waiter, queue: &Queue) -> RequestId {
 }
 
 impl Search {
-    fn new(first: RequestId, waiter: &Waiter, through: Through) -> Self {
+    /// A search for a shortest cycle through the owner of this request, by whichever of its requests.
+    pub(crate) fn around(waiter: &Waiter) -> Self {
         Self {
-            first,
             start: waiter.token.clone(),
-            through,
             reached: HashMap::new(),
             frontier: VecDeque::from([waiter.token.clone()]),
             work: Vec::new(),
             seen: HashMap::new(),
-            is_resumed: false,
         }
-    }
-
-    /// A search for a shortest cycle through the owner of this request, by whichever of its requests. `None` if it
-    /// does not wait.
-    pub(crate) fn around(request: RequestId, waitlist: &Waitlist) -> Option<Self> {
-        let waiter = waitlist.get(request)?;
-        Some(Self::new(request, waiter, Through::AnyRequest))
     }
 
     /// The token that the search began with.
@@ -236,14 +209,12 @@ impl Search {
             };
             if let Some(last) = self.step(work, view, store, &mut left) {
                 return match self.way_back(&last, view) {
-                    Some(cycle) if !self.is_resumed || self.still_holds(&last, view, store) => {
-                        Outcome::Cycle(cycle)
-                    }
+                    // Time may have passed since the first of it was found.
+                    Some(cycle) if self.still_holds(&last, view, store) => Outcome::Cycle(cycle),
                     _ => Outcome::Broken,
                 };
             }
             if left == 0 {
-                self.is_resumed = true;
                 return Outcome::NotYet;
             }
             left = left.saturating_sub(1);
@@ -260,13 +231,7 @@ impl Search {
     ) -> Option<Edge> {
         match work {
             Work::Owner { token, after } => {
-                let is_only = token == self.start && self.through == Through::NewRequest;
-                let own = if is_only {
-                    Some(self.first).filter(|_| after.is_none())
-                } else {
-                    view.waitlist.next_of_token(&token, after)
-                };
-                let own = own?;
+                let own = view.waitlist.next_of_token(&token, after)?;
                 self.work.push(Work::Owner { token, after: Some(own) });
                 if !view.waitlist.is_cancelled(own) {
                     self.work.push(Work::Request { request: own, at: 0 });
@@ -353,10 +318,11 @@ impl Search {
     }
 
     fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>, view: &View<'_>) -> Seen {
+        let own = view.waitlist.of_token_at(id, &self.start, None).next();
         Seen {
             is_written: is_written(lock),
-            has_start: view.waitlist.of_token_at(id, &self.start, None).next().is_some()
-                || holds(&self.start, queue, lock, view),
+            has_start: own.is_some_and(|own| queue.last() != Some(own))
+                || holds(&self.start, queue.lock.as_ref(), lock, view),
             has_holders: false,
             has_upgrades: false,
             all_before: RequestId::FIRST,
@@ -430,12 +396,12 @@ impl Search {
 
     fn way_back(&self, last: &Edge, view: &View<'_>) -> Option<Cycle> {
         let edges = self.edges(last)?;
+        let youngest = edges.iter().map(|edge| edge.request).max()?;
+        let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
         let step = |edge: &&Edge| {
             let lock: &LockId = view.waitlist.lock_of(edge.queue)?;
             Some(DeadlockStep { token: edge.token.clone(), lock: lock.clone() })
         };
-        let youngest = edges.iter().map(|edge| edge.request).max()?;
-        let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
         Some(Cycle { steps: edges.iter().map(step).collect::<Option<_>>()?, youngest, youngest_at })
     }
 
@@ -456,10 +422,10 @@ fn waits_for_holders(request: RequestId, waiter: &Waiter, queue: &Queue, is_writ
     waiter.wants_write() || is_written || queue.has_writer_ahead(request)
 }
 
-/// Whether this token holds the lock of the queue, and goes on holding it.
-fn holds(token: &[u8], queue: &Queue, lock: Option<&Lock>, view: &View<'_>) -> bool {
+/// Whether this token has a hold on this lock that keeps others waiting.
+fn holds(token: &[u8], id: LockIdRef<'_>, lock: Option<&Lock>, view: &View<'_>) -> bool {
     let own = lock.and_then(|lock| lock.holder(token, view.now_unix_ms));
-    own.is_some_and(|own| !(view.has_ended)(own.fence, queue.lock.as_ref()))
+    own.is_some_and(|own| !(view.has_ended)(own.fence, id))
 }
 
 /// Whether the request of this edge, which waits there, does so for this token: as a holder or as one who stands ahead.
@@ -473,7 +439,8 @@ fn waits_for(
     left: &mut usize,
 ) -> bool {
     let mut own = view.waitlist.of_token_at(edge.queue, token, None);
-    (waits_for_holders(edge.request, waiter, queue, is_written(lock)) && holds(token, queue, lock, view))
+    (waits_for_holders(edge.request, waiter, queue, is_written(lock))
+        && holds(token, queue.lock.as_ref(), lock, view))
         || own.any(|own| {
             *left = left.saturating_sub(1);
             !view.waitlist.is_cancelled(own)

@@ -23,12 +23,6 @@ impl ByFence {
         Some(&piece[position(piece, fence).ok()?])
     }
 
-    pub(super) fn get_mut(&mut self, fence: u64) -> Option<&mut Holder> {
-        let (_, piece) = self.pieces.range_mut(..=fence).next_back()?;
-        let at = position(piece, fence).ok()?;
-        Some(&mut piece[at])
-    }
-
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Holder> {
         self.pieces.values().flatten()
     }

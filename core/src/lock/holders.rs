@@ -82,15 +82,6 @@ impl Holders {
         self.len() > 1000
     }
 
-    /// In no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Holder> {
-        let (few, many) = match self.view() {
-            View::Few(few) => (few, None),
-            View::Many(trees) => (&[][..], Some(trees.by_fence.iter())),
-        };
-        few.iter().chain(many.into_iter().flatten())
-    }
-
     /// Those with a fence above this one, oldest hold first.
     pub(crate) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
         let (few, many) = match self.view() {
@@ -253,42 +244,32 @@ impl Holders {
     }
 
     #[inline(always)]
-    pub(crate) fn remove(&mut self, token: &[u8]) -> Option<Holder> {
-        let gone = match self {
-            Self::One(one) if one.token() != token => return None,
-            Self::One(_) => match mem::take(self) {
-                Self::One(one) => return Some(one),
-                Self::Few(_) | Self::Many(_) => None,
-            },
-            Self::Few(few) => {
-                let slot = few.iter().position(|holder| holder.token() == token)?;
-                Some(few.swap_remove(slot))
-            }
-            Self::Many(trees) => {
-                let fence = trees.get(token)?.fence;
-                trees.remove(fence)
-            }
-        };
+    pub(crate) fn remove(&mut self, token: &[u8]) {
+        match self {
+            Self::One(one) if one.token() != token => return,
+            Self::One(_) => *self = Self::default(),
+            Self::Few(few) => few.retain(|holder| holder.token() != token),
+            Self::Many(trees) => drop(trees.take(token)),
+        }
         self.shrink();
-        gone
     }
 
-    /// Gives the holder with this token another deadline. False when there is no such holder.
-    pub(crate) fn set_deadline(&mut self, token: &[u8], deadline_ms: u64) -> bool {
+    /// Gives the holder with this token another deadline, if there is one.
+    pub(crate) fn set_deadline(&mut self, token: &[u8], deadline_ms: u64) {
         let few = match self {
             Self::One(one) => slice::from_mut(one),
             Self::Few(few) => few,
             Self::Many(trees) => {
-                let Some(fence) = trees.get(token).map(|holder| holder.fence) else { return false };
-                let Some(holder) = trees.by_fence.get_mut(fence) else { return false };
-                trees.by_deadline.remove(&(holder.deadline_ms, fence));
-                trees.by_deadline.insert((deadline_ms, fence));
-                holder.deadline_ms = deadline_ms;
-                return true;
+                if let Some(mut own) = trees.take(token) {
+                    own.deadline_ms = deadline_ms;
+                    trees.put(own);
+                }
+                return;
             }
         };
-        let own = few.iter_mut().find(|holder| holder.token() == token);
-        own.map(|holder| holder.deadline_ms = deadline_ms).is_some()
+        if let Some(own) = few.iter_mut().find(|holder| holder.token() == token) {
+            own.deadline_ms = deadline_ms;
+        }
     }
 
     /// Drops every holder with a deadline at or before `at_ms`.
@@ -310,7 +291,7 @@ impl Holders {
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let owned: usize = self.iter().map(Holder::heap_bytes).sum();
+        let owned: usize = self.after(0).map(Holder::heap_bytes).sum();
         owned
             + match self {
                 Self::One(_) => 0,
@@ -400,6 +381,11 @@ impl Trees {
         self.by_token.insert((self.hash(holder.token()), holder.fence));
         self.by_deadline.insert((holder.deadline_ms, holder.fence));
         self.by_fence.insert(holder);
+    }
+
+    fn take(&mut self, token: &[u8]) -> Option<Holder> {
+        let fence = self.get(token)?.fence;
+        self.remove(fence)
     }
 
     fn remove(&mut self, fence: u64) -> Option<Holder> {

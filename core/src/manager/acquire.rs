@@ -128,19 +128,19 @@ impl LockManager {
         let requests: Vec<RequestId> = self.waitlist.of_token_at(queue, token, None).collect();
         let count = requests.into_iter().filter(|request| self.waitlist.cancel(*request)).count();
         self.counters.cancels += count as u64;
-        let mut left = self.left_at_once;
+        let mut left = self.bounds.left_at_once;
         while let Some(request) = self.waitlist.first_cancelled()
             && let Some(waiter) = self.waitlist.get(request)
             && let Some(rest) = left.checked_sub(waiter.queues.len())
         {
             left = rest;
-            self.finish_cancelled(request);
+            self.withdraw(request);
         }
         count
     }
 
-    /// Takes a request that was cancelled out of its queues, and answers it.
-    pub(super) fn finish_cancelled(&mut self, request: RequestId) {
+    /// Takes a request out of its queues that was cancelled, or whose connection has closed, and answers it.
+    pub(super) fn withdraw(&mut self, request: RequestId) {
         if let Some(waiter) = self.leave(request) {
             self.answer(request, waiter, WaitResult::TimedOut);
         }
@@ -243,9 +243,10 @@ impl LockManager {
         let is_theirs = same
             .and_then(|same| self.waitlist.get(same))
             .is_some_and(|waiter| waiter.caller.user == caller.user);
-        if !is_theirs && self.waitlist.len_of_user(request.token, &caller.user) >= self.max_requests_of_token
+        if !is_theirs
+            && self.waitlist.len_of_user(request.token, &caller.user) >= self.bounds.requests_of_token
         {
-            return Err(LockError::TokenQueueFull(self.max_requests_of_token));
+            return Err(LockError::TokenQueueFull(self.bounds.requests_of_token));
         }
         if let Some(same) = same {
             self.waitlist.renew(same, request, &caller, gives_up_ms);
@@ -253,8 +254,8 @@ impl LockManager {
             self.mark_all(open);
             return Ok(same);
         }
-        if self.waitlist.len() >= self.max_waiters {
-            return Err(LockError::QueueFull(self.max_waiters));
+        if self.waitlist.len() >= self.bounds.waiters {
+            return Err(LockError::QueueFull(self.bounds.waiters));
         }
         let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
         self.note_holders_of_new_queues(open, id);

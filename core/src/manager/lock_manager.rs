@@ -1,5 +1,6 @@
 //! What the manager keeps between operations, and what it is told.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::rc::Rc;
@@ -24,28 +25,32 @@ use crate::time::Timestamp;
 pub(super) const RETRY_ENDED_MS: u64 = 500;
 pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
-/// See [`LockManager::cancel`].
-const LEFT_AT_ONCE: usize = 128;
-
-/// What a manager had to forget; to drop it may take more than a moment.
+/// How many there may be.
 #[derive(Debug)]
-pub struct Forgotten {
-    _holds: EphemeralHolds,
+pub struct Bounds {
+    /// Requests that wait at a time.
+    pub waiters: usize,
+    /// Of them, requests of one token by one user.
+    pub requests_of_token: usize,
+    /// About so many places in queues that are left at once when requests are cancelled.
+    pub(crate) left_at_once: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { waiters: usize::MAX, requests_of_token: REQUESTS_OF_TOKEN_MAX, left_at_once: 128 }
+    }
 }
 
 /// See the [module](super).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LockManager {
     /// The source of fences.
     pub fences: Fences,
     /// What has happened so far.
     pub counters: Counters,
-    /// How many requests may wait at a time.
-    pub max_waiters: usize,
-    /// How many requests of one token one user may have waiting.
-    pub max_requests_of_token: usize,
-    /// About so many places in queues are left at once when requests are cancelled.
-    pub(crate) left_at_once: usize,
+    /// How many there may be.
+    pub bounds: Bounds,
     /// No new hold is given before this moment of the monotonic clock, in milliseconds.
     pub(super) grace_until_ms: Option<u64>,
     pub(super) waitlist: Waitlist,
@@ -55,7 +60,7 @@ pub struct LockManager {
     pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
     pub(super) retry_ended_ms: Option<u64>,
-    /// How much later it is begun again if none can be ended.
+    /// How much later than the try before that was.
     pub(super) ended_pause_ms: u64,
     /// Queues to look at, the first that changed first. Each stands here once.
     pub(super) dirty: VecDeque<QueueId>,
@@ -91,44 +96,11 @@ pub struct LockManager {
 #[derive(Debug, Default)]
 pub(super) struct HolderScan {
     /// The last of the tokens that held it before.
-    pub(super) held_before: Option<TokenId>,
+    pub(super) held_before: TokenId,
     /// Those who hold it now, which come after these.
     pub(super) hold_now: HoldersSeen,
     /// It has come into other hands again since the look began.
     pub(super) again: bool,
-}
-
-impl Default for LockManager {
-    fn default() -> Self {
-        Self {
-            fences: Fences::default(),
-            counters: Counters::default(),
-            max_waiters: usize::MAX,
-            max_requests_of_token: REQUESTS_OF_TOKEN_MAX,
-            left_at_once: LEFT_AT_ONCE,
-            grace_until_ms: None,
-            waitlist: Waitlist::default(),
-            ephemeral: EphemeralHolds::default(),
-            refused_tokens: RefusedTokens::default(),
-            not_served_up_to: None,
-            retry_ended_ms: None,
-            ended_pause_ms: RETRY_ENDED_MS,
-            dirty: VecDeque::new(),
-            changed_databases: ChangedDatabases::default(),
-            revisit: BTreeSet::new(),
-            granted_again: BTreeMap::new(),
-            search_again: SearchQueue::default(),
-            search: None,
-            holder_scans: BTreeMap::new(),
-            last_holder_scan: None,
-            sent_away: None,
-            rounds: 0,
-            turn: 0,
-            places_looked_at: 0,
-            closed_askers: BTreeSet::new(),
-            answers: Vec::new(),
-        }
-    }
 }
 
 impl LockManager {
@@ -199,11 +171,11 @@ impl LockManager {
     /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is
     /// forgotten is for the caller to drop.
     #[must_use]
-    pub fn send_all_away(&mut self, error: LockError) -> Forgotten {
+    pub fn send_all_away(&mut self, error: LockError) -> impl Any + Send + use<> {
         self.sent_away = self.waitlist.last_request().map(|last| (last, error));
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
-        Forgotten { _holds: self.ephemeral.clear() }
+        self.ephemeral.clear()
     }
 
     /// Whether somebody is still to be sent away; see [`LockManager::send_all_away`].

@@ -3,13 +3,12 @@
 //! The search itself is `deadlock`; here it is decided around whom, and when.
 
 use std::ops::Bound;
-use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use super::agenda::AT_LEAST_EVERY;
 use super::lock_manager::{HolderScan, LockManager};
-use super::operation::{Open, Operation};
+use super::operation::Open;
 
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
@@ -85,11 +84,11 @@ impl LockManager {
         let Some(mut scan) = self.holder_scans.remove(&id) else { return false };
         let Some(queue) = self.waitlist.queue(id) else { return true };
         for _ in 0..AT_LEAST_EVERY {
-            let Some(token) = queue.next_own_hold(scan.held_before) else { break };
-            scan.held_before = Some(token);
+            let Some(token) = self.waitlist.next_own_hold(id, scan.held_before) else { break };
+            scan.held_before = token;
             self.search_again.extend(queue.spanning_of(token, None).next());
         }
-        if queue.next_own_hold(scan.held_before).is_none() {
+        if self.waitlist.next_own_hold(id, scan.held_before).is_none() {
             let mut found = SmallVec::<[(RequestId, u64); 1]>::new();
             match store.peek(queue.lock.as_ref()) {
                 Some(lock) => {
@@ -141,9 +140,8 @@ impl LockManager {
             Some(search) => search,
             None => {
                 let Some(request) = self.search_again.pop() else { return false };
-                let Some(search) = Search::around(request, &self.waitlist) else { return true };
-                self.note_own_holds_of(store, now, request);
-                search
+                let Some(waiter) = self.waitlist.get(request) else { return true };
+                Search::around(waiter)
             }
         };
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
@@ -154,24 +152,15 @@ impl LockManager {
             deadlock::Outcome::Broken => {
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
-            deadlock::Outcome::Cycle(cycle) => {
+            deadlock::Outcome::Cycle(mut cycle) => {
                 self.counters.deadlocks += 1;
-                let youngest = cycle.youngest;
-                let error = LockError::Deadlock(cycle.into_steps());
-                self.finish(youngest, WaitResult::Failed(error));
+                cycle.steps.rotate_left(cycle.youngest_at);
+                let error = LockError::Deadlock(cycle.steps);
+                self.finish(cycle.youngest, WaitResult::Failed(error));
                 // There may be another.
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
         }
         true
-    }
-
-    fn note_own_holds_of(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
-        let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
-        let db = waiter.db;
-        let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
-        let open = Open::new(Operation::new(store, now, db, &names));
-        self.note_own_holds(&open, request);
     }
 }

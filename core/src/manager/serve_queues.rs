@@ -22,13 +22,6 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug)]
 pub struct ProbePosition(QueueId);
 
-/// Whether a waiting request can be granted on all its locks.
-enum Assessment {
-    Clear(Admissions),
-    Blocked,
-    Failed(LockError),
-}
-
 impl LockManager {
     /// Looks whether this node still serves the next name that is waited for, after the queue that the last call came to;
     /// `None` when all have been looked at. One key for each request at least is looked at: the names of one request are
@@ -55,7 +48,7 @@ impl LockManager {
 
     pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
         if let Some(request) = self.waitlist.first_cancelled() {
-            self.finish_cancelled(request);
+            self.withdraw(request);
             return true;
         }
         if let Some((last, error)) = &self.sent_away {
@@ -73,23 +66,18 @@ impl LockManager {
 
     /// Takes out the next request whose answer nobody would hear, or whose connection has closed.
     pub(super) fn drop_next_without_listener(&mut self) -> bool {
-        if let Some(request) = self.waitlist.first_unheard() {
-            self.leave_unheard(request);
+        if let Some(request) = self.waitlist.pop_unheard() {
+            if self.waitlist.get(request).is_some_and(|waiter| !self.waitlist.is_heard(waiter)) {
+                self.leave_unheard(request);
+            }
             return true;
         }
         let Some(connection) = self.closed_askers.first().copied() else { return false };
         match self.waitlist.first_bound_to(connection) {
-            Some(request) => self.end_with_its_connection(request),
+            Some(request) => self.withdraw(request),
             None => drop(self.closed_askers.remove(&connection)),
         }
         true
-    }
-
-    /// The channel is told, as when a request is cancelled.
-    fn end_with_its_connection(&mut self, request: RequestId) {
-        if let Some(waiter) = self.leave(request) {
-            self.answer(request, waiter, WaitResult::TimedOut);
-        }
     }
 
     fn leave_unheard(&mut self, request: RequestId) {
@@ -110,8 +98,8 @@ impl LockManager {
             // Whatever is left could not be ended: the cluster is down, say.
             self.not_served_up_to = None;
             if self.ephemeral.has_work() {
+                self.ended_pause_ms = (2 * self.ended_pause_ms).clamp(RETRY_ENDED_MS, RETRY_ENDED_MOST_MS);
                 self.retry_ended_ms = Some(now.monotonic_ms() + self.ended_pause_ms);
-                self.ended_pause_ms = (2 * self.ended_pause_ms).min(RETRY_ENDED_MOST_MS);
             }
             return false;
         };
@@ -123,7 +111,7 @@ impl LockManager {
         let hold = HoldRef { token: &token, fence: Some(fence) };
         for at in 0..open.len() {
             match self.drop_hold(&mut open, at, hold, None) {
-                Ok(true) => self.ended_pause_ms = RETRY_ENDED_MS,
+                Ok(true) => self.ended_pause_ms = 0,
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
                 // It has ended in another way.
                 Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
@@ -223,7 +211,7 @@ impl LockManager {
             return self.leave_unheard(request);
         }
         if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
-            return self.end_with_its_connection(request);
+            return self.withdraw(request);
         }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
@@ -234,12 +222,12 @@ impl LockManager {
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         let mut open = self.open(Operation::new(store, now, db, &names), &token);
         match self.assess(&open, request) {
-            Assessment::Blocked => {
+            Ok(None) => {
                 self.look_again_when_due(&open, request);
                 self.note_own_holds(&open, request);
             }
-            Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),
-            Assessment::Clear(admissions) => {
+            Err(error) => self.finish(request, WaitResult::Failed(error)),
+            Ok(Some(admissions)) => {
                 let Some(waiter) = self.waitlist.get(request) else { return };
                 match clients.may_be_granted(waiter, open.names()) {
                     Ok(()) => self.serve(&mut open, request, &admissions),
@@ -254,21 +242,19 @@ impl LockManager {
         }
     }
 
-    fn assess(&self, open: &Open<'_, impl LockStore>, request: RequestId) -> Assessment {
-        let Some(waiter) = self.waitlist.get(request) else { return Assessment::Blocked };
-        let mut admissions = Admissions::with_capacity(waiter.queues.len());
-        let mut is_blocked = false;
-        for (at, queue) in waiter.queues.iter().enumerate() {
+    /// How it stands at each of its names, if it can be granted at all of them.
+    fn assess(
+        &self,
+        open: &Open<'_, impl LockStore>,
+        request: RequestId,
+    ) -> Result<Option<Admissions>, LockError> {
+        let Some(waiter) = self.waitlist.get(request) else { return Ok(None) };
+        let each = waiter.queues.iter().enumerate().map(|(at, queue)| {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            match self.admission(open, at, &waiter.request(), is_next) {
-                Ok(admission) => {
-                    is_blocked |= admission.is_blocked();
-                    admissions.push(admission);
-                }
-                Err(error) => return Assessment::Failed(error),
-            }
-        }
-        if is_blocked { Assessment::Blocked } else { Assessment::Clear(admissions) }
+            self.admission(open, at, &waiter.request(), is_next)
+        });
+        let admissions = each.collect::<Result<Admissions, LockError>>()?;
+        Ok(Some(admissions).filter(|all| !all.iter().any(Admission::is_blocked)))
     }
 
     /// For a blocked request whose names are open: wherever it is at the front, notes when the lock lets it

@@ -26,11 +26,13 @@ mod one_queue;
 mod own_holds;
 
 #[cfg(test)]
+#[path = "../tests/waitlist_described.rs"]
 pub(crate) mod describe;
 #[cfg(test)]
+#[path = "../tests/waitlist_invariants.rs"]
 mod invariants;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound;
 use std::rc::Rc;
@@ -42,8 +44,6 @@ use crate::mode::{Mode, Want};
 use crate::request::{ReplyTo, Request, WaitPolicy, WhoAsks};
 
 use byte_map::ByteMap;
-use callers::Count;
-use handles::ChannelId;
 pub(crate) use handles::{QueueId, TokenId};
 use one_queue::HolderIndex;
 pub(crate) use one_queue::HoldersSeen;
@@ -160,6 +160,8 @@ pub struct Waitlist {
     wakes: BTreeSet<(u64, QueueId)>,
     /// When the holds end that tokens have on locks for which they wait among others, on the wall clock; of those
     /// that were there when a request was looked at last.
+    own_holds: BTreeMap<(QueueId, TokenId), u64>,
+    /// The same, the first to end first.
     own_hold_ends: BTreeSet<(u64, QueueId, TokenId)>,
     /// Who holds what is waited for.
     holders: HolderIndex,
@@ -169,8 +171,8 @@ pub struct Waitlist {
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
     channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
-    /// Those of channels that nobody listens to any more. Who asks again on a channel of that name is not among them.
-    unheard: BTreeMap<ChannelId, BTreeSet<RequestId>>,
+    /// Those of each channel that was closed, because nobody listens there any more; some may have left since.
+    unheard: VecDeque<BTreeSet<RequestId>>,
     /// Of all that are answered on channels, those that end with the connection that asked.
     bound: BTreeSet<(ConnectionId, RequestId)>,
     /// Requests that were cancelled and still stand in their queues.
@@ -320,10 +322,10 @@ impl Waitlist {
         // The second request of a token makes the first one spanning; further ones find it so.
         if let [first] = older[..] {
             self.set_spanning(first);
-            self.count_of_user(first, Count::Up);
+            self.count_of_user(first, 1);
         }
         if !older.is_empty() {
-            self.count_of_user(request, Count::Up);
+            self.count_of_user(request, 1);
         }
         request
     }
@@ -331,13 +333,13 @@ impl Waitlist {
     /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
         if !self.by_user.is_empty() {
-            self.count_if_several(request, Count::Down);
+            self.count_if_several(request, -1);
         }
         self.cancelled.remove(&request);
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            let was_spanning = queue.remove(request, waiter.want, waiter.token_id());
+            queue.remove(request, waiter.want, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -347,9 +349,7 @@ impl Waitlist {
                 }
             }
             let is_empty = queue.is_empty();
-            if was_spanning {
-                self.forget_own_hold(*id, waiter.token_id());
-            }
+            self.forget_own_hold(*id, waiter.token_id());
             if is_empty {
                 self.remove_queue(*id);
             }
@@ -363,7 +363,7 @@ impl Waitlist {
         match rest[..] {
             [] => self.tokens.remove(&waiter.token),
             [last] => {
-                self.count_of_user(last, Count::Down);
+                self.count_of_user(last, -1);
                 self.set_spanning(last);
             }
             _ => {}

@@ -3,7 +3,7 @@
 use super::lock_manager::LockManager;
 use crate::ids::LockIdRef;
 use crate::queue::describe::Note;
-use crate::queue::{HoldersSeen, QueueId};
+use crate::queue::{HoldersSeen, QueueId, TokenId};
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -40,7 +40,7 @@ impl LockManager {
             note(b'g', Some(token), name_of(*queue), &[last]);
         }
         for (queue, scan) in &self.holder_scans {
-            assert!(scan.held_before.is_none() && matches!(scan.hold_now, HoldersSeen::None));
+            assert!(scan.held_before == TokenId::default() && matches!(scan.hold_now, HoldersSeen::None));
             let is_last = self.last_holder_scan.is_some_and(|last| last >= *queue);
             note(b'h', None, name_of(*queue), &[u64::from(scan.again), u64::from(is_last)]);
         }
