@@ -27,8 +27,8 @@
 //!
 //! All the same the crowd that can be reached may be large, so a search goes on in slices ([`Search::run`]). The
 //! request waits meanwhile, and a cycle in a crowd is found late. Between two slices others come and go. Who comes
-//! is searched for by a search of his own. What has gone can only break a cycle: so of a cycle that was found in
-//! several slices each step is looked at once more.
+//! is searched for by a search of his own. What has gone can only break a cycle: so of a cycle that was found each
+//! step is looked at once more.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

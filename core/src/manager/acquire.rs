@@ -107,7 +107,7 @@ impl LockManager {
     /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
     pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.waitlist.remove(request)?;
-        if self.search_again.remove(request) {
+        if self.search_again.remove(&request) {
             self.search_again.extend(self.waitlist.next_of_token(&waiter.token, None));
         }
         Some(waiter)

@@ -4,7 +4,7 @@
 //! else has to know what there is to do.
 
 use super::changed_databases::ChangedDatabases;
-use super::lock_manager::{LockManager, SearchQueue};
+use super::lock_manager::LockManager;
 use crate::clients::Clients;
 use crate::store::LockStore;
 use crate::time::Timestamp;
@@ -47,7 +47,7 @@ const PLACES_AT_ONCE: usize = 64;
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+pub(super) enum Work {
     /// Requests that were cancelled, are sent away or have waited long enough.
     EndWaits,
     /// Requests whose answers nobody would hear.
@@ -101,6 +101,11 @@ impl LockManager {
             Work::ScanHolders => !self.holder_scans.is_empty(),
             Work::SearchCycles => self.search.is_some() || !self.search_again.is_empty(),
         }
+    }
+
+    /// Whether these kinds of work come first, as mostly where there is any of them.
+    pub(super) fn come_first(&self, kinds: &[Work]) -> bool {
+        kinds.iter().any(|work| self.is_ready(*work)) && !self.rounds.is_multiple_of(AT_LEAST_EVERY)
     }
 
     /// The moment at which there is one if nothing happens, on the monotonic clock.
@@ -239,7 +244,7 @@ impl LockManager {
         self.changed_databases = ChangedDatabases::default();
         self.revisit.clear();
         self.granted_again.clear();
-        self.search_again = SearchQueue::default();
+        self.search_again.clear();
         self.search = None;
         self.holder_scans.clear();
     }

@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 
-use super::agenda::AT_LEAST_EVERY;
+use super::agenda::{AT_LEAST_EVERY, Work};
 use super::lock_manager::{HolderScan, LockManager};
 use super::operation::Open;
 
@@ -53,16 +53,6 @@ impl LockManager {
             || self.waitlist.has_unheard()
             || !self.closed_askers.is_empty()
             || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
-    }
-
-    /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
-    fn has_queues_to_look_at(&self, now: Timestamp) -> bool {
-        let has_some = !self.dirty.is_empty()
-            || !self.changed_databases.is_empty()
-            || !self.revisit.is_empty()
-            || !self.granted_again.is_empty()
-            || !self.holder_scans.is_empty();
-        (has_some && !self.rounds.is_multiple_of(AT_LEAST_EVERY)) || self.some_are_leaving(now)
     }
 
     /// Others than before hold this lock, and it was not the manager who gave it to them.
@@ -133,13 +123,21 @@ impl LockManager {
     /// is refused.
     pub(super) fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
-        if self.has_queues_to_look_at(now) {
+        // What may be granted, or leave, a search takes for waiting.
+        const FIRST: [Work; 5] =
+            [Work::ServeQueues, Work::ScanDatabases, Work::ServeMany, Work::FindSiblings, Work::ScanHolders];
+        if self.come_first(&FIRST) || self.some_are_leaving(now) {
             return self.search.is_some() || !self.search_again.is_empty();
         }
         let mut search = match self.search.take() {
             Some(search) => search,
             None => {
-                let Some(request) = self.search_again.pop() else { return false };
+                let mut later =
+                    self.search_again.range((Bound::Excluded(self.last_searched), Bound::Unbounded));
+                let next = later.next().or(self.search_again.first()).copied();
+                let Some(request) = next else { return false };
+                self.search_again.remove(&request);
+                self.last_searched = request;
                 let Some(waiter) = self.waitlist.get(request) else { return true };
                 Search::around(waiter)
             }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, same_hold};
-use super::agenda::AT_LEAST_EVERY;
+use super::agenda::{AT_LEAST_EVERY, Work};
 use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::operation::{Open, Operation};
@@ -156,7 +156,7 @@ impl LockManager {
         clients: &mut impl Clients,
         now: Timestamp,
     ) -> bool {
-        if self.has_names_to_look_at() {
+        if self.come_first(&[Work::ServeQueues, Work::ScanDatabases]) {
             return !self.revisit.is_empty();
         }
         let Some(request) = self.revisit.pop_first() else { return false };
@@ -345,11 +345,5 @@ impl LockManager {
             None => drop(self.ephemeral.remove(fence)),
         }
         true
-    }
-
-    /// Whether names have to be looked at first: a request for many of them is looked at once, after all.
-    fn has_names_to_look_at(&self) -> bool {
-        let has_some = !self.dirty.is_empty() || !self.changed_databases.is_empty();
-        has_some && !self.rounds.is_multiple_of(AT_LEAST_EVERY)
     }
 }

@@ -32,8 +32,9 @@ impl LockManager {
         for request in &self.revisit {
             note(b'v', None, None, &[self.waitlist.rank(*request)]);
         }
-        for (at, request) in self.search_again.iter().enumerate() {
-            note(b's', None, None, &[at as u64, self.waitlist.rank(request)]);
+        for request in &self.search_again {
+            let has_had_its_turn = *request <= self.last_searched;
+            note(b's', None, None, &[self.waitlist.rank(*request), u64::from(has_had_its_turn)]);
         }
         for ((token, queue), last) in &self.granted_again {
             let last = last.map_or(0, |last| 1 + self.waitlist.rank(last));
