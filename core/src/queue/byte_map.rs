@@ -29,12 +29,14 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct ByteMap<V> {
     tree: BTreeMap<Place, (Rc<[u8]>, V)>,
+    /// How many keys are not the first with their hash: mostly none.
+    later_len: usize,
     hasher: DefaultHashBuilder,
 }
 
 impl<V> Default for ByteMap<V> {
     fn default() -> Self {
-        Self { tree: BTreeMap::new(), hasher: DefaultHashBuilder::default() }
+        Self { tree: BTreeMap::new(), later_len: 0, hasher: DefaultHashBuilder::default() }
     }
 }
 
@@ -50,10 +52,13 @@ impl<V> ByteMap<V> {
     /// Where a key stands, as it is kept here, and its value.
     fn entry(&self, key: &[u8]) -> Option<(Place, &Rc<[u8]>, &V)> {
         let first = self.first_place(key);
-        // One bound is looked up faster than two.
-        let same_hash = self.tree.range(first..).take_while(|(place, _)| **place <= first.last());
-        let mut entries = same_hash.map(|(place, (own, value))| (*place, own, value));
-        entries.find(|(_, own, _)| ***own == *key)
+        if self.later_len == 0 {
+            let (own, value) = self.tree.get(&first)?;
+            return (**own == *key).then_some((first, own, value));
+        }
+        let mut same_hash = self.tree.range(first..=first.last());
+        let (place, (own, value)) = same_hash.find(|(_, (own, _))| **own == *key)?;
+        Some((*place, own, value))
     }
 
     /// The key as it is kept here, and its value.
@@ -68,11 +73,13 @@ impl<V> ByteMap<V> {
         while self.tree.contains_key(&place) && place != place.last() {
             place.0 += 1;
         }
+        self.later_len += usize::from(place != self.first_place(&key));
         self.tree.insert(place, (key, value));
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) {
         if let Some((place, ..)) = self.entry(key) {
+            self.later_len -= usize::from(place != self.first_place(key));
             self.tree.remove(&place);
         }
     }

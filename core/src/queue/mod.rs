@@ -298,6 +298,7 @@ impl Waitlist {
             self.give_ups.insert((at_ms, request));
         }
         let (channel, tag) = self.destination(new.reply_to);
+        let is_for_many = queues.len() > 1;
         let waiter = Waiter {
             db,
             token,
@@ -318,7 +319,9 @@ impl Waitlist {
         };
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
-        self.set_spanning(request);
+        if !older.is_empty() || is_for_many {
+            self.set_spanning(request);
+        }
         // The second request of a token makes the first one spanning; further ones find it so.
         if let [first] = older[..] {
             self.set_spanning(first);
