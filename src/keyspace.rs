@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
-use slock_core::{Change, Effect, Event, Lock, LockId, LockIdRef, LockStore, Lookup, Operation, Replaced};
+use slock_core::{Change, Effect, Event, Lock, LockId, LockIdRef, LockStore, Lookup, Operation};
 
 use crate::replication::{has_listeners, send};
 use crate::server::{
@@ -167,7 +167,7 @@ impl<'c> Keyspace<'c> {
         if key.expires_ms().is_some() {
             return;
         }
-        let last = stored.holders_unordered().max_by_key(|holder| holder.deadline_ms);
+        let last = stored.holders().max_by_key(|holder| holder.deadline_ms);
         if let Some((token, deadline_ms)) = last.map(|last| (last.token().to_vec(), last.deadline_ms)) {
             // That its last holder stays until then changes nothing else, here or at a replica.
             let effect = Effect { at_ms: 0, change: Change::Extend { token: &token, deadline_ms } };
@@ -306,7 +306,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
             if applied.ended > 0 {
                 STATE.metrics.count_expirations(applied.ended);
             }
-            if let Some(replaced) = applied.replaced.filter(Replaced::is_large) {
+            if let Some(replaced) = applied.replaced.filter(Lock::is_large) {
                 STATE.metrics.count_expirations(replaced.count_ended(now().unix_ms()));
                 drop_in_background(replaced);
             }

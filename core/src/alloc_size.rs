@@ -10,26 +10,3 @@ pub(crate) fn allocated(bytes: usize) -> usize {
         _ => bytes.next_multiple_of(bytes.next_power_of_two() / 8),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::allocated;
-
-    #[test]
-    fn sizes_are_rounded_as_jemalloc_does() {
-        let classes = [
-            (0, 0),
-            (1, 8),
-            (9, 16),
-            (40, 48),
-            (128, 128),
-            (129, 160),
-            (257, 320),
-            (1025, 1280),
-            (4097, 5120),
-        ];
-        for (asked, taken) in classes {
-            assert_eq!(allocated(asked), taken, "{asked}");
-        }
-    }
-}

@@ -27,8 +27,8 @@
 //!
 //! All the same the crowd that can be reached may be large, so a search goes on in slices ([`Search::run`]). The
 //! request waits meanwhile, and a cycle in a crowd is found late. Between two slices others come and go. Who comes
-//! is searched for by a search of his own. What has gone can only break a cycle: so of a cycle that was found in
-//! several slices each step is looked at once more.
+//! is searched for by a search of his own. What has gone can only break a cycle: so of a cycle that was found each
+//! step is looked at once more.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -59,15 +59,8 @@ pub(crate) struct Cycle {
     pub(crate) steps: Vec<DeadlockStep>,
     /// The request of the cycle that came last.
     pub(crate) youngest: RequestId,
-    youngest_at: usize,
-}
-
-impl Cycle {
-    /// The steps, that of the youngest request first.
-    pub(crate) fn into_steps(mut self) -> Vec<DeadlockStep> {
-        self.steps.rotate_left(self.youngest_at);
-        self.steps
-    }
+    /// The step of that request.
+    pub(crate) youngest_at: usize,
 }
 
 /// How far a search has come.
@@ -88,42 +81,26 @@ pub(crate) const STEPS: usize = 2000;
 /// came.
 pub(crate) fn closed_by(request: RequestId, view: &View<'_>, store: &mut impl LockStore) -> Outcome {
     let Some(waiter) = view.waitlist.get(request) else { return Outcome::NoCycle };
-    if leads_nowhere(waiter, view, store) || !is_waited_for(request, waiter, view, store) {
+    if !is_waited_for(waiter, view, store) {
         return Outcome::NoCycle;
     }
+    let mut search = Search::around(waiter);
     // What else the token waits for closes no cycle now, unless others have just come to wait for
     // this request: an upgrade goes before those who are there.
-    let is_upgrade = waiter.want == Want::Upgrade;
-    let through = if is_upgrade { Through::AnyRequest } else { Through::NewRequest };
-    Search::new(request, waiter, through).run(view, store, STEPS)
-}
-
-/// Whether all whom this request waits for wait for nobody else: it stands in one queue, which nobody leads out of, for a
-/// lock whose writer does not wait. So it is for most, and a search would find no more, at a price.
-fn leads_nowhere(waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -> bool {
-    let [id] = *waiter.queues else { return false };
-    let Some(queue) = view.waitlist.queue(id).filter(|queue| !queue.has_spanning()) else { return false };
-    let Some(lock) = store.peek(queue.lock.as_ref()) else { return false };
-    lock.mode() == Mode::Write && lock.len() == 1 && !view.waitlist.has_waiting_holder(lock, view.now_unix_ms)
+    if waiter.want != Want::Upgrade {
+        search.frontier.clear();
+        search.work.push(Work::Request { request, at: 0 });
+    }
+    search.run(view, store, STEPS)
 }
 
 /// Whether anybody can wait for the owner of this request: it has another request, or holds a lock that is waited for.
-fn is_waited_for(request: RequestId, waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -> bool {
+fn is_waited_for(waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -> bool {
     view.is_unsure
-        || view.waitlist.siblings(request).nth(1).is_some()
+        || view.waitlist.has_several(waiter.token_id())
         || view.waitlist.may_hold_what_is_waited_for(&waiter.token, |lock| {
-            let own = store.peek(lock.as_ref()).and_then(|held| held.holder(&waiter.token, view.now_unix_ms));
-            own.is_some_and(|own| !(view.has_ended)(own.fence, lock.as_ref()))
+            holds(&waiter.token, lock.as_ref(), store.peek(lock.as_ref()), view)
         })
-}
-
-/// By which requests of its owner a cycle is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Through {
-    /// The one that has just come: nobody waits for it yet.
-    NewRequest,
-    /// All of them.
-    AnyRequest,
 }
 
 /// Who waits, and where.
@@ -154,10 +131,8 @@ const AT_ONCE: usize = 32;
 /// A search that may be under way.
 #[derive(Debug)]
 pub(crate) struct Search {
-    /// The request that the search begins with, and its token.
-    first: RequestId,
+    /// The token that the search begins with.
     start: Rc<[u8]>,
-    through: Through,
     /// For each owner reached, who waits for it and where: the way back to the start; and its token, which is kept.
     reached: HashMap<TokenId, (Edge, Rc<[u8]>)>,
     /// Owners reached.
@@ -165,8 +140,6 @@ pub(crate) struct Search {
     /// What is under way, the innermost last.
     work: Vec<Work>,
     seen: HashMap<QueueId, Seen>,
-    /// Whether it was interrupted.
-    is_resumed: bool,
 }
 
 /// What the search has done at one lock.
@@ -174,10 +147,8 @@ pub(crate) struct Search {
 struct Seen {
     /// Whether the lock is held for write.
     is_written: bool,
-    /// Whether the start holds the lock.
-    start_holds: bool,
-    /// Where the start stands in the queue, as far as others can stand behind it.
-    start_requests: Vec<RequestId>,
+    /// Whether the start holds the lock or stands before others there.
+    has_start: bool,
     /// Whether all holders have been reached.
     has_holders: bool,
     /// Whether the waiting upgrades have been reached.
@@ -191,16 +162,11 @@ struct Seen {
 impl Seen {
     /// Whether all whom the request waits for here have been reached, and the start is not among them.
     fn is_done(&self, request: RequestId, waiter: &Waiter, queue: &Queue) -> bool {
-        !self.start_holds
-            && self.start_requests.is_empty()
+        !self.has_start
             && self.has_upgrades
             && (self.all_before >= request
                 || (self.others_before >= request && self.all_before >= barrier(request, waiter, queue)))
-            && (self.has_holders || !self.waits_for_holders(request, waiter, queue))
-    }
-
-    fn waits_for_holders(&self, request: RequestId, waiter: &Waiter, queue: &Queue) -> bool {
-        waiter.wants_write() || self.is_written || queue.has_writer_ahead(request)
+            && (self.has_holders || !waits_for_holders(request, waiter, queue, self.is_written))
     }
 }
 
@@ -214,24 +180,15 @@ fn barrier(request: RequestId, waiter: &Waiter, queue: &Queue) -> RequestId {
 }
 
 impl Search {
-    fn new(first: RequestId, waiter: &Waiter, through: Through) -> Self {
+    /// A search for a shortest cycle through the owner of this request, by whichever of its requests.
+    pub(crate) fn around(waiter: &Waiter) -> Self {
         Self {
-            first,
             start: waiter.token.clone(),
-            through,
             reached: HashMap::new(),
             frontier: VecDeque::from([waiter.token.clone()]),
             work: Vec::new(),
             seen: HashMap::new(),
-            is_resumed: false,
         }
-    }
-
-    /// A search for a shortest cycle through the owner of this request, by whichever of its requests. `None` if it
-    /// does not wait.
-    pub(crate) fn around(request: RequestId, waitlist: &Waitlist) -> Option<Self> {
-        let waiter = waitlist.get(request)?;
-        Some(Self::new(request, waiter, Through::AnyRequest))
     }
 
     /// The token that the search began with.
@@ -252,14 +209,12 @@ impl Search {
             };
             if let Some(last) = self.step(work, view, store, &mut left) {
                 return match self.way_back(&last, view) {
-                    Some(cycle) if !self.is_resumed || self.still_holds(&last, view, store) => {
-                        Outcome::Cycle(cycle)
-                    }
+                    // Time may have passed since the first of it was found.
+                    Some(cycle) if self.still_holds(&last, view, store) => Outcome::Cycle(cycle),
                     _ => Outcome::Broken,
                 };
             }
             if left == 0 {
-                self.is_resumed = true;
                 return Outcome::NotYet;
             }
             left = left.saturating_sub(1);
@@ -276,13 +231,7 @@ impl Search {
     ) -> Option<Edge> {
         match work {
             Work::Owner { token, after } => {
-                let is_only = token == self.start && self.through == Through::NewRequest;
-                let own = if is_only {
-                    Some(self.first).filter(|_| after.is_none())
-                } else {
-                    view.waitlist.next_of_token(&token, after)
-                };
-                let own = own?;
+                let own = view.waitlist.next_of_token(&token, after)?;
                 self.work.push(Work::Owner { token, after: Some(own) });
                 if !view.waitlist.is_cancelled(own) {
                     self.work.push(Work::Request { request: own, at: 0 });
@@ -358,56 +307,27 @@ impl Search {
         if is_answered(waiter, queue, lock, view) {
             return None;
         }
-        let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock, view));
-        *left = left.saturating_sub(seen.start_requests.len());
         let edge = Edge { token: waiter.token.clone(), request, queue: id };
-        let is_closed = self.waits_for_start(request, waiter, queue, &seen, view);
-        if !is_closed {
-            self.go_on(request, waiter, edge.clone(), queue, &mut seen, view);
+        if edge.token != self.start && waits_for(&edge, waiter, queue, lock, &self.start, view, left) {
+            return Some(edge);
         }
+        let mut seen = self.seen.remove(&id).unwrap_or_else(|| self.look(queue, id, lock, view));
+        self.go_on(request, waiter, edge, queue, &mut seen, view);
         self.seen.insert(id, seen);
-        is_closed.then_some(edge)
+        None
     }
 
     fn look(&self, queue: &Queue, id: QueueId, lock: Option<&Lock>, view: &View<'_>) -> Seen {
-        let start_id = view.waitlist.token_id(&self.start);
-        let own = start_id.into_iter().flat_map(|start| queue.spanning_of(start));
-        let mut start_requests: Vec<RequestId> = own.collect();
-        if start_requests.is_empty() {
-            let first = view.waitlist.get(self.first).filter(|own| own.queues.contains(&id));
-            start_requests.extend(first.map(|_| self.first));
-        }
-        if self.through == Through::NewRequest {
-            start_requests.retain(|own| *own != self.first);
-        }
-        start_requests.retain(|own| !view.waitlist.is_cancelled(*own));
-        let own = lock.and_then(|lock| lock.holder(&self.start, view.now_unix_ms));
+        let own = view.waitlist.of_token_at(id, &self.start, None).next();
         Seen {
-            is_written: lock.is_some_and(|lock| lock.mode() == Mode::Write),
-            start_holds: own.is_some_and(|own| !(view.has_ended)(own.fence, queue.lock.as_ref())),
-            start_requests,
+            is_written: is_written(lock),
+            has_start: own.is_some_and(|own| queue.last() != Some(own))
+                || holds(&self.start, queue.lock.as_ref(), lock, view),
             has_holders: false,
             has_upgrades: false,
             all_before: RequestId::FIRST,
             others_before: RequestId::FIRST,
         }
-    }
-
-    /// Whether the request waits at this queue for the start, as a holder or as one who stands ahead.
-    fn waits_for_start(
-        &self,
-        request: RequestId,
-        waiter: &Waiter,
-        queue: &Queue,
-        seen: &Seen,
-        view: &View<'_>,
-    ) -> bool {
-        if *waiter.token == *self.start {
-            return false;
-        }
-        let mut ahead = seen.start_requests.iter().filter(|own| queue.is_ahead(**own, request));
-        (seen.start_holds && seen.waits_for_holders(request, waiter, queue))
-            || ahead.any(|own| !are_let_in_together(queue, *own, request, view.waitlist))
     }
 
     /// Notes whom else the request waits for here: those who hold the lock, and those ahead of it.
@@ -445,7 +365,9 @@ impl Search {
                 self.reach(upgrade, &edge, view);
             }
         }
-        if seen.waits_for_holders(request, waiter, queue) && !std::mem::replace(&mut seen.has_holders, true) {
+        if waits_for_holders(request, waiter, queue, seen.is_written)
+            && !std::mem::replace(&mut seen.has_holders, true)
+        {
             self.work.push(Work::Holders { edge, seen: HoldersSeen::None });
         }
     }
@@ -474,12 +396,12 @@ impl Search {
 
     fn way_back(&self, last: &Edge, view: &View<'_>) -> Option<Cycle> {
         let edges = self.edges(last)?;
+        let youngest = edges.iter().map(|edge| edge.request).max()?;
+        let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
         let step = |edge: &&Edge| {
             let lock: &LockId = view.waitlist.lock_of(edge.queue)?;
             Some(DeadlockStep { token: edge.token.clone(), lock: lock.clone() })
         };
-        let youngest = edges.iter().map(|edge| edge.request).max()?;
-        let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
         Some(Cycle { steps: edges.iter().map(step).collect::<Option<_>>()?, youngest, youngest_at })
     }
 
@@ -487,8 +409,54 @@ impl Search {
     fn still_holds(&self, last: &Edge, view: &View<'_>, store: &mut impl LockStore) -> bool {
         let Some(edges) = self.edges(last) else { return false };
         let next = edges.iter().skip(1).chain(edges.first());
-        edges.iter().zip(next).all(|(edge, next)| waits_for(edge, &next.token, view, store))
+        edges.iter().zip(next).all(|(edge, next)| still_waits_for(edge, &next.token, view, store))
     }
+}
+
+fn is_written(lock: Option<&Lock>) -> bool {
+    lock.is_some_and(|lock| lock.mode() == Mode::Write)
+}
+
+/// Whether a request of this queue waits for those who hold the lock.
+fn waits_for_holders(request: RequestId, waiter: &Waiter, queue: &Queue, is_written: bool) -> bool {
+    waiter.wants_write() || is_written || queue.has_writer_ahead(request)
+}
+
+/// Whether this token has a hold on this lock that keeps others waiting.
+fn holds(token: &[u8], id: LockIdRef<'_>, lock: Option<&Lock>, view: &View<'_>) -> bool {
+    let own = lock.and_then(|lock| lock.holder(token, view.now_unix_ms));
+    own.is_some_and(|own| !(view.has_ended)(own.fence, id))
+}
+
+/// Whether the request of this edge, which waits there, does so for this token: as a holder or as one who stands ahead.
+fn waits_for(
+    edge: &Edge,
+    waiter: &Waiter,
+    queue: &Queue,
+    lock: Option<&Lock>,
+    token: &[u8],
+    view: &View<'_>,
+    left: &mut usize,
+) -> bool {
+    let mut own = view.waitlist.of_token_at(edge.queue, token, None);
+    (waits_for_holders(edge.request, waiter, queue, is_written(lock))
+        && holds(token, queue.lock.as_ref(), lock, view))
+        || own.any(|own| {
+            *left = left.saturating_sub(1);
+            !view.waitlist.is_cancelled(own)
+                && queue.is_ahead(own, edge.request)
+                && !are_let_in_together(queue, own, edge.request, view.waitlist)
+        })
+}
+
+/// The same when time has passed since the edge was found.
+fn still_waits_for(edge: &Edge, token: &[u8], view: &View<'_>, store: &mut impl LockStore) -> bool {
+    let waiter = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_cancelled(edge.request));
+    let (Some(waiter), Some(queue)) = (waiter, view.waitlist.queue(edge.queue)) else { return false };
+    let lock = store.peek(queue.lock.as_ref());
+    !queue.has_own_ahead(waiter.token_id(), edge.request)
+        && !is_answered(waiter, queue, lock, view)
+        && waits_for(edge, waiter, queue, lock, token, view, &mut 0)
 }
 
 /// Whether a request is answered before anybody acts, so that it waits for nobody at this queue: its token holds
@@ -508,35 +476,4 @@ fn are_let_in_together(queue: &Queue, ahead: RequestId, behind: RequestId, waitl
         return false;
     };
     first.is_lone_reader() && second.want == first.want && !queue.has_writer_between(ahead, behind)
-}
-
-/// Whether the request of this edge waits there for this token: asked of one edge by itself, when time has passed since
-/// it was found.
-fn waits_for(edge: &Edge, token: &[u8], view: &View<'_>, store: &mut impl LockStore) -> bool {
-    let Some(waiter) = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_cancelled(edge.request))
-    else {
-        return false;
-    };
-    let Some(queue) = view.waitlist.queue(edge.queue) else { return false };
-    let lock = store.peek(queue.lock.as_ref());
-    if queue.has_own_ahead(waiter.token_id(), edge.request) || is_answered(waiter, queue, lock, view) {
-        return false;
-    }
-    let holds = lock.and_then(|lock| lock.holder(token, view.now_unix_ms));
-    let is_written = lock.is_some_and(|lock| lock.mode() == Mode::Write);
-    let waits_for_holders = waiter.wants_write() || is_written || queue.has_writer_ahead(edge.request);
-    if waits_for_holders && holds.is_some_and(|own| !(view.has_ended)(own.fence, queue.lock.as_ref())) {
-        return true;
-    }
-    let mut after = None;
-    while let Some(own) = view.waitlist.next_of_token_at(edge.queue, token, after) {
-        if !view.waitlist.is_cancelled(own)
-            && queue.is_ahead(own, edge.request)
-            && !are_let_in_together(queue, own, edge.request, view.waitlist)
-        {
-            return true;
-        }
-        after = Some(own);
-    }
-    false
 }

@@ -74,7 +74,7 @@ impl<'a> HoldRef<'a> {
 }
 
 /// The number of a waiting request in order of arrival, unique while the server runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(crate) u64);
 
 impl RequestId {

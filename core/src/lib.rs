@@ -52,7 +52,7 @@ pub use effect::{Change, Effect, Event};
 pub use error::{DeadlockStep, LockError};
 pub use fence::Fences;
 pub use ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
-pub use lock::{Applied, Holder, Lock, Replaced};
+pub use lock::{Applied, Holder, Lock};
 pub use manager::{Counters, LockManager, Operation, ProbePosition, TimeSlice, Urgency};
 pub use mode::{Mode, Want};
 pub use queue::{QueueSummary, Waiter, Waitlist};

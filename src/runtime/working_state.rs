@@ -101,7 +101,7 @@ impl Runtime {
     fn apply_settings(&mut self) {
         let (max_waiters, grace_ms) =
             (STATE.settings.max_waiters.get(), STATE.settings.restart_grace_ms.get());
-        self.manager.max_waiters = usize::try_from(max_waiters).unwrap_or(0);
+        self.manager.bounds.waiters = usize::try_from(max_waiters).unwrap_or(0);
         self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
     }
 

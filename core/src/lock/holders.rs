@@ -5,15 +5,15 @@
 //! at nearly the cost of one with ten. Trees, not hash tables: they grow by a node at a time, so no
 //! single reader pays for the growth of the whole. The table knows nothing of modes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::mem::{self, size_of};
-use std::ops::Bound;
 use std::slice;
 
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
+use super::by_fence::ByFence;
 use super::holder::Holder;
 use crate::alloc_size::allocated;
 
@@ -40,7 +40,7 @@ enum View<'a> {
 /// Every entry leads to a holder by its fence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trees {
-    by_fence: BTreeMap<u64, Box<Holder>>,
+    by_fence: ByFence,
     /// The hash of the token, and the fence.
     by_token: BTreeSet<(u64, u64)>,
     by_deadline: BTreeSet<(u64, u64)>,
@@ -69,7 +69,7 @@ impl Holders {
     pub(crate) fn len(&self) -> usize {
         match self.view() {
             View::Few(few) => few.len(),
-            View::Many(trees) => trees.by_fence.len(),
+            View::Many(trees) => trees.by_deadline.len(),
         }
     }
 
@@ -82,15 +82,6 @@ impl Holders {
         self.len() > 1000
     }
 
-    /// In no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Holder> {
-        let (few, many) = match self.view() {
-            View::Few(few) => (few, None),
-            View::Many(trees) => (&[][..], Some(trees.by_fence.values())),
-        };
-        few.iter().chain(many.into_iter().flatten().map(|holder| &**holder))
-    }
-
     /// Those with a fence above this one, oldest hold first.
     pub(crate) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
         let (few, many) = match self.view() {
@@ -100,12 +91,9 @@ impl Holders {
                 later.sort_unstable_by_key(|holder| holder.fence);
                 (later, None)
             }
-            View::Many(trees) => {
-                let later = trees.by_fence.range((Bound::Excluded(fence), Bound::Unbounded));
-                (SmallVec::new(), Some(later))
-            }
+            View::Many(trees) => (SmallVec::new(), Some(trees.by_fence.after(fence))),
         };
-        few.into_iter().chain(many.into_iter().flatten().map(|(_, holder)| &**holder))
+        few.into_iter().chain(many.into_iter().flatten())
     }
 
     #[inline(always)]
@@ -119,7 +107,7 @@ impl Holders {
     pub(crate) fn with_fence(&self, fence: u64) -> Option<&Holder> {
         match self.view() {
             View::Few(few) => few.iter().find(|holder| holder.fence == fence),
-            View::Many(trees) => trees.by_fence.get(&fence).map(|holder| &**holder),
+            View::Many(trees) => trees.by_fence.get(fence),
         }
     }
 
@@ -149,26 +137,16 @@ impl Holders {
     /// The deadline that comes after `earlier` others, whatever their order in the table. Costs what these or the
     /// later ones are, whichever are fewer.
     pub(crate) fn deadline_after(&self, earlier: usize) -> Option<u64> {
-        match self.view() {
-            View::Few(few) => {
-                let mut deadlines: SmallVec<[u64; INDEX_ABOVE]> =
-                    few.iter().map(|holder| holder.deadline_ms).collect();
-                deadlines.sort_unstable();
-                deadlines.get(earlier).copied()
-            }
-            View::Many(trees) => {
-                let later = trees.by_deadline.len().checked_sub(earlier + 1)?;
-                let mut deadlines = trees.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
-                if earlier <= later { deadlines.nth(earlier) } else { deadlines.nth_back(later) }
-            }
-        }
+        let later = self.len().checked_sub(earlier + 1)?;
+        let mut deadlines = self.deadlines().map(|(deadline_ms, _)| deadline_ms);
+        if earlier <= later { deadlines.nth(earlier) } else { deadlines.nth_back(later) }
     }
 
     /// 0 when there is none.
     pub(crate) fn highest_fence(&self) -> u64 {
         match self.view() {
             View::Few(few) => few.iter().map(|holder| holder.fence).max().unwrap_or(0),
-            View::Many(trees) => trees.by_fence.last_key_value().map_or(0, |(fence, _)| *fence),
+            View::Many(trees) => trees.by_fence.iter().next_back().map_or(0, |holder| holder.fence),
         }
     }
 
@@ -182,7 +160,7 @@ impl Holders {
             View::Many(trees) => {
                 let mut live = trees.by_deadline.range((now_ms + 1, 0)..).map(|(_, fence)| *fence);
                 let mut highest = None;
-                for holder in trees.by_fence.values().rev() {
+                for holder in trees.by_fence.iter().rev() {
                     if holder.is_live(now_ms) {
                         return Some(holder.fence);
                     }
@@ -199,14 +177,12 @@ impl Holders {
     /// The first `most` holders whose deadline is after `now_ms`, oldest hold first.
     pub(crate) fn live(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
         const FEW: usize = 1000;
-        if let View::Many(trees) = self.view() {
-            let live = || trees.by_deadline.range((now_ms + 1, 0)..);
-            // A few among many that have ended are found by their deadlines.
-            if live().nth(FEW).is_none() {
-                let mut fences: Vec<u64> = live().map(|(_, fence)| *fence).collect();
-                fences.sort_unstable();
-                return fences.iter().take(most).map(|fence| &*trees.by_fence[fence]).collect();
-            }
+        let live = || self.deadlines().rev().take_while(|(deadline_ms, _)| *deadline_ms > now_ms);
+        // A few among many that have ended are found by their deadlines.
+        if live().nth(FEW).is_none() {
+            let mut fences: Vec<u64> = live().map(|(_, fence)| fence).collect();
+            fences.sort_unstable();
+            return fences.into_iter().take(most).filter_map(|fence| self.with_fence(fence)).collect();
         }
         self.after(0).filter(|holder| holder.is_live(now_ms)).take(most).collect()
     }
@@ -226,14 +202,23 @@ impl Holders {
     }
 
     /// The holders with a deadline at or before `at_ms`.
-    pub(crate) fn ended(&self, at_ms: u64) -> Box<dyn Iterator<Item = &Holder> + '_> {
-        match self.view() {
-            View::Few(few) => Box::new(few.iter().filter(move |holder| holder.deadline_ms <= at_ms)),
-            View::Many(trees) => {
-                let ended = trees.by_deadline.range(..=(at_ms, u64::MAX));
-                Box::new(ended.map(|(_, fence)| &*trees.by_fence[fence]))
+    pub(crate) fn ended(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
+        let ended = self.deadlines().take_while(move |(deadline_ms, _)| *deadline_ms <= at_ms);
+        ended.filter_map(|(_, fence)| self.with_fence(fence))
+    }
+
+    /// The deadline and the fence of each holder, the earliest deadline first.
+    fn deadlines(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+        let (few, many) = match self.view() {
+            View::Few(few) => {
+                let each = few.iter().map(|holder| (holder.deadline_ms, holder.fence));
+                let mut sorted: SmallVec<[(u64, u64); INDEX_ABOVE]> = each.collect();
+                sorted.sort_unstable();
+                (sorted, None)
             }
-        }
+            View::Many(trees) => (SmallVec::new(), Some(trees.by_deadline.iter().copied())),
+        };
+        few.into_iter().chain(many.into_iter().flatten())
     }
 
     /// Adds a holder. One with the same token goes, and one with the same fence: only a damaged stream could bring
@@ -241,7 +226,7 @@ impl Holders {
     pub(crate) fn put(&mut self, holder: Holder) {
         match self {
             Self::Few(few) if few.is_empty() => *self = Self::One(holder),
-            Self::Many(trees) => trees.put(Box::new(holder)),
+            Self::Many(trees) => trees.put(holder),
             Self::One(_) | Self::Few(_) => {
                 let mut few = self.take_few();
                 few.retain(|other| other.token() != holder.token() && other.fence != holder.fence);
@@ -250,7 +235,7 @@ impl Holders {
                     Self::Few(few)
                 } else {
                     let mut trees = Trees::default();
-                    few.into_iter().for_each(|holder| trees.put(Box::new(holder)));
+                    few.into_iter().for_each(|holder| trees.put(holder));
                     Self::Many(Box::new(trees))
                 };
             }
@@ -259,42 +244,32 @@ impl Holders {
     }
 
     #[inline(always)]
-    pub(crate) fn remove(&mut self, token: &[u8]) -> Option<Holder> {
-        let gone = match self {
-            Self::One(one) if one.token() != token => return None,
-            Self::One(_) => match mem::take(self) {
-                Self::One(one) => return Some(one),
-                Self::Few(_) | Self::Many(_) => None,
-            },
-            Self::Few(few) => {
-                let slot = few.iter().position(|holder| holder.token() == token)?;
-                Some(few.swap_remove(slot))
-            }
-            Self::Many(trees) => {
-                let fence = trees.get(token)?.fence;
-                trees.remove(fence)
-            }
-        };
+    pub(crate) fn remove(&mut self, token: &[u8]) {
+        match self {
+            Self::One(one) if one.token() != token => return,
+            Self::One(_) => *self = Self::default(),
+            Self::Few(few) => few.retain(|holder| holder.token() != token),
+            Self::Many(trees) => drop(trees.take(token)),
+        }
         self.shrink();
-        gone
     }
 
-    /// Gives the holder with this token another deadline. False when there is no such holder.
-    pub(crate) fn set_deadline(&mut self, token: &[u8], deadline_ms: u64) -> bool {
+    /// Gives the holder with this token another deadline, if there is one.
+    pub(crate) fn set_deadline(&mut self, token: &[u8], deadline_ms: u64) {
         let few = match self {
             Self::One(one) => slice::from_mut(one),
             Self::Few(few) => few,
             Self::Many(trees) => {
-                let Some(fence) = trees.get(token).map(|holder| holder.fence) else { return false };
-                let Some(holder) = trees.by_fence.get_mut(&fence) else { return false };
-                trees.by_deadline.remove(&(holder.deadline_ms, fence));
-                trees.by_deadline.insert((deadline_ms, fence));
-                holder.deadline_ms = deadline_ms;
-                return true;
+                if let Some(mut own) = trees.take(token) {
+                    own.deadline_ms = deadline_ms;
+                    trees.put(own);
+                }
+                return;
             }
         };
-        let own = few.iter_mut().find(|holder| holder.token() == token);
-        own.map(|holder| holder.deadline_ms = deadline_ms).is_some()
+        if let Some(own) = few.iter_mut().find(|holder| holder.token() == token) {
+            own.deadline_ms = deadline_ms;
+        }
     }
 
     /// Drops every holder with a deadline at or before `at_ms`.
@@ -316,7 +291,7 @@ impl Holders {
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let owned: usize = self.iter().map(Holder::heap_bytes).sum();
+        let owned: usize = self.after(0).map(Holder::heap_bytes).sum();
         owned
             + match self {
                 Self::One(_) => 0,
@@ -330,9 +305,9 @@ impl Holders {
         let (few, many) = match self {
             Self::One(one) => (slice::from_mut(one), None),
             Self::Few(few) => (&mut few[..], None),
-            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.values_mut())),
+            Self::Many(trees) => (&mut [][..], Some(trees.by_fence.iter_mut())),
         };
-        let holders = few.iter_mut().chain(many.into_iter().flatten().map(|holder| &mut **holder));
+        let holders = few.iter_mut().chain(many.into_iter().flatten());
         holders.filter_map(Holder::bytes_mut)
     }
 
@@ -348,10 +323,9 @@ impl Holders {
     /// A table whose crowd has gone becomes an array again, and that of one holder needs none.
     fn shrink(&mut self) {
         if let Self::Many(trees) = self
-            && trees.by_fence.len() <= INDEX_ABOVE / 2
+            && trees.by_deadline.len() <= INDEX_ABOVE / 2
         {
-            let few = mem::take(&mut trees.by_fence).into_values().map(|holder| *holder).collect();
-            *self = Self::Few(few);
+            *self = Self::Few(trees.by_fence.iter().cloned().collect());
         }
         if let Self::Few(few) = self
             && few.len() == 1
@@ -372,7 +346,7 @@ impl Trees {
         let hash = self.hash(token);
         // One bound is looked up faster than two.
         let same_hash = self.by_token.range((hash, 0)..).take_while(|(other, _)| *other == hash);
-        same_hash.map(|(_, fence)| &*self.by_fence[fence]).find(|holder| holder.token() == token)
+        same_hash.filter_map(|(_, fence)| self.by_fence.get(*fence)).find(|holder| holder.token() == token)
     }
 
     #[inline(never)]
@@ -399,31 +373,37 @@ impl Trees {
         }
     }
 
-    fn put(&mut self, holder: Box<Holder>) {
+    fn put(&mut self, holder: Holder) {
         let same_token = self.get(holder.token()).map(|other| other.fence);
         same_token.into_iter().chain([holder.fence]).for_each(|fence| {
             self.remove(fence);
         });
         self.by_token.insert((self.hash(holder.token()), holder.fence));
         self.by_deadline.insert((holder.deadline_ms, holder.fence));
-        self.by_fence.insert(holder.fence, holder);
+        self.by_fence.insert(holder);
+    }
+
+    fn take(&mut self, token: &[u8]) -> Option<Holder> {
+        let fence = self.get(token)?.fence;
+        self.remove(fence)
     }
 
     fn remove(&mut self, fence: u64) -> Option<Holder> {
-        let gone = self.by_fence.remove(&fence)?;
+        let gone = self.by_fence.remove(fence)?;
         self.by_token.remove(&(self.hash(gone.token()), fence));
         self.by_deadline.remove(&(gone.deadline_ms, fence));
-        Some(*gone)
+        Some(gone)
     }
 
-    /// Estimated: a node of the standard library's trees has room for 11 entries, and is filled to little more than a
-    /// half where what is new comes at the end, as deadlines and fences do.
+    /// Estimated for the trees: a node of the standard library's has room for 11 entries, and is filled to little more
+    /// than a half where what is new comes at the end, as deadlines do.
     fn heap_bytes(&self) -> usize {
         const NODE_ROOM: usize = 11;
         const NODE_FILL: usize = 6;
         const NODE_HEAD_BYTES: usize = 16;
         let node = allocated(NODE_ROOM * size_of::<(u64, u64)>() + NODE_HEAD_BYTES);
-        let nodes = self.by_fence.len() / NODE_FILL + 1;
-        allocated(size_of::<Self>()) + self.by_fence.len() * allocated(size_of::<Holder>()) + 3 * nodes * node
+        let nodes = self.by_deadline.len() / NODE_FILL + 1;
+        let pieces: usize = self.by_fence.piece_bytes().map(allocated).sum();
+        allocated(size_of::<Self>()) + pieces + 2 * nodes * node
     }
 }

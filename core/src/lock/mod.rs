@@ -5,6 +5,7 @@
 //! is still in the table. It leaves the table only by an [`Effect`], so that copies of a lock stay
 //! equal to the byte.
 
+mod by_fence;
 mod holder;
 mod holders;
 
@@ -56,27 +57,8 @@ pub struct Applied {
     pub ended: usize,
     /// All holders that there were are among them.
     pub had_expired: bool,
-    /// Holders that made way for the new one, for the caller to drop.
-    pub replaced: Option<Replaced>,
-}
-
-/// See [`Applied::replaced`].
-#[derive(Debug)]
-pub struct Replaced(Holders);
-
-impl Replaced {
-    /// How many of them had a deadline at or before `at_ms`.
-    #[must_use]
-    #[inline(always)]
-    pub fn count_ended(&self, at_ms: u64) -> usize {
-        self.0.count_ended(at_ms)
-    }
-
-    /// Whether to drop them takes more than a moment, so that another thread should.
-    #[must_use]
-    pub fn is_large(&self) -> bool {
-        self.0.is_large()
-    }
+    /// The lock as it was, if all its holders made way for the new one: for the caller to drop.
+    pub replaced: Option<Lock>,
 }
 
 /// A lock that somebody holds or held. It is never without holders.
@@ -130,7 +112,7 @@ impl Lock {
         match effect.change {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
                 if mode == Mode::Write || self.mode == Mode::Write {
-                    replaced = Some(Replaced(mem::take(&mut self.holders)));
+                    replaced = Some(Self { mode: self.mode, holders: mem::take(&mut self.holders) });
                 }
                 self.mode = mode;
                 self.holders.put(Holder::new(token, meta, fence, since_ms, deadline_ms));
@@ -220,11 +202,6 @@ impl Lock {
     /// The holders with a fence above this one, live or not, the lowest fence first.
     pub(crate) fn holders_after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
         self.holders.after(fence)
-    }
-
-    /// The holders in no particular order, live or not, at no cost.
-    pub fn holders_unordered(&self) -> impl Iterator<Item = &Holder> {
-        self.holders.iter()
     }
 
     /// The holders that an effect at `at_ms` drops.

@@ -94,9 +94,9 @@ impl LockManager {
         self.places_looked_at += waiter.queues.len();
         waiter.queues.iter().for_each(|queue| self.mark(*queue));
         // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
-        let sibling = if self.waitlist.has_several(&waiter.token) {
+        let sibling = if self.waitlist.has_several(waiter.token_id()) {
             let mut queues = waiter.queues.iter();
-            queues.find_map(|queue| self.waitlist.next_of_token_at(*queue, &waiter.token, None))
+            queues.find_map(|queue| self.waitlist.of_token_at(*queue, &waiter.token, None).next())
         } else {
             self.waitlist.next_of_token(&waiter.token, None)
         };
@@ -107,7 +107,7 @@ impl LockManager {
     /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
     pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.waitlist.remove(request)?;
-        if self.search_again.remove(request) {
+        if self.search_again.remove(&request) {
             self.search_again.extend(self.waitlist.next_of_token(&waiter.token, None));
         }
         Some(waiter)
@@ -125,25 +125,22 @@ impl LockManager {
     /// few, else in slices.
     pub fn cancel(&mut self, lock: LockIdRef<'_>, token: &[u8]) -> usize {
         let Some(queue) = self.waitlist.queue_at(lock) else { return 0 };
-        let (mut count, mut last) = (0, None);
-        while let Some(request) = self.waitlist.next_of_token_at(queue, token, last) {
-            count += usize::from(self.waitlist.cancel(request));
-            last = Some(request);
-        }
+        let requests: Vec<RequestId> = self.waitlist.of_token_at(queue, token, None).collect();
+        let count = requests.into_iter().filter(|request| self.waitlist.cancel(*request)).count();
         self.counters.cancels += count as u64;
-        let mut left = self.left_at_once;
+        let mut left = self.bounds.left_at_once;
         while let Some(request) = self.waitlist.first_cancelled()
             && let Some(waiter) = self.waitlist.get(request)
             && let Some(rest) = left.checked_sub(waiter.queues.len())
         {
             left = rest;
-            self.finish_cancelled(request);
+            self.withdraw(request);
         }
         count
     }
 
-    /// Takes a request that was cancelled out of its queues, and answers it.
-    pub(super) fn finish_cancelled(&mut self, request: RequestId) {
+    /// Takes a request out of its queues that was cancelled, or whose connection has closed, and answers it.
+    pub(super) fn withdraw(&mut self, request: RequestId) {
         if let Some(waiter) = self.leave(request) {
             self.answer(request, waiter, WaitResult::TimedOut);
         }
@@ -246,9 +243,10 @@ impl LockManager {
         let is_theirs = same
             .and_then(|same| self.waitlist.get(same))
             .is_some_and(|waiter| waiter.caller.user == caller.user);
-        if !is_theirs && self.waitlist.len_of_user(request.token, &caller.user) >= self.max_requests_of_token
+        if !is_theirs
+            && self.waitlist.len_of_user(request.token, &caller.user) >= self.bounds.requests_of_token
         {
-            return Err(LockError::TokenQueueFull(self.max_requests_of_token));
+            return Err(LockError::TokenQueueFull(self.bounds.requests_of_token));
         }
         if let Some(same) = same {
             self.waitlist.renew(same, request, &caller, gives_up_ms);
@@ -256,8 +254,8 @@ impl LockManager {
             self.mark_all(open);
             return Ok(same);
         }
-        if self.waitlist.len() >= self.max_waiters {
-            return Err(LockError::QueueFull(self.max_waiters));
+        if self.waitlist.len() >= self.bounds.waiters {
+            return Err(LockError::QueueFull(self.bounds.waiters));
         }
         let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
         self.note_holders_of_new_queues(open, id);

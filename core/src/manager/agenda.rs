@@ -4,7 +4,7 @@
 //! else has to know what there is to do.
 
 use super::changed_databases::ChangedDatabases;
-use super::lock_manager::{LockManager, SearchQueue};
+use super::lock_manager::LockManager;
 use crate::clients::Clients;
 use crate::store::LockStore;
 use crate::time::Timestamp;
@@ -47,7 +47,7 @@ const PLACES_AT_ONCE: usize = 64;
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+pub(super) enum Work {
     /// Requests that were cancelled, are sent away or have waited long enough.
     EndWaits,
     /// Requests whose answers nobody would hear.
@@ -61,7 +61,7 @@ enum Work {
     /// Requests for several names, which may be at the front of all of them.
     ServeMany,
     /// Requests of tokens that hold by now what they wait for.
-    ServeSiblings,
+    FindSiblings,
     /// Databases that have changed.
     ScanDatabases,
     /// Locks that have come into other hands.
@@ -79,7 +79,7 @@ impl Work {
         Self::CheckEphemeral,
         Self::ServeQueues,
         Self::ServeMany,
-        Self::ServeSiblings,
+        Self::FindSiblings,
         Self::ScanDatabases,
         Self::ScanHolders,
         Self::SearchCycles,
@@ -96,11 +96,16 @@ impl LockManager {
             Work::CheckEphemeral => false,
             Work::ServeQueues => !self.dirty.is_empty(),
             Work::ServeMany => !self.revisit.is_empty(),
-            Work::ServeSiblings => !self.granted_again.is_empty(),
+            Work::FindSiblings => !self.granted_again.is_empty(),
             Work::ScanDatabases => !self.changed_databases.is_empty(),
             Work::ScanHolders => !self.holder_scans.is_empty(),
             Work::SearchCycles => self.search.is_some() || !self.search_again.is_empty(),
         }
+    }
+
+    /// Whether these kinds of work come first, as mostly where there is any of them.
+    pub(super) fn come_first(&self, kinds: &[Work]) -> bool {
+        kinds.iter().any(|work| self.is_ready(*work)) && !self.rounds.is_multiple_of(AT_LEAST_EVERY)
     }
 
     /// The moment at which there is one if nothing happens, on the monotonic clock.
@@ -119,7 +124,7 @@ impl LockManager {
             Work::SearchCycles => self.waitlist.next_own_hold_end_ms().map(on_monotonic_clock),
             Work::DropUnheard
             | Work::ServeMany
-            | Work::ServeSiblings
+            | Work::FindSiblings
             | Work::ScanDatabases
             | Work::ScanHolders => None,
         }
@@ -142,7 +147,7 @@ impl LockManager {
             Work::CheckEphemeral => self.check_next_ephemeral(store, now),
             Work::ServeQueues => self.serve_next_queue(store, clients, now),
             Work::ServeMany => self.serve_next_revisit(store, clients, now),
-            Work::ServeSiblings => self.serve_next_granted_again(store, clients, now),
+            Work::FindSiblings => self.find_next_granted_again(),
             Work::ScanDatabases => self.scan_next_database(),
             Work::ScanHolders => self.look_at_next_holders(store, now),
             Work::SearchCycles => self.search_next_cycle(store, now),
@@ -216,7 +221,7 @@ impl LockManager {
     }
 
     fn urgency(&self) -> Urgency {
-        let answers = [Work::EndWaits, Work::ServeQueues, Work::ServeMany, Work::ServeSiblings];
+        let answers = [Work::EndWaits, Work::ServeQueues, Work::ServeMany, Work::FindSiblings];
         if answers.into_iter().any(|work| self.is_ready(work)) { Urgency::Answers } else { Urgency::Upkeep }
     }
 
@@ -239,7 +244,7 @@ impl LockManager {
         self.changed_databases = ChangedDatabases::default();
         self.revisit.clear();
         self.granted_again.clear();
-        self.search_again = SearchQueue::default();
+        self.search_again.clear();
         self.search = None;
         self.holder_scans.clear();
     }

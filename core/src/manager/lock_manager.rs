@@ -1,5 +1,6 @@
 //! What the manager keeps between operations, and what it is told.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::rc::Rc;
@@ -24,28 +25,32 @@ use crate::time::Timestamp;
 pub(super) const RETRY_ENDED_MS: u64 = 500;
 pub(super) const RETRY_ENDED_MOST_MS: u64 = 8000;
 
-/// See [`LockManager::cancel`].
-const LEFT_AT_ONCE: usize = 128;
-
-/// What a manager had to forget; to drop it may take more than a moment.
+/// How many there may be.
 #[derive(Debug)]
-pub struct Forgotten {
-    _holds: EphemeralHolds,
+pub struct Bounds {
+    /// Requests that wait at a time.
+    pub waiters: usize,
+    /// Of them, requests of one token by one user.
+    pub requests_of_token: usize,
+    /// About so many places in queues that are left at once when requests are cancelled.
+    pub(crate) left_at_once: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { waiters: usize::MAX, requests_of_token: REQUESTS_OF_TOKEN_MAX, left_at_once: 128 }
+    }
 }
 
 /// See the [module](super).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LockManager {
     /// The source of fences.
     pub fences: Fences,
     /// What has happened so far.
     pub counters: Counters,
-    /// How many requests may wait at a time.
-    pub max_waiters: usize,
-    /// How many requests of one token one user may have waiting.
-    pub max_requests_of_token: usize,
-    /// About so many places in queues are left at once when requests are cancelled.
-    pub(crate) left_at_once: usize,
+    /// How many there may be.
+    pub bounds: Bounds,
     /// No new hold is given before this moment of the monotonic clock, in milliseconds.
     pub(super) grace_until_ms: Option<u64>,
     pub(super) waitlist: Waitlist,
@@ -55,7 +60,7 @@ pub struct LockManager {
     pub(super) not_served_up_to: Option<(ConnectionId, u64)>,
     /// When to begin it again, on the monotonic clock, after some could not be ended.
     pub(super) retry_ended_ms: Option<u64>,
-    /// How much later it is begun again if none can be ended.
+    /// How much later than the try before that was.
     pub(super) ended_pause_ms: u64,
     /// Queues to look at, the first that changed first. Each stands here once.
     pub(super) dirty: VecDeque<QueueId>,
@@ -63,11 +68,13 @@ pub struct LockManager {
     pub(super) changed_databases: ChangedDatabases,
     /// Requests for several names to look at, wherever they stand.
     pub(super) revisit: BTreeSet<RequestId>,
-    /// Tokens that were granted a lock while they have several requests there, all of which are to be looked at; how far
-    /// that has come.
-    pub(super) granted_again: BTreeMap<Rc<[u8]>, SiblingScan>,
+    /// Tokens that were granted a lock, and its queue, where all their requests are to be looked at; the last one of which
+    /// that was said.
+    pub(super) granted_again: BTreeMap<(Rc<[u8]>, QueueId), Option<RequestId>>,
     /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
-    pub(super) search_again: SearchQueue,
+    pub(super) search_again: BTreeSet<RequestId>,
+    /// The last one that had its turn: so nobody who is searched for again and again keeps others from theirs.
+    pub(super) last_searched: RequestId,
     /// The search for such a cycle that is under way.
     pub(super) search: Option<Search>,
     /// Locks that have come into other hands outside of the manager: whose holders are to be looked at.
@@ -87,73 +94,15 @@ pub struct LockManager {
     pub(super) answers: Vec<Answer>,
 }
 
-/// How far a look at all requests of a token has come that stand where it was granted something.
-#[derive(Debug, Default)]
-pub(super) struct SiblingScan {
-    /// Where it was granted something,
-    pub(super) queues: BTreeSet<QueueId>,
-    /// and where since the look began.
-    pub(super) again: BTreeSet<QueueId>,
-    /// The last request that was looked at.
-    pub(super) done: Option<RequestId>,
-}
-
-impl SiblingScan {
-    /// Before the look has begun, what is new belongs to it.
-    pub(super) fn note(&mut self, granted: &[QueueId]) {
-        let noted = if self.done.is_none() { &mut self.queues } else { &mut self.again };
-        noted.extend(granted);
-    }
-
-    /// The look is over; the next one is at what is new. False if that is nothing.
-    pub(super) fn begin_next(&mut self) -> bool {
-        (self.queues, self.done) = (mem::take(&mut self.again), None);
-        !self.queues.is_empty()
-    }
-}
-
 /// How far a look at the holders of a lock who wait themselves has come.
 #[derive(Debug, Default)]
 pub(super) struct HolderScan {
     /// The last of the tokens that held it before.
-    pub(super) held_before: Option<TokenId>,
+    pub(super) held_before: TokenId,
     /// Those who hold it now, which come after these.
     pub(super) hold_now: HoldersSeen,
     /// It has come into other hands again since the look began.
     pub(super) again: bool,
-}
-
-impl Default for LockManager {
-    fn default() -> Self {
-        Self {
-            fences: Fences::default(),
-            counters: Counters::default(),
-            max_waiters: usize::MAX,
-            max_requests_of_token: REQUESTS_OF_TOKEN_MAX,
-            left_at_once: LEFT_AT_ONCE,
-            grace_until_ms: None,
-            waitlist: Waitlist::default(),
-            ephemeral: EphemeralHolds::default(),
-            refused_tokens: RefusedTokens::default(),
-            not_served_up_to: None,
-            retry_ended_ms: None,
-            ended_pause_ms: RETRY_ENDED_MS,
-            dirty: VecDeque::new(),
-            changed_databases: ChangedDatabases::default(),
-            revisit: BTreeSet::new(),
-            granted_again: BTreeMap::new(),
-            search_again: SearchQueue::default(),
-            search: None,
-            holder_scans: BTreeMap::new(),
-            last_holder_scan: None,
-            sent_away: None,
-            rounds: 0,
-            turn: 0,
-            places_looked_at: 0,
-            closed_askers: BTreeSet::new(),
-            answers: Vec::new(),
-        }
-    }
 }
 
 impl LockManager {
@@ -196,7 +145,7 @@ impl LockManager {
     pub fn database_changed(&mut self, db: Option<i32>) {
         match db {
             _ if self.waitlist.is_empty() => {}
-            Some(db) if self.waitlist.next_queue(db, None).is_none() => {}
+            Some(db) if !self.waitlist.has_queues_in(db) => {}
             changed => self.changed_databases.note(changed),
         }
     }
@@ -224,11 +173,11 @@ impl LockManager {
     /// sent away with this error, by [`LockManager::serve_queues`] or [`LockManager::end_waits`]. What is
     /// forgotten is for the caller to drop.
     #[must_use]
-    pub fn send_all_away(&mut self, error: LockError) -> Forgotten {
+    pub fn send_all_away(&mut self, error: LockError) -> impl Any + Send + use<> {
         self.sent_away = self.waitlist.last_request().map(|last| (last, error));
         self.not_served_up_to = None;
         self.retry_ended_ms = None;
-        Forgotten { _holds: self.ephemeral.clear() }
+        self.ephemeral.clear()
     }
 
     /// Whether somebody is still to be sent away; see [`LockManager::send_all_away`].
@@ -287,51 +236,5 @@ impl LockManager {
 
     pub(super) fn mark_all(&mut self, open: &Open<'_, impl LockStore>) {
         open.ids().for_each(|lock| self.mark_name(lock));
-    }
-}
-
-/// Requests to search around for cycles, each once, first come first served: so nobody who is searched for again and
-/// again keeps others from their turn.
-#[derive(Debug, Default)]
-pub(super) struct SearchQueue {
-    /// In order. May still name some that were removed.
-    order: VecDeque<RequestId>,
-    members: BTreeSet<RequestId>,
-}
-
-impl SearchQueue {
-    pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    pub(super) fn pop(&mut self) -> Option<RequestId> {
-        while let Some(first) = self.order.pop_front() {
-            if self.members.remove(&first) {
-                return Some(first);
-            }
-        }
-        None
-    }
-
-    #[cfg(test)]
-    pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> {
-        self.order.iter().copied().filter(|request| self.members.contains(request))
-    }
-
-    /// Whether it was there.
-    pub(super) fn remove(&mut self, request: RequestId) -> bool {
-        let was_there = self.members.remove(&request);
-        if self.members.is_empty() {
-            self.order.clear();
-        }
-        was_there
-    }
-}
-
-impl Extend<RequestId> for SearchQueue {
-    /// Who is there already keeps its place.
-    fn extend<T: IntoIterator<Item = RequestId>>(&mut self, requests: T) {
-        let Self { order, members } = self;
-        order.extend(requests.into_iter().filter(|request| members.insert(*request)));
     }
 }

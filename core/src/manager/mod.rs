@@ -26,6 +26,7 @@ mod agenda;
 mod changed_databases;
 mod counters;
 #[cfg(test)]
+#[path = "../tests/manager_described.rs"]
 mod describe;
 mod ephemeral;
 mod hold;
@@ -37,6 +38,6 @@ mod serve_queues;
 
 pub use agenda::{TimeSlice, Urgency};
 pub use counters::Counters;
-pub use lock_manager::LockManager;
+pub use lock_manager::{Bounds, LockManager};
 pub use operation::Operation;
 pub use serve_queues::ProbePosition;

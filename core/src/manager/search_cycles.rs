@@ -3,13 +3,12 @@
 //! The search itself is `deadlock`; here it is decided around whom, and when.
 
 use std::ops::Bound;
-use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::agenda::AT_LEAST_EVERY;
+use super::agenda::{AT_LEAST_EVERY, Work};
 use super::lock_manager::{HolderScan, LockManager};
-use super::operation::{Open, Operation};
+use super::operation::Open;
 
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
@@ -56,16 +55,6 @@ impl LockManager {
             || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
     }
 
-    /// Whether something may be granted, or leave, that a search for cycles takes for waiting.
-    fn has_queues_to_look_at(&self, now: Timestamp) -> bool {
-        let has_some = !self.dirty.is_empty()
-            || !self.changed_databases.is_empty()
-            || !self.revisit.is_empty()
-            || !self.granted_again.is_empty()
-            || !self.holder_scans.is_empty();
-        (has_some && !self.rounds.is_multiple_of(AT_LEAST_EVERY)) || self.some_are_leaving(now)
-    }
-
     /// Others than before hold this lock, and it was not the manager who gave it to them.
     pub(super) fn holders_changed(&mut self, store: &mut impl LockStore, queue: QueueId) {
         let Some(lock) = self.waitlist.lock_of(queue) else { return };
@@ -85,11 +74,11 @@ impl LockManager {
         let Some(mut scan) = self.holder_scans.remove(&id) else { return false };
         let Some(queue) = self.waitlist.queue(id) else { return true };
         for _ in 0..AT_LEAST_EVERY {
-            let Some(token) = queue.next_own_hold(scan.held_before) else { break };
-            scan.held_before = Some(token);
-            self.search_again.extend(queue.spanning_of(token).next());
+            let Some(token) = self.waitlist.next_own_hold(id, scan.held_before) else { break };
+            scan.held_before = token;
+            self.search_again.extend(queue.spanning_of(token, None).next());
         }
-        if queue.next_own_hold(scan.held_before).is_none() {
+        if self.waitlist.next_own_hold(id, scan.held_before).is_none() {
             let mut found = SmallVec::<[(RequestId, u64); 1]>::new();
             match store.peek(queue.lock.as_ref()) {
                 Some(lock) => {
@@ -114,13 +103,7 @@ impl LockManager {
         let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
         self.search_again.extend([request]);
         self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
-        match self.waitlist.next_of_token_at(queue, &token, None) {
-            None => {}
-            Some(_) if self.waitlist.has_several(&token) => {
-                self.granted_again.entry(token).or_default().note(&[queue]);
-            }
-            Some(only) => self.revisit.extend([only]),
-        }
+        self.granted_again.insert((token, queue), None);
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
@@ -140,16 +123,23 @@ impl LockManager {
     /// is refused.
     pub(super) fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
-        if self.has_queues_to_look_at(now) {
+        // What may be granted, or leave, a search takes for waiting.
+        const FIRST: [Work; 5] =
+            [Work::ServeQueues, Work::ScanDatabases, Work::ServeMany, Work::FindSiblings, Work::ScanHolders];
+        if self.come_first(&FIRST) || self.some_are_leaving(now) {
             return self.search.is_some() || !self.search_again.is_empty();
         }
         let mut search = match self.search.take() {
             Some(search) => search,
             None => {
-                let Some(request) = self.search_again.pop() else { return false };
-                let Some(search) = Search::around(request, &self.waitlist) else { return true };
-                self.note_own_holds_of(store, now, request);
-                search
+                let mut later =
+                    self.search_again.range((Bound::Excluded(self.last_searched), Bound::Unbounded));
+                let next = later.next().or(self.search_again.first()).copied();
+                let Some(request) = next else { return false };
+                self.search_again.remove(&request);
+                self.last_searched = request;
+                let Some(waiter) = self.waitlist.get(request) else { return true };
+                Search::around(waiter)
             }
         };
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
@@ -160,24 +150,15 @@ impl LockManager {
             deadlock::Outcome::Broken => {
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
-            deadlock::Outcome::Cycle(cycle) => {
+            deadlock::Outcome::Cycle(mut cycle) => {
                 self.counters.deadlocks += 1;
-                let youngest = cycle.youngest;
-                let error = LockError::Deadlock(cycle.into_steps());
-                self.finish(youngest, WaitResult::Failed(error));
+                cycle.steps.rotate_left(cycle.youngest_at);
+                let error = LockError::Deadlock(cycle.steps);
+                self.finish(cycle.youngest, WaitResult::Failed(error));
                 // There may be another.
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
         }
         true
-    }
-
-    fn note_own_holds_of(&mut self, store: &mut impl LockStore, now: Timestamp, request: RequestId) {
-        let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
-        let db = waiter.db;
-        let names: SmallVec<[Rc<[u8]>; 1]> = self.waitlist.names_of(waiter).cloned().collect();
-        let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
-        let open = Open::new(Operation::new(store, now, db, &names));
-        self.note_own_holds(&open, request);
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::acquire::{Admissions, same_hold};
-use super::agenda::AT_LEAST_EVERY;
+use super::agenda::{AT_LEAST_EVERY, Work};
 use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
 use super::operation::{Open, Operation};
@@ -22,13 +22,6 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug)]
 pub struct ProbePosition(QueueId);
 
-/// Whether a waiting request can be granted on all its locks.
-enum Assessment {
-    Clear(Admissions),
-    Blocked,
-    Failed(LockError),
-}
-
 impl LockManager {
     /// Looks whether this node still serves the next name that is waited for, after the queue that the last call came to;
     /// `None` when all have been looked at. One key for each request at least is looked at: the names of one request are
@@ -38,7 +31,7 @@ impl LockManager {
         store: &mut impl LockStore,
         after: Option<ProbePosition>,
     ) -> Option<ProbePosition> {
-        let queue = self.waitlist.next_queue_id(after.map(|position| position.0))?;
+        let (queue, _) = self.waitlist.queues_after(after.map(|position| position.0)).next()?;
         let front = self.waitlist.front(queue).and_then(|request| self.waitlist.get(request));
         // A request that is at the front of none of its queues stands behind one for the same slot.
         if front.is_some_and(|waiter| waiter.queues[0] == queue)
@@ -55,7 +48,7 @@ impl LockManager {
 
     pub(super) fn end_next_wait(&mut self, now: Timestamp) -> bool {
         if let Some(request) = self.waitlist.first_cancelled() {
-            self.finish_cancelled(request);
+            self.withdraw(request);
             return true;
         }
         if let Some((last, error)) = &self.sent_away {
@@ -73,23 +66,18 @@ impl LockManager {
 
     /// Takes out the next request whose answer nobody would hear, or whose connection has closed.
     pub(super) fn drop_next_without_listener(&mut self) -> bool {
-        if let Some(request) = self.waitlist.first_unheard() {
-            self.leave_unheard(request);
+        if let Some(request) = self.waitlist.pop_unheard() {
+            if self.waitlist.get(request).is_some_and(|waiter| !self.waitlist.is_heard(waiter)) {
+                self.leave_unheard(request);
+            }
             return true;
         }
         let Some(connection) = self.closed_askers.first().copied() else { return false };
         match self.waitlist.first_bound_to(connection) {
-            Some(request) => self.end_with_its_connection(request),
+            Some(request) => self.withdraw(request),
             None => drop(self.closed_askers.remove(&connection)),
         }
         true
-    }
-
-    /// The channel is told, as when a request is cancelled.
-    fn end_with_its_connection(&mut self, request: RequestId) {
-        if let Some(waiter) = self.leave(request) {
-            self.answer(request, waiter, WaitResult::TimedOut);
-        }
     }
 
     fn leave_unheard(&mut self, request: RequestId) {
@@ -110,8 +98,8 @@ impl LockManager {
             // Whatever is left could not be ended: the cluster is down, say.
             self.not_served_up_to = None;
             if self.ephemeral.has_work() {
+                self.ended_pause_ms = (2 * self.ended_pause_ms).clamp(RETRY_ENDED_MS, RETRY_ENDED_MOST_MS);
                 self.retry_ended_ms = Some(now.monotonic_ms() + self.ended_pause_ms);
-                self.ended_pause_ms = (2 * self.ended_pause_ms).min(RETRY_ENDED_MOST_MS);
             }
             return false;
         };
@@ -123,7 +111,7 @@ impl LockManager {
         let hold = HoldRef { token: &token, fence: Some(fence) };
         for at in 0..open.len() {
             match self.drop_hold(&mut open, at, hold, None) {
-                Ok(true) => self.ended_pause_ms = RETRY_ENDED_MS,
+                Ok(true) => self.ended_pause_ms = 0,
                 Err(LockError::NotServed) => self.not_served_up_to = Some(position),
                 // It has ended in another way.
                 Ok(false) | Err(_) => self.ephemeral.end(fence, open.id(at)),
@@ -168,7 +156,7 @@ impl LockManager {
         clients: &mut impl Clients,
         now: Timestamp,
     ) -> bool {
-        if self.has_names_to_look_at() {
+        if self.come_first(&[Work::ServeQueues, Work::ScanDatabases]) {
             return !self.revisit.is_empty();
         }
         let Some(request) = self.revisit.pop_first() else { return false };
@@ -176,33 +164,18 @@ impl LockManager {
         true
     }
 
-    /// Looks at the next request of a token that was granted a lock for which it waits elsewhere too: it may be
+    /// Has the next requests looked at of a token that was granted a lock for which it waits elsewhere too: they may be
     /// answered by that hold, or can never be.
-    pub(super) fn serve_next_granted_again(
-        &mut self,
-        store: &mut impl LockStore,
-        clients: &mut impl Clients,
-        now: Timestamp,
-    ) -> bool {
-        if self.has_names_to_look_at() {
-            return !self.granted_again.is_empty();
-        }
+    pub(super) fn find_next_granted_again(&mut self) -> bool {
         let Some(mut first) = self.granted_again.first_entry() else { return false };
-        let (token, scan) = (first.key().clone(), first.get_mut());
-        let next = match scan.queues.first() {
-            Some(only) if scan.queues.len() == 1 => self.waitlist.next_of_token_at(*only, &token, scan.done),
-            _ => self.waitlist.next_of_token(&token, scan.done),
-        };
-        let Some(request) = next else {
-            if !scan.begin_next() {
+        for _ in 0..AT_LEAST_EVERY {
+            let ((token, queue), last) = (first.key(), *first.get());
+            let Some(request) = self.waitlist.of_token_at(*queue, token, last).next() else {
                 first.remove();
-            }
-            return true;
-        };
-        scan.done = Some(request);
-        let waiter = self.waitlist.get(request);
-        if waiter.is_some_and(|waiter| waiter.queues.iter().any(|queue| scan.queues.contains(queue))) {
-            self.attempt(store, clients, now, request);
+                break;
+            };
+            first.insert(Some(request));
+            self.revisit.insert(request);
         }
         true
     }
@@ -212,11 +185,10 @@ impl LockManager {
         if self.changed_databases.is_empty() {
             return false;
         }
-        for (queue, what) in self.changed_databases.next(&self.waitlist).into_iter().flatten() {
-            match what {
-                Changed::Holders => self.mark_changed_outside(queue),
-                Changed::Grace => self.mark(queue),
-            }
+        match self.changed_databases.next(&self.waitlist) {
+            Some((queue, Changed::Holders)) => self.mark_changed_outside(queue),
+            Some((queue, Changed::Grace)) => self.mark(queue),
+            None => {}
         }
         true
     }
@@ -239,7 +211,7 @@ impl LockManager {
             return self.leave_unheard(request);
         }
         if waiter.channel.is_some() && waiter.is_ephemeral && self.closed_askers.contains(&waiter.client) {
-            return self.end_with_its_connection(request);
+            return self.withdraw(request);
         }
         if waiter.gives_up_ms.is_some_and(|at_ms| at_ms <= now.monotonic_ms()) {
             return self.finish(request, WaitResult::TimedOut);
@@ -250,12 +222,12 @@ impl LockManager {
         let names: SmallVec<[&[u8]; 1]> = names.iter().map(|name| &**name).collect();
         let mut open = self.open(Operation::new(store, now, db, &names), &token);
         match self.assess(&open, request) {
-            Assessment::Blocked => {
+            Ok(None) => {
                 self.look_again_when_due(&open, request);
                 self.note_own_holds(&open, request);
             }
-            Assessment::Failed(error) => self.finish(request, WaitResult::Failed(error)),
-            Assessment::Clear(admissions) => {
+            Err(error) => self.finish(request, WaitResult::Failed(error)),
+            Ok(Some(admissions)) => {
                 let Some(waiter) = self.waitlist.get(request) else { return };
                 match clients.may_be_granted(waiter, open.names()) {
                     Ok(()) => self.serve(&mut open, request, &admissions),
@@ -270,21 +242,19 @@ impl LockManager {
         }
     }
 
-    fn assess(&self, open: &Open<'_, impl LockStore>, request: RequestId) -> Assessment {
-        let Some(waiter) = self.waitlist.get(request) else { return Assessment::Blocked };
-        let mut admissions = Admissions::with_capacity(waiter.queues.len());
-        let mut is_blocked = false;
-        for (at, queue) in waiter.queues.iter().enumerate() {
+    /// How it stands at each of its names, if it can be granted at all of them.
+    fn assess(
+        &self,
+        open: &Open<'_, impl LockStore>,
+        request: RequestId,
+    ) -> Result<Option<Admissions>, LockError> {
+        let Some(waiter) = self.waitlist.get(request) else { return Ok(None) };
+        let each = waiter.queues.iter().enumerate().map(|(at, queue)| {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            match self.admission(open, at, &waiter.request(), is_next) {
-                Ok(admission) => {
-                    is_blocked |= admission.is_blocked();
-                    admissions.push(admission);
-                }
-                Err(error) => return Assessment::Failed(error),
-            }
-        }
-        if is_blocked { Assessment::Blocked } else { Assessment::Clear(admissions) }
+            self.admission(open, at, &waiter.request(), is_next)
+        });
+        let admissions = each.collect::<Result<Admissions, LockError>>()?;
+        Ok(Some(admissions).filter(|all| !all.iter().any(Admission::is_blocked)))
     }
 
     /// For a blocked request whose names are open: wherever it is at the front, notes when the lock lets it
@@ -357,12 +327,10 @@ impl LockManager {
     /// Other requests of the token of this one for the same names hold what they wait for by now, or can never have
     /// it.
     fn look_at_siblings(&mut self, granted: &Waiter) {
-        let Some(first) = self.waitlist.next_of_token(&granted.token, None) else { return };
-        if !self.waitlist.has_several(&granted.token) {
-            self.revisit.insert(first);
-            return;
+        if self.waitlist.token_id(&granted.token).is_some() {
+            let places = granted.queues.iter().map(|queue| (granted.token.clone(), *queue));
+            self.granted_again.extend(places.map(|place| (place, None)));
         }
-        self.granted_again.entry(granted.token.clone()).or_default().note(&granted.queues);
     }
 
     /// Looks at an entry of a hold that ends with a connection and should have ended by its deadline.
@@ -377,11 +345,5 @@ impl LockManager {
             None => drop(self.ephemeral.remove(fence)),
         }
         true
-    }
-
-    /// Whether names have to be looked at first: a request for many of them is looked at once, after all.
-    fn has_names_to_look_at(&self) -> bool {
-        let has_some = !self.dirty.is_empty() || !self.changed_databases.is_empty();
-        has_some && !self.rounds.is_multiple_of(AT_LEAST_EVERY)
     }
 }

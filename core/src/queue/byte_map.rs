@@ -19,11 +19,8 @@ pub(crate) struct Place(u64);
 impl Place {
     const NUMBERS: u64 = 0xFFFF;
 
-    fn first_of(hash: u64) -> Self {
-        Self(hash & !Self::NUMBERS)
-    }
-
-    fn last_of(self) -> Self {
+    /// The last one with the same hash.
+    fn last(self) -> Self {
         Self(self.0 | Self::NUMBERS)
     }
 }
@@ -52,64 +49,49 @@ impl<V> ByteMap<V> {
         self.tree.is_empty()
     }
 
+    /// Where a key stands, as it is kept here, and its value.
+    fn entry(&self, key: &[u8]) -> Option<(Place, &Rc<[u8]>, &V)> {
+        let first = self.first_place(key);
+        if self.later_len == 0 {
+            let (own, value) = self.tree.get(&first)?;
+            return (**own == *key).then_some((first, own, value));
+        }
+        let mut same_hash = self.tree.range(first..=first.last());
+        let (place, (own, value)) = same_hash.find(|(_, (own, _))| **own == *key)?;
+        Some((*place, own, value))
+    }
+
     /// The key as it is kept here, and its value.
     pub(super) fn get(&self, key: &[u8]) -> Option<(&Rc<[u8]>, &V)> {
-        let first = self.first_place(key);
-        let found = self.tree.get(&first).filter(|(own, _)| **own == *key);
-        let (own, value) = found.or_else(|| self.tree.get(&self.later_place(first, key)?))?;
-        Some((own, value))
-    }
-
-    pub(super) fn contains(&self, key: &[u8]) -> bool {
-        self.get(key).is_some()
-    }
-
-    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<(&Rc<[u8]>, &mut V)> {
-        let (own, value) = self.tree.get_mut(&self.place(key)?)?;
-        Some((own, value))
+        self.entry(key).map(|(_, own, value)| (own, value))
     }
 
     /// Adds a key that is not there.
     pub(super) fn insert(&mut self, key: Rc<[u8]>, value: V) {
         let mut place = self.first_place(&key);
         // That the numbers do not suffice cannot be: the seed of the hash is drawn by chance.
-        while self.tree.contains_key(&place) && place != place.last_of() {
+        while self.tree.contains_key(&place) && place != place.last() {
             place.0 += 1;
         }
-        self.later_len += usize::from(place != Place::first_of(place.0));
+        self.later_len += usize::from(place != self.first_place(&key));
         self.tree.insert(place, (key, value));
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> Option<V> {
-        let place = self.place(key)?;
-        self.later_len -= usize::from(place != Place::first_of(place.0));
-        self.tree.remove(&place).map(|(_, value)| value)
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        if let Some((place, ..)) = self.entry(key) {
+            self.later_len -= usize::from(place != self.first_place(key));
+            self.tree.remove(&place);
+        }
     }
 
     /// All keys after a place, from the first on if none is given.
-    pub(super) fn after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Rc<[u8]>, &V)> {
+    pub(super) fn after(&self, place: Option<Place>) -> impl Iterator<Item = (Place, &Rc<[u8]>)> {
         let from = place.map_or(Bound::Unbounded, Bound::Excluded);
-        let rest = self.tree.range((from, Bound::Unbounded));
-        rest.map(|(place, (key, value))| (*place, key, value))
+        self.tree.range((from, Bound::Unbounded)).map(|(place, (key, _))| (*place, key))
     }
 
     fn first_place(&self, key: &[u8]) -> Place {
-        Place::first_of(self.hasher.hash_one(key))
-    }
-
-    fn place(&self, key: &[u8]) -> Option<Place> {
-        let first = self.first_place(key);
-        let is_there = self.tree.get(&first).is_some_and(|(own, _)| **own == *key);
-        if is_there { Some(first) } else { self.later_place(first, key) }
-    }
-
-    /// The place of a key that is not the first with its hash.
-    fn later_place(&self, first: Place, key: &[u8]) -> Option<Place> {
-        if self.later_len == 0 {
-            return None;
-        }
-        let mut equal = self.tree.range(first..=first.last_of());
-        equal.find(|(_, (own, _))| **own == *key).map(|(place, _)| *place)
+        Place(self.hasher.hash_one(key) & !Place::NUMBERS)
     }
 }
 
@@ -123,14 +105,14 @@ mod tests {
         let first = map.first_place(b"a");
         // Another key stands where `a` belongs, as if it had the same hash.
         map.tree.insert(first, (b"b".as_slice().into(), 1));
-        assert!(!map.contains(b"a"));
+        assert!(map.get(b"a").is_none());
         map.insert(b"a".as_slice().into(), 2);
         assert_eq!(map.get(b"a").unwrap().1, &2);
         assert_eq!(map.after(None).count(), 2);
         map.tree.remove(&first);
-        assert_eq!(map.get_mut(b"a").unwrap().1, &mut 2);
+        assert_eq!(map.get(b"a").unwrap().1, &2);
         assert_eq!(map.after(Some(first)).count(), 1);
-        assert_eq!(map.remove(b"a"), Some(2));
+        map.remove(b"a");
         assert!(map.is_empty());
     }
 }

@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use super::request_set::{Count, RequestSet};
-use super::{TokenId, Waitlist};
+use super::Waitlist;
 use crate::ids::{Caller, RequestId, UserName};
 
 impl Waitlist {
@@ -22,12 +21,12 @@ impl Waitlist {
     /// Another caller has asked for the same again.
     pub(super) fn set_caller(&mut self, request: RequestId, caller: &Caller) {
         let caller = self.caller(caller);
-        self.count_if_several(request, Count::Down);
+        self.count_if_several(request, -1);
         if let Some(waiter) = self.waiters.get_mut(&request) {
             let earlier = std::mem::replace(&mut waiter.caller, caller);
             self.forget_caller(&earlier);
         }
-        self.count_if_several(request, Count::Up);
+        self.count_if_several(request, 1);
     }
 
     /// A request of this caller has gone, or has another one now.
@@ -46,34 +45,28 @@ impl Waitlist {
 
     /// How many requests of this token wait that this user has asked for and that were not cancelled.
     pub(crate) fn len_of_user(&self, token: &[u8], user: &UserName) -> usize {
-        match self.tokens.get(token) {
-            None => 0,
-            Some((_, RequestSet::One(only))) => {
-                let is_theirs = self.waiters[only].caller.user == *user && !self.is_cancelled(*only);
-                usize::from(is_theirs)
-            }
-            Some((token, RequestSet::Many(_))) => {
-                self.by_user.get(&(TokenId::of(token), user.clone())).copied().unwrap_or(0)
-            }
+        let Some(token) = self.token_id(token) else { return 0 };
+        if self.has_several(token) {
+            return self.by_user.get(&(token, user.clone())).copied().unwrap_or(0);
+        }
+        let is_theirs =
+            |only: &RequestId| self.waiters[only].caller.user == *user && !self.is_cancelled(*only);
+        self.requests_of(token).filter(is_theirs).count()
+    }
+
+    /// Counts a request once more, or less, if its token has several.
+    pub(super) fn count_if_several(&mut self, request: RequestId, more: isize) {
+        if self.waiters.get(&request).is_some_and(|waiter| self.has_several(waiter.token_id())) {
+            self.count_of_user(request, more);
         }
     }
 
-    /// Counts a request, if its token has several.
-    pub(super) fn count_if_several(&mut self, request: RequestId, count: Count) {
-        if self.waiters.get(&request).is_some_and(|waiter| self.has_several(&waiter.token)) {
-            self.count_of_user(request, count);
-        }
-    }
-
-    /// Counts a request that was not cancelled.
-    pub(super) fn count_of_user(&mut self, request: RequestId, count: Count) {
+    /// Counts a request once more, or less, unless it was cancelled.
+    pub(super) fn count_of_user(&mut self, request: RequestId, more: isize) {
         let Some(waiter) = self.waiters.get(&request).filter(|_| !self.is_cancelled(request)) else { return };
         let key = (waiter.token_id(), waiter.caller.user.clone());
         let number = self.by_user.entry(key.clone()).or_default();
-        match count {
-            Count::Up => *number += 1,
-            Count::Down => *number -= 1,
-        }
+        *number = number.saturating_add_signed(more);
         if *number == 0 {
             self.by_user.remove(&key);
         }
@@ -85,7 +78,7 @@ impl Waitlist {
         if !self.waiters.contains_key(&request) || self.is_cancelled(request) {
             return false;
         }
-        self.count_if_several(request, Count::Down);
+        self.count_if_several(request, -1);
         self.cancelled.insert(request)
     }
 

@@ -5,8 +5,6 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use super::handles::{ChannelId, TokenId};
-use super::request_set::RequestSet;
 use super::{QueueId, Waiter, Waitlist};
 use crate::ids::{Caller, ConnectionId, LockIdRef, RequestId};
 use crate::request::{ReplyTo, Request};
@@ -30,12 +28,7 @@ impl Waitlist {
     pub(super) fn unindex_channel(&mut self, request: RequestId, waiter: &Waiter) {
         let Some(channel) = &waiter.channel else { return };
         self.bound.remove(&(waiter.client, request));
-        if let Some(requests) = self.unheard.get_mut(&ChannelId::of(channel)) {
-            requests.remove(&request);
-            if requests.is_empty() {
-                self.unheard.remove(&ChannelId::of(channel));
-            }
-        } else if let Some(requests) = self.channels.get_mut(channel) {
+        if let Some(requests) = self.channels.get_mut(channel) {
             requests.remove(&request);
             if requests.is_empty() {
                 self.channels.remove(channel);
@@ -49,7 +42,7 @@ impl Waitlist {
         locks: impl Iterator<Item = LockIdRef<'n>>,
         new: &Request<'_>,
     ) -> Option<RequestId> {
-        let (token, waiting) = self.tokens.get(new.token)?;
+        let token = self.token_id(new.token)?;
         let queues: Option<BTreeSet<QueueId>> = locks.map(|lock| self.queue_at(lock)).collect();
         let queues = queues?;
         let places = QueueId::sum_of(queues.iter().copied());
@@ -61,14 +54,11 @@ impl Waitlist {
                 && waiter.queues.len() == queues.len()
                 && waiter.queues.iter().all(|queue| queues.contains(queue))
         };
-        // Where a token has several requests, each is found in each of its queues.
-        match (waiting, queues.first()) {
-            (RequestSet::One(request), _) => Some(*request).filter(is_same),
-            (RequestSet::Many(_), Some(queue)) => {
-                self.queues[queue].spanning_of(TokenId::of(token)).find(is_same)
-            }
-            (RequestSet::Many(_), None) => None,
+        if self.has_several(token) {
+            // Then each is found in each of its queues.
+            return self.queues[queues.first()?].spanning_of(token, None).find(is_same);
         }
+        self.requests_of(token).find(is_same)
     }
 
     /// Gives a request that is answered on a channel what is new of it; its place it keeps.
@@ -106,8 +96,8 @@ impl Waitlist {
 
     /// Nobody listens to this channel any more.
     pub(crate) fn close_channel(&mut self, channel: &[u8]) {
-        if let Some((channel, requests)) = self.channels.remove_entry(channel) {
-            self.unheard.insert(ChannelId::of(&channel), requests);
+        if let Some(requests) = self.channels.remove(channel) {
+            self.unheard.push_back(requests);
         }
     }
 
@@ -116,15 +106,22 @@ impl Waitlist {
         !self.unheard.is_empty()
     }
 
-    /// The first request of a channel that nobody listens to.
-    pub(crate) fn first_unheard(&self) -> Option<RequestId> {
-        self.unheard.values().next()?.first().copied()
+    /// The next request of a channel that nobody listens to, unless it has left or is answered elsewhere by now.
+    pub(crate) fn pop_unheard(&mut self) -> Option<RequestId> {
+        let requests = self.unheard.front_mut()?;
+        let request = requests.pop_first();
+        if requests.is_empty() {
+            self.unheard.pop_front();
+        }
+        request
     }
 
-    /// Whether somebody listens to the channel of this request, as far as is known.
+    /// Whether somebody listens to the channel of this request, as far as is known. Who asks on a channel of the same
+    /// name after it was closed asks on another one.
     pub(crate) fn is_heard(&self, waiter: &Waiter) -> bool {
-        let channel = waiter.channel.as_ref();
-        channel.is_none_or(|channel| !self.unheard.contains_key(&ChannelId::of(channel)))
+        waiter.channel.as_ref().is_none_or(|channel| {
+            self.channels.get_key_value(channel).is_some_and(|(open, _)| Rc::ptr_eq(open, channel))
+        })
     }
 
     /// The first request that ends with this connection and is answered on a channel.

@@ -1,4 +1,4 @@
-//! Short names for what the tables speak of: queues, tokens, channels.
+//! Short names for what the tables speak of: queues, tokens.
 
 use std::rc::Rc;
 
@@ -22,22 +22,14 @@ impl QueueId {
 }
 
 /// Names a token while it waits: where its bytes are, which all its requests share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TokenId(usize);
 
 impl TokenId {
+    /// After every one that there is. The default is before them.
+    pub(crate) const LAST: Self = Self(usize::MAX);
+
     pub(crate) fn of(token: &Rc<[u8]>) -> Self {
         Self(Rc::as_ptr(token).addr())
-    }
-}
-
-/// Names a channel while requests are answered there: where its bytes are, which they share. Who asks again on a
-/// channel of the same name after it was closed asks on another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ChannelId(usize);
-
-impl ChannelId {
-    pub(crate) fn of(channel: &Rc<[u8]>) -> Self {
-        Self(Rc::as_ptr(channel).addr())
     }
 }

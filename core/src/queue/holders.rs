@@ -10,7 +10,6 @@
 
 use std::hash::BuildHasher;
 
-use super::one_queue::NotedHolders;
 use super::{QueueId, Waitlist};
 use crate::ids::LockId;
 use crate::lock::Lock;
@@ -26,22 +25,17 @@ impl Waitlist {
     pub(crate) fn note_holders(&mut self, id: QueueId, lock: Option<&Lock>) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let is_as_noted = match (&queue.noted_holders, lock) {
-            (NotedHolders::Many, Some(lock)) => lock.len() > FEW_HOLDERS,
-            (NotedHolders::Few(noted), None) => noted.is_empty(),
+            (None, Some(lock)) => lock.len() > FEW_HOLDERS,
+            (Some(noted), None) => noted.is_empty(),
             _ => false,
         };
         if is_as_noted {
             return;
         }
-        let noted = match lock {
-            Some(lock) if lock.len() > FEW_HOLDERS => NotedHolders::Many,
-            lock => {
-                let holders = lock.into_iter().flat_map(Lock::holders_unordered);
-                NotedHolders::Few(
-                    holders.map(|holder| self.holders.hasher.hash_one(holder.token())).collect(),
-                )
-            }
-        };
+        let is_crowded = lock.is_some_and(|lock| lock.len() > FEW_HOLDERS);
+        let holders = lock.filter(|_| !is_crowded).into_iter().flat_map(Lock::holders);
+        let hashes = holders.map(|holder| self.holders.hasher.hash_one(holder.token())).collect();
+        let noted = Some(hashes).filter(|_| !is_crowded);
         self.holders.remove(id, &queue.noted_holders);
         self.holders.add(id, &noted);
         queue.noted_holders = noted;

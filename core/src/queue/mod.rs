@@ -24,30 +24,30 @@ mod handles;
 mod holders;
 mod one_queue;
 mod own_holds;
-mod request_set;
 
 #[cfg(test)]
+#[path = "../tests/waitlist_described.rs"]
 pub(crate) mod describe;
 #[cfg(test)]
+#[path = "../tests/waitlist_invariants.rs"]
 mod invariants;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Bound;
 use std::rc::Rc;
+
+use smallvec::SmallVec;
 
 use crate::ids::{Caller, ConnectionId, LockId, LockIdRef, RequestId, UserName};
 use crate::mode::{Mode, Want};
 use crate::request::{ReplyTo, Request, WaitPolicy, WhoAsks};
 
 use byte_map::ByteMap;
-pub(crate) use byte_map::Place;
-use handles::ChannelId;
 pub(crate) use handles::{QueueId, TokenId};
 use one_queue::HolderIndex;
 pub(crate) use one_queue::HoldersSeen;
 pub(crate) use one_queue::Queue;
-use request_set::{Count, RequestSet};
 
 /// A request that waits.
 #[derive(Clone, Debug)]
@@ -150,14 +150,18 @@ pub struct Waitlist {
     queues: BTreeMap<QueueId, Box<Queue>>,
     /// By database and name.
     queue_ids: BTreeMap<i32, ByteMap<QueueId>>,
-    /// The requests of each token.
-    tokens: ByteMap<RequestSet>,
+    /// Each token, while any of its requests waits,
+    tokens: ByteMap<()>,
+    /// and these requests.
+    by_token: BTreeSet<(TokenId, RequestId)>,
     /// On the monotonic clock.
     give_ups: BTreeSet<(u64, RequestId)>,
     /// On the wall clock.
     wakes: BTreeSet<(u64, QueueId)>,
     /// When the holds end that tokens have on locks for which they wait among others, on the wall clock; of those
     /// that were there when a request was looked at last.
+    own_holds: BTreeMap<(QueueId, TokenId), u64>,
+    /// The same, the first to end first.
     own_hold_ends: BTreeSet<(u64, QueueId, TokenId)>,
     /// Who holds what is waited for.
     holders: HolderIndex,
@@ -167,8 +171,8 @@ pub struct Waitlist {
     longest: BTreeMap<i32, BTreeSet<(RequestId, QueueId)>>,
     /// The requests that are answered on each channel.
     channels: BTreeMap<Rc<[u8]>, BTreeSet<RequestId>>,
-    /// Those of channels that nobody listens to any more. Who asks again on a channel of that name is not among them.
-    unheard: BTreeMap<ChannelId, BTreeSet<RequestId>>,
+    /// Those of each channel that was closed, because nobody listens there any more; some may have left since.
+    unheard: VecDeque<BTreeSet<RequestId>>,
     /// Of all that are answered on channels, those that end with the connection that asked.
     bound: BTreeSet<(ConnectionId, RequestId)>,
     /// Requests that were cancelled and still stand in their queues.
@@ -244,16 +248,15 @@ impl Waitlist {
         self.queues.get(&queue).and_then(|queue| queue.front())
     }
 
-    /// The first queue of a database after this place, in an order that stays.
-    pub(crate) fn next_queue(&self, db: i32, after: Option<Place>) -> Option<(Place, QueueId)> {
-        let (place, _, queue) = self.queue_ids.get(&db)?.after(after).next()?;
-        Some((place, *queue))
+    /// Whether anybody waits for a lock of this database.
+    pub(crate) fn has_queues_in(&self, db: i32) -> bool {
+        self.queue_ids.contains_key(&db)
     }
 
-    /// The first queue after this one, in the order in which they came into being.
-    pub(crate) fn next_queue_id(&self, after: Option<QueueId>) -> Option<QueueId> {
+    /// The queues after this one, in the order in which they came into being.
+    pub(crate) fn queues_after(&self, after: Option<QueueId>) -> impl Iterator<Item = (QueueId, &Queue)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.queues.range((from, Bound::Unbounded)).next().map(|(queue, _)| *queue)
+        self.queues.range((from, Bound::Unbounded)).map(|(id, queue)| (*id, &**queue))
     }
 
     /// Puts a request at the end of every queue it asks for, or before them if it is an upgrade.
@@ -266,17 +269,16 @@ impl Waitlist {
         gives_up_ms: Option<u64>,
     ) -> RequestId {
         let request = RequestId(self.draw());
-        let (token, siblings_len, first) = match self.tokens.get_mut(new.token) {
+        let token: Rc<[u8]> = match self.tokens.get(new.token) {
             None => {
                 let token: Rc<[u8]> = new.token.into();
-                self.tokens.insert(token.clone(), RequestSet::One(request));
-                (token, 1, None)
+                self.tokens.insert(token.clone(), ());
+                token
             }
-            Some((token, siblings)) => {
-                siblings.insert(request);
-                (token.clone(), siblings.len(), siblings.first())
-            }
+            Some((token, ())) => token.clone(),
         };
+        let older: SmallVec<[RequestId; 2]> = self.requests_of(TokenId::of(&token)).take(2).collect();
+        self.by_token.insert((TokenId::of(&token), request));
         let mut db = 0;
         let queues: Box<[QueueId]> = locks
             .map(|lock| {
@@ -317,16 +319,16 @@ impl Waitlist {
         };
         self.index_channel(request, &waiter);
         self.waiters.insert(request, Box::new(waiter));
-        if siblings_len > 1 || is_for_many {
-            self.set_spanning(request, siblings_len > 1);
+        if !older.is_empty() || is_for_many {
+            self.set_spanning(request);
         }
         // The second request of a token makes the first one spanning; further ones find it so.
-        if let (Some(first), 2) = (first, siblings_len) {
-            self.set_spanning(first, true);
-            self.count_of_user(first, Count::Up);
+        if let [first] = older[..] {
+            self.set_spanning(first);
+            self.count_of_user(first, 1);
         }
-        if siblings_len > 1 {
-            self.count_of_user(request, Count::Up);
+        if !older.is_empty() {
+            self.count_of_user(request, 1);
         }
         request
     }
@@ -334,13 +336,13 @@ impl Waitlist {
     /// Takes a request out of every queue it stands in. The queues are those it stood in; they may be gone.
     pub(crate) fn remove(&mut self, request: RequestId) -> Option<Waiter> {
         if !self.by_user.is_empty() {
-            self.count_if_several(request, Count::Down);
+            self.count_if_several(request, -1);
         }
         self.cancelled.remove(&request);
         let waiter = *self.waiters.remove(&request)?;
         for id in &waiter.queues {
             let Some(queue) = self.queues.get_mut(id) else { continue };
-            let was_spanning = queue.remove(request, waiter.want, waiter.token_id());
+            queue.remove(request, waiter.want, waiter.token_id());
             if let Some(of_db) = self.longest.get_mut(&waiter.db)
                 && of_db.remove(&(request, *id))
             {
@@ -350,9 +352,7 @@ impl Waitlist {
                 }
             }
             let is_empty = queue.is_empty();
-            if was_spanning {
-                self.forget_own_hold(*id, waiter.token_id());
-            }
+            self.forget_own_hold(*id, waiter.token_id());
             if is_empty {
                 self.remove_queue(*id);
             }
@@ -361,13 +361,15 @@ impl Waitlist {
         if let Some(at_ms) = waiter.gives_up_ms {
             self.give_ups.remove(&(at_ms, request));
         }
-        if let Some((_, siblings)) = self.tokens.get_mut(&waiter.token) {
-            if !siblings.remove(request) {
-                self.tokens.remove(&waiter.token);
-            } else if let (1, Some(last)) = (siblings.len(), siblings.first()) {
-                self.count_of_user(last, Count::Down);
-                self.set_spanning(last, false);
+        self.by_token.remove(&(waiter.token_id(), request));
+        let rest: SmallVec<[RequestId; 2]> = self.requests_of(waiter.token_id()).take(2).collect();
+        match rest[..] {
+            [] => self.tokens.remove(&waiter.token),
+            [last] => {
+                self.count_of_user(last, -1);
+                self.set_spanning(last);
             }
+            _ => {}
         }
         self.forget_caller(&waiter.caller);
         Some(waiter)
@@ -474,44 +476,38 @@ impl Waitlist {
         })
     }
 
-    /// The first request of this token after `after` that stands in this queue.
-    pub(crate) fn next_of_token_at(
+    /// The requests of this token after `after` that stand in this queue, the oldest first.
+    pub(crate) fn of_token_at(
         &self,
         id: QueueId,
         token: &[u8],
         after: Option<RequestId>,
-    ) -> Option<RequestId> {
-        let (token, requests) = self.tokens.get(token)?;
-        match requests {
-            RequestSet::One(only) => Some(*only)
-                .filter(|only| after.is_none_or(|after| after < *only))
-                .filter(|only| self.waiters[only].queues.contains(&id)),
-            // Where a token has several requests, each is found in each of its queues.
-            RequestSet::Many(_) => {
-                let queue = self.queues.get(&id)?;
-                queue.spanning_after(TokenId::of(token), after)
-            }
-        }
+    ) -> impl Iterator<Item = RequestId> + use<'_> {
+        let token = self.token_id(token);
+        // Where a token has several requests, each is found in each of its queues.
+        let several = token.filter(|token| self.has_several(*token));
+        let found = several.and_then(|token| Some(self.queues.get(&id)?.spanning_of(token, after)));
+        let only = token.filter(|_| several.is_none()).and_then(|token| self.requests_of(token).next());
+        let only = only.filter(|only| Some(*only) > after && self.waiters[only].queues.contains(&id));
+        found.into_iter().flatten().chain(only)
     }
 
     /// The first request of this token after `after`, wherever it stands.
     pub(crate) fn next_of_token(&self, token: &[u8], after: Option<RequestId>) -> Option<RequestId> {
-        self.tokens.get(token)?.1.next(after)
+        let (token, from) = (self.token_id(token)?, after.map_or(RequestId::FIRST, RequestId::next));
+        let rest = self.by_token.range((token, from)..=(token, RequestId::LAST)).next();
+        rest.map(|(_, request)| *request)
     }
 
     /// Whether this token has several requests.
-    pub(crate) fn has_several(&self, token: &[u8]) -> bool {
-        matches!(self.tokens.get(token), Some((_, RequestSet::Many(_))))
+    pub(crate) fn has_several(&self, token: TokenId) -> bool {
+        self.requests_of(token).nth(1).is_some()
     }
 
-    /// The requests of a token, the oldest first.
-    pub(crate) fn of_token(&self, token: &[u8]) -> impl Iterator<Item = RequestId> + '_ {
-        self.tokens.get(token).into_iter().flat_map(|(_, requests)| requests.iter())
-    }
-
-    /// The requests of the token of this one, itself among them.
-    pub(crate) fn siblings(&self, request: RequestId) -> impl Iterator<Item = RequestId> + '_ {
-        self.get(request).into_iter().flat_map(|waiter| self.of_token(&waiter.token))
+    /// The requests of this token, the oldest first.
+    pub(crate) fn requests_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
+        let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
+        self.by_token.range(all).map(|(_, request)| *request)
     }
 
     pub(crate) fn token_id(&self, token: &[u8]) -> Option<TokenId> {
@@ -523,9 +519,10 @@ impl Waitlist {
     }
 
     /// Marks a request, in each of its queues, as leading out of them or not.
-    fn set_spanning(&mut self, request: RequestId, has_siblings: bool) {
+    fn set_spanning(&mut self, request: RequestId) {
         let Some(waiter) = self.waiters.get(&request) else { return };
-        let (is_spanning, token) = (has_siblings || waiter.is_for_many(), waiter.token_id());
+        let token = waiter.token_id();
+        let is_spanning = waiter.is_for_many() || self.has_several(token);
         for id in &waiter.queues {
             if let Some(queue) = self.queues.get_mut(id) {
                 queue.set_spanning(request, token, is_spanning);

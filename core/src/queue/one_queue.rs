@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
-use std::ops::Bound;
 
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
@@ -27,10 +26,7 @@ pub(crate) struct Queue {
     spanning: BTreeMap<RequestId, TokenId>,
     /// The same by token.
     spanning_by_token: BTreeSet<(TokenId, RequestId)>,
-    /// The spanning tokens that have a hold on this lock, as far as was seen, and when it ends, in Unix
-    /// milliseconds.
-    own_holds: BTreeMap<TokenId, u64>,
-    /// The hashes of the tokens that hold this lock, where they are few.
+    /// Who holds this lock.
     pub(super) noted_holders: NotedHolders,
     /// When the first in the queue may be let in by the mere passing of time, in Unix milliseconds.
     pub(super) wake_ms: Option<u64>,
@@ -49,8 +45,7 @@ impl Queue {
             readers: BTreeSet::new(),
             spanning: BTreeMap::new(),
             spanning_by_token: BTreeSet::new(),
-            own_holds: BTreeMap::new(),
-            noted_holders: NotedHolders::default(),
+            noted_holders: Some(SmallVec::new()),
             wake_ms: None,
             is_dirty: false,
             is_changed_outside: false,
@@ -63,6 +58,11 @@ impl Queue {
 
     pub(super) fn front(&self) -> Option<RequestId> {
         self.upgrades.first().copied().or_else(|| self.first_arrival())
+    }
+
+    /// The last to be served.
+    pub(crate) fn last(&self) -> Option<RequestId> {
+        self.writers.last().max(self.readers.last()).or(self.upgrades.last()).copied()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = RequestId> + '_ {
@@ -87,10 +87,9 @@ impl Queue {
         self.those_who(want).insert(request);
     }
 
-    /// Whether it was spanning.
-    pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) -> bool {
+    pub(super) fn remove(&mut self, request: RequestId, want: Want, token: TokenId) {
         self.those_who(want).remove(&request);
-        self.set_spanning(request, token, false)
+        self.set_spanning(request, token, false);
     }
 
     fn those_who(&mut self, want: Want) -> &mut BTreeSet<RequestId> {
@@ -101,15 +100,12 @@ impl Queue {
         }
     }
 
-    /// Whether it was spanning before.
-    pub(super) fn set_spanning(&mut self, request: RequestId, token: TokenId, is_spanning: bool) -> bool {
+    pub(super) fn set_spanning(&mut self, request: RequestId, token: TokenId, is_spanning: bool) {
         if is_spanning {
+            self.spanning.insert(request, token);
             self.spanning_by_token.insert((token, request));
-            self.spanning.insert(request, token).is_some()
-        } else {
-            self.spanning
-                .remove(&request)
-                .is_some_and(|token| self.spanning_by_token.remove(&(token, request)))
+        } else if self.spanning.remove(&request).is_some() {
+            self.spanning_by_token.remove(&(token, request));
         }
     }
 
@@ -122,40 +118,19 @@ impl Queue {
         self.upgrades.first().copied().into_iter().chain(self.first_arrival()).min()
     }
 
-    /// Notes until when this token has a hold on the lock, or that it has none. What was noted before.
-    pub(super) fn set_own_hold(&mut self, token: TokenId, ends_ms: Option<u64>) -> Option<u64> {
-        match ends_ms {
-            Some(ends_ms) => self.own_holds.insert(token, ends_ms),
-            None => self.own_holds.remove(&token),
-        }
-    }
-
-    /// The first token after this one that was seen to have a hold on this lock while it waits here.
-    pub(crate) fn next_own_hold(&self, after: Option<TokenId>) -> Option<TokenId> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.own_holds.range((from, Bound::Unbounded)).next().map(|(token, _)| *token)
-    }
-
-    /// Whether anybody leads out of this queue.
-    pub(crate) fn has_spanning(&self) -> bool {
-        !self.spanning.is_empty()
-    }
-
-    /// The spanning requests of this token.
-    pub(crate) fn spanning_of(&self, token: TokenId) -> impl Iterator<Item = RequestId> + '_ {
-        let all = (token, RequestId::FIRST)..=(token, RequestId::LAST);
-        self.spanning_by_token.range(all).map(|(_, request)| *request)
-    }
-
-    /// The first spanning request of this token after that one.
-    pub(crate) fn spanning_after(&self, token: TokenId, after: Option<RequestId>) -> Option<RequestId> {
+    /// The spanning requests of this token after that one.
+    pub(crate) fn spanning_of(
+        &self,
+        token: TokenId,
+        after: Option<RequestId>,
+    ) -> impl Iterator<Item = RequestId> + use<'_> {
         let from = after.map_or(RequestId::FIRST, RequestId::next);
-        let mut rest = self.spanning_by_token.range((token, from)..=(token, RequestId::LAST));
-        rest.next().map(|(_, request)| *request)
+        let rest = self.spanning_by_token.range((token, from)..=(token, RequestId::LAST));
+        rest.map(|(_, request)| *request)
     }
 
     pub(crate) fn has_spanning_of(&self, token: TokenId) -> bool {
-        self.spanning_after(token, None).is_some()
+        self.spanning_of(token, None).next().is_some()
     }
 
     /// Whether another spanning request of this token is served before this one of its.
@@ -164,7 +139,7 @@ impl Queue {
         if self.upgrades.contains(&request) {
             upgrade.is_some_and(|first| *first < request)
         } else {
-            upgrade.is_some() || self.spanning_of(token).next().is_some_and(|first| first < request)
+            upgrade.is_some() || self.spanning_of(token, None).next().is_some_and(|first| first < request)
         }
     }
 
@@ -209,32 +184,10 @@ impl Queue {
         let between = self.spanning.range(from..to).rev();
         between.map(|(request, _)| *request).filter(|request| !self.upgrades.contains(request))
     }
-
-    #[cfg(test)]
-    pub(super) fn own_hold(&self, token: TokenId) -> Option<u64> {
-        self.own_holds.get(&token).copied()
-    }
-
-    #[cfg(test)]
-    pub(super) fn own_holds_len(&self) -> usize {
-        self.own_holds.len()
-    }
 }
 
-/// What is noted of one lock's holders.
-#[derive(Debug)]
-pub(super) enum NotedHolders {
-    /// The hashes of their tokens.
-    Few(SmallVec<[u64; 1]>),
-    /// There are more than a few.
-    Many,
-}
-
-impl Default for NotedHolders {
-    fn default() -> Self {
-        Self::Few(SmallVec::new())
-    }
-}
+/// The hashes of the tokens that hold a lock, or `None` where there are more than a few.
+pub(super) type NotedHolders = Option<SmallVec<[u64; 1]>>;
 
 /// What is noted of holders, by token, for all locks that are waited for.
 #[derive(Debug, Default)]
@@ -247,19 +200,19 @@ pub(super) struct HolderIndex {
 impl HolderIndex {
     pub(super) fn add(&mut self, queue: QueueId, noted: &NotedHolders) {
         match noted {
-            NotedHolders::Few(hashes) => self.by_hash.extend(hashes.iter().map(|hash| (*hash, queue))),
-            NotedHolders::Many => self.crowded.extend([queue]),
+            Some(hashes) => self.by_hash.extend(hashes.iter().map(|hash| (*hash, queue))),
+            None => self.crowded.extend([queue]),
         }
     }
 
     pub(super) fn remove(&mut self, queue: QueueId, noted: &NotedHolders) {
         match noted {
-            NotedHolders::Few(hashes) => {
+            Some(hashes) => {
                 for hash in hashes {
                     self.by_hash.remove(&(*hash, queue));
                 }
             }
-            NotedHolders::Many => {
+            None => {
                 self.crowded.remove(&queue);
             }
         }

@@ -1,6 +1,8 @@
 //! Holds of those who wait: what a token holds of that for which it waits among others, and which tokens that
 //! wait hold a lock. The search for deadlocks asks.
 
+use std::ops::Bound;
+
 use super::one_queue::HoldersSeen;
 use super::{QueueId, TokenId, Waitlist};
 use crate::ids::RequestId;
@@ -10,10 +12,12 @@ impl Waitlist {
     /// Notes until when this token, which waits at this queue among others, has a hold on its lock, in Unix
     /// milliseconds. Then it waits for nobody there until that hold ends.
     pub(crate) fn set_own_hold(&mut self, id: QueueId, token: TokenId, ends_ms: Option<u64>) {
-        let Some(queue) = self.queues.get_mut(&id).filter(|queue| queue.has_spanning_of(token)) else {
-            return;
+        let waits_there = self.queues.get(&id).is_some_and(|queue| queue.has_spanning_of(token));
+        let ends_ms = ends_ms.filter(|_| waits_there);
+        let noted_ms = match ends_ms {
+            Some(ends_ms) => self.own_holds.insert((id, token), ends_ms),
+            None => self.own_holds.remove(&(id, token)),
         };
-        let noted_ms = queue.set_own_hold(token, ends_ms);
         if noted_ms != ends_ms {
             if let Some(noted_ms) = noted_ms {
                 self.own_hold_ends.remove(&(noted_ms, id, token));
@@ -22,14 +26,17 @@ impl Waitlist {
         }
     }
 
-    /// Forgets the hold of a token that has no spanning request at this queue any more.
+    /// Forgets the hold of a token that does not wait among others at this queue any more.
     pub(super) fn forget_own_hold(&mut self, id: QueueId, token: TokenId) {
-        if let Some(queue) = self.queues.get_mut(&id)
-            && !queue.has_spanning_of(token)
-            && let Some(noted_ms) = queue.set_own_hold(token, None)
-        {
-            self.own_hold_ends.remove(&(noted_ms, id, token));
+        if !self.own_holds.is_empty() {
+            self.set_own_hold(id, token, self.own_holds.get(&(id, token)).copied());
         }
+    }
+
+    /// The first token after this one that was seen to have a hold on the lock of this queue while it waits there.
+    pub(crate) fn next_own_hold(&self, id: QueueId, after: TokenId) -> Option<TokenId> {
+        let rest = (Bound::Excluded((id, after)), Bound::Included((id, TokenId::LAST)));
+        self.own_holds.range(rest).next().map(|((_, token), _)| *token)
     }
 
     /// When the next of these holds ends, in Unix milliseconds.
@@ -39,14 +46,9 @@ impl Waitlist {
 
     /// A request of a token for which such a hold has ended.
     pub(crate) fn pop_own_hold_end(&mut self, now_unix_ms: u64) -> Option<RequestId> {
-        let (ends_ms, id, token) = *self.own_hold_ends.first()?;
-        if ends_ms > now_unix_ms {
-            return None;
-        }
-        self.own_hold_ends.pop_first();
-        let queue = self.queues.get_mut(&id)?;
-        queue.set_own_hold(token, None);
-        queue.spanning_of(token).next()
+        let (_, id, token) = *self.own_hold_ends.first().filter(|(ends_ms, ..)| *ends_ms <= now_unix_ms)?;
+        self.set_own_hold(id, token, None);
+        self.queues.get(&id)?.spanning_of(token, None).next()
     }
 
     /// Goes on with a look at the tokens that wait, for whatever, and have a hold on this lock: through the holders
@@ -74,18 +76,21 @@ impl Waitlist {
                 let holders = lock.holders_after(*fence).take(most);
                 let each = holders.map(|holder| {
                     last = Some(HoldersSeen::UpToFence(holder.fence));
-                    let requests = self.tokens.get(holder.token()).filter(|_| holder.is_live(now_unix_ms));
-                    requests.and_then(|(_, requests)| requests.first()).into_iter().for_each(|request| {
+                    if let Some(request) = self.next_of_token(holder.token(), None)
+                        && holder.is_live(now_unix_ms)
+                    {
                         found(request, holder);
-                    });
+                    }
                 });
                 each.count()
             }
             HoldersSeen::UpToToken(place) => {
                 let tokens = self.tokens.after(*place).take(most);
-                let each = tokens.map(|(place, token, requests)| {
+                let each = tokens.map(|(place, token)| {
                     last = Some(HoldersSeen::UpToToken(Some(place)));
-                    if let (Some(own), Some(request)) = (lock.holder(token, now_unix_ms), requests.first()) {
+                    if let Some(own) = lock.holder(token, now_unix_ms)
+                        && let Some(request) = self.requests_of(TokenId::of(token)).next()
+                    {
                         found(request, own);
                     }
                 });
@@ -93,11 +98,5 @@ impl Waitlist {
             }
         };
         *seen = last.filter(|_| looked_at == most).unwrap_or(HoldersSeen::All);
-    }
-
-    /// Whether any live holder of this lock, which has few, waits for whatever.
-    pub(crate) fn has_waiting_holder(&self, lock: &Lock, now_unix_ms: u64) -> bool {
-        let mut live = lock.holders_unordered().filter(|holder| holder.is_live(now_unix_ms));
-        live.any(|holder| self.tokens.contains(holder.token()))
     }
 }

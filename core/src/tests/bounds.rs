@@ -38,9 +38,9 @@ fn serves_in_slices(scene: &mut Scene, looks: usize) -> usize {
 
 #[test]
 fn a_user_may_have_so_many_requests_of_a_token_waiting() {
-    assert_eq!(Scene::new().manager.max_requests_of_token, REQUESTS_OF_TOKEN_MAX);
+    assert_eq!(Scene::new().manager.bounds.requests_of_token, REQUESTS_OF_TOKEN_MAX);
     let mut scene = Scene::new();
-    scene.manager.max_requests_of_token = 2;
+    scene.manager.bounds.requests_of_token = 2;
     scene.takes("a b", "H", WRITE);
     let first = scene.waits("a", "A", WRITE);
     scene.waits("b", "A", WRITE);
@@ -64,7 +64,7 @@ fn a_user_may_have_so_many_requests_of_a_token_waiting() {
 #[test]
 fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over_to_who_asks() {
     let mut scene = Scene::new();
-    (scene.manager.max_requests_of_token, scene.channel) = (1, Some(1));
+    (scene.manager.bounds.requests_of_token, scene.channel) = (1, Some(1));
     scene.takes("a b", "H", WRITE);
     let waiting = scene.waits("a", "A", WRITE);
     assert_eq!(scene.waits("a", "A", WRITE), waiting);
@@ -79,7 +79,7 @@ fn a_request_on_a_channel_that_is_asked_again_is_not_counted_twice_and_goes_over
 #[test]
 fn a_cancelled_request_is_not_counted_while_it_still_stands_in_its_queue() {
     let mut scene = Scene::new();
-    (scene.manager.max_requests_of_token, scene.manager.left_at_once) = (2, 0);
+    (scene.manager.bounds.requests_of_token, scene.manager.bounds.left_at_once) = (2, 0);
     scene.takes("a b", "H", WRITE);
     scene.waits("a", "A", WRITE);
     scene.waits("b", "A", WRITE);

@@ -1,8 +1,12 @@
 //! Locks with many readers, most of them expired: what is counted, and how they go.
 
+use std::collections::BTreeMap;
+
+use super::heap::growth_of;
 use super::memory_store::{MemoryStore, id};
 use super::random::{Random, rounds};
 use super::scene::{bound, ms, one, request, several};
+use crate::effect::{Change, Effect};
 use crate::ids::HoldRef;
 use crate::lock::{Holder, Lock};
 use crate::manager::LockManager;
@@ -20,6 +24,67 @@ fn crowd(count: usize, mut deadline_ms: impl FnMut(usize) -> u64) -> Lock {
     };
     let readers = (0..count).map(reader).collect();
     Lock::from_parts(Mode::Read, readers).expect("tokens and fences differ")
+}
+
+/// The fences come in any order, as in no good stream, so that the pieces in which many holders stand are divided and
+/// put together.
+#[test]
+fn readers_come_and_go_in_any_order() {
+    for seed in 0..rounds(20) as u64 {
+        let mut random = Random::new(seed);
+        let fences = random.pick(&[30, 300, if cfg!(miri) { 60 } else { 3_000 }]);
+        let mut lock = crowd(1, |_| 1_000);
+        let mut naive = BTreeMap::from([(1, "0".to_owned())]);
+        for round in 0..4 * fences {
+            let fence = 1 + random.below(fences) as u64;
+            let token = naive.get(&fence).cloned().unwrap_or_else(|| format!("token {fence}"));
+            let change = if random.chance(if round % fences < fences / 2 { 90 } else { 30 }) {
+                naive.insert(fence, token.clone());
+                Change::Hold {
+                    mode: Mode::Read,
+                    token: token.as_bytes(),
+                    fence,
+                    since_ms: 1,
+                    deadline_ms: 1_000,
+                    meta: b"",
+                }
+            } else if naive.len() > 1 || !naive.contains_key(&fence) {
+                naive.remove(&fence);
+                Change::Release { token: token.as_bytes() }
+            } else {
+                continue;
+            };
+            lock.apply(&Effect { at_ms: 1, change });
+            assert_eq!(lock.holder_with_fence(fence, 1).is_some(), naive.contains_key(&fence), "seed {seed}");
+            let above = naive.range(fence + 1..).next().map(|(fence, _)| *fence);
+            assert_eq!(lock.holders_after(fence).next().map(|holder| holder.fence), above, "seed {seed}");
+        }
+        assert!(lock.holders().map(|holder| holder.fence).eq(naive.keys().copied()), "seed {seed}");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
+fn a_further_reader_costs_at_most_112_bytes() {
+    const READERS: u64 = 100_000;
+    let mut lock = crowd(1, |_| 1_000);
+    let ((), growth) = growth_of(|| {
+        for number in 2..READERS {
+            let token = format!("{number:022}");
+            let (token, since_ms) = (token.as_bytes(), number / 1_000);
+            let change = Change::Hold {
+                mode: Mode::Read,
+                token,
+                fence: number,
+                since_ms,
+                deadline_ms: number + 1_000,
+                meta: b"",
+            };
+            lock.apply(&Effect { at_ms: 1, change });
+        }
+    });
+    let bytes = growth.unsigned_abs() / READERS as usize;
+    assert!(bytes <= 112, "{bytes} bytes each");
 }
 
 #[test]

@@ -84,7 +84,7 @@ impl Exploration {
         let mut both = SideBySide::new();
         if self.world.turns == Turns::Any {
             // What was cancelled stays in its queues for a while.
-            both.world.manager.left_at_once = 0;
+            both.world.manager.bounds.left_at_once = 0;
         }
         both
     }

@@ -53,3 +53,12 @@ pub(super) fn growth_of<T>(work: impl FnOnce() -> T) -> (T, isize) {
     let result = work();
     (result, LIVE.get() - before)
 }
+
+#[test]
+fn sizes_are_rounded_as_jemalloc_does() {
+    let classes =
+        [(0, 0), (1, 8), (9, 16), (40, 48), (128, 128), (129, 160), (257, 320), (1025, 1280), (4097, 5120)];
+    for (asked, taken) in classes {
+        assert_eq!(allocated(asked), taken, "{asked}");
+    }
+}

@@ -203,7 +203,7 @@ impl LockStore for MemoryStore {
             _ => effect.at_ms,
         };
         let others = |token: &[u8]| {
-            let live = lock.into_iter().flat_map(Lock::holders_unordered);
+            let live = lock.into_iter().flat_map(Lock::holders);
             let mut live = live.filter(|other| other.is_live(at_ms));
             live.any(|other| *other.token() != *token)
         };

@@ -30,4 +30,5 @@ mod scene;
 mod searches;
 mod side_by_side;
 mod small_worlds;
+mod wire;
 mod work;

@@ -324,7 +324,6 @@ fn assert_same_holds(lock: Option<&Lock>, model: &Naive) {
 fn assert_index_is_right(lock: &Lock, now_ms: u64) {
     let all: Vec<_> = lock.holders().collect();
     assert_eq!(all.len(), lock.len());
-    assert_eq!(lock.holders_unordered().count(), lock.len());
     assert!(all.windows(2).all(|pair| pair[0].fence < pair[1].fence));
     assert!(!lock.is_empty());
     let last_ms = all.iter().map(|holder| holder.deadline_ms).max().unwrap();

@@ -58,8 +58,8 @@ fn play(seed: u64, telling: Telling, tally: &mut Tally, all_wait: bool) {
     let mut both = SideBySide::new();
     both.tally = std::mem::take(tally);
     both.model.requests_of_token = random.pick(&[2, 3, usize::MAX]);
-    both.world.manager.max_requests_of_token = both.model.requests_of_token;
-    both.world.manager.left_at_once = random.pick(&[0, 1, 256]);
+    both.world.manager.bounds.requests_of_token = both.model.requests_of_token;
+    both.world.manager.bounds.left_at_once = random.pick(&[0, 1, 256]);
     // Whether turns are short, long, or interrupted.
     let percent_serving = if all_wait { 100 } else { random.pick(&[15, 40, 100]) };
     let percent_interrupted = if all_wait { 0 } else { random.pick(&[0, 30, 70]) };

@@ -124,7 +124,7 @@ fn one_token_that_waits_in_both_modes_gets_the_first_and_an_error() {
 #[test]
 fn a_full_queue_takes_nobody_and_recovers() {
     let mut scene = Scene::new();
-    scene.manager.max_waiters = 2;
+    scene.manager.bounds.waiters = 2;
     scene.takes("a", "A", WRITE);
     scene.takes("b", "A", WRITE);
     scene.waits("a", "B", WRITE);

@@ -3,7 +3,7 @@
 use super::lock_manager::LockManager;
 use crate::ids::LockIdRef;
 use crate::queue::describe::Note;
-use crate::queue::{HoldersSeen, QueueId};
+use crate::queue::{HoldersSeen, QueueId, TokenId};
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
@@ -32,19 +32,16 @@ impl LockManager {
         for request in &self.revisit {
             note(b'v', None, None, &[self.waitlist.rank(*request)]);
         }
-        for (at, request) in self.search_again.iter().enumerate() {
-            note(b's', None, None, &[at as u64, self.waitlist.rank(request)]);
+        for request in &self.search_again {
+            let has_had_its_turn = *request <= self.last_searched;
+            note(b's', None, None, &[self.waitlist.rank(*request), u64::from(has_had_its_turn)]);
         }
-        for (token, scan) in &self.granted_again {
-            let done = scan.done.map_or(0, |done| 1 + self.waitlist.rank(done));
-            for (queues, which) in [(&scan.queues, 0), (&scan.again, 1)] {
-                for queue in queues {
-                    note(b'g', Some(token), name_of(*queue), &[which, done]);
-                }
-            }
+        for ((token, queue), last) in &self.granted_again {
+            let last = last.map_or(0, |last| 1 + self.waitlist.rank(last));
+            note(b'g', Some(token), name_of(*queue), &[last]);
         }
         for (queue, scan) in &self.holder_scans {
-            assert!(scan.held_before.is_none() && matches!(scan.hold_now, HoldersSeen::None));
+            assert!(scan.held_before == TokenId::default() && matches!(scan.hold_now, HoldersSeen::None));
             let is_last = self.last_holder_scan.is_some_and(|last| last >= *queue);
             note(b'h', None, name_of(*queue), &[u64::from(scan.again), u64::from(is_last)]);
         }

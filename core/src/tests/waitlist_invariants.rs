@@ -13,8 +13,9 @@ impl Waitlist {
             for queue in &waiter.queues {
                 waiting.entry(*queue).or_default().insert(*request);
             }
-            let (token, requests) = self.tokens.get(&waiter.token).unwrap();
-            assert!(requests.contains(*request) && Rc::ptr_eq(token, &waiter.token));
+            let (token, ()) = self.tokens.get(&waiter.token).unwrap();
+            assert!(self.by_token.contains(&(waiter.token_id(), *request)));
+            assert!(Rc::ptr_eq(token, &waiter.token));
             if let Some(at_ms) = waiter.gives_up_ms {
                 assert!(self.give_ups.contains(&(at_ms, *request)));
             }
@@ -28,8 +29,11 @@ impl Waitlist {
             assert_eq!(queue.iter().collect::<BTreeSet<_>>(), requests);
             for request in &requests {
                 let waiter = &self.waiters[request];
-                let is_spanning = self.tokens.get(&waiter.token).unwrap().1.len() > 1 || waiter.is_for_many();
-                assert_eq!(queue.spanning_of(waiter.token_id()).any(|own| own == *request), is_spanning);
+                let is_spanning = self.has_several(waiter.token_id()) || waiter.is_for_many();
+                assert_eq!(
+                    queue.spanning_of(waiter.token_id(), None).any(|own| own == *request),
+                    is_spanning
+                );
             }
         }
         let longest =
@@ -39,11 +43,9 @@ impl Waitlist {
             self.queues.iter().map(|(id, queue)| (queue.lock.db, (queue.iter().min().unwrap(), *id)));
         assert_eq!(longest, oldest.collect());
         assert!(self.longest.values().all(|of_db| !of_db.is_empty()));
-        for (ends_ms, id, token) in &self.own_hold_ends {
-            let queue = &self.queues[id];
-            assert!(queue.has_spanning_of(*token) && queue.own_hold(*token) == Some(*ends_ms));
-        }
-        assert_eq!(self.own_hold_ends.len(), self.queues.values().map(|queue| queue.own_holds_len()).sum());
+        assert!(self.own_holds.keys().all(|(id, token)| self.queues[id].has_spanning_of(*token)));
+        let ends = self.own_holds.iter().map(|((id, token), ends_ms)| (*ends_ms, *id, *token));
+        assert_eq!(self.own_hold_ends, ends.collect());
         self.holders.check(self.queues.iter().map(|(id, queue)| (*id, &queue.noted_holders)));
         let changed = self.queues.values().filter(|queue| queue.is_changed_outside).count();
         assert_eq!(changed, self.changed_outside);
@@ -52,7 +54,7 @@ impl Waitlist {
         assert_eq!(callers, self.callers);
         let mut by_user = BTreeMap::new();
         for (request, waiter) in &self.waiters {
-            if self.tokens.get(&waiter.token).unwrap().1.len() > 1 && !self.cancelled.contains(request) {
+            if self.has_several(waiter.token_id()) && !self.cancelled.contains(request) {
                 *by_user.entry((waiter.token_id(), waiter.caller.user.clone())).or_insert(0) += 1;
             }
         }
@@ -64,18 +66,17 @@ impl Waitlist {
         assert!(self.channels.values().all(|requests| !requests.is_empty()));
         let unheard: BTreeSet<_> =
             self.waiters.iter().filter(|(_, waiter)| !self.is_heard(waiter)).map(|(id, _)| *id).collect();
-        assert_eq!(unheard, self.unheard.values().flatten().copied().collect());
-        assert!(self.unheard.values().all(|requests| !requests.is_empty()));
+        assert!(unheard.is_subset(&self.unheard.iter().flatten().copied().collect()));
+        assert!(self.unheard.iter().all(|requests| !requests.is_empty()));
         let is_bound = |waiter: &Waiter| waiter.channel.is_some() && waiter.is_ephemeral;
         let bound = self.waiters.iter().filter(|(_, waiter)| is_bound(waiter));
         assert_eq!(self.bound, bound.map(|(id, waiter)| (waiter.client, *id)).collect());
         let wakes: BTreeSet<_> =
             self.queues.iter().filter_map(|(id, queue)| queue.wake_ms.map(|at_ms| (at_ms, *id))).collect();
         assert_eq!(wakes, self.wakes);
-        assert_eq!(
-            self.tokens.after(None).map(|(_, _, requests)| requests.len()).sum::<usize>(),
-            self.waiters.len()
-        );
+        assert_eq!(self.by_token.len(), self.waiters.len());
+        let tokens: BTreeSet<_> = self.by_token.iter().map(|(token, _)| *token).collect();
+        assert_eq!(self.tokens.len(), tokens.len());
         assert_eq!(self.give_ups.len(), self.waiters.values().filter(|w| w.gives_up_ms.is_some()).count());
     }
 }
