@@ -102,6 +102,7 @@ impl HoldView {
             result = acquisition.run() => result,
             _ = self.end() => Err(self.unless_over(Error::NotHeld)),
             () = tell.closed() => Err(Error::Closed),
+            () = self.shared.closing.cancelled() => Err(Error::Closed),
         };
         let may_stand = acquisition.may_stand();
         let result = match result {
@@ -121,8 +122,7 @@ impl HoldView {
 
     /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
     async fn give_up_upgrade(&self) {
-        let ttl = self.lease().ttl;
-        let commands = commands::withdraw(&self.owner, ttl);
+        let commands = commands::withdraw(&self.owner, self.lease().ttl);
         let Ok(answered) = self.shared.call(self.owner.keys(), &commands, self.valid_until()).await else {
             return;
         };

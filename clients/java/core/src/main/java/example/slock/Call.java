@@ -28,7 +28,8 @@ public final class Call {
   private final CompletableFuture<Reply> step;
   private final Consumer<Reply> late;
   private final List<List<String>> asked;
-  private final CompletableFuture<Void> expired = new CompletableFuture<>();
+  private volatile Runnable close = () -> {}; // of the node that it was sent to last
+  private volatile boolean isExpired;
   private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
@@ -65,7 +66,8 @@ public final class Call {
   private void expire() {
     if (step.complete(Reply.NO_ANSWER)) {
       servers.note(Answers.NO_ANSWER);
-      expired.complete(null);
+      isExpired = true;
+      close.run();
     }
   }
 
@@ -102,7 +104,10 @@ public final class Call {
 
   /** What to do when no answer comes in time: to close the connection. */
   public void whenExpired(Runnable closing) {
-    expired.thenRun(closing);
+    close = closing;
+    if (isExpired) {
+      closing.run();
+    }
   }
 
   /**
