@@ -38,7 +38,7 @@ use api::api;
 pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
 pub use cluster::same_slot;
-pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
+pub use command::{Arg, ArgKind, Command, CommandTable, register as register_commands};
 pub use compat::{lacking, missing_required};
 pub use config::{BoolSetting, IntSetting, load_configs, register_bool, register_int};
 pub use ctx::{Ctx, OwnCtx};
