@@ -9,8 +9,7 @@
 //! changed a key: an operation of ours, or somebody while it was under way.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
@@ -20,6 +19,7 @@ use crate::replication::{has_listeners, send};
 use crate::server::{
     Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, drop_in_background, now, own_ctx,
 };
+use crate::shared::Flag;
 use crate::state::STATE;
 
 /// The keys that an operation works on.
@@ -123,12 +123,20 @@ impl<'c> Keyspace<'c> {
         }
     }
 
+    /// Ends the operation, and tells subscribers what it has changed.
     #[inline(always)]
     fn announce(&mut self) {
         self.close();
-        let come_back = (self.unannounced.len() > 1).then(|| self.come_back());
+        let all = self.unannounced.as_slice();
+        // A key that went within the operation and came back has not gone, and the server has announced its coming (`new`).
+        let up_to_new = all.iter().rposition(|one| one.changed.is_new).map_or(&[][..], |last| &all[..=last]);
+        let comes_back = |at: usize, gone: &Announcement<'_>| {
+            let mut later = up_to_new.iter().skip(at + 1).filter(|later| later.changed.is_new);
+            later.any(|new| new.db == gone.db && new.name.bytes() == gone.name.bytes())
+        };
         let ctx = self.access.ctx();
-        for &Announcement { db, name, event, changed } in &self.unannounced {
+        for (at, announcement) in all.iter().enumerate() {
+            let &Announcement { db, name, event, changed } = announcement;
             if let Access::Timer(own, _) = &self.access {
                 own.select_db(db);
             }
@@ -138,24 +146,10 @@ impl<'c> Keyspace<'c> {
                 (0..changed.ended).for_each(|_| ctx.announce(c"slock.expire", name));
             }
             ctx.announce(event_name(event), name);
-            if changed.is_gone && !come_back.as_ref().is_some_and(|keys| keys.contains(&(db, name.bytes()))) {
+            if changed.is_gone && !comes_back(at, announcement) {
                 ctx.announce_gone(name);
             }
         }
-    }
-
-    /// The keys that went within the operation and came back: they have not gone, and the server has announced
-    /// their coming (`new`) already.
-    fn come_back(&self) -> BTreeSet<(i32, &[u8])> {
-        let mut keys = BTreeSet::new();
-        let mut seen_gone = false;
-        for Announcement { db, name, changed, .. } in &self.unannounced {
-            seen_gone |= changed.is_gone;
-            if changed.is_new && seen_gone {
-                keys.insert((*db, name.bytes()));
-            }
-        }
-        keys
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have. The lock stays as it is.
@@ -328,9 +322,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            let own_change = begin_own_change(db, name);
-            key.set(lock);
-            drop(own_change);
+            set(key, db, name, lock);
             if !effect.is_rewritten() {
                 key.expire_at_ms(last_ms);
             }
@@ -352,72 +344,45 @@ fn event_name(event: Event) -> &'static std::ffi::CStr {
     }
 }
 
-/// The key that the server is adding because we told it to. The buffer is kept. (What it removes because of that is a
-/// lock without holders, which nobody is told of.)
-#[derive(Default)]
-struct OwnChange {
-    is_under_way: bool,
-    db: i32,
-    name: Vec<u8>,
-}
-
-/// What went while an operation was under way, and not by its doing.
-#[derive(Default)]
-struct Removals {
-    keys: Vec<LockId>,
-    /// All keys of a database, or they changed places.
-    all: bool,
-}
-
 thread_local! {
-    static OWN_CHANGE: RefCell<OwnChange> = RefCell::default();
-    static REMOVALS: RefCell<Removals> = RefCell::default();
+    /// The key that the server is adding because we told it to. (What it removes because of that is a lock without
+    /// holders, which nobody is told of.)
+    static OWN_CHANGE: RefCell<Option<LockId>> = const { RefCell::new(None) };
+    /// What went while an operation was under way, and not by its doing: a key, or any.
+    static REMOVALS: RefCell<Vec<Option<LockId>>> = const { RefCell::new(Vec::new()) };
 }
 
-static HAS_REMOVALS: AtomicBool = AtomicBool::new(false);
+static HAS_REMOVALS: Flag = Flag::new(false);
+
+/// Stores a lock where there was nothing. What the server says of that is our own doing.
+#[inline(always)]
+fn set(key: &mut LockKey<'_>, db: i32, name: Str<'_>, lock: Lock) {
+    let is_heard = STATE.hears_of_keys.get();
+    if is_heard {
+        OWN_CHANGE.set(Some(LockIdRef { db, name: name.bytes() }.into()));
+    }
+    key.set(lock);
+    if is_heard {
+        OWN_CHANGE.set(None);
+    }
+}
 
 /// Whether the server is adding this key because we told it to.
 pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
-    OWN_CHANGE.with_borrow(|own| own.is_under_way && own.db == lock.db && *own.name == *lock.name)
-}
-
-/// We add this key: what the server says of it is our own doing, until what this returns is dropped.
-#[inline(always)]
-fn begin_own_change(db: i32, name: Str<'_>) -> Option<UnderWay> {
-    STATE.hears_of_keys.get().then(|| {
-        OWN_CHANGE.with_borrow_mut(|own| {
-            own.name.clear();
-            own.name.extend_from_slice(name.bytes());
-            (own.db, own.is_under_way) = (db, true);
-        });
-        UnderWay
-    })
-}
-
-/// See [`begin_own_change`].
-struct UnderWay;
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        OWN_CHANGE.with_borrow_mut(|own| own.is_under_way = false);
-    }
+    OWN_CHANGE.with_borrow(|own| own.as_ref().is_some_and(|own| own.as_ref() == lock))
 }
 
 /// This key has gone while an operation was under way and not by its doing, or any may have, if none is named.
 pub fn note_removal(lock: Option<LockIdRef<'_>>) {
-    REMOVALS.with_borrow_mut(|removals| match lock {
-        Some(lock) => removals.keys.push(lock.into()),
-        None => removals.all = true,
-    });
-    HAS_REMOVALS.store(true, Relaxed);
+    REMOVALS.with_borrow_mut(|removals| removals.push(lock.map(LockId::from)));
+    HAS_REMOVALS.set(true);
 }
 
 /// Whether a key for which `is_open` says so has gone so since the last call.
 #[inline(always)]
-fn take_removals(mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
-    HAS_REMOVALS.load(Relaxed) && {
-        HAS_REMOVALS.store(false, Relaxed);
-        let removals = REMOVALS.take();
-        removals.all || removals.keys.iter().any(|lock| is_open(lock.as_ref()))
+fn take_removals(is_open: impl Fn(LockIdRef<'_>) -> bool) -> bool {
+    HAS_REMOVALS.get() && {
+        HAS_REMOVALS.set(false);
+        REMOVALS.take().iter().any(|lock| lock.as_ref().is_none_or(|lock| is_open(lock.as_ref())))
     }
 }

@@ -7,15 +7,15 @@ use redis_module::raw;
 
 use super::api::api;
 
-/// Calls without which the module cannot work: all that it makes (`tests/test_server_calls.py`), but those that
-/// [`lacking`] tells of.
+/// Calls without which the module cannot work: all that it makes (`tests/test_server_calls.py`), but the one by which it
+/// looks, and those that [`lacking`] tells of.
 const REQUIRED: &str = "
     ACLCheckChannelPermissions ACLCheckCommandPermissions ACLCheckKeyPermissions AvoidReplicaTraffic BlockClient
     Call CallReplyArrayElement CallReplyInteger CallReplyStringPtr CallReplyType CloseKey CreateCommand
     CreateDataType CreateString CreateTimer DeauthenticateAndCloseClient DeleteKey DigestAddStringBuffer
     DigestEndSequence EmitAOF EventLoopAddOneShot Free FreeCallReply FreeModuleUser FreeServerInfo FreeString
-    GetAbsExpire GetApi GetBlockedClientHandle GetBlockedClientPrivateData GetClientId GetClientUserNameById
-    GetCommand GetContextFlags GetDbIdFromIO GetDbIdFromOptCtx GetDetachedThreadSafeContext GetKeyNameFromIO
+    GetAbsExpire GetBlockedClientHandle GetBlockedClientPrivateData GetClientId GetClientUserNameById GetCommand
+    GetContextFlags GetDbIdFromIO GetDbIdFromOptCtx GetDetachedThreadSafeContext GetKeyNameFromIO
     GetKeyNameFromOptCtx GetModuleUserFromUserName GetSelectedDb GetServerInfo InfoAddFieldULongLong
     InfoAddSection InfoBeginDictField InfoEndDictField IsIOError IsKeysPositionRequest KeyAtPosWithFlags KeyType
     LoadConfigs LoadStringBuffer LoadUnsigned Log ModuleTypeGetType ModuleTypeGetValue ModuleTypeSetValue

@@ -23,7 +23,8 @@ impl LockManager {
         mode: Option<Mode>,
     ) -> Result<usize, LockError> {
         let mut open = self.open(operation, hold.token);
-        for at in 0..open.len() {
+        // The first is looked at when nothing has been released yet.
+        for at in 1..open.len() {
             open.lock(at)?;
         }
         let mut released = 0;
@@ -172,6 +173,7 @@ impl LockManager {
 
     /// Dates an effect and commits it. What it drops because its time was up ends with no connection any
     /// more.
+    #[inline(always)]
     pub(super) fn commit(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
