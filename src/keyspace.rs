@@ -9,7 +9,7 @@
 //! changed a key: an operation of ours, or somebody while it was under way.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
@@ -127,16 +127,9 @@ impl<'c> Keyspace<'c> {
     #[inline(always)]
     fn announce(&mut self) {
         self.close();
-        let all = self.unannounced.as_slice();
-        // A key that went within the operation and came back has not gone, and the server has announced its coming (`new`).
-        let up_to_new = all.iter().rposition(|one| one.changed.is_new).map_or(&[][..], |last| &all[..=last]);
-        let comes_back = |at: usize, gone: &Announcement<'_>| {
-            let mut later = up_to_new.iter().skip(at + 1).filter(|later| later.changed.is_new);
-            later.any(|new| new.db == gone.db && new.name.bytes() == gone.name.bytes())
-        };
+        let come_back = (self.unannounced.len() > 1).then(|| self.come_back());
         let ctx = self.access.ctx();
-        for (at, announcement) in all.iter().enumerate() {
-            let &Announcement { db, name, event, changed } = announcement;
+        for &Announcement { db, name, event, changed } in &self.unannounced {
             if let Access::Timer(own, _) = &self.access {
                 own.select_db(db);
             }
@@ -146,10 +139,18 @@ impl<'c> Keyspace<'c> {
                 (0..changed.ended).for_each(|_| ctx.announce(c"slock.expire", name));
             }
             ctx.announce(event_name(event), name);
-            if changed.is_gone && !comes_back(at, announcement) {
+            if changed.is_gone && !come_back.as_ref().is_some_and(|keys| keys.contains(&(db, name.bytes()))) {
                 ctx.announce_gone(name);
             }
         }
+    }
+
+    /// The keys that went within the operation and came back: they have not gone, and the server has announced
+    /// their coming (`new`) already.
+    fn come_back(&self) -> BTreeSet<(i32, &[u8])> {
+        let since_one_went = self.unannounced.iter().skip_while(|announced| !announced.changed.is_gone);
+        let came = since_one_went.filter(|announced| announced.changed.is_new);
+        came.map(|announced| (announced.db, announced.name.bytes())).collect()
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have. The lock stays as it is.
