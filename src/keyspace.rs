@@ -299,10 +299,10 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
         Opened::Lock(lock) => {
             let applied = lock.apply(effect);
             if applied.ended > 0 {
-                STATE.metrics.count_expirations(applied.ended);
+                STATE.count_expirations(applied.ended);
             }
             if let Some(replaced) = applied.replaced.filter(Replaced::is_large) {
-                STATE.metrics.count_expirations(replaced.count_ended(now().unix_ms()));
+                STATE.count_expirations(replaced.count_ended(now().unix_ms()));
                 drop_in_background(replaced);
             }
             if applied.is_empty {

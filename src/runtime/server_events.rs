@@ -48,7 +48,7 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     },
     last_fence: || STATE.last_fence.get(),
     rewrite: |lock, last_fence, emit| wire::rewrite(lock, last_fence, emit),
-    freed: |lock| STATE.metrics.count_expirations(lock.count_ended(server::now().unix_ms())),
+    freed: |lock| STATE.count_expirations(lock.count_ended(server::now().unix_ms())),
     removed: |id| {
         STATE.metrics.note_removal(id);
         key_changed(id);

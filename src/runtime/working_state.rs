@@ -109,15 +109,18 @@ impl Runtime {
 /// How often it is looked for, at least: what is counted between a reset and the look is lost.
 const LOOK_FOR_RESET_EVERY_MS: u64 = 1000;
 
+/// What the server has told us while the runtime was in use: takes note of it.
+type Notice = Box<dyn FnOnce(&mut Runtime)>;
+
 /// The runtime, and what came while it was in use.
 #[derive(Default)]
 struct Shared {
     runtime: RefCell<Runtime>,
-    notices: RefCell<VecDeque<Box<dyn FnOnce(&mut Runtime)>>>,
+    notices: RefCell<VecDeque<Notice>>,
 }
 
 impl Shared {
-    fn next_notice(&self) -> Option<Box<dyn FnOnce(&mut Runtime)>> {
+    fn next_notice(&self) -> Option<Notice> {
         self.notices.borrow_mut().pop_front()
     }
 }

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 
 use slock_core::{LockId, LockIdRef};
 
-use super::STATE;
 use crate::shared::Count;
 
 /// See the module.
@@ -21,14 +20,6 @@ thread_local! {
 }
 
 impl Metrics {
-    /// Counts holders whose deadline had passed when an effect dropped them, or when a lock went in which they still
-    /// were. Not on a server that only follows: they are counted where it is decided. May be called on any thread.
-    pub fn count_expirations(&self, holders: usize) {
-        if !STATE.only_follows() {
-            self.expirations.add(holders as u64);
-        }
-    }
-
     /// Remembers a lock that the server removed, not we.
     pub fn note_removal(&self, lock: LockIdRef<'_>) {
         REMOVED.set(Some(lock.into()));

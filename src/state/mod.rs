@@ -56,4 +56,12 @@ impl State {
     pub fn only_follows(&self) -> bool {
         self.is_replica.get() || self.is_loading.get()
     }
+
+    /// Counts holders whose deadline had passed when an effect dropped them, or when a lock went in which they still
+    /// were. Not on a server that only follows: they are counted where it is decided. May be called on any thread.
+    pub fn count_expirations(&self, holders: usize) {
+        if !self.only_follows() {
+            self.metrics.expirations.add(holders as u64);
+        }
+    }
 }
