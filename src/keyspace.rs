@@ -195,11 +195,19 @@ impl<'c> Keyspace<'c> {
     /// its names not served. The one that was opened just now is not meant.
     #[inline(always)]
     fn forget_if_stale(&mut self, opened: LockIdRef<'_>) {
+        if HAS_REMOVALS.get() {
+            self.forget_removed(opened);
+        }
+    }
+
+    #[cold]
+    fn forget_removed(&mut self, opened: LockIdRef<'_>) {
         let (db, open) = (self.db, &self.open);
         let is_open = |lock: LockIdRef<'_>| {
             lock != opened && lock.db == db && open.iter().any(|open| open.name.bytes() == lock.name)
         };
-        if take_removals(is_open) {
+        HAS_REMOVALS.set(false);
+        if REMOVALS.take().iter().any(|lock| lock.as_ref().is_none_or(|lock| is_open(lock.as_ref()))) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
         }
     }
@@ -377,13 +385,4 @@ pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
 pub fn note_removal(lock: Option<LockIdRef<'_>>) {
     REMOVALS.with_borrow_mut(|removals| removals.push(lock.map(LockId::from)));
     HAS_REMOVALS.set(true);
-}
-
-/// Whether a key for which `is_open` says so has gone so since the last call.
-#[inline(always)]
-fn take_removals(is_open: impl Fn(LockIdRef<'_>) -> bool) -> bool {
-    HAS_REMOVALS.get() && {
-        HAS_REMOVALS.set(false);
-        REMOVALS.take().iter().any(|lock| lock.as_ref().is_none_or(|lock| is_open(lock.as_ref())))
-    }
 }
