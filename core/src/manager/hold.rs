@@ -23,8 +23,7 @@ impl LockManager {
         mode: Option<Mode>,
     ) -> Result<usize, LockError> {
         let mut open = self.open(operation, hold.token);
-        // The first is looked at when nothing has been released yet.
-        for at in 1..open.len() {
+        for at in 0..open.len() {
             open.lock(at)?;
         }
         let mut released = 0;
