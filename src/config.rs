@@ -2,52 +2,46 @@
 
 use std::ffi::CStr;
 
-use crate::runtime::{Notice, notice};
-use crate::server::{self, BoolSetting, Ctx, IntSetting};
+use crate::runtime::{Runtime, notice};
+use crate::server::{self, Ctx, Setting, SettingKind};
 use crate::state::{STATE, TTL_MAX_MS};
 
 fn settings_changed() {
-    notice(Notice::SettingsChanged);
+    notice(Runtime::apply_settings);
 }
 
-/// How long a hold may last, what `WAIT` may cost in memory, how careful to be after a crash.
-static INTEGERS: [IntSetting; 3] = [
-    IntSetting {
+/// How long a hold may last, what `WAIT` may cost in memory, how careful to be after a crash, and whether ordinary
+/// clients may use `SLOCK.APPLY`.
+static SETTINGS: [Setting; 4] = [
+    Setting {
         name: c"max-ttl-ms",
+        kind: SettingKind::Integer { min: 1, max: TTL_MAX_MS },
         default: 86_400_000,
-        min: 1,
-        max: TTL_MAX_MS,
         value: &STATE.settings.max_ttl_ms,
         changed: settings_changed,
     },
-    IntSetting {
+    Setting {
         name: c"max-waiters",
+        kind: SettingKind::Integer { min: 0, max: 10_000_000 },
         default: 100_000,
-        min: 0,
-        max: 10_000_000,
         value: &STATE.settings.max_waiters,
         changed: settings_changed,
     },
-    IntSetting {
+    Setting {
         name: c"restart-grace-ms",
+        kind: SettingKind::Integer { min: 0, max: 86_400_000 },
         default: 0,
-        min: 0,
-        max: 86_400_000,
         value: &STATE.settings.restart_grace_ms,
         changed: settings_changed,
     },
+    Setting {
+        name: c"allow-apply",
+        kind: SettingKind::Switch,
+        default: 0,
+        value: &STATE.settings.allow_apply,
+        changed: settings_changed,
+    },
 ];
-
-/// Whether ordinary clients may use `SLOCK.APPLY`.
-static SWITCHES: [BoolSetting; 1] =
-    [BoolSetting { name: c"allow-apply", default: false, value: &STATE.settings.allow_apply }];
-
-/// What the `loadmodule` line gives to a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
-    Integer(i64),
-    Switch(bool),
-}
 
 /// Registers the settings, with what the `loadmodule` line says: pairs of name and value, the name
 /// with or without `slock.`.
@@ -55,26 +49,12 @@ enum Value {
 /// # Errors
 /// One line that says what is wrong with the arguments.
 pub fn register(ctx: Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
-    let given = parse(arguments)?;
-    let given = |name: &CStr| given.iter().rev().find(|(of, _)| *of == name).map(|(_, value)| *value);
-    let refused =
-        |name: &CStr| Err(format!("the server refused the setting slock.{}", name.to_string_lossy()));
-    for setting in &INTEGERS {
-        let default = match given(setting.name) {
-            Some(Value::Integer(value)) => value,
-            _ => setting.default,
-        };
-        if !server::register_int(ctx, setting, default) {
-            return refused(setting.name);
-        }
-    }
-    for setting in &SWITCHES {
-        let default = match given(setting.name) {
-            Some(Value::Switch(value)) => value,
-            _ => setting.default,
-        };
-        if !server::register_bool(ctx, setting, default) {
-            return refused(setting.name);
+    let given: Vec<(&CStr, i64)> = arguments.chunks(2).map(parse_pair).collect::<Result<_, _>>()?;
+    for setting in &SETTINGS {
+        let given = given.iter().rev().find(|(name, _)| *name == setting.name);
+        let default = given.map_or(setting.default, |(_, value)| *value);
+        if !server::register_setting(ctx, setting, default) {
+            return Err(format!("the server refused the setting slock.{}", setting.name.to_string_lossy()));
         }
     }
     if server::load_configs(ctx) {
@@ -84,45 +64,30 @@ pub fn register(ctx: Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
     }
 }
 
-fn parse(arguments: &[&[u8]]) -> Result<Vec<(&'static CStr, Value)>, String> {
-    arguments.chunks(2).map(parse_pair).collect()
-}
-
-fn parse_pair(pair: &[&[u8]]) -> Result<(&'static CStr, Value), String> {
+fn parse_pair(pair: &[&[u8]]) -> Result<(&'static CStr, i64), String> {
     let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
     let name = pair[0].to_ascii_lowercase();
     let name = name.strip_prefix(b"slock.").unwrap_or(&name);
-    let integer = INTEGERS.iter().find(|setting| setting.name.to_bytes() == name);
-    let switch = SWITCHES.iter().find(|setting| setting.name.to_bytes() == name);
-    let value = || pair.get(1).copied().ok_or_else(|| format!("the setting {} has no value", shown(pair[0])));
-    match (integer, switch) {
-        (Some(setting), _) => parse_integer(setting, value()?),
-        (None, Some(setting)) => parse_switch(setting, value()?),
-        (None, None) => Err(format!("there is no setting {}", shown(pair[0]))),
-    }
-}
-
-fn parse_integer(setting: &'static IntSetting, value: &[u8]) -> Result<(&'static CStr, Value), String> {
-    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok());
-    match number.filter(|number| (setting.min..=setting.max).contains(number)) {
-        Some(number) => Ok((setting.name, Value::Integer(number))),
-        None => Err(format!(
-            "slock.{} must be an integer from {} to {}, not {}",
-            setting.name.to_string_lossy(),
-            setting.min,
-            setting.max,
-            value.escape_ascii()
-        )),
-    }
-}
-
-fn parse_switch(setting: &'static BoolSetting, value: &[u8]) -> Result<(&'static CStr, Value), String> {
-    match value.to_ascii_lowercase().as_slice() {
-        b"yes" => Ok((setting.name, Value::Switch(true))),
-        b"no" => Ok((setting.name, Value::Switch(false))),
-        _ => {
-            let name = setting.name.to_string_lossy();
-            Err(format!("slock.{name} must be yes or no, not {}", value.escape_ascii()))
+    let Some(setting) = SETTINGS.iter().find(|setting| setting.name.to_bytes() == name) else {
+        return Err(format!("there is no setting {}", shown(pair[0])));
+    };
+    let Some(value) = pair.get(1) else {
+        return Err(format!("the setting {} has no value", shown(pair[0])));
+    };
+    let (number, allowed) = match setting.kind {
+        SettingKind::Integer { min, max } => {
+            let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            let number = number.filter(|number| (min..=max).contains(number));
+            (number, format!("an integer from {min} to {max}"))
         }
-    }
+        SettingKind::Switch => {
+            let words: [&[u8]; 2] = [b"no", b"yes"];
+            let at = words.iter().position(|word| word.eq_ignore_ascii_case(value));
+            (at.map(|at| at as i64), "yes or no".into())
+        }
+    };
+    let name = setting.name;
+    number
+        .map(|number| (name, number))
+        .ok_or_else(|| format!("slock.{} must be {allowed}, not {}", name.to_string_lossy(), shown(value)))
 }

@@ -23,14 +23,14 @@ pub fn write(section: &Section, metrics: &Metrics, manager: &LockManager) {
     section.field(c"refusals", counters.refusals);
     section.field(c"handoffs", counters.handoffs);
     section.field(c"releases", counters.releases);
-    section.field(c"expirations", metrics.expirations());
+    section.field(c"expirations", metrics.expirations.get());
     section.field(c"wait_timeouts", counters.wait_timeouts);
     section.field(c"wait_cancels", counters.cancels);
     section.field(c"cancelled", counters.cancelled);
     section.field(c"refused_tokens_dropped", counters.refused_tokens_dropped);
     section.field(c"unheard", counters.unheard);
     section.field(c"deadlocks", counters.deadlocks);
-    section.field(c"evicted_locks", metrics.evictions());
+    section.field(c"evicted_locks", metrics.evictions.get());
     section.field(c"wait_ms_total", counters.wait_ms_total);
     section.field(c"wait_ms_max", counters.waits.max_ms());
     section.field_of_parts(c"wait_ms", &parts(&counters.waits));

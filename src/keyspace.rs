@@ -10,7 +10,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
@@ -20,6 +19,7 @@ use crate::replication::{has_listeners, send};
 use crate::server::{
     Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, drop_in_background, now, own_ctx,
 };
+use crate::shared::Flag;
 use crate::state::STATE;
 
 /// The keys that an operation works on.
@@ -123,6 +123,7 @@ impl<'c> Keyspace<'c> {
         }
     }
 
+    /// Ends the operation, and tells subscribers what it has changed.
     #[inline(always)]
     fn announce(&mut self) {
         self.close();
@@ -147,15 +148,9 @@ impl<'c> Keyspace<'c> {
     /// The keys that went within the operation and came back: they have not gone, and the server has announced
     /// their coming (`new`) already.
     fn come_back(&self) -> BTreeSet<(i32, &[u8])> {
-        let mut keys = BTreeSet::new();
-        let mut seen_gone = false;
-        for Announcement { db, name, changed, .. } in &self.unannounced {
-            seen_gone |= changed.is_gone;
-            if changed.is_new && seen_gone {
-                keys.insert((*db, name.bytes()));
-            }
-        }
-        keys
+        let since_one_went = self.unannounced.iter().skip_while(|announced| !announced.changed.is_gone);
+        let came = since_one_went.filter(|announced| announced.changed.is_new);
+        came.map(|announced| (announced.db, announced.name.bytes())).collect()
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have. The lock stays as it is.
@@ -200,11 +195,19 @@ impl<'c> Keyspace<'c> {
     /// its names not served. The one that was opened just now is not meant.
     #[inline(always)]
     fn forget_if_stale(&mut self, opened: LockIdRef<'_>) {
+        if HAS_REMOVALS.get() {
+            self.forget_removed(opened);
+        }
+    }
+
+    #[cold]
+    fn forget_removed(&mut self, opened: LockIdRef<'_>) {
         let (db, open) = (self.db, &self.open);
         let is_open = |lock: LockIdRef<'_>| {
             lock != opened && lock.db == db && open.iter().any(|open| open.name.bytes() == lock.name)
         };
-        if take_removals(is_open) {
+        HAS_REMOVALS.set(false);
+        if REMOVALS.take().iter().any(|lock| lock.as_ref().is_none_or(|lock| is_open(lock.as_ref()))) {
             self.open.iter_mut().filter_map(|open| open.key.take()).for_each(std::mem::forget);
         }
     }
@@ -304,10 +307,10 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
         Opened::Lock(lock) => {
             let applied = lock.apply(effect);
             if applied.ended > 0 {
-                STATE.metrics.count_expirations(applied.ended);
+                STATE.count_expirations(applied.ended);
             }
             if let Some(replaced) = applied.replaced.filter(Lock::is_large) {
-                STATE.metrics.count_expirations(replaced.count_ended(now().unix_ms()));
+                STATE.count_expirations(replaced.count_ended(now().unix_ms()));
                 drop_in_background(replaced);
             }
             if applied.is_empty {
@@ -328,9 +331,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
-            let own_change = begin_own_change(db, name);
-            key.set(lock);
-            drop(own_change);
+            set(key, db, name, lock);
             if !effect.is_rewritten() {
                 key.expire_at_ms(last_ms);
             }
@@ -352,72 +353,36 @@ fn event_name(event: Event) -> &'static std::ffi::CStr {
     }
 }
 
-/// The key that the server is adding because we told it to. The buffer is kept. (What it removes because of that is a
-/// lock without holders, which nobody is told of.)
-#[derive(Default)]
-struct OwnChange {
-    is_under_way: bool,
-    db: i32,
-    name: Vec<u8>,
-}
-
-/// What went while an operation was under way, and not by its doing.
-#[derive(Default)]
-struct Removals {
-    keys: Vec<LockId>,
-    /// All keys of a database, or they changed places.
-    all: bool,
-}
-
 thread_local! {
-    static OWN_CHANGE: RefCell<OwnChange> = RefCell::default();
-    static REMOVALS: RefCell<Removals> = RefCell::default();
+    /// The key that the server is adding because we told it to. (What it removes because of that is a lock without
+    /// holders, which nobody is told of.)
+    static OWN_CHANGE: RefCell<Option<LockId>> = const { RefCell::new(None) };
+    /// What went while an operation was under way, and not by its doing: a key, or any.
+    static REMOVALS: RefCell<Vec<Option<LockId>>> = const { RefCell::new(Vec::new()) };
 }
 
-static HAS_REMOVALS: AtomicBool = AtomicBool::new(false);
+static HAS_REMOVALS: Flag = Flag::new(false);
+
+/// Stores a lock where there was nothing. What the server says of that is our own doing.
+#[inline(always)]
+fn set(key: &mut LockKey<'_>, db: i32, name: Str<'_>, lock: Lock) {
+    let is_heard = STATE.hears_of_keys.get();
+    if is_heard {
+        OWN_CHANGE.set(Some(LockIdRef { db, name: name.bytes() }.into()));
+    }
+    key.set(lock);
+    if is_heard {
+        OWN_CHANGE.set(None);
+    }
+}
 
 /// Whether the server is adding this key because we told it to.
 pub fn is_own_change(lock: LockIdRef<'_>) -> bool {
-    OWN_CHANGE.with_borrow(|own| own.is_under_way && own.db == lock.db && *own.name == *lock.name)
-}
-
-/// We add this key: what the server says of it is our own doing, until what this returns is dropped.
-#[inline(always)]
-fn begin_own_change(db: i32, name: Str<'_>) -> Option<UnderWay> {
-    STATE.hears_of_keys.get().then(|| {
-        OWN_CHANGE.with_borrow_mut(|own| {
-            own.name.clear();
-            own.name.extend_from_slice(name.bytes());
-            (own.db, own.is_under_way) = (db, true);
-        });
-        UnderWay
-    })
-}
-
-/// See [`begin_own_change`].
-struct UnderWay;
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        OWN_CHANGE.with_borrow_mut(|own| own.is_under_way = false);
-    }
+    OWN_CHANGE.with_borrow(|own| own.as_ref().is_some_and(|own| own.as_ref() == lock))
 }
 
 /// This key has gone while an operation was under way and not by its doing, or any may have, if none is named.
 pub fn note_removal(lock: Option<LockIdRef<'_>>) {
-    REMOVALS.with_borrow_mut(|removals| match lock {
-        Some(lock) => removals.keys.push(lock.into()),
-        None => removals.all = true,
-    });
-    HAS_REMOVALS.store(true, Relaxed);
-}
-
-/// Whether a key for which `is_open` says so has gone so since the last call.
-#[inline(always)]
-fn take_removals(mut is_open: impl FnMut(LockIdRef<'_>) -> bool) -> bool {
-    HAS_REMOVALS.load(Relaxed) && {
-        HAS_REMOVALS.store(false, Relaxed);
-        let removals = REMOVALS.take();
-        removals.all || removals.keys.iter().any(|lock| is_open(lock.as_ref()))
-    }
+    REMOVALS.with_borrow_mut(|removals| removals.push(lock.map(LockId::from)));
+    HAS_REMOVALS.set(true);
 }

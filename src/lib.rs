@@ -36,7 +36,7 @@ mod state;
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
 
 fn load(ctx: server::Ctx<'_>, arguments: &[&[u8]]) -> Result<(), String> {
-    let missing = server::missing_required();
+    let missing: Vec<&str> = server::missing_required().collect();
     if !missing.is_empty() {
         return Err(format!("this server lacks {}; SLOCK needs Redis 7.0 or Valkey 7.2", missing.join(", ")));
     }
@@ -66,7 +66,7 @@ impl server::WriteInfo for Info {
 
 /// One line for every start.
 fn say_ready() {
-    let lacking = server::lacking();
+    let lacking: Vec<&str> = server::lacking().collect();
     let without = if lacking.is_empty() {
         String::new()
     } else {

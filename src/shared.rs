@@ -31,6 +31,13 @@ shared!(
     /// A number that is counted.
     Count, u64, AtomicU64
 );
+
+impl Count {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Relaxed);
+    }
+}
+
 shared!(
     /// A setting.
     Number, i64, AtomicI64

@@ -11,7 +11,7 @@ use super::args::Args;
 use crate::errors::error_reply;
 use crate::keyspace;
 use crate::replication::{deadline_is_plausible, fence_is_plausible};
-use crate::runtime::{self, Notice, notice};
+use crate::runtime::{self, notice};
 use crate::server::{Ctx, LockKey, Opened, Reply, Str};
 use crate::state::STATE;
 
@@ -35,7 +35,7 @@ fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Rep
     let error = |text: &str| Err(Reply::Error(text.into()));
     // What this server's log or its primary says is not doubted.
     let is_trusted = ctx.is_replicated() || ctx.is_loading();
-    if !is_trusted && !STATE.settings.allow_apply.get() {
+    if !is_trusted && STATE.settings.allow_apply.get() == 0 {
         return error("ERR SLOCK.APPLY is for replicas and the log; see slock.allow-apply");
     }
     let Some(message) = wire::read(change, meta) else {
@@ -51,7 +51,7 @@ fn run(ctx: Ctx<'_>, key: Str<'_>, change: &[u8], meta: &[u8]) -> Result<(), Rep
         change_lock(ctx, key, effect)?;
     }
     if let Some(fence) = message.fence() {
-        notice(Notice::FenceSeen(fence));
+        notice(move |runtime| runtime.manager.fences.see(fence));
     }
     ctx.replicate_verbatim();
     Ok(())

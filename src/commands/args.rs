@@ -6,9 +6,9 @@
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-use arrayvec::ArrayVec;
 use slock_core::WaitPolicy;
 use slock_core::limits::{META_MAX_BYTES, NAMES_MAX, NUMBER_MAX, TOKEN_MAX_BYTES, is_token};
+use smallvec::SmallVec;
 
 use crate::server::{Reply, Str};
 use crate::state::{STATE, TTL_MAX_MS};
@@ -39,36 +39,6 @@ fn shown(bytes: &[u8]) -> String {
 pub struct Args<'a> {
     rest: &'a [Str<'a>],
 }
-
-/// A word that begins an option.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Word {
-    Wait,
-    Notify,
-    Meta,
-    Limit,
-    Ephemeral,
-    Xx,
-    Fence,
-    Gt,
-    Refuse,
-    Count,
-    Full,
-}
-
-const WORDS: [(&str, Word); 11] = [
-    ("WAIT", Word::Wait),
-    ("NOTIFY", Word::Notify),
-    ("META", Word::Meta),
-    ("LIMIT", Word::Limit),
-    ("EPHEMERAL", Word::Ephemeral),
-    ("XX", Word::Xx),
-    ("FENCE", Word::Fence),
-    ("GT", Word::Gt),
-    ("REFUSE", Word::Refuse),
-    ("COUNT", Word::Count),
-    ("FULL", Word::Full),
-];
 
 /// The options of a command. Those that it does not take are as if they were not given.
 #[derive(Default)]
@@ -189,9 +159,9 @@ impl<'a> Args<'a> {
         fence("fence", self.required()?)
     }
 
-    /// The options that are left: of these, in any order, each at most once, and nothing else.
+    /// The options that are left: of those that begin with these words, in any order, each at most once, and nothing else.
     #[inline]
-    pub fn options(&mut self, taken: &[Word]) -> Result<Options<'a>, Reply> {
+    pub fn options(&mut self, taken: &[&'static str]) -> Result<Options<'a>, Reply> {
         let mut options = Options::default();
         // Mostly there are none.
         if !self.rest.is_empty() {
@@ -200,35 +170,33 @@ impl<'a> Args<'a> {
         Ok(options)
     }
 
-    fn read_options(&mut self, options: &mut Options<'a>, taken: &[Word]) -> Result<(), Reply> {
-        let mut given = ArrayVec::<Word, { WORDS.len() }>::new();
+    fn read_options(&mut self, options: &mut Options<'a>, taken: &[&'static str]) -> Result<(), Reply> {
+        let mut given = SmallVec::<[&str; 8]>::new();
         while let Some(argument) = self.next() {
             let text = argument.bytes();
-            let is_meant = |(name, word): &&(&str, Word)| {
-                taken.contains(word) && text.eq_ignore_ascii_case(name.as_bytes())
-            };
-            let Some(&(name, word)) = WORDS.iter().find(is_meant) else {
+            let Some(&word) = taken.iter().find(|word| text.eq_ignore_ascii_case(word.as_bytes())) else {
                 return error(format!("ERR unknown option {}", shown(text)));
             };
             if given.contains(&word) {
-                return error(format!("ERR option {name} is given twice"));
+                return error(format!("ERR option {word} is given twice"));
             }
             given.push(word);
             match word {
-                Word::Wait => options.wait = Some(self.wait()?),
-                Word::Notify => options.notify = Some(self.notify()?),
-                Word::Meta => options.meta = Some(self.meta()?),
-                Word::Limit => options.limit = Some(self.limit()?),
-                Word::Ephemeral => options.is_ephemeral = true,
-                Word::Xx => options.is_refresh = true,
-                Word::Fence => options.fence = Some(fence("FENCE", self.value("FENCE")?)?),
-                Word::Gt => options.is_at_least = true,
-                Word::Refuse => {
+                "WAIT" => options.wait = Some(self.wait()?),
+                "NOTIFY" => options.notify = Some(self.notify()?),
+                "META" => options.meta = Some(self.meta()?),
+                "LIMIT" => options.limit = Some(self.limit()?),
+                "EPHEMERAL" => options.is_ephemeral = true,
+                "XX" => options.is_refresh = true,
+                "FENCE" => options.fence = Some(fence("FENCE", self.value("FENCE")?)?),
+                "GT" => options.is_at_least = true,
+                "REFUSE" => {
                     options.refuse_ms =
                         Some(integer("REFUSE", self.value("REFUSE")?, 1..=REFUSE_MAX_MS, " milliseconds")?);
                 }
-                Word::Count => options.count = Some(self.count()?),
-                Word::Full => options.is_full = true,
+                "COUNT" => options.count = Some(self.count()?),
+                "FULL" => options.is_full = true,
+                _ => return error(format!("ERR unknown option {}", shown(text))),
             }
         }
         Ok(())

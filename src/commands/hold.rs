@@ -16,7 +16,7 @@
 
 use slock_core::{Extension, HoldRef, Mode};
 
-use super::args::{Args, Word};
+use super::args::Args;
 use crate::runtime::operate;
 use crate::server::{Ctx, Reply, Str};
 
@@ -41,7 +41,7 @@ fn release<'a>(
     mut args: Args<'_>,
     mode: Option<Mode>,
 ) -> Result<Reply, Reply> {
-    let hold = HoldRef { token: args.token()?, fence: args.options(&[Word::Fence])?.fence };
+    let hold = HoldRef { token: args.token()?, fence: args.options(&["FENCE"])?.fence };
     let released = operate(ctx, keys, |manager, operation| manager.release(operation, hold, mode))?;
     Ok(Reply::Int(i64::try_from(released).unwrap_or(i64::MAX)))
 }
@@ -59,7 +59,7 @@ pub fn mextend(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
 fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Result<Reply, Reply> {
     let token = args.token()?;
     let ttl_ms = args.ttl_ms()?;
-    let options = args.options(&[Word::Gt, Word::Fence])?;
+    let options = args.options(&["GT", "FENCE"])?;
     let extension = if options.is_at_least { Extension::AtLeastTo(ttl_ms) } else { Extension::To(ttl_ms) };
     let hold = HoldRef { token, fence: options.fence };
     let extended = operate(ctx, keys, |manager, operation| manager.extend(operation, hold, extension))?;
@@ -69,7 +69,7 @@ fn extend_all<'a>(ctx: Ctx<'a>, keys: &'a [Str<'a>], mut args: Args<'_>) -> Resu
 pub fn downgrade(ctx: Ctx<'_>, args: &[Str<'_>]) -> Result<Reply, Reply> {
     let mut args = Args::new(args);
     let (keys, token, ttl_ms) = (args.key()?, args.token()?, args.ttl_ms()?);
-    let hold = HoldRef { token, fence: args.options(&[Word::Fence])?.fence };
+    let hold = HoldRef { token, fence: args.options(&["FENCE"])?.fence };
     let fence = operate(ctx, keys, |manager, operation| manager.downgrade(operation, hold, ttl_ms))?;
     Ok(Reply::Int(fence.cast_signed()))
 }

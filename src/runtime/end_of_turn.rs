@@ -22,7 +22,7 @@ use super::write_gate::WriteBlock;
 
 use crate::keyspace::Keyspace;
 use crate::server::{OwnCtx, monotonic_ms, now};
-use crate::state::{STATE, SleepWatch, with_sleep_watch};
+use crate::state::STATE;
 
 /// How long one call serves; the rest is left to the next. (Besides this, the server needs its time to wake
 /// clients and to send replies.)
@@ -65,17 +65,15 @@ pub fn on_due(ctx: OwnCtx<'_>) {
     tick(ctx, Schedule::due_has_fired);
 }
 
-fn tick(ctx: OwnCtx<'_>, fired: impl FnOnce(&mut Schedule)) {
-    with_sleep_watch(|sleep_watch| {
-        sleep_watch.in_timer(|| {
-            Keyspace::with_all(ctx, |store| {
-                try_with_runtime(|runtime| {
-                    runtime.schedule.as_mut().map(fired);
-                    runtime.tick(ctx, store);
-                })
-            })
+fn tick(ctx: OwnCtx<'_>, has_fired: fn(&mut Schedule)) {
+    Keyspace::with_all(ctx, |store| {
+        try_with_runtime(|runtime| {
+            has_fired(&mut runtime.schedule);
+            runtime.tick(ctx, store);
         })
     });
+    // Subscribers have been told: what their commands did was done inside the timer, too.
+    try_with_runtime(|runtime| runtime.schedule.timer_ends());
 }
 
 /// A slice of a turn.
@@ -119,30 +117,19 @@ impl Runtime {
             self.clients.answer(answer);
         }
         self.clients.end_turn();
-        let nobody_waits = self.manager.waitlist().is_empty();
-        if nobody_waits {
-            with_sleep_watch(SleepWatch::note_idle);
-        }
         if is_replica {
             self.restored.clear();
             if self.manager.is_sending_away() {
-                self.schedule_end_of_turn();
+                self.schedule.at_end_of_turn();
             }
         }
         match block {
-            _ if is_replica => self.schedule_end_of_watch(),
-            None if !follows && self.has_work() => self.schedule_next_slice(),
+            _ if is_replica => {}
+            None if !follows && self.has_work() => self.schedule.at_next_slice(),
             None if !follows => self.reschedule(now()),
-            Some(_) if nobody_waits && !self.has_work() => self.schedule_end_of_watch(),
+            Some(_) if self.manager.waitlist().is_empty() && !self.has_work() => {}
             Some(WriteBlock::Refused) => self.schedule_retry(REFUSED_RETRY_MS),
             None | Some(WriteBlock::Paused) => self.schedule_retry(PAUSED_RETRY_MS),
-        }
-    }
-
-    /// Nobody waits: the server need not say any more when it sleeps.
-    fn schedule_end_of_watch(&mut self) {
-        if let Some(at_ms) = with_sleep_watch(SleepWatch::next_due_ms) {
-            self.schedule_at(at_ms);
         }
     }
 
@@ -150,7 +137,7 @@ impl Runtime {
     fn schedule_retry(&mut self, pause_ms: u64) {
         let retry_ms = monotonic_ms() + pause_ms;
         let wait_end_ms = self.manager.next_wait_end_ms();
-        self.schedule_at(wait_end_ms.map_or(retry_ms, |end_ms| end_ms.min(retry_ms)));
+        self.schedule.at(wait_end_ms.map_or(retry_ms, |end_ms| end_ms.min(retry_ms)));
     }
 
     /// Goes on looking for channels that nobody has subscribed to any more. Their requests leave.

@@ -13,7 +13,7 @@
 //!
 //! Commands and the timer borrow the [`Runtime`] for one operation. The server may call us back in the
 //! middle of it: a key that is opened expires, and a subscriber of another module runs commands. What such
-//! a callback has to say is a [`Notice`]; it is taken note of at once where the runtime is free, else when
+//! a callback has to say is a [`notice`]; it is taken note of at once where the runtime is free, else when
 //! it is. What a callback must be able to read at any time is in `state`.
 //!
 //! The clock is nobody's: it is read once for each decision, by `server::now`.
@@ -31,4 +31,4 @@ pub use notify::check_channel;
 pub use operate::{acquire, look, on_primary, operate};
 pub use server_events::{DATATYPE_HOOKS, EVENT_HOOKS, start};
 pub use waiting_clients::WaitingCommand;
-pub use working_state::{Notice, key_changed, notice, try_with_runtime};
+pub use working_state::{Runtime, key_changed, notice, try_with_runtime};

@@ -2,11 +2,11 @@
 
 use slock_core::{AcquireOutcome, LockError, LockManager, Operation, ReplyTo, Request, RequestId};
 
-use super::working_state::{Notice, Runtime, notice, try_with_runtime};
+use super::working_state::{Runtime, notice, try_with_runtime};
 use crate::errors::{error_reply, in_use};
 use crate::keyspace::Keyspace;
 use crate::server::{self, BlockedCallbacks, Ctx, HandleKey, Reply, Str};
-use crate::state::{STATE, SleepWatch, with_sleep_watch};
+use crate::state::STATE;
 
 /// Decisions are the primary's, also where a replica takes writes from its own clients. And no log
 /// decides: what it holds are effects.
@@ -83,9 +83,8 @@ fn wait(
 ) -> Result<Reply, Reply> {
     if !STATE.hears_of_keys.get() {
         STATE.hears_of_keys.set(true);
-        server::subscribe_to_keys();
+        server::subscribe_for_those_who_wait();
     }
-    with_sleep_watch(SleepWatch::begin);
     if reply_to != ReplyTo::Client {
         return Ok(Reply::Null);
     }
@@ -106,11 +105,19 @@ struct BlockedByLock;
 
 impl BlockedCallbacks for BlockedByLock {
     fn unblocked(client: HandleKey) -> Reply {
-        notice(Notice::WaiterUnblocked(client));
+        notice(move |runtime| {
+            if let Some(request) = runtime.clients.blocked.remove(client) {
+                runtime.manager.time_out(request);
+            }
+        });
         Reply::Int(0)
     }
 
     fn gone(client: HandleKey) {
-        notice(Notice::WaiterGone(client));
+        notice(move |runtime| {
+            if let Some(request) = runtime.clients.blocked.remove(client) {
+                runtime.manager.abandon(request);
+            }
+        });
     }
 }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use slock_core::Timestamp;
 
-use crate::server::{OwnCtx, TimerId, monotonic_ms, now, start_timer, stop_timer};
-use crate::state::{SleepWatch, with_sleep_watch};
+use crate::server::{OwnCtx, TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
 
 /// After so long a timer that has not fired is late.
 const LATE_MS: u64 = 50;
@@ -29,28 +28,62 @@ pub struct Schedule {
     due: Option<(TimerId, u64)>,
     /// How far the wall clock was from the monotonic one at the last look, in milliseconds.
     clock_offset_ms: u64,
+    /// Whether one of these timers runs.
+    is_in_timer: bool,
+    /// Whether a timer was started since the last of them ran.
+    has_new_timer: bool,
+    sleep: Sleep,
+}
+
+/// What the server has said of its sleep.
+///
+/// Redis 7.0 decides how long to sleep and then does its work before the sleep (`beforeSleep`), in which commands run
+/// too: of clients that were unblocked, and with I/O threads of any. A timer that is started there is seen after the
+/// sleep. To wake the server costs two system calls, so it is done only there, while the server says when it goes to
+/// sleep. It says so in the middle of that work.
+enum Sleep {
+    /// The server does not say.
+    Unknown,
+    /// It goes to sleep: a timer that is started now is not seen before.
+    Begins,
+    /// It has slept: a timer that is started now may or may not be seen before it sleeps again.
+    IsOver,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self::new(|_| {}, |_| {})
+    }
 }
 
 impl Schedule {
     /// A schedule with timers that call these: `on_soon` has to report [`Schedule::soon_has_fired`], `on_due`
     /// [`Schedule::due_has_fired`].
     pub fn new(on_soon: fn(OwnCtx<'_>), on_due: fn(OwnCtx<'_>)) -> Self {
-        let clock_offset_ms = clock_offset_ms(now());
-        Self { on_soon, on_due, soon: None, soon_is_late: false, due: None, clock_offset_ms }
+        Self {
+            on_soon,
+            on_due,
+            soon: None,
+            soon_is_late: false,
+            due: None,
+            clock_offset_ms: clock_offset_ms(now()),
+            is_in_timer: false,
+            has_new_timer: false,
+            sleep: Sleep::Unknown,
+        }
     }
 
     /// Calls `on_soon` at the end of this turn of the event loop; from within a timer, at the end of the next in which
     /// this is called, or a millisecond later.
     pub fn at_end_of_turn(&mut self) {
-        let is_in_timer = with_sleep_watch(SleepWatch::is_in_timer);
         if self.soon_is_late
-            && !is_in_timer
+            && !self.is_in_timer
             && let Some((timer, _)) = self.soon.take()
         {
             stop_timer(timer);
         }
         if self.soon.is_none() {
-            self.soon_is_late = is_in_timer;
+            self.soon_is_late = self.is_in_timer;
         }
         self.at_next_slice();
     }
@@ -67,7 +100,7 @@ impl Schedule {
                 stop_timer(due);
             }
             self.soon = Some((start_timer(0, self.on_soon), now_ms));
-            with_sleep_watch(SleepWatch::timer_started);
+            self.timer_started();
         }
     }
 
@@ -82,17 +115,49 @@ impl Schedule {
         }
         let timer = start_timer(at_ms.saturating_sub(monotonic_ms()), self.on_due);
         self.due = Some((timer, at_ms));
-        with_sleep_watch(SleepWatch::timer_started);
+        self.timer_started();
+    }
+
+    fn timer_started(&mut self) {
+        match self.sleep {
+            _ if self.is_in_timer => {}
+            Sleep::IsOver => self.has_new_timer = true,
+            Sleep::Unknown | Sleep::Begins => wake_event_loop(),
+        }
     }
 
     /// The call of [`Schedule::at_end_of_turn`] has come.
     pub fn soon_has_fired(&mut self) {
         (self.soon, self.soon_is_late) = (None, false);
+        self.timer_begins();
     }
 
     /// The call of [`Schedule::at`] has come.
     pub fn due_has_fired(&mut self) {
         self.due = None;
+        self.timer_begins();
+    }
+
+    fn timer_begins(&mut self) {
+        (self.is_in_timer, self.has_new_timer) = (true, false);
+    }
+
+    /// The call is over.
+    pub fn timer_ends(&mut self) {
+        self.is_in_timer = false;
+    }
+
+    /// The server is about to sleep.
+    pub fn before_sleep(&mut self) {
+        if std::mem::take(&mut self.has_new_timer) {
+            wake_event_loop();
+        }
+        self.sleep = Sleep::Begins;
+    }
+
+    /// The server has slept.
+    pub fn after_sleep(&mut self) {
+        self.sleep = Sleep::IsOver;
     }
 
     /// Calls `on_soon` when a timer is late or the wall clock was set.

@@ -13,19 +13,23 @@
 //! Nothing may be written from here: a change made inside a notification is logged before the command that
 //! caused it. So these functions take note, and the timer does the work.
 
-use slock_core::{LockError, LockIdRef, wire};
+use slock_core::{LockError, LockId, LockIdRef, wire};
 
 use super::end_of_turn;
 use super::schedule::Schedule;
-use super::working_state::{Notice, Runtime, key_changed, notice, try_with_runtime};
+use super::working_state::{Runtime, databases_changed, key_changed, notice, try_with_runtime};
 use super::write_gate::WriteGate;
 use crate::replication::{self, deadline_is_plausible, fence_is_plausible};
-use crate::server::{self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, own_ctx};
-use crate::state::{STATE, SleepWatch, with_sleep_watch};
+use crate::server::{
+    self, Ctx, DatatypeHooks, EventHooks, Loading, Role, drop_in_background, monotonic_ms, own_ctx,
+};
+use crate::state::STATE;
 
 /// What the data type tells us.
 pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
-    fence_seen: |fence| notice(Notice::FenceSeen(fence)),
+    fence_seen: |fence| {
+        notice(move |runtime| runtime.manager.fences.see(fence));
+    },
     is_plausible: |lock| {
         let is_trusted = {
             let ctx = own_ctx().as_ctx();
@@ -36,11 +40,15 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     },
     restored: |lock| {
         if !STATE.only_follows() {
-            notice(Notice::LockRestored(lock.into()));
+            let lock = LockId::from(lock);
+            notice(|runtime| {
+                runtime.restored.insert(lock);
+            });
         }
     },
-    last_fence,
+    last_fence: || STATE.last_fence.get(),
     rewrite: |lock, last_fence, emit| wire::rewrite(lock, last_fence, emit),
+    freed: |lock| STATE.count_expirations(lock.count_ended(server::now().unix_ms())),
     removed: |id| {
         STATE.metrics.note_removal(id);
         key_changed(id);
@@ -51,62 +59,63 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
 pub static EVENT_HOOKS: EventHooks = EventHooks {
     key_touched: |db, name| key_changed(LockIdRef { db, name }),
     key_evicted: |db, name| STATE.metrics.count_eviction(LockIdRef { db, name }),
-    flushed: |db| notice(Notice::DatabaseChanged(db)),
-    swapped: |first, second| notice(Notice::DatabasesSwapped(first, second)),
+    flushed: |db| databases_changed(move |manager| manager.database_changed(db)),
+    swapped: |first, second| databases_changed(move |manager| manager.databases_swapped(first, second)),
     role_changed: on_role_changed,
     loading: |ctx, phase| {
         STATE.is_loading.set(phase == Loading::Began);
-        role_is_known();
         // A long load must not use up the grace period.
         if phase == Loading::Ended && !ctx.is_replica() {
-            change_server(Runtime::begin_grace);
+            notice(Runtime::begin_grace);
         }
     },
     configured: |changed| {
         // Where an operation is under way, all that was known is forgotten.
         if try_with_runtime(|runtime| runtime.write_gate.forget_settings(changed)).is_none() {
-            change_server(|runtime| runtime.write_gate = WriteGate::default());
+            notice(|runtime| runtime.write_gate = WriteGate::default());
         }
-        change_server(warn_of_eviction);
+        notice(heed_eviction);
     },
-    disconnected: |connection| notice(Notice::ConnectionClosed(connection)),
+    disconnected: |connection| {
+        notice(move |runtime| runtime.manager.connection_closed(connection));
+    },
     cron: || {
         try_with_runtime(|runtime| {
-            if runtime.reset_watch.is_due() {
+            if runtime.next_look_for_reset_ms <= monotonic_ms() {
                 runtime.follow_reset(own_ctx().as_ctx());
             }
             if !runtime.manager.refused_tokens().is_empty() {
                 runtime.manager.forget_ended_refusals(server::now());
             }
-            runtime.schedule.as_mut().map(Schedule::watch_clock)
+            runtime.schedule.watch_clock();
         });
     },
-    before_sleep: || with_sleep_watch(SleepWatch::before_sleep),
-    after_sleep: || with_sleep_watch(SleepWatch::after_sleep),
+    before_sleep: || {
+        try_with_runtime(|runtime| runtime.schedule.before_sleep());
+    },
+    after_sleep: || {
+        try_with_runtime(|runtime| runtime.schedule.after_sleep());
+    },
     listeners_may_change: replication::look_again,
 };
 
 /// Begins: called once, at load.
 pub fn start(ctx: Ctx<'_>) {
     STATE.is_replica.set(ctx.is_replica());
-    role_is_known();
-    change_server(|runtime| {
-        runtime.schedule = Some(Schedule::new(end_of_turn::on_soon, end_of_turn::on_due));
+    notice(|runtime| {
+        runtime.schedule = Schedule::new(end_of_turn::on_soon, end_of_turn::on_due);
         runtime.is_cluster = own_ctx().as_ctx().is_cluster();
         runtime.begin_grace();
-        warn_of_eviction(runtime);
+        heed_eviction(runtime);
     });
 }
 
-/// Takes note of something that concerns the whole server.
-fn change_server(change: fn(&mut Runtime)) {
-    notice(Notice::ServerChanged(change));
-}
-
-fn warn_of_eviction(runtime: &mut Runtime) {
+/// Looks whether the server may evict locks, for a warning and to count those that it evicts.
+fn heed_eviction(runtime: &mut Runtime) {
     let may_evict = own_ctx().as_ctx().may_evict();
     // Once for each time that it becomes so.
     if may_evict && !runtime.may_evict {
+        server::subscribe_to_evictions();
         server::log_warning(
             "maxmemory-policy lets this server evict locks when memory runs out, and an evicted lock is \
              free for the next who asks; use noeviction for locks",
@@ -117,16 +126,8 @@ fn warn_of_eviction(runtime: &mut Runtime) {
 
 fn on_role_changed(role: Role) {
     STATE.is_replica.set(role == Role::Replica);
-    role_is_known();
     if role == Role::Replica {
-        change_server(|runtime| drop_in_background(runtime.manager.send_all_away(LockError::NotPrimary)));
+        notice(|runtime| drop_in_background(runtime.manager.send_all_away(LockError::NotPrimary)));
     }
-}
-
-fn role_is_known() {
-    STATE.metrics.set_follows(STATE.only_follows());
-}
-
-fn last_fence() -> u64 {
-    STATE.last_fence.get()
+    notice(heed_eviction);
 }

@@ -3,17 +3,16 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use slock_core::{ConnectionId, LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
+use slock_core::{LockId, LockIdRef, LockManager, ProbePosition, Timestamp};
 
 use super::schedule::{Schedule, Sweep};
 use super::waiting_clients::WaitingClients;
 use super::write_gate::WriteGate;
 
 use crate::keyspace;
-use crate::server::{Ctx, HandleKey, TOTALS, now};
-use crate::state::{STATE, SleepWatch, with_sleep_watch};
+use crate::server::{Ctx, Totals, monotonic_ms, now};
+use crate::state::STATE;
 
 /// What operations work with.
 #[derive(Default)]
@@ -22,8 +21,8 @@ pub struct Runtime {
     pub manager: LockManager,
     /// The clients that wait.
     pub clients: WaitingClients,
-    /// When the queues are served next. `None` until the module has been loaded.
-    pub schedule: Option<Schedule>,
+    /// When the queues are served next.
+    pub schedule: Schedule,
     /// Whether the timer may write.
     pub write_gate: WriteGate,
     /// Locks that came by `RESTORE`, whose keys may lack an expiry.
@@ -34,61 +33,20 @@ pub struct Runtime {
     pub is_cluster: bool,
     /// Whether the server may evict locks.
     pub may_evict: bool,
-    /// Notices `CONFIG RESETSTAT`.
-    pub reset_watch: ResetWatch,
+    /// What the server had counted at the last look for `CONFIG RESETSTAT`, which no server announces, and when the next
+    /// is due, on the monotonic clock.
+    totals: Totals,
+    pub next_look_for_reset_ms: u64,
     /// The look for channels without a subscriber; see `notify`.
     pub channels: Sweep<Rc<[u8]>>,
     /// The look for slots that have gone; see `end_of_turn`.
     pub slots: Sweep<ProbePosition>,
 }
 
-/// Something that the server has told us.
-pub enum Notice {
-    /// This key appeared, went, or has another expiry.
-    KeyChanged(LockId),
-    /// A lock came under this name by `RESTORE`.
-    LockRestored(LockId),
-    /// Something happened to all keys of this database, or of every one.
-    DatabaseChanged(Option<i32>),
-    /// These databases have changed places.
-    DatabasesSwapped(i32, i32),
-    /// This connection has closed.
-    ConnectionClosed(ConnectionId),
-    /// The client that waits has gone, or the server has answered it.
-    WaiterGone(HandleKey),
-    /// `CLIENT UNBLOCK`: the wait of this client is over.
-    WaiterUnblocked(HandleKey),
-    /// This fence was given elsewhere or before.
-    FenceSeen(u64),
-    /// A setting of this module has another value.
-    SettingsChanged,
-    /// Something that concerns the whole server has changed: its role, its data set, its own configuration.
-    ServerChanged(fn(&mut Runtime)),
-}
-
 impl Runtime {
-    /// Takes note.
-    pub fn note(&mut self, notice: Notice) {
-        match notice {
-            Notice::KeyChanged(lock) => self.manager.key_changed(lock.as_ref()),
-            Notice::LockRestored(lock) => drop(self.restored.insert(lock)),
-            Notice::DatabaseChanged(db) => self.manager.database_changed(db),
-            Notice::DatabasesSwapped(first, second) => self.manager.databases_swapped(first, second),
-            Notice::ConnectionClosed(connection) => self.manager.connection_closed(connection),
-            Notice::WaiterGone(handle) => {
-                if let Some(request) = self.clients.blocked.remove(handle) {
-                    self.manager.abandon(request);
-                }
-            }
-            Notice::WaiterUnblocked(handle) => {
-                if let Some(request) = self.clients.blocked.remove(handle) {
-                    self.manager.time_out(request);
-                }
-            }
-            Notice::FenceSeen(fence) => self.manager.fences.see(fence),
-            Notice::SettingsChanged => self.apply_settings(),
-            Notice::ServerChanged(change) => change(self),
-        }
+    /// Takes note of something that the server has told us.
+    fn note(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
         self.reschedule(now());
     }
 
@@ -98,16 +56,21 @@ impl Runtime {
         self.apply_settings();
     }
 
-    fn apply_settings(&mut self) {
+    /// A setting of this module has another value.
+    pub fn apply_settings(&mut self) {
         let (max_waiters, grace_ms) =
             (STATE.settings.max_waiters.get(), STATE.settings.restart_grace_ms.get());
         self.manager.bounds.waiters = usize::try_from(max_waiters).unwrap_or(0);
         self.manager.set_grace((grace_ms > 0).then(|| self.started_ms + grace_ms.unsigned_abs()));
     }
 
-    /// Begins to count anew if the server has done so.
+    /// Begins to count anew if the server has done so since the last look: one of its totals has become less. To look takes
+    /// the server some ten microseconds.
     pub fn follow_reset(&mut self, ctx: Ctx<'_>) {
-        if self.reset_watch.was_reset(ctx) {
+        self.next_look_for_reset_ms = monotonic_ms() + LOOK_FOR_RESET_EVERY_MS;
+        let totals = ctx.totals();
+        let before = std::mem::replace(&mut self.totals, totals);
+        if totals.iter().zip(before).any(|(now, before)| *now < before) {
             self.manager.reset_counters();
             STATE.metrics.reset();
         }
@@ -116,19 +79,13 @@ impl Runtime {
     /// After an operation: sees to it that the queues are served when they have to be.
     #[inline(always)]
     pub fn reschedule(&mut self, now: Timestamp) {
-        let watches_sleep =
-            || STATE.hears_of_keys.get() && with_sleep_watch(SleepWatch::next_due_ms).is_some();
-        if self.manager.is_idle()
-            && !self.clients.blocked.has_left_over()
-            && self.restored.is_empty()
-            && !watches_sleep()
-        {
+        if self.manager.is_idle() && !self.clients.blocked.has_left_over() && self.restored.is_empty() {
             return;
         }
         if self.has_work() {
-            self.schedule_end_of_turn();
+            self.schedule.at_end_of_turn();
         } else if let Some(due_ms) = self.next_due_ms(now) {
-            self.schedule_at(due_ms);
+            self.schedule.at(due_ms);
         }
     }
 
@@ -137,8 +94,7 @@ impl Runtime {
         let waitlist = self.manager.waitlist();
         let slots_ms = (self.is_cluster && !waitlist.is_empty()).then_some(self.slots.next_ms);
         let channels_ms = waitlist.channels(None).next().map(|_| self.channels.next_ms);
-        let idle_ms = with_sleep_watch(SleepWatch::next_due_ms);
-        [self.manager.next_due_ms(now), slots_ms, channels_ms, idle_ms].into_iter().flatten().min()
+        [self.manager.next_due_ms(now), slots_ms, channels_ms].into_iter().flatten().min()
     }
 
     /// Whether the timer has something to do that does not wait for time to pass.
@@ -148,54 +104,13 @@ impl Runtime {
             || self.clients.blocked.has_left_over()
             || !self.restored.is_empty()
     }
-
-    /// Has the timer called at the end of this turn of the event loop.
-    pub fn schedule_end_of_turn(&mut self) {
-        if let Some(schedule) = &mut self.schedule {
-            schedule.at_end_of_turn();
-        }
-    }
-
-    /// Has the timer called again when the server has had time for commands.
-    pub fn schedule_next_slice(&mut self) {
-        if let Some(schedule) = &mut self.schedule {
-            schedule.at_next_slice();
-        }
-    }
-
-    /// Has the timer called at this moment of the monotonic clock, or before.
-    pub fn schedule_at(&mut self, at_ms: u64) {
-        if let Some(schedule) = &mut self.schedule {
-            schedule.at(at_ms);
-        }
-    }
 }
 
-/// To look takes the server some ten microseconds, so this is the rarest that operators do not notice: what is counted
-/// between a reset and the look is lost.
-const LOOK_FOR_RESET_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked for, at least: what is counted between a reset and the look is lost.
+const LOOK_FOR_RESET_EVERY_MS: u64 = 1000;
 
-/// Notices `CONFIG RESETSTAT`, which no server announces, by what the server had counted at the last look.
-#[derive(Default)]
-pub struct ResetWatch {
-    totals: [u64; TOTALS.len()],
-    looked: Option<Instant>,
-}
-
-impl ResetWatch {
-    /// Whether the last look was a while ago. To look costs some microseconds.
-    pub fn is_due(&self) -> bool {
-        self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_FOR_RESET_EVERY)
-    }
-
-    /// Whether the server has begun to count anew since the last look: one of its totals has become less.
-    pub fn was_reset(&mut self, ctx: Ctx<'_>) -> bool {
-        self.looked = Some(Instant::now());
-        let totals = ctx.totals();
-        let before = std::mem::replace(&mut self.totals, totals);
-        totals.iter().zip(before).any(|(now, before)| *now < before)
-    }
-}
+/// What the server has told us while the runtime was in use: takes note of it.
+type Notice = Box<dyn FnOnce(&mut Runtime)>;
 
 /// The runtime, and what came while it was in use.
 #[derive(Default)]
@@ -228,18 +143,15 @@ pub fn try_with_runtime<R>(operate: impl FnOnce(&mut Runtime) -> R) -> Option<R>
     })
 }
 
-/// Takes note of what the server has told us: at once, or when the runtime is free.
-pub fn notice(notice: Notice) {
-    let mut notice = Some(notice);
-    let noted = try_with_runtime(|runtime| notice.take().map(|notice| runtime.note(notice)));
-    if let (None, Some(notice)) = (noted, notice) {
-        match &notice {
-            Notice::DatabaseChanged(_) | Notice::DatabasesSwapped(..) => keyspace::note_removal(None),
-            Notice::KeyChanged(lock) => keyspace::note_removal(Some(lock.as_ref())),
-            _ => {}
-        }
-        SHARED.with(|shared| shared.notices.borrow_mut().push_back(notice));
+/// Takes note of what the server has told us: at once, or when the runtime is free. Whether it was at once.
+pub fn notice(change: impl FnOnce(&mut Runtime) + 'static) -> bool {
+    let mut change = Some(change);
+    try_with_runtime(|runtime| change.take().map(|change| runtime.note(change)));
+    if let Some(change) = change {
+        SHARED.with(|shared| shared.notices.borrow_mut().push_back(Box::new(change)));
+        return false;
     }
+    true
 }
 
 /// A key has changed, and not by an operation of the manager. Costs next to nothing while nobody waits.
@@ -249,7 +161,18 @@ pub fn key_changed(lock: LockIdRef<'_>) {
             shared.runtime.try_borrow().ok().map(|runtime| !runtime.manager.waitlist().is_empty())
         })
     };
-    if !keyspace::is_own_change(lock) && is_waited_for().unwrap_or(true) {
-        notice(Notice::KeyChanged(lock.into()));
+    if keyspace::is_own_change(lock) || !is_waited_for().unwrap_or(true) {
+        return;
+    }
+    let owned = LockId::from(lock);
+    if !notice(move |runtime| runtime.manager.key_changed(owned.as_ref())) {
+        keyspace::note_removal(Some(lock));
+    }
+}
+
+/// All keys of some databases have changed.
+pub fn databases_changed(change: impl FnOnce(&mut LockManager) + 'static) {
+    if !notice(move |runtime| change(&mut runtime.manager)) {
+        keyspace::note_removal(None);
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 
+use redis_module::commands::{BeginSearch, FindKeys, KeySpec, KeySpecFlags, get_redis_key_spec};
 use redis_module::raw;
 
 use super::api::api;
@@ -24,53 +25,55 @@ pub trait CommandTable {
 pub struct Command {
     /// Its name.
     pub name: &'static CStr,
-    /// The server's flags for it, such as `write fast deny-oom`.
+    /// The server's flags for it, such as `write fast deny-oom`; `readonly` comes first.
     pub flags: &'static CStr,
-    /// Number of arguments, its name included; negative for "at least".
-    pub arity: i32,
     /// What it does, in one line.
     pub summary: &'static CStr,
     /// How its cost grows.
     pub complexity: &'static CStr,
-    /// Where its keys are and what happens to them.
-    pub keys: Keys,
-    /// Its arguments.
+    /// Its arguments. Keys come first, or the number of keys and the keys.
     pub args: &'static [Arg],
     /// Does it. The arguments begin with the name of the command. An error is a reply too.
     pub run: fn(Ctx<'_>, &[Str<'_>]) -> Result<Reply, Reply>,
 }
 
 /// Where the keys of a command are.
-pub enum Keys {
+enum Keys {
     /// It has none.
     None,
-    /// The first argument, which is looked at.
-    OneRead,
-    /// The first argument, which is changed.
-    OneWritten,
-    /// As many as the first argument says, after it, which are looked at.
-    CountedRead,
-    /// As many as the first argument says, after it, which are changed.
-    CountedWritten,
+    /// The first argument.
+    One,
+    /// As many as the first argument says, after it.
+    Counted,
 }
 
-impl Keys {
-    const fn are_counted(&self) -> bool {
-        matches!(self, Self::CountedRead | Self::CountedWritten)
+impl Command {
+    fn keys(&self) -> Keys {
+        match self.args {
+            [Arg { kind: ArgKind::Key, .. }, ..] => Keys::One,
+            [_, Arg { kind: ArgKind::Keys, .. }, ..] => Keys::Counted,
+            _ => Keys::None,
+        }
     }
 
-    const fn flags(&self) -> u32 {
-        match self {
-            Self::None => 0,
-            Self::OneRead | Self::CountedRead => {
-                raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS
-            }
-            Self::OneWritten | Self::CountedWritten => {
-                raw::REDISMODULE_CMD_KEY_RW
-                    | raw::REDISMODULE_CMD_KEY_ACCESS
-                    | raw::REDISMODULE_CMD_KEY_UPDATE
-            }
+    fn counts_keys(&self) -> bool {
+        matches!(self.keys(), Keys::Counted)
+    }
+
+    /// What happens to its keys.
+    fn key_flags(&self) -> KeySpecFlags {
+        if self.flags.to_bytes().starts_with(b"readonly") {
+            KeySpecFlags::READ_ONLY | KeySpecFlags::ACCESS
+        } else {
+            KeySpecFlags::READ_WRITE | KeySpecFlags::ACCESS | KeySpecFlags::UPDATE
         }
+    }
+
+    /// The number of its arguments, its name included; negative for "at least".
+    fn arity(&self) -> i32 {
+        let required = 1 + self.args.iter().filter(|arg| !arg.optional).count() as i32;
+        let may_be_more = self.counts_keys() || self.args.iter().any(|arg| arg.optional);
+        if may_be_more { -required } else { required }
     }
 }
 
@@ -133,14 +136,11 @@ pub fn register<T: CommandTable>(ctx: Ctx<'_>) -> Result<(), String> {
 /// Puts a command into the table. False if the server refuses.
 fn register_one(ctx: Ctx<'_>, spec: &Command, callback: Callback, acl_category: &CStr) -> bool {
     let ok = raw::REDISMODULE_OK as i32;
-    let (first, last, step) = match spec.keys {
-        Keys::OneRead | Keys::OneWritten => (1, 1, 1),
-        Keys::None | Keys::CountedRead | Keys::CountedWritten => (0, 0, 0),
-    };
+    let (first, last, step) = if let Keys::One = spec.keys() { (1, 1, 1) } else { (0, 0, 0) };
     let name = spec.name.as_ptr();
     // The key specs tell ACL and clients where the keys are, but a cluster node that routes a command
     // looks at fixed positions, or asks the module.
-    let asks_for_keys = if spec.keys.are_counted() { " getkeys-api" } else { "" };
+    let asks_for_keys = if spec.counts_keys() { " getkeys-api" } else { "" };
     let flags = CString::new(format!("{}{asks_for_keys}", spec.flags.to_string_lossy())).unwrap_or_default();
     let created = api!(RedisModule_CreateCommand(
         ctx.pointer(),
@@ -200,8 +200,8 @@ unsafe extern "C" fn dispatch<T: CommandTable, const AT: usize>(
     let Some(command) = T::COMMANDS.get(AT) else { return raw::REDISMODULE_ERR as i32 };
     // SAFETY: the server lends the context and the arguments until this callback returns.
     let (ctx, args) = unsafe { (Ctx::from_raw(ctx), Str::arguments(argv, argc)) };
-    if command.keys.are_counted() && api!(RedisModule_IsKeysPositionRequest(ctx.pointer())) != 0 {
-        guard(command.name, || tell_keys(ctx, args, &command.keys));
+    if command.counts_keys() && api!(RedisModule_IsKeysPositionRequest(ctx.pointer())) != 0 {
+        guard(command.name, || tell_keys(ctx, args, command.key_flags()));
         return raw::REDISMODULE_OK as i32;
     }
     let reply = guard(command.name, || (command.run)(ctx, args))
@@ -212,11 +212,11 @@ unsafe extern "C" fn dispatch<T: CommandTable, const AT: usize>(
 
 /// Tells the server where the keys of `numkeys key [key ...]` are; nothing of a command that cannot be
 /// right.
-fn tell_keys(ctx: Ctx<'_>, args: &[Str<'_>], keys: &Keys) {
+fn tell_keys(ctx: Ctx<'_>, args: &[Str<'_>], flags: KeySpecFlags) {
     const FIRST: usize = 2;
     let count = args.get(1).and_then(|count| count.integer()).and_then(|count| usize::try_from(count).ok());
     for at in FIRST..FIRST + count.filter(|count| *count <= args.len().saturating_sub(FIRST)).unwrap_or(0) {
-        api!(RedisModule_KeyAtPosWithFlags(ctx.pointer(), at as i32, keys.flags() as i32));
+        api!(RedisModule_KeyAtPosWithFlags(ctx.pointer(), at as i32, flags.bits() as i32));
     }
 }
 
@@ -228,10 +228,7 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Command) {
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    let mut key_specs = match spec.keys {
-        Keys::None => vec![zeroed_key_spec()],
-        _ => vec![key_spec(&spec.keys), zeroed_key_spec()],
-    };
+    let mut key_specs = key_specs(spec);
     // The server copies all this; here it lives until the end of the function.
     let mut blocks = Vec::new();
     let mut args = c_args(spec.args, &mut blocks);
@@ -242,7 +239,7 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Command) {
         since: since.as_ptr(),
         history: ptr::null_mut(),
         tips: ptr::null(),
-        arity: spec.arity,
+        arity: spec.arity(),
         key_specs: key_specs.as_mut_ptr(),
         args: args.as_mut_ptr(),
     };
@@ -251,36 +248,15 @@ fn describe(command: *mut raw::RedisModuleCommand, spec: &Command) {
     }
 }
 
-fn zeroed_key_spec() -> raw::RedisModuleCommandKeySpec {
-    // SAFETY: all zeroes is a valid value of this plain C struct: the end of a list.
-    unsafe { std::mem::zeroed() }
-}
-
-fn key_spec(keys: &Keys) -> raw::RedisModuleCommandKeySpec {
-    let mut spec = zeroed_key_spec();
-    spec.flags = u64::from(keys.flags());
-    spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
-    spec.bs.index = raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 };
-    match keys {
-        Keys::None => {}
-        Keys::OneRead | Keys::OneWritten => {
-            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-            spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
-                lastkey: 0,
-                keystep: 1,
-                limit: 0,
-            };
-        }
-        Keys::CountedRead | Keys::CountedWritten => {
-            spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
-            spec.fk.keynum = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
-                keynumidx: 0,
-                firstkey: 1,
-                keystep: 1,
-            };
-        }
-    }
-    spec
+/// The list that the server wants.
+fn key_specs(command: &Command) -> Vec<raw::RedisModuleCommandKeySpec> {
+    let find_keys = match command.keys() {
+        Keys::None => return get_redis_key_spec(Vec::new()),
+        Keys::One => FindKeys::new_range(0, 1, 0),
+        Keys::Counted => FindKeys::new_keys_num(0, 1, 1),
+    };
+    let first = BeginSearch::new_index(1);
+    get_redis_key_spec(vec![KeySpec::new(None, command.key_flags(), first, find_keys)])
 }
 
 /// The list that the server wants, ended by an entry of zeroes. Lists within go to `blocks`, which

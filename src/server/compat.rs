@@ -1,111 +1,41 @@
 //! What this server can do, found by looking and never by its version number.
 
+use std::ffi::{CString, c_void};
+use std::ptr;
+
 use redis_module::raw;
 
-macro_rules! is_missing {
-    ($($name:ident),* $(,)?) => {
-        // SAFETY: entries of the API table are written once, before this is called.
-        [$((unsafe { { raw::$name }.is_none() }, stringify!($name))),*]
-    };
+use super::api::api;
+
+/// Calls without which the module cannot work: all that it makes (`tests/test_server_calls.py`), but the one by which it
+/// looks, and those that [`lacking`] tells of.
+const REQUIRED: &str = "
+    ACLCheckChannelPermissions ACLCheckCommandPermissions ACLCheckKeyPermissions AvoidReplicaTraffic BlockClient
+    Call CallReplyArrayElement CallReplyInteger CallReplyStringPtr CallReplyType CloseKey CreateCommand
+    CreateDataType CreateString CreateTimer DeauthenticateAndCloseClient DeleteKey DigestAddStringBuffer
+    DigestEndSequence EmitAOF EventLoopAddOneShot Free FreeCallReply FreeModuleUser FreeServerInfo FreeString
+    GetAbsExpire GetBlockedClientHandle GetBlockedClientPrivateData GetClientId GetClientUserNameById GetCommand
+    GetContextFlags GetDbIdFromIO GetDbIdFromOptCtx GetDetachedThreadSafeContext GetKeyNameFromIO
+    GetKeyNameFromOptCtx GetModuleUserFromUserName GetSelectedDb GetServerInfo InfoAddFieldULongLong
+    InfoAddSection InfoBeginDictField InfoEndDictField IsIOError IsKeysPositionRequest KeyAtPosWithFlags KeyType
+    LoadConfigs LoadStringBuffer LoadUnsigned Log ModuleTypeGetType ModuleTypeGetValue ModuleTypeSetValue
+    NotifyKeyspaceEvent OpenKey PublishMessageShard RegisterBoolConfig RegisterInfoFunc RegisterNumericConfig
+    Replicate ReplicateVerbatim ReplyWithArray ReplyWithError ReplyWithLongLong ReplyWithMap ReplyWithNull
+    ReplyWithStringBuffer SaveStringBuffer SaveUnsigned SelectDb ServerInfoGetFieldC ServerInfoGetFieldSigned
+    SetAbsExpire SetCommandInfo SetDisconnectCallback SetModuleOptions SignalModifiedKey StopTimer StringPtrLen
+    StringToLongLong SubscribeToKeyspaceEvents SubscribeToServerEvent UnblockClient WrongArity
+";
+
+/// Those of the required calls that this server does not have.
+pub fn missing_required() -> impl Iterator<Item = &'static str> {
+    REQUIRED.split_whitespace().filter(|call| !has(&format!("RedisModule_{call}")))
 }
 
-fn missing<const N: usize>(entries: [(bool, &'static str); N]) -> Vec<&'static str> {
-    let names = entries.into_iter().filter(|(missing, _)| *missing).map(|(_, name)| name);
-    names.map(|name| name.trim_start_matches("RedisModule_")).collect()
-}
-
-/// Calls without which the module cannot work.
-pub fn missing_required() -> Vec<&'static str> {
-    missing(is_missing![
-        RedisModule_ACLCheckChannelPermissions,
-        RedisModule_ACLCheckCommandPermissions,
-        RedisModule_ACLCheckKeyPermissions,
-        RedisModule_AvoidReplicaTraffic,
-        RedisModule_BlockClient,
-        RedisModule_Call,
-        RedisModule_CallReplyArrayElement,
-        RedisModule_CallReplyInteger,
-        RedisModule_CallReplyStringPtr,
-        RedisModule_CallReplyType,
-        RedisModule_CloseKey,
-        RedisModule_CreateCommand,
-        RedisModule_CreateDataType,
-        RedisModule_CreateString,
-        RedisModule_CreateTimer,
-        RedisModule_DeauthenticateAndCloseClient,
-        RedisModule_DeleteKey,
-        RedisModule_DigestAddStringBuffer,
-        RedisModule_DigestEndSequence,
-        RedisModule_EmitAOF,
-        RedisModule_EventLoopAddOneShot,
-        RedisModule_Free,
-        RedisModule_FreeCallReply,
-        RedisModule_FreeModuleUser,
-        RedisModule_FreeServerInfo,
-        RedisModule_FreeString,
-        RedisModule_GetAbsExpire,
-        RedisModule_GetApi,
-        RedisModule_GetBlockedClientHandle,
-        RedisModule_GetBlockedClientPrivateData,
-        RedisModule_GetClientId,
-        RedisModule_GetClientUserNameById,
-        RedisModule_GetCommand,
-        RedisModule_GetContextFlags,
-        RedisModule_GetDbIdFromIO,
-        RedisModule_GetDbIdFromOptCtx,
-        RedisModule_GetDetachedThreadSafeContext,
-        RedisModule_GetKeyNameFromIO,
-        RedisModule_GetKeyNameFromOptCtx,
-        RedisModule_GetModuleUserFromUserName,
-        RedisModule_GetSelectedDb,
-        RedisModule_GetServerInfo,
-        RedisModule_InfoAddFieldULongLong,
-        RedisModule_InfoAddSection,
-        RedisModule_InfoBeginDictField,
-        RedisModule_InfoEndDictField,
-        RedisModule_IsIOError,
-        RedisModule_IsKeysPositionRequest,
-        RedisModule_KeyAtPosWithFlags,
-        RedisModule_KeyType,
-        RedisModule_LoadConfigs,
-        RedisModule_LoadStringBuffer,
-        RedisModule_LoadUnsigned,
-        RedisModule_Log,
-        RedisModule_ModuleTypeGetType,
-        RedisModule_ModuleTypeGetValue,
-        RedisModule_ModuleTypeSetValue,
-        RedisModule_NotifyKeyspaceEvent,
-        RedisModule_OpenKey,
-        RedisModule_PublishMessageShard,
-        RedisModule_RegisterBoolConfig,
-        RedisModule_RegisterInfoFunc,
-        RedisModule_RegisterNumericConfig,
-        RedisModule_Replicate,
-        RedisModule_ReplicateVerbatim,
-        RedisModule_ReplyWithArray,
-        RedisModule_ReplyWithError,
-        RedisModule_ReplyWithLongLong,
-        RedisModule_ReplyWithMap,
-        RedisModule_ReplyWithNull,
-        RedisModule_ReplyWithStringBuffer,
-        RedisModule_SaveStringBuffer,
-        RedisModule_SaveUnsigned,
-        RedisModule_SelectDb,
-        RedisModule_ServerInfoGetFieldC,
-        RedisModule_ServerInfoGetFieldSigned,
-        RedisModule_SetAbsExpire,
-        RedisModule_SetCommandInfo,
-        RedisModule_SetDisconnectCallback,
-        RedisModule_SetModuleOptions,
-        RedisModule_SignalModifiedKey,
-        RedisModule_StopTimer,
-        RedisModule_StringPtrLen,
-        RedisModule_StringToLongLong,
-        RedisModule_SubscribeToKeyspaceEvents,
-        RedisModule_SubscribeToServerEvent,
-        RedisModule_UnblockClient,
-        RedisModule_WrongArity,
-    ])
+fn has(call: &str) -> bool {
+    let mut entry: *mut c_void = ptr::null_mut();
+    let found =
+        CString::new(call).map(|call| api!(RedisModule_GetApi(call.as_ptr(), (&raw mut entry).cast())));
+    found == Ok(raw::REDISMODULE_OK as i32)
 }
 
 /// Valkey 9: slots are handed over by replication. The crate does not know it yet.
@@ -135,27 +65,19 @@ pub(super) fn module_options() -> i32 {
 
 /// Whether this is Valkey from 8.1 on, told by a call that came with that release.
 pub(super) fn is_recent_valkey() -> bool {
-    let mut entry: *mut std::ffi::c_void = std::ptr::null_mut();
-    let name = c"ValkeyModule_RegisterScriptingEngine";
-    let found = super::api!(RedisModule_GetApi(name.as_ptr(), (&raw mut entry).cast()));
-    found == raw::REDISMODULE_OK as i32
+    has("ValkeyModule_RegisterScriptingEngine")
 }
 
-/// What the module does without on this server, each with what that means.
-pub fn lacking() -> Vec<&'static str> {
-    let names = missing(is_missing![
-        RedisModule_AddACLCategory,
-        RedisModule_SetCommandACLCategories,
-        RedisModule_DefragAlloc,
-    ]);
-    let meaning = |name: &str| match name {
-        "AddACLCategory" | "SetCommandACLCategories" => "the ACL category @slock",
-        _ => "active defragmentation of locks",
-    };
-    let mut lacking: Vec<&'static str> = names.into_iter().map(meaning).collect();
-    lacking.dedup();
-    if is_recent_valkey() {
-        lacking.push("safe notifications of EXPIRE (a waiter learns of a changed expiry at the old one)");
-    }
-    lacking
+/// What the module does without on this server.
+pub fn lacking() -> impl Iterator<Item = &'static str> {
+    let has_categories = has("RedisModule_AddACLCategory") && has("RedisModule_SetCommandACLCategories");
+    let lacking = [
+        (!has_categories, "the ACL category @slock"),
+        (!has("RedisModule_DefragAlloc"), "active defragmentation of locks"),
+        (
+            is_recent_valkey(),
+            "safe notifications of EXPIRE (a waiter learns of a changed expiry at the old one)",
+        ),
+    ];
+    lacking.into_iter().filter(|(is_lacking, _)| *is_lacking).map(|(_, what)| what)
 }

@@ -7,20 +7,20 @@ use std::ffi::c_void;
 use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 
 use redis_module::raw;
 use slock_core::{Lock, LockIdRef, format};
 
 use super::api::api;
 use super::background_drop::drop_in_background;
+use super::compat;
 use super::ctx::Ctx;
 use super::guard::guard;
 use super::hooks::DatatypeHooks;
 use super::log::log_warning;
 use super::module_ctx::own_ctx;
 use super::string::Str;
-use super::{compat, time};
 
 /// A module type's name has exactly nine characters.
 const NAME: &std::ffi::CStr = c"SLOCK-RWL";
@@ -37,29 +37,10 @@ static HOOKS: OnceLock<&DatatypeHooks> = OnceLock::new();
 static FENCE_IS_LOGGED: AtomicBool = AtomicBool::new(false);
 
 static STORED: AtomicI64 = AtomicI64::new(0);
-static FREED_ENDED: AtomicU64 = AtomicU64::new(0);
-static COUNTS_FREED: AtomicBool = AtomicBool::new(true);
 
 /// How many locks this process has in memory, in all databases.
 pub fn stored_locks() -> i64 {
     STORED.load(Ordering::Relaxed)
-}
-
-/// How many holders were in locks that this process freed although their deadlines had passed: in locks
-/// that were deleted, expired, overwritten or flushed, and not in those that a release emptied. (Also in
-/// those that `DEBUG RELOAD` drops and loads again.)
-pub fn freed_ended_holders() -> u64 {
-    FREED_ENDED.load(Ordering::Relaxed)
-}
-
-/// Begins to count them anew.
-pub fn reset_freed() {
-    FREED_ENDED.store(0, Ordering::Relaxed);
-}
-
-/// Whether they are counted. Not while others decide what becomes of locks.
-pub fn count_freed(is_counted: bool) {
-    COUNTS_FREED.store(is_counted, Ordering::Relaxed);
 }
 
 pub(super) fn raw_type() -> *mut raw::RedisModuleType {
@@ -232,9 +213,10 @@ unsafe extern "C" fn free(value: *mut c_void) {
     guard(c"freeing a lock", || {
         // SAFETY: the value came from `store`, and the server lets go of it here.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
-        if !lock.is_empty() && COUNTS_FREED.load(Ordering::Relaxed) {
-            let ended = lock.count_ended(time::now().unix_ms());
-            FREED_ENDED.fetch_add(ended as u64, Ordering::Relaxed);
+        if !lock.is_empty()
+            && let Some(hooks) = HOOKS.get()
+        {
+            (hooks.freed)(&lock);
         }
         STORED.fetch_sub(1, Ordering::Relaxed);
         if lock.is_large() {

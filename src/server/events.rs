@@ -4,7 +4,7 @@
 //! before the command that caused it. The hooks only take note.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use redis_module::raw;
 
@@ -23,7 +23,6 @@ static HOOKS: OnceLock<&EventHooks> = OnceLock::new();
 pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
     HOOKS.get_or_init(|| hooks);
     let ok = raw::REDISMODULE_OK as i32;
-    let keys = raw::REDISMODULE_NOTIFY_EVICTED;
     let server_events = [
         raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
         raw::REDISMODULE_EVENT_FLUSHDB,
@@ -37,33 +36,35 @@ pub fn subscribe(ctx: Ctx<'_>, hooks: &'static EventHooks) -> bool {
         raw::REDISMODULE_EVENT_CONFIG,
         raw::REDISMODULE_EVENT_MASTER_LINK_CHANGE,
     ];
-    api!(RedisModule_SubscribeToKeyspaceEvents(ctx.pointer(), keys, Some(on_key))) == ok
-        && server_events.into_iter().all(|id| {
-            let event = raw::RedisModuleEvent { id, dataver: 1 };
-            api!(RedisModule_SubscribeToServerEvent(ctx.pointer(), event, Some(on_server_event))) == ok
-        })
+    server_events.into_iter().all(|id| {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        api!(RedisModule_SubscribeToServerEvent(ctx.pointer(), event, Some(on_server_event))) == ok
+    })
 }
 
-/// Subscribes to [`EventHooks::key_touched`]. A server where nobody ever waits for a lock is spared the
-/// calls: every new key and every `EXPIRE` makes one.
+/// Subscribes to [`EventHooks::key_evicted`]. A server that evicts nothing is spared the call: with any subscription,
+/// each event of a key has it look who has subscribed to that.
+pub fn subscribe_to_evictions() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let evicted = raw::REDISMODULE_NOTIFY_EVICTED;
+        api!(RedisModule_SubscribeToKeyspaceEvents(module_ctx(), evicted, Some(on_key)));
+    });
+}
+
+/// Subscribes to [`EventHooks::key_touched`], [`EventHooks::before_sleep`] and [`EventHooks::after_sleep`]. A server where
+/// nobody ever waits for a lock is spared the calls: every new key, every `EXPIRE` and every sleep makes one.
 ///
-/// Not on Valkey from 8.1 on, up to a release that cannot be told from the others: there a client
+/// Not to keys on Valkey from 8.1 on, up to a release that cannot be told from the others: there a client
 /// that runs `MOVE` or `COPY ... DB` is left in the other database when a module has subscribed to
 /// these events (valkey-io/valkey pull request 4024). Those servers announce only removals to us.
-pub fn subscribe_to_keys() {
+pub fn subscribe_for_those_who_wait() {
     if !compat::is_recent_valkey() {
         let keys = raw::REDISMODULE_NOTIFY_NEW | raw::REDISMODULE_NOTIFY_GENERIC;
         api!(RedisModule_SubscribeToKeyspaceEvents(module_ctx(), keys, Some(on_key)));
     }
-}
-
-/// Subscribes to [`EventHooks::before_sleep`] and [`EventHooks::after_sleep`], or ends that. Whether the server does as
-/// it is told. Not from within an event: the server goes through its list of subscribers then.
-pub fn watch_sleep(begin: bool) -> bool {
     let event = raw::RedisModuleEvent { id: raw::REDISMODULE_EVENT_EVENTLOOP, dataver: 1 };
-    let callback: raw::RedisModuleEventCallback = if begin { Some(on_sleep) } else { None };
-    let ok = raw::REDISMODULE_OK as i32;
-    api!(RedisModule_SubscribeToServerEvent(module_ctx(), event, callback)) == ok
+    api!(RedisModule_SubscribeToServerEvent(module_ctx(), event, Some(on_sleep)));
 }
 
 unsafe extern "C" fn on_sleep(

@@ -22,6 +22,9 @@ pub struct DatatypeHooks {
     /// Calls the function with the change and metadata of each command that makes this lock, and that says this last
     /// fence.
     pub rewrite: fn(&Lock, Option<u64>, &mut Emit<'_>),
+    /// A lock with these holders is freed, perhaps on another thread. It was not a release that emptied it. (Also one that
+    /// `DEBUG RELOAD` drops and loads again.)
+    pub freed: fn(&Lock),
     /// A lock has left its name: deleted, expired, evicted, overwritten, moved or renamed.
     pub removed: fn(LockIdRef<'_>),
 }
@@ -46,7 +49,8 @@ pub struct EventHooks {
     pub disconnected: fn(u64),
     /// Called `hz` times a second.
     pub cron: fn(),
-    /// The server is about to sleep, or to look whether anything has come; see [`super::watch_sleep`].
+    /// The server is about to sleep, or to look whether anything has come; see
+    /// [`super::subscribe_for_those_who_wait`].
     pub before_sleep: fn(),
     /// It has slept.
     pub after_sleep: fn(),

@@ -38,14 +38,12 @@ use api::api;
 pub use background_drop::drop_in_background;
 pub use blocked::{BlockedCallbacks, Handle, HandleKey, block};
 pub use cluster::same_slot;
-pub use command::{Arg, ArgKind, Command, CommandTable, Keys, register as register_commands};
+pub use command::{Arg, ArgKind, Command, CommandTable, register as register_commands};
 pub use compat::{lacking, missing_required};
-pub use config::{BoolSetting, IntSetting, load_configs, register_bool, register_int};
+pub use config::{Setting, SettingKind, load_configs, register_setting};
 pub use ctx::{Ctx, OwnCtx};
-pub use datatype::{
-    count_freed, freed_ended_holders, register as register_datatype, reset_freed, stored_locks,
-};
-pub use events::{subscribe, subscribe_to_keys, watch_sleep};
+pub use datatype::{register as register_datatype, stored_locks};
+pub use events::{subscribe, subscribe_for_those_who_wait, subscribe_to_evictions};
 pub use hooks::{DatatypeHooks, EventHooks, Loading, Role};
 pub use info::{Section, WriteInfo, register_info};
 pub use key::{LockKey, Opened};
@@ -53,7 +51,7 @@ pub use load::on_load;
 pub use log::{log_notice, log_warning};
 pub use module_ctx::own_ctx;
 pub use reply::Reply;
-pub use status::TOTALS;
+pub use status::Totals;
 pub use string::{OwnedString, Str, Strings};
 pub use time::{TimerId, monotonic_ms, now, start_timer, stop_timer, wake_event_loop};
 

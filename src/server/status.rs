@@ -9,7 +9,7 @@ use super::call_reply::CallReply;
 use super::ctx::Ctx;
 
 /// Fields of `INFO stats`; see [`Ctx::totals`].
-pub const TOTALS: [&CStr; 6] = [
+const TOTALS: [&CStr; 6] = [
     c"total_connections_received",
     c"total_commands_processed",
     c"total_net_input_bytes",
@@ -17,6 +17,9 @@ pub const TOTALS: [&CStr; 6] = [
     c"keyspace_hits",
     c"keyspace_misses",
 ];
+
+/// See [`Ctx::totals`].
+pub type Totals = [i64; TOTALS.len()];
 
 /// How the last writing to disk went, as far as it went to one.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +64,9 @@ impl Ctx<'_> {
     }
 
     /// Some of what the server counts; none of it becomes less, but by `CONFIG RESETSTAT`.
-    pub fn totals(self) -> [u64; TOTALS.len()] {
+    pub fn totals(self) -> Totals {
         let info = ServerInfo::of(self, c"stats");
-        TOTALS.map(|field| info.number(field).and_then(|total| u64::try_from(total).ok()).unwrap_or(0))
+        TOTALS.map(|field| info.number(field).unwrap_or(0))
     }
 
     /// How the last writing to disk went.

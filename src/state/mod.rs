@@ -5,15 +5,12 @@
 //! |---|---|
 //! | the values of the settings | `settings` |
 //! | what is counted outside of the core | `metrics` |
-//! | when the server sleeps | `sleep_watch` |
 
 mod metrics;
 mod settings;
-mod sleep_watch;
 
 pub use metrics::Metrics;
 pub use settings::{Settings, TTL_MAX_MS};
-pub use sleep_watch::{SleepWatch, with_sleep_watch};
 
 use crate::shared::{Count, Flag, Number};
 
@@ -42,12 +39,12 @@ pub static STATE: State = State {
     is_loading: Flag::new(false),
     is_replica: Flag::new(false),
     last_fence: Count::new(0),
-    metrics: Metrics::new(),
+    metrics: Metrics { expirations: Count::new(0), evictions: Count::new(0) },
     settings: Settings {
         max_ttl_ms: Number::new(0),
         max_waiters: Number::new(0),
         restart_grace_ms: Number::new(0),
-        allow_apply: Flag::new(false),
+        allow_apply: Number::new(0),
     },
     hears_of_keys: Flag::new(false),
     knows_listeners: Flag::new(false),
@@ -58,5 +55,13 @@ impl State {
     /// Whether this server only follows what was decided before or elsewhere: it is a replica, or loads.
     pub fn only_follows(&self) -> bool {
         self.is_replica.get() || self.is_loading.get()
+    }
+
+    /// Counts holders whose deadline had passed when an effect dropped them, or when a lock went in which they still
+    /// were. Not on a server that only follows: they are counted where it is decided. May be called on any thread.
+    pub fn count_expirations(&self, holders: usize) {
+        if !self.only_follows() {
+            self.metrics.expirations.add(holders as u64);
+        }
     }
 }

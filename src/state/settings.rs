@@ -1,6 +1,6 @@
 //! The values of the settings. Their names and bounds are in `config`.
 
-use crate::shared::{Flag, Number};
+use crate::shared::Number;
 
 /// The longest ttl that [`Settings::max_ttl_ms`] may allow: a year.
 pub const TTL_MAX_MS: i64 = 31_536_000_000;
@@ -13,6 +13,6 @@ pub struct Settings {
     pub max_waiters: Number,
     /// For how long after a start no new hold is given.
     pub restart_grace_ms: Number,
-    /// Whether ordinary clients may use `SLOCK.APPLY`, to feed a stream of changes into this server.
-    pub allow_apply: Flag,
+    /// Whether ordinary clients may use `SLOCK.APPLY`, to feed a stream of changes into this server: 0 or 1.
+    pub allow_apply: Number,
 }

@@ -172,6 +172,7 @@ impl LockManager {
 
     /// Dates an effect and commits it. What it drops because its time was up ends with no connection any
     /// more.
+    #[inline(always)]
     pub(super) fn commit(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
