@@ -1,4 +1,5 @@
-//! Numbers and flags that any callback may read and set. (One thread runs them all: what each says is there at once.)
+//! Numbers and flags that any callback may read and set. (One thread runs them, but for values that the server frees
+//! in the background: these only read flags and count.)
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 

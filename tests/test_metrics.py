@@ -25,6 +25,7 @@ from harness.causes import HOLDER
 from harness.many import many
 from harness.notify import Listener
 from harness.queues import Queues
+from harness.replication import wait_synced
 from harness.waiting import HOUR, Line, WaitingClient
 
 PARTS = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
@@ -192,6 +193,20 @@ def test_evicted_locks_are_counted(make_server: MakeServer) -> None:
     wait_until(lambda: client.dbsize() == 0, what="everything to be evicted")
     numbers = client.info("slock")
     assert numbers["slock_evicted_locks"] == 50 and numbers["slock_locks"] == 0
+
+
+def test_locks_that_a_promoted_replica_evicts_are_counted(make_server: MakeServer) -> None:
+    """As a replica it may not evict, so it has not listened for that."""
+    primary = make_server()
+    address = f"127.0.0.1 {primary.port}"
+    replica = make_server(replicaof=address, maxmemory=1, maxmemory_policy="allkeys-lru")
+    Locks(primary.client()).lock("k", "a", HOUR)
+    wait_synced(primary, replica)
+    client = replica.client()
+    assert client.dbsize() == 1
+    client.execute_command("REPLICAOF", "NO", "ONE")
+    wait_until(lambda: client.dbsize() == 0, what="the lock to be evicted")
+    assert client.info("slock")["slock_evicted_locks"] == 1
 
 
 def test_locks_and_the_last_fence_come_back_with_the_data(make_server: MakeServer) -> None:

@@ -152,7 +152,8 @@ impl Schedule {
         if std::mem::take(&mut self.has_new_timer) {
             wake_event_loop();
         }
-        self.sleep = Sleep::Begins;
+        // It never sleeps inside a timer; one that was ended by a panic did not say so.
+        (self.sleep, self.is_in_timer) = (Sleep::Begins, false);
     }
 
     /// The server has slept.

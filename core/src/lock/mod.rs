@@ -57,7 +57,7 @@ pub struct Applied {
     pub ended: usize,
     /// All holders that there were are among them.
     pub had_expired: bool,
-    /// The lock as it was, if all its holders made way for the new one: for the caller to drop.
+    /// What was left of the lock, if all its holders made way for the new one: for the caller to drop. It may have none.
     pub replaced: Option<Lock>,
 }
 

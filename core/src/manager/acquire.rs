@@ -261,8 +261,9 @@ impl LockManager {
         self.note_holders_of_new_queues(open, id);
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         match deadlock::closed_by(id, &self.view(now, &has_ended), open.store()) {
-            deadlock::Outcome::NoCycle | deadlock::Outcome::Broken => {}
-            // Perhaps it is one by those only who are about to leave: it is looked at when they have.
+            deadlock::Outcome::NoCycle => {}
+            // Perhaps it is one by those only who are about to leave, or they hide one: it is looked at when they have.
+            deadlock::Outcome::Broken => self.search_again.extend([id]),
             deadlock::Outcome::Cycle(_) if self.some_are_leaving(now) => {
                 self.search_again.extend([id]);
             }

@@ -66,14 +66,14 @@ pub struct LockManager {
     pub(super) dirty: VecDeque<QueueId>,
     /// Databases all of whose queues have to be looked at.
     pub(super) changed_databases: ChangedDatabases,
-    /// Requests for several names to look at, wherever they stand.
+    /// Requests to look at, wherever they stand: those for several names, and others of tokens that were granted a lock.
     pub(super) revisit: BTreeSet<RequestId>,
-    /// Tokens that were granted a lock, and its queue, where all their requests are to be looked at; the last one of which
-    /// that was said.
-    pub(super) granted_again: BTreeMap<(Rc<[u8]>, QueueId), Option<RequestId>>,
+    /// Whose requests are to be looked at; and the last one of which that was said.
+    pub(super) granted_again: BTreeMap<GrantedAgain, Option<RequestId>>,
     /// Requests of tokens that may wait in a cycle by now that no request closed, or that was not found at once.
     pub(super) search_again: BTreeSet<RequestId>,
-    /// The last one that had its turn: so nobody who is searched for again and again keeps others from theirs.
+    /// The last one that had its turn. The next is an earlier one: so nobody who is searched for again and again, or comes
+    /// anew, keeps others from theirs.
     pub(super) last_searched: RequestId,
     /// The search for such a cycle that is under way.
     pub(super) search: Option<Search>,
@@ -93,6 +93,10 @@ pub struct LockManager {
     pub(super) closed_askers: BTreeSet<ConnectionId>,
     pub(super) answers: Vec<Answer>,
 }
+
+/// A token that was granted a lock, and its queue, where all its requests are to be looked at; all requests of the token,
+/// if it was granted several locks at once.
+pub(super) type GrantedAgain = (Rc<[u8]>, Option<QueueId>);
 
 /// How far a look at the holders of a lock who wait themselves has come.
 #[derive(Debug, Default)]

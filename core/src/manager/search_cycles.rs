@@ -103,7 +103,7 @@ impl LockManager {
         let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
         self.search_again.extend([request]);
         self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
-        self.granted_again.insert((token, queue), None);
+        self.granted_again.insert((token, Some(queue)), None);
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
@@ -132,9 +132,8 @@ impl LockManager {
         let mut search = match self.search.take() {
             Some(search) => search,
             None => {
-                let mut later =
-                    self.search_again.range((Bound::Excluded(self.last_searched), Bound::Unbounded));
-                let next = later.next().or(self.search_again.first()).copied();
+                let mut earlier = self.search_again.range(..self.last_searched);
+                let next = earlier.next_back().or(self.search_again.last()).copied();
                 let Some(request) = next else { return false };
                 self.search_again.remove(&request);
                 self.last_searched = request;

@@ -170,7 +170,11 @@ impl LockManager {
         let Some(mut first) = self.granted_again.first_entry() else { return false };
         for _ in 0..AT_LEAST_EVERY {
             let ((token, queue), last) = (first.key(), *first.get());
-            let Some(request) = self.waitlist.of_token_at(*queue, token, last).next() else {
+            let next = match queue {
+                Some(queue) => self.waitlist.of_token_at(*queue, token, last).next(),
+                None => self.waitlist.next_of_token(token, last),
+            };
+            let Some(request) = next else {
                 first.remove();
                 break;
             };
@@ -328,8 +332,8 @@ impl LockManager {
     /// it.
     fn look_at_siblings(&mut self, granted: &Waiter) {
         if self.waitlist.token_id(&granted.token).is_some() {
-            let places = granted.queues.iter().map(|queue| (granted.token.clone(), *queue));
-            self.granted_again.extend(places.map(|place| (place, None)));
+            let only = if granted.is_for_many() { None } else { granted.queues.first().copied() };
+            self.granted_again.insert((granted.token.clone(), only), None);
         }
     }
 

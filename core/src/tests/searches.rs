@@ -83,6 +83,69 @@ fn one_owner_who_changes_what_he_holds_keeps_no_other_from_being_searched_for() 
     }
 }
 
+/// `M` waits behind a crowd, and again and again cancels that and asks anew. Meanwhile a cycle arises among others.
+#[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
+fn one_owner_who_asks_anew_keeps_no_other_from_being_searched_for() {
+    const CROWD: usize = 2_000;
+    let mut scene = Scene::new();
+    scene.takes("hub", "H", WRITE);
+    for number in 0..=CROWD {
+        scene.takes(&format!("own{number}"), &format!("m{number}"), WRITE);
+    }
+    for number in 1..=CROWD {
+        scene.waits(&format!("hub own{}", number - 1), &format!("m{number}"), WRITE);
+    }
+    scene.takes("a", "A", WRITE);
+    scene.takes("k", "X", WRITE);
+    scene.takes("s", "S", WRITE);
+    scene.waits("k", "A", WRITE);
+    scene.waits("a", "S", WRITE);
+    scene.takes("toy", "M", READ);
+    scene.waits("toy", "W", WRITE);
+    scene.waits("hub", "M", WRITE);
+    let mut turns = 0;
+    scene.in_one_turn(|scene| {
+        while turns < 2_000 && scene.manager.counters.deadlocks == 0 {
+            if turns % 20 == 0 {
+                scene.cancels("hub", "M");
+                scene.waits("hub", "M", WRITE);
+                scene.takes("toy", "M", UPGRADE);
+                scene.downgrades("toy", "M");
+            }
+            if turns == 200 {
+                let lock = scene.store.lock(&id("s")).unwrap().clone();
+                scene.happens("s", MemoryStore::delete);
+                scene.happens("k", |store, id| store.replace(id, lock));
+            }
+            serves_a_slice(scene, 1);
+            turns += 1;
+        }
+    });
+    assert!((200..1_000).contains(&turns), "found after {turns} slices");
+}
+
+/// `S` asks for two names. At one of them `X` stands in a request that was cancelled and has not left yet; at the other
+/// `X` holds, and waits for `S` elsewhere.
+#[test]
+fn a_cycle_that_a_cancelled_request_hid_is_found_when_that_has_left() {
+    let mut scene = Scene::new();
+    scene.manager.bounds.left_at_once = 0;
+    scene.takes("q", "Z", WRITE);
+    scene.takes("m", "Z", WRITE);
+    scene.takes("p", "X", WRITE);
+    scene.takes("k", "S", WRITE);
+    for name in ["q", "m", "k"] {
+        scene.waits(name, "X", WRITE);
+    }
+    scene.in_one_turn(|scene| {
+        scene.cancels("q", "X");
+        scene.waits("q p", "S", WRITE);
+    });
+    let news = scene.news();
+    assert!(news.iter().any(|news| news.starts_with("S Deadlock")), "{news:?}");
+}
+
 /// `RENAME` gives `S` the lock that it waits for behind `A`. `A` waits for `S`, so `S` has to learn of it.
 #[test]
 fn who_is_given_what_he_waits_for_behind_another_is_answered() {
