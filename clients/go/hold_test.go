@@ -190,6 +190,14 @@ func TestAdopt(t *testing.T) {
 	w.nothingLeft("job")
 }
 
+func TestReleaseByTokenWithADefaultForReaders(t *testing.T) {
+	w := newWorld(t, slock.Limit(3))
+	must(w.locks.Read("job").With(slock.Token(another)).Lock(t.Context()))
+	if n := must(w.locks.Release(t.Context(), another, "job")); n != 1 {
+		t.Fatalf("%d keys were released", n)
+	}
+}
+
 // The server waits for the replicas for longer than the request waits for the lock.
 func TestReplicasHaveATimeoutOfTheirOwn(t *testing.T) {
 	w := newWorld(t)

@@ -40,21 +40,27 @@ fn serves_a_slice(scene: &mut Scene, looks: usize) {
     });
 }
 
+/// A crowd that waits for a hub, and each of it for the one before.
+fn crowd_at_a_hub() -> Scene {
+    const CROWD: usize = 2_000;
+    let mut scene = Scene::new();
+    scene.takes("hub", "H", WRITE);
+    for number in 0..=CROWD {
+        scene.takes(&format!("own{number}"), &format!("m{number}"), WRITE);
+    }
+    for number in 1..=CROWD {
+        scene.waits(&format!("hub own{}", number - 1), &format!("m{number}"), WRITE);
+    }
+    scene
+}
+
 /// `M` waits behind a crowd since long, and turns a lock that somebody waits for from writing to reading and back, again
 /// and again. Meanwhile a cycle arises among others, who came later.
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn one_owner_who_changes_what_he_holds_keeps_no_other_from_being_searched_for() {
-    const CROWD: usize = 2_000;
     for toggles in [false, true] {
-        let mut scene = Scene::new();
-        scene.takes("hub", "H", WRITE);
-        for number in 0..=CROWD {
-            scene.takes(&format!("own{number}"), &format!("m{number}"), WRITE);
-        }
-        for number in 1..=CROWD {
-            scene.waits(&format!("hub own{}", number - 1), &format!("m{number}"), WRITE);
-        }
+        let mut scene = crowd_at_a_hub();
         scene.waits("hub", "M", WRITE);
         scene.takes("toy", "M", WRITE);
         scene.waits("toy", "W", WRITE);
@@ -87,15 +93,7 @@ fn one_owner_who_changes_what_he_holds_keeps_no_other_from_being_searched_for() 
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
 fn one_owner_who_asks_anew_keeps_no_other_from_being_searched_for() {
-    const CROWD: usize = 2_000;
-    let mut scene = Scene::new();
-    scene.takes("hub", "H", WRITE);
-    for number in 0..=CROWD {
-        scene.takes(&format!("own{number}"), &format!("m{number}"), WRITE);
-    }
-    for number in 1..=CROWD {
-        scene.waits(&format!("hub own{}", number - 1), &format!("m{number}"), WRITE);
-    }
+    let mut scene = crowd_at_a_hub();
     scene.takes("a", "A", WRITE);
     scene.takes("k", "X", WRITE);
     scene.takes("s", "S", WRITE);
