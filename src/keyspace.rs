@@ -309,9 +309,11 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
             if applied.ended > 0 {
                 STATE.count_expirations(applied.ended);
             }
-            if let Some(replaced) = applied.replaced.filter(Lock::is_large) {
+            if let Some(replaced) = applied.replaced {
                 STATE.count_expirations(replaced.count_ended(now().unix_ms()));
-                drop_in_background(replaced);
+                if replaced.is_large() {
+                    drop_in_background(replaced);
+                }
             }
             if applied.is_empty {
                 key.delete();

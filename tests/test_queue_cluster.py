@@ -291,8 +291,9 @@ def test_each_fence_that_is_told_is_on_every_key(slot: Slot, cause: str) -> None
 # --- nodes that are lost
 
 
+@pytest.mark.parametrize("pause_ms", [0, 1500], ids=["", "and paused when it tried again"])
 def test_a_bound_hold_ends_also_when_its_connection_closed_while_the_cluster_was_down(
-    cluster: Cluster,
+    cluster: Cluster, pause_ms: int
 ) -> None:
     node = cluster.node_of("bound")
     client = node.client()
@@ -303,6 +304,8 @@ def test_a_bound_hold_ends_also_when_its_connection_closed_while_the_cluster_was
     client.execute_command("CLUSTER DELSLOTS", lost)
     wait_until(lambda: cluster_state(node) == "fail", what="the cluster to be down")
     hang_up(node, owner)
+    if pause_ms:
+        client.execute_command("CLIENT PAUSE", pause_ms, "WRITE")
     client.execute_command("CLUSTER ADDSLOTS", lost)
     wait_until(lambda: cluster_state(node) == "ok", 20, "the cluster to be up")
     wait_until(lambda: not client.exists("bound"), what="the hold to end with its connection")

@@ -127,7 +127,7 @@ impl Runtime {
             _ if is_replica => {}
             None if !follows && self.has_work() => self.schedule.at_next_slice(),
             None if !follows => self.reschedule(now()),
-            Some(_) if self.manager.waitlist().is_empty() && !self.has_work() => {}
+            Some(_) if self.manager.is_idle() && !self.has_work() => {}
             Some(WriteBlock::Refused) => self.schedule_retry(REFUSED_RETRY_MS),
             None | Some(WriteBlock::Paused) => self.schedule_retry(PAUSED_RETRY_MS),
         }

@@ -1,6 +1,6 @@
 //! The context of a callback: which client it serves, which database it sees, what kind of server it runs in.
 //!
-//! What else a context is for stands in `reply`, `announce`, `replicate`, `status` and `cluster`.
+//! What else a context is for stands in `reply`, `announce`, `status` and `cluster`.
 //!
 //! To select a database on the context of a command moves the *client* there, for good. So only an
 //! [`OwnCtx`], which belongs to no client, can.

@@ -177,6 +177,11 @@ impl Holders {
     /// The first `most` holders whose deadline is after `now_ms`, oldest hold first.
     pub(crate) fn live(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
         const FEW: usize = 1000;
+        let is_live = |holder: &&Holder| holder.is_live(now_ms);
+        let oldest: Vec<&Holder> = self.after(0).take(FEW).filter(is_live).take(most).collect();
+        if oldest.len() == most {
+            return oldest;
+        }
         let live = || self.deadlines().rev().take_while(|(deadline_ms, _)| *deadline_ms > now_ms);
         // A few among many that have ended are found by their deadlines.
         if live().nth(FEW).is_none() {
@@ -184,7 +189,7 @@ impl Holders {
             fences.sort_unstable();
             return fences.into_iter().take(most).filter_map(|fence| self.with_fence(fence)).collect();
         }
-        self.after(0).filter(|holder| holder.is_live(now_ms)).take(most).collect()
+        self.after(0).filter(is_live).take(most).collect()
     }
 
     /// The latest moment up to `at_ms` at which dropping the holders that have ended by then drops at most
@@ -196,7 +201,8 @@ impl Holders {
                 let deadlines = trees.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
                 let mut ended = deadlines.take_while(|deadline_ms| *deadline_ms <= at_ms);
                 let (first_ms, one_too_many_ms) = (ended.next(), ended.nth(most - 1));
-                first_ms.zip(one_too_many_ms).map_or(at_ms, |(first_ms, ms)| first_ms.max(ms - 1))
+                // An effect at moment 0 drops nobody.
+                first_ms.zip(one_too_many_ms).map_or(at_ms, |(first_ms, ms)| first_ms.max(ms.saturating_sub(1)).max(1))
             }
         }
     }

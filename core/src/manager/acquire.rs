@@ -262,17 +262,14 @@ impl LockManager {
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         match deadlock::closed_by(id, &self.view(now, &has_ended), open.store()) {
             deadlock::Outcome::NoCycle => {}
-            // Perhaps it is one by those only who are about to leave, or they hide one: it is looked at when they have.
-            deadlock::Outcome::Broken => self.search_again.extend([id]),
-            deadlock::Outcome::Cycle(_) if self.some_are_leaving(now) => {
-                self.search_again.extend([id]);
-            }
-            deadlock::Outcome::NotYet => self.search_again.extend([id]),
-            deadlock::Outcome::Cycle(cycle) => {
+            deadlock::Outcome::Cycle(cycle) if !self.some_are_leaving(now) => {
                 self.waitlist.remove(id);
                 self.counters.deadlocks += 1;
                 return Err(LockError::Deadlock(cycle.steps));
             }
+            // It is searched for again, once for all requests of the token. Perhaps it is a cycle by those only who are
+            // about to leave, or they hide one: it is looked at when they have.
+            _ => self.search_again.extend(self.waitlist.next_of_token(request.token, None)),
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.

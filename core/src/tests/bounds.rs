@@ -368,3 +368,31 @@ fn so_many_are_answered_in_a_turn_as_it_has_room_for() {
         }
     });
 }
+
+#[test]
+fn holders_that_ended_at_moment_0() {
+    use crate::lock::{Holder, Lock};
+    use crate::mode::Mode;
+    let holder = |n: u64| Holder::new(format!("t{n}").as_bytes(), b"", n, 0, 0);
+    let lock = Lock::from_parts(Mode::Read, (1..=600).map(holder).collect()).unwrap();
+    assert!(lock.effect_ms(1000) <= 1000);
+}
+
+#[test]
+fn an_owner_of_many_large_requests_is_searched_for_once() {
+    let slices = |requests: usize| {
+        let mut scene = Scene::new();
+        scene.takes("k", "H", WRITE);
+        let mut slices = 0;
+        scene.in_one_turn(|scene| {
+            for request in 0..requests {
+                let names: Vec<String> = (0..1000).map(|name| format!("x{request}-{name}")).collect();
+                scene.waits(&format!("k {}", names.join(" ")), "A", WRITE);
+            }
+            slices = serves_in_slices(scene, 1);
+        });
+        slices
+    };
+    let (few, many) = (slices(10), slices(20));
+    assert!(many < 3 * few, "slices: {few} {many}");
+}
