@@ -28,8 +28,6 @@ final class Answers {
 
   /** The answer 0 to a command that asks for a lock: others hold it, or wait for it. */
   static final Throwable TAKEN = new Signal("the lock is not free");
-  /** The client ended the wait for the answer. */
-  static final Throwable LEFT = new Signal("left");
   /** The subscription or the hold was lost. */
   static final Throwable ASK_AGAIN = new Signal("ask again");
   /** Nothing came in time. */
@@ -58,7 +56,7 @@ final class Answers {
 
   /** Whether a command was sent and got no answer, so that the server may carry it out at any time later. */
   static boolean mayRunLater(Throwable error) {
-    return error == LEFT || error instanceof Unanswered unanswered && unanswered.wasSent;
+    return error instanceof Unanswered unanswered && unanswered.wasSent;
   }
 
   /** The first word of an error of the server; of another error there is none. */

@@ -3,7 +3,7 @@ package example.slock;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import java.util.function.Consumer;
+import java.util.function.BooleanSupplier;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -22,60 +22,57 @@ public final class Call {
 
   private static final int MOST_REDIRECTIONS = 5;
 
+  /** The list of answers. It is there at the limit, at the latest. */
+  final CompletableFuture<Reply> answer = new CompletableFuture<>();
   private final Servers servers;
+  private final List<List<String>> asked;
   private final Use use;
   private final long limit;
-  private final CompletableFuture<Reply> step;
-  private final Consumer<Reply> late;
-  private final List<List<String>> asked;
+  private final BooleanSupplier isGivenUp;
   private volatile Runnable close = () -> {}; // of the node that it was sent to last
   private volatile boolean isExpired;
   private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
-  /**
-   * The list of answers goes to the step, which is done at the limit, at the latest. Who completes it before leaves the
-   * commands under way; the answers then go to late.
-   */
-  Call(Servers servers, List<List<String>> commands, Use use, long limit, CompletableFuture<Reply> step,
-      Consumer<Reply> late) {
+  /** What is given up is not sent any more. */
+  Call(Servers servers, List<List<String>> commands, Use use, long limit, BooleanSupplier isGivenUp) {
     this.servers = servers;
     this.asked = commands;
     this.use = use;
     this.limit = limit;
-    this.step = step;
-    this.late = late;
+    this.isGivenUp = isGivenUp;
   }
 
-  /** Sends to the node, when it is known which, and gives the step. */
-  CompletableFuture<Reply> start(CompletableFuture<Transport.Node> to) {
+  /** Sends to the node, when it is known which. */
+  Call start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
-      if (error != null) {
+      if (error != null || isOver()) {
         failed(error, false);
-      } else if (!isOver()) {
+      } else {
         node.send(this);
       }
     });
-    if (!isOver() && limit != Clock.NONE) {
-      Future<?> timer = Timers.at(limit, this::expire);
-      step.whenComplete((reply, error) -> timer.cancel(false));
+    if (!answer.isDone() && limit != Clock.NONE) {
+      Future<?> timer = Timers.at(limit, () -> expire(Answers.NO_ANSWER));
+      answer.whenComplete((reply, error) -> timer.cancel(false));
     }
-    return step;
+    return this;
   }
 
-  private void expire() {
-    if (step.complete(Reply.NO_ANSWER)) {
-      servers.note(Answers.NO_ANSWER);
+  /** Ends without an answer. Its connection is closed. */
+  void expire(Throwable why) {
+    if (answer.complete(Reply.failed(why))) {
+      servers.note(why);
       isExpired = true;
       close.run();
     }
   }
 
   private void end(Reply reply) {
-    servers.note(reply.error());
-    if (!step.complete(reply)) {
-      late.accept(reply);
+    if (!isOver()) {
+      servers.note(reply.error());
     }
+    answer.complete(reply);
   }
 
   /** The words of each command that is to be sent. */
@@ -99,7 +96,7 @@ public final class Call {
 
   /** Whether nobody waits for the answer any more. What was not sent by then must not be sent. */
   public boolean isOver() {
-    return step.isDone();
+    return answer.isDone() || isGivenUp.getAsBoolean();
   }
 
   /** What to do when no answer comes in time: to close the connection. */

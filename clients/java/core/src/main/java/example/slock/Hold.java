@@ -404,7 +404,7 @@ public class Hold implements AutoCloseable {
   /** Sends a renewal, whose answer goes to {@link #renewed}. It does not wait behind other commands. */
   void renewAtServer(Lease.Renewal renewal) {
     List<List<String>> command = List.of(owner.extend(renewal.ttl(), renewal.fence()));
-    ((Locks) by).send(owner, command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), new CompletableFuture<>(), late -> {})
+    ((Locks) by).call(owner, command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), () -> false).answer
         .thenAccept(all -> renewed(renewal, all.at(0).number() == 1, all.at(0).error()));
   }
 
@@ -518,7 +518,7 @@ public class Hold implements AutoCloseable {
       Pending.pass(null, error == null ? is : lossOr(error), told);
       return settling;
     }).thenCompose(settling -> settling);
-    acquisition.start();
+    acquisition.attempt();
     return settled;
   }
 

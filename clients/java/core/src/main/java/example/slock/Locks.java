@@ -5,8 +5,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.function.Consumer;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
+import java.util.stream.IntStream;
 
 /**
  * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
@@ -15,7 +16,7 @@ import java.util.function.Function;
 public final class Locks extends Locker {
   final Servers servers;
   final Listener listener;
-  final Set<String> permitted = ConcurrentHashMap.newKeySet();
+  private final Set<String> permitted = ConcurrentHashMap.newKeySet();
   private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
   volatile boolean isClosed;
 
@@ -48,18 +49,40 @@ public final class Locks extends Locker {
 
   /** Sends one command, and gives its answer by the limit. */
   CompletableFuture<Reply> send(Commands owner, List<String> command, long limit) {
-    return send(owner, List.of(command), Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
-        .thenApply(all -> all.at(0));
+    return pipeline(owner, List.of(command), limit).thenApply(all -> all.at(0));
   }
 
-  /** Sends commands that go together; see {@link Call}. */
-  CompletableFuture<Reply> send(Commands owner, List<List<String>> commands, Call.Use use, long limit,
-      CompletableFuture<Reply> step, Consumer<Reply> late) {
-    return new Call(servers, commands, use, limit, step, late).start(servers.find(owner.key()));
-  }
-
+  /** Sends commands that go together, and gives the list of their answers. */
   CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit) {
-    return send(owner, commands, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
+    return call(owner, commands, Call.Use.COMMANDS, limit, () -> false).answer;
+  }
+
+  /** Sends commands that go together, unless they are given up before. */
+  Call call(Commands owner, List<List<String>> commands, Call.Use use, long limit, BooleanSupplier isGivenUp) {
+    return new Call(servers, commands, use, limit, isGivenUp).start(servers.find(owner.key()));
+  }
+
+  /**
+   * Asks, before anything is held, whether the user may release what is asked for: a token that nobody has asks for the
+   * end of a hold that nobody has. After any answer but NOPERM it does not ask again. The reply has what forbids to go on.
+   */
+  CompletableFuture<Reply> permit(Commands owner, Mode mode, long limit, BooleanSupplier isGivenUp) {
+    List<String> release = owner.release(mode, Commands.NO_FENCE);
+    if (permitted.contains(release.get(0))) {
+      return Reply.NOTHING;
+    }
+    Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
+    List<List<String>> commands = nobody.cancel();
+    commands.add(nobody.release(mode, Commands.NO_FENCE));
+    commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
+    return call(owner, commands, Call.Use.COMMANDS, limit, isGivenUp).answer.thenApply(all -> {
+      Reply refusal = IntStream.range(0, commands.size()).mapToObj(all::at)
+          .filter(reply -> Answers.hasCode(reply.error(), "NOPERM")).findFirst().orElse(all);
+      if (refusal.error() == null) {
+        permitted.add(release.get(0));
+      }
+      return refusal;
+    });
   }
 
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
@@ -119,7 +142,7 @@ public final class Locks extends Locker {
         new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
     Pending<Hold> pending = running.add(new Pending<>(acquisition.result.thenApply(
         grant -> grant == null ? null : new Hold(request, owner, grant)), acquisition::cancel));
-    acquisition.start();
+    acquisition.attempt();
     return pending;
   }
 
@@ -157,8 +180,8 @@ public final class Locks extends Locker {
     List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
     CompletableFuture<Reply> none = CompletableFuture.completedFuture(new Reply(List.of(), null));
     return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> nodes.stream()
-        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
-            .start(CompletableFuture.completedFuture(node)).thenApply(all -> all.at(0)))
+        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, () -> false)
+            .start(CompletableFuture.completedFuture(node)).answer.thenApply(all -> all.at(0)))
         .reduce(none, (some, more) -> some.thenCombine(more, Reply::and))), Status::queues);
   }
 
