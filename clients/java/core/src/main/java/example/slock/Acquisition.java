@@ -94,12 +94,7 @@ final class Acquisition {
       locks.listener.removeTag(tag);
     }
     if (grant == null && isOpen() && !isChange) {
-      Runnable giveUp = () -> locks.giveUp(owner, wanted.ttl, channel);
-      if (wanted.open == null) {
-        giveUp.run();
-      } else {
-        wanted.open.accept(giveUp);
-      }
+      locks.giveUp(owner, wanted.ttl, channel);
     }
     if (error == null) {
       result.complete(grant);
@@ -116,9 +111,9 @@ final class Acquisition {
     if (isOver.get()) {
       return;
     }
-    CompletableFuture<Reply> permitted =
-        isChange ? Reply.NOTHING : locks.permit(owner, mode, answerBy(), isOver::get);
-    permitted.thenCompose(reply -> reply.error() == null ? byItsWay() : permitted).whenComplete((reply, failed) -> {
+    CompletableFuture<Reply> answer =
+        isChange ? byItsWay() : locks.ifPermitted(owner, mode, answerBy(), isOver::get, this::byItsWay);
+    answer.whenComplete((reply, failed) -> {
       if (failed != null) {
         finish(null, failed);
       } else if (reply.error() == null) {

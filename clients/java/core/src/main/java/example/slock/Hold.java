@@ -41,7 +41,12 @@ public class Hold implements AutoCloseable {
     if (wanted.longestLease > 0 && wanted.renew) {
       lease.leaseEnd = Clock.in(wanted.longestLease);
     }
+  }
+
+  /** The watchdog looks after it from now on. */
+  Hold begin() {
     mutex.run(this::schedule);
+    return this;
   }
 
   /** The owner's identity. Another process may adopt or release the lock by it. */
@@ -241,11 +246,6 @@ public class Hold implements AutoCloseable {
     return result;
   }
 
-  /** Done when no change goes on; with an error when the hold has ended then. */
-  CompletableFuture<Void> quiet() {
-    return change("look", result -> CompletableFuture.completedFuture(null));
-  }
-
   /**
    * Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use the
    * longest ttl that was asked for. After an error nothing has changed for this library.
@@ -256,13 +256,13 @@ public class Hold implements AutoCloseable {
 
   /** As {@link #extend}, without a thread that waits. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return extend(Clock.nanos(ttl), by.options.retryFor);
+    return extend(Clock.nanos(ttl));
   }
 
-  CompletableFuture<Void> extend(long ttl, long within) {
+  private CompletableFuture<Void> extend(long ttl) {
     Options.checkTtl(ttl);
     Options.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
-    return change("extension", result -> extendAtServer(snapshot(), ttl, within).thenAccept(reply -> {
+    return change("extension", result -> extendAtServer(snapshot(), ttl).thenAccept(reply -> {
       if (reply.error() != null) {
         throw lossOr(reply.error());
       }
@@ -392,9 +392,9 @@ public class Hold implements AutoCloseable {
   // --- what is asked of the server; a quorum asks its nodes
 
   /** The reply has the moment before the extension was sent, or null when the hold is gone. */
-  CompletableFuture<Reply> extendAtServer(Lease is, long ttl, long within) {
+  CompletableFuture<Reply> extendAtServer(Lease is, long ttl) {
     Locks locks = (Locks) by;
-    long end = Math.min(is.until, Clock.in(within));
+    long end = Math.min(is.until, locks.retryEnd());
     Repetition asked =
         locks.ask("extension", owner, end, limit -> locks.send(owner, owner.extend(ttl, is.fence), limit));
     return asked.result.thenApply(reply -> reply.error() != null ? reply

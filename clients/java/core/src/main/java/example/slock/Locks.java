@@ -7,6 +7,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.BooleanSupplier;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 
 /**
@@ -64,24 +65,26 @@ public final class Locks extends Locker {
 
   /**
    * Asks, before anything is held, whether the user may release what is asked for: a token that nobody has asks for the
-   * end of a hold that nobody has. After any answer but NOPERM it does not ask again. The reply has what forbids to go on.
+   * end of a hold that nobody has. After any answer but NOPERM it does not ask again, and asks what follows.
    */
-  CompletableFuture<Reply> permit(Commands owner, Mode mode, long limit, BooleanSupplier isGivenUp) {
+  CompletableFuture<Reply> ifPermitted(Commands owner, Mode mode, long limit, BooleanSupplier isGivenUp,
+      Supplier<CompletableFuture<Reply>> ask) {
     List<String> release = owner.release(mode, Commands.NO_FENCE);
     if (permitted.contains(release.get(0))) {
-      return Reply.NOTHING;
+      return ask.get();
     }
     Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
     List<List<String>> commands = nobody.cancel();
     commands.add(nobody.release(mode, Commands.NO_FENCE));
     commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
-    return call(owner, commands, Call.Use.COMMANDS, limit, isGivenUp).answer.thenApply(all -> {
+    return call(owner, commands, Call.Use.COMMANDS, limit, isGivenUp).answer.thenCompose(all -> {
       Reply refusal = IntStream.range(0, commands.size()).mapToObj(all::at)
           .filter(reply -> Answers.hasCode(reply.error(), "NOPERM")).findFirst().orElse(all);
-      if (refusal.error() == null) {
-        permitted.add(release.get(0));
+      if (refusal.error() != null) {
+        return CompletableFuture.completedFuture(refusal);
       }
-      return refusal;
+      permitted.add(release.get(0));
+      return ask.get();
     });
   }
 
@@ -104,15 +107,17 @@ public final class Locks extends Locker {
    * Gives an acquisition up in the background: withdraws what waits, refuses what comes later, and releases what was given.
    * It is sent whole until it is answered. The request may wait by the channel (null: by none).
    */
-  void giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
+  Repetition giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit)).result.thenAccept(reply -> {
+    Repetition asked = repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit));
+    asked.result.thenAccept(reply -> {
       // The server forgets the request when nobody listens to its channel.
       if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
         listener.close(waitsBy, reply.error());
       }
     });
+    return asked;
   }
 
   /**
@@ -141,7 +146,7 @@ public final class Locks extends Locker {
     Acquisition acquisition =
         new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
     Pending<Hold> pending = running.add(new Pending<>(acquisition.result.thenApply(
-        grant -> grant == null ? null : new Hold(request, owner, grant)), acquisition::cancel));
+        grant -> grant == null ? null : new Hold(request, owner, grant).begin()), acquisition::cancel));
     acquisition.attempt();
     return pending;
   }
@@ -155,7 +160,7 @@ public final class Locks extends Locker {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
+      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false)).begin();
     });
   }
 

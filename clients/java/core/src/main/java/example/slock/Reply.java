@@ -1,12 +1,10 @@
 package example.slock;
 
 import java.util.List;
-import java.util.concurrent.CompletableFuture;
 import java.util.stream.Stream;
 
 /** The outcome of a command: what the server answered, or an error, or a signal of this library. */
 record Reply(Object value, Throwable error) {
-  static final CompletableFuture<Reply> NOTHING = CompletableFuture.completedFuture(new Reply(null, null));
   static final Reply NO_ANSWER = failed(Answers.NO_ANSWER);
   static final Reply ASK_AGAIN = failed(Answers.ASK_AGAIN);
 
