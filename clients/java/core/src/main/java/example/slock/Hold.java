@@ -26,8 +26,12 @@ public class Hold implements AutoCloseable {
   private Future<?> nextLook;
   private long nextLookAt = Clock.NONE;
   /** Somebody wants to know of the end. */
-  private final List<Consumer<SlockException>> endings = new ArrayList<>();
+  private boolean isWatched;
+  /** What {@link #check} says after the end. */
+  private final CompletableFuture<SlockException> end = new CompletableFuture<>();
   private volatile SlockException problem;
+  /** The change of mode that is under way, or was the last. */
+  private volatile Acquisition changing;
   private long refusedUntil;
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
@@ -144,19 +148,18 @@ public class Hold implements AutoCloseable {
     if (is instanceof SlockException.Lost loss) {
       follows.add(() -> by.report.lost(request.label(), loss));
     }
-    boolean isOver = lease.state != Lease.State.RELEASING;
-    if (isOver) {
-      follows.add(() -> by.report.held(request.label(), began));
+    if (changing != null) {
+      follows.add(() -> changing.cancel(is));
     }
-    endings.forEach(ending -> follows.add(() -> ending.accept(is)));
-    if (isOver) {
-      endings.clear();
+    if (lease.state != Lease.State.RELEASING) {
+      follows.add(() -> by.report.held(request.label(), began));
+      follows.add(() -> end.complete(is));
     }
   }
 
   /** Has the hold looked at when that is due, if somebody would notice. */
   private void schedule() {
-    if ((lease.renews || !endings.isEmpty()) && lease.due() < nextLookAt) {
+    if ((lease.renews || isWatched) && lease.due() < nextLookAt) {
       lookAt(lease.due());
     }
   }
@@ -172,7 +175,7 @@ public class Hold implements AutoCloseable {
   /** In the timer thread: ends a hold whose time is over, or renews it. */
   private void look() {
     mutex.run(() -> lookAt(Clock.NONE));
-    Lease.Renewal due = ifLive(l -> by.running.isEnding() ? null : l.begin(Clock.now()));
+    Lease.Renewal due = ifLive(l -> by.isClosing() ? null : l.begin(Clock.now()));
     if (due != null) {
       renewAtServer(due);
     }
@@ -186,15 +189,10 @@ public class Hold implements AutoCloseable {
     }
   }
 
-  /** Calls when the hold ends, with what {@link #check} says then; at once if it has ended. */
+  /** Calls when the hold has ended, with what {@link #check} says then; at once if it has. */
   void onEnd(Consumer<SlockException> ending) {
-    SlockException is = update(l -> {
-      endings.add(ending);
-      schedule();
-    });
-    if (is != null) {
-      ending.accept(is);
-    }
+    end.thenAccept(ending);
+    update(l -> isWatched = true);
   }
 
   /** Calls when the hold is lost, also if that was before, by {@link Options#executor}. */
@@ -256,13 +254,10 @@ public class Hold implements AutoCloseable {
 
   /** As {@link #extend}, without a thread that waits. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return extend(Clock.nanos(ttl));
-  }
-
-  private CompletableFuture<Void> extend(long ttl) {
-    Options.checkTtl(ttl);
-    Options.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
-    return change("extension", result -> extendAtServer(snapshot(), ttl).thenAccept(reply -> {
+    long nanos = Clock.nanos(ttl);
+    Options.checkTtl(nanos);
+    Options.require(lease.drift.counted(nanos) > 0, "nothing is left of this ttl after the drift");
+    return change("extension", result -> extendAtServer(snapshot(), nanos).thenAccept(reply -> {
       if (reply.error() != null) {
         throw lossOr(reply.error());
       }
@@ -270,8 +265,8 @@ public class Hold implements AutoCloseable {
         if (reply.value() == null) {
           l.lose(SlockException.Reason.GONE);
         } else {
-          l.ttl = Math.max(l.ttl, ttl);
-          l.lengthen((Long) reply.value(), ttl);
+          l.ttl = Math.max(l.ttl, nanos);
+          l.lengthen((Long) reply.value(), nanos);
         }
       });
       check();
@@ -489,19 +484,21 @@ public class Hold implements AutoCloseable {
     change.options.ttl = was.ttl;
     List<String> command = owner.change(change.mode, was.ttl, was.fence);
     Acquisition acquisition = new Acquisition(locks, owner, change, command, !isUpgrade, true);
-    update(l -> {
+    changing = acquisition; // the wait ends with the hold
+    SlockException over = update(l -> {
+      isWatched = true;
       l.changing = true;
       l.mode = isUpgrade ? l.mode : Mode.READ;
     });
-    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
-    onEnd(ending);
+    if (over != null) {
+      throw over;
+    }
     cancelled.thenAccept(acquisition::cancel);
-    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+    locks.noted(new Pending<>(acquisition.result, acquisition::cancel));
     CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
       // A downgrade is not given up.
       boolean isOpen = error != null && (acquisition.isOpen() || !isUpgrade && error instanceof SlockException.TimedOut);
       SlockException is = update(l -> {
-        endings.remove(ending);
         l.doubt |= acquisition.doubt || isOpen;
         l.changing = isOpen;
         if (error == null) {

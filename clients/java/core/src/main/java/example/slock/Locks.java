@@ -91,12 +91,12 @@ public final class Locks extends Locker {
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
   Repetition ask(String what, Commands owner, long end, Repetition.Try send) {
     return repeat(what, owner, end,
-        running.isEnding() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
+        isClosing() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
   }
 
   Repetition repeat(String what, Commands owner, long end, Repetition.Try send) {
     Repetition repetition = new Repetition(this, what, owner.keys(), end, send);
-    running.addBackground(repetition.result);
+    noted(new Pending<>(repetition.result, why -> {})); // it is not given up, but waited for
     repetition.attempt();
     return repetition;
   }
@@ -145,7 +145,7 @@ public final class Locks extends Locker {
     Commands owner = request.owner();
     Acquisition acquisition =
         new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
-    Pending<Hold> pending = running.add(new Pending<>(acquisition.result.thenApply(
+    Pending<Hold> pending = noted(new Pending<>(acquisition.result.thenApply(
         grant -> grant == null ? null : new Hold(request, owner, grant).begin()), acquisition::cancel));
     acquisition.attempt();
     return pending;

@@ -44,7 +44,7 @@ public final class Quorum extends Locker {
   @Override
   Pending<Hold> begin(Request request, boolean once) {
     Attempts attempts = new Attempts(request, once);
-    Pending<Hold> pending = running.add(new Pending<>(attempts.result, attempts::cancel));
+    Pending<Hold> pending = noted(new Pending<>(attempts.result, attempts::cancel));
     attempts.attempt();
     return pending;
   }

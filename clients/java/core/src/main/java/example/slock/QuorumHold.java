@@ -112,7 +112,7 @@ final class QuorumHold extends Hold {
     } else if (!vote.isAsked.compareAndSet(false, true)) {
       return CompletableFuture.failedFuture(NOT_ASKED); // but before
     }
-    Repetition asked = new Repetition(vote.locks, "lock", owner.keys(), end, limit -> isEnding || quorum.running.isEnding()
+    Repetition asked = new Repetition(vote.locks, "lock", owner.keys(), end, limit -> isEnding || quorum.isClosing()
         ? CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send.send(limit));
     asked.attempt();
     return asked.result.thenApply(reply -> {
