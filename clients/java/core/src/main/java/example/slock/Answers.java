@@ -32,6 +32,8 @@ final class Answers {
   static final Throwable ASK_AGAIN = new Signal("ask again");
   /** Nothing came in time. */
   static final Throwable NO_ANSWER = new Unanswered(null, true);
+  /** Nothing came, and nothing will: it was not sent. */
+  static final Throwable NOT_SENT = new Unanswered(null, false);
 
   /** The errors after which the same command, with the same token, may succeed a little later. */
   private static final Set<String> TEMPORARY = Set.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",

@@ -46,9 +46,9 @@ public final class Call {
   /** Sends to the node, when it is known which. */
   Call start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
-      if (error != null || isOver()) {
+      if (error != null) {
         failed(error, false);
-      } else {
+      } else if (!isOver()) {
         node.send(this);
       }
     });
@@ -69,7 +69,7 @@ public final class Call {
   }
 
   private void end(Reply reply) {
-    if (!isOver()) {
+    if (!answer.isDone()) {
       servers.note(reply.error());
     }
     answer.complete(reply);
@@ -94,9 +94,12 @@ public final class Call {
     return Pending.takeThread();
   }
 
-  /** Whether nobody waits for the answer any more. What was not sent by then must not be sent. */
+  /** Whether nobody waits for the answer any more. What was not sent by then must not be sent: it ends here. */
   public boolean isOver() {
-    return answer.isDone() || isGivenUp.getAsBoolean();
+    if (isGivenUp.getAsBoolean()) {
+      answer.complete(Reply.failed(Answers.NOT_SENT));
+    }
+    return answer.isDone();
   }
 
   /** What to do when no answer comes in time: to close the connection. */
@@ -114,10 +117,12 @@ public final class Call {
   public void answered(List<?> answers) {
     List<?> own = !isAsking ? answers : IntStream.range(0, asked.size()).mapToObj(n -> answers.get(2 * n + 1)).toList();
     Throwable elsewhere = first(own, error -> Answers.redirection(error) != null);
-    if (elsewhere != null && !isOver() && redirections++ < MOST_REDIRECTIONS) {
+    if (elsewhere != null && redirections++ < MOST_REDIRECTIONS) {
       servers.look();
       isAsking = Answers.hasCode(elsewhere, "ASK");
-      servers.at(Answers.redirection(elsewhere)).send(this);
+      if (!isOver()) {
+        servers.at(Answers.redirection(elsewhere)).send(this);
+      }
       return;
     }
     // A temporary error of one command is that of the whole, which may be sent again.

@@ -17,7 +17,7 @@ import java.util.stream.Stream;
  */
 public class Hold implements AutoCloseable {
   final Commands owner;
-  private final Request request;
+  final Request request;
   private final Locker by;
   private final long began = Clock.now();
 

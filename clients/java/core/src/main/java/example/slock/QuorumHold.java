@@ -27,10 +27,7 @@ final class QuorumHold extends Hold {
     }
   }
 
-  private static final Throwable NOT_ASKED = new Answers.Unanswered(null, false);
-
   private final Quorum quorum;
-  private final Request request;
   private final List<Vote> votes;
   /** Nothing is wanted any more: what is granted later is released. */
   private volatile boolean isEnding;
@@ -40,7 +37,6 @@ final class QuorumHold extends Hold {
   QuorumHold(Quorum quorum, Request request) {
     super(request, request.owner(), new Lease.Grant(request.mode, 0, Clock.now(), false));
     this.quorum = quorum;
-    this.request = request;
     votes = quorum.nodes.stream().map(Vote::new).toList();
     released = ending.thenCompose(done -> releaseEach(tally -> false));
   }
@@ -110,7 +106,7 @@ final class QuorumHold extends Hold {
     if (vote.fence > 0) {
       return CompletableFuture.completedFuture(true);
     } else if (!vote.isAsked.compareAndSet(false, true)) {
-      return CompletableFuture.failedFuture(NOT_ASKED); // but before
+      return CompletableFuture.failedFuture(Answers.NOT_SENT); // but before
     }
     Repetition asked = new Repetition(vote.locks, "lock", owner.keys(), end, limit -> isEnding || quorum.isClosing()
         ? CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send.send(limit));
@@ -130,7 +126,7 @@ final class QuorumHold extends Hold {
   private CompletableFuture<Boolean> extend(Vote vote, long ttl) {
     long fence = vote.fence;
     if (fence == 0) {
-      return vote.isGone ? CompletableFuture.completedFuture(false) : CompletableFuture.failedFuture(NOT_ASKED);
+      return vote.isGone ? CompletableFuture.completedFuture(false) : CompletableFuture.failedFuture(Answers.NOT_SENT);
     }
     return vote.locks.ask("extension", owner, Clock.in(quorum.nodeTimeout(ttl)),
         limit -> vote.locks.send(owner, owner.extend(ttl, fence), limit)).result.thenApply(reply -> {

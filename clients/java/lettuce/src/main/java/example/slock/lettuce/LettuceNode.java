@@ -129,7 +129,7 @@ final class LettuceNode implements Transport.Node {
       over.whenComplete((to, error) -> {
         if (error != null || call.isOver()) {
           ended.run();
-          call.failed(error == null ? new IllegalStateException("given up") : error, false);
+          call.failed(error, false);
         } else {
           write(call, to, ended);
         }
