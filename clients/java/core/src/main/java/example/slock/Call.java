@@ -14,8 +14,6 @@ public final class Call {
   public enum Use {
     /** Short commands, which share connections. */
     COMMANDS,
-    /** Renewals: what other commands wait for must not delay them. */
-    RENEWALS,
     /** What may be long before it is answered: a connection of its own, without a limit of time. */
     ALONE
   }

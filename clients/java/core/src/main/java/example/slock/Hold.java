@@ -396,11 +396,10 @@ public class Hold implements AutoCloseable {
         : new Reply(reply.number() == 1 ? (Object) asked.sent : null, null));
   }
 
-  /** Sends a renewal, whose answer goes to {@link #renewed}. It does not wait behind other commands. */
+  /** Sends a renewal, whose answer goes to {@link #renewed}. */
   void renewAtServer(Lease.Renewal renewal) {
-    List<List<String>> command = List.of(owner.extend(renewal.ttl(), renewal.fence()));
-    ((Locks) by).call(owner, command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), () -> false).answer
-        .thenAccept(all -> renewed(renewal, all.at(0).number() == 1, all.at(0).error()));
+    ((Locks) by).send(owner, owner.extend(renewal.ttl(), renewal.fence()), Clock.in(renewal.ttl()))
+        .thenAccept(reply -> renewed(renewal, reply.number() == 1, reply.error()));
   }
 
   /** Tells whether the hold was still there. */
