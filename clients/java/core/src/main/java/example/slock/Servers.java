@@ -38,7 +38,7 @@ final class Servers {
   /** The primary that has the key. */
   CompletableFuture<Transport.Node> find(String key) {
     return primaries().thenApply(all -> {
-      String address = all.get(all.size() == 1 ? 0 : Slots.of(key));
+      String address = all.get(transport.slot(key));
       if (address == null) {
         throw new IllegalStateException("no node has the slot of " + key);
       }
