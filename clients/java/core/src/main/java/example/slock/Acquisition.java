@@ -3,16 +3,15 @@ package example.slock;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Future;
-import java.util.stream.IntStream;
+import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * One use of a request, or one change of the mode of a hold, from its first command to a grant or an error: its limits of
  * time, its pauses, and what each answer leads to. All its attempts have one token and one tag, so whichever of them is
  * carried out, its answer counts.
  *
- * <p>It goes on in steps, one at a time: each is a future that ends with an answer, at a limit of time, or when somebody
- * gives the acquisition up. No thread waits, but a caller for the result.
+ * <p>No thread waits, but a caller for the result: each step begins when the one before has its answer, or a limit of time
+ * has passed. It ends once; a step that comes after the end leads to nothing.
  */
 final class Acquisition {
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
@@ -23,6 +22,7 @@ final class Acquisition {
 
   /** The grant, or an error; null when a try is refused. */
   final CompletableFuture<Lease.Grant> result = new CompletableFuture<>();
+  private final AtomicBoolean isOver = new AtomicBoolean();
   private final Locks locks;
   private final Commands owner;
   private final Options wanted;
@@ -36,15 +36,15 @@ final class Acquisition {
   private final long deadline;
   private final long limit;
 
-  private volatile Throwable left;
-  private volatile CompletableFuture<Reply> step;
-
   // what is known so far; only the current step changes it
   private long contact = Clock.NONE;
-  /** A command had no answer. */
-  boolean doubt;
+  /** A command that asks for the lock is under way. */
+  private volatile Call asked;
+  private volatile boolean isUnderWay;
+  /** Such a command had no answer. */
+  volatile boolean doubt;
   /** The request stands in the queue of the server, or was granted there. */
-  private boolean isQueued;
+  private volatile boolean isQueued;
   private long sent = Clock.NONE;
   private boolean wasRefused;
   private Throwable last;
@@ -52,9 +52,9 @@ final class Acquisition {
   private int polls;
 
   private volatile Listener.Channel channel;
-  private String tag;
+  private volatile String tag;
   /** The end of the wait that was asked for last. What came before it was asked for does not count. */
-  private volatile CompletableFuture<Reply> inbox;
+  private volatile CompletableFuture<Reply> inbox = new CompletableFuture<>();
   /** Of the last test of a wait by blocking; null before the first. */
   private volatile Boolean isReached;
 
@@ -71,119 +71,66 @@ final class Acquisition {
     limit = Clock.in(wanted.retryFor);
   }
 
-  void start() {
-    if (left != null) {
-      finish(null, Answers.LEFT);
-    } else if (isChange || locks.permitted.contains(permission())) {
-      attempt();
-    } else {
-      askPermission();
-    }
+  /** Whether something may be left on the server. */
+  boolean isOpen() {
+    return isUnderWay || doubt || isQueued;
   }
 
   /** Gives it up. What was granted before stays so. */
   void cancel(Throwable why) {
-    if (left == null) {
-      left = why;
-    }
-    CompletableFuture<Reply> current = step;
-    if (current != null) {
-      current.complete(Reply.LEFT);
-    }
-  }
-
-  /** A step that ends at a limit of time, and with LEFT when the acquisition is given up. */
-  private CompletableFuture<Reply> begin(long until) {
-    CompletableFuture<Reply> begun = new CompletableFuture<>();
-    step = begun;
-    if (left != null) {
-      begun.complete(Reply.LEFT);
-    } else if (until != Clock.NONE) {
-      Future<?> timer = Timers.at(until, () -> begun.complete(Reply.NO_ANSWER));
-      begun.whenComplete((reply, error) -> timer.cancel(false));
-    }
-    return begun;
-  }
-
-  /** Whether something may be left on the server. */
-  boolean isOpen() {
-    return doubt || isQueued;
+    finish(null, why);
   }
 
   private void finish(Lease.Grant grant, Throwable error) {
+    if (isOver.getAndSet(true)) {
+      // With a token of its own the server takes off what it gives after the end. Else the fence tells what to release.
+      if (grant != null && owner.given() && !isChange) {
+        locks.repeat("release", owner, Clock.in(wanted.ttl),
+            by -> locks.send(owner, owner.release(mode, grant.fence()), by));
+      }
+      return;
+    }
     if (tag != null) {
       locks.listener.removeTag(tag);
     }
     if (grant == null && isOpen() && !isChange) {
-      Runnable giveUp = () -> locks.giveUp(owner, wanted.ttl, channel);
-      if (wanted.open == null) {
-        giveUp.run();
-      } else {
-        wanted.open.accept(giveUp);
-      }
+      locks.giveUp(owner, wanted.ttl, channel);
     }
     if (error == null) {
       result.complete(grant);
     } else {
-      result.completeExceptionally(Answers.named(error == Answers.LEFT ? left : error));
+      result.completeExceptionally(Answers.named(error));
     }
+    inbox.complete(Reply.failed(Answers.TAKEN)); // nobody waits for a message any more
   }
 
   // --- attempts
 
-  /** The command that will release, which the user has to be permitted. */
-  private String permission() {
-    return owner.release(mode, 1).get(0);
-  }
-
-  /**
-   * Asks, before anything is held, whether the user may release what is asked for: a token that nobody has asks for the
-   * end of a hold that nobody has. After any answer but NOPERM it does not ask again.
-   */
-  private void askPermission() {
-    Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
-    List<List<String>> commands = nobody.cancel();
-    commands.add(nobody.release(mode, Commands.NO_FENCE));
-    commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
-    send(commands, Call.Use.COMMANDS, answerBy()).thenAccept(all -> {
-      Throwable refusal = IntStream.range(0, commands.size()).mapToObj(n -> all.at(n).error())
-          .filter(error -> Answers.hasCode(error, "NOPERM")).findFirst().orElse(null);
-      if (refusal != null) {
-        finish(null, refusal);
-        return;
-      }
-      if (all.error() == null) {
-        locks.permitted.add(permission());
-      }
-      note(all.error());
-      attempt();
-    });
-  }
-
-  private void attempt() {
-    if (left != null) {
-      finish(null, Answers.LEFT);
+  /** Begins the first attempt, or another one. */
+  void attempt() {
+    if (isOver.get()) {
       return;
     }
-    Options.Waiting waiting = locks.options.waiting;
-    CompletableFuture<Reply> answer;
-    if (isOnce || waiting == Options.Waiting.POLL) {
-      answer = ask(ask);
-    } else if (waiting == Options.Waiting.BLOCK || locks.listener.isForbidden(owner.key())) {
-      answer = byBlocking();
-    } else {
-      answer = byNotify();
-    }
+    CompletableFuture<Reply> answer =
+        isChange ? byItsWay() : locks.ifPermitted(owner, mode, answerBy(), isOver::get, this::byItsWay);
     answer.whenComplete((reply, failed) -> {
       if (failed != null) {
         finish(null, failed);
       } else if (reply.error() == null) {
-        isQueued = true;
         confirm(reply.number());
       } else {
         judge(reply.error());
       }
     });
+  }
+
+  private CompletableFuture<Reply> byItsWay() {
+    Options.Waiting waiting = locks.options.waiting;
+    if (isOnce || waiting == Options.Waiting.POLL) {
+      return ask(ask, Call.Use.COMMANDS, answerBy());
+    }
+    boolean blocks = waiting == Options.Waiting.BLOCK || locks.listener.isForbidden(owner.key());
+    return blocks ? byBlocking() : byNotify();
   }
 
   /** Asks again, with the same token, or ends. */
@@ -210,7 +157,7 @@ final class Acquisition {
       return;
     }
     if (hasMore) {
-      begin(Clock.in(pause)).thenAccept(reply -> attempt()); // which looks whether it was given up
+      Timers.at(Clock.in(pause), this::attempt);
     } else {
       finish(null, new SlockException.TimedOut(isChange ? "change of mode" : "lock", owner.keys(), Answers.cause(last)));
     }
@@ -218,8 +165,7 @@ final class Acquisition {
 
   /** Keeps an error after which the request is asked again. One that says only that nothing came tells the least. */
   private void note(Throwable error) {
-    boolean isTold = Answers.isTemporary(error) && error != Answers.ASK_AGAIN;
-    if (isTold && (last == null || error != Answers.NO_ANSWER)) {
+    if (error != Answers.ASK_AGAIN && (last == null || error != Answers.NO_ANSWER)) {
       last = error;
     }
   }
@@ -244,43 +190,29 @@ final class Acquisition {
     contact = Clock.now();
   }
 
-  /** Sends commands that give no hold, as a step. */
-  private CompletableFuture<Reply> send(List<List<String>> commands, Call.Use use, long until) {
-    return locks.send(owner, commands, use, until, begin(Clock.NONE), late -> {});
+  private Call send(List<List<String>> commands, Call.Use use, long until) {
+    return locks.call(owner, commands, use, until, isOver::get);
   }
 
   /** Sends one command that asks for the lock, and gives its fence, TAKEN for 0, or null. */
-  private CompletableFuture<Reply> ask(List<String> command) {
+  private CompletableFuture<Reply> ask(List<String> command, Call.Use use, long until) {
     long before = Clock.now();
-    return locks.send(owner, List.of(command), Call.Use.COMMANDS, answerBy(), begin(Clock.NONE), this::late)
-        .thenApply(all -> answered(before, all.at(0)));
-  }
-
-  /** Notes what an answer says of the acquisition. */
-  private Reply answered(long before, Reply reply) {
-    doubt |= Answers.mayRunLater(reply.error());
-    if (sent == Clock.NONE || !isOpen()) {
-      sent = before; // else an earlier copy may be the one that is granted
-    }
-    if (!Answers.isConnectionError(reply.error()) && reply.error() != Answers.LEFT) {
-      touch();
-    }
-    boolean isTaken = reply.value() instanceof Long fence && fence == 0;
-    return isTaken ? Reply.failed(Answers.TAKEN) : reply;
-  }
-
-  /**
-   * An answer that came when nobody waited for it any more. With a token of its own the server has taken off what it gave.
-   * Else the fence tells what to release.
-   */
-  private void late(Reply all) {
-    long fence = all.at(0).number();
-    // Whoever has a future gives it up also when it is done; that ends no hold.
-    boolean isOver = result.isDone() ? result.isCompletedExceptionally() : left != null;
-    if (owner.given() && fence > 0 && !isChange && isOver) {
-      long end = Clock.in(wanted.ttl);
-      locks.repeat("release", owner, end, by -> locks.send(owner, owner.release(mode, fence), by));
-    }
+    isUnderWay = true;
+    asked = send(List.of(command), use, until);
+    return asked.answer.thenApply(all -> {
+      Reply reply = all.at(0);
+      boolean isTaken = reply.value() instanceof Long fence && fence == 0;
+      doubt |= Answers.mayRunLater(reply.error());
+      if (sent == Clock.NONE || !doubt && !isQueued) {
+        sent = before; // else an earlier copy may be the one that is granted
+      }
+      isQueued |= reply.error() == null && !isTaken;
+      isUnderWay = false;
+      if (!Answers.isConnectionError(reply.error())) {
+        touch();
+      }
+      return isTaken ? Reply.failed(Answers.TAKEN) : reply;
+    });
   }
 
   /**
@@ -289,7 +221,7 @@ final class Acquisition {
    */
   private void confirm(long fence) {
     int replicas = wanted.minReplicas;
-    if (replicas == 0 && Clock.now() - sent <= wanted.ttl / 3) {
+    if (isOver.get() || replicas == 0 && Clock.now() - sent <= wanted.ttl / 3) {
       finish(new Lease.Grant(mode, fence, sent, doubt), null);
       return;
     }
@@ -297,11 +229,11 @@ final class Acquisition {
     // that would write nothing, and any replica would do.
     long before = Clock.now();
     List<String> wait = List.of("WAIT", "" + replicas, "" + Clock.milliseconds(wanted.replicaTimeout));
-    CompletableFuture<Reply> asked = replicas == 0
+    Call confirming = replicas == 0
         ? send(List.of(owner.extend(wanted.ttl, fence)), Call.Use.COMMANDS, answerBy())
         : send(List.of(owner.extend(wanted.ttl + Clock.MS, fence), wait), Call.Use.ALONE,
             Clock.in(wanted.replicaTimeout) + Repetition.LATE_ANSWER);
-    asked.thenAccept(all -> {
+    confirming.answer.thenAccept(all -> {
       Throwable error = all.at(0).error();
       if (error == null && (all.at(0).number() == 0
           || Clock.now() - before >= Lease.Drift.ONE_SERVER.counted(wanted.ttl))) {
@@ -335,25 +267,21 @@ final class Acquisition {
    * asked again: nobody would tell a connection that has nothing to send that its server was restarted.
    */
   private CompletableFuture<Reply> byBlocking() {
-    long before = Clock.now();
     isReached = null;
-    CompletableFuture<Reply> wait = begin(waitBy());
-    locks.send(owner, List.of(waiting()), Call.Use.ALONE, Clock.NONE, wait, this::late);
-    isQueued = true;
+    CompletableFuture<Reply> answer = ask(waiting(), Call.Use.ALONE, waitBy());
+    Call wait = asked;
     Timers.at(Clock.in(Math.max(0, Math.min(TEST_AFTER, Clock.until(end()) / 3))), () -> test(wait));
-    return wait.thenApply(all -> {
-      Reply reply = answered(before, all.at(0));
-      boolean isLost = Answers.isConnectionError(all.error()) && Answers.mayRunLater(all.error());
+    return answer.thenApply(reply -> {
+      boolean isLost = Answers.isConnectionError(reply.error()) && Answers.mayRunLater(reply.error());
       if (isLost && Objects.requireNonNullElse(isReached, contact == Clock.NONE)) {
         touch(); // it was there until now
       }
-      isQueued &= reply.error() == null || doubt;
       return reply;
     });
   }
 
-  private void test(CompletableFuture<Reply> wait) {
-    if (wait.isDone()) {
+  private void test(Call wait) {
+    if (wait.answer.isDone()) {
       return;
     }
     locks.send(owner, List.of("PING"), Math.min(Clock.in(TEST_EVERY), answerBy())).thenAccept(reply -> {
@@ -363,7 +291,7 @@ final class Acquisition {
         Timers.at(Clock.in(TEST_EVERY), () -> test(wait));
       } else {
         // Whether the PING was sent says nothing of the wait.
-        wait.complete(Reply.failed(new Answers.Unanswered(Answers.cause(reply.error()), true)));
+        wait.expire(new Answers.Unanswered(Answers.cause(reply.error()), true));
       }
     });
   }
@@ -377,7 +305,7 @@ final class Acquisition {
   private CompletableFuture<Reply> byNotify() {
     Listener.Channel found = locks.listener.channel(owner.key(), wasRefused);
     if (found == null) {
-      return ask(ask).thenCompose(reply -> {
+      return ask(ask, Call.Use.COMMANDS, answerBy()).thenCompose(reply -> {
         wasRefused = reply.error() == Answers.TAKEN;
         return wasRefused ? byNotify() : CompletableFuture.completedFuture(reply);
       });
@@ -385,10 +313,11 @@ final class Acquisition {
     if (tag == null) {
       tag = locks.listener.addTag(this); // the message may arrive before the null
     }
+    if (isOver.get()) {
+      locks.listener.removeTag(tag);
+    }
     channel = found;
-    CompletableFuture<Reply> subscribed = begin(answerBy());
-    found.ready.thenAccept(subscribed::complete);
-    return subscribed.thenCompose(this::askByNotify);
+    return Timers.limit(found.ready.copy(), answerBy()).thenCompose(this::askByNotify);
   }
 
   private CompletableFuture<Reply> askByNotify(Reply subscribed) {
@@ -398,7 +327,7 @@ final class Acquisition {
     }
     touch();
     inbox = new CompletableFuture<>();
-    return ask(waiting("NOTIFY", channel.name, tag)).thenCompose(reply -> {
+    return ask(waiting("NOTIFY", channel.name, tag), Call.Use.COMMANDS, answerBy()).thenCompose(reply -> {
       if (Answers.hasCode(reply.error(), "NOSUBSCRIBER")) {
         locks.listener.remove(channel, reply.error());
       } else if (Answers.isAboutChannels(reply.error())) {
@@ -414,15 +343,13 @@ final class Acquisition {
     isQueued = true;
     last = null;
     failures = 0;
-    long until = doubt ? Math.min(waitBy(), Clock.in(ASK_IN_DOUBT)) : waitBy();
-    CompletableFuture<Reply> message = begin(until);
-    inbox.thenAccept(message::complete);
+    boolean asksAgain = doubt && Clock.in(ASK_IN_DOUBT) < waitBy();
     if (channel.isGone) {
-      message.complete(Reply.ASK_AGAIN);
+      inbox.complete(Reply.ASK_AGAIN);
     }
-    return message.thenApply(reply -> {
-      if (reply.error() == Answers.NO_ANSWER || reply.error() == Answers.LEFT) {
-        return until == waitBy() || reply.error() == Answers.LEFT ? reply : Reply.ASK_AGAIN;
+    return Timers.limit(inbox, asksAgain ? Clock.in(ASK_IN_DOUBT) : waitBy()).thenApply(reply -> {
+      if (reply.error() == Answers.NO_ANSWER) {
+        return asksAgain ? Reply.ASK_AGAIN : reply;
       }
       touch(); // what ended the channel says nothing about this request
       if (reply.error() == Answers.ASK_AGAIN) {
@@ -441,7 +368,7 @@ final class Acquisition {
 
   /** The channel is gone: asks again, if it waits for a message there. */
   void lost(Listener.Channel gone) {
-    if (channel == gone && inbox != null) {
+    if (channel == gone) {
       inbox.complete(Reply.ASK_AGAIN);
     }
   }

@@ -28,12 +28,12 @@ final class Answers {
 
   /** The answer 0 to a command that asks for a lock: others hold it, or wait for it. */
   static final Throwable TAKEN = new Signal("the lock is not free");
-  /** The client ended the wait for the answer. */
-  static final Throwable LEFT = new Signal("left");
   /** The subscription or the hold was lost. */
   static final Throwable ASK_AGAIN = new Signal("ask again");
   /** Nothing came in time. */
   static final Throwable NO_ANSWER = new Unanswered(null, true);
+  /** Nothing came, and nothing will: it was not sent. */
+  static final Throwable NOT_SENT = new Unanswered(null, false);
 
   /** The errors after which the same command, with the same token, may succeed a little later. */
   private static final Set<String> TEMPORARY = Set.of("UNBLOCKED", "TRYAGAIN", "READONLY", "LOADING", "MASTERDOWN",
@@ -58,7 +58,7 @@ final class Answers {
 
   /** Whether a command was sent and got no answer, so that the server may carry it out at any time later. */
   static boolean mayRunLater(Throwable error) {
-    return error == LEFT || error instanceof Unanswered unanswered && unanswered.wasSent;
+    return error instanceof Unanswered unanswered && unanswered.wasSent;
   }
 
   /** The first word of an error of the server; of another error there is none. */

@@ -3,7 +3,7 @@ package example.slock;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import java.util.function.Consumer;
+import java.util.function.BooleanSupplier;
 import java.util.function.Predicate;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
@@ -14,41 +14,35 @@ public final class Call {
   public enum Use {
     /** Short commands, which share connections. */
     COMMANDS,
-    /** Renewals: what other commands wait for must not delay them. */
-    RENEWALS,
     /** What may be long before it is answered: a connection of its own, without a limit of time. */
     ALONE
   }
 
   private static final int MOST_REDIRECTIONS = 5;
 
+  /** The list of answers. It is there at the limit, at the latest. */
+  final CompletableFuture<Reply> answer = new CompletableFuture<>();
   private final Servers servers;
+  private final List<List<String>> asked;
   private final Use use;
   private final long limit;
-  private final CompletableFuture<Reply> step;
-  private final Consumer<Reply> late;
-  private final List<List<String>> asked;
+  private final BooleanSupplier isGivenUp;
   private volatile Runnable close = () -> {}; // of the node that it was sent to last
   private volatile boolean isExpired;
   private volatile boolean isAsking; // the key is about to move to where it goes
   private int redirections;
 
-  /**
-   * The list of answers goes to the step, which is done at the limit, at the latest. Who completes it before leaves the
-   * commands under way; the answers then go to late.
-   */
-  Call(Servers servers, List<List<String>> commands, Use use, long limit, CompletableFuture<Reply> step,
-      Consumer<Reply> late) {
+  /** What is given up is not sent any more. */
+  Call(Servers servers, List<List<String>> commands, Use use, long limit, BooleanSupplier isGivenUp) {
     this.servers = servers;
     this.asked = commands;
     this.use = use;
     this.limit = limit;
-    this.step = step;
-    this.late = late;
+    this.isGivenUp = isGivenUp;
   }
 
-  /** Sends to the node, when it is known which, and gives the step. */
-  CompletableFuture<Reply> start(CompletableFuture<Transport.Node> to) {
+  /** Sends to the node, when it is known which. */
+  Call start(CompletableFuture<Transport.Node> to) {
     to.whenComplete((node, error) -> {
       if (error != null) {
         failed(error, false);
@@ -56,26 +50,27 @@ public final class Call {
         node.send(this);
       }
     });
-    if (!isOver() && limit != Clock.NONE) {
-      Future<?> timer = Timers.at(limit, this::expire);
-      step.whenComplete((reply, error) -> timer.cancel(false));
+    if (!answer.isDone() && limit != Clock.NONE) {
+      Future<?> timer = Timers.at(limit, () -> expire(Answers.NO_ANSWER));
+      answer.whenComplete((reply, error) -> timer.cancel(false));
     }
-    return step;
+    return this;
   }
 
-  private void expire() {
-    if (step.complete(Reply.NO_ANSWER)) {
-      servers.note(Answers.NO_ANSWER);
+  /** Ends without an answer. Its connection is closed. */
+  void expire(Throwable why) {
+    if (answer.complete(Reply.failed(why))) {
+      servers.note(why);
       isExpired = true;
       close.run();
     }
   }
 
   private void end(Reply reply) {
-    servers.note(reply.error());
-    if (!step.complete(reply)) {
-      late.accept(reply);
+    if (!answer.isDone()) {
+      servers.note(reply.error());
     }
+    answer.complete(reply);
   }
 
   /** The words of each command that is to be sent. */
@@ -97,9 +92,12 @@ public final class Call {
     return Pending.takeThread();
   }
 
-  /** Whether nobody waits for the answer any more. What was not sent by then must not be sent. */
+  /** Whether nobody waits for the answer any more. What was not sent by then must not be sent: it ends here. */
   public boolean isOver() {
-    return step.isDone();
+    if (isGivenUp.getAsBoolean()) {
+      answer.complete(Reply.failed(Answers.NOT_SENT));
+    }
+    return answer.isDone();
   }
 
   /** What to do when no answer comes in time: to close the connection. */
@@ -117,10 +115,12 @@ public final class Call {
   public void answered(List<?> answers) {
     List<?> own = !isAsking ? answers : IntStream.range(0, asked.size()).mapToObj(n -> answers.get(2 * n + 1)).toList();
     Throwable elsewhere = first(own, error -> Answers.redirection(error) != null);
-    if (elsewhere != null && !isOver() && redirections++ < MOST_REDIRECTIONS) {
+    if (elsewhere != null && redirections++ < MOST_REDIRECTIONS) {
       servers.look();
       isAsking = Answers.hasCode(elsewhere, "ASK");
-      servers.at(Answers.redirection(elsewhere)).send(this);
+      if (!isOver()) {
+        servers.at(Answers.redirection(elsewhere)).send(this);
+      }
       return;
     }
     // A temporary error of one command is that of the whole, which may be sent again.

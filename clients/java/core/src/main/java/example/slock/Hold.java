@@ -17,7 +17,7 @@ import java.util.stream.Stream;
  */
 public class Hold implements AutoCloseable {
   final Commands owner;
-  private final Request request;
+  final Request request;
   private final Locker by;
   private final long began = Clock.now();
 
@@ -26,8 +26,12 @@ public class Hold implements AutoCloseable {
   private Future<?> nextLook;
   private long nextLookAt = Clock.NONE;
   /** Somebody wants to know of the end. */
-  private final List<Consumer<SlockException>> endings = new ArrayList<>();
+  private boolean isWatched;
+  /** What {@link #check} says after the end. */
+  private final CompletableFuture<SlockException> end = new CompletableFuture<>();
   private volatile SlockException problem;
+  /** The change of mode that is under way, or was the last. */
+  private volatile Acquisition changing;
   private long refusedUntil;
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
@@ -41,7 +45,12 @@ public class Hold implements AutoCloseable {
     if (wanted.longestLease > 0 && wanted.renew) {
       lease.leaseEnd = Clock.in(wanted.longestLease);
     }
+  }
+
+  /** The watchdog looks after it from now on. */
+  Hold begin() {
     mutex.run(this::schedule);
+    return this;
   }
 
   /** The owner's identity. Another process may adopt or release the lock by it. */
@@ -139,19 +148,18 @@ public class Hold implements AutoCloseable {
     if (is instanceof SlockException.Lost loss) {
       follows.add(() -> by.report.lost(request.label(), loss));
     }
-    boolean isOver = lease.state != Lease.State.RELEASING;
-    if (isOver) {
-      follows.add(() -> by.report.held(request.label(), began));
+    if (changing != null) {
+      follows.add(() -> changing.cancel(is));
     }
-    endings.forEach(ending -> follows.add(() -> ending.accept(is)));
-    if (isOver) {
-      endings.clear();
+    if (lease.state != Lease.State.RELEASING) {
+      follows.add(() -> by.report.held(request.label(), began));
+      follows.add(() -> end.complete(is));
     }
   }
 
   /** Has the hold looked at when that is due, if somebody would notice. */
   private void schedule() {
-    if ((lease.renews || !endings.isEmpty()) && lease.due() < nextLookAt) {
+    if ((lease.renews || isWatched) && lease.due() < nextLookAt) {
       lookAt(lease.due());
     }
   }
@@ -167,7 +175,7 @@ public class Hold implements AutoCloseable {
   /** In the timer thread: ends a hold whose time is over, or renews it. */
   private void look() {
     mutex.run(() -> lookAt(Clock.NONE));
-    Lease.Renewal due = ifLive(l -> by.running.isEnding() ? null : l.begin(Clock.now()));
+    Lease.Renewal due = ifLive(l -> by.isClosing() ? null : l.begin(Clock.now()));
     if (due != null) {
       renewAtServer(due);
     }
@@ -181,15 +189,10 @@ public class Hold implements AutoCloseable {
     }
   }
 
-  /** Calls when the hold ends, with what {@link #check} says then; at once if it has ended. */
+  /** Calls when the hold has ended, with what {@link #check} says then; at once if it has. */
   void onEnd(Consumer<SlockException> ending) {
-    SlockException is = update(l -> {
-      endings.add(ending);
-      schedule();
-    });
-    if (is != null) {
-      ending.accept(is);
-    }
+    end.thenAccept(ending);
+    update(l -> isWatched = true);
   }
 
   /** Calls when the hold is lost, also if that was before, by {@link Options#executor}. */
@@ -241,11 +244,6 @@ public class Hold implements AutoCloseable {
     return result;
   }
 
-  /** Done when no change goes on; with an error when the hold has ended then. */
-  CompletableFuture<Void> quiet() {
-    return change("look", result -> CompletableFuture.completedFuture(null));
-  }
-
   /**
    * Lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use the
    * longest ttl that was asked for. After an error nothing has changed for this library.
@@ -256,13 +254,10 @@ public class Hold implements AutoCloseable {
 
   /** As {@link #extend}, without a thread that waits. */
   public CompletableFuture<Void> extendAsync(Duration ttl) {
-    return extend(Clock.nanos(ttl), by.options.retryFor);
-  }
-
-  CompletableFuture<Void> extend(long ttl, long within) {
-    Options.checkTtl(ttl);
-    Options.require(lease.drift.counted(ttl) > 0, "nothing is left of this ttl after the drift");
-    return change("extension", result -> extendAtServer(snapshot(), ttl, within).thenAccept(reply -> {
+    long nanos = Clock.nanos(ttl);
+    Options.checkTtl(nanos);
+    Options.require(lease.drift.counted(nanos) > 0, "nothing is left of this ttl after the drift");
+    return change("extension", result -> extendAtServer(snapshot(), nanos).thenAccept(reply -> {
       if (reply.error() != null) {
         throw lossOr(reply.error());
       }
@@ -270,8 +265,8 @@ public class Hold implements AutoCloseable {
         if (reply.value() == null) {
           l.lose(SlockException.Reason.GONE);
         } else {
-          l.ttl = Math.max(l.ttl, ttl);
-          l.lengthen((Long) reply.value(), ttl);
+          l.ttl = Math.max(l.ttl, nanos);
+          l.lengthen((Long) reply.value(), nanos);
         }
       });
       check();
@@ -392,20 +387,19 @@ public class Hold implements AutoCloseable {
   // --- what is asked of the server; a quorum asks its nodes
 
   /** The reply has the moment before the extension was sent, or null when the hold is gone. */
-  CompletableFuture<Reply> extendAtServer(Lease is, long ttl, long within) {
+  CompletableFuture<Reply> extendAtServer(Lease is, long ttl) {
     Locks locks = (Locks) by;
-    long end = Math.min(is.until, Clock.in(within));
+    long end = Math.min(is.until, locks.retryEnd());
     Repetition asked =
         locks.ask("extension", owner, end, limit -> locks.send(owner, owner.extend(ttl, is.fence), limit));
     return asked.result.thenApply(reply -> reply.error() != null ? reply
         : new Reply(reply.number() == 1 ? (Object) asked.sent : null, null));
   }
 
-  /** Sends a renewal, whose answer goes to {@link #renewed}. It does not wait behind other commands. */
+  /** Sends a renewal, whose answer goes to {@link #renewed}. */
   void renewAtServer(Lease.Renewal renewal) {
-    List<List<String>> command = List.of(owner.extend(renewal.ttl(), renewal.fence()));
-    ((Locks) by).send(owner, command, Call.Use.RENEWALS, Clock.in(renewal.ttl()), new CompletableFuture<>(), late -> {})
-        .thenAccept(all -> renewed(renewal, all.at(0).number() == 1, all.at(0).error()));
+    ((Locks) by).send(owner, owner.extend(renewal.ttl(), renewal.fence()), Clock.in(renewal.ttl()))
+        .thenAccept(reply -> renewed(renewal, reply.number() == 1, reply.error()));
   }
 
   /** Tells whether the hold was still there. */
@@ -489,19 +483,21 @@ public class Hold implements AutoCloseable {
     change.options.ttl = was.ttl;
     List<String> command = owner.change(change.mode, was.ttl, was.fence);
     Acquisition acquisition = new Acquisition(locks, owner, change, command, !isUpgrade, true);
-    update(l -> {
+    changing = acquisition; // the wait ends with the hold
+    SlockException over = update(l -> {
+      isWatched = true;
       l.changing = true;
       l.mode = isUpgrade ? l.mode : Mode.READ;
     });
-    Consumer<SlockException> ending = acquisition::cancel; // the wait ends with the hold
-    onEnd(ending);
+    if (over != null) {
+      throw over;
+    }
     cancelled.thenAccept(acquisition::cancel);
-    locks.running.add(new Pending<>(acquisition.result, acquisition::cancel));
+    locks.noted(new Pending<>(acquisition.result, acquisition::cancel));
     CompletableFuture<Void> settled = acquisition.result.handle((grant, error) -> {
       // A downgrade is not given up.
       boolean isOpen = error != null && (acquisition.isOpen() || !isUpgrade && error instanceof SlockException.TimedOut);
       SlockException is = update(l -> {
-        endings.remove(ending);
         l.doubt |= acquisition.doubt || isOpen;
         l.changing = isOpen;
         if (error == null) {
@@ -518,7 +514,7 @@ public class Hold implements AutoCloseable {
       Pending.pass(null, error == null ? is : lossOr(error), told);
       return settling;
     }).thenCompose(settling -> settling);
-    acquisition.start();
+    acquisition.attempt();
     return settled;
   }
 

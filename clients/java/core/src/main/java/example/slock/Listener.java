@@ -36,15 +36,26 @@ final class Listener {
     private final int slot;
     private volatile Connection connection;
 
-    Channel(String place) {
-      slot = Slots.of(place);
+    Channel(int slot, String place) {
+      this.slot = slot;
       name = (place.isEmpty() ? "" : "{" + place + "}.") + "waits:" + Commands.newToken();
     }
   }
 
   /** Whether requests for the key cannot wait by NOTIFY. */
   boolean isForbidden(String key) {
-    return isDenied || servers.transport.isCluster() && Slots.place(key).isEmpty();
+    return isDenied || servers.transport.isCluster() && place(key).isEmpty();
+  }
+
+  /**
+   * What has to be in braces in the name of a channel in the slot of the key: what of the key is hashed. There is nothing
+   * for a key that is hashed as a whole and has a brace in it, nor where there are no slots.
+   */
+  private String place(String key) {
+    int start = key.indexOf('{');
+    int end = start < 0 ? -1 : key.indexOf('}', start + 1);
+    String hashed = end > start + 1 ? key.substring(start + 1, end) : key;
+    return hashed.contains("}") || !servers.transport.isCluster() ? "" : hashed;
   }
 
   void forbid(Throwable error) {
@@ -56,11 +67,15 @@ final class Listener {
 
   /** The channel for the key. If there is none it subscribes to one, or gives null. */
   Channel channel(String key, boolean subscribes) {
-    String place = servers.transport.isCluster() ? Slots.place(key) : "";
-    Channel made = new Channel(place);
-    Channel known = subscribes ? channels.putIfAbsent(made.slot, made) : channels.get(made.slot);
+    int slot = servers.transport.slot(key);
+    Channel known = channels.get(slot);
     if (known != null || !subscribes) {
       return known;
+    }
+    Channel made = new Channel(slot, place(key));
+    Channel other = channels.putIfAbsent(slot, made);
+    if (other != null) {
+      return other;
     }
     servers.find(key).whenComplete((node, error) -> {
       if (error != null) {

@@ -49,43 +49,47 @@ public final class LockView implements Lock {
     return held == null ? 0 : held.counts[mode.ordinal()];
   }
 
-  /** Locks once more, if this thread holds the lock so that it may. */
-  private boolean again(Duration lease) {
+  /** How a request is used. It may give nothing. */
+  private interface Way<E extends Exception> {
+    Hold use(Request request) throws E;
+  }
+
+  /**
+   * Locks once more, or takes the lock, and tells whether it is locked. A thread that reads cannot lock for writing: it
+   * would wait for itself.
+   */
+  private <E extends Exception> boolean lock(Duration lease, boolean isTry, Way<E> way) throws E {
     Held held = held();
-    if (held == null || mode == Mode.WRITE && count(held, Mode.WRITE) == 0) {
-      return false;
-    }
-    if (lease != null) {
+    if (held == null) {
+      Request request = mode == Mode.READ ? locks.read(key) : locks.write(key);
+      held = keep(way.use(lease == null ? request : request.ttl(lease).renew(false)));
+    } else if (mode == Mode.WRITE && count(held, Mode.WRITE) == 0) {
+      held = null;
+      if (!isTry) {
+        throw new IllegalMonitorStateException("this thread reads " + key + ": it would wait for itself");
+      }
+    } else if (lease != null) {
       held.hold.extend(lease);
     }
-    held.counts[mode.ordinal()]++;
-    return true;
-  }
-
-  private Request request(Duration lease) {
-    if (mode == Mode.WRITE && held() != null) {
-      throw new IllegalMonitorStateException("this thread reads " + key + ": it would wait for itself");
+    if (held != null) {
+      held.counts[mode.ordinal()]++;
     }
-    Request request = mode == Mode.READ ? locks.read(key) : locks.write(key);
-    return lease == null ? request : request.ttl(lease).renew(false);
+    return held != null;
   }
 
-  private boolean keep(Hold hold) {
+  private Held keep(Hold hold) {
     if (hold == null) {
-      return false;
+      return null;
     }
     Held held = new Held(hold, new int[Mode.values().length]);
-    held.counts[mode.ordinal()] = 1;
     Owner owner = owner();
     all.put(owner, held);
     hold.onEnd(problem -> all.remove(owner, held));
-    return true;
+    return held;
   }
 
   private void lock(Duration lease) {
-    if (!again(lease)) {
-      keep(request(lease).acquireUninterruptibly());
-    }
+    lock(lease, false, Request::acquireUninterruptibly);
   }
 
   /** Tells whether it was locked within the wait; null: without limit. */
@@ -93,21 +97,16 @@ public final class LockView implements Lock {
     if (Thread.interrupted()) {
       throw new InterruptedException();
     }
-    if (again(lease)) {
-      return true;
-    }
-    if (wait != null && held() != null) {
-      return false; // it reads, and would write: no wait helps
-    }
-    try {
-      Request request = request(lease);
-      return keep((wait == null ? request : request.waitFor(wait.isNegative() ? Duration.ZERO : wait)).acquire());
-    } catch (SlockException.TimedOut e) {
-      if (wait == null || e.getCause() != null) {
-        throw e; // the server was not in reach
+    return lock(lease, wait != null, request -> {
+      try {
+        return (wait == null ? request : request.waitFor(wait.isNegative() ? Duration.ZERO : wait)).acquire();
+      } catch (SlockException.TimedOut e) {
+        if (wait == null || e.getCause() != null) {
+          throw e; // the server was not in reach
+        }
+        return null;
       }
-      return false;
-    }
+    });
   }
 
   private static Duration of(long time, TimeUnit unit) {
@@ -142,10 +141,7 @@ public final class LockView implements Lock {
 
   @Override
   public boolean tryLock() {
-    if (again(null)) {
-      return true;
-    }
-    return held() == null && keep(request(null).acquireUninterruptibly(true)); // else it reads, and would write
+    return lock(null, true, request -> request.acquireUninterruptibly(true));
   }
 
   @Override

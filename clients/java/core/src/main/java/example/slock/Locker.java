@@ -1,13 +1,17 @@
 package example.slock;
 
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
 
 /** What a program asks for locks: {@link Locks}, or a {@link Quorum}. */
 public abstract class Locker implements AutoCloseable {
   final Options options;
   final Reporter report;
-  final Running running = new Running();
+  private final Set<Pending<?>> underWay = ConcurrentHashMap.newKeySet();
+  private volatile boolean isClosing;
 
   Locker(Options options) {
     this.options = options.copy();
@@ -44,8 +48,26 @@ public abstract class Locker implements AutoCloseable {
   }
 
   final void close(long end) {
-    running.end(end);
+    isClosing = true;
+    List.copyOf(underWay).forEach(one -> one.cancel().accept(new SlockException.Closed()));
+    while (!underWay.isEmpty() && Clock.now() < end) {
+      LockSupport.parkNanos(Clock.MS);
+    }
     disconnect(end);
+  }
+
+  final boolean isClosing() {
+    return isClosing;
+  }
+
+  /** Notes what goes on until it is done, so that {@link #close} can give it up. */
+  final <T> Pending<T> noted(Pending<T> one) {
+    underWay.add(one);
+    one.result().whenComplete((value, error) -> underWay.remove(one));
+    if (isClosing) {
+      one.cancel().accept(new SlockException.Closed());
+    }
+    return one;
   }
 
   /** Closes the connections, until then at the latest. */
@@ -64,12 +86,7 @@ public abstract class Locker implements AutoCloseable {
   final Pending<Hold> acquire(Request request, boolean once) {
     long began = Clock.now();
     Pending<Hold> begun = begin(request, once);
-    CompletableFuture<Hold> result = new CompletableFuture<>();
-    begun.result().whenComplete((hold, failed) -> {
-      Throwable error = Answers.unwrapped(failed);
-      report.waited(request.label(), began, Answers.outcome(hold, error));
-      Pending.pass(hold, error, result);
-    });
-    return new Pending<>(result, begun.cancel());
+    return new Pending<>(begun.result().whenComplete((hold, error) ->
+        report.waited(request.label(), began, Answers.outcome(hold, Answers.unwrapped(error)))), begun.cancel());
   }
 }

@@ -5,8 +5,10 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.function.Consumer;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
+import java.util.function.Supplier;
+import java.util.stream.IntStream;
 
 /**
  * What a program makes once, by {@code LettuceLocks} or {@code JedisLocks}: it gives requests, and carries them out on one
@@ -15,7 +17,7 @@ import java.util.function.Function;
 public final class Locks extends Locker {
   final Servers servers;
   final Listener listener;
-  final Set<String> permitted = ConcurrentHashMap.newKeySet();
+  private final Set<String> permitted = ConcurrentHashMap.newKeySet();
   private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
   volatile boolean isClosed;
 
@@ -48,29 +50,53 @@ public final class Locks extends Locker {
 
   /** Sends one command, and gives its answer by the limit. */
   CompletableFuture<Reply> send(Commands owner, List<String> command, long limit) {
-    return send(owner, List.of(command), Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
-        .thenApply(all -> all.at(0));
+    return pipeline(owner, List.of(command), limit).thenApply(all -> all.at(0));
   }
 
-  /** Sends commands that go together; see {@link Call}. */
-  CompletableFuture<Reply> send(Commands owner, List<List<String>> commands, Call.Use use, long limit,
-      CompletableFuture<Reply> step, Consumer<Reply> late) {
-    return new Call(servers, commands, use, limit, step, late).start(servers.find(owner.key()));
-  }
-
+  /** Sends commands that go together, and gives the list of their answers. */
   CompletableFuture<Reply> pipeline(Commands owner, List<List<String>> commands, long limit) {
-    return send(owner, commands, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {});
+    return call(owner, commands, Call.Use.COMMANDS, limit, () -> false).answer;
+  }
+
+  /** Sends commands that go together, unless they are given up before. */
+  Call call(Commands owner, List<List<String>> commands, Call.Use use, long limit, BooleanSupplier isGivenUp) {
+    return new Call(servers, commands, use, limit, isGivenUp).start(servers.find(owner.key()));
+  }
+
+  /**
+   * Asks, before anything is held, whether the user may release what is asked for: a token that nobody has asks for the
+   * end of a hold that nobody has. After any answer but NOPERM it does not ask again, and asks what follows.
+   */
+  CompletableFuture<Reply> ifPermitted(Commands owner, Mode mode, long limit, BooleanSupplier isGivenUp,
+      Supplier<CompletableFuture<Reply>> ask) {
+    List<String> release = owner.release(mode, Commands.NO_FENCE);
+    if (permitted.contains(release.get(0))) {
+      return ask.get();
+    }
+    Commands nobody = new Commands(owner.keys(), Commands.newToken(), true);
+    List<List<String>> commands = nobody.cancel();
+    commands.add(nobody.release(mode, Commands.NO_FENCE));
+    commands.add(nobody.releaseInAnyMode("FENCE", Commands.NO_FENCE));
+    return call(owner, commands, Call.Use.COMMANDS, limit, isGivenUp).answer.thenCompose(all -> {
+      Reply refusal = IntStream.range(0, commands.size()).mapToObj(all::at)
+          .filter(reply -> Answers.hasCode(reply.error(), "NOPERM")).findFirst().orElse(all);
+      if (refusal.error() != null) {
+        return CompletableFuture.completedFuture(refusal);
+      }
+      permitted.add(release.get(0));
+      return ask.get();
+    });
   }
 
   /** Repeats for a caller. After {@link #close} this is an error, where it is not the end of a hold. */
   Repetition ask(String what, Commands owner, long end, Repetition.Try send) {
     return repeat(what, owner, end,
-        running.isEnding() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
+        isClosing() ? limit -> CompletableFuture.completedFuture(Reply.failed(new SlockException.Closed())) : send);
   }
 
   Repetition repeat(String what, Commands owner, long end, Repetition.Try send) {
     Repetition repetition = new Repetition(this, what, owner.keys(), end, send);
-    running.addBackground(repetition.result);
+    noted(new Pending<>(repetition.result, why -> {})); // it is not given up, but waited for
     repetition.attempt();
     return repetition;
   }
@@ -81,15 +107,17 @@ public final class Locks extends Locker {
    * Gives an acquisition up in the background: withdraws what waits, refuses what comes later, and releases what was given.
    * It is sent whole until it is answered. The request may wait by the channel (null: by none).
    */
-  void giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
+  Repetition giveUp(Commands owner, long ttl, Listener.Channel waitsBy) {
     // After the ttl nothing is left of a grant anyway.
     long end = Clock.now() + Math.min(ttl + options.retryFor, Commands.REFUSE_MS * Clock.MS);
-    repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit)).result.thenAccept(reply -> {
+    Repetition asked = repeat("end", owner, end, limit -> endOnce(owner, Commands.NO_FENCE, limit));
+    asked.result.thenAccept(reply -> {
       // The server forgets the request when nobody listens to its channel.
       if (reply.error() instanceof SlockException.TimedOut && waitsBy != null) {
         listener.close(waitsBy, reply.error());
       }
     });
+    return asked;
   }
 
   /**
@@ -117,9 +145,9 @@ public final class Locks extends Locker {
     Commands owner = request.owner();
     Acquisition acquisition =
         new Acquisition(this, owner, request, owner.lock(request.mode, request.options), once, false);
-    Pending<Hold> pending = running.add(new Pending<>(acquisition.result.thenApply(
-        grant -> grant == null ? null : new Hold(request, owner, grant)), acquisition::cancel));
-    acquisition.start();
+    Pending<Hold> pending = noted(new Pending<>(acquisition.result.thenApply(
+        grant -> grant == null ? null : new Hold(request, owner, grant).begin()), acquisition::cancel));
+    acquisition.attempt();
     return pending;
   }
 
@@ -132,7 +160,7 @@ public final class Locks extends Locker {
       if (reply.error() instanceof SlockException.WrongMode || reply.error() == null && reply.number() == 0) {
         throw new SlockException.NotHeld("not all keys, for " + request.mode, reply.error());
       }
-      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false));
+      return new Hold(request, owner, new Lease.Grant(request.mode, (Long) reply.get(), asked.sent, false)).begin();
     });
   }
 
@@ -157,8 +185,8 @@ public final class Locks extends Locker {
     List<List<String>> command = List.of(List.of("SLOCK.QUEUES", "COUNT", "0"));
     CompletableFuture<Reply> none = CompletableFuture.completedFuture(new Reply(List.of(), null));
     return query(new Commands(List.of("the queues"), "", true), limit -> servers.all().thenCompose(nodes -> nodes.stream()
-        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, new CompletableFuture<>(), late -> {})
-            .start(CompletableFuture.completedFuture(node)).thenApply(all -> all.at(0)))
+        .map(node -> new Call(servers, command, Call.Use.COMMANDS, limit, () -> false)
+            .start(CompletableFuture.completedFuture(node)).answer.thenApply(all -> all.at(0)))
         .reduce(none, (some, more) -> some.thenCombine(more, Reply::and))), Status::queues);
   }
 

@@ -43,12 +43,6 @@ public final class Options extends RequestOptions<Options> implements Cloneable 
   double driftFactor = 0.01;
   boolean failFast;
 
-  // of a request for one node of a quorum
-  /** The token is not the program's, but that of an attempt of the quorum. */
-  boolean isFresh;
-  /** Takes what gives up an acquisition that ends in doubt; null: that is done at once. */
-  Consumer<Runnable> open;
-
   @Override
   Options with(Consumer<Options> change) {
     change.accept(this);

@@ -40,7 +40,7 @@ record Pending<T>(CompletableFuture<T> result, Consumer<Throwable> cancel) {
     told.whenComplete((value, error) -> cancel.accept(new CancellationException("cancelled")));
     result.whenCompleteAsync((value, error) -> {
       if (error != null) {
-        told.completeExceptionally(error);
+        told.completeExceptionally(Answers.unwrapped(error));
       } else if (!told.complete(convert.apply(value))) {
         late.accept(value);
       }

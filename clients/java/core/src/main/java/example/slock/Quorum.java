@@ -2,7 +2,6 @@ package example.slock;
 
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.function.Consumer;
 
 /**
  * Locks on several independent servers: N {@link Locks}, and arithmetic. A hold counts while a majority of the servers
@@ -21,8 +20,8 @@ public final class Quorum extends Locker {
 
   @Override
   CompletableFuture<Integer> releaseToken(Commands owner) {
-    Votes votes = new Votes(this, null, owner);
-    return votes.each(options.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0))
+    return new QuorumHold(this, write(owner.keys().toArray(String[]::new)))
+        .each(options.ttl, tally -> false, vote -> vote.locks.releaseToken(owner).thenApply(n -> n > 0))
         .thenApply(Tally::granted);
   }
 
@@ -45,34 +44,31 @@ public final class Quorum extends Locker {
   @Override
   Pending<Hold> begin(Request request, boolean once) {
     Attempts attempts = new Attempts(request, once);
-    Pending<Hold> pending = running.add(new Pending<>(attempts.result, attempts.leaving::complete));
-    attempts.attemptAfter(0);
+    Pending<Hold> pending = noted(new Pending<>(attempts.result, attempts::cancel));
+    attempts.attempt();
     return pending;
   }
 
   @Override
   CompletableFuture<Hold> adopt(Request request) {
-    Votes votes = new Votes(this, request, request.owner());
-    long ttl = request.options.ttl;
-    return votes.each(ttl, tally -> false, vote -> votes.adopt(vote, ttl)).thenApply(tally -> {
+    QuorumHold hold = new QuorumHold(this, request);
+    return hold.each(request.options.ttl, tally -> false, hold::adopt).thenApply(tally -> {
       if (tally.isGranted()) {
-        return votes.hold();
+        return hold.begin();
       }
       throw tally.isRefusal() ? new SlockException.NotHeld("not all keys, for " + request.mode, null)
           : tally.over(request.keys);
     });
   }
 
-  /** One use of a request: attempts until a majority has granted. */
+  /** One use of a request: attempts until a majority has granted. A step that comes after the end leads to nothing. */
   private final class Attempts {
     final CompletableFuture<Hold> result = new CompletableFuture<>();
-    /** Why it is given up. */
-    final CompletableFuture<Throwable> leaving = new CompletableFuture<>();
     private final Request request;
     private final boolean isTry;
     private final long deadline;
     private final Polling polling = options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
-    private volatile Votes votes;
+    private volatile QuorumHold asked;
     private int count;
 
     Attempts(Request request, boolean isTry) {
@@ -81,44 +77,32 @@ public final class Quorum extends Locker {
       deadline = Clock.in(request.options.wait);
     }
 
-    /** Goes on with what is asked for, or ends when somebody leaves. */
-    private <T> void then(CompletableFuture<T> asked, Consumer<T> next) {
-      CompletableFuture.anyOf(asked, leaving).thenRun(() -> {
-        if (!leaving.isDone()) {
-          next.accept(asked.join());
-          return;
-        }
-        if (votes != null) {
-          votes.releaseAll();
-        }
-        result.completeExceptionally(leaving.join());
-      });
-    }
-
-    void attemptAfter(long pause) {
-      CompletableFuture<Void> pausing = new CompletableFuture<>();
-      Timers.at(Clock.in(pause), () -> pausing.complete(null));
-      then(pausing, done -> attempt());
+    void cancel(Throwable why) {
+      if (result.completeExceptionally(why) && asked != null) {
+        asked.releaseAll();
+      }
     }
 
     /**
      * Asks all nodes once, with a token of its own. When the majority is out of reach it releases, so that others may have
      * it, and waits for the other answers only to tell them; with failFast it does not.
      */
-    private void attempt() {
-      Votes asked = new Votes(Quorum.this, request, request.owner());
-      votes = asked;
-      long ttl = request.options.ttl;
-      then(asked.each(ttl, tally -> {
+    void attempt() {
+      QuorumHold hold = new QuorumHold(Quorum.this, request);
+      asked = hold;
+      if (result.isDone()) {
+        return;
+      }
+      hold.each(request.options.ttl, tally -> {
         if (tally.isOutOfReach()) {
-          asked.releaseAll();
+          hold.releaseAll();
         }
         return tally.isGranted() || tally.isOutOfReach() && options.failFast;
-      }, vote -> asked.acquire(vote, ttl)), tally -> {
-        if (tally.isGranted() && Clock.now() - asked.sent < drift().counted(ttl)) {
-          result.complete(asked.hold()); // the other nodes may still grant
+      }, vote -> hold.acquire(vote, request.options.ttl)).thenAccept(tally -> {
+        if (tally.isGranted() && !hold.timeLeft().isZero() && result.complete(hold)) {
+          hold.begin(); // the other nodes may still grant
         } else {
-          then(asked.releaseAll(), released -> judge(tally)); // else the next attempt would find what this one holds
+          hold.releaseAll().thenRun(() -> judge(tally)); // else the next attempt would find what this one holds
         }
       });
     }
@@ -132,7 +116,7 @@ public final class Quorum extends Locker {
       } else if (isOnce || !tally.mayHelp() || !hasMore) {
         result.completeExceptionally(tally.over(request.keys));
       } else {
-        attemptAfter(pause);
+        Timers.at(Clock.in(pause), this::attempt);
       }
     }
   }

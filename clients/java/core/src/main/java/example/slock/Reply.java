@@ -5,7 +5,6 @@ import java.util.stream.Stream;
 
 /** The outcome of a command: what the server answered, or an error, or a signal of this library. */
 record Reply(Object value, Throwable error) {
-  static final Reply LEFT = failed(Answers.LEFT);
   static final Reply NO_ANSWER = failed(Answers.NO_ANSWER);
   static final Reply ASK_AGAIN = failed(Answers.ASK_AGAIN);
 

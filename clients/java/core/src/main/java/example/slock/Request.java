@@ -137,7 +137,7 @@ public final class Request extends RequestOptions<Request> {
 
   Commands owner() {
     return options.token.isEmpty() ? new Commands(keys, Commands.newToken(), false)
-        : new Commands(keys, options.token, !options.isFresh);
+        : new Commands(keys, options.token, true);
   }
 
   String label() {

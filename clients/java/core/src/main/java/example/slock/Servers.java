@@ -5,14 +5,14 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.atomic.AtomicReference;
 
 /** Brings commands to the server that has the key: the only one, the primary that Sentinels name, or a node of a cluster. */
 final class Servers {
   final Transport transport;
   final Reporter report;
   private final Map<String, Transport.Node> nodes = new ConcurrentHashMap<>();
-  private final AtomicReference<CompletableFuture<List<String>>> looking = new AtomicReference<>();
+  private final Mutex mutex = new Mutex();
+  private CompletableFuture<List<String>> looking = CompletableFuture.completedFuture(null);
   private volatile List<String> primaries; // null: not known yet
   private volatile boolean isClosed;
 
@@ -38,7 +38,7 @@ final class Servers {
   /** The primary that has the key. */
   CompletableFuture<Transport.Node> find(String key) {
     return primaries().thenApply(all -> {
-      String address = all.get(all.size() == 1 ? 0 : Slots.of(key));
+      String address = all.get(transport.slot(key));
       if (address == null) {
         throw new IllegalStateException("no node has the slot of " + key);
       }
@@ -53,29 +53,19 @@ final class Servers {
 
   /** Looks which servers there are, once at a time. What is known is used meanwhile. */
   CompletableFuture<List<String>> look() {
-    CompletableFuture<List<String>> look = new CompletableFuture<>();
-    CompletableFuture<List<String>> other = looking.compareAndExchange(null, look);
-    if (other != null) {
-      return other;
-    }
-    transport.look().whenComplete((found, error) -> {
-      if (error == null) {
-        follow(found);
-      }
-      looking.set(null);
-      Pending.pass(found, error, look);
-    });
-    return look;
+    return mutex.get(() -> !looking.isDone() ? looking
+        : (looking = transport.look().thenApply(this::follow).toCompletableFuture()));
   }
 
   /** When Sentinels name another primary, the connections to the one before are closed. */
-  private void follow(List<String> found) {
+  private List<String> follow(List<String> found) {
     List<String> before = primaries;
     primaries = found;
     if (before != null && before.size() == 1 && !before.equals(found)) {
       at(before.get(0)).close();
       nodes.remove(before.get(0));
     }
+    return found;
   }
 
   /** Has the servers looked at again when one does not answer: a failover may be over. */

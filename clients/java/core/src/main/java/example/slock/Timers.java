@@ -1,5 +1,6 @@
 package example.slock;
 
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -34,6 +35,15 @@ final class Timers {
       EXECUTOR.schedule(Timers::tick, TICK_MS, TimeUnit.MILLISECONDS);
     }
     return EXECUTOR.schedule(task, Math.max(0, Clock.until(moment)), TimeUnit.NANOSECONDS);
+  }
+
+  /** Gives the future, which has no answer then at the latest. */
+  static CompletableFuture<Reply> limit(CompletableFuture<Reply> future, long moment) {
+    if (moment != Clock.NONE) {
+      Future<?> timer = at(moment, () -> future.complete(Reply.NO_ANSWER));
+      future.whenComplete((reply, error) -> timer.cancel(false));
+    }
+    return future;
   }
 
   private static void tick() {

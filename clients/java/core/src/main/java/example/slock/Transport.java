@@ -11,6 +11,9 @@ public interface Transport {
   /** Whether keys are on several nodes, by slots. */
   boolean isCluster();
 
+  /** The slot of a key; 0 where there are no slots. */
+  int slot(String key);
+
   /**
    * Asks for the primaries: the address of the only one, or in a cluster one for each slot, null where there is none. It
    * does not block.

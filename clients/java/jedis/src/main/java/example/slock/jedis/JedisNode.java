@@ -24,7 +24,6 @@ import redis.clients.jedis.exceptions.JedisDataException;
  * commands go over lanes: what has queued when a lane is free goes in one pipeline.
  */
 final class JedisNode implements Transport.Node {
-  private static final int RENEWAL_LANES = 4;
   private static final int MOST_CALLS = 1000;
   /** How long it may take to open a connection. */
   private static final int OPENING_MILLIS = 2000;
@@ -34,68 +33,47 @@ final class JedisNode implements Transport.Node {
   private final int mostIdle;
   private final ConcurrentLinkedDeque<JedisConnection> idle = new ConcurrentLinkedDeque<>();
   private final Set<JedisConnection> open = ConcurrentHashMap.newKeySet();
-  private final Lanes commands;
-  private final Lanes renewals = new Lanes(RENEWAL_LANES);
+  private final Queue<Call> queue = new ConcurrentLinkedQueue<>();
+  private final Semaphore lanes;
   private volatile boolean isClosed;
 
   JedisNode(HostAndPort server, JedisClientConfig config, int connections) {
     this.server = server;
     this.config = config;
     mostIdle = connections;
-    commands = new Lanes(connections);
+    lanes = new Semaphore(connections);
   }
 
   @Override
   public void send(Call call) {
     if (call.use() == Call.Use.ALONE) {
       JedisTransport.THREADS.execute(() -> exchange(List.of(call), false));
-    } else if (call.use() == Call.Use.RENEWALS) {
-      renewals.add(call);
-    } else if (call.mayBlock() && !idle.isEmpty() && commands.free.tryAcquire()) {
-      try {
-        exchange(List.of(call), true);
-      } finally {
-        commands.release();
-      }
+    } else if (call.mayBlock() && !idle.isEmpty() && lanes.tryAcquire()) {
+      over(() -> exchange(List.of(call), true));
     } else {
-      commands.add(call);
+      queue.add(call);
+      sendQueued();
     }
   }
 
-  /** Threads that send what has queued. */
-  private final class Lanes {
-    final Semaphore free;
-    private final Queue<Call> queue = new ConcurrentLinkedQueue<>();
-
-    Lanes(int most) {
-      free = new Semaphore(most);
+  /** Uses a lane. What has queued meanwhile is sent after that. */
+  private void over(Runnable exchange) {
+    try {
+      exchange.run();
+    } finally {
+      lanes.release();
+      sendQueued();
     }
+  }
 
-    void add(Call call) {
-      queue.add(call);
-      start();
-    }
-
-    private void start() {
-      if (!queue.isEmpty() && free.tryAcquire()) {
-        JedisTransport.THREADS.execute(this::run);
-      }
-    }
-
-    private void run() {
-      try {
+  /** In a thread of the library, if a lane is free. */
+  private void sendQueued() {
+    if (!queue.isEmpty() && lanes.tryAcquire()) {
+      JedisTransport.THREADS.execute(() -> over(() -> {
         while (!queue.isEmpty()) {
           exchange(Stream.generate(queue::poll).limit(MOST_CALLS).takeWhile(Objects::nonNull).toList(), false);
         }
-      } finally {
-        release();
-      }
-    }
-
-    /** What has queued meanwhile is sent. */
-    void release() {
-      free.release();
-      start();
+      }));
     }
   }
 

@@ -16,7 +16,9 @@ import java.util.concurrent.CopyOnWriteArraySet;
 import java.util.function.Supplier;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.Protocol;
 import redis.clients.jedis.exceptions.JedisException;
+import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. */
 record JedisTransport(String name, boolean isCluster, JedisClientConfig config, int connections,
@@ -28,7 +30,6 @@ record JedisTransport(String name, boolean isCluster, JedisClientConfig config, 
         thread.setDaemon(true);
         return thread;
       });
-  private static final int SLOTS = 16384;
 
   static JedisTransport single(HostAndPort server, JedisClientConfig config, int connections) {
     List<String> primary = List.of(server.toString());
@@ -71,7 +72,7 @@ record JedisTransport(String name, boolean isCluster, JedisClientConfig config, 
   }
 
   private static List<String> bySlot(List<?> ranges) {
-    String[] addresses = new String[SLOTS];
+    String[] addresses = new String[Protocol.CLUSTER_HASHSLOTS];
     for (Object range : ranges) {
       List<?> fields = (List<?>) range;
       List<?> primary = (List<?>) fields.get(2);
@@ -79,6 +80,11 @@ record JedisTransport(String name, boolean isCluster, JedisClientConfig config, 
       Arrays.fill(addresses, ((Long) fields.get(0)).intValue(), ((Long) fields.get(1)).intValue() + 1, address);
     }
     return Arrays.asList(addresses);
+  }
+
+  @Override
+  public int slot(String key) {
+    return isCluster ? JedisClusterCRC16.getSlot(key) : 0;
   }
 
   @Override

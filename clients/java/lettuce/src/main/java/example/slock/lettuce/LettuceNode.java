@@ -47,8 +47,8 @@ final class LettuceNode implements Transport.Node {
 
   private final RedisClient client;
   private final RedisURI uri;
-  private final List<Lane> commands = List.of(new Lane(), new Lane());
-  private final List<Lane> renewals = List.of(new Lane(), new Lane());
+  private final Lane first = new Lane();
+  private final Lane second = new Lane();
   /** For commands that go alone: all, and those that are not in use. */
   private final Set<Lane> alone = ConcurrentHashMap.newKeySet();
   private final Queue<Lane> spare = new ConcurrentLinkedQueue<>();
@@ -75,15 +75,14 @@ final class LettuceNode implements Transport.Node {
       });
       return;
     }
-    List<Lane> lanes = call.use() == Call.Use.RENEWALS ? renewals : commands;
-    lanes.get(lanes.get(0).isSlow() ? 1 : 0).send(call, () -> {});
+    (first.isSlow() ? second : first).send(call, () -> {});
   }
 
   @Override
   public void close() {
     isClosed = true;
-    commands.forEach(Lane::close);
-    renewals.forEach(Lane::close);
+    first.close();
+    second.close();
     alone.forEach(Lane::close);
   }
 
@@ -129,7 +128,7 @@ final class LettuceNode implements Transport.Node {
       over.whenComplete((to, error) -> {
         if (error != null || call.isOver()) {
           ended.run();
-          call.failed(error == null ? new IllegalStateException("given up") : error, false);
+          call.failed(error, false);
         } else {
           write(call, to, ended);
         }

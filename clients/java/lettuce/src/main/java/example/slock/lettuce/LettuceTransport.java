@@ -11,6 +11,7 @@ import io.lettuce.core.cluster.models.partitions.RedisClusterNode;
 import io.lettuce.core.codec.StringCodec;
 import io.lettuce.core.models.role.RedisNodeDescription;
 import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
@@ -44,6 +45,11 @@ record LettuceTransport(RedisClient client, RedisURI uri, RedisClusterClient clu
   @Override
   public boolean isCluster() {
     return cluster != null;
+  }
+
+  @Override
+  public int slot(String key) {
+    return cluster == null ? 0 : SlotHash.getSlot(key.getBytes(StandardCharsets.UTF_8));
   }
 
   @Override
