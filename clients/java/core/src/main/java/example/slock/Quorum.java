@@ -67,6 +67,8 @@ public final class Quorum extends Locker {
     private final Request request;
     private final boolean isTry;
     private final long deadline;
+    /** Until when it is asked again while no majority answers. */
+    private long limit;
     private final Polling polling = options.waiting == Options.Waiting.POLL ? options.polling : Polling.OF_QUORUM;
     private volatile QuorumHold asked;
     private int count;
@@ -75,6 +77,7 @@ public final class Quorum extends Locker {
       this.request = request;
       this.isTry = isTry;
       deadline = Clock.in(request.options.wait);
+      limit = Clock.in(options.retryFor);
     }
 
     void cancel(Throwable why) {
@@ -110,7 +113,8 @@ public final class Quorum extends Locker {
     private void judge(Tally tally) {
       boolean isOnce = isTry || request.options.wait == 0;
       long pause = polling.pause(count);
-      boolean hasMore = polling.hasMore(count++) && Clock.until(deadline) >= pause;
+      limit = tally.isRefusal() ? Clock.in(options.retryWaitFor) : limit;
+      boolean hasMore = polling.hasMore(count++) && Clock.until(Math.min(deadline, limit)) >= pause;
       if (isTry && tally.isRefusal()) {
         result.complete(null);
       } else if (isOnce || !tally.mayHelp() || !hasMore) {
