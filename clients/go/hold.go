@@ -297,13 +297,13 @@ func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) err
 	defer cancel(nil)
 	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
 	a := l.attempts(changeCtx, h.owner, to, wanted, command, to == Read)
-	is, err := a.run(a.attempt)
+	err = a.run(a.attempt)
 	a.forget()
 	isOpen := err != nil && (a.isOpen() || to == Read && errors.Is(err, ErrTimedOut))
 	problem := h.update(func(l *lease) {
 		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
 		if err == nil {
-			l.granted(to, is.number, is.sent, l.ttl)
+			l.granted(to, a.granted.number, a.granted.sent, l.ttl)
 		} else if !isOpen {
 			l.mode = was.mode
 		}
