@@ -37,10 +37,11 @@ type acquisition struct {
 }
 
 func (b *base) acquisition(ctx context.Context, keys []string, wanted *requestSettings, try bool) acquisition {
-	a := acquisition{by: b, what: "lock", keys: keys, ctx: ctx, ending: b.ending, limit: b.retryEnd()}
+	began := time.Now()
+	a := acquisition{by: b, what: "lock", keys: keys, ctx: ctx, ending: b.ending, limit: began.Add(b.settings.retryFor)}
 	a.try, a.once = try, try || wanted.hasWait && wanted.wait == 0
 	a.deadline, a.byCaller = ctx.Deadline()
-	if end := time.Now().Add(wanted.wait); wanted.hasWait && !try && (!a.byCaller || end.Before(a.deadline)) {
+	if end := began.Add(wanted.wait); wanted.hasWait && !try && (!a.byCaller || end.Before(a.deadline)) {
 		a.deadline, a.byCaller = end, false
 	}
 	return a

@@ -98,11 +98,11 @@ func (a *attempts) send() (int64, error) {
 			way = byPolling
 		}
 	}
-	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
+	limit, w := a.answerBy(), a.ask
+	n, err := l.servers.find(a.ctx, limit, a.keys[0])
 	if err != nil {
 		return 0, err
 	}
-	limit, w := a.answerBy(), a.ask
 	switch way {
 	case byNotify:
 		if a.tag == "" {
