@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// This file has one use of a request, or one upgrade of a hold, from its first command to a grant or an error: its
-// limits of time, its pauses, and what each answer leads to. It knows nothing of commands.
+// This file has one use of a request, or one other call that asks the server, from its first command to an answer or an
+// error: its limits of time, its pauses, and what each answer leads to. It knows nothing of commands.
 
 const (
 	// lateAnswer is how long after the end of its time a call still takes the answer of the server.
@@ -21,8 +21,10 @@ const (
 // acquisition has the limits of time, and what is known of the server so far.
 type acquisition struct {
 	by       *base
+	what     string // that is asked for, for people to read
 	keys     []string
 	ctx      context.Context // the caller's
+	ending   context.Context // done when it has to end because the Locks is closed
 	try      bool            // a refusal is no timeout
 	once     bool            // ask once, without a wait
 	deadline time.Time       // of the wait; zero: none
@@ -36,27 +38,42 @@ type acquisition struct {
 
 func (b *base) acquisition(ctx context.Context, keys []string, wanted *requestSettings, try bool) acquisition {
 	began := time.Now()
-	a := acquisition{by: b, keys: keys, ctx: ctx, try: try, once: try || wanted.hasWait && wanted.wait == 0}
-	a.limit = began.Add(b.settings.retryFor)
-	if wanted.hasWait && !try {
-		a.deadline = began.Add(wanted.wait)
-	}
-	if end, ok := ctx.Deadline(); ok && (a.deadline.IsZero() || end.Before(a.deadline)) {
-		a.deadline, a.byCaller = end, true
+	a := acquisition{by: b, what: "lock", keys: keys, ctx: ctx, ending: b.ending, limit: began.Add(b.settings.retryFor)}
+	a.try, a.once = try, try || wanted.hasWait && wanted.wait == 0
+	a.deadline, a.byCaller = ctx.Deadline()
+	if end := began.Add(wanted.wait); wanted.hasWait && !try && (!a.byCaller || end.Before(a.deadline)) {
+		a.deadline, a.byCaller = end, false
 	}
 	return a
 }
 
+// try sends commands once, and waits for the answer until the limit.
+type try func(ctx context.Context, limit time.Time) (int64, error)
+
+// repeat tries until there is an answer, ctx is over, or the time has ended. No try takes longer than RetryFor.
+func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) (r reply, err error) {
+	a := acquisition{by: b, what: what, keys: o.keys, ctx: ctx, ending: b.closed, once: true, limit: end}
+	a.deadline, a.byCaller = ctx.Deadline()
+	err = a.run(func() (err error) {
+		r.sent = now()
+		r.number, err = send(ctx, a.answerBy())
+		r.late = r.late || mayRunLater(err)
+		return err
+	})
+	return r, err
+}
+
 // run asks again and again, as long as that makes sense.
-func (a *acquisition) run(ask func() (reply, error)) (is reply, err error) {
+func (a *acquisition) run(ask func() error) error {
 	a.by.background.count.Add(1)
 	defer a.by.background.count.Add(-1)
 	for polls := 0; ; {
-		if a.ctx.Err() != nil || a.by.ending.Err() != nil {
-			return reply{}, a.left()
+		if a.ctx.Err() != nil {
+			return a.left()
 		}
-		if is, err = ask(); err == nil {
-			return is, nil
+		err := ask()
+		if err == nil {
+			return nil
 		}
 		var nodes *QuorumError
 		isMissed := errors.As(err, &nodes)
@@ -67,7 +84,7 @@ func (a *acquisition) run(ask func() (reply, error)) (is reply, err error) {
 		left, pause, more := time.Until(a.end()), time.Duration(0), false
 		switch {
 		case a.try && isTaken:
-			return reply{}, errTaken
+			return errTaken
 		case isTaken || isMissed:
 			// Else the wait has run out on the server, or was withdrawn there.
 			if !isMissed {
@@ -84,14 +101,16 @@ func (a *acquisition) run(ask func() (reply, error)) (is reply, err error) {
 			pause, more = min(pause, left), left > 0
 			a.failures++
 		case errors.Is(err, errLeft):
-			return reply{}, a.left()
+			return a.left()
 		default:
-			return reply{}, named(err)
+			return named(err)
 		}
 		if !more {
-			return reply{}, a.over(pause)
+			return a.over(pause)
 		}
-		sleep(a.ctx, a.by.ending, pause)
+		if !sleep(a.ctx, a.ending, pause) {
+			return a.left()
+		}
 	}
 }
 
@@ -140,7 +159,7 @@ func (a *acquisition) over(pause time.Duration) error {
 	if a.byCaller && time.Until(a.deadline) < max(earlyAnswer, pause) {
 		cause = errors.Join(context.DeadlineExceeded, a.last)
 	}
-	return about(kind, "lock", a.keys, cause)
+	return about(kind, a.what, a.keys, cause)
 }
 
 // left is the error of a wait that the client ended.
@@ -148,7 +167,7 @@ func (a *acquisition) left() error {
 	err, cause := a.ctx.Err(), context.Cause(a.ctx)
 	switch {
 	case err == nil:
-		return ErrClosed
+		return about(ErrClosed, a.what, a.keys, a.last)
 	case errors.Is(err, context.DeadlineExceeded):
 		if a.last == nil && a.contact.IsZero() {
 			a.last = errNoAnswer

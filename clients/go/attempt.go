@@ -39,6 +39,7 @@ type attempts struct {
 	channel *channel   // that it waits by; nil: none
 	tag     string     // of its messages
 	heard   chan heard // what came
+	granted reply      // if it was
 }
 
 // heard is an answer, or a message.
@@ -66,10 +67,10 @@ func (a *attempts) forget() {
 }
 
 // attempt asks once, and makes sure of what it is given.
-func (a *attempts) attempt() (reply, error) {
+func (a *attempts) attempt() error {
 	fence, err := a.send()
 	if err != nil {
-		return reply{}, err
+		return err
 	}
 	return a.confirm(fence)
 }
@@ -97,11 +98,11 @@ func (a *attempts) send() (int64, error) {
 			way = byPolling
 		}
 	}
-	n, err := l.servers.find(a.ctx, a.answerBy(), a.keys[0])
+	limit, w := a.answerBy(), a.ask
+	n, err := l.servers.find(a.ctx, limit, a.keys[0])
 	if err != nil {
 		return 0, err
 	}
-	limit, w := a.answerBy(), a.ask
 	switch way {
 	case byNotify:
 		if a.tag == "" {
@@ -147,7 +148,7 @@ func (a *attempts) listen() (*channel, error) {
 	if c == nil || c.ready.Err() != nil {
 		return c, nil
 	}
-	_, err := await(a.ctx, c.ready.Done(), a.answerBy(), c.gone.Done(), a.by.ending.Done())
+	_, err := await(a.ctx, c.ready.Done(), a.answerBy(), c.gone.Done(), a.ending.Done())
 	// After NOPERM it blocks.
 	if cause := context.Cause(c.gone); errors.Is(err, errAskAgain) && !hasCode(cause, "NOPERM") {
 		err = cause
@@ -173,14 +174,13 @@ func (a *attempts) hear(c *call) {
 	}
 }
 
-// hearTest takes the answer to a test of the server.
-func (a *attempts) hearTest(c *call) {
-	err := c.commands[0].Err()
-	a.locks.servers.note(err)
-	select {
-	case a.heard <- heard{to: c, err: err}:
-	default:
-	}
+// test asks a server on which a command blocks whether it is there.
+func (a *attempts) test(n *node, limit time.Time) error {
+	ctx, end := context.WithCancel(a.ctx)
+	defer end()
+	defer context.AfterFunc(a.ending, end)()
+	_, err := n.ask(ctx, earlier(a.waitBy(), limit), words{"PING"})
+	return err
 }
 
 // await waits for the answer, or for the message. It is woken by nothing else that comes in time, but to test the server
@@ -192,8 +192,7 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		gone = a.channel.gone.Done()
 	}
 	blocks, passed := way == byBlocking, false // a test
-	var test *call                             // that is under way
-	testAt, testLimit := min(testAfter, time.Until(a.end())/3), a.end().Add(lateAnswer)
+	testAt := min(testAfter, time.Until(a.end())/3)
 	for {
 		isNull := c.isNull.Load()
 		if isNull {
@@ -201,8 +200,6 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		}
 		until := c.limit
 		switch {
-		case test != nil:
-			until = test.limit
 		case blocks:
 			until = earlier(a.waitBy(), time.Now().Add(testAt))
 		case isNull && a.doubt:
@@ -210,13 +207,8 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 		case isNull:
 			until = a.waitBy()
 		}
-		h, err := await(a.ctx, a.heard, until, gone, a.by.ending.Done())
+		h, err := await(a.ctx, a.heard, until, gone, a.ending.Done())
 		switch {
-		case err == nil && test != nil && h.to == test:
-			if err = h.err; !isConnectionError(err) {
-				passed, a.contact, testAt, testLimit, test = true, time.Now(), testEvery, time.Time{}, nil
-				continue
-			}
 		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
 		case err == nil:
@@ -238,11 +230,15 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 			err = a.over(0)
 		case isNull:
 			return 0, errAskAgain
-		case test == nil:
-			test = newCall(earlier(a.waitBy(), earlier(testLimit, time.Now().Add(testEvery))), words{"PING"})
-			test.answered = func() { a.hearTest(test) }
-			n.start(test, false)
-			continue
+		default:
+			limit := time.Now().Add(testEvery)
+			if !passed {
+				limit = earlier(a.end().Add(lateAnswer), limit)
+			}
+			if err = a.test(n, limit); !isConnectionError(err) && !errors.Is(err, errLeft) {
+				passed, a.contact, testAt = true, time.Now(), testEvery
+				continue
+			}
 		}
 		a.doubt = a.doubt || !c.isNull.Load()
 		return 0, err
@@ -266,10 +262,11 @@ func (a *attempts) answer(h heard, blocked bool) (int64, error) {
 
 // confirm makes sure of how long the hold is valid, and that enough replicas have it: the ttl began at a grant that may
 // be long ago, if there was a wait.
-func (a *attempts) confirm(fence int64) (reply, error) {
-	is, ttl, replicas := reply{number: fence, sent: a.sent}, a.wanted.ttl, a.wanted.minReplicas
+func (a *attempts) confirm(fence int64) error {
+	ttl, replicas := a.wanted.ttl, a.wanted.minReplicas
+	a.granted = reply{number: fence, sent: a.sent, late: a.doubt}
 	if replicas == 0 && now().sub(a.sent) <= ttl/3 {
-		return is, nil
+		return nil
 	}
 	commands, limit := []words{a.owner.extend(ttl, fence)}, a.answerBy()
 	if replicas > 0 {
@@ -279,22 +276,22 @@ func (a *attempts) confirm(fence int64) (reply, error) {
 		commands = []words{a.owner.extend(ttl+time.Millisecond, fence), wait}
 		limit = time.Now().Add(a.wanted.replicaTimeout + lateAnswer)
 	}
-	is.sent = now()
+	a.granted.sent = now()
 	answers, err := a.locks.servers.send(a.ctx, limit, a.keys[0], commands...)
 	if err != nil {
-		return reply{}, err
+		return err
 	}
 	held, err := answers[0].Int64()
-	if err == nil && (held == 0 || now().sub(is.sent) >= oneServer.counted(ttl)) {
+	if err == nil && (held == 0 || now().sub(a.granted.sent) >= oneServer.counted(ttl)) {
 		a.sent, a.queued = 0, a.doubt
 		err = errAskAgain // it is over by now
 	}
 	if err != nil || replicas == 0 {
-		return is, err
+		return err
 	}
 	confirmed, err := answers[1].Int64()
 	if err == nil && confirmed < int64(replicas) {
 		err = &failure{kind: ErrTooFewReplicas, text: fmt.Sprintf("%d of %d", confirmed, replicas)}
 	}
-	return is, err
+	return err
 }

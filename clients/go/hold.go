@@ -230,15 +230,23 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	return h.Check()
 }
 
+// under is a context that ends with the hold too, for the same reason. The function ends it.
+func (h *Hold) under(ctx context.Context) (context.Context, func()) {
+	hold := h.Context()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(hold, func() { cancel(context.Cause(hold)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
 // run runs work under the hold, for Do.
 func (h *Hold) run(ctx context.Context, work func(context.Context) error) (err error) {
-	holdCtx := h.Context()
-	workCtx, cancel := context.WithCancelCause(context.WithValue(ctx, holdKey{}, h))
-	stop := context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })
+	workCtx, end := h.under(context.WithValue(ctx, holdKey{}, h))
 	defer func() {
-		stop()
+		end()
 		_, _ = h.Release(context.WithoutCancel(ctx)) // it has been told
-		cancel(nil)
 		var loss *LostError
 		if !errors.As(h.Check(), &loss) {
 			return
@@ -292,18 +300,16 @@ func (h *Hold) change(ctx context.Context, to Mode, wanted *requestSettings) err
 		}
 	})
 	// It ends with the hold: it might lengthen a later hold of the token.
-	holdCtx := h.Context()
-	changeCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(holdCtx, func() { cancel(context.Cause(holdCtx)) })()
+	changeCtx, end := h.under(ctx)
+	defer end()
 	a := l.attempts(changeCtx, h.owner, to, wanted, command, to == Read)
-	is, err := a.run(a.attempt)
+	err = a.run(a.attempt)
 	a.forget()
 	isOpen := err != nil && (a.isOpen() || to == Read && errors.Is(err, ErrTimedOut))
 	problem := h.update(func(l *lease) {
 		l.doubt, l.changing = l.doubt || a.doubt || isOpen, isOpen
 		if err == nil {
-			l.granted(to, is.number, is.sent, l.ttl)
+			l.granted(to, a.granted.number, a.granted.sent, l.ttl)
 		} else if !isOpen {
 			l.mode = was.mode
 		}

@@ -175,9 +175,10 @@ func (l *listener) deliver(payload string) {
 	var h heard
 	h.fence, h.err = readMessage(answer)
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	messages := l.tags[tag]
+	l.mu.Unlock() // who is woken may need it
 	select {
-	case l.tags[tag] <- h: // blocks for ever where the tag is not known
+	case messages <- h: // blocks for ever where the tag is not known
 	default:
 	}
 }

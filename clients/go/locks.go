@@ -114,9 +114,9 @@ func (l *Locks) check(*Request) error { return l.servers.check() }
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	o := r.owner()
 	a := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once)
-	is, err := a.run(func() (reply, error) {
+	err := a.run(func() error {
 		if err := l.mayRelease(ctx, a.answerBy(), o.keys, r.mode); err != nil {
-			return reply{}, err
+			return err
 		}
 		return a.attempt()
 	})
@@ -128,8 +128,7 @@ func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, erro
 	if err != nil {
 		return nil, err
 	}
-	is.late = a.doubt
-	return newHold(ctx, r, o, l, is, oneServer), nil
+	return newHold(ctx, r, o, l, a.granted, oneServer), nil
 }
 
 func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
@@ -175,33 +174,6 @@ func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) 
 		return 0, err
 	}
 	return answers[0].Int64()
-}
-
-// try sends commands once, and waits for the answer until the limit.
-type try func(ctx context.Context, limit time.Time) (int64, error)
-
-// repeat tries until there is an answer, ctx is over, or the time has ended. No try takes longer than RetryFor.
-func (b *base) repeat(ctx context.Context, what string, o owner, end time.Time, send try) (r reply, err error) {
-	var last error
-	for failures := 0; ; failures++ {
-		r.sent = now()
-		r.number, err = send(ctx, earlier(end, b.retryEnd()).Add(lateAnswer))
-		r.late = r.late || mayRunLater(err)
-		switch {
-		case errors.Is(err, errLeft):
-			return r, ctx.Err()
-		case !isTemporary(err):
-			return r, named(err)
-		}
-		if last == nil || !isSilence(err) {
-			last = err
-		}
-		left := time.Until(end)
-		pause, _ := afterErrors.pause(failures)
-		if left <= 0 || !sleep(ctx, b.closed, min(pause, left)) {
-			return r, errors.Join(ctx.Err(), about(ErrTimedOut, what, o.keys, last))
-		}
-	}
 }
 
 func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal) (int64, error) {

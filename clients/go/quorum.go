@@ -88,9 +88,9 @@ func (q *Quorum) check(r *Request) error {
 func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
 	var v *votes
 	a := q.acquisition(ctx, r.keys, &r.settings, once)
-	_, err := a.run(func() (is reply, err error) {
+	err := a.run(func() (err error) {
 		v, err = q.attempt(ctx, r)
-		return is, err
+		return err
 	})
 	if err != nil {
 		return nil, err

@@ -90,8 +90,11 @@ func HoldFrom(ctx context.Context) *Hold {
 type holdKey struct{}
 
 func (r *Request) check() error {
-	if r.base == nil {
+	switch {
+	case r.base == nil:
 		return invalid("make requests by Locks or Quorum")
+	case r.base.ending.Err() != nil:
+		return ErrClosed
 	}
 	return errors.Join(r.base.by.check(r), r.settings.check(r.keys, r.mode))
 }
@@ -103,9 +106,6 @@ func (r *Request) checkToken() error {
 	}
 	if r.settings.token == "" {
 		return invalid("the token must not be empty")
-	}
-	if r.base.ending.Err() != nil {
-		return ErrClosed
 	}
 	return nil
 }

@@ -55,6 +55,26 @@ func TestDoThatIsCancelledEndsAtASilentServer(t *testing.T) {
 	w.nothingLeft("job") // the release goes on
 }
 
+func TestDeadlineOfACallAtASilentServer(t *testing.T) {
+	w := newPatientWorld(t)
+	hold := must(w.locks.Write("job").With(slock.TTL(time.Minute)).Lock(t.Context()))
+	w.pause()
+	defer w.resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	extended := hold.Extend(ctx, time.Minute)
+	_, released := hold.Release(ctx)
+	_, adopted := w.locks.Write("job").Adopt(ctx, another)
+	for _, err := range []error{extended, adopted} {
+		if !errors.Is(err, slock.ErrTimedOut) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	}
+	if !errors.Is(released, context.DeadlineExceeded) {
+		t.Error(released)
+	}
+}
+
 func TestWaitEndsAtASilentServer(t *testing.T) {
 	for name, option := range waitings() {
 		t.Run(name, func(t *testing.T) {

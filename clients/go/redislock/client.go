@@ -61,11 +61,7 @@ func (c *Client) ObtainMulti(ctx context.Context, keys []string, ttl time.Durati
 		opt = &Options{}
 	}
 	lock := &Lock{Client: c, keys: slices.Clone(keys), token: opt.Token, metadata: opt.Metadata}
-	for _, key := range keys { // the server refuses a key that is named twice
-		if !slices.Contains(lock.distinct, key) {
-			lock.distinct = append(lock.distinct, key)
-		}
-	}
+	lock.distinct = slices.Compact(slices.Sorted(slices.Values(keys))) // the server refuses a key that is named twice
 	isRandom := lock.token == ""
 	if isRandom {
 		lock.token = randomToken()

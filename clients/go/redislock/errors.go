@@ -32,11 +32,8 @@ func explain(err error) error {
 
 // mayHaveRun tells whether the server may have executed a command that ended with err.
 func mayHaveRun(err error) bool {
-	if err == nil {
-		return false
-	}
 	var reply redis.Error
-	if errors.As(err, &reply) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed) {
+	if err == nil || errors.As(err, &reply) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrClosed) {
 		return false
 	}
 	var network *net.OpError
