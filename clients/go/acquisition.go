@@ -90,9 +90,12 @@ func (a *acquisition) run(ask func() error) error {
 			if !isMissed {
 				a.last = nil
 			}
+			if isTaken {
+				a.contact = time.Now() // a majority has answered
+			}
 			if a.by.settings.waiting == byPolling && !a.once && (!isMissed || nodes.mayHelp()) {
 				pause, more = a.by.settings.strategy.pause(polls)
-				more = more && (a.deadline.IsZero() || time.Until(a.deadline) >= pause)
+				more = more && (isTaken || left >= pause) && (a.deadline.IsZero() || time.Until(a.deadline) >= pause)
 				polls++
 			}
 		case isTemporary(err):
