@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ToRedisArgs;
+use tokio::time::timeout;
 
 use crate::commands;
 use crate::errors::Error;
@@ -94,12 +95,13 @@ impl<S: Site> LocksOf<S> {
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that wait end with [`Error::Closed`]. Releases that a dropped hold
-    /// began are brought to their end first, and what a dropped future left is given up.
+    /// end with their ttl, and requests that wait end with [`Error::Closed`]. For `retry_for` at most it waits
+    /// for what goes on in the background: releases of dropped holds, and the end of what was asked for, which
+    /// leaves neither a hold nor a request. An acquisition that nobody polls cannot end meanwhile.
     pub async fn close(&self) {
         self.shared.closing.cancel();
         self.shared.background.close();
-        self.shared.background.wait().await;
+        let _ = timeout(self.shared.retry_for, self.shared.background.wait()).await;
         self.shared.site.close().await;
     }
 }
