@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ToRedisArgs;
-use tokio::time::timeout;
 
 use crate::commands;
 use crate::errors::Error;
@@ -66,7 +65,10 @@ impl<S: Site> LocksOf<S> {
 
     /// A request in the mode that is given.
     pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request<S> {
-        Request::new(self.shared.clone(), Wanted::new(&keys, mode, self.defaults.clone()))
+        // As a default the limit is that of the readers.
+        let limit = self.defaults.limit.filter(|_| mode == Mode::Read);
+        let options = Options { limit, ..self.defaults.clone() };
+        Request::new(self.shared.clone(), Wanted::new(&keys, mode, options))
     }
 
     /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
@@ -101,7 +103,7 @@ impl<S: Site> LocksOf<S> {
     pub async fn close(&self) {
         self.shared.closing.cancel();
         self.shared.background.close();
-        let _ = timeout(self.shared.retry_for, self.shared.background.wait()).await;
+        let _ = tokio::time::timeout(self.shared.retry_for, self.shared.background.wait()).await;
         self.shared.site.close().await;
     }
 }
@@ -186,7 +188,8 @@ impl<S: Site> BuilderOf<S> {
 impl LocksBuilder {
     /// How requests wait. [`Waiting::Notify`] unless it is set.
     pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.shared.site.waiting = waiting;
+        *self.shared.site.must_block.get_mut() = waiting == Waiting::Block;
+        self.shared.poll = if let Waiting::Poll(poll) = waiting { Some(poll) } else { None };
         self
     }
 }

@@ -101,7 +101,7 @@ impl<S: Site> Request<S> {
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.wanted.check()?;
+        self.wanted.check(self.shared.poll.as_ref())?;
         check_ttl(&self.shared.site, self.wanted.options.ttl)?;
         self.shared.unless_closed()
     }
