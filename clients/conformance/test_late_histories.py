@@ -25,13 +25,16 @@ from driver.world import as_text
 
 from harness import RawConnection, Server, rounds, wait_until
 
-AT_ONCE = 30
+# More keep the interpreter so busy on a loaded machine that its proxy takes seconds to accept a connection.
+AT_ONCE = 10
 HOLDS = 4
-LONG_TTL_MS, SHORT_TTL_MS = 20_000, 900
+# The long one is longer than whatever is waited for: what a library forgets must not end by itself meanwhile.
+LONG_TTL_MS, SHORT_TTL_MS = 120_000, 900
 # What a history may end an operation with. `Other` is none of them.
 EXPECTED = {"TimedOut", "Cancelled", "Lost", "NotHeld", "Deadlock", "Refused", "WrongMode"}
-# Only what hangs takes so long.
-CALL_SECONDS = 20.0
+# A call, or what a library finds out in the background, takes so long only when it hangs, also on a loaded
+# machine, which is several times slower.
+CALL_SECONDS = 60.0
 PAUSE_SECONDS = 0.03
 
 
@@ -72,7 +75,7 @@ def test_late_histories(name: str, server: Server, start_agent: Callable[[str], 
     assert not problems, f"{len(problems)} of {count} histories failed, first: {problems[0]}"
 
     proxy.calm()
-    wait_until(proxy.is_idle, 30, "everything to be delivered")
+    wait_until(proxy.is_idle, CALL_SECONDS, "everything to be delivered")
     unreleased = {token for history in histories for token in history.unreleased}
     given = {token for history in histories for token in history.given}
 
@@ -81,7 +84,7 @@ def test_late_histories(name: str, server: Server, start_agent: Callable[[str], 
         return [token for token in tokens_left(server) if token not in explained]
 
     with contextlib.suppress(AssertionError):  # a second, and more for a loaded machine
-        wait_until(lambda: not unexplained(), 5)
+        wait_until(lambda: not unexplained(), 20)
     assert not unexplained(), "\n".join(["left behind:", *proxy.seen[unexplained()[0]]])
     outcomes = sum((history.outcomes for history in histories), Counter())
     print(f"{name}: {count} histories, {dict(outcomes)}")
@@ -208,9 +211,10 @@ class History:
             if self._dice.random() < 0.2:
                 call.cancel()
             if not self._outcome(call):
-                # The library finds out in the background.
+                # The library finds out in the background, as long as the hold is valid.
                 owner.is_unsure = True
-                wait_until(lambda: self._agrees(owner), 10, f"{owner.name} to know its mode")
+                what = f"the library and the server to say the same of {owner.name} after {op}, or its loss"
+                wait_until(lambda: self._agrees(owner), CALL_SECONDS, what)
             owner.mode = self._state(owner)["mode"]
 
     def _release(self, owner: Owner | None = None) -> None:

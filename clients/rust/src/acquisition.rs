@@ -17,7 +17,7 @@ use crate::connection::{Noted, REPLY_TIMEOUT};
 use crate::errors::Error;
 use crate::lease::{Granted, validity};
 use crate::node::Node;
-use crate::options::{LONGEST, Waiting};
+use crate::options::LONGEST;
 use crate::polling;
 use crate::shared::{GRACE, Shared, Single};
 
@@ -78,19 +78,18 @@ impl<'a> Acquisition<'a> {
         command: Cmd,
         limits: Limits,
     ) -> Self {
-        let patience_ends = Some(Instant::now() + limits.retry_for);
         Self {
             shared,
             owner,
             goal,
             command,
+            patience_ends: Some(Instant::now() + limits.retry_for),
             limits,
             tag: NEXT_TAG.fetch_add(1, Ordering::Relaxed),
             runtime: Handle::current(),
             must_wait: false,
             stands: false,
             in_doubt: false,
-            patience_ends,
             last_error: None,
             failures: 0,
         }
@@ -117,12 +116,12 @@ impl<'a> Acquisition<'a> {
                     return Ok(Some(granted));
                 }
                 Ok(None) if self.limits.once => return Ok(None),
-                Ok(None) => match &self.shared.site.waiting {
-                    Waiting::Poll(poll) => {
+                Ok(None) => match &self.shared.poll {
+                    Some(poll) => {
                         polls += 1;
                         poll.pause(polls - 1).ok_or_else(|| self.timed_out())?
                     }
-                    _ => Duration::ZERO,
+                    None => Duration::ZERO,
                 },
                 Err(failure) => self.pause_after(failure)?,
             };
@@ -188,8 +187,7 @@ impl<'a> Acquisition<'a> {
     /// subscription or a connection of its own.
     async fn ask(&mut self) -> Result<Option<Granted>, Failure> {
         let site = &self.shared.site;
-        let only_asks =
-            self.limits.once || self.time_left().is_zero() || matches!(site.waiting, Waiting::Poll(_));
+        let only_asks = self.limits.once || self.time_left().is_zero() || self.shared.poll.is_some();
         let may_listen = !only_asks && !site.must_block();
         let listens = if may_listen { site.server.note(self.owner.first_key(), self.tag) } else { None };
         // Boxed, so that the commonest way is small.

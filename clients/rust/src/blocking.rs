@@ -1,18 +1,15 @@
 //! Commands that keep the server waiting, on a connection of their own.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
 
 use crate::answers::Failure;
-use crate::connection::{REPLY_TIMEOUT, exchange};
+use crate::connection::{BETWEEN_TESTS, REPLY_TIMEOUT, exchange};
 use crate::node::{Node, in_time};
 use crate::servers::Server;
-
-/// How often the server is asked whether it lives: the connection that waits cannot be tested itself.
-const BETWEEN_TESTS: Duration = Duration::from_secs(5);
 
 /// A connection for one use to the node that serves a key.
 pub(crate) struct Own<'a> {
@@ -45,6 +42,7 @@ impl<'a> Own<'a> {
     }
 }
 
+/// The connection that waits cannot be tested itself: the server is asked whether it lives.
 async fn until_it_fails(node: &Node) -> Failure {
     loop {
         tokio::time::sleep(BETWEEN_TESTS).await;

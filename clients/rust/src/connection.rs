@@ -18,7 +18,7 @@ pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// So many commands may wait to be written, before those who send have to wait for each other.
 const MOST_UNSENT: usize = 4096;
 /// How often a connection is tested while somebody waits on it.
-const BETWEEN_TESTS: Duration = Duration::from_secs(5);
+pub(crate) const BETWEEN_TESTS: Duration = Duration::from_secs(5);
 
 /// How a wait ended: the number in the message, or its error.
 pub(crate) type Ended = Result<i64, Failure>;

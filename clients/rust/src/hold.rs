@@ -314,12 +314,8 @@ impl<S: Site> HoldViewOf<S> {
     }
 
     pub(crate) fn lost_error(&self, reason: Reason) -> Error {
-        let source = self.cause(reason).map(Box::new);
+        let source = self.lease().cause(reason).map(Box::new);
         Error::Lost { reason, keys: self.owner.keys().clone(), source }
-    }
-
-    fn cause(&self, reason: Reason) -> Option<Error> {
-        self.lease().cause(reason).cloned()
     }
 
     /// For what the clock does not change.
@@ -348,7 +344,8 @@ impl<S: Site> HoldViewOf<S> {
     fn report(&self, phase: Phase) {
         let (label, reporter) = (self.owner.wanted.label(), &self.shared.reporter);
         if let Phase::Lost(reason) = phase {
-            reporter.lost(label, reason, self.cause(reason).as_ref());
+            let cause = self.lease().cause(reason);
+            reporter.lost(label, reason, cause.as_ref());
         }
         reporter.held(label, self.since);
     }

@@ -96,8 +96,8 @@ impl Lease {
 
     /// The error for a hold that was lost for this reason. A failed renewal is no cause of the end of the
     /// longest lease.
-    pub(crate) fn cause(&self, reason: Reason) -> Option<&Error> {
-        self.error.as_ref().filter(|_| reason != Reason::LeaseEnded)
+    pub(crate) fn cause(&self, reason: Reason) -> Option<Error> {
+        self.error.clone().filter(|_| reason != Reason::LeaseEnded)
     }
 
     /// How long until the next renewal: a third of the ttl, and half of the validity at the most. After a

@@ -65,7 +65,10 @@ impl<S: Site> LocksOf<S> {
 
     /// A request in the mode that is given.
     pub fn request(&self, keys: impl ToRedisArgs, mode: Mode) -> Request<S> {
-        Request::new(self.shared.clone(), Wanted::new(&keys, mode, self.defaults.clone()))
+        // As a default the limit is that of the readers.
+        let limit = self.defaults.limit.filter(|_| mode == Mode::Read);
+        let options = Options { limit, ..self.defaults.clone() };
+        Request::new(self.shared.clone(), Wanted::new(&keys, mode, options))
     }
 
     /// A hold of what another process took and handed over: as [`Request::adopt`], with the options of these
@@ -94,12 +97,13 @@ impl<S: Site> LocksOf<S> {
     }
 
     /// Ends the task that renews, and closes the connections. It releases nothing: holds that are still there
-    /// end with their ttl, and requests that wait end with [`Error::Closed`]. Releases that a dropped hold
-    /// began are brought to their end first, and what a dropped future left is given up.
+    /// end with their ttl, and requests that wait end with [`Error::Closed`]. For `retry_for` at most it waits
+    /// for what goes on in the background: releases of dropped holds, and the end of what was asked for, which
+    /// leaves neither a hold nor a request. An acquisition that nobody polls cannot end meanwhile.
     pub async fn close(&self) {
         self.shared.closing.cancel();
         self.shared.background.close();
-        self.shared.background.wait().await;
+        let _ = tokio::time::timeout(self.shared.retry_for, self.shared.background.wait()).await;
         self.shared.site.close().await;
     }
 }
@@ -184,7 +188,8 @@ impl<S: Site> BuilderOf<S> {
 impl LocksBuilder {
     /// How requests wait. [`Waiting::Notify`] unless it is set.
     pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.shared.site.waiting = waiting;
+        *self.shared.site.must_block.get_mut() = waiting == Waiting::Block;
+        self.shared.poll = if let Waiting::Poll(poll) = waiting { Some(poll) } else { None };
         self
     }
 }

@@ -27,7 +27,7 @@ impl HoldView {
     }
 
     /// The reader becomes the writer in one step, without a release. It waits until the other readers have
-    /// left, as long as the request said, or as long as it is told here. Gives the new fence.
+    /// left, for at most as long as it is told here. Gives the new fence.
     ///
     /// When the future is dropped or gets no answer, the upgrade is given up: the server tells the mode, and
     /// [`mode`](HoldView::mode) gives it from then on. For the next two minutes the server refuses another
@@ -39,8 +39,8 @@ impl HoldView {
     /// reader waits for its upgrade already. [`Error::SeveralKeys`] for a hold of several keys.
     /// [`Error::Refused`] after an upgrade that was given up.
     pub async fn upgrade(self: &Arc<Self>, wait: impl Into<Option<Duration>>) -> Result<i64, Error> {
-        let wait = wait.into().or(self.owner.wanted.options.wait).map(|wait| wait.min(LONGEST));
-        self.change(Mode::Write, wait.map(|wait| Instant::now() + wait)).await
+        let deadline = wait.into().map(|wait| Instant::now() + wait.min(LONGEST));
+        self.change(Mode::Write, deadline).await
     }
 
     /// The writer becomes a reader in one step, with no writer in between. Gives the new fence.
@@ -90,7 +90,10 @@ impl HoldView {
         let until = deadline.unwrap_or_else(|| Instant::now() + LONGEST);
         let ended = tokio::time::timeout_at(until.into(), ended).await;
         self.check()?;
-        ended.map_err(|_| Error::TimedOut { keys: self.owner.keys().clone(), source: None })
+        let ended = ended.map_err(|_| Error::TimedOut { keys: self.owner.keys().clone(), source: None })?;
+        // Of a change that ended without an answer nothing more is known than this.
+        self.update(|lease, _| lease.in_doubt |= lease.changing.take().is_some());
+        Ok(ended)
     }
 
     /// It is given up when nobody waits for it any more.
@@ -107,10 +110,7 @@ impl HoldView {
         let may_stand = acquisition.may_stand();
         let result = match result {
             Ok(granted) => self.changed(granted.expect("an upgrade is not asked for once"), Mode::Write),
-            Err(error) if may_stand => {
-                self.lease().in_doubt = true;
-                Err(self.unless_over(error))
-            }
+            Err(error) if may_stand => Err(self.unless_over(error)),
             Err(error) => Err(self.refused(error)),
         };
         // Nobody may wait for it any more.
@@ -123,9 +123,8 @@ impl HoldView {
     /// An upgrade that was sent is not known to be carried out: it is given up, and the server tells the mode.
     async fn give_up_upgrade(&self) {
         let commands = commands::withdraw(&self.owner, self.lease().ttl);
-        let Ok(answered) = self.shared.call(self.owner.keys(), &commands, self.valid_until()).await else {
-            return;
-        };
+        let answered = self.shared.call(self.owner.keys(), &commands, self.valid_until()).await;
+        let Ok(answered) = answered else { return };
         let [.., writer, reader] = answers::numbers(&answered.value).collect::<Vec<_>>()[..] else { return };
         let (fence, mode) = if writer == 0 { (reader, Mode::Read) } else { (writer, Mode::Write) };
         // Who waited for it has been told.

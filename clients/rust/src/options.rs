@@ -86,7 +86,8 @@ options! {
     /// The hold is lost this long after the grant, and not renewed any more. So a stuck task does not hold for ever.
     longest_lease: Option<Duration> = None, by |longest_lease: Duration| Some(longest_lease.min(LONGEST));
 
-    /// For reading: granted only while fewer than this many others read. A semaphore.
+    /// For reading: granted only while fewer than this many others read. A semaphore. Among the options of all requests
+    /// it is that of the readers.
     limit: Option<u32> = None, by |limit: u32| Some(limit);
 
     /// The name under which [`Hooks`](crate::Hooks) and the log report it. The first key unless it is set.
@@ -117,10 +118,12 @@ impl Wanted {
         Self { keys: keys.unwrap_or_default(), mode, options }
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self, poll: Option<&Poll>) -> Result<(), Error> {
         let text = match self.options.limit {
             _ if self.keys.is_empty() => "at least one key is needed, and keys are text",
             Some(0) => "the limit is 0, and must be at least 1",
+            _ if poll.is_some_and(Poll::has_no_pause) => "a pause of polling is 0, and must be longer",
+            Some(_) if self.mode == Mode::Write => "the limit is for reading",
             _ => return Ok(()),
         };
         Err(Error::InvalidArgument(text.into()))

@@ -17,10 +17,10 @@ pub struct Poll {
 impl Poll {
     /// Asks once, and never again.
     pub fn none() -> Self {
-        Self::constant(Duration::ZERO).limit(0)
+        Self::constant(Duration::from_millis(1)).limit(0)
     }
 
-    /// Asks again after the same pause each time.
+    /// Asks again after the same pause each time. Requests refuse a pause of zero.
     pub fn constant(pause: Duration) -> Self {
         Self { first: pause, most: pause, jitter: 0.0, limit: None }
     }
@@ -35,6 +35,11 @@ impl Poll {
     pub fn limit(mut self, attempts: u32) -> Self {
         self.limit = Some(attempts);
         self
+    }
+
+    /// It would ask as fast as it can.
+    pub(crate) fn has_no_pause(&self) -> bool {
+        self.first.min(self.most).is_zero()
     }
 
     /// The pause before further attempt `number`, counted from 0; nothing when there is to be none.

@@ -59,7 +59,6 @@ pub type QuorumHoldView = HoldViewOf<Majority>;
 /// The site of locks on more than half of several servers, and how many have to answer what, and when.
 pub struct Majority {
     nodes: Vec<Locks>,
-    poll: Poll,
     node_timeout: Option<Duration>,
     drift_factor: f64,
     fail_fast: bool,
@@ -81,18 +80,18 @@ impl Quorum {
         };
         BuilderOf::new(Majority {
             nodes: clients.into_iter().map(node).collect(),
-            poll: Poll::exponential(Duration::from_millis(50), Duration::from_millis(250)),
             node_timeout: None,
             drift_factor: 0.01,
             fail_fast: false,
         })
+        .poll(Poll::exponential(Duration::from_millis(50), Duration::from_millis(250)))
     }
 }
 
 impl QuorumBuilder {
     /// How a lock that others have is asked for again. Pauses from 50 up to 250 ms unless it is set.
     pub fn poll(mut self, poll: Poll) -> Self {
-        self.shared.site.poll = poll;
+        self.shared.poll = Some(poll);
         self
     }
 
@@ -213,9 +212,10 @@ impl Operations for Majority {
             }
             let (site, started) = (&shared.site, Instant::now());
             let deadline = started + wanted.options.wait.filter(|_| !once).unwrap_or(LONGEST);
-            let (mut missed_since, mut patience) = (started, shared.retry_for);
+            let mut patience_ends = started + shared.retry_for;
             for number in 0.. {
-                let answers = match attempt(&shared, &wanted, deadline + GRACE, false).await {
+                let until = deadline.min(patience_ends) + GRACE;
+                let answers = match attempt(&shared, &wanted, until, false).await {
                     Ok(hold) => return Ok(Some(hold)),
                     Err(answers) => answers,
                 };
@@ -224,9 +224,10 @@ impl Operations for Majority {
                     return if refused { Ok(None) } else { Err(missed) };
                 }
                 if refused {
-                    (missed_since, patience) = (Instant::now(), shared.retry_wait_for);
+                    patience_ends = Instant::now() + shared.retry_wait_for;
                 }
-                let pause = site.poll.pause(number).filter(|_| missed_since.elapsed() < patience);
+                let pause = shared.poll.as_ref().and_then(|poll| poll.pause(number));
+                let pause = pause.filter(|_| Instant::now() < patience_ends);
                 let left = deadline.saturating_duration_since(Instant::now());
                 sleep(pause.unwrap_or_default().min(left)).await;
                 if pause.is_none_or(|pause| left <= pause) {

@@ -84,6 +84,8 @@ impl<S: Site> Request<S> {
     }
 
     async fn ask(&self, once: bool) -> Result<Option<HoldOf<S>>, Error> {
+        // Taken before the check and dropped last: who closes all waits until this has been given up.
+        let _under_way = self.shared.background.token();
         self.check()?;
         let mut waited = Waited::begin(&self.shared.reporter, self.wanted.label());
         let asks = S::ask(self.shared.clone(), self.wanted.clone(), once);
@@ -99,7 +101,7 @@ impl<S: Site> Request<S> {
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.wanted.check()?;
+        self.wanted.check(self.shared.poll.as_ref())?;
         check_ttl(&self.shared.site, self.wanted.options.ttl)?;
         self.shared.unless_closed()
     }

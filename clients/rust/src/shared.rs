@@ -15,8 +15,8 @@ use crate::commands::{self, NO_FENCE, Owner, REFUSED_FOR};
 use crate::connection::REPLY_TIMEOUT;
 use crate::errors::Error;
 use crate::hooks::Reporter;
-use crate::options::{Mode, Waiting};
-use crate::polling;
+use crate::options::Mode;
+use crate::polling::{self, Poll};
 use crate::servers::Server;
 use crate::watchdog::Watchdog;
 
@@ -42,6 +42,8 @@ impl Answered {
 /// Of one server or of a quorum: the `site`.
 pub struct Shared<S> {
     pub(crate) site: S,
+    /// How to ask again where the servers do not wait.
+    pub(crate) poll: Option<Poll>,
     pub(crate) retry_for: Duration,
     pub(crate) retry_wait_for: Duration,
     pub(crate) reporter: Reporter,
@@ -56,6 +58,7 @@ impl<S> Shared<S> {
     pub(crate) fn new(site: S) -> Self {
         Self {
             site,
+            poll: None,
             retry_for: Duration::from_secs(3),
             retry_wait_for: Duration::from_secs(60),
             reporter: Reporter::default(),
@@ -83,26 +86,19 @@ impl<S> Shared<S> {
 /// The site of locks on one server, a primary that Sentinels name, or a cluster.
 pub struct Single {
     pub(crate) server: Server,
-    pub(crate) waiting: Waiting,
-    /// The user may not use the channels.
-    must_block: AtomicBool,
+    /// Waits block a connection each: so the program wants it, or the user may not use the channels.
+    pub(crate) must_block: AtomicBool,
     /// That the user may release was asked: one key to write, one to read, several.
     may_release: [AtomicBool; 3],
 }
 
 impl Single {
     pub(crate) fn new(server: Server) -> Self {
-        Self {
-            server,
-            waiting: Waiting::default(),
-            must_block: AtomicBool::default(),
-            may_release: Default::default(),
-        }
+        Self { server, must_block: AtomicBool::default(), may_release: Default::default() }
     }
 
-    /// Whether waits block a connection each.
     pub(crate) fn must_block(&self) -> bool {
-        self.waiting == Waiting::Block || self.must_block.load(Ordering::Relaxed)
+        self.must_block.load(Ordering::Relaxed)
     }
 
     /// Whether it was asked that the user may release such a hold.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slock_client::{Error, Locks, Mode, Quorum};
+use slock_client::{Error, Locks, Mode, Poll, Quorum, Waiting};
 
 use crate::server::{Server, free_port};
 
@@ -74,4 +74,36 @@ async fn no_key() {
     refused(quorum.write(none()).acquire().await, "at least one key");
     refused(quorum.adopt(none(), "t", Mode::Write).await, "at least one key");
     refused(quorum.release(none(), "t").await, "at least one key");
+}
+
+#[tokio::test]
+async fn a_limit_for_a_writer() {
+    refused(Locks::new(nobody()).write("k").limit(3).acquire().await, "for reading");
+    refused(Quorum::new([nobody()]).write("k").limit(3).try_acquire().await, "for reading");
+    refused(Locks::new(nobody()).read("k").limit(0).acquire().await, "at least 1");
+}
+
+#[tokio::test]
+async fn a_limit_for_all_is_that_of_the_readers() {
+    let server = Server::start().await;
+    let locks = Locks::builder(server.client()).limit(1).build();
+    let reader = locks.read("k").acquire().await.unwrap();
+    assert!(locks.read("k").try_acquire().await.unwrap().is_none());
+    assert!(reader.release().await.unwrap());
+    let writer = locks.write("k").token("t").acquire().await.unwrap();
+    writer.hand_over().unwrap();
+    let _adopted = locks.adopt("k", "t", Mode::Write).await.unwrap();
+    assert_eq!(locks.release("k", "t").await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn no_pause_between_polls() {
+    let (none, some) = (Duration::ZERO, Duration::from_secs(1));
+    for poll in [Poll::constant(none), Poll::exponential(none, some), Poll::exponential(some, none).limit(9)]
+    {
+        let locks = Locks::builder(nobody()).waiting(Waiting::Poll(poll.clone())).build();
+        refused(locks.write("k").acquire().await, "a pause of polling is 0");
+        let quorum = Quorum::builder([nobody()]).poll(poll).build();
+        refused(quorum.write("k").acquire().await, "a pause of polling is 0");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slock_client::{Error, Locks, Mode, Waiting};
+use slock_client::{Error, Locks, Mode, Reason, Waiting};
 
 use crate::proxy::Proxy;
 use crate::server::{Server, until};
@@ -167,6 +167,28 @@ async fn after_a_dropped_upgrade_the_server_tells_the_mode_and_refuses_another()
     }
     hold.check().unwrap();
     assert!(hold.release().await.unwrap());
+    assert!(server.is_free("k").await);
+}
+
+/// Then the mode stays unknown: the hold is lost as soon as the server says that it does not have this fence.
+#[tokio::test]
+async fn a_dropped_upgrade_that_cannot_be_withdrawn() {
+    let server = Server::start().await;
+    let hold = server.locks().read("k").ttl(Duration::from_secs(600)).acquire().await.unwrap();
+    let () = server.ask("SLOCK.RLOCK k other 3600000").await;
+    let view = hold.view();
+    let task = tokio::spawn(async move { view.upgrade(None).await });
+    until(async || server.info("k", "waiters").await == 1).await;
+    let () = server.ask("ACL SETUSER default -slock.cancel").await;
+    task.abort();
+    until(async || server.ask::<String>("INFO errorstats").await.contains("NOPERM:count=1")).await;
+    let () = server.ask("SLOCK.RUNLOCK k other").await;
+    until(async || server.info("k", "fence").await > hold.fence()).await;
+    let () = server.ask("ACL SETUSER default +slock.cancel").await;
+    let extends = hold.extend(Duration::from_secs(600));
+    let extended = tokio::time::timeout(Duration::from_secs(60), extends).await.expect("it asks for ever");
+    assert!(matches!(extended, Err(Error::Lost { reason: Reason::Gone, .. })));
+    assert!(!hold.release().await.unwrap());
     assert!(server.is_free("k").await);
 }
 

@@ -3,8 +3,10 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use slock_client::{Error, Mode};
+use slock_client::{Error, Locks, LocksOf, Mode, Quorum, Site};
+use tokio::runtime::Builder;
 
+use crate::proxy::Proxy;
 use crate::server::{Server, until};
 
 #[tokio::test]
@@ -38,13 +40,63 @@ async fn an_upgrade_that_nobody_polls_ends() {
     assert!(matches!(upgrade.await, Err(Error::Closed)));
 }
 
-#[tokio::test]
-async fn a_release_leaves_no_connection() {
-    let server = Server::start().await;
-    let locks = server.locks();
+async fn releases_when_closed<S: Site>(server: &Server, locks: LocksOf<S>) {
     let hold = locks.write("k").acquire().await.unwrap();
     locks.close().await;
     assert!(hold.release().await.unwrap());
     assert!(server.is_free("k").await);
     until(async || server.clients().await == 0).await;
+}
+
+#[tokio::test]
+async fn a_release_leaves_no_connection() {
+    let server = Server::start().await;
+    releases_when_closed(&server, server.locks()).await;
+    releases_when_closed(&server, Quorum::new([server.client()])).await;
+}
+
+/// A program closes its locks while another of its tasks asks, and ends.
+fn ends_while_it_asks<S: Site>(server: &Server, proxy: &Proxy, locks: LocksOf<S>) {
+    let program = Builder::new_current_thread().enable_all().build().unwrap();
+    program.block_on(async {
+        locks.write("warm").acquire().await.unwrap().release().await.unwrap();
+        proxy.hold_replies();
+        let request = locks.write("k").ttl(Duration::from_secs(3600));
+        tokio::spawn(async move { request.acquire().await });
+        until(async || !server.is_free("k").await).await;
+        locks.close().await;
+        proxy.pass_replies();
+    });
+}
+
+#[test]
+fn what_is_asked_for_meanwhile_is_given_up() {
+    let outside = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (server, proxy) = outside.block_on(async {
+        let server = Server::start().await;
+        let proxy = Proxy::start(&server).await;
+        (server, proxy)
+    });
+    ends_while_it_asks(&server, &proxy, Locks::new(proxy.client()));
+    outside.block_on(until(async || server.is_free("k").await));
+    ends_while_it_asks(&server, &proxy, Quorum::new([proxy.client()]));
+    outside.block_on(until(async || server.is_free("k").await));
+}
+
+#[tokio::test]
+async fn an_acquisition_that_nobody_polls_keeps_nobody_waiting() {
+    let server = Server::start().await;
+    let locks = Locks::builder(server.client()).retry_for(Duration::from_millis(100)).build();
+    let () = server.ask("SLOCK.LOCK k other 3600000").await;
+    let request = locks.write("k");
+    let mut waits = pin!(request.acquire());
+    tokio::select! {
+        _ = &mut waits => panic!("the other still holds it"),
+        () = until(async || server.info("k", "waiters").await == 1) => {}
+    }
+    tokio::time::timeout(Duration::from_secs(60), locks.close())
+        .await
+        .expect("close waits for who is not polled");
+    assert!(matches!(waits.await, Err(Error::Closed)));
+    until(async || server.info("k", "waiters").await == 0).await;
 }

@@ -51,7 +51,8 @@ async fn a_key_of_another_type_and_other_mistakes() {
         other => panic!("{other:?}"),
     };
     assert_eq!(code(locks.write("text").acquire().await.unwrap_err()), "WRONGTYPE");
-    assert_eq!(code(locks.write("k").limit(2).acquire().await.unwrap_err()), "ERR");
+    let too_long = locks.write("k").metadata("m".repeat(1025));
+    assert_eq!(code(too_long.acquire().await.unwrap_err()), "ERR");
     let _hold = locks.write("k").token("me").acquire().await.unwrap();
     assert!(matches!(locks.read("k").token("me").acquire().await, Err(Error::WrongMode(_))));
 }

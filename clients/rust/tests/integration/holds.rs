@@ -99,13 +99,15 @@ async fn the_validity_counts_from_before_the_request() {
 async fn a_reader_becomes_the_writer_and_a_reader_again() {
     let server = Server::start().await;
     let locks = server.locks();
-    let hold = locks.read("k").acquire().await.unwrap();
+    let hold = locks.read("k").wait(Duration::from_secs(600)).acquire().await.unwrap();
     let other = locks.read("k").acquire().await.unwrap();
     assert!(matches!(hold.upgrade(Duration::from_millis(20)).await, Err(Error::TimedOut { .. })));
     assert_eq!(hold.mode(), Mode::Read);
     let view = hold.view();
     let upgrade = tokio::spawn(async move { view.upgrade(None).await });
     until(async || server.info("k", "waiters").await == 1).await;
+    let info = server.locks().info("k").await.unwrap().unwrap();
+    assert_eq!(info.queue[0].wait, None, "the wait of the request is not that of the upgrade");
     other.release().await.unwrap();
     let fence = upgrade.await.unwrap().unwrap();
     assert_eq!((hold.mode(), hold.fence()), (Mode::Write, fence));

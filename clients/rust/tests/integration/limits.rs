@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slock_client::{Error, Locks, Poll, Waiting};
+use slock_client::{Error, Locks, Poll, Quorum, Waiting};
 
 use crate::server::{Server, free_port, until};
 
@@ -97,6 +97,17 @@ async fn calls_for_a_hold_at_a_silent_server() {
     timed_out(takes(WAIT, hold.release()).await);
     drop(paused);
     until(async || server.is_free("k").await).await;
+}
+
+/// Each server of a quorum has a twentieth of the ttl.
+#[tokio::test]
+async fn a_long_ttl_at_a_silent_quorum() {
+    let server = Server::start().await;
+    let quorum = Quorum::builder([server.client()]).retry_for(WAIT).build();
+    let request = quorum.write("k").ttl(Duration::from_secs(3600));
+    let _paused = server.pause().await;
+    assert!(matches!(takes(WAIT, request.acquire()).await, Err(Error::QuorumMissed(_))));
+    assert!(matches!(takes(WAIT, request.try_acquire()).await, Err(Error::QuorumMissed(_))));
 }
 
 #[tokio::test]
