@@ -142,11 +142,11 @@ class Held:
         return self._released(answered, was_valid)
 
     def _released(self, answered: Answered, was_valid: bool) -> bool:
-        """Whether the last command, the release, released it, or a copy before that got no answer."""
+        """Whether the last command, the release, released all keys, or a copy before that got no answer."""
         answer = answered.answers[-1]
         if isinstance(answer, BaseException):
             raise error_of(answer, self.names)
-        return bool(answer) or (answered.after_unanswered and was_valid)
+        return answer == len(self.keys) or (answer == 0 and answered.after_unanswered and was_valid)
 
     def _released_late(self, answers: list[Answer]) -> None:
         if self.owner is not None and not answers:
@@ -333,6 +333,10 @@ class AnyHold(Block):
         if self._wanted.options.renew and not self._ended:
             for held in self._helds:
                 held.shared.watchdog.add(held)
+
+    def _renew_no_more(self) -> None:
+        """It ends when it would end without another renewal."""
+        self._lease_end = min(self._lease_end, self.valid_until)
 
     def _expire(self) -> None:
         """It is lost when its time has passed."""

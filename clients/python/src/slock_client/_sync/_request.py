@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -81,6 +82,7 @@ class Acquirer(Generic[H]):
         try:
             shared.begin(attempt)
             hold = attempt.hold()
+            shared.check_open()  # nobody would renew it
             if hold is None:
                 attempt.give_up(None)  # it was refused, but a copy before may come late
             ended(None)
@@ -138,6 +140,8 @@ class Request(Block, Generic[H]):
         """A function that does `work` under the lock."""
         if is_async(work) != DECORATES_ASYNC:
             raise TypeError(OTHER_FUNCTION)
+        if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+            raise TypeError("a generator works after its call has ended: use a block in it")
 
         @functools.wraps(work)
         def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -210,7 +210,7 @@ class ClusterServers(Servers):
 
     def _find(self, end: float) -> None:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
-        known = {(str(node.host), int(node.port)) for node in nodes_of(self._client())}
+        known = {(str(node.host), int(node.port)) for node in nodes_of(self._client(), end)}
         asked = list(known | set(self._owners.values()))
         works = [functools.partial(self._node(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import redis.exceptions as base
@@ -22,18 +22,17 @@ from slock_client._endpoint import FIRST_LOOK, Endpoint
 # So often, in seconds, it is looked whether answers are overdue.
 TICK = 0.05
 
+# So many bytes without an answer the buffers take for certain: asyncio lets nobody wait below 64 KiB.
+MOST_AT_ONCE = 32 * 1024
+
 
 async def connected(endpoint: Endpoint) -> Any:
     """A new connection of redis-py that is ready for commands. Only for tasks of the library."""
     # Without a time-out of its own: redis-py would use `wait_for`, which may swallow a cancellation.
     connection = endpoint.open(socket_timeout=None)
-    connecting = asyncio.ensure_future(connection.connect())
     try:
-        if not (await asyncio.wait([connecting], timeout=endpoint.connect_timeout))[0]:
-            raise base.TimeoutError(f"no connection to {endpoint.address} within the time")
-        connecting.result()
+        await _within(endpoint.connect_timeout, connection.connect(), endpoint.address)
     except BaseException as problem:
-        connecting.cancel()
         await disconnected(connection)
         number = re.search(r"Err(?:or|no) (\d+)", str(problem))
         if number is not None and isinstance(problem, base.ConnectionError):
@@ -43,15 +42,29 @@ async def connected(endpoint: Endpoint) -> Any:
     return connection
 
 
+async def _within(seconds: float, connecting: Coroutine[Any, Any, object], address: str) -> None:
+    task = asyncio.ensure_future(connecting)
+    try:
+        if not (await asyncio.wait([task], timeout=seconds))[0]:
+            raise base.TimeoutError(f"no connection to {address} within the time")
+        task.result()
+    finally:
+        task.cancel()
+
+
 async def disconnected(connection: Any) -> None:
     """Closes a connection without waiting for the other side."""
     with contextlib.suppress(Exception):
         await connection.disconnect(nowait=True)
 
 
-async def nodes_of(cluster: Any) -> list[Any]:
-    """The nodes that a client of a cluster knows."""
-    await cluster.initialize()
+async def nodes_of(cluster: Any, end: float) -> list[Any]:
+    """The nodes that a client of a cluster knows. It finds them when it is first used."""
+    if not cluster.get_nodes():
+        try:
+            await _within(end - now(), cluster.initialize(), "the cluster")
+        except base.RedisClusterException as error:
+            raise base.ConnectionError(str(error)) from error
     return list(cluster.get_nodes())
 
 
@@ -107,6 +120,8 @@ class Connection:
         self._connection: Any = None
         self._unsent: list[Question] = []
         self._sent: deque[Question] = deque()
+        self._unanswered = 0
+        """How many bytes those have."""
         self._task: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -120,7 +135,9 @@ class Connection:
         """
         question = Question(self._endpoint.packed(commands), len(commands), end)
         # A lone command goes at once. So does the first of a turn: the server works while others are asked.
-        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
+        # What the other side may not take is left to the writer, which ends with the connection.
+        fits = self._unanswered + len(question.packed) <= MOST_AT_ONCE and not self._unsent
+        if self._connection is not None and fits and not (self._sent and self._turn_is_taken()):
             await self._send([question])
         else:
             self._put(question)
@@ -158,7 +175,7 @@ class Connection:
         connection, self._connection = self._connection, None
         tasks = [task for task in (self._task, self._writer) if task is not None]
         self._task = self._writer = None
-        sent, self._sent = self._sent, deque()
+        sent, self._sent, self._unanswered = self._sent, deque(), 0
         waiting, self._unsent = self._unsent, []
         for question in sent:
             question.settle(error)
@@ -218,6 +235,7 @@ class Connection:
             question.overdue = overdue
             if question.count:
                 self._sent.append(question)
+                self._unanswered += len(question.packed)
         try:
             await self._connection.send_packed_command(
                 [question.packed for question in questions], check_health=False
@@ -268,6 +286,7 @@ class Connection:
         question.answers.append(answer)
         if len(question.answers) == question.count:
             self._sent.popleft()
+            self._unanswered -= len(question.packed)
             question.settle(None)
 
     def _look_soon(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from slock_client._endpoint import Endpoint
 from slock_client.asyncio._acquisition import Acquisition, SubscriptionLost
 from slock_client.asyncio._connection import Connection
 from slock_client.asyncio._node import Node
-from slock_client.asyncio._servers import Servers
+from slock_client.asyncio._servers import LOOK_UP_FOR, Servers
 from slock_client.errors import ClosedError
 
 # The connection is tested so often, in seconds, while somebody waits.
@@ -144,9 +143,7 @@ class Listening:
         self._servers = servers
         self._listeners: dict[Node, Listener] = {}
         self._subscriptions: dict[bytes | None, Subscription] = {}
-        self._subscribing: weakref.WeakValueDictionary[bytes | None, asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
+        self._subscribing: dict[bytes | None, asyncio.Task[Subscription]] = {}
         self._tags = itertools.count(1)
         self._closed = False
 
@@ -160,11 +157,18 @@ class Listening:
         return subscription if subscription is not None and subscription.alive else None
 
     async def subscribe(self, key: Key, end: float) -> Subscription:
-        """The subscription for a key; it is made when there is none. Errors of the server are raised."""
+        """The subscription for a key. One is made for all that want it. Errors of the server are raised."""
         hash_tag = self._servers.channel_tag(key)
-        lock = self._subscribing.setdefault(hash_tag, asyncio.Lock())
-        async with lock:
-            return self.present(key) or await self._subscribe(key, hash_tag, end)
+        task = self._subscribing.get(hash_tag)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(
+                self._subscribe(key, hash_tag), name="slock subscription"
+            )
+            self._subscribing[hash_tag] = task
+            task.add_done_callback(lambda task: self._subscribed(hash_tag, task))
+        if not (await asyncio.wait([task], timeout=end - now()))[0]:
+            raise base.TimeoutError("the server has not confirmed a subscription within the time")
+        return task.result()
 
     async def close(self) -> None:
         """Ends the connections for good. All that wait there are told `SubscriptionLost`."""
@@ -179,19 +183,24 @@ class Listening:
             del self._subscriptions[hash_tag]
             subscription.listener.unsubscribe(subscription)
 
-    async def _subscribe(self, key: Key, hash_tag: bytes | None, end: float) -> Subscription:
+    def _subscribed(self, hash_tag: bytes | None, task: asyncio.Task[Subscription]) -> None:
+        del self._subscribing[hash_tag]
+        if not task.cancelled():
+            task.exception()  # perhaps nobody waits for it any more
+
+    async def _subscribe(self, key: Key, hash_tag: bytes | None) -> Subscription:
         name = b"waits:" + secrets.token_hex(16).encode()
         if hash_tag is not None:
             name = b"{" + hash_tag + b"}." + name
-        node = (await self._servers.place_of(key, end)).node
+        node = (await self._servers.place_of(key, now() + LOOK_UP_FOR)).node
         if self._closed:
             raise ClosedError
         listener = self._listeners.get(node)
         if listener is None or not listener.alive:
             listener = self._listeners[node] = Listener(node.endpoint, self._unused)
-        limit = now() + node.endpoint.timeout + node.endpoint.connect_timeout
+        end = now() + node.endpoint.timeout + node.endpoint.connect_timeout
         try:
-            subscription = await listener.subscribe(name, hash_tag, min(end, limit))
+            subscription = await listener.subscribe(name, hash_tag, end)
         except Exception as error:
             if self._servers.redirected(key, error) is not None:
                 raise base.ConnectionError("the slot is served by another node") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
@@ -80,6 +81,7 @@ class Acquirer(Generic[H]):
         try:
             shared.begin(attempt)
             hold = await attempt.hold()
+            shared.check_open()  # nobody would renew it
             if hold is None:
                 await attempt.give_up(None)  # it was refused, but a copy before may come late
             ended(None)
@@ -137,6 +139,8 @@ class Request(Block, Generic[H]):
         """A function that does `work` under the lock."""
         if is_async(work) != DECORATES_ASYNC:
             raise TypeError(OTHER_FUNCTION)
+        if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+            raise TypeError("a generator works after its call has ended: use a block in it")
 
         @functools.wraps(work)
         async def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:
