@@ -258,3 +258,18 @@ def test_a_hold_that_was_released_is_not_extended(server: Server, client: redis.
         assert hold.release()
         with pytest.raises(slock_client.NotHeldError):
             hold.extend()
+
+
+def test_very_many_cancelled_waits_leave_nothing(server: Server, client: redis.Redis) -> None:
+    """What stays in the queue would be granted to nobody, one after the other."""
+    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
+
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        tasks = [asyncio.create_task(locks.write("job").acquire()) for _ in range(1500)]
+        await waiting(client, len(tasks))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await waiting(client, 0)
+
+    run(server, work)

@@ -366,7 +366,7 @@ class _NewQuorumHold:
             if tally.is_refused:
                 outage_end = now() + quorum._shared.retry_wait_for
             pause = next(pauses, None)
-            if pause is None or now() + pause >= min(end, outage_end):
+            if pause is None or now() + pause >= end or now() >= outage_end:
                 break
             quorum._shared.pause(pause)
         error = tally.missed(f"the lock {wanted.names}", "granted", "refused")
