@@ -127,8 +127,6 @@ class Locks(Acquirer[Hold]):
         return self._shared.insist(names, key, *commands, end=now() + self._shared.retry_for)
 
     def _close_connections(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
         for node in self._shared.servers.nodes():
             node.close()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from slock_client._answers import outcome_of
@@ -76,8 +75,7 @@ class Acquirer(Generic[H]):
 
         def ended(problem: BaseException | None) -> None:
             shared.end(attempt)
-            outcome = outcome_of(hold is not None, problem)
-            shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+            shared.hooks.tell_time("waited", wanted.label, began, outcome_of(hold is not None, problem))
 
         try:
             shared.begin(attempt)

@@ -358,7 +358,7 @@ class AnyHold(Block):
         level = logging.WARNING if self._wanted.options.renew else logging.DEBUG
         log.log(level, "%s", LostError(self.label, self._wanted.names, reason, self._problem))
         self._shared.hooks.tell("lost", self.label, reason)
-        self._tell_held()
+        self._shared.hooks.tell_time("held", self.label, self._granted_at)
         for tell in list(self._on_loss):
             tell()
         if self._wanted.options.on_lost is not None:
@@ -371,7 +371,7 @@ class AnyHold(Block):
             first, self._released = not self._released, True
         self._stop()
         if held and first:
-            self._tell_held()
+            self._shared.hooks.tell_time("held", self.label, self._granted_at)
         return held and first
 
     def _found_gone(self) -> None:
@@ -411,9 +411,6 @@ class AnyHold(Block):
     def _stop(self) -> None:
         for held in self._helds:
             held.stop()
-
-    def _tell_held(self) -> None:
-        self._shared.hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
 
 
 class Hold(AnyHold):

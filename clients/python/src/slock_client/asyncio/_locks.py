@@ -116,7 +116,7 @@ class Locks(Acquirer[Hold]):
         self._shared.watchdog.close()
         self._shared.close()
         if self._listening is not None:
-            await self._listening.close()
+            self._listening.close()
         await self._shared.wait_ended()
         await wait_given_up(self._shared)
         await self._close_connections()
@@ -129,8 +129,6 @@ class Locks(Acquirer[Hold]):
         return await self._shared.insist(names, key, *commands, end=now() + self._shared.retry_for)
 
     async def _close_connections(self) -> None:
-        if self._listening is not None:
-            await self._listening.close()
         for node in self._shared.servers.nodes():
             await node.close()
 
