@@ -17,6 +17,7 @@ import slock_client.asyncio
 from harness import Server, wait_until
 
 HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 SHORT = timedelta(milliseconds=600)
 
 
@@ -57,18 +58,41 @@ def polled(client: redis.Redis, least: int) -> bool:
     return int(client.info("commandstats").get("cmdstat_slock.lock", {"calls": 0})["calls"]) >= least
 
 
-def test_a_hold_that_was_granted_while_closing_is_not_renewed(server: Server, client: redis.Redis) -> None:
+@pytest.mark.parametrize("kind", ["locks", "quorum"])
+def test_an_acquisition_under_way_leaves_nothing(server: Server, client: redis.Redis, kind: str) -> None:
     # The server answers only when `close` waits for the acquisition already.
-    locks = slock_client.Locks(server.client(), ttl=SHORT)
-    client.execute_command("CLIENT", "PAUSE", 100, "WRITE")
+    own = redis.Redis(port=server.port)
+    locks: Any = slock_client.Locks(own) if kind == "locks" else slock_client.Quorum([own], ttl=MINUTE)
+    assert locks.write("other").acquire().release()  # it is connected
+    client.execute_command("CLIENT", "PAUSE", 200, "WRITE")
     acquired = in_thread(locks.write("job").try_acquire)
     wait_until(lambda: locks._shared._under_way)
     locks.close()
-    hold = acquired()
-    assert isinstance(hold, slock_client.Hold)
-    assert "slock watchdog" not in [thread.name for thread in threading.enumerate()]
-    assert hold.wait_lost()
-    wait_until(lambda: client.execute_command("SLOCK.INFO", "job") is None)
+    assert isinstance(acquired(), slock_client.ClosedError)
+    assert not client.exists("job")
+
+
+def test_the_loss_of_a_hold_is_told_after_close(server: Server, client: redis.Redis) -> None:
+    told: list[object] = []
+    hooks = slock_client.Hooks(lost=lambda label, reason: told.append(reason))
+    locks = slock_client.Locks(redis.Redis(port=server.port), ttl=SHORT, hooks=hooks)
+    locks.write("job", on_lost=lambda hold: told.append(hold.keys)).acquire()
+    locks.close()
+    wait_until(lambda: told == ["expired", ("job",)])
+    wait_until(lambda: "slock watchdog" not in [thread.name for thread in threading.enumerate()])
+    wait_until(lambda: not client.exists("job"))
+
+
+def test_the_loss_of_an_asyncio_hold_is_told_after_close(server: Server) -> None:
+    async def main() -> None:
+        own = redis.asyncio.Redis(port=server.port)
+        locks, told = slock_client.asyncio.Locks(own, ttl=SHORT), asyncio.Event()
+        await locks.write("job", on_lost=lambda hold: told.set()).acquire()
+        await locks.close()
+        await asyncio.wait_for(told.wait(), 30)
+        await own.aclose()
+
+    asyncio.run(main())
 
 
 def test_a_poll_ends_when_the_locks_are_closed(server: Server, client: redis.Redis) -> None:

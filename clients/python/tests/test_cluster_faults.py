@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -51,6 +52,47 @@ def keys_of_each(cluster: Cluster) -> dict[Server, str]:
         found.setdefault(cluster.node_of(f"job{number}"), f"job{number}")
         number += 1
     return found
+
+
+# --- nodes that are away
+
+
+def test_a_short_outage_ends_no_asyncio_wait() -> None:
+    """The program uses the client too, which forgets its nodes when they are away."""
+    cluster = Cluster(1).start()
+    node = cluster.nodes[0]
+
+    async def main() -> None:
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=node.port)
+        async with slock_client.asyncio.Locks(client, ttl=MINUTE) as locks:
+            await locks.write("job").acquire()
+            waiter = asyncio.create_task(locks.write("job", wait=MINUTE).acquire())
+            while not node.client().execute_command("SLOCK.QUEUES"):
+                await asyncio.sleep(0.01)
+            node.kill9()
+            with pytest.raises(Exception):  # noqa: B017 # whichever
+                await client.get("other")
+            with pytest.raises(slock_client.TimedOutError):
+                await locks.write("other").acquire()
+            assert not waiter.done()
+            node.start()
+            assert await (await waiter).release()
+        await client.aclose()
+
+    asyncio.run(main())
+    cluster.discard()
+
+
+def test_a_call_to_silent_nodes_ends_with_its_time() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = redis.asyncio.RedisCluster("127.0.0.1", silent.getsockname()[1], socket_timeout=60)
+            async with slock_client.asyncio.Locks(client, retry_for=SECOND) as locks:
+                with pytest.raises(slock_client.TimedOutError):
+                    await asyncio.wait_for(locks.write("job").acquire(), 10)
+            await client.aclose()
+
+    asyncio.run(main())
 
 
 # --- a silent node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -56,6 +57,28 @@ def test_a_hold_that_was_released_is_no_hold(server: Server) -> None:
         await client.aclose()
 
     asyncio.run(main())
+
+
+def test_generators_are_not_decorated(server: Server) -> None:
+    """Their work is done after the call."""
+    with slock_client.Locks(redis.Redis(port=server.port)) as locks:
+        with pytest.raises(TypeError, match="generator"):
+
+            @locks.write("job")
+            def rows() -> Iterator[int]:
+                yield 1
+
+        with pytest.raises(TypeError, match="generator"):
+
+            @locks.write("job")
+            async def others() -> AsyncIterator[int]:
+                yield 1
+
+
+def test_a_release_by_token_without_keys_is_refused(server: Server) -> None:
+    locks = slock_client.Locks(redis.Redis(port=server.port))
+    with locks, pytest.raises(ValueError, match="needs a key"):
+        locks.release([], "token")
 
 
 def test_changes_of_a_lost_hold_raise_lost(server: Server, client: redis.Redis) -> None:

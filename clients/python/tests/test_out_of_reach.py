@@ -21,6 +21,7 @@ import slock_client.asyncio.drop_in
 import slock_client.drop_in
 from harness import MakeServer, Server, wait_until
 from harness.settings import free_port
+from late_proxy import LateProxy
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -324,3 +325,39 @@ def test_the_drop_in_leaves_nothing_at_a_server_that_was_silent(make_server: Mak
                 await asyncio.sleep(0.01)
 
     asyncio.run(main())
+
+
+def test_waits_end_with_their_time_when_a_subscription_is_not_confirmed(
+    server: Server, client: redis.Redis
+) -> None:
+    client.execute_command("SLOCK.LOCK", "job", "other", 60_000)
+    proxy = LateProxy(server.port)
+
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        proxy.keep("SSUBSCRIBE")
+        request = locks.write("job", wait=SECOND)
+        with ends_within(1):
+            ended = await asyncio.gather(*(request.acquire() for _ in range(20)), return_exceptions=True)
+        assert {type(one) for one in ended} == {slock_client.TimedOutError}
+        proxy.deliver()
+
+    run_asyncio(proxy.port, work)
+    client.execute_command("SLOCK.UNLOCK", "job", "other")
+    wait_until(lambda: is_free(server))
+    proxy.close()
+
+
+def test_a_command_larger_than_the_buffers_ends_with_its_time(make_server: MakeServer) -> None:
+    server = make_server()
+    keys = [str(number) * 4_000_000 for number in range(1, 4)]
+
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        await locks.release("other", "nobody")  # it is connected
+        server.pause()
+        with pytest.raises(slock_client.TimedOutError), ends_within(1):
+            await asyncio.wait_for(locks.write(*keys, wait=SECOND).acquire(), 20)
+        server.resume()
+        assert await locks.write("job").acquire()
+
+    run_asyncio(server.port, work)
+    wait_until(lambda: server.client().dbsize() == 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -158,6 +159,142 @@ def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
         return [_answers.may_be_executed(one.done.result() or Exception()) for one in (sent, waiting)]
 
     assert asyncio.run(main()) == [True, False]
+
+
+class Link:
+    """A connection of redis-py whose other side is the test."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.sent: list[list[bytes]] = []
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def connect(self) -> None: ...
+
+    async def disconnect(self, nowait: bool = False) -> None: ...
+
+    async def send_packed_command(self, commands: list[bytes], check_health: bool) -> None:
+        self.sent.append(commands)
+
+    async def read_response(self, **how: Any) -> Any:
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Messages:
+    """What a connection gives to who listens."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.taken: list[Any] = []
+        connection.listener = self
+
+    def take(self, message: list[Any]) -> None:
+        self.taken.append(message)
+
+    def lost(self) -> None: ...
+
+
+def linked(work: Callable[[Connection, Link, Messages], Coroutine[Any, Any, None]]) -> None:
+    """Does `work` with a connection that is open."""
+
+    async def main() -> None:
+        links: list[Link] = []
+
+        def made(**arguments: Any) -> Link:
+            links.append(Link())
+            return links[-1]
+
+        connection = Connection(endpoint_with(made, {}))
+        messages = Messages(connection)
+        first = asyncio.create_task(connection.ask([("PING",)], math.inf))
+        while not links or not links[0].sent:
+            await asyncio.sleep(0)
+        links[0].answers.put_nowait(b"PONG")
+        assert await first == [b"PONG"]
+        links[0].sent.clear()
+        await work(connection, links[0], messages)
+        await connection.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+LEFT = [b"sunsubscribe", b"channel", 0]
+
+
+@pytest.mark.parametrize("answer", [LEFT, redis.ResponseError("BUSY a script runs")])
+def test_the_answer_to_an_unsubscription_is_not_that_of_another_command(answer: object) -> None:
+    async def work(connection: Connection, link: Link, messages: Messages) -> None:
+        connection.tell(("SUNSUBSCRIBE", b"channel"))
+        asked = asyncio.create_task(connection.ask([("SLOCK.LOCK",)], math.inf))
+        while sum(map(len, link.sent)) < 2:
+            await asyncio.sleep(0)
+        link.answers.put_nowait(answer)
+        link.answers.put_nowait(LEFT)  # a slot moves: nobody has asked for this one
+        link.answers.put_nowait([b"smessage", b"channel", b"5 1"])
+        link.answers.put_nowait(7)
+        assert await asked == [7]
+        assert messages.taken == [LEFT, [b"smessage", b"channel", b"5 1"]]
+
+    linked(work)
+
+
+def test_an_answer_that_comes_later_is_a_message() -> None:
+    async def work(connection: Connection, link: Link, messages: Messages) -> None:
+        later: list[Callable[[Any], None]] = []
+        waits = asyncio.create_task(connection.ask([("SLOCK.LOCK",)], math.inf, later.append))
+        other = asyncio.create_task(connection.ask([("SLOCK.UNLOCK",)], math.inf))
+        link.answers.put_nowait(None)
+        link.answers.put_nowait(1)
+        assert await other == [1]
+        assert not waits.done()
+        later[0](5)
+        assert await waits == [5]
+
+    linked(work)
+
+
+def test_tasks_that_are_answered_together_ask_together() -> None:
+    async def work(connection: Connection, link: Link, messages: Messages) -> None:
+        async def task() -> None:
+            await connection.ask([("FIRST",)], math.inf)
+            await connection.ask([("SECOND",)], math.inf)
+
+        tasks = [asyncio.create_task(task()) for _ in range(16)]
+        while sum(map(len, link.sent)) < 16:
+            await asyncio.sleep(0)
+        link.sent.clear()
+        for number in range(16):
+            link.answers.put_nowait(number)
+        while sum(map(len, link.sent)) < 16:
+            await asyncio.sleep(0)
+        assert [len(commands) for commands in link.sent] == [16]
+        for number in range(16):
+            link.answers.put_nowait(number)
+        await asyncio.gather(*tasks)
+
+    linked(work)
+
+
+def test_what_tasks_ask_is_sent_also_when_the_last_asks_nothing() -> None:
+    async def work(connection: Connection, link: Link, messages: Messages) -> None:
+        async def task(number: int) -> None:
+            await connection.ask([("FIRST",)], math.inf)
+            if number < 3:
+                await connection.ask([("SECOND",)], math.inf)
+
+        tasks = [asyncio.create_task(task(number)) for number in range(4)]
+        while sum(map(len, link.sent)) < 4:
+            await asyncio.sleep(0)
+        for number in range(4):
+            link.answers.put_nowait(number)
+        while sum(map(len, link.sent)) < 7:
+            await asyncio.sleep(0)
+        for number in range(3):
+            link.answers.put_nowait(number)
+        await asyncio.gather(*tasks)
+
+    linked(work)
 
 
 @pytest.mark.parametrize("key", ["job", "{job}:1", "a}b", "{}x", "a{b", "x{}y}", ""])

@@ -24,6 +24,7 @@ import slock_client
 import slock_client.asyncio
 from harness import MakeServer, Server, wait_until
 from harness.settings import free_port, server_binary
+from late_proxy import LateProxy
 from slock_client._sync._hold import Held
 
 SECOND = timedelta(seconds=1)
@@ -114,6 +115,44 @@ def test_ctrl_c_twice_while_the_server_is_silent(
     closing.start()
     closing.join(20)
     assert not closing.is_alive()
+
+
+# --- what is under way when the program ends
+
+
+def test_a_cancelled_acquisition_is_withdrawn_before_the_program_ends(server: Server) -> None:
+    """The request comes to the server when the program has ended: what withdraws it comes after it."""
+    proxy = LateProxy(server.port)
+
+    async def main() -> None:
+        client = redis.asyncio.Redis(port=proxy.port)
+        quorum = slock_client.asyncio.Quorum([client], ttl=MINUTE)
+        assert await (await quorum.write("other").acquire()).release()  # it is connected
+        server.client().config_resetstat()
+        proxy.keep("SLOCK.LOCK")
+        task = asyncio.create_task(quorum.write("job").acquire())
+        while not proxy.has_kept():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await client.aclose()
+
+    asyncio.run(main())
+    proxy.deliver()
+    wait_until(lambda: "cmdstat_slock.lock" in server.client().info("commandstats"))
+    wait_until(lambda: is_free(server))
+    proxy.close()
+
+
+def test_an_asyncio_wait_without_limit_ends_when_no_server_answers() -> None:
+    async def main() -> None:
+        clients = [redis.asyncio.Redis(port=free_port()) for _ in range(3)]
+        async with slock_client.asyncio.Quorum(clients) as quorum:
+            with pytest.raises(slock_client.QuorumMissedError):
+                await asyncio.wait_for(quorum.write("job").acquire(), 10)
+
+    asyncio.run(main())
 
 
 # --- distant servers

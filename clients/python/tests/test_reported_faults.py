@@ -63,7 +63,8 @@ class Sentinel:
                 for _ in range(data.count(b"*")):
                     port = str(self.primary).encode()
                     tells = b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%s\r\n" % (len(port), port)
-                    client.sendall(tells if b"GET-MASTER" in data.upper() else b"+OK\r\n")
+                    hello = b"%1\r\n$5\r\nproto\r\n:3\r\n" if b"HELLO" in data.upper() else b"+OK\r\n"
+                    client.sendall(tells if b"GET-MASTER" in data.upper() else hello)
 
     def close(self) -> None:
         self._listener.close()

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import time
+import traceback
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ import redis.asyncio
 import slock_client
 import slock_client.asyncio
 from harness import MakeServer, Server, wait_until
+from slock_client._threads import Workers
 
 MANY = 1000
 
@@ -147,3 +149,57 @@ def test_an_extension_sets_the_ttl_for_renewals_too(server: Server) -> None:
         assert server.client().execute_command("SLOCK.PTTL", "job", hold.token) > 1000
         hold.extend(timedelta(milliseconds=100))
         assert hold.time_left > timedelta(milliseconds=600), "an extension never shortens"
+
+
+def test_a_moment_without_threads_does_not_end_the_watchdog(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = 0
+
+    def no_thread(self: threading.Thread) -> None:
+        nonlocal refused
+        refused += 1
+        raise RuntimeError("can't start new thread")
+
+    ttl = timedelta(seconds=1.5)
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=ttl) as locks:
+        hold = locks.write("job").acquire()
+        end = hold.valid_until
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_thread)
+            wait_until(lambda: refused)
+        wait_until(lambda: hold.valid_until > end + ttl.total_seconds())
+        assert hold.release()
+
+
+def test_a_watchdog_that_cannot_start_leaves_no_hold(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def no_watchdog(self: threading.Thread) -> None:
+        if any(frame.name == "add" for frame in traceback.extract_stack()):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with slock_client.Locks(redis.Redis(port=server.port), ttl=timedelta(seconds=1.5)) as locks:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", no_watchdog)
+            with pytest.raises(RuntimeError, match="new thread"):
+                locks.write("job").acquire()
+        assert not server.client().exists("job")
+        hold = locks.write("job").acquire()
+        end = hold.valid_until
+        wait_until(lambda: hold.valid_until > end)
+        assert hold.release()
+
+
+def test_threads_that_did_not_start_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers, done = Workers(1), threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError):
+            workers.do(lambda: None)
+    workers.do(done.set)
+    assert done.wait(30)

@@ -5,7 +5,7 @@
 Decision: each rule stands once, in `asyncio/`. `scripts/synchronous.py` makes `_sync/` and `drop_in.py` of
 it: a coroutine becomes a function that blocks. What differs by nature is written by hand in both halves:
 `asyncio/_tasks.py` and `_threads.py`, `asyncio/_connection.py` and `_thread_connection.py`,
-`asyncio/_guard.py` and `_thread_guard.py`. Only asyncio has a connection on which many waits end,
+`asyncio/_guard.py` and `_thread_guard.py`. Only asyncio has waits that share a connection,
 `asyncio/_listener.py`.
 """
 

@@ -94,7 +94,7 @@ def endpoint_of_pool(pool: Any, plain: type, encrypted: type) -> Endpoint:
 
 
 def endpoint_with(connection_class: Callable[..., Any], arguments: Mapping[str, Any]) -> Endpoint:
-    """Connections with these arguments of a pool, speaking RESP2, without retries and without decoding."""
+    """Connections with these arguments of a pool, speaking RESP3, without retries and without decoding."""
     timeout = arguments.get("socket_timeout") or DEFAULT_TIMEOUT
     connect_timeout = arguments.get("socket_connect_timeout") or timeout
     kept = {
@@ -102,7 +102,7 @@ def endpoint_with(connection_class: Callable[..., Any], arguments: Mapping[str, 
         for name, value in arguments.items()
         if name not in _LEFT_OUT and not name.startswith(("maint", "orig_", "oss_cluster_maint"))
     }
-    kept["protocol"] = 2
+    kept["protocol"] = 3
     if "path" not in kept:
         # A peer that is gone without a word is noticed also during a wait without limit.
         kept["socket_keepalive"] = True

@@ -18,7 +18,7 @@ from slock_client._threads import call_until, wait_in_looks
 IDLE_TOO_LONG = 0.5
 
 
-def nodes_of(cluster: Any) -> list[Any]:
+def nodes_of(cluster: Any, end: float) -> list[Any]:
     """The nodes that a client of a cluster knows."""
     return list(cluster.get_nodes())
 
@@ -30,7 +30,7 @@ def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
 
 
 class Connection:
-    """One connection, open until an error or `close`."""
+    """One connection, open until an error or `fail`."""
 
     def __init__(self, endpoint: Endpoint, end: float) -> None:
         """Connects. What an error is raised before is sent by nobody."""

@@ -107,10 +107,11 @@ class Workers:
     def do(self, work: Callable[[], object], name: str = "worker") -> None:
         """Does `work` in another thread, which has this name meanwhile."""
         with self._changing:
-            self._work.append((work, name))
             if self._most is None or self._threads < self._most:
-                self._threads += 1
+                # First: there may be no more threads. It begins when the lock is free.
                 threading.Thread(target=self._run, name="slock worker", daemon=True).start()
+                self._threads += 1
+            self._work.append((work, name))
 
     def _run(self) -> None:
         while True:

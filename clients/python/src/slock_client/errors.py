@@ -35,7 +35,7 @@ _REASONS = {
     "gone": "gone: the server says that the token does not hold it any more. It was deleted, or released "
     "from elsewhere, or its ttl ended before a renewal arrived",
     "expired": "expired: its ttl ended and no renewal was answered before",
-    "lease ended": "lease ended: `longest_lease` is over",
+    "lease ended": "lease ended: `longest_lease` is over, or it is not known whether its block has ended",
 }
 
 
@@ -77,7 +77,7 @@ class TooFewReplicasError(SlockError):
 
 
 class ClosedError(SlockError):
-    """The `Locks` or `Quorum` was closed. Nothing is held by this request, and nothing waits in the queue."""
+    """The `Locks` or `Quorum` was closed. An acquisition that ends so leaves no hold and no request."""
 
     def __init__(self) -> None:
         super().__init__("the locks have been closed")

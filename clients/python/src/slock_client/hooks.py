@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from slock_client._clock import now
+
 __all__ = ["Hooks", "log"]
 
 log = logging.getLogger("slock_client")
@@ -45,6 +47,11 @@ class Hooks:
         hook = getattr(self, name)
         if hook is not None:
             call(hook, *arguments)
+
+    def tell_time(self, name: str, label: str, began: float, *arguments: Any) -> None:
+        """The same with how long it took since `began`."""
+        if getattr(self, name) is not None:
+            self.tell(name, label, timedelta(seconds=now() - began), *arguments)
 
 
 def call(function: Callable[..., object], *arguments: Any) -> None:

@@ -31,7 +31,7 @@ class Strategy:
 
         When they end, no further attempt is made.
         """
-        return itertools.islice(self._endless(), self._attempts)
+        yield from itertools.islice(self._endless(), self._attempts)
 
     def _endless(self) -> Iterator[float]:
         raise NotImplementedError

@@ -61,17 +61,16 @@ def lock_info(answer: Any) -> LockInfo:
     """From the answer of `SLOCK.INFO key FULL`."""
     if not answer:
         return LockInfo("free", 0, 0, None, (), ())
-    fields = _map(answer)
     holders = tuple(
         Holder(one[b"token"], one[b"fence"], _ms(one[b"pttl"]), _ms(one[b"held-ms"]), _text(one[b"meta"]))
-        for one in map(_map, fields[b"holders"])
+        for one in answer[b"holders"]
     )
     queue = tuple(
         Waiter(one[b"token"], one[b"mode"].decode(), _ms(one[b"waiting-ms"]), _text(one[b"meta"]))
-        for one in map(_map, fields[b"queue"])
+        for one in answer[b"queue"]
     )
-    mode, fence = fields[b"mode"].decode(), fields[b"fence"] or None
-    return LockInfo(mode, fields[b"readers"], fields[b"waiters"], fence, holders, queue)
+    mode, fence = answer[b"mode"].decode(), answer[b"fence"] or None
+    return LockInfo(mode, answer[b"readers"], answer[b"waiters"], fence, holders, queue)
 
 
 def queue_infos(answer: Any) -> list[QueueInfo]:
@@ -86,12 +85,8 @@ def queue_infos(answer: Any) -> list[QueueInfo]:
             one[b"readers"],
             _ms(one[b"held-ms"]),
         )
-        for one in map(_map, answer)
+        for one in answer
     ]
-
-
-def _map(flat: list[Any]) -> dict[bytes, Any]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _ms(value: int) -> timedelta:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, TypeVar
 
 from slock_client import _threads as io
@@ -22,11 +23,25 @@ class Block:
         return hold
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        task = io.current()
-        guard = self._guards[task].pop()
-        if not self._guards[task]:
-            del self._guards[task]
+        guard = self._take_guard()
         ended_by_loss = guard.leave(error)
         guard.hold._finish_block()
         if ended_by_loss:
             guard.hold._raise_if_lost(error)
+
+    def _take_guard(self) -> Guard:
+        """That of the block that ends. It may have begun in another task, as those of fixtures do."""
+        task = io.current()
+        if task not in self._guards:
+            if len(self._guards) > 1:
+                for guard in chain(*self._guards.values()):
+                    guard.hold._renew_no_more()
+                raise RuntimeError(
+                    "a block ends in another task or thread than it began in, and it is not known which one: "
+                    "make a request for each. None of their holds is renewed any more"
+                )
+            [task] = self._guards
+        guard = self._guards[task].pop()
+        if not self._guards[task]:
+            del self._guards[task]
+        return guard

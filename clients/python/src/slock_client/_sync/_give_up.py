@@ -25,8 +25,9 @@ CALLER_WAITS = 0.3
 # One attempt takes at most so long, in seconds.
 ATTEMPT_TIME = 1.0
 
-# So many are under way at most. Those that come then are left to their ttl.
-MOST_UNDER_WAY = 1000
+# So many are under way at most: as many as a server lets wait. What comes then is left: a hold ends by its
+# ttl, and a request that waits by that of its grant.
+MOST_UNDER_WAY = 100_000
 
 # How long `close` waits for those that are under way, in seconds.
 CLOSE_WAITS = 2.0
@@ -93,7 +94,7 @@ def give_up(
             done.set()
 
     if len(shared.giving_up) >= MOST_UNDER_WAY:
-        log.warning("%s: too much is being given up: what is left ends by its ttl", names)
+        log.warning("%s: too much is being given up: what it has, or still gets, ends by its ttl", names)
         then([])
         return None
     shared.giving_up.add(done)

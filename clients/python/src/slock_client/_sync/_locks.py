@@ -12,7 +12,7 @@ import redis
 
 from slock_client import _commands, status
 from slock_client._clock import now
-from slock_client._commands import Command, Key
+from slock_client._commands import WRITE, Command, Key
 from slock_client._durations import positive, seconds_of, whole_ms
 from slock_client._lease import is_prompt
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
@@ -95,9 +95,9 @@ class Locks(Acquirer[Hold]):
 
         When it had to be sent again, 0 can also mean that the first attempt did it.
         """
-        names = keys_of(keys)
-        command = _commands.release_in_any_mode(names, token)
-        answered = self._ask(_commands.names_of(names), names[0], command)
+        wanted = self._wanted(keys_of(keys), WRITE, {"token": token})
+        command = _commands.release_in_any_mode(wanted.keys, token)
+        answered = self._ask(wanted.names, wanted.keys[0], command)
         return int(answered.answers[0])
 
     def info(self, key: Key) -> status.LockInfo:
@@ -127,8 +127,6 @@ class Locks(Acquirer[Hold]):
         return self._shared.insist(names, key, *commands, end=now() + self._shared.retry_for)
 
     def _close_connections(self) -> None:
-        if self._listening is not None:
-            self._listening.close()
         for node in self._shared.servers.nodes():
             node.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import redis.exceptions as base
 
 from slock_client import _threads as io
-from slock_client._answers import Answer, unsent
+from slock_client._answers import Answer, Later, unsent
 from slock_client._commands import Command
 from slock_client._endpoint import SPARE_CONNECTIONS, Endpoint
 from slock_client._fork import track
@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._shared: Any = shared(endpoint)
+        self.shared: Any = shared(endpoint)
         self._interrupted = False
         self._closed = False
         self.after_fork()
@@ -43,18 +43,21 @@ class Node:
         self._waiting: set[Connection] = set()
         self._changing = io.Mutex()
 
-    def ask(self, commands: Sequence[Command], end: float, look: Look | None = None) -> list[Answer]:
+    def ask(
+        self, commands: Sequence[Command], end: float, look: Look | None = None, later: Later = None
+    ) -> list[Answer]:
         """The answers to the commands, which go in one pipeline.
 
         With `look` they may block a connection until `end`. While there is no answer it awaits `look()` now
-        and then, whose errors end the wait, and which says after how many seconds to look again.
+        and then, whose errors end the wait, and which says after how many seconds to look again. With `later`
+        a null is no answer of the last command: it comes later, on the shared connection.
         """
-        if look is None and self._shared is not None:
+        if look is None and self.shared is not None:
             try:
-                return self._shared.ask(commands, end)  # type: ignore[no-any-return]
+                return self.shared.ask(commands, end, later)  # type: ignore[no-any-return]
             finally:
                 if self._closed:
-                    self._shared.close()
+                    self.shared.close()
         connection = self._take(end)
         with self._changing:
             if look is not None and self._interrupted:
@@ -98,8 +101,8 @@ class Node:
         """Closes what is idle for good. A release that comes later opens a connection for itself."""
         self._closed = True
         self.drop()
-        if self._shared is not None:
-            self._shared.close()
+        if self.shared is not None:
+            self.shared.close()
 
     def _take(self, end: float) -> Connection:
         while True:

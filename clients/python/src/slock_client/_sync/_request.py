@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from slock_client._answers import outcome_of
@@ -75,12 +75,12 @@ class Acquirer(Generic[H]):
 
         def ended(problem: BaseException | None) -> None:
             shared.end(attempt)
-            outcome = outcome_of(hold is not None, problem)
-            shared.hooks.tell("waited", wanted.label, timedelta(seconds=now() - began), outcome)
+            shared.hooks.tell_time("waited", wanted.label, began, outcome_of(hold is not None, problem))
 
         try:
             shared.begin(attempt)
             hold = attempt.hold()
+            shared.check_open()  # nobody would renew it
             if hold is None:
                 attempt.give_up(None)  # it was refused, but a copy before may come late
             ended(None)
@@ -138,6 +138,8 @@ class Request(Block, Generic[H]):
         """A function that does `work` under the lock."""
         if is_async(work) != DECORATES_ASYNC:
             raise TypeError(OTHER_FUNCTION)
+        if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+            raise TypeError("a generator works after its call has ended: use a block in it")
 
         @functools.wraps(work)
         def under_lock(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -16,7 +16,7 @@ import redis
 import redis.exceptions as base
 
 from slock_client import _threads as io
-from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._answers import Answer, Later, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -104,10 +104,12 @@ class Servers:
                 mine.set()
 
 
-def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None) -> list[Answer]:
+def ask(
+    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None, later: Later = None
+) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Node.ask`.
+    A lost connection is raised. `look`, `later`: see `Node.ask`.
     """
     place = servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -115,7 +117,7 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = place.node.ask(sent, end, look)
+            answers = place.node.ask(sent, end, look, later)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
@@ -210,7 +212,7 @@ class ClusterServers(Servers):
 
     def _find(self, end: float) -> None:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
-        known = {(str(node.host), int(node.port)) for node in nodes_of(self._client())}
+        known = {(str(node.host), int(node.port)) for node in nodes_of(self._client(), end)}
         asked = list(known | set(self._owners.values()))
         works = [functools.partial(self._node(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Any, NamedTuple
 
 import redis.exceptions as base
 
 from slock_client import _answers, _commands
-from slock_client._answers import Answer
+from slock_client._answers import Answer, Later
 from slock_client._clock import now
 from slock_client._commands import Channel, Command
 from slock_client._durations import ms_left
 from slock_client._options import Wanted
 from slock_client.asyncio import _blocking
-from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._servers import ask
 from slock_client.asyncio._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
 from slock_client.errors import SlockError, TimedOutError
@@ -64,8 +62,8 @@ class Acquisition:
         self._began = now()
         self._end = self._began + wait
         self._contact: float | None = None
-        self._subscription: Any = None
-        """Where its messages come, when it waits by NOTIFY."""
+        self._wait: Any = None
+        """Where its message comes, when it waits by NOTIFY."""
 
     @property
     def limit(self) -> float:
@@ -103,7 +101,6 @@ class Acquisition:
             except SubscriptionLost:
                 # The server may not have noticed yet, and grant what waits there.
                 self.unanswered = True
-                self._heard()
                 continue
             except Exception as error:
                 self._shared.check_open()
@@ -161,8 +158,8 @@ class Acquisition:
             self._shared.refuse_channels(error)
             return await self._block()
 
-    async def _send(self, command: Command, *, blocks: bool = False) -> Answer:
-        """The answer. An error of the server is raised."""
+    async def _send(self, command: Command, *, blocks: bool = False, later: Later = None) -> Answer:
+        """The answer. An error of the server is raised. `later`: see `Node.ask`."""
         self.waits = True
         key, servers = self.keys[0], self._shared.servers
         try:
@@ -170,7 +167,7 @@ class Acquisition:
                 end = self._end + ANSWER_OVERDUE
                 answer = await _blocking.wait(servers, key, command, end, self._heard, self._outage_end)
             else:
-                [answer] = await ask(servers, key, command, end=self.limit + ANSWER_OVERDUE)
+                [answer] = await ask(servers, key, command, end=self.limit + ANSWER_OVERDUE, later=later)
         except Exception as error:
             self.waits = False
             self.unanswered = self.unanswered or _answers.may_be_executed(error)
@@ -178,9 +175,10 @@ class Acquisition:
             if blocks and heard_of and _answers.may_be_executed(error):
                 self._heard()  # until now it waited
             raise
-        self._heard()
+        if answer is not None:
+            self._heard()
         self.fence = answer if isinstance(answer, int) and answer else None  # first: Ctrl-C can come between
-        self.waits = answer is None
+        self.waits = answer is None or isinstance(answer, SubscriptionLost)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -196,55 +194,30 @@ class Acquisition:
         return self._told(fence, sent)
 
     async def _notify(self, listening: Any, subscription: Any) -> Granted:
-        if self._subscription is not subscription:
+        if self._wait is None or self._wait.subscription is not subscription:
             self._forget()
-            self._subscription, self._tag, self._asked = subscription, listening.new_tag(), now()
-            self._messages, self._arrived = deque[bytes | SubscriptionLost](), io.Event()
-            subscription.note(self._tag, self)
+            self._wait, self._asked = listening.wait(subscription, self._heard), now()
+        overdue = self._end + ANSWER_OVERDUE
         while True:
-            sent = now()
+            moment = now()
+            self._wait.begin(min(overdue, moment + ASK_AGAIN_AFTER if self.unanswered else math.inf))
             try:
-                fence = await self._send(self._waiting(sent, Channel(subscription.name, self._tag)))
+                command = self._waiting(moment, self._wait.channel)
+                fence = await self._send(command, later=self._wait.later)
             except base.ResponseError as error:
                 if _answers.is_subscriber_missing(error):
-                    subscription.listener.fail()
+                    subscription.listener.unsubscribe(subscription)
                 raise
             if fence is not None:
-                return self._told(fence, sent)
-            granted = await self._message()
-            if granted is not None:
-                return granted
-
-    def _forget(self) -> None:
-        """Messages that come later are ignored."""
-        if self._subscription is not None:
-            self._subscription.forget(self._tag)
-            self._subscription = None
-
-    def put(self, message: bytes | SubscriptionLost) -> None:
-        """A message for it."""
-        self._messages.append(message)
-        self._arrived.set()
-
-    async def _message(self) -> Granted | None:
-        """What the message says; None when it is time to ask again."""
-        overdue = self._end + ANSWER_OVERDUE
-        if not self._messages:
-            self._arrived.clear()
-            await self._arrived.wait(min(overdue, now() + ASK_AGAIN_AFTER if self.unanswered else math.inf))
-        self._shared.check_open()
-        if not self._messages:
+                return self._told(fence, self._asked)
             if now() >= overdue:
                 raise self.timed_out("the wait is over, and the server did not say so")
-            return None
-        message = self._messages.popleft()
-        if isinstance(message, SubscriptionLost):
-            raise message
-        self.waits = False
-        if message.startswith(b"-"):
-            raise base.ResponseError(f"{message[1:].decode()} at the end of the wait")
-        self.fence = int(message) or None
-        return self._told(int(message), self._asked)
+
+    def _forget(self) -> None:
+        """A message that comes later is ignored."""
+        if self._wait is not None:
+            self._wait.forget()
+            self._wait = None
 
     def _told(self, fence: int, sent: float) -> Granted:
         if not fence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, TypeVar
 
 from slock_client.asyncio import _tasks as io
@@ -21,11 +22,25 @@ class Block:
         return hold
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        task = io.current()
-        guard = self._guards[task].pop()
-        if not self._guards[task]:
-            del self._guards[task]
+        guard = self._take_guard()
         ended_by_loss = await guard.leave(error)
         await guard.hold._finish_block()
         if ended_by_loss:
             guard.hold._raise_if_lost(error)
+
+    def _take_guard(self) -> Guard:
+        """That of the block that ends. It may have begun in another task, as those of fixtures do."""
+        task = io.current()
+        if task not in self._guards:
+            if len(self._guards) > 1:
+                for guard in chain(*self._guards.values()):
+                    guard.hold._renew_no_more()
+                raise RuntimeError(
+                    "a block ends in another task or thread than it began in, and it is not known which one: "
+                    "make a request for each. None of their holds is renewed any more"
+                )
+            [task] = self._guards
+        guard = self._guards[task].pop()
+        if not self._guards[task]:
+            del self._guards[task]
+        return guard

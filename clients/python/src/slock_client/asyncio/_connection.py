@@ -9,12 +9,12 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import Answer, unsent
+from slock_client._answers import Answer, Later, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
 from slock_client._endpoint import FIRST_LOOK, Endpoint
@@ -22,18 +22,20 @@ from slock_client._endpoint import FIRST_LOOK, Endpoint
 # So often, in seconds, it is looked whether answers are overdue.
 TICK = 0.05
 
+# So many bytes without an answer the buffers take for certain: asyncio lets nobody wait below 64 KiB.
+MOST_AT_ONCE = 32 * 1024
+
+# How the command begins whose answer looks like what the server tells when a slot has moved.
+UNSUBSCRIBES = b"*2\r\n$12\r\nSUNSUBSCRIBE\r\n"
+
 
 async def connected(endpoint: Endpoint) -> Any:
     """A new connection of redis-py that is ready for commands. Only for tasks of the library."""
     # Without a time-out of its own: redis-py would use `wait_for`, which may swallow a cancellation.
     connection = endpoint.open(socket_timeout=None)
-    connecting = asyncio.ensure_future(connection.connect())
     try:
-        if not (await asyncio.wait([connecting], timeout=endpoint.connect_timeout))[0]:
-            raise base.TimeoutError(f"no connection to {endpoint.address} within the time")
-        connecting.result()
+        await _within(endpoint.connect_timeout, connection.connect(), endpoint.address)
     except BaseException as problem:
-        connecting.cancel()
         await disconnected(connection)
         number = re.search(r"Err(?:or|no) (\d+)", str(problem))
         if number is not None and isinstance(problem, base.ConnectionError):
@@ -43,15 +45,29 @@ async def connected(endpoint: Endpoint) -> Any:
     return connection
 
 
+async def _within(seconds: float, connecting: Coroutine[Any, Any, object], address: str) -> None:
+    task = asyncio.ensure_future(connecting)
+    try:
+        if not (await asyncio.wait([task], timeout=seconds))[0]:
+            raise base.TimeoutError(f"no connection to {address} within the time")
+        task.result()
+    finally:
+        task.cancel()
+
+
 async def disconnected(connection: Any) -> None:
     """Closes a connection without waiting for the other side."""
     with contextlib.suppress(Exception):
         await connection.disconnect(nowait=True)
 
 
-async def nodes_of(cluster: Any) -> list[Any]:
-    """The nodes that a client of a cluster knows."""
-    await cluster.initialize()
+async def nodes_of(cluster: Any, end: float) -> list[Any]:
+    """The nodes that a client of a cluster knows. It finds them when it is first used."""
+    if not cluster.get_nodes():
+        try:
+            await _within(end - now(), cluster.initialize(), "the cluster")
+        except base.RedisClusterException as error:
+            raise base.ConnectionError(str(error)) from error
     return list(cluster.get_nodes())
 
 
@@ -64,17 +80,13 @@ def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
 class Question:
     """Commands that go together, and what is answered to them."""
 
-    __slots__ = ("answers", "count", "done", "end", "overdue", "packed")
+    __slots__ = ("answers", "count", "done", "end", "later", "overdue", "packed")
 
-    def __init__(self, packed: bytes, count: int, end: float) -> None:
-        self.packed, self.count, self.end = packed, count, end
+    def __init__(self, packed: bytes, count: int, end: float, later: Later = None) -> None:
+        self.packed, self.count, self.end, self.later = packed, count, end, later
         self.overdue = math.inf
         self.answers: list[Answer] = []
         self.done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, problem: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_result(problem)
 
 
 class Connection:
@@ -83,57 +95,53 @@ class Connection:
     A command that was asked is sent and gets its answer, also when the task that asked is cancelled. It
     connects when it is first used, and again after an error. Nothing is sent twice.
 
-    The first command in a turn of the loop goes at once, the others go together after it: many tasks cost few
-    calls of the system.
+    A command goes at once, but what tasks ask that were answered in the same turn of the loop goes together,
+    with the command of the last of them. So many tasks cost few calls of the system.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        limited: bool = True,
-        take: Callable[[Any], bool] | None = None,
-        ended: Callable[[Exception], None] | None = None,
-    ) -> None:
-        """`limited`: whether an answer that is not there within the time of the endpoint ends the connection.
-
-        `take` is given what arrives first, and says whether it was a message instead of an answer. `ended`
-        is called when the connection has failed.
+    def __init__(self, endpoint: Endpoint, *, limited: bool = True) -> None:
+        """`limited`: whether an answer that is not there within the time of the endpoint ends the
+        connection.
         """
+        self.listener: Any = None
+        """Its `take` is given messages, its `lost` is called when the connection has failed."""
         self._endpoint = endpoint
         self._time = endpoint.timeout if limited else math.inf
-        self._take = take
-        self._ended = ended
         self._connection: Any = None
         self._unsent: list[Question] = []
         self._sent: deque[Question] = deque()
+        self._unanswered = 0
+        """How many bytes all those have."""
         self._task: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop_ends = False
-        self._turn_taken = False
+        self._to_run = 0
+        """How many tasks were answered and have not run since."""
 
-    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
+    async def ask(self, commands: Sequence[Command], end: float, later: Later = None) -> list[Answer]:
         """The answers, errors of the server among them.
 
-        A lost connection is raised, and `TimeoutError` at `end`.
+        A lost connection is raised, and `TimeoutError` at `end`. With `later` an answer of null is none:
+        `later` is called with a function that takes the answer when it comes.
         """
-        question = Question(self._endpoint.packed(commands), len(commands), end)
-        # A lone command goes at once. So does the first of a turn: the server works while others are asked.
-        if self._connection is not None and not self._unsent and not (self._sent and self._turn_is_taken()):
-            await self._send([question])
-        else:
-            self._put(question)
-        self._look_soon()
+        question = Question(self._endpoint.packed(commands), len(commands), end, later)
+        self._put(question)
+        if self._unanswered > MOST_AT_ONCE:
+            self._write_soon()  # the other side may not take it: the writer ends with the connection
+        elif self._to_run <= 1:  # else the last of those tasks sends it
+            await self._write()
         problem = await question.done
         if problem is not None:
             raise problem
         return question.answers
 
-    def tell(self, command: Command, *, answers: int = 0) -> None:
-        """Sends a command whose answers nobody waits for."""
-        self._put(Question(self._endpoint.packed([command]), answers, math.inf))
-        self._look_soon()
+    def tell(self, command: Command) -> None:
+        """Sends a command whose answer nobody waits for."""
+        question = Question(self._endpoint.packed([command]), 1, math.inf)
+        question.done.cancel()
+        self._put(question)
+        self._write_soon()
 
     async def ask_and_look(self, commands: Sequence[Command], end: float, look: Any) -> list[Answer]:
         """The same. While there is no answer it awaits `look()` now and then."""
@@ -158,18 +166,19 @@ class Connection:
         connection, self._connection = self._connection, None
         tasks = [task for task in (self._task, self._writer) if task is not None]
         self._task = self._writer = None
-        sent, self._sent = self._sent, deque()
+        sent, self._sent, self._unanswered = self._sent, deque(), 0
         waiting, self._unsent = self._unsent, []
+        not_sent = unsent(copy.copy(error))  # not the same: those that were sent are in doubt
         for question in sent:
-            question.settle(error)
+            self._settle(question, error)
         for question in waiting:
-            question.settle(unsent(copy.copy(error)))  # not the same: those that were sent are in doubt
+            self._settle(question, not_sent)
         for task in tasks:
             task.cancel()  # the reader closes what it has opened
         if connection is not None and not tasks:
             asyncio.get_running_loop().create_task(disconnected(connection), name="slock connection")
-        if self._ended is not None:
-            self._ended(error)
+        if self.listener is not None:
+            self.listener.lost()
 
     async def close(self) -> None:
         """Ends the connection, and returns when it is closed."""
@@ -178,33 +187,36 @@ class Connection:
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
 
-    def _turn_is_taken(self) -> bool:
-        """Whether this turn of the loop has sent a command already. From now on it has."""
-        taken, self._turn_taken = self._turn_taken, True
-        if not taken:
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-        return taken
+    def _settle(self, question: Question, problem: Exception | None) -> None:
+        """Its task goes on in the next turn of the loop."""
+        if question.done.done():
+            return
+        question.done.set_result(problem)
+        self._to_run += 1
+        asyncio.get_running_loop().call_soon(self._has_run)  # which is after the task
 
-    def _begin_turn(self) -> None:
-        self._turn_taken = False
+    def _has_run(self) -> None:
+        self._to_run -= 1
+        self._write_soon()
 
     def _put(self, question: Question) -> None:
         """It goes with the others of this turn of the loop."""
         self._unsent.append(question)
+        self._unanswered += len(question.packed)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="slock connection")
-        elif self._connection is not None and self._writer is None:
-            self._begin_to_write()
+        self._look_soon()
 
-    def _begin_to_write(self) -> None:
-        self._writer = asyncio.get_running_loop().create_task(self._write(), name="slock connection")
-        self._writer.add_done_callback(self._has_written)
+    def _write_soon(self) -> None:
+        """What nobody has sent goes in the next turn of the loop."""
+        if self._unsent and self._connection is not None and self._writer is None and not self._to_run:
+            self._writer = asyncio.get_running_loop().create_task(self._write(), name="slock connection")
+            self._writer.add_done_callback(self._has_written)
 
     def _has_written(self, task: asyncio.Task[None]) -> None:
         if self._writer is task:
             self._writer = None
-            if self._unsent and self._connection is not None:
-                self._begin_to_write()  # it was cancelled: the loop ends, and tasks that clean up wait for it
+            self._write_soon()  # it was cancelled: the loop ends, and tasks that clean up wait for it
 
     async def _write(self) -> None:
         while self._unsent and self._connection is not None:
@@ -216,8 +228,7 @@ class Connection:
         overdue = now() + self._time
         for question in questions:
             question.overdue = overdue
-            if question.count:
-                self._sent.append(question)
+        self._sent.extend(questions)
         try:
             await self._connection.send_packed_command(
                 [question.packed for question in questions], check_health=False
@@ -251,7 +262,7 @@ class Connection:
 
     async def _read_one(self, connection: Any) -> None:
         try:
-            answer: Answer = await connection.read_response(disconnect_on_error=False)
+            answer: Answer = await connection.read_response(disconnect_on_error=False, push_request=True)
         except base.ResponseError as error:
             answer = error
         except asyncio.CancelledError:
@@ -260,15 +271,34 @@ class Connection:
             # Not by this library: the loop ends. Tasks that clean up need their answers.
             self._loop_ends = True
             return
-        if self._connection is not connection or (self._take is not None and self._take(answer)):
+        if self._connection is not connection:
+            return
+        if self._is_message(answer):
+            self.listener.take(answer)
             return
         if not self._sent:
             raise answer if isinstance(answer, Exception) else base.InvalidResponse("nobody asked for it")
         question = self._sent[0]
         question.answers.append(answer)
-        if len(question.answers) == question.count:
-            self._sent.popleft()
-            question.settle(None)
+        if len(question.answers) < question.count:
+            return
+        self._sent.popleft()
+        self._unanswered -= len(question.packed)
+        if answer is None and question.later is not None:
+            question.later(lambda message: self._answer_later(question, message))
+        else:
+            self._settle(question, None)
+
+    def _is_message(self, answer: Answer) -> bool:
+        """The server also unsubscribes without being asked, when a slot moves."""
+        kind = answer[0] if isinstance(answer, list) and answer else None
+        if kind == b"sunsubscribe":
+            return not self._sent or not self._sent[0].packed.startswith(UNSUBSCRIBES)
+        return bool(kind == b"smessage")
+
+    def _answer_later(self, question: Question, answer: Answer) -> None:
+        question.answers[-1] = answer
+        self._settle(question, None)
 
     def _look_soon(self) -> None:
         if self._timer is None:
@@ -282,11 +312,12 @@ class Connection:
             self.fail(late)
         for question in self._sent:
             if question.end <= moment:
-                question.settle(late)
+                self._settle(question, late)
         over = [question for question in self._unsent if question.end <= moment]
         self._unsent = [question for question in self._unsent if question.end > moment]
         for question in over:
-            question.settle(unsent(base.TimeoutError(str(late))))
+            self._unanswered -= len(question.packed)
+            self._settle(question, unsent(base.TimeoutError(str(late))))
         self._timer = None
         if self._is_busy:
             self._look_soon()

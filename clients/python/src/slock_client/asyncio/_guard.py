@@ -40,7 +40,7 @@ class Guard:
         self.hold._on_loss.remove(self.interrupt)
         if self._timer is not None:
             self._timer.cancel()
-        if not self._interrupted:
+        if not self._interrupted or self.task != asyncio.current_task():
             return error is None
         if hasattr(self.task, "uncancel"):
             self.task.uncancel()

@@ -141,11 +141,11 @@ class Held:
         return self._released(answered, was_valid)
 
     def _released(self, answered: Answered, was_valid: bool) -> bool:
-        """Whether the last command, the release, released it, or a copy before that got no answer."""
+        """Whether the last command, the release, released all keys, or a copy before that got no answer."""
         answer = answered.answers[-1]
         if isinstance(answer, BaseException):
             raise error_of(answer, self.names)
-        return bool(answer) or (answered.after_unanswered and was_valid)
+        return answer == len(self.keys) or (answer == 0 and answered.after_unanswered and was_valid)
 
     def _released_late(self, answers: list[Answer]) -> None:
         if self.owner is not None and not answers:
@@ -333,6 +333,10 @@ class AnyHold(Block):
             for held in self._helds:
                 held.shared.watchdog.add(held)
 
+    def _renew_no_more(self) -> None:
+        """It ends when it would end without another renewal."""
+        self._lease_end = min(self._lease_end, self.valid_until)
+
     def _expire(self) -> None:
         """It is lost when its time has passed."""
         if self._ended:
@@ -354,7 +358,7 @@ class AnyHold(Block):
         level = logging.WARNING if self._wanted.options.renew else logging.DEBUG
         log.log(level, "%s", LostError(self.label, self._wanted.names, reason, self._problem))
         self._shared.hooks.tell("lost", self.label, reason)
-        self._tell_held()
+        self._shared.hooks.tell_time("held", self.label, self._granted_at)
         for tell in list(self._on_loss):
             tell()
         if self._wanted.options.on_lost is not None:
@@ -367,7 +371,7 @@ class AnyHold(Block):
             first, self._released = not self._released, True
         self._stop()
         if held and first:
-            self._tell_held()
+            self._shared.hooks.tell_time("held", self.label, self._granted_at)
         return held and first
 
     def _found_gone(self) -> None:
@@ -407,9 +411,6 @@ class AnyHold(Block):
     def _stop(self) -> None:
         for held in self._helds:
             held.stop()
-
-    def _tell_held(self) -> None:
-        self._shared.hooks.tell("held", self.label, timedelta(seconds=now() - self._granted_at))
 
 
 class Hold(AnyHold):

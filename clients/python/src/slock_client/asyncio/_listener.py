@@ -1,28 +1,76 @@
-"""The connection on which waits end, and the channels to which it listens."""
+"""The channels to which it listens on the connection that tasks share, and the waits that end there."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import is_lost_connection
+from slock_client._answers import Answer, is_lost_connection
 from slock_client._clock import now
-from slock_client._commands import Key
-from slock_client._endpoint import Endpoint
-from slock_client.asyncio._acquisition import Acquisition, SubscriptionLost
-from slock_client.asyncio._connection import Connection
+from slock_client._commands import Channel, Key
+from slock_client.asyncio._acquisition import SubscriptionLost
 from slock_client.asyncio._node import Node
-from slock_client.asyncio._servers import Servers
+from slock_client.asyncio._servers import LOOK_UP_FOR, Servers
 from slock_client.errors import ClosedError
 
 # The connection is tested so often, in seconds, while somebody waits.
 PING_AFTER = 5.0
+
+
+class Wait:
+    """One that asks, and takes the message when the server has answered that it has to wait."""
+
+    def __init__(self, subscription: Subscription, tag: bytes, heard: Callable[[], None]) -> None:
+        """From now on messages with the tag come here: before the request is sent."""
+        self.subscription = subscription
+        self.channel = Channel(subscription.name, tag)
+        self._heard = heard
+        self._until = math.inf
+        self._early: Answer = None
+        self._answer: Callable[[Answer], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        subscription.waits[tag] = self
+        subscription.listener.test_soon()
+
+    def begin(self, until: float) -> None:
+        """It is asked now. Without a message until then the answer is None."""
+        self._until, self._answer = until, None
+        self._early = None if self.subscription.alive else SubscriptionLost()
+
+    def later(self, answer: Callable[[Answer], None]) -> None:
+        """The server has answered that it waits: `answer` is called once with what the message says."""
+        self._heard()
+        self._answer = answer
+        if self._early is not None:
+            self.put(self._early)
+        elif self._until < math.inf:
+            left = max(0.0, self._until - now())
+            self._timer = asyncio.get_running_loop().call_later(left, self.put, None)
+
+    def put(self, message: Answer) -> None:
+        """A message for it. It can come before the answer that it waits, over another connection."""
+        self._stop_timer()
+        answer, self._answer = self._answer, None
+        if answer is None:
+            self._early = message
+        else:
+            answer(message)
+
+    def forget(self) -> None:
+        """A message that comes later is ignored: whoever gave the request up releases it."""
+        self._stop_timer()
+        self.subscription.forget(self.channel.tag)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Subscription:
@@ -34,38 +82,27 @@ class Subscription:
         """That of its keys, in a cluster."""
         self.listener = listener
         self.alive = True
-        self.waits: dict[bytes, Acquisition] = {}
-
-    def note(self, tag: bytes, acquisition: Acquisition) -> None:
-        """From now on messages with the tag go there. Before the request is sent: the message can come
-        before the reply.
-        """
-        self.waits[tag] = acquisition
-        if self.alive:
-            self.listener.test_soon()
-        else:
-            acquisition.put(SubscriptionLost())
+        self.waits: dict[bytes, Wait] = {}
 
     def forget(self, tag: bytes) -> None:
-        """A message with a tag that nobody has noted is ignored: whoever gave the request up releases it."""
         self.waits.pop(tag, None)
         if not self.waits:
             self.listener.unused(self)
 
     def lose(self) -> None:
         self.alive = False
-        for acquisition in self.waits.values():
-            acquisition.put(SubscriptionLost())
+        for wait in self.waits.values():
+            wait.put(SubscriptionLost())
 
 
 class Listener:
-    """One connection that listens at one server. When it fails, all who wait are told, and ask again."""
+    """Listens at one server. When its connection fails, all who wait are told, and ask again."""
 
-    def __init__(self, endpoint: Endpoint, unused: Callable[[Subscription], None]) -> None:
+    def __init__(self, connection: Any, unused: Callable[[Subscription], None]) -> None:
         """`unused` is called when nobody waits on a subscription any more."""
         self.unused = unused
-        self.alive = True
-        self._connection = Connection(endpoint, take=self._take, ended=self._ended)
+        self._connection = connection
+        self._connection.listener = self
         self._subscriptions: dict[bytes, Subscription] = {}
         self._test: asyncio.TimerHandle | None = None
 
@@ -74,66 +111,50 @@ class Listener:
         subscription = self._subscriptions[name] = Subscription(name, hash_tag, self)
         try:
             [answer] = await self._connection.ask([("SSUBSCRIBE", name)], end)
-            if isinstance(answer, BaseException):
-                raise answer
-        except base.ResponseError:
-            del self._subscriptions[name]
-            raise
         except BaseException:
             self.unsubscribe(subscription)
             raise
+        if isinstance(answer, BaseException):
+            self._subscriptions.pop(name, None)
+            raise answer
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Nobody waits there any more."""
-        subscription.alive = False
+        """Who still waits there is told."""
         if self._subscriptions.pop(subscription.name, None) is not None:
+            subscription.lose()
             self._connection.tell(("SUNSUBSCRIBE", subscription.name))
 
     def test_soon(self) -> None:
         """Somebody waits: from now on the connection is tested."""
-        if self._test is None and self.alive:
+        if self._test is None:
             self._test = asyncio.get_running_loop().call_later(PING_AFTER, self._ping)
 
-    def fail(self) -> None:
-        if self.alive:
-            self._connection.fail(base.ConnectionError("the listening connection was lost"))
+    def take(self, message: list[Any]) -> None:
+        """A message, or an unsubscription that the server makes: the slot has moved."""
+        kind, channel, text = message
+        if kind == b"smessage":
+            number, _, tag = text.partition(b" ")
+            subscription = self._subscriptions.get(channel)
+            if subscription is not None and tag in subscription.waits:
+                subscription.waits[tag].put(_answer_of(number))
+        elif channel in self._subscriptions:
+            self._subscriptions.pop(channel).lose()
 
-    async def close(self) -> None:
-        """Ends the connection for good."""
-        await self._connection.close()
-
-    def _ended(self, error: Exception) -> None:
-        self.alive = False
+    def lost(self) -> None:
+        """The connection has failed."""
         lost, self._subscriptions = self._subscriptions, {}
         for subscription in lost.values():
             subscription.lose()
         if self._test is not None:
             self._test.cancel()
-
-    def _take(self, message: Any) -> bool:
-        """Whether it was a message. The answers to SSUBSCRIBE and PING are none."""
-        if type(message) is not list:
-            return False
-        kind = message[0]
-        if kind == b"smessage":
-            number, _, tag = message[2].partition(b" ")
-            subscription = self._subscriptions.get(message[1])
-            if subscription is not None and tag in subscription.waits:
-                subscription.waits[tag].put(number)
-        elif kind == b"sunsubscribe":
-            subscription = self._subscriptions.pop(message[1], None)
-            if subscription is not None:  # not by this library: the slot has moved, or the node is a replica
-                subscription.lose()
-        else:
-            return False
-        return True
+            self._test = None
 
     def _ping(self) -> None:
         """What is not answered within the time of the endpoint ends the connection."""
         self._test = None
         if any(subscription.waits for subscription in self._subscriptions.values()):
-            self._connection.tell(("PING",), answers=1)
+            self._connection.tell(("PING",))
             self.test_soon()
 
 
@@ -144,15 +165,13 @@ class Listening:
         self._servers = servers
         self._listeners: dict[Node, Listener] = {}
         self._subscriptions: dict[bytes | None, Subscription] = {}
-        self._subscribing: weakref.WeakValueDictionary[bytes | None, asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
+        self._subscribing: dict[bytes | None, asyncio.Task[Subscription]] = {}
         self._tags = itertools.count(1)
         self._closed = False
 
-    def new_tag(self) -> bytes:
-        """A tag that names one request."""
-        return b"%d" % next(self._tags)
+    def wait(self, subscription: Subscription, heard: Callable[[], None]) -> Wait:
+        """For one request. `heard` is called when the server says that it waits."""
+        return Wait(subscription, b"%d" % next(self._tags), heard)
 
     def present(self, key: Key) -> Subscription | None:
         """The subscription for a key, when there is one."""
@@ -160,17 +179,24 @@ class Listening:
         return subscription if subscription is not None and subscription.alive else None
 
     async def subscribe(self, key: Key, end: float) -> Subscription:
-        """The subscription for a key; it is made when there is none. Errors of the server are raised."""
+        """The subscription for a key. One is made for all that want it. Errors of the server are raised."""
         hash_tag = self._servers.channel_tag(key)
-        lock = self._subscribing.setdefault(hash_tag, asyncio.Lock())
-        async with lock:
-            return self.present(key) or await self._subscribe(key, hash_tag, end)
+        task = self._subscribing.get(hash_tag)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(
+                self._subscribe(key, hash_tag), name="slock subscription"
+            )
+            self._subscribing[hash_tag] = task
+            task.add_done_callback(lambda task: self._subscribed(hash_tag, task))
+        if not (await asyncio.wait([task], timeout=end - now()))[0]:
+            raise base.TimeoutError("the server has not confirmed a subscription within the time")
+        return task.result()
 
-    async def close(self) -> None:
-        """Ends the connections for good. All that wait there are told `SubscriptionLost`."""
+    def close(self) -> None:
+        """All that wait are told `SubscriptionLost`, and nobody begins to wait."""
         self._closed = True
-        for listener in self._listeners.values():
-            await listener.close()
+        for subscription in self._subscriptions.values():
+            subscription.lose()
 
     def _unused(self, subscription: Subscription) -> None:
         """In a cluster there may be as many channels as locks: those where nobody waits are left."""
@@ -179,24 +205,40 @@ class Listening:
             del self._subscriptions[hash_tag]
             subscription.listener.unsubscribe(subscription)
 
-    async def _subscribe(self, key: Key, hash_tag: bytes | None, end: float) -> Subscription:
+    def _subscribed(self, hash_tag: bytes | None, task: asyncio.Task[Subscription]) -> None:
+        del self._subscribing[hash_tag]
+        if not task.cancelled():
+            task.exception()  # perhaps nobody waits for it any more
+
+    async def _subscribe(self, key: Key, hash_tag: bytes | None) -> Subscription:
         name = b"waits:" + secrets.token_hex(16).encode()
         if hash_tag is not None:
             name = b"{" + hash_tag + b"}." + name
-        node = (await self._servers.place_of(key, end)).node
-        if self._closed:
-            raise ClosedError
+        node = (await self._servers.place_of(key, now() + LOOK_UP_FOR)).node
+        self._check_open()
         listener = self._listeners.get(node)
-        if listener is None or not listener.alive:
-            listener = self._listeners[node] = Listener(node.endpoint, self._unused)
-        limit = now() + node.endpoint.timeout + node.endpoint.connect_timeout
+        if listener is None:
+            listener = self._listeners[node] = Listener(node.shared, self._unused)
+        end = now() + node.endpoint.timeout + node.endpoint.connect_timeout
         try:
-            subscription = await listener.subscribe(name, hash_tag, min(end, limit))
+            subscription = await listener.subscribe(name, hash_tag, end)
         except Exception as error:
             if self._servers.redirected(key, error) is not None:
                 raise base.ConnectionError("the slot is served by another node") from error
             if is_lost_connection(error):
                 self._servers.suspect()
             raise
+        self._check_open()
         self._subscriptions[hash_tag] = subscription
         return subscription
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError
+
+
+def _answer_of(number: bytes) -> Answer:
+    """What a message says: a fence, or 0 when the wait is over, or an error."""
+    if number.startswith(b"-"):
+        return base.ResponseError(f"{number[1:].decode()} at the end of the wait")
+    return int(number)

@@ -11,7 +11,7 @@ import redis.asyncio
 
 from slock_client import _commands, status
 from slock_client._clock import now
-from slock_client._commands import Command, Key
+from slock_client._commands import WRITE, Command, Key
 from slock_client._durations import positive, seconds_of, whole_ms
 from slock_client._lease import is_prompt
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
@@ -97,9 +97,9 @@ class Locks(Acquirer[Hold]):
 
         When it had to be sent again, 0 can also mean that the first attempt did it.
         """
-        names = keys_of(keys)
-        command = _commands.release_in_any_mode(names, token)
-        answered = await self._ask(_commands.names_of(names), names[0], command)
+        wanted = self._wanted(keys_of(keys), WRITE, {"token": token})
+        command = _commands.release_in_any_mode(wanted.keys, token)
+        answered = await self._ask(wanted.names, wanted.keys[0], command)
         return int(answered.answers[0])
 
     async def info(self, key: Key) -> status.LockInfo:
@@ -116,7 +116,7 @@ class Locks(Acquirer[Hold]):
         self._shared.watchdog.close()
         self._shared.close()
         if self._listening is not None:
-            await self._listening.close()
+            self._listening.close()
         await self._shared.wait_ended()
         await wait_given_up(self._shared)
         await self._close_connections()
@@ -129,8 +129,6 @@ class Locks(Acquirer[Hold]):
         return await self._shared.insist(names, key, *commands, end=now() + self._shared.retry_for)
 
     async def _close_connections(self) -> None:
-        if self._listening is not None:
-            await self._listening.close()
         for node in self._shared.servers.nodes():
             await node.close()
 

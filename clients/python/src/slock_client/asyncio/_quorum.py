@@ -110,12 +110,16 @@ class NodeHold(Held):
         """When the last command was sent to which the node did not say so."""
         self.is_asked = False
         """Whether the node is being asked for the hold."""
+        self._unanswered = False
+        """Whether a command that gives a hold had no answer."""
 
     async def grant(self, sent: float, end: float) -> Answer:
         """Asks for the hold: its fence, 0, or an error. `sent` is a moment before."""
         self.is_asked = True
         try:
             await self.shared.check_permission(self.wanted, end)
+            if self.ended:
+                return 0
             return await self._get(_commands.acquire(self.wanted, self.token), sent, end)
         finally:
             self.is_asked = False
@@ -141,11 +145,9 @@ class NodeHold(Held):
 
     async def _get(self, command: Command, sent: float, end: float) -> Answer:
         """The fence that a command gave, 0, or an error."""
-        try:
-            answer = await self._answer(command, end, gives=True)
-        except BaseException:
-            self.lease.in_doubt = True
-            raise
+        self.lease.in_doubt = True  # until it is answered, for who gives up meanwhile
+        answer = await self._answer(command, end, gives=True)
+        self.lease.in_doubt = self._unanswered
         if isinstance(answer, int) and answer:
             self.granted(answer, self.wanted.mode, sent, self.ttl_ms)
         elif isinstance(answer, BaseException) and self.owner is not None:
@@ -165,7 +167,7 @@ class NodeHold(Held):
                 answer = error
             if not isinstance(answer, BaseException):
                 break
-            self.lease.in_doubt = self.lease.in_doubt or (gives and _answers.may_be_executed(answer))
+            self._unanswered = self._unanswered or (gives and _answers.may_be_executed(answer))
             if isinstance(answer, base.TimeoutError) or not _answers.is_lost_connection(answer) or self.ended:
                 break
         return answer
@@ -192,7 +194,6 @@ class QuorumHold(AnyHold):
         return {node.name: node.lease.fence or 0 for node in self._nodes if node.lease.is_held}
 
     async def _release(self, held: bool) -> bool:
-        self._shared.check_open()
         end = now() + self._quorum._timeout(self._helds[0].ttl_ms)
         try:
             tally = await _tally(
@@ -354,14 +355,17 @@ class _NewQuorumHold:
     async def hold(self) -> QuorumHold | None:
         quorum, wanted = self._quorum, self._wanted
         wait = seconds_of("wait", wanted.options.wait)
-        end = now() + wait
+        began = now()
+        end, outage_end = began + wait, began + quorum._shared.retry_for
         pauses = iter(()) if self._once or wait == 0 else quorum._poll.pauses()
         while True:
             tally, hold = await self._attempt()
             if hold is not None:
                 return hold
+            if tally.is_refused:
+                outage_end = now() + quorum._shared.retry_wait_for
             pause = next(pauses, None)
-            if pause is None or now() + pause >= end:
+            if pause is None or now() + pause >= end or now() >= outage_end:
                 break
             await quorum._shared.pause(pause)
         error = tally.missed(f"the lock {wanted.names}", "granted", "refused")
@@ -387,6 +391,7 @@ class _NewQuorumHold:
         if tally.has_majority and now() < quorum._drift.valid_until(sent, wanted.options.ttl_ms):
             return tally, QuorumHold(quorum, wanted, self._nodes)
         await _give_up(self._nodes)
+        self._nodes = []
         for error in tally.errors:
             told = _answers.error_of(error, wanted.names)
             if tally.is_hopeless and not _answers.is_temporary(error) and told is not error:
@@ -394,8 +399,7 @@ class _NewQuorumHold:
         return tally, None
 
     async def give_up(self, error: BaseException | None) -> None:
-        if error is not None and not isinstance(error, Exception):
-            await _give_up(self._nodes)
+        await _give_up(self._nodes)
 
 
 async def _tally(

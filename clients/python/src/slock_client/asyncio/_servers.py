@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import redis.asyncio
 import redis.exceptions as base
 
-from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._answers import Answer, Later, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -104,11 +104,11 @@ class Servers:
 
 
 async def ask(
-    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None
+    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None, later: Later = None
 ) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. With `look` the commands may block a connection until `end`: see `Node.ask`.
+    A lost connection is raised. `look`, `later`: see `Node.ask`.
     """
     place = await servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -116,7 +116,7 @@ async def ask(
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = await place.node.ask(sent, end, look)
+            answers = await place.node.ask(sent, end, look, later)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
@@ -211,7 +211,7 @@ class ClusterServers(Servers):
 
     async def _find(self, end: float) -> None:
         """Asks all nodes at once and takes the first answer: a silent node must not delay the others."""
-        known = {(str(node.host), int(node.port)) for node in await nodes_of(self._client())}
+        known = {(str(node.host), int(node.port)) for node in await nodes_of(self._client(), end)}
         asked = list(known | set(self._owners.values()))
         works = [functools.partial(self._node(one).ask, [("CLUSTER", "SLOTS")], end) for one in asked]
         problem: BaseException = base.ConnectionError("no node of the cluster is known")

@@ -78,13 +78,13 @@ class Watchdog:
     def add(self, hold: Renewable) -> None:
         """From now on it is renewed. For one that is there already: its times have changed."""
         with self._changing:
-            if self._closed or hold.ended:
+            if hold.ended:
                 return
-            self._put(hold)
             if not self._runs:
-                self._runs = True
                 io.start(self._run, "watchdog")
-            elif min(hold.renew_at, hold.valid_until) < self._wakes_at:
+                self._runs = True
+            self._put(hold)
+            if self.next_time() < self._wakes_at:
                 self._changed.set()
 
     def remove(self, hold: Renewable) -> None:
@@ -100,12 +100,8 @@ class Watchdog:
                 heapq.heapify(self._heap)
 
     def close(self) -> None:
-        """Renews no more."""
-        with self._changing:
-            self._closed = True
-            self._heap.clear()
-            self._entries.clear()
-            self._changed.set()
+        """Renews no more. It still notices when holds are over."""
+        self._closed = True
 
     def take(self, moment: float) -> tuple[list[Renewable], list[Renewable]]:
         """The holds that are over, which are forgotten, and those to be renewed, until `answered`."""
@@ -120,7 +116,7 @@ class Watchdog:
                 if not hold.ended:
                     over.append(hold)
                 continue
-            if hold.renew_at <= moment + EARLY and hold not in self._busy:
+            if hold.renew_at <= moment + EARLY and hold not in self._busy and not self._closed:
                 self._busy.add(hold)
                 due.append(hold)
             later.append(hold)
@@ -146,7 +142,8 @@ class Watchdog:
 
     def _put(self, hold: Renewable) -> None:
         number = self._entries[hold] = next(self._numbers)
-        time = hold.valid_until if hold in self._busy else min(hold.renew_at, hold.valid_until)
+        is_due = not self._closed and hold not in self._busy
+        time = min(hold.renew_at, hold.valid_until) if is_due else hold.valid_until
         heapq.heappush(self._heap, (time, number, hold))
 
     def _counts(self, entry: tuple[float, int, Renewable]) -> bool:
@@ -181,7 +178,12 @@ class Watchdog:
             finally:
                 self.answered(holds)
 
-        io.start(work, "renewal")
+        try:
+            io.start(work, "renewal")
+        except RuntimeError as error:  # no thread can be started now
+            for hold in holds:
+                hold.renewal()[1](now(), error)
+            self.answered(holds)
 
 
 async def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:
