@@ -48,9 +48,9 @@ pub(super) fn raw_type() -> *mut raw::RedisModuleType {
 }
 
 /// Gives a lock to the server, which calls [`free`] in the end.
-pub(super) fn store(lock: Lock) -> *mut c_void {
+pub(super) fn store(lock: Box<Lock>) -> *mut c_void {
     STORED.fetch_add(1, Ordering::Relaxed);
-    Box::into_raw(Box::new(lock)).cast()
+    Box::into_raw(lock).cast()
 }
 
 /// Registers the type. False if the server refuses.
@@ -111,7 +111,7 @@ unsafe extern "C" fn rdb_load(io: *mut raw::RedisModuleIO, version: i32) -> *mut
                     });
                 }
             }
-            store(lock)
+            store(Box::new(lock))
         }
         Err(reason) => {
             log_warning(&format!("a stored lock was refused: {reason}"));
@@ -213,12 +213,13 @@ unsafe extern "C" fn free(value: *mut c_void) {
     guard(c"freeing a lock", || {
         // SAFETY: the value came from `store`, and the server lets go of it here.
         let lock = unsafe { Box::from_raw(value.cast::<Lock>()) };
-        if !lock.is_empty()
-            && let Some(hooks) = HOOKS.get()
-        {
+        STORED.fetch_sub(1, Ordering::Relaxed);
+        if lock.is_empty() {
+            return; // It was released.
+        }
+        if let Some(hooks) = HOOKS.get() {
             (hooks.freed)(&lock);
         }
-        STORED.fetch_sub(1, Ordering::Relaxed);
         if lock.is_large() {
             drop_in_background(lock);
         }
@@ -282,7 +283,7 @@ unsafe extern "C" fn copy(
     value: *const c_void,
 ) -> *mut c_void {
     // SAFETY: the server passes a stored value.
-    guard(c"copying a lock", || store(unsafe { lock(value) }.clone())).unwrap_or(ptr::null_mut())
+    guard(c"copying a lock", || store(Box::new(unsafe { lock(value) }.clone()))).unwrap_or(ptr::null_mut())
 }
 
 /// Moves the lock and its metadata; its tables stay where they are.
