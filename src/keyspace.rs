@@ -17,7 +17,7 @@ use slock_core::{Change, Effect, Event, Lock, LockId, LockIdRef, LockStore, Look
 
 use crate::replication::{has_listeners, send};
 use crate::server::{
-    Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, drop_in_background, now, own_ctx,
+    Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, boxed, drop_in_background, now, own_ctx,
 };
 use crate::shared::Flag;
 use crate::state::STATE;
@@ -348,7 +348,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
             }
         }
         Opened::Empty => {
-            let Some(lock) = Lock::born_of(effect).map(Box::new) else { return Changed::default() };
+            let Some(lock) = Lock::born_of(effect).map(boxed) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
             set(key, db, name, lock);
             if !effect.is_rewritten() {
