@@ -17,7 +17,7 @@ use slock_core::{Change, Effect, Event, Lock, LockId, LockIdRef, LockStore, Look
 
 use crate::replication::{has_listeners, send};
 use crate::server::{
-    Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, drop_in_background, now, own_ctx,
+    Ctx, LockKey, Opened, OwnCtx, OwnedString, Str, Strings, boxed, drop_in_background, now, own_ctx,
 };
 use crate::shared::Flag;
 use crate::state::STATE;
@@ -37,6 +37,7 @@ pub struct Keyspace<'c> {
 }
 
 /// Through which context keys are opened.
+#[derive(Clone, Copy)]
 enum Access<'c> {
     /// The keys that a command names. The server has let it through to this node for them, and no string
     /// has to be made.
@@ -69,6 +70,42 @@ struct Announcement<'c> {
     changed: Changed,
 }
 
+impl Announcement<'_> {
+    /// Tells subscribers; not that the key has gone where it has come back.
+    #[inline(always)]
+    fn announce(&self, access: &Access<'_>, has_come_back: bool) {
+        let &Self { db, name, event, changed } = self;
+        if let Access::Timer(own, _) = access {
+            own.select_db(db);
+        }
+        let ctx = access.ctx();
+        if changed.had_expired {
+            ctx.announce_expired(name);
+        } else {
+            (0..changed.ended).for_each(|_| ctx.announce(c"slock.expire", name));
+        }
+        ctx.announce(event_name(event), name);
+        if changed.is_gone && !has_come_back {
+            ctx.announce_gone(name);
+        }
+    }
+}
+
+/// Tells subscribers. Of keys that went within the operation and came back the server has announced already that they
+/// came (`new`): they have not gone.
+#[inline(never)]
+fn announce_many(many: &[Announcement<'_>], access: &Access<'_>) {
+    let since_one_went = many.iter().skip_while(|announced| !announced.changed.is_gone);
+    let came = since_one_went.filter(|announced| announced.changed.is_new);
+    let come_back: BTreeSet<(i32, &[u8])> =
+        came.map(|announced| (announced.db, announced.name.bytes())).collect();
+    for announced in many {
+        let has_come_back =
+            !come_back.is_empty() && come_back.contains(&(announced.db, announced.name.bytes()));
+        announced.announce(access, has_come_back);
+    }
+}
+
 /// What an effect did to a stored lock, besides what it says.
 #[derive(Clone, Copy, Default)]
 pub struct Changed {
@@ -95,62 +132,44 @@ impl<'c> Keyspace<'c> {
             many = keys.iter().map(|key| key.bytes()).collect();
             &many
         };
-        let db = ctx.db();
-        let mut keyspace = Self::new(Access::Command(ctx, keys), db, has_listeners(ctx));
-        let result = work(Operation::new(&mut keyspace, now(), db, names));
-        keyspace.announce();
-        result
+        let (access, db) = (Access::Command(ctx, keys), ctx.db());
+        Self::with(access, db, has_listeners(ctx), |store| work(Operation::new(store, now(), db, names)))
     }
 
     /// Has `work` done on any keys, seen from a timer, and tells subscribers of it.
     pub fn with_all<R>(ctx: OwnCtx<'_>, work: impl FnOnce(&mut Keyspace<'_>) -> R) -> R {
         let names = Strings::default();
-        let mut keyspace = Keyspace::new(Access::Timer(ctx, &names), ctx.as_ctx().db(), true);
-        let result = work(&mut keyspace);
-        keyspace.announce();
-        result
+        Keyspace::with(Access::Timer(ctx, &names), ctx.as_ctx().db(), true, work)
     }
 
-    fn new(access: Access<'c>, db: i32, has_listeners: bool) -> Self {
-        Self {
-            access,
-            has_listeners,
-            db,
-            open: SmallVec::new(),
-            position_of: None,
-            peeked: None,
-            unannounced: SmallVec::new(),
-        }
-    }
-
-    /// Ends the operation, and tells subscribers what it has changed.
+    /// Has `work` done, closes the keys, and tells subscribers what has changed.
     #[inline(always)]
-    fn announce(&mut self) {
-        self.close();
-        let come_back = (self.unannounced.len() > 1).then(|| self.come_back());
-        let ctx = self.access.ctx();
-        for &Announcement { db, name, event, changed } in &self.unannounced {
-            if let Access::Timer(own, _) = &self.access {
-                own.select_db(db);
-            }
-            if changed.had_expired {
-                ctx.announce_expired(name);
-            } else {
-                (0..changed.ended).for_each(|_| ctx.announce(c"slock.expire", name));
-            }
-            ctx.announce(event_name(event), name);
-            if changed.is_gone && !come_back.as_ref().is_some_and(|keys| keys.contains(&(db, name.bytes()))) {
-                ctx.announce_gone(name);
-            }
+    fn with<R>(
+        access: Access<'c>,
+        db: i32,
+        has_listeners: bool,
+        work: impl FnOnce(&mut Keyspace<'c>) -> R,
+    ) -> R {
+        let (result, changes);
+        {
+            let mut keyspace = Self {
+                access,
+                has_listeners,
+                db,
+                open: SmallVec::new(),
+                position_of: None,
+                peeked: None,
+                unannounced: SmallVec::new(),
+            };
+            result = work(&mut keyspace);
+            changes = keyspace.unannounced;
         }
-    }
-
-    /// The keys that went within the operation and came back: they have not gone, and the server has announced
-    /// their coming (`new`) already.
-    fn come_back(&self) -> BTreeSet<(i32, &[u8])> {
-        let since_one_went = self.unannounced.iter().skip_while(|announced| !announced.changed.is_gone);
-        let came = since_one_went.filter(|announced| announced.changed.is_new);
-        came.map(|announced| (announced.db, announced.name.bytes())).collect()
+        match changes.as_slice() {
+            [] => {}
+            [one] => one.announce(&access, false),
+            many => announce_many(many, &access),
+        }
+        result
     }
 
     /// Gives a lock that came without an expiry of its key the one that it should have. The lock stays as it is.
@@ -311,9 +330,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
             }
             if let Some(replaced) = applied.replaced {
                 STATE.count_expirations(replaced.count_ended(now().unix_ms()));
-                if replaced.is_large() {
-                    drop_in_background(replaced);
-                }
+                drop_in_background(replaced);
             }
             if applied.is_empty {
                 key.delete();
@@ -331,7 +348,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
             }
         }
         Opened::Empty => {
-            let Some(lock) = Lock::born_of(effect) else { return Changed::default() };
+            let Some(lock) = Lock::born_of(effect).map(boxed) else { return Changed::default() };
             let last_ms = lock.last_deadline_ms();
             set(key, db, name, lock);
             if !effect.is_rewritten() {
@@ -367,7 +384,7 @@ static HAS_REMOVALS: Flag = Flag::new(false);
 
 /// Stores a lock where there was nothing. What the server says of that is our own doing.
 #[inline(always)]
-fn set(key: &mut LockKey<'_>, db: i32, name: Str<'_>, lock: Lock) {
+fn set(key: &mut LockKey<'_>, db: i32, name: Str<'_>, lock: Box<Lock>) {
     let is_heard = STATE.hears_of_keys.get();
     if is_heard {
         OWN_CHANGE.set(Some(LockIdRef { db, name: name.bytes() }.into()));

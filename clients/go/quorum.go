@@ -233,6 +233,10 @@ func (v *votes) ask(
 	q, got := v.quorum, &QuorumError{Needed: len(v.nodes)/2 + 1}
 	until := time.Now().Add(q.nodeTimeout(ttl) * 11 / 10) // a node may say itself that its time is over
 	came := make(chan func(), len(v.nodes))
+	ending := q.ending.Done()
+	if v.ctx.Err() != nil {
+		ending = nil // a release goes on when the Quorum is closed
+	}
 	for i := range v.nodes {
 		n := &v.nodes[i]
 		got.Answers = append(got.Answers, NodeAnswer{Node: n.locks.servers.name(), Err: errNoAnswer})
@@ -246,7 +250,7 @@ func (v *votes) ask(
 		})
 	}
 	for range v.nodes {
-		note, err := await(ctx, came, until, nil, q.ending.Done())
+		note, err := await(ctx, came, until, nil, ending)
 		if err != nil {
 			break
 		}

@@ -73,7 +73,7 @@ impl<'a> LockKey<'a> {
 
     /// Stores a lock where there was nothing.
     #[inline(always)]
-    pub fn set(&mut self, lock: Lock) {
+    pub fn set(&mut self, lock: Box<Lock>) {
         let value = datatype::store(lock);
         api!(RedisModule_ModuleTypeSetValue(self.pointer, datatype::raw_type(), value));
         self.value = Opened::Lock(value.cast());
@@ -97,16 +97,15 @@ impl<'a> LockKey<'a> {
 }
 
 fn stored_at(pointer: *mut raw::RedisModuleKey) -> Opened<*mut Lock> {
-    // A key opened to read that does not exist is no key at all.
-    if pointer.is_null() || api!(RedisModule_KeyType(pointer)) == raw::REDISMODULE_KEYTYPE_EMPTY as i32 {
-        return Opened::Empty;
-    }
-    // For a key of a built-in type the answer is null.
+    // No type is that of no key (one opened to read that does not exist), of an empty key and of a built-in type.
     let its_type = api!(RedisModule_ModuleTypeGetType(pointer));
-    if its_type.is_null() || its_type != datatype::raw_type() {
-        return Opened::OtherType;
+    if !its_type.is_null() && its_type == datatype::raw_type() {
+        Opened::Lock(api!(RedisModule_ModuleTypeGetValue(pointer)).cast::<Lock>())
+    } else if api!(RedisModule_KeyType(pointer)) == raw::REDISMODULE_KEYTYPE_EMPTY as i32 {
+        Opened::Empty
+    } else {
+        Opened::OtherType
     }
-    Opened::Lock(api!(RedisModule_ModuleTypeGetValue(pointer)).cast::<Lock>())
 }
 
 impl Drop for LockKey<'_> {

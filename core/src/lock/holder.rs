@@ -50,6 +50,7 @@ impl Holder {
 
     /// The owner's identity.
     #[must_use]
+    #[inline(always)]
     pub fn token(&self) -> &[u8] {
         match &self.words {
             Words::Short { token_len, token } => &token[..usize::from(*token_len)],

@@ -67,9 +67,10 @@ impl Holders {
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self.view() {
-            View::Few(few) => few.len(),
-            View::Many(trees) => trees.by_deadline.len(),
+        match self {
+            Self::One(_) => 1,
+            Self::Few(few) => few.len(),
+            Self::Many(trees) => trees.by_deadline.len(),
         }
     }
 
@@ -98,9 +99,10 @@ impl Holders {
 
     #[inline(always)]
     pub(crate) fn get(&self, token: &[u8]) -> Option<&Holder> {
-        match self.view() {
-            View::Few(few) => few.iter().find(|holder| holder.token() == token),
-            View::Many(trees) => trees.get(token),
+        match self {
+            Self::One(one) => Some(one).filter(|one| one.token() == token),
+            Self::Few(few) => few.iter().find(|holder| holder.token() == token),
+            Self::Many(trees) => trees.get(token),
         }
     }
 
@@ -115,12 +117,14 @@ impl Holders {
     #[inline(always)]
     pub(crate) fn last_deadline_ms(&self, but: Option<&Holder>) -> u64 {
         let but = but.map(|holder| holder.fence);
-        match self.view() {
-            View::Few(few) => {
-                let others = few.iter().filter(|holder| Some(holder.fence) != but);
-                others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
-            }
-            View::Many(trees) => trees.last_deadline_ms(but),
+        let others = |few: &[Holder]| {
+            let others = few.iter().filter(|holder| Some(holder.fence) != but);
+            others.map(|holder| holder.deadline_ms).max().unwrap_or(0)
+        };
+        match self {
+            Self::One(one) => others(slice::from_ref(one)),
+            Self::Few(few) => others(few),
+            Self::Many(trees) => trees.last_deadline_ms(but),
         }
     }
 
@@ -128,9 +132,10 @@ impl Holders {
     /// whichever are fewer.
     #[inline(always)]
     pub(crate) fn count_ended(&self, at_ms: u64) -> usize {
-        match self.view() {
-            View::Few(few) => few.iter().filter(|holder| holder.deadline_ms <= at_ms).count(),
-            View::Many(trees) => trees.count_ended(at_ms),
+        match self {
+            Self::One(one) => usize::from(!one.is_live(at_ms)),
+            Self::Few(few) => few.iter().filter(|holder| !holder.is_live(at_ms)).count(),
+            Self::Many(trees) => trees.count_ended(at_ms),
         }
     }
 
@@ -194,16 +199,11 @@ impl Holders {
 
     /// The latest moment up to `at_ms` at which dropping the holders that have ended by then drops at most
     /// `most` of them, or all that ended at the very first millisecond: else those would never go.
+    #[inline(always)]
     pub(crate) fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
-        match self.view() {
-            View::Few(_) => at_ms,
-            View::Many(trees) => {
-                let deadlines = trees.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
-                let mut ended = deadlines.take_while(|deadline_ms| *deadline_ms <= at_ms);
-                let (first_ms, one_too_many_ms) = (ended.next(), ended.nth(most - 1));
-                // An effect at moment 0 drops nobody.
-                first_ms.zip(one_too_many_ms).map_or(at_ms, |(first_ms, ms)| first_ms.max(ms.saturating_sub(1)).max(1))
-            }
+        match self {
+            Self::One(_) | Self::Few(_) => at_ms,
+            Self::Many(trees) => trees.drop_limit_ms(at_ms, most),
         }
     }
 
@@ -252,8 +252,12 @@ impl Holders {
     #[inline(always)]
     pub(crate) fn remove(&mut self, token: &[u8]) {
         match self {
-            Self::One(one) if one.token() != token => return,
-            Self::One(_) => *self = Self::default(),
+            Self::One(one) => {
+                if one.token() == token {
+                    *self = Self::default();
+                }
+                return;
+            }
             Self::Few(few) => few.retain(|holder| holder.token() != token),
             Self::Many(trees) => drop(trees.take(token)),
         }
@@ -377,6 +381,15 @@ impl Trees {
                 None => return count,
             }
         }
+    }
+
+    #[inline(never)]
+    fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
+        let deadlines = self.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
+        let mut ended = deadlines.take_while(|deadline_ms| *deadline_ms <= at_ms);
+        let (first_ms, one_too_many_ms) = (ended.next(), ended.nth(most - 1));
+        // An effect at moment 0 drops nobody.
+        first_ms.zip(one_too_many_ms).map_or(at_ms, |(first_ms, ms)| first_ms.max(ms.saturating_sub(1)).max(1))
     }
 
     fn put(&mut self, holder: Holder) {

@@ -57,8 +57,8 @@ pub struct Applied {
     pub ended: usize,
     /// All holders that there were are among them.
     pub had_expired: bool,
-    /// What was left of the lock, if all its holders made way for the new one: for the caller to drop. It may have none.
-    pub replaced: Option<Lock>,
+    /// What was left of a large lock all of whose holders made way for the new one: for the caller to drop.
+    pub replaced: Option<Box<Lock>>,
 }
 
 /// A lock that somebody holds or held. It is never without holders.
@@ -105,14 +105,15 @@ impl Lock {
     pub fn apply(&mut self, effect: &Effect<'_>) -> Applied {
         let mut replaced = None;
         let ended = if effect.at_ms > 0 { self.count_ended(effect.at_ms) } else { 0 };
-        let had_expired = ended == self.len();
+        let had_expired = ended > 0 && ended == self.len();
         if ended > 0 {
             self.holders.remove_ended(effect.at_ms);
         }
         match effect.change {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
                 if mode == Mode::Write || self.mode == Mode::Write {
-                    replaced = Some(Self { mode: self.mode, holders: mem::take(&mut self.holders) });
+                    let old = Self { mode: self.mode, holders: mem::take(&mut self.holders) };
+                    replaced = Some(old).filter(Self::is_large).map(Box::new);
                 }
                 self.mode = mode;
                 self.holders.put(Holder::new(token, meta, fence, since_ms, deadline_ms));
@@ -265,6 +266,7 @@ impl Lock {
     /// The latest moment up to `now_ms` that an effect may be dated so that it drops a few hundred holders
     /// at most, or all that ended in one millisecond. What remains in the table holds nothing, and goes with the effects that follow.
     #[must_use]
+    #[inline(always)]
     pub fn effect_ms(&self, now_ms: u64) -> u64 {
         const DROPPED_AT_ONCE: usize = 500;
         self.holders.drop_limit_ms(now_ms, DROPPED_AT_ONCE)

@@ -9,15 +9,47 @@ use crate::deadlock::{self, View};
 use crate::effect::{Change, Event};
 use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
-use crate::lock::{Admission, Lock};
+use crate::lock::{Admission, Holder, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{QueueId, Waiter};
 use crate::request::{AcquireOutcome, ReplyTo, Request, WaitPolicy, WaitResult};
 use crate::store::LockStore;
 use crate::time::Timestamp;
 
-/// Whether one request can be granted at each of its names.
-pub(super) type Admissions = SmallVec<[Admission; 1]>;
+/// How a request stands at all of its names together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    /// Others are in the way at one of them at least.
+    pub(super) is_blocked: bool,
+    /// The fence of a hold that the token has at one of them, in the mode that it wants.
+    held: Option<u64>,
+    /// Whether it has none other, and that one at all of them.
+    is_one_hold: bool,
+}
+
+impl Standing {
+    /// Before any name was looked at.
+    pub(super) const NOWHERE: Self = Self { is_blocked: false, held: None, is_one_hold: true };
+
+    /// Takes the next name into account.
+    #[inline(always)]
+    pub(super) fn add(&mut self, admission: Admission) {
+        match admission {
+            Admission::Held { fence } => {
+                self.is_one_hold &= *self.held.get_or_insert(fence) == fence;
+            }
+            other => {
+                self.is_one_hold = false;
+                self.is_blocked |= other.is_blocked();
+            }
+        }
+    }
+
+    /// The fence of the one hold that the token has on all these names, if that is what it has.
+    pub(super) fn same_hold(&self) -> Option<u64> {
+        self.held.filter(|_| self.is_one_hold)
+    }
+}
 
 impl LockManager {
     /// Asks for a hold, of one name or of several.
@@ -34,19 +66,19 @@ impl LockManager {
         if request.wait == WaitPolicy::OnlyRefresh {
             return self.refresh(&mut open, request);
         }
-        let mut admissions = Admissions::with_capacity(open.len());
+        let mut standing = Standing::NOWHERE;
         for at in 0..open.len() {
             // An upgrade does not queue behind others: they cannot be served before it anyway.
             let is_next = request.want == Want::Upgrade
                 || self.waitlist.is_empty()
                 || self.waitlist.queue_at(open.id(at)).is_none();
-            admissions.push(self.admission(&open, at, request, is_next)?);
+            standing.add(self.admission(&open, at, request, is_next)?);
         }
-        if same_hold(&admissions).is_none() {
+        if standing.same_hold().is_none() {
             self.check_not_refused(&open, request.token)?;
         }
-        if !admissions.iter().any(Admission::is_blocked) {
-            let fence = self.grant(&mut open, request, &admissions)?;
+        if !standing.is_blocked {
+            let fence = self.grant(&mut open, request, standing)?;
             self.mark_all(&open);
             return Ok(AcquireOutcome::Granted(fence));
         }
@@ -71,14 +103,14 @@ impl LockManager {
         open: &mut Open<'_, impl LockStore>,
         request: &Request<'_>,
     ) -> Result<AcquireOutcome, LockError> {
-        let mut admissions = Admissions::with_capacity(open.len());
+        let mut standing = Standing::NOWHERE;
         for at in 0..open.len() {
-            admissions.push(of_lock(open.lock(at)?, open.now(), request));
+            standing.add(of_lock(open.lock(at)?, open.now(), request));
         }
-        if same_hold(&admissions).is_none() {
+        if standing.same_hold().is_none() {
             return Ok(AcquireOutcome::Refused);
         }
-        let fence = self.grant(open, request, &admissions)?;
+        let fence = self.grant(open, request, standing)?;
         self.mark_all(open);
         Ok(AcquireOutcome::Granted(fence))
     }
@@ -176,47 +208,31 @@ impl LockManager {
         }
     }
 
-    /// Gives the hold, on all names. The admissions say that it can be given. On an error nothing has
-    /// changed.
+    /// Gives the hold, on all names, to a request that is not blocked. On an error nothing has changed.
     #[inline(always)]
     pub(super) fn grant(
         &mut self,
         open: &mut Open<'_, impl LockStore>,
         request: &Request<'_>,
-        admissions: &[Admission],
+        standing: Standing,
     ) -> Result<u64, LockError> {
         let now = open.now();
         let deadline_ms = deadline_ms(now, request.ttl_ms)?;
-        let same_hold = same_hold(admissions);
+        let same_hold = standing.same_hold();
         let fence = match same_hold {
             Some(fence) => fence,
             None => self.fences.next(now).ok_or(LockError::OutOfRange)?,
         };
-        let token = request.token;
-        let (mode, event) = match request.want {
-            Want::Hold(Mode::Write) => (Mode::Write, Event::Lock),
-            Want::Hold(Mode::Read) => (Mode::Read, Event::Rlock),
-            Want::Upgrade => (Mode::Write, Event::Upgrade),
-        };
-        for (at, admission) in admissions.iter().enumerate() {
-            if same_hold.is_some() && request.meta.is_none() {
-                self.prolong(open, at, token, deadline_ms);
-                continue;
-            }
-            let holds_already = matches!(admission, Admission::Held { .. }) || request.want == Want::Upgrade;
-            let own = || open.hold(at, HoldRef::of(token)).ok().flatten();
-            let kept = if holds_already { own().cloned() } else { None };
-            let since_ms = match &kept {
-                Some(own) if same_hold.is_some() => own.since_ms(),
-                _ => now.unix_ms(),
-            };
-            let meta = request.meta.unwrap_or_else(|| kept.as_ref().map_or(&[], |own| own.meta()));
-            let deadline_ms = kept.as_ref().map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
-            let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
-            let event = if same_hold.is_some() { Event::Extend } else { event };
-            self.commit(open, at, change, event);
-            if let (Want::Upgrade, Some(own), None) = (request.want, &kept, same_hold) {
-                self.ephemeral.change_fence(own.fence, fence, open.id(at), now.unix_ms());
+        let may_hold = standing.held.is_some() || request.want == Want::Upgrade;
+        for at in 0..open.len() {
+            if may_hold {
+                self.grant_to_holder(open, at, request, fence, deadline_ms);
+            } else {
+                let (mode, event) = mode_and_event(request.want);
+                let (token, since_ms) = (request.token, now.unix_ms());
+                let meta = request.meta.unwrap_or_default();
+                let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
+                self.commit(open, at, change, event);
             }
         }
         if same_hold.is_none() {
@@ -226,6 +242,37 @@ impl LockManager {
             }
         }
         Ok(fence)
+    }
+
+    /// Gives the hold with this fence at one name, where the token may hold the lock already. What it holds does not end
+    /// earlier for it, and keeps its metadata unless the request brings others.
+    #[inline(never)]
+    fn grant_to_holder(
+        &mut self,
+        open: &mut Open<'_, impl LockStore>,
+        at: usize,
+        request: &Request<'_>,
+        fence: u64,
+        deadline_ms: u64,
+    ) {
+        let (token, now_ms) = (request.token, open.now().unix_ms());
+        let own = open.hold(at, HoldRef::of(token)).ok().flatten();
+        let is_refresh = own.is_some_and(|own| own.fence == fence);
+        if is_refresh && request.meta.is_none() {
+            return self.prolong(open, at, token, deadline_ms);
+        }
+        let kept = own.cloned();
+        let kept = kept.as_ref();
+        let (mode, event) = mode_and_event(request.want);
+        let event = if is_refresh { Event::Extend } else { event };
+        let since_ms = kept.filter(|_| is_refresh).map_or(now_ms, Holder::since_ms);
+        let meta = request.meta.or(kept.map(Holder::meta)).unwrap_or_default();
+        let deadline_ms = kept.map_or(deadline_ms, |own| own.deadline_ms.max(deadline_ms));
+        let change = Change::Hold { mode, token, fence, since_ms, deadline_ms, meta };
+        self.commit(open, at, change, event);
+        if let (Want::Upgrade, Some(own), false) = (request.want, kept, is_refresh) {
+            self.ephemeral.change_fence(own.fence, fence, open.id(at), now_ms);
+        }
     }
 
     #[inline(never)]
@@ -313,12 +360,11 @@ fn of_lock(lock: Option<&Lock>, now: Timestamp, request: &Request<'_>) -> Admiss
     }
 }
 
-/// The fence of the one hold that the token has on all these names, if that is what it has.
-pub(super) fn same_hold(admissions: &[Admission]) -> Option<u64> {
-    match admissions {
-        [Admission::Held { fence }, rest @ ..] => {
-            rest.iter().all(|other| *other == Admission::Held { fence: *fence }).then_some(*fence)
-        }
-        _ => None,
+/// The mode of what a request is granted, and what subscribers are told of it.
+fn mode_and_event(want: Want) -> (Mode, Event) {
+    match want {
+        Want::Hold(Mode::Write) => (Mode::Write, Event::Lock),
+        Want::Hold(Mode::Read) => (Mode::Read, Event::Rlock),
+        Want::Upgrade => (Mode::Write, Event::Upgrade),
     }
 }

@@ -157,11 +157,15 @@ impl LockManager {
         mode: Option<Mode>,
     ) -> Result<bool, LockError> {
         let now_ms = open.now().unix_ms();
-        let held = open.lock(at)?.filter(|held| mode.is_none_or(|mode| mode == held.mode()));
-        let own = held.and_then(|held| held.holder(hold.token, now_ms).zip(Some(held.mode())));
-        let Some((own, mode)) = own.filter(|(own, _)| hold.means(own.fence)) else { return Ok(false) };
+        let Some(lock) = open.lock(at)? else { return Ok(false) };
+        if mode.is_some_and(|mode| mode != lock.mode()) {
+            return Ok(false);
+        }
+        let Some(own) = lock.holder(hold.token, now_ms).filter(|own| hold.means(own.fence)) else {
+            return Ok(false);
+        };
         let (fence, held_ms) = (own.fence, now_ms.saturating_sub(own.since_ms()));
-        let event = if mode == Mode::Read { Event::Runlock } else { Event::Unlock };
+        let event = if lock.mode() == Mode::Read { Event::Runlock } else { Event::Unlock };
         self.counters.holds.record(held_ms);
         self.commit(open, at, Change::Release { token: hold.token }, event);
         self.ephemeral.end(fence, open.id(at));
@@ -180,17 +184,18 @@ impl LockManager {
         change: Change<'_>,
         event: Event,
     ) {
-        let (id, mut at_ms) = (open.id(at), open.now().unix_ms());
+        let mut effect = Effect { at_ms: open.now().unix_ms(), change };
         if let Ok(Some(lock)) = open.lock(at) {
-            at_ms = lock.effect_ms(at_ms);
+            effect.at_ms = lock.effect_ms(effect.at_ms);
             if !self.ephemeral.is_empty() {
-                self.ephemeral.end_all(lock.ended(at_ms), id);
+                self.ephemeral.end_all(lock.ended(effect.at_ms), open.id(at));
             }
         }
-        let queue = if self.waitlist.is_empty() { None } else { self.hold_changes(id, &change) };
-        open.store().commit(at, &Effect { at_ms, change }, event);
+        let queue =
+            if self.waitlist.is_empty() { None } else { self.hold_changes(open.id(at), &effect.change) };
+        open.store().commit(at, &effect, event);
         // Who has left is noted until the next one comes: that is no harm.
-        if let (Some(queue), Change::Hold { .. }) = (queue, change) {
+        if let (Some(queue), Change::Hold { .. }) = (queue, effect.change) {
             self.waitlist.note_holders(queue, open.lock(at).ok().flatten());
         }
     }

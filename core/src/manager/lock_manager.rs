@@ -239,6 +239,8 @@ impl LockManager {
     }
 
     pub(super) fn mark_all(&mut self, open: &Open<'_, impl LockStore>) {
-        open.ids().for_each(|lock| self.mark_name(lock));
+        if !self.waitlist.is_empty() {
+            open.ids().for_each(|lock| self.mark_name(lock));
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::acquire::{Admissions, same_hold};
+use super::acquire::Standing;
 use super::agenda::{AT_LEAST_EVERY, Work};
 use super::changed_databases::Changed;
 use super::lock_manager::{LockManager, RETRY_ENDED_MOST_MS, RETRY_ENDED_MS};
@@ -231,10 +231,10 @@ impl LockManager {
                 self.note_own_holds(&open, request);
             }
             Err(error) => self.finish(request, WaitResult::Failed(error)),
-            Ok(Some(admissions)) => {
+            Ok(Some(standing)) => {
                 let Some(waiter) = self.waitlist.get(request) else { return };
                 match clients.may_be_granted(waiter, open.names()) {
-                    Ok(()) => self.serve(&mut open, request, &admissions),
+                    Ok(()) => self.serve(&mut open, request, standing),
                     Err(NotGranted::Failed(error)) => self.finish(request, WaitResult::Failed(error)),
                     Err(NotGranted::Unheard) => {
                         let channel = waiter.channel.clone();
@@ -246,19 +246,19 @@ impl LockManager {
         }
     }
 
-    /// How it stands at each of its names, if it can be granted at all of them.
+    /// How it stands at its names, if it can be granted at all of them.
     fn assess(
         &self,
         open: &Open<'_, impl LockStore>,
         request: RequestId,
-    ) -> Result<Option<Admissions>, LockError> {
+    ) -> Result<Option<Standing>, LockError> {
         let Some(waiter) = self.waitlist.get(request) else { return Ok(None) };
-        let each = waiter.queues.iter().enumerate().map(|(at, queue)| {
+        let mut standing = Standing::NOWHERE;
+        for (at, queue) in waiter.queues.iter().enumerate() {
             let is_next = self.waitlist.front(*queue) == Some(request);
-            self.admission(open, at, &waiter.request(), is_next)
-        });
-        let admissions = each.collect::<Result<Admissions, LockError>>()?;
-        Ok(Some(admissions).filter(|all| !all.iter().any(Admission::is_blocked)))
+            standing.add(self.admission(open, at, &waiter.request(), is_next)?);
+        }
+        Ok(Some(standing).filter(|standing| !standing.is_blocked))
     }
 
     /// For a blocked request whose names are open: wherever it is at the front, notes when the lock lets it
@@ -292,11 +292,11 @@ impl LockManager {
         changed.into_iter().for_each(|queue| self.mark(queue));
     }
 
-    /// Grants a request whose names are open: the admissions say that it can be granted.
-    fn serve(&mut self, open: &mut Open<'_, impl LockStore>, request: RequestId, admissions: &[Admission]) {
-        let (same_hold, now) = (same_hold(admissions), open.now());
+    /// Grants a request whose names are open and that is not blocked.
+    fn serve(&mut self, open: &mut Open<'_, impl LockStore>, request: RequestId, standing: Standing) {
+        let (same_hold, now) = (standing.same_hold(), open.now());
         let Some(waiter) = self.take_out(request) else { return };
-        let granted = self.grant(open, &waiter.request(), admissions);
+        let granted = self.grant(open, &waiter.request(), standing);
         if same_hold.is_none() {
             self.look_at_siblings(&waiter);
         }
