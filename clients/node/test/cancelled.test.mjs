@@ -1,6 +1,7 @@
 // Thousands of acquisitions that are cancelled, by signals and by lost connections, leave nothing.
 
 import assert from "node:assert/strict";
+import {setMaxListeners} from "node:events";
 import {test} from "node:test";
 import {setTimeout as sleep} from "node:timers/promises";
 import {Locks} from "slock-client";
@@ -24,7 +25,9 @@ for (const [name, client] of Object.entries(BASES)) {
       const controller = new AbortController();
       const request = locks.write(`l${number % LOCKS}`, {ttlMs: HOUR_MS, renew: number % 2 === 0});
       const acquired = request.acquire({signal: controller.signal});
-      if (number % 7 > 0) setTimeout(() => controller.abort(), Math.random() ** 2 * 300);
+      // Some of those that can get their lock have time for it.
+      if (number % LOCKS > LOCKS / 2 && number % 11 === 0) setTimeout(() => controller.abort(), 10_000).unref();
+      else if (number % 7 > 0) setTimeout(() => controller.abort(), Math.random() ** 2 * 300);
       else controller.abort();
       try {
         const hold = await acquired;
@@ -60,3 +63,18 @@ for (const [name, client] of Object.entries(BASES)) {
     await until(async () => (await server.connections()).length === 0, "no connection to be left", server);
   });
 }
+
+test("more waits than 10,000 that are aborted at once leave nothing", {timeout: 120_000}, async (t) => {
+  const server = await startServer(t);
+  const locks = new Locks(BASES.ioredis(server.port), {hooks: {warning() {}}, retryForMs: 60_000});
+  await server.call("SLOCK.LOCK", "a", "other", HOUR_MS);
+  const controller = new AbortController();
+  setMaxListeners(0, controller.signal);
+  const waits = Array.from({length: COUNT + 500}, () => locks.write("a").acquire({signal: controller.signal}));
+  const ended = Promise.allSettled(waits);
+  await until(async () => (await server.count("slock_waiters")) === waits.length, "all to wait", server, 60);
+  controller.abort();
+  for (const {reason} of await ended) assert.equal(reason, controller.signal.reason);
+  await until(async () => (await server.count("slock_waiters")) === 0, "nothing to wait", server, 30);
+  await locks.close();
+});
