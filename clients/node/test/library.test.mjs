@@ -134,8 +134,8 @@ test("the examples run", async (t) => {
 
 test("the answers of a pipeline have the order of its commands, whichever settles first", async () => {
   const late = () => Promise.resolve().then(() => {}).then(() => { throw new Error("ERR refused"); });
-  const raw = {send: ([name]) => (name === "refused" ? late() : Promise.resolve(name)), destroy() {}};
-  const connection = await Connection.open(async () => raw, "here", 1_000);
+  const raw = {connect: async () => {}, send: ([name]) => (name === "refused" ? late() : Promise.resolve(name)), destroy() {}};
+  const connection = new Connection(async () => raw, "here", 1_000);
   const [first, second] = await connection.ask([["refused"], ["done"]], Infinity);
   assert.equal(first.message, "ERR refused");
   assert.equal(second, "done");
