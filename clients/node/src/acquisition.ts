@@ -130,20 +130,20 @@ export class Acquisition {
   }
 
   protected async attempt(): Promise<Granted | undefined> {
-    const {listening} = this.shared;
-    const onlyAsks = this.once || this.shared.strategy !== undefined;
-    if (!onlyAsks && listening === undefined) return this.block();
+    const {listening, blocks, strategy} = this.shared;
+    const onlyAsks = this.once || strategy !== undefined;
+    if (!onlyAsks && blocks) return this.block();
     try {
-      let subscription = onlyAsks ? undefined : listening!.present(this.wanted.key);
+      let subscription = onlyAsks ? undefined : listening.present(this.wanted.key);
       if (subscription === undefined) {
         // Most locks are free: only a request that has to wait needs a subscription.
         const sent = now();
         const fence = Number(await this.send(this.command));
         if (fence) return {fence, sent, received: this.contact!};
         if (onlyAsks) return undefined;
-        subscription = await this.stop.wait(listening!.subscribe(this.wanted.key, this.limit + ANSWER_OVERDUE_MS));
+        subscription = await this.stop.wait(listening.subscribe(this.wanted.key, this.limit + ANSWER_OVERDUE_MS));
       }
-      return await this.notified(listening!, subscription);
+      return await this.notified(listening, subscription);
     } catch (error) {
       if (!isChannelRefused(error)) throw error;
       this.shared.refuseChannels(error);

@@ -1,16 +1,21 @@
 // The clock of the library, and timers for it. It knows nothing of locks.
 
-const wallZero = Date.now() - performance.now();
+// The wall clock counts in whole ms.
+const ROUNDING_MS = 2;
+
+let wallZero = Date.now() - performance.now();
 let slept = 0;
 
 /**
  * Milliseconds on a clock that never goes back. `performance.now()` stands still while the machine sleeps, so what the
- * wall clock has gained on it since the start is added. A wall clock that is put forward looks like a sleep: holds may
- * end early, never late.
+ * wall clock has gained on it is added. A wall clock that is put forward looks like a sleep: holds may end early. One that is
+ * put back counts from there on.
  */
 export function now(): number {
   const monotonic = performance.now();
-  slept = Math.max(slept, Date.now() - monotonic - wallZero);
+  const gained = Date.now() - monotonic - wallZero - slept;
+  if (gained > 0) slept += gained;
+  else if (gained < -ROUNDING_MS) wallZero += gained;
   return monotonic + slept;
 }
 

@@ -66,7 +66,7 @@ export class QuorumMissedError extends SlockError {
 /** Fewer replicas than `minReplicas` have confirmed the hold in time. It has been released. */
 export class TooFewReplicasError extends SlockError { override name = "TooFewReplicasError"; }
 
-/** The `Locks` or `Quorum` was closed. Nothing is held by this request, and nothing waits in the queue. */
+/** The `Locks` or `Quorum` was closed. The call got no hold and left nothing in the queue. What is held ends by its ttl. */
 export class ClosedError extends SlockError {
   override name = "ClosedError";
 

@@ -71,7 +71,7 @@ export class Held implements Renewable {
     return fence === undefined ? undefined : shared.giveUp(wanted, [release(this.keys, mode, token, fence)], callerWaitsMs);
   }
 
-  /** Releases it: whether it was still there. `TimedOutError` at `until`: then it goes on in the background. */
+  /** Releases it: whether all of it was still there. `TimedOutError` at `until`: then it goes on in the background. */
   async release(moment: number, until: number): Promise<boolean> {
     const {lease, shared, wanted, token} = this;
     const {keys, names} = wanted;
@@ -79,7 +79,8 @@ export class Held implements Renewable {
     const released = ({answers, afterUnanswered}: Answered): boolean => {
       const answer = answers.at(-1);
       if (answer instanceof Error) throw errorOf(answer, names);
-      return Number(answer) > 0 || (afterUnanswered && wasValid); // 0 after a copy without an answer: that copy released it
+      // 0 after a copy without an answer: that copy released it.
+      return Number(answer) === keys.length || (answer === 0 && afterUnanswered && wasValid);
     };
     if (lease.inDoubt || lease.changing) {
       if (wanted.given && !wasValid) return false; // the token may have a later hold by now

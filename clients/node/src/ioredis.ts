@@ -28,7 +28,7 @@ interface Options {
 }
 
 /** A client of ioredis that connects once and sends each command once. */
-async function open(client: IoredisClient, address: Address | undefined, told: Told): Promise<RawConnection> {
+function made(client: IoredisClient, address: Address | undefined, told: Told): RawConnection {
   const opened = client.duplicate({
     ...address,
     lazyConnect: true,
@@ -54,13 +54,8 @@ async function open(client: IoredisClient, address: Address | undefined, told: T
   opened.on("error", ended).on("end", () => ended(new Error("the connection has ended")));
   opened.on("moved", () => ended(new Error("the slot of a channel has moved"))); // the promise of ssubscribe stays open
   opened.on("smessage", (channel: string, text: string) => told.message?.(channel, text));
-  try {
-    await opened.connect();
-  } catch (error) {
-    opened.disconnect();
-    throw problem ?? error;
-  }
   return {
+    connect: () => opened.connect(),
     send: (command) => opened.call(...command),
     subscribe: (channel) => opened.ssubscribe(channel),
     unsubscribe: (channel) => opened.sunsubscribe(channel),
@@ -76,7 +71,7 @@ export function ioredisBase(client: IoredisClient): Base {
   return {
     name: findsPrimary ? String(name) : (path ?? `${host}:${port}`),
     findsPrimary,
-    open: (address, told) => open(client, address, told),
+    open: async (address, told) => made(client, address, told),
   };
 }
 
@@ -88,7 +83,7 @@ export function ioredisClusterBase(cluster: IoredisCluster): Base {
     async open(address, told) {
       const [node] = cluster.nodes();
       if (node === undefined) throw new Error("the client of the cluster is not connected");
-      return open(node, address, told);
+      return made(node, address, told);
     },
     seeds: () => cluster.nodes().map(({options}) => {
       const {host = "localhost", port = 6379} = options as Options;

@@ -78,13 +78,12 @@ export class Subscription {
 
 /** One connection that listens at one server. When it fails, all who wait are told, and ask again. */
 class Listener {
-  alive = true;
-  private readonly opening: Promise<Connection>;
+  private readonly connection: Connection;
   private readonly subscriptions = new Map<string, Subscription>();
   private readonly test = setInterval(() => this.ping(), PING_AFTER_MS).unref();
 
   constructor(node: Node) {
-    this.opening = Connection.open(node.open, node.name, ANSWER_MS, {
+    this.connection = new Connection(node.open, node.name, ANSWER_MS, {
       message: (channel, text) => {
         const space = text.indexOf(" ");
         if (space > 0) this.subscriptions.get(channel)?.waits.get(text.slice(space + 1))?.(text.slice(0, space));
@@ -95,17 +94,21 @@ class Listener {
         this.subscriptions.delete(channel);
         subscription?.lose();
       },
-      ended: () => this.fail(),
+      ended: () => {
+        clearInterval(this.test);
+        for (const subscription of this.subscriptions.values()) subscription.lose();
+        this.subscriptions.clear();
+      },
     });
-    this.opening.catch(() => this.fail());
   }
+
+  get alive(): boolean { return this.connection.alive; }
 
   /** Returns when the server has confirmed it. An error of the server is thrown. */
   async subscribe(subscription: Subscription, until: number): Promise<void> {
-    const connection = await this.opening;
     this.subscriptions.set(subscription.name, subscription);
     try {
-      await connection.subscribe(subscription.name, until);
+      await this.connection.subscribe(subscription.name, until);
     } catch (error) {
       this.subscriptions.delete(subscription.name);
       if (error instanceof NoAnswer) this.fail();
@@ -115,24 +118,15 @@ class Listener {
 
   unsubscribe(subscription: Subscription): void {
     subscription.alive = false;
-    if (this.subscriptions.delete(subscription.name)) this.withConnection((connection) => connection.unsubscribe(subscription.name));
+    if (this.subscriptions.delete(subscription.name)) this.connection.unsubscribe(subscription.name);
   }
 
-  fail(): void {
-    if (!this.alive) return;
-    this.alive = false;
-    clearInterval(this.test);
-    this.withConnection((connection) => connection.fail(new NoAnswer("the listening connection was lost", false)));
-    for (const subscription of this.subscriptions.values()) subscription.lose();
-    this.subscriptions.clear();
-  }
-
-  private withConnection(work: (connection: Connection) => void): void { this.opening.then(work, () => {}); }
+  fail(): void { this.connection.fail(new Error("the listening connection was lost")); }
 
   /** A connection whose other end has vanished says nothing by itself. */
   private ping(): void {
     const isWaitedFor = [...this.subscriptions.values()].some(({waits}) => waits.size > 0);
-    if (isWaitedFor) this.withConnection((connection) => connection.ask([["PING"]], Infinity).catch(() => this.fail()));
+    if (isWaitedFor) this.connection.ask([["PING"]], Infinity).catch(() => this.fail());
   }
 }
 
@@ -162,10 +156,11 @@ export class Listening {
     if (present !== undefined) return present;
     let subscribing = this.subscribing.get(hashTag);
     if (subscribing === undefined) {
-      subscribing = this.made(key, hashTag, until).finally(() => this.subscribing.delete(hashTag));
+      subscribing = this.made(key, hashTag, now() + 2 * ANSWER_MS).finally(() => this.subscribing.delete(hashTag));
       this.subscribing.set(hashTag, subscribing);
     }
-    return subscribing;
+    // It is also for others, whose limits are later.
+    return within(subscribing, until - now(), () => { throw new NoAnswer("there was no subscription within the time", true); });
   }
 
   /** Ends the connections for good. All that wait there are told. */
@@ -193,7 +188,7 @@ export class Listening {
     }
     try {
       const subscription = new Subscription(name, listener, (unused) => this.unused(unused, hashTag));
-      await listener.subscribe(subscription, Math.min(until, now() + 2 * ANSWER_MS));
+      await listener.subscribe(subscription, until);
       this.subscriptions.set(hashTag, subscription);
       return subscription;
     } catch (error) {

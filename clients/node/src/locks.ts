@@ -9,7 +9,6 @@ import type {Command, Key, Mode} from "./commands.js";
 import {NotHeldError, TooFewReplicasError} from "./errors.js";
 import {Held, Hold} from "./hold.js";
 import {SERVER_DRIFT, isPrompt, validUntil} from "./lease.js";
-import {Listening} from "./listener.js";
 import {keysOf, type HoldOptions, type LocksOptions, type Wanted} from "./options.js";
 import {Strategy} from "./polling.js";
 import {Acquirer} from "./request.js";
@@ -28,8 +27,8 @@ export class Locks extends Acquirer<Hold> {
     const shared = new Shared(client, {retryForMs, retryWaitForMs, hooks});
     super([shared], defaults);
     if (waiting instanceof Strategy) shared.strategy = waiting;
-    else if (waiting === "notify") shared.listening = new Listening(shared.servers);
-    else if (waiting !== "block") throw new TypeError("waiting must be 'notify', 'block', or a Strategy");
+    else if (waiting === "block") shared.blocks = true;
+    else if (waiting !== "notify") throw new TypeError("waiting must be 'notify', 'block', or a Strategy");
   }
 
   async adopt(keys: Key | readonly Key[], token: string, mode: Mode, options?: HoldOptions): Promise<Hold> {

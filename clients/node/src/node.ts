@@ -1,7 +1,7 @@
 // The connections to one server: one that all calls share, and one for each that may block it.
 
 import {NoAnswer, type Answer} from "./answers.js";
-import {now, settlesWithin, within} from "./clock.js";
+import {settlesWithin} from "./clock.js";
 import type {Command} from "./commands.js";
 import {ANSWER_MS, Connection, type Open} from "./connection.js";
 import type {Stop} from "./stop.js";
@@ -17,7 +17,6 @@ const FIRST_LOOK_MS = 1_000;
 
 export class Node {
   private current: Connection | undefined;
-  private opening: Promise<Connection> | undefined;
   private spare: Connection[] = [];
   private readonly waiting = new Set<Connection>();
   private closed = false;
@@ -29,18 +28,20 @@ export class Node {
    * connection fails, and at `until`. Nothing is sent twice, and nothing once the call is stopped.
    */
   ask(commands: readonly Command[], until: number, stop?: Stop): Promise<Answer[]> {
+    if (!this.current?.alive) this.current = new Connection(this.open, this.name, ANSWER_MS);
     const {current} = this;
-    return current?.alive && !this.closed ? current.ask(commands, until, stop) : this.askAnew(commands, until, stop);
+    const answers = current.ask(commands, until, stop);
+    return this.closed ? answers.finally(() => { if (current.idle) current.fail(new Error("it is not needed")); }) : answers;
   }
 
   /** The same for commands that may block the connection. */
   async block(commands: readonly Command[], until: number, look: Look, stop?: Stop): Promise<Answer[]> {
-    const connection = this.taken() ?? (await within(Connection.open(this.open, this.name, Infinity), until - now(), notInTime));
-    const end = (): void => connection.fail(new NoAnswer("the wait has ended", false));
+    if (this.closed) throw new NoAnswer("waiting has ended", true);
+    stop?.check();
+    const connection = this.taken() ?? new Connection(this.open, this.name, Infinity);
+    const end = (): void => connection.fail(new Error("the wait has ended"));
     this.waiting.add(connection);
     try {
-      if (this.closed) throw new NoAnswer("waiting has ended", true);
-      stop?.check();
       const asked = connection.ask(commands, until);
       let pause = FIRST_LOOK_MS;
       asked.catch(() => {});
@@ -62,7 +63,7 @@ export class Node {
 
   /** Closes the connections that are idle: perhaps they lead to the wrong server. */
   dropSpare(): void {
-    for (const connection of this.spare.splice(0)) connection.fail(new NoAnswer("it is not needed", true));
+    for (const connection of this.spare.splice(0)) connection.fail(new Error("it is not needed"));
   }
 
   /**
@@ -71,39 +72,16 @@ export class Node {
    */
   close(): void {
     this.closed = true;
-    for (const connection of this.waiting) connection.fail(new NoAnswer("waiting has ended", false));
-    this.drop();
+    for (const connection of this.waiting) connection.fail(new Error("waiting has ended"));
+    this.current?.fail(new Error("it has been closed"));
     this.dropSpare();
   }
 
-  /** Ends the shared connection. The next command opens another one. */
-  drop(): void {
-    this.current?.fail(new NoAnswer(`the connection to ${this.name} has been closed`, false));
-    this.current = undefined;
-  }
-
-  private async askAnew(commands: readonly Command[], until: number, stop?: Stop): Promise<Answer[]> {
-    const connected = within(this.connected(), until - now(), notInTime);
-    const connection = await (stop ? stop.wait(connected) : connected);
-    stop?.check();
-    try {
-      return await connection.ask(commands, until, stop);
-    } finally {
-      if (this.closed && connection.idle) this.drop(); // a release that came after `close`
-    }
-  }
+  /** Ends the shared connection, unless it is being opened. The next command opens another one. */
+  drop(): void { if (this.current?.isReady) this.current.fail(new Error(`the connection to ${this.name} has been closed`)); }
 
   private taken(): Connection | undefined {
     this.spare = this.spare.filter((connection) => connection.alive);
     return this.spare.pop();
   }
-
-  private async connected(): Promise<Connection> {
-    if (this.current?.alive) return this.current;
-    return (this.opening ??= Connection.open(this.open, this.name, ANSWER_MS)
-      .then((connection) => (this.current = connection))
-      .finally(() => (this.opening = undefined)));
-  }
 }
-
-function notInTime(): never { throw new NoAnswer("there was no connection within the time", true); }

@@ -21,8 +21,8 @@ export interface NodeRedisSentinel {
   getMasterNode(): Address | undefined;
 }
 
-/** A client of node-redis that connects once and sends each command once. */
-async function open(client: NodeRedisClient, address: Address | undefined, told: Told): Promise<RawConnection> {
+/** A client of node-redis that connects once and sends each command once. It has a socket to destroy only from `connect` on. */
+function made(client: NodeRedisClient, address: Address | undefined, told: Told): RawConnection {
   const socket = {...client.options?.socket, ...address, reconnectStrategy: false, socketTimeout: undefined};
   const opened = client.duplicate({
     socket,
@@ -40,25 +40,20 @@ async function open(client: NodeRedisClient, address: Address | undefined, told:
   });
   opened.on("error", told.ended).on("end", () => told.ended(new Error("the connection has ended")));
   opened.on("sharded-channel-moved", (channel: string) => told.unsubscribed?.(channel));
-  const destroy = (): void => { if (opened.isOpen) opened.destroy(); };
-  try {
-    await opened.connect();
-  } catch (error) {
-    destroy();
-    throw error;
-  }
+  const connected = new Promise((resolve) => opened.once("connect", resolve));
   const message = (text: string, channel: string): void => told.message?.(channel, text);
   return {
+    connect: () => opened.connect(),
     send: (command) => opened.sendCommand(command),
     subscribe: (channel) => opened.sSubscribe(channel, message),
     unsubscribe: (channel) => opened.sUnsubscribe(channel),
-    destroy,
+    destroy: () => void connected.then(() => { if (opened.isOpen) opened.destroy(); }),
   };
 }
 
 export function nodeRedisBase(client: NodeRedisClient): Base {
   const {host = "localhost", port = 6379, path} = (client.options?.socket ?? {}) as Partial<Address> & {path?: string};
-  return {name: path ?? `${host}:${port}`, open: (address, told) => open(client, address, told)};
+  return {name: path ?? `${host}:${port}`, open: async (address, told) => made(client, address, told)};
 }
 
 export function nodeRedisSentinelBase({sentinel, client}: {sentinel: NodeRedisSentinel; client: NodeRedisClient}): Base {
@@ -68,7 +63,7 @@ export function nodeRedisSentinelBase({sentinel, client}: {sentinel: NodeRedisSe
     async open(_, told) {
       const primary = sentinel.getMasterNode();
       if (primary === undefined) throw new Error("no Sentinel names the primary");
-      return open(client, {host: primary.host, port: primary.port}, told);
+      return made(client, {host: primary.host, port: primary.port}, told);
     },
   };
 }
@@ -81,7 +76,7 @@ export function nodeRedisClusterBase(cluster: NodeRedisCluster): Base {
       const known = address && cluster.nodeByAddress.get(`${address.host}:${address.port}`);
       const node = known ?? cluster.masters[0];
       if (node === undefined) throw new Error("the client of the cluster is not connected");
-      return open(await cluster.nodeClient(node), known ? undefined : address, told);
+      return made(await cluster.nodeClient(node), known ? undefined : address, told);
     },
     seeds: () => cluster.masters,
   };

@@ -161,7 +161,6 @@ export class QuorumHold extends AnyHold {
   }
 
   protected async releaseAtServers(_held: boolean, moment: number): Promise<boolean> {
-    this.shared.checkOpen();
     const until = moment + this.quorum.timeoutMs(this.ttlMs);
     const tally = await tallyOf(this.nodes, async (node) => Number(await node.release(moment, until)), (so) => so.hasMajority || so.isHopeless);
     if (!tally.hasMajority && !tally.isRefused) throw tally.missed(`the release of ${this.wanted.names}`);
@@ -238,14 +237,17 @@ export class Quorum extends Acquirer<QuorumHold> {
   /** Attempts with a token each, with pauses in between. */
   protected async attempt(wanted: Wanted, once: boolean, stop: Stop): Promise<QuorumHold | undefined> {
     const {waitMs} = wanted.options;
+    const {retryForMs, retryWaitForMs} = this.shared;
     const end = now() + waitMs;
+    let outageEnd = now() + retryForMs; // until when it goes on without a majority of answers
     const pauses = (once || waitMs === 0 ? Strategy.none() : this.poll).pauses();
     for (;;) {
       const made = await this.try(wanted, stop);
       if (made instanceof QuorumHold) return made;
       stop.check();
+      if (made.isRefused) outageEnd = now() + retryWaitForMs;
       const pause = pauses.next();
-      if (!pause.done && now() + pause.value < end) {
+      if (!pause.done && now() + pause.value < Math.min(end, outageEnd)) {
         await stop.sleep(pause.value);
         continue;
       }

@@ -8,7 +8,7 @@ import {NO_FENCE, REFUSE_MS, cancel, newToken, release, releaseInAnyMode, theEnd
 import {positive} from "./durations.js";
 import {ClosedError, TimedOutError, textOf} from "./errors.js";
 import {Reporter} from "./hooks.js";
-import type {Listening} from "./listener.js";
+import {Listening} from "./listener.js";
 import type {LocksOptions, Wanted} from "./options.js";
 import {Strategy} from "./polling.js";
 import {ask, serversOf, type Servers} from "./servers.js";
@@ -24,8 +24,9 @@ export const CALLER_WAITS_MS = 300;
 // One attempt to give up takes at most so long, in ms.
 const GIVE_UP_ATTEMPT_MS = 1_000;
 
-// So many are under way at most. Those that come then are left to their ttl.
-const MOST_GIVING_UP = 10_000;
+// So many are under way at most: as many as a server lets wait, by default. What is left of one that comes then is granted
+// in its turn, and ends by its ttl.
+const MOST_GIVING_UP = 100_000;
 
 // How long `close` waits for what is being given up, in ms.
 const CLOSE_WAITS_MS = 2_000;
@@ -44,8 +45,9 @@ export interface Answered {
 export class Shared {
   /** How it polls; without one the server tells. */
   strategy: Strategy | undefined;
-  /** Without one each wait has a connection of its own. */
-  listening: Listening | undefined;
+  /** Whether each wait has a connection of its own. Else all that `listening` has. */
+  blocks = false;
+  readonly listening: Listening;
   /** What is being given up, each until it is answered. */
   private readonly givingUp = new Set<Promise<void>>();
   private closed = false;
@@ -61,6 +63,7 @@ export class Shared {
   /** The nodes of a quorum have one watchdog. */
   constructor(client: Client, options: Omit<LocksOptions, "waiting">, readonly watchdog = new Watchdog()) {
     this.servers = serversOf(baseOf(client));
+    this.listening = new Listening(this.servers);
     this.reporter = new Reporter(options.hooks ?? {});
     this.retryForMs = positive("retryForMs", options.retryForMs ?? 3_000);
     this.retryWaitForMs = positive("retryWaitForMs", options.retryWaitForMs ?? 60_000);
@@ -90,12 +93,11 @@ export class Shared {
     this.closed = true;
     this.watchdog.close();
     for (const stop of [...this.underWay]) stop.stop(new ClosedError());
-    this.listening?.close();
+    this.listening.close();
     if (this.underWay.size > 0) {
       await settlesWithin(new Promise<void>((resolve) => (this.idle = resolve)), this.retryForMs);
     }
     await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);
-    this.listening?.close(); // one may have been opened meanwhile
     for (const node of this.servers.nodes()) node.close();
   }
 
@@ -183,10 +185,8 @@ export class Shared {
 
   /** The user may not use the channels: from now on each wait has a connection of its own. */
   refuseChannels(error: unknown): void {
-    if (this.listening !== undefined) {
-      this.reporter.warn(`waits have a connection each from now on, for want of a permission: ${textOf(error)}`);
-    }
-    this.listening = undefined;
+    if (!this.blocks) this.reporter.warn(`waits have a connection each from now on, for want of a permission: ${textOf(error)}`);
+    this.blocks = true;
   }
 
   /**

@@ -15,7 +15,7 @@ export interface Holder {
 /** Who waits for a lock. */
 export interface Waiter {
   readonly token: string;
-  readonly mode: Mode;
+  readonly mode: Mode | "upgrade";
   readonly waitingMs: number;
   readonly metadata: string | undefined;
 }

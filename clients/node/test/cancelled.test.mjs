@@ -1,6 +1,7 @@
 // Thousands of acquisitions that are cancelled, by signals and by lost connections, leave nothing.
 
 import assert from "node:assert/strict";
+import {setMaxListeners} from "node:events";
 import {test} from "node:test";
 import {setTimeout as sleep} from "node:timers/promises";
 import {Locks} from "slock-client";
@@ -60,3 +61,22 @@ for (const [name, client] of Object.entries(BASES)) {
     await until(async () => (await server.connections()).length === 0, "no connection to be left", server);
   });
 }
+
+test("more waits than 10,000 that are aborted at once leave nothing", {timeout: 120_000}, async (t) => {
+  const server = await startServer(t);
+  const locks = new Locks(BASES.ioredis(server.port), {hooks: {warning() {}}, retryForMs: 60_000});
+  await server.call("SLOCK.LOCK", "a", "other", HOUR_MS);
+  const controller = new AbortController();
+  setMaxListeners(0, controller.signal);
+  const waits = [];
+  while (waits.length <= COUNT) {
+    for (let number = 0; number < AT_ONCE; number++) {
+      waits.push(assert.rejects(locks.write("a").acquire({signal: controller.signal}), {name: "AbortError"}));
+    }
+    await until(async () => (await server.count("slock_waiters")) === waits.length, "all to wait", server, 60);
+  }
+  controller.abort();
+  await Promise.all(waits);
+  await until(async () => (await server.count("slock_waiters")) === 0, "nothing to wait", server, 30);
+  await locks.close();
+});

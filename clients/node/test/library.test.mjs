@@ -5,7 +5,7 @@ import {execFileSync} from "node:child_process";
 import {createRequire} from "node:module";
 import {test} from "node:test";
 import {fileURLToPath} from "node:url";
-import {Locks, LostError, NotHeldError, Quorum, Strategy, TimedOutError} from "slock-client";
+import {Locks, LostError, NotHeldError, Quorum, QuorumMissedError, Strategy, TimedOutError} from "slock-client";
 import {Connection} from "../dist/esm/connection.js";
 import {hashTag, slotOf} from "../dist/esm/slots.js";
 import {BASES, startServer, until} from "./server.mjs";
@@ -119,6 +119,52 @@ for (const [name, client] of Object.entries(BASES)) {
   });
 }
 
+test("a hold of several keys of which one is gone is not released", async (t) => {
+  const server = await startServer(t);
+  const lost = [];
+  const locks = new Locks(BASES.ioredis(server.port), {hooks: {...quiet, lost: (...told) => lost.push(told.join())}});
+  const hold = await locks.write(["{t}a", "{t}b"]).acquire();
+  await server.call("DEL", "{t}a");
+  assert.equal(await hold.release(), false);
+  assert.deepEqual(lost, ["{t}a,gone"]);
+  assert.equal(await server.count("slock_locks"), 0);
+  await locks.close();
+});
+
+test("a quorum without servers is asked for retryForMs", async () => {
+  const quorum = new Quorum([1, 2, 3].map((port) => BASES.ioredis(port)), {hooks: quiet});
+  await assert.rejects(quorum.write("a").acquire(), QuorumMissedError);
+  await quorum.close();
+});
+
+test("a hold of a quorum is released after close", async (t) => {
+  const server = await startServer(t);
+  const quorum = new Quorum([BASES.ioredis(server.port)], {hooks: quiet});
+  const hold = await quorum.write("a").acquire();
+  await quorum.close();
+  assert.equal(await hold.release(), true);
+  assert.equal(await server.count("slock_locks"), 0);
+  await until(async () => (await server.connections()).length === 0, "its connection to be closed", server);
+});
+
+test("a sleep of the machine counts, also after the wall clock was put back", async (t) => {
+  const clocks = {monotonic: 0, wall: 1e12};
+  t.mock.method(performance, "now", () => clocks.monotonic);
+  t.mock.method(Date, "now", () => clocks.wall);
+  const {now} = await import("../dist/esm/clock.js?mocked");
+  const passes = (monotonic, wall) => {
+    const before = now();
+    clocks.monotonic += monotonic;
+    clocks.wall += wall;
+    return now() - before;
+  };
+  assert.equal(passes(1_000, 1_000), 1_000);
+  assert.equal(passes(10, 600_010), 600_010); // asleep
+  assert.equal(passes(10, -3_600_000), 10); // put back
+  assert.equal(passes(10, 600_010), 600_010);
+  assert.equal(passes(10, 9) + passes(10, 11), 20); // whole ms
+});
+
 test("the examples run", async (t) => {
   const server = await startServer(t);
   for (const [example, says, ...words] of [
@@ -134,8 +180,8 @@ test("the examples run", async (t) => {
 
 test("the answers of a pipeline have the order of its commands, whichever settles first", async () => {
   const late = () => Promise.resolve().then(() => {}).then(() => { throw new Error("ERR refused"); });
-  const raw = {send: ([name]) => (name === "refused" ? late() : Promise.resolve(name)), destroy() {}};
-  const connection = await Connection.open(async () => raw, "here", 1_000);
+  const raw = {connect: async () => {}, send: ([name]) => (name === "refused" ? late() : Promise.resolve(name)), destroy() {}};
+  const connection = new Connection(async () => raw, "here", 1_000);
   const [first, second] = await connection.ask([["refused"], ["done"]], Infinity);
   assert.equal(first.message, "ERR refused");
   assert.equal(second, "done");

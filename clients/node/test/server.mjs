@@ -1,4 +1,4 @@
-// A server with the module for a test, and a proxy that cuts connections.
+// A server with the module for a test, and a proxy that cuts connections, or keeps them waiting.
 
 import {spawn} from "node:child_process";
 import {once} from "node:events";
@@ -6,6 +6,7 @@ import {mkdtempSync, readFileSync, rmSync} from "node:fs";
 import {connect, createServer} from "node:net";
 import {tmpdir} from "node:os";
 import {join} from "node:path";
+import {PassThrough} from "node:stream";
 import {fileURLToPath} from "node:url";
 import {setTimeout as sleep} from "node:timers/promises";
 import {Redis} from "ioredis";
@@ -14,8 +15,8 @@ import {createClient} from "redis";
 const MODULE = process.env.SLOCK_MODULE ?? fileURLToPath(new URL("../../../target/release/libslock.so", import.meta.url));
 
 export const BASES = {
-  "node-redis": (port) => createClient({socket: {port}}).on("error", () => {}),
-  ioredis: (port) => new Redis({port, lazyConnect: true}).on("error", () => {}),
+  "node-redis": (port, user) => createClient({socket: {port}, ...user}).on("error", () => {}),
+  ioredis: (port, user) => new Redis({port, lazyConnect: true, ...user}).on("error", () => {}),
 };
 
 async function freePort() {
@@ -56,19 +57,35 @@ export async function startServer(t) {
   return server;
 }
 
-/** Forwards to a port. `cut` ends all connections. */
+/**
+ * Forwards to a port. `cut` ends all connections. Those made after `holdBack` get no answer before `letThrough`. `count()`
+ * tells how many clients are connected.
+ */
 export async function startProxy(t, target) {
   const sockets = new Set();
-  const proxy = createServer((from) => {
-    const to = connect(target, "127.0.0.1");
-    for (const [one, other] of [[from, to], [to, from]]) {
-      sockets.add(one);
-      one.pipe(other);
-      one.on("error", () => {}).on("close", () => {
-        sockets.delete(one);
-        other.destroy();
-      });
-    }
+  const clients = new Set();
+  let open = Promise.resolve();
+  let letThrough = () => {};
+  const noted = (socket, ended) => {
+    sockets.add(socket);
+    socket.on("error", () => {}).on("close", () => {
+      sockets.delete(socket);
+      ended();
+    });
+  };
+  const proxy = createServer(async (from) => {
+    let to;
+    clients.add(from);
+    noted(from, () => {
+      clients.delete(from);
+      to?.destroy();
+    });
+    const said = from.pipe(new PassThrough());
+    await open;
+    if (from.destroyed) return;
+    to = connect(target, "127.0.0.1");
+    noted(to, () => from.destroy());
+    said.pipe(to).pipe(from);
   });
   proxy.listen(0, "127.0.0.1");
   await once(proxy, "listening");
@@ -77,7 +94,13 @@ export async function startProxy(t, target) {
     proxy.close();
     cut();
   });
-  return {port: proxy.address().port, cut};
+  return {
+    port: proxy.address().port,
+    cut,
+    count: () => clients.size,
+    holdBack: () => { open = new Promise((resolve) => (letThrough = resolve)); },
+    letThrough: () => letThrough(),
+  };
 }
 
 /** Waits until the condition holds, for ten seconds at most. */

@@ -1,0 +1,80 @@
+// Connections that open late or never, or that are not needed any more: none is left.
+
+import assert from "node:assert/strict";
+import {test} from "node:test";
+import {Locks, TimedOutError} from "slock-client";
+import {BASES, startProxy, startServer, until} from "./server.mjs";
+
+const quiet = {warning() {}};
+
+for (const [name, client] of Object.entries(BASES)) {
+  /** A server that asks for a password, so that a connection is not ready before it has an answer. */
+  async function opened(t, options) {
+    const server = await startServer(t);
+    await server.call("CONFIG", "SET", "requirepass", "secret");
+    const proxy = await startProxy(t, server.port);
+    return {server, proxy, locks: new Locks(client(proxy.port, {password: "secret"}), {hooks: quiet, ...options})};
+  }
+
+  const nothingIsLeft = (proxy) => until(() => proxy.count() === 0, "all connections to be closed");
+
+  test(`${name}: a wait that is over leaves no connection that opens late`, async (t) => {
+    const {server, proxy, locks} = await opened(t, {waiting: "block"});
+    const hold = await locks.write("a").acquire();
+    proxy.holdBack();
+    const waits = Array.from({length: 10}, () => locks.write("a", {waitMs: 50}).acquire());
+    await Promise.all(waits.map((wait) => assert.rejects(wait, TimedOutError)));
+    proxy.letThrough();
+    await until(() => proxy.count() <= 2, "their connections to be closed", server); // one is shared, one is spare
+    await hold.release();
+    await locks.close();
+    await nothingIsLeft(proxy);
+  });
+
+  test(`${name}: close leaves no connection that opens late`, async (t) => {
+    const {proxy, locks} = await opened(t, {retryForMs: 200});
+    proxy.holdBack();
+    await assert.rejects(locks.write("a").acquire(), TimedOutError);
+    assert.equal(proxy.count(), 1);
+    await locks.close();
+    proxy.letThrough();
+    await nothingIsLeft(proxy);
+  });
+
+  test(`${name}: a connection that never opens is closed`, async (t) => {
+    const {proxy, locks} = await opened(t, {retryForMs: 2_500}); // longer than a connection may take
+    proxy.holdBack();
+    await assert.rejects(locks.write("a").acquire(), TimedOutError);
+    await locks.close();
+    await nothingIsLeft(proxy);
+  });
+
+  test(`${name}: a short wait ends in time beside a long one while the listening connection opens`, async (t) => {
+    const {server, proxy, locks} = await opened(t, {});
+    await server.call("SLOCK.LOCK", "a", "other", 60_000);
+    assert.equal(await locks.write("a").tryAcquire(), undefined);
+    proxy.holdBack();
+    const long = locks.write("a").acquire();
+    await until(() => proxy.count() === 2, "the listening connection to begin", server);
+    const began = performance.now();
+    await assert.rejects(locks.write("a", {waitMs: 50}).acquire(), TimedOutError);
+    assert.ok(performance.now() - began < 1_500, `${performance.now() - began}`);
+    proxy.letThrough();
+    await server.call("SLOCK.UNLOCK", "a", "other");
+    await (await long).release();
+    await locks.close();
+    await nothingIsLeft(proxy);
+  });
+
+  test(`${name}: close ends the connection that may not listen`, async (t) => {
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server.port);
+    await server.call("ACL", "SETUSER", "user", "on", ">secret", "~*", "+@all", "resetchannels");
+    const locks = new Locks(client(proxy.port, {username: "user", password: "secret"}), {hooks: quiet});
+    const hold = await locks.write("a").acquire();
+    await assert.rejects(locks.write("a", {waitMs: 100}).acquire(), TimedOutError);
+    await hold.release();
+    await locks.close();
+    await nothingIsLeft(proxy);
+  });
+}
