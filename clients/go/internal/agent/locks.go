@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -89,16 +88,6 @@ func (a *agent) note(name string, o *opened) (any, error) {
 	return none{}, nil
 }
 
-func (o *opened) close() (any, error) {
-	err := o.locks.Close()
-	for _, client := range o.clients {
-		if closeErr := client.Close(); !errors.Is(closeErr, redis.ErrClosed) {
-			err = errors.Join(err, closeErr)
-		}
-	}
-	return none{}, err
-}
-
 func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 	a.mu.Lock()
 	o := a.locks[r.Locks]
@@ -148,7 +137,7 @@ func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 	case "events":
 		return map[string]any{"events": o.events.take()}, nil
 	case "close":
-		return o.close()
+		return none{}, o.locks.Close() // the clients stay open: a hold may still be released over them
 	}
 	return nil, fmt.Errorf("unknown operation %q", r.Op)
 }
