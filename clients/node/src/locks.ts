@@ -56,18 +56,23 @@ export class Locks extends Acquirer<Hold> {
     return lockInfo((await this.ask(String(key), key, [commands.info(key)])).answers[0]);
   }
 
-  /** The locks for which somebody waits, the longest wait first. In a cluster those of one node. */
+  /** The locks for which somebody waits, the longest wait first. In a cluster those of all nodes. */
   async queues(): Promise<QueueInfo[]> {
-    return queueInfos((await this.ask("the queues", "queues", [commands.queues()])).answers[0]);
+    const end = now() + this.shared.retryForMs;
+    const queuesAt = async (key: Key): Promise<QueueInfo[]> =>
+      queueInfos((await this.ask("the queues", key, [commands.queues()], end)).answers[0]);
+    const here = await queuesAt("queues"); // by then the nodes are known
+    const others = await Promise.all(this.shared.servers.keysElsewhere("queues").map(queuesAt));
+    return [here, ...others].flat().sort((one, other) => other.longestWaitMs - one.longestWaitMs);
   }
 
   protected attempt(wanted: Wanted, once: boolean, stop: Stop, began: number): Promise<Hold | undefined> {
     return new NewHold(this.shared, wanted, once, stop, began).hold();
   }
 
-  private ask(names: string, key: Key, words: readonly Command[]): Promise<Answered> {
+  private ask(names: string, key: Key, words: readonly Command[], end = now() + this.shared.retryForMs): Promise<Answered> {
     this.shared.checkOpen();
-    return this.shared.insist(names, key, words, now() + this.shared.retryForMs);
+    return this.shared.insist(names, key, words, end);
   }
 }
 

@@ -6,7 +6,7 @@ import {now, within} from "./clock.js";
 import type {Command, Key} from "./commands.js";
 import type {Address, Base, Told} from "./connection.js";
 import {Node, type Look} from "./node.js";
-import {hashTag, slotOf} from "./slots.js";
+import {hashTag, nameIn, slotOf} from "./slots.js";
 import type {Stop} from "./stop.js";
 
 // A command may be sent on this often before its redirection is an error.
@@ -86,6 +86,9 @@ export class Servers {
   /** The same, when it is known. Rejects with an error before which nothing was sent. */
   async placeOf(_key: Key, _until: number): Promise<Place> { return this.only; }
 
+  /** A key of each other primary than that of `key`, as far as they are known. */
+  keysElsewhere(_key: Key): Key[] { return []; }
+
   /** All that are open. */
   nodes(): Iterable<Node> { return [this.only.node]; }
 
@@ -124,6 +127,12 @@ class ClusterServers extends Servers {
     if (found !== undefined) return found;
     this.doubt();
     throw new NoAnswer(`no node serves slot ${slotOf(key)}`, true);
+  }
+
+  override keysElsewhere(key: Key): Key[] {
+    const slots = new Map(this.owners.map((owner, slot) => [owner && nameOf(owner), slot]));
+    const here = this.owners[slotOf(key)];
+    return [...slots].filter(([name]) => name !== undefined && name !== (here && nameOf(here))).map(([, slot]) => nameIn(slot));
   }
 
   override nodes(): Iterable<Node> { return this.byAddress.values(); }

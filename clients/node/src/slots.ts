@@ -33,6 +33,10 @@ export function hashTag(key: Key): string {
   const part = hashed(Buffer.from(key));
   const text = part.toString();
   if (part.length > 0 && !part.includes(CLOSE) && part.equals(Buffer.from(text))) return text;
-  // Such a name does not fit into braces, or into text. Some number has the same slot.
-  for (let number = 0; ; number++) if (slotOf(`${number}`) === slotOf(key)) return `${number}`;
+  return nameIn(slotOf(key)); // such a name does not fit into braces, or into text
+}
+
+/** A name in this slot: some number. */
+export function nameIn(slot: number): string {
+  for (let number = 0; ; number++) if (slotOf(`${number}`) === slot) return `${number}`;
 }

@@ -165,6 +165,22 @@ test("a sleep of the machine counts, also after the wall clock was put back", as
   assert.equal(passes(10, 9) + passes(10, 11), 20); // whole ms
 });
 
+test("the queues of a cluster are those of all its primaries", async () => {
+  const slots = [[0, 99, ["one", 1]], [100, 16_000, ["two", 2]], [16_001, 16_383, ["one", 1]]];
+  const waits = {one: [["key", "a", "longest-wait-ms", 5], ["key", "c", "longest-wait-ms", 1]], two: [["key", "b", "longest-wait-ms", 3]]};
+  const node = (options) => ({
+    options,
+    duplicate: (given) => node({...options, ...given}),
+    on() { return this; },
+    connect: async () => {},
+    call: async (command) => (command === "CLUSTER" ? slots : waits[options.host]),
+    disconnect() {},
+  });
+  const locks = new Locks({options: {}, nodes: () => [node({host: "one", port: 1})], call() {}});
+  assert.deepEqual((await locks.queues()).map(({key}) => key), ["a", "b", "c"]);
+  await locks.close();
+});
+
 test("the examples run", async (t) => {
   const server = await startServer(t);
   for (const [example, says, ...words] of [
