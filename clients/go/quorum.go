@@ -61,10 +61,10 @@ func (q *Quorum) drift() drift {
 	return drift{factor: q.settings.driftFactor, fixed: 2 * time.Millisecond}
 }
 
-// nodeTimeout is how long to wait for one node.
+// nodeTimeout is how long to wait for one node: by default no longer than RetryFor, also with a long ttl.
 func (q *Quorum) nodeTimeout(ttl time.Duration) time.Duration {
 	timeout := max(q.settings.nodeTimeout, 0)
-	return min(cmp.Or(timeout, max(ttl/20, 50*time.Millisecond)), ttl*9/10)
+	return min(cmp.Or(timeout, min(max(ttl/20, 50*time.Millisecond), q.settings.retryFor)), ttl*9/10)
 }
 
 func (q *Quorum) check(r *Request) error {

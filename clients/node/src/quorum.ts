@@ -230,7 +230,8 @@ export class Quorum extends Acquirer<QuorumHold> {
 
   /** How long a node may take for an answer about a hold with this ttl. */
   timeoutMs(ttlMs: number): number {
-    const chosen = this.nodeTimeoutMs ?? Math.max(ttlMs * NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT_MS);
+    const chosen = this.nodeTimeoutMs
+      ?? Math.min(Math.max(ttlMs * NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT_MS), this.shared.retryForMs);
     return Math.min(chosen, ttlMs * MOST_OF_TTL);
   }
 

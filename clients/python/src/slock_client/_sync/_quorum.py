@@ -342,7 +342,8 @@ class Quorum(Acquirer[QuorumHold]):
     def _timeout(self, ttl_ms: int) -> float:
         """How long a node may take for its answer, in seconds: at most a third of the ttl."""
         ttl = timedelta(milliseconds=ttl_ms)
-        timeout = self._node_timeout or max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT)
+        long = timedelta(seconds=self._shared.retry_for)
+        timeout = self._node_timeout or min(max(ttl / NODE_TIMEOUT_PART, LEAST_NODE_TIMEOUT), long)
         return min(timeout, ttl / MOST_OF_TTL).total_seconds()
 
 

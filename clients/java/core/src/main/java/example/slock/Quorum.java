@@ -32,7 +32,8 @@ public final class Quorum extends Locker {
 
   /** How long to wait for one node. */
   long nodeTimeout(long ttl) {
-    long timeout = options.nodeTimeout > 0 ? options.nodeTimeout : Math.max(ttl / 20, 50 * Clock.MS);
+    long timeout = options.nodeTimeout > 0 ? options.nodeTimeout
+        : Math.min(Math.max(ttl / 20, 50 * Clock.MS), options.retryFor);
     return Math.min(timeout, ttl * 9 / 10);
   }
 
