@@ -337,7 +337,7 @@ def test_waits_end_with_their_time_when_a_subscription_is_not_confirmed(
         proxy.keep("SSUBSCRIBE")
         request = locks.write("job", wait=SECOND)
         with ends_within(1):
-            ended = await asyncio.gather(*(request.acquire() for _ in range(20)), return_exceptions=True)
+            ended = await asyncio.gather(*(request.acquire() for _ in range(100)), return_exceptions=True)
         assert {type(one) for one in ended} == {slock_client.TimedOutError}
         proxy.deliver()
 

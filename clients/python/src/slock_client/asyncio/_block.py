@@ -32,7 +32,7 @@ class Block:
         """That of the block that ends. It may have begun in another task, as those of fixtures do."""
         task = io.current()
         if task not in self._guards:
-            if len(self._guards) > 1:
+            if len(self._guards) != 1:
                 for guard in chain(*self._guards.values()):
                     guard.hold._renew_no_more()
                 raise RuntimeError(
