@@ -131,6 +131,10 @@ impl LockManager {
     /// is refused.
     pub(super) fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
+        if let Some(mut ended) = self.search.take_if(|search| search.is_over()) {
+            self.search = ended.forget_some(SEARCH_STEPS).then_some(ended);
+            return true;
+        }
         // What may be granted, or leave, a search takes for waiting.
         const FIRST: [Work; 5] =
             [Work::ServeQueues, Work::ScanDatabases, Work::ServeMany, Work::FindSiblings, Work::ScanHolders];
@@ -151,8 +155,7 @@ impl LockManager {
         };
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
-            deadlock::Outcome::NoCycle => {}
-            deadlock::Outcome::NotYet => self.search = Some(search),
+            deadlock::Outcome::NoCycle | deadlock::Outcome::NotYet => {}
             // There may be another.
             deadlock::Outcome::Broken => {
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
@@ -165,6 +168,9 @@ impl LockManager {
                 // There may be another.
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
+        }
+        if !search.is_over() || search.forget_some(SEARCH_STEPS) {
+            self.search = Some(search);
         }
         true
     }
