@@ -4,9 +4,9 @@
 //! value, the key's expiry, the replication stream, `WATCH`. The announcement comes last, when the runtime
 //! is free again: a subscriber may run commands, also ours.
 //!
-//! The server calls us back for each change of a key, also where we made it; and to open a key can expire it, and then
-//! a subscriber of another module may run commands and remove keys that an operation has open. So it is known who
-//! changed a key: an operation of ours, or somebody while it was under way.
+//! The server calls us back for each change of a key, also where we made it; and to open a key can expire it, and to
+//! store a lock makes a new one, and then a subscriber of another module may run commands and remove keys that an
+//! operation has open. So it is known who changed a key: an operation of ours, or somebody while it was under way.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -231,6 +231,28 @@ impl<'c> Keyspace<'c> {
         }
     }
 
+    /// To store a lock makes the server announce a new key, and then a subscriber of another module may run commands and
+    /// remove keys that are open. They are not touched again, not even to close them, but opened anew: the
+    /// operation goes on, and does at all its names what it has begun.
+    #[cold]
+    fn reopen_removed(&mut self) {
+        let (db, ctx) = (self.db, self.access.ctx());
+        // To open a key can expire it, and so on.
+        while HAS_REMOVALS.get() {
+            HAS_REMOVALS.set(false);
+            let removals = REMOVALS.take();
+            for OpenKey { name, key } in &mut self.open {
+                let lock = LockIdRef { db, name: name.bytes() };
+                let has_gone =
+                    removals.iter().any(|gone| gone.as_ref().is_none_or(|gone| gone.as_ref() == lock));
+                if let Some(stale) = key.take_if(|_| has_gone) {
+                    std::mem::forget(stale);
+                    *key = Some(LockKey::open(ctx, *name));
+                }
+            }
+        }
+    }
+
     /// Where this name stands among those that are open.
     fn position(&mut self, lock: LockIdRef<'_>) -> Option<usize> {
         const FEW: usize = 8;
@@ -282,6 +304,9 @@ impl LockStore for Keyspace<'_> {
         }
         ctx.signal_modified(name);
         self.unannounced.push(Announcement { db: self.db, name, event, changed });
+        if changed.is_new && HAS_REMOVALS.get() {
+            self.reopen_removed();
+        }
     }
 
     fn expires_ms(&self, at: usize) -> Option<u64> {

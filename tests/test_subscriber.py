@@ -1,6 +1,7 @@
 """A subscriber of another module that runs commands in the middle of ours.
 
-Opening a key can expire it, and the server tells subscribers at once: while our own operation is under way.
+Opening a key can expire it, and storing a lock makes a new one. The server tells subscribers at once: while our
+own operation is under way.
 """
 
 from __future__ import annotations
@@ -73,6 +74,27 @@ def test_keys_that_go_while_others_are_opened_are_not_touched_again(server: Serv
         client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR)
     client.flushall()
     assert client.execute_command("SLOCK.MLOCK", 2, "a", "b", "me", HOUR) > 0
+
+
+@pytest.mark.parametrize("order", ["DEL b", "UNLINK b c", "RENAME b elsewhere"])
+@pytest.mark.parametrize("somebody_waits", [False, True])
+def test_keys_that_go_while_another_is_stored_are_stored_anew(
+    server: Server, order: str, somebody_waits: bool
+) -> None:
+    """MLOCK has opened all three when it stores `a`, which makes a new key. `b` is there, `c` too or not."""
+    client, locks = server.client(), Locks(server.client())
+    if somebody_waits:
+        line = Line(server, "waited-for")
+        line.locks.lock("waited-for", "holder", HOUR)
+        line.write("next")
+    for name in ("b", "c") if "c" in order else ("b",):
+        locks.lock(name, "me", HOUR)
+    client.set("order:a", order)
+    fence = client.execute_command("SLOCK.MLOCK", 3, "a", "b", "c", "me", HOUR)
+    assert client.lrange("answers", 0, -1) == [b"done"]
+    assert all(locks.pttl(name, "me") > 0 for name in ("a", "b", "c"))
+    assert client.execute_command("SLOCK.MUNLOCK", 3, "a", "b", "c", "me", "FENCE", fence) == 3
+    assert client.exists("a", "b", "c") == 0
 
 
 def test_keys_that_expire_as_they_are_opened_are_free(server: Server) -> None:

@@ -28,15 +28,14 @@
 //! All the same the crowd that can be reached may be large, so a search goes on in slices ([`Search::run`]). The
 //! request waits meanwhile, and a cycle in a crowd is found late. Between two slices others come and go. Who comes
 //! is searched for by a search of his own. What has gone can only break a cycle: so of a cycle that was found each
-//! step is looked at once more.
+//! step is looked at once more, from the last one back to the first; a short cycle at one moment, a long one in slices
+//! too. What the search has noted is forgotten in slices ([`Search::forget_some`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use hashbrown::HashMap;
-
 use crate::error::DeadlockStep;
-use crate::ids::{LockId, LockIdRef, RequestId};
+use crate::ids::{LockIdRef, RequestId};
 use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{HoldersSeen, Queue, QueueId, TokenId, Waiter, Waitlist};
@@ -134,12 +133,29 @@ pub(crate) struct Search {
     /// The token that the search begins with.
     start: Rc<[u8]>,
     /// For each owner reached, who waits for it and where: the way back to the start; and its token, which is kept.
-    reached: HashMap<TokenId, (Edge, Rc<[u8]>)>,
+    reached: BTreeMap<TokenId, (Edge, Rc<[u8]>)>,
     /// Owners reached.
     frontier: VecDeque<Rc<[u8]>>,
     /// What is under way, the innermost last.
     work: Vec<Work>,
-    seen: HashMap<QueueId, Seen>,
+    seen: BTreeMap<QueueId, Seen>,
+    /// The way back, once a cycle was found.
+    way_back: Option<WayBack>,
+    /// Whether the outcome is known.
+    is_over: bool,
+}
+
+/// The way back along a cycle that was found, as far as it was looked at.
+#[derive(Debug)]
+struct WayBack {
+    /// The edge to look at next.
+    edge: Edge,
+    /// For whom its owner waits.
+    next: Rc<[u8]>,
+    /// The steps behind it, the last first.
+    steps: Vec<DeadlockStep>,
+    /// The youngest of their requests, and which of the steps it is.
+    youngest: Option<(RequestId, usize)>,
 }
 
 /// What the search has done at one lock.
@@ -184,10 +200,12 @@ impl Search {
     pub(crate) fn around(waiter: &Waiter) -> Self {
         Self {
             start: waiter.token.clone(),
-            reached: HashMap::new(),
+            reached: BTreeMap::new(),
             frontier: VecDeque::from([waiter.token.clone()]),
             work: Vec::new(),
-            seen: HashMap::new(),
+            seen: BTreeMap::new(),
+            way_back: None,
+            is_over: false,
         }
     }
 
@@ -196,29 +214,45 @@ impl Search {
         &self.start
     }
 
-    /// Goes on with the search for so many steps at most, or a few more.
+    /// Whether the outcome is known.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Forgets some of what a search has noted that is over. Whether there is more.
+    pub(crate) fn forget_some(&mut self, most: usize) -> bool {
+        (0..most).all(|_| {
+            let (owner, token, queue) =
+                (self.reached.pop_first(), self.frontier.pop_front(), self.seen.pop_first());
+            owner.is_some() || token.is_some() || queue.is_some()
+        })
+    }
+
+    /// Goes on with the search for so many steps at most, or a few more; and when it finds a cycle for as many again, so
+    /// that a cycle of no more owners is looked at in one go.
     pub(crate) fn run(&mut self, view: &View<'_>, store: &mut impl LockStore, steps: usize) -> Outcome {
         let mut left = steps;
-        loop {
-            let work = match self.work.pop() {
-                Some(work) => work,
-                None => match self.frontier.pop_front() {
-                    Some(token) => Work::Owner { token, after: None },
-                    None => return Outcome::NoCycle,
-                },
-            };
-            if let Some(last) = self.step(work, view, store, &mut left) {
-                return match self.way_back(&last, view) {
-                    // Time may have passed since the first of it was found.
-                    Some(cycle) if self.still_holds(&last, view, store) => Outcome::Cycle(cycle),
-                    _ => Outcome::Broken,
-                };
+        let outcome = loop {
+            if let Some(way_back) = self.way_back.take() {
+                if let Some(outcome) = self.step_back(way_back, view, store, &mut left) {
+                    break outcome;
+                }
+            } else {
+                let owner = || self.frontier.pop_front().map(|token| Work::Owner { token, after: None });
+                let Some(work) = self.work.pop().or_else(owner) else { break Outcome::NoCycle };
+                if let Some(last) = self.step(work, view, store, &mut left) {
+                    let next = self.start.clone();
+                    self.way_back = Some(WayBack { edge: last, next, steps: Vec::new(), youngest: None });
+                    left = steps;
+                }
             }
             if left == 0 {
                 return Outcome::NotYet;
             }
             left = left.saturating_sub(1);
-        }
+        };
+        self.is_over = true;
+        outcome
     }
 
     /// Does a piece of the work, and notes what is left of it. The last edge of the cycle, if it came to the start.
@@ -382,34 +416,34 @@ impl Search {
         }
     }
 
-    /// The edges of the cycle, from the start on.
-    fn edges<'e>(&'e self, last: &'e Edge) -> Option<Vec<&'e Edge>> {
-        let mut edges = vec![last];
-        while let Some(edge) = edges.last()
-            && edge.token != self.start
-        {
-            edges.push(&self.reached.get(&TokenId::of(&edge.token))?.0);
-        }
-        edges.reverse();
-        Some(edges)
-    }
-
-    fn way_back(&self, last: &Edge, view: &View<'_>) -> Option<Cycle> {
-        let edges = self.edges(last)?;
-        let youngest = edges.iter().map(|edge| edge.request).max()?;
-        let youngest_at = edges.iter().position(|edge| edge.request == youngest)?;
-        let step = |edge: &&Edge| {
-            let lock: &LockId = view.waitlist.lock_of(edge.queue)?;
-            Some(DeadlockStep { token: edge.token.clone(), lock: lock.clone() })
+    /// Looks whether the next owner on the way back still waits for the one behind it: time may have passed since that
+    /// was found. The outcome, at the start or where somebody has gone.
+    fn step_back(
+        &mut self,
+        way_back: WayBack,
+        view: &View<'_>,
+        store: &mut impl LockStore,
+        left: &mut usize,
+    ) -> Option<Outcome> {
+        let WayBack { edge, next, mut steps, mut youngest } = way_back;
+        let lock = view.waitlist.lock_of(edge.queue).cloned();
+        let Some(lock) = lock.filter(|_| still_waits_for(&edge, &next, view, store, left)) else {
+            return Some(Outcome::Broken);
         };
-        Some(Cycle { steps: edges.iter().map(step).collect::<Option<_>>()?, youngest, youngest_at })
-    }
-
-    /// Whether each owner of the cycle waits for the next one now.
-    fn still_holds(&self, last: &Edge, view: &View<'_>, store: &mut impl LockStore) -> bool {
-        let Some(edges) = self.edges(last) else { return false };
-        let next = edges.iter().skip(1).chain(edges.first());
-        edges.iter().zip(next).all(|(edge, next)| still_waits_for(edge, &next.token, view, store))
+        youngest = youngest.max(Some((edge.request, steps.len())));
+        steps.push(DeadlockStep { token: edge.token.clone(), lock });
+        if edge.token == self.start {
+            steps.reverse();
+            return youngest.map(|(youngest, at)| {
+                let youngest_at = steps.len() - 1 - at;
+                Outcome::Cycle(Cycle { steps, youngest, youngest_at })
+            });
+        }
+        let Some((before, _)) = self.reached.get(&TokenId::of(&edge.token)) else {
+            return Some(Outcome::Broken);
+        };
+        self.way_back = Some(WayBack { edge: before.clone(), next: edge.token, steps, youngest });
+        None
     }
 }
 
@@ -450,13 +484,19 @@ fn waits_for(
 }
 
 /// The same when time has passed since the edge was found.
-fn still_waits_for(edge: &Edge, token: &[u8], view: &View<'_>, store: &mut impl LockStore) -> bool {
+fn still_waits_for(
+    edge: &Edge,
+    token: &[u8],
+    view: &View<'_>,
+    store: &mut impl LockStore,
+    left: &mut usize,
+) -> bool {
     let waiter = view.waitlist.get(edge.request).filter(|_| !view.waitlist.is_cancelled(edge.request));
     let (Some(waiter), Some(queue)) = (waiter, view.waitlist.queue(edge.queue)) else { return false };
     let lock = store.peek(queue.lock.as_ref());
     !queue.has_own_ahead(waiter.token_id(), edge.request)
         && !is_answered(waiter, queue, lock, view)
-        && waits_for(edge, waiter, queue, lock, token, view, &mut 0)
+        && waits_for(edge, waiter, queue, lock, token, view, left)
 }
 
 /// Whether a request is answered before anybody acts, so that it waits for nobody at this queue: its token holds

@@ -3,7 +3,7 @@
 //! | event | who waits |
 //! |---|---|
 //! | a key is removed, whoever did it (`DEL`, expiry, eviction, `RENAME`, `MOVE`, ...) | goes on waiting; the first is granted at the end of this turn |
-//! | a key appears (`RESTORE`, `RENAME`, ...), or its expiry changes | is looked at again; under another type: `WRONGTYPE` |
+//! | a key appears (`RESTORE`, `COPY`, `RENAME`, ...), or its expiry changes | is looked at again; under another type: `WRONGTYPE`. Valkey from 8.1 on tells only of `RESTORE` and `COPY` |
 //! | `FLUSHALL`, `FLUSHDB` | goes on waiting: the locks are free, and the first at each name is granted at the end of this turn |
 //! | `SWAPDB` | is looked at again, at each name of both databases, beside the locks that are there now |
 //! | a connection closes | its own request leaves the queue; its EPHEMERAL holds end, and the next is granted |
@@ -40,12 +40,14 @@ pub static DATATYPE_HOOKS: DatatypeHooks = DatatypeHooks {
     },
     restored: |lock| {
         if !STATE.only_follows() {
+            key_changed(lock);
             let lock = LockId::from(lock);
             notice(|runtime| {
                 runtime.restored.insert(lock);
             });
         }
     },
+    copied: key_changed,
     last_fence: || STATE.last_fence.get(),
     rewrite: |lock, last_fence, emit| wire::rewrite(lock, last_fence, emit),
     freed: |lock| STATE.count_expirations(lock.count_ended(server::now().unix_ms())),

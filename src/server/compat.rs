@@ -16,8 +16,8 @@ const REQUIRED: &str = "
     DigestEndSequence EmitAOF EventLoopAddOneShot Free FreeCallReply FreeModuleUser FreeServerInfo FreeString
     GetAbsExpire GetBlockedClientHandle GetBlockedClientPrivateData GetClientId GetClientUserNameById GetCommand
     GetContextFlags GetDbIdFromIO GetDbIdFromOptCtx GetDetachedThreadSafeContext GetKeyNameFromIO
-    GetKeyNameFromOptCtx GetModuleUserFromUserName GetSelectedDb GetServerInfo InfoAddFieldULongLong
-    InfoAddSection InfoBeginDictField InfoEndDictField IsIOError IsKeysPositionRequest KeyAtPosWithFlags KeyType
+    GetKeyNameFromOptCtx GetModuleUserFromUserName GetSelectedDb GetServerInfo GetToDbIdFromOptCtx
+    GetToKeyNameFromOptCtx InfoAddFieldULongLong InfoAddSection InfoBeginDictField InfoEndDictField IsIOError IsKeysPositionRequest KeyAtPosWithFlags KeyType
     LoadConfigs LoadStringBuffer LoadUnsigned Log ModuleTypeGetType ModuleTypeGetValue ModuleTypeSetValue
     NotifyKeyspaceEvent OpenKey PublishMessageShard RegisterBoolConfig RegisterInfoFunc RegisterNumericConfig
     Replicate ReplicateVerbatim ReplyWithArray ReplyWithError ReplyWithLongLong ReplyWithMap ReplyWithNull
@@ -76,7 +76,8 @@ pub fn lacking() -> impl Iterator<Item = &'static str> {
         (!has("RedisModule_DefragAlloc"), "active defragmentation of locks"),
         (
             is_recent_valkey(),
-            "safe notifications of EXPIRE (a waiter learns of a changed expiry at the old one)",
+            "safe notifications of keys (of a changed expiry, and of a key that RENAME or SET makes, those who wait learn \
+             later)",
         ),
     ];
     lacking.into_iter().filter(|(is_lacking, _)| *is_lacking).map(|(_, what)| what)

@@ -85,12 +85,12 @@ pub fn register(ctx: Ctx<'_>, hooks: &'static DatatypeHooks) -> bool {
         aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as i32,
         free_effort: Some(free_effort),
         unlink: None,
-        copy: Some(copy),
+        copy: None,
         defrag: Some(defrag),
         mem_usage2: Some(mem_usage2),
         free_effort2: None,
         unlink2: Some(unlink2),
-        copy2: None,
+        copy2: Some(copy2),
     };
     let created = api!(RedisModule_CreateDataType(ctx.pointer(), NAME.as_ptr(), RDB_VERSION, &mut methods));
     RAW_TYPE.store(created, Ordering::Relaxed);
@@ -296,13 +296,19 @@ unsafe extern "C" fn unlink2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const 
     });
 }
 
-unsafe extern "C" fn copy(
-    _: *mut raw::RedisModuleString,
-    _: *mut raw::RedisModuleString,
-    value: *const c_void,
-) -> *mut c_void {
-    // SAFETY: the server passes a stored value.
-    guard(c"copying a lock", || store(Box::new(unsafe { lock(value) }.clone()))).unwrap_or(ptr::null_mut())
+unsafe extern "C" fn copy2(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> *mut c_void {
+    guard(c"copying a lock", || {
+        let name = api!(RedisModule_GetToKeyNameFromOptCtx(ctx));
+        let db = api!(RedisModule_GetToDbIdFromOptCtx(ctx));
+        if let Some(hooks) = HOOKS.get() {
+            // SAFETY: the server lends the name until this returns.
+            let name = unsafe { Str::from_raw(name.cast_mut()) };
+            (hooks.copied)(LockIdRef { db, name: name.bytes() });
+        }
+        // SAFETY: the server passes a stored value.
+        store(Box::new(unsafe { lock(value) }.clone()))
+    })
+    .unwrap_or(ptr::null_mut())
 }
 
 /// Moves the lock and its metadata; its tables stay where they are.

@@ -17,6 +17,8 @@ pub struct DatatypeHooks {
     pub is_plausible: fn(&Lock) -> bool,
     /// A lock is about to appear under this name from a payload: `RESTORE`, or a file that is loaded.
     pub restored: fn(LockIdRef<'_>),
+    /// A lock is about to appear under this name as a copy of another.
+    pub copied: fn(LockIdRef<'_>),
     /// The last fence that was given or seen.
     pub last_fence: fn() -> u64,
     /// Calls the function with the change and metadata of each command that makes this lock, and that says this last

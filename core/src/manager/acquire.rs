@@ -321,7 +321,7 @@ impl LockManager {
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.
         self.look_again_when_due(open, id);
-        self.note_own_holds(open, id);
+        self.note_holds(open, id);
         Ok(id)
     }
 

@@ -154,11 +154,14 @@ impl LockManager {
         }
     }
 
-    /// Whether nobody waits and no hold ends with a connection. Then there is nothing to do, now or later, that anybody
-    /// would notice.
+    /// Whether nobody waits, no hold ends with a connection, and no search has anything to forget. Then there is nothing to
+    /// do, now or later, that anybody would notice.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waitlist.is_empty() && self.ephemeral.is_empty() && self.answers.is_empty()
+        self.waitlist.is_empty()
+            && self.ephemeral.is_empty()
+            && self.answers.is_empty()
+            && self.search.is_none()
     }
 
     /// Whether [`LockManager::serve_queues`] has work that does not wait for time to pass.

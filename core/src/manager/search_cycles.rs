@@ -59,6 +59,10 @@ impl LockManager {
     pub(super) fn holders_changed(&mut self, store: &mut impl LockStore, queue: QueueId) {
         let Some(lock) = self.waitlist.lock_of(queue) else { return };
         self.waitlist.note_holders(queue, store.peek(lock.clone().as_ref()));
+        self.look_at_holders(queue);
+    }
+
+    fn look_at_holders(&mut self, queue: QueueId) {
         self.holder_scans.entry(queue).and_modify(|scan| scan.again = true).or_default();
     }
 
@@ -107,13 +111,17 @@ impl LockManager {
     }
 
     /// For a blocked request for several names, which are open: notes on which of them its token has a hold. It
-    /// waits for nobody there until that hold ends.
-    pub(super) fn note_own_holds(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
+    /// waits for nobody there until that hold ends. And whether others than noted hold them: not every server tells of
+    /// each lock that comes under a free name.
+    pub(super) fn note_holds(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
         for (at, queue) in queues.iter().enumerate() {
             let own = open.hold(at, HoldRef::of(&token)).ok().flatten();
             self.waitlist.set_own_hold(*queue, TokenId::of(&token), own.map(|own| own.deadline_ms));
+            if self.waitlist.note_holders(*queue, open.lock(at).ok().flatten()) {
+                self.look_at_holders(*queue);
+            }
         }
     }
 
@@ -123,6 +131,10 @@ impl LockManager {
     /// is refused.
     pub(super) fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
         self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
+        if let Some(mut ended) = self.search.take_if(|search| search.is_over()) {
+            self.search = ended.forget_some(SEARCH_STEPS).then_some(ended);
+            return true;
+        }
         // What may be granted, or leave, a search takes for waiting.
         const FIRST: [Work; 5] =
             [Work::ServeQueues, Work::ScanDatabases, Work::ServeMany, Work::FindSiblings, Work::ScanHolders];
@@ -143,8 +155,7 @@ impl LockManager {
         };
         let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
         match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
-            deadlock::Outcome::NoCycle => {}
-            deadlock::Outcome::NotYet => self.search = Some(search),
+            deadlock::Outcome::NoCycle | deadlock::Outcome::NotYet => {}
             // There may be another.
             deadlock::Outcome::Broken => {
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
@@ -157,6 +168,9 @@ impl LockManager {
                 // There may be another.
                 self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
             }
+        }
+        if !search.is_over() || search.forget_some(SEARCH_STEPS) {
+            self.search = Some(search);
         }
         true
     }

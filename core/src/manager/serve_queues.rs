@@ -228,7 +228,7 @@ impl LockManager {
         match self.assess(&open, request) {
             Ok(None) => {
                 self.look_again_when_due(&open, request);
-                self.note_own_holds(&open, request);
+                self.note_holds(&open, request);
             }
             Err(error) => self.finish(request, WaitResult::Failed(error)),
             Ok(Some(standing)) => {

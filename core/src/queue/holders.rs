@@ -21,24 +21,28 @@ const FEW_HOLDERS: usize = 16;
 const LOOKED_AT: usize = 16;
 
 impl Waitlist {
-    /// Notes who holds the lock of this queue now.
-    pub(crate) fn note_holders(&mut self, id: QueueId, lock: Option<&Lock>) {
-        let Some(queue) = self.queues.get_mut(&id) else { return };
+    /// Notes who holds the lock of this queue now. Whether that is somebody else than was noted, as far as it can be told.
+    pub(crate) fn note_holders(&mut self, id: QueueId, lock: Option<&Lock>) -> bool {
+        let Some(queue) = self.queues.get_mut(&id) else { return false };
         let is_as_noted = match (&queue.noted_holders, lock) {
             (None, Some(lock)) => lock.len() > FEW_HOLDERS,
             (Some(noted), None) => noted.is_empty(),
             _ => false,
         };
         if is_as_noted {
-            return;
+            return false;
         }
         let is_crowded = lock.is_some_and(|lock| lock.len() > FEW_HOLDERS);
         let holders = lock.filter(|_| !is_crowded).into_iter().flat_map(Lock::holders);
         let hashes = holders.map(|holder| self.holders.hasher.hash_one(holder.token())).collect();
         let noted = Some(hashes).filter(|_| !is_crowded);
+        if noted == queue.noted_holders {
+            return false;
+        }
         self.holders.remove(id, &queue.noted_holders);
         self.holders.add(id, &noted);
         queue.noted_holders = noted;
+        true
     }
 
     /// Whether this token may hold a lock that is waited for. `holds` is asked for some locks with many

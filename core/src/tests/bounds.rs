@@ -184,6 +184,30 @@ fn a_cycle_in_a_crowd_is_found_late() {
     assert_eq!(scene.queue(&name(LENGTH - 1)), [""; 0]);
 }
 
+/// Each slice looks at some hundred locks at most, also when it comes to look at the cycle once more; and what the search
+/// has noted is forgotten in slices.
+#[test]
+#[cfg_attr(miri, ignore = "a crowd takes hours there")]
+fn a_long_cycle_is_looked_at_and_forgotten_in_slices() {
+    const LENGTH: usize = 3_000;
+    let mut scene = Scene::new();
+    chain(&mut scene, LENGTH);
+    scene.in_one_turn(|scene| {
+        scene.waits(&name(LENGTH - 1), "t0", WRITE);
+        let (mut most, mut news) = (0, Vec::new());
+        while news.is_empty() {
+            assert!(scene.manager.has_work(), "the cycle is not found");
+            let before = scene.store.peeked;
+            serves_a_slice(scene, 1);
+            most = most.max(scene.store.peeked - before);
+            news = scene.news();
+        }
+        assert!(most <= 300, "{most} locks looked at in a slice");
+        assert!(news.len() == 1 && news[0].starts_with("t0 Deadlock"), "{}", news.len());
+        assert!(serves_in_slices(scene, 1) >= LENGTH / 200, "all was forgotten at once");
+    });
+}
+
 /// While the search goes on, somebody in the ring goes, or gets what he waits for: it is none any more.
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]

@@ -156,6 +156,24 @@ fn who_is_given_what_he_waits_for_behind_another_is_answered() {
     assert_eq!(scene.news(), ["S granted"]);
 }
 
+/// `RENAME` gives `T` a lock for which `W` waits among others, and the server does not tell: as Valkey, for a free name. It is
+/// found when `W` is looked at.
+#[test]
+fn a_lock_that_came_unnoticed_is_noticed_when_who_waits_for_it_is_looked_at() {
+    let mut scene = Scene::new();
+    scene.takes("x", "T", WRITE);
+    scene.takes("a", "H", WRITE);
+    scene.waits("a b", "W", WRITE);
+    scene.waits("a", "T", WRITE);
+    let lock = scene.store.lock(&id("x")).unwrap().clone();
+    scene.store.delete(&id("x"));
+    scene.store.replace(&id("b"), lock);
+    assert_eq!(scene.news(), [""; 0]);
+    scene.releases("a", "H");
+    let news = scene.news();
+    assert!(news.len() == 1 && news[0].starts_with("T Deadlock"), "{news:?}");
+}
+
 /// `EXPIRE` on a lock with many readers, one a turn: each is looked at once more, not once for each.
 #[test]
 #[cfg_attr(miri, ignore = "a crowd takes hours there")]
