@@ -389,7 +389,9 @@ impl Trees {
         let mut ended = deadlines.take_while(|deadline_ms| *deadline_ms <= at_ms);
         let (first_ms, one_too_many_ms) = (ended.next(), ended.nth(most - 1));
         // An effect at moment 0 drops nobody.
-        first_ms.zip(one_too_many_ms).map_or(at_ms, |(first_ms, ms)| first_ms.max(ms.saturating_sub(1)).max(1))
+        first_ms
+            .zip(one_too_many_ms)
+            .map_or(at_ms, |(first_ms, ms)| first_ms.max(ms.saturating_sub(1)).max(1))
     }
 
     fn put(&mut self, holder: Holder) {
