@@ -1,7 +1,7 @@
 """A subscriber of another module that runs commands in the middle of ours.
 
-Opening a key can expire it, and storing a lock makes a new one. The server tells subscribers at once: while our own
-operation is under way.
+Opening a key can expire it, and storing a lock makes a new one. The server tells subscribers at once,
+while our own operation is under way.
 """
 
 from __future__ import annotations
