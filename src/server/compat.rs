@@ -17,7 +17,8 @@ const REQUIRED: &str = "
     GetAbsExpire GetBlockedClientHandle GetBlockedClientPrivateData GetClientId GetClientUserNameById GetCommand
     GetContextFlags GetDbIdFromIO GetDbIdFromOptCtx GetDetachedThreadSafeContext GetKeyNameFromIO
     GetKeyNameFromOptCtx GetModuleUserFromUserName GetSelectedDb GetServerInfo GetToDbIdFromOptCtx
-    GetToKeyNameFromOptCtx InfoAddFieldULongLong InfoAddSection InfoBeginDictField InfoEndDictField IsIOError IsKeysPositionRequest KeyAtPosWithFlags KeyType
+    GetToKeyNameFromOptCtx InfoAddFieldULongLong InfoAddSection InfoBeginDictField InfoEndDictField IsIOError
+    IsKeysPositionRequest KeyAtPosWithFlags KeyType
     LoadConfigs LoadStringBuffer LoadUnsigned Log ModuleTypeGetType ModuleTypeGetValue ModuleTypeSetValue
     NotifyKeyspaceEvent OpenKey PublishMessageShard RegisterBoolConfig RegisterInfoFunc RegisterNumericConfig
     Replicate ReplicateVerbatim ReplyWithArray ReplyWithError ReplyWithLongLong ReplyWithMap ReplyWithNull

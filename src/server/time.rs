@@ -35,7 +35,7 @@ fn read(clock: libc::clockid_t) -> (u64, u64) {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `time`, which outlives it. It cannot fail: both clocks exist.
     unsafe { libc::clock_gettime(clock, &mut time) };
-    (u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec.cast_unsigned())
+    (u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u64)
 }
 
 /// Names a running timer.
