@@ -3,6 +3,8 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 : "${SERVER:=redis-server}"
+# Many containers set this, and then each of a dozen processes compiles all the tests for itself, in 6 s.
+unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '==> %s\n' "$*"; }
 die() {
