@@ -119,9 +119,10 @@ func TestReplyToGivingUpIsLost(t *testing.T) {
 // The server forgets a request when nobody listens to its channel any more.
 func TestGivingUpThatNeverArrivesLeavesNothing(t *testing.T) {
 	w, p := newCutWorld(t, slock.RetryFor(50*time.Millisecond))
-	w.do("SLOCK.LOCK", "job", another, 60000)
+	w.do("SLOCK.LOCK", "job", another, 3600000)
 	ctx, cancel := context.WithCancel(t.Context())
-	first := lockBeside(ctx, w.locks.Write("job").With(slock.TTL(50*time.Millisecond)))
+	// That of a token of the program's is sent for the ttl.
+	first := lockBeside(ctx, w.locks.Write("job").With(slock.TTL(50*time.Millisecond), slock.Token("mine")))
 	w.waiters("job", 1)
 	second := lockBeside(t.Context(), w.locks.Write("job"))
 	w.waiters("job", 2)
