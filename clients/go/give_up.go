@@ -45,8 +45,8 @@ func (l *Locks) release(ctx context.Context, o owner, ending lease) (bool, error
 	return err == nil && (r.number == int64(len(o.keys)) || r.late && ending.until > now()), err
 }
 
-// giveUp ends the acquisition in the background. What a server that gives no answer to the end may keep waiting, it
-// forgets when the connection closes that listens.
+// giveUp ends the acquisition in the background. What a server that says nothing to that may keep waiting, it forgets when
+// the connection closes that listens.
 func (a *attempts) giveUp() {
 	l, end := a.locks, time.Now().Add(refuseFor*time.Millisecond)
 	if a.owner.given {
@@ -59,7 +59,7 @@ func (a *attempts) giveUp() {
 		_, err := l.repeat(context.Background(), "release", a.owner, end, func(ctx context.Context, limit time.Time) (int64, error) {
 			return l.end(ctx, limit, a.owner, noFence)
 		})
-		if errors.Is(err, ErrTimedOut) && a.channel != nil {
+		if errors.Is(err, ErrTimedOut) && code(err) == "" && a.channel != nil {
 			a.channel.connection.close(err)
 		}
 	})
