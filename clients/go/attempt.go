@@ -72,9 +72,9 @@ func (a *attempts) attempt() error {
 	return a.confirm(fence)
 }
 
-// way is how to ask: by notify, by blocking, or by polling, which does not wait. The last is also how a request is asked
-// first, so that only one that has to wait needs a channel or a connection of its own. Where there is a channel it is used
-// at once.
+// way is how to ask: by notify, by blocking, or by polling, which does not wait. The last is also how a request is
+// asked first, so that only one that has to wait needs a channel or a connection of its own. Where there is a channel
+// it is used at once.
 func (a *attempts) way(mayWait bool) (way waiting, err error) {
 	switch {
 	case !mayWait:

@@ -55,10 +55,9 @@ func (a *attempts) giveUp() {
 	} else {
 		a.forget()
 	}
+	send := func(ctx context.Context, limit time.Time) (int64, error) { return l.end(ctx, limit, a.owner, noFence) }
 	l.background.run(func() {
-		_, err := l.repeat(context.Background(), "release", a.owner, end, func(ctx context.Context, limit time.Time) (int64, error) {
-			return l.end(ctx, limit, a.owner, noFence)
-		})
+		_, err := l.repeat(context.Background(), "release", a.owner, end, send)
 		if errors.Is(err, ErrTimedOut) && code(err) == "" && a.channel != nil {
 			a.channel.connection.close(err)
 		}
