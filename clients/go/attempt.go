@@ -17,10 +17,7 @@ const (
 	// askInDoubt is how often a request that waits asks again while a command of it has no answer: that one may arrive
 	// late, and then it is the request.
 	askInDoubt = 5 * time.Second
-	// testAfter is how long after the beginning of a wait on a connection of its own the server is tested first, if
-	// there is so much time.
-	testAfter = time.Second
-	// testEvery is how often it is tested from then on, and how long the answer may take.
+	// testEvery is how often a server is tested on which a command blocks, and how long the answer may take.
 	testEvery = 5 * time.Second
 )
 
@@ -35,7 +32,7 @@ type attempts struct {
 	doubt   bool       // a command had no answer, so that something may be left on the server
 	queued  bool       // it waits on the server, or has been granted and not handed out
 	sent    instant    // before the first command was sent that may have been granted
-	refused bool       // others had the lock, so it needs a channel
+	refused bool       // others had the lock, so it has to wait
 	channel *channel   // that it waits by; nil: none
 	tag     string     // of its messages
 	heard   chan heard // what came
@@ -46,7 +43,7 @@ type attempts struct {
 type heard struct {
 	to    *call // nil: a message
 	fence int64
-	err   error
+	err   error // redis.Nil: a message will come
 }
 
 func (l *Locks) attempts(ctx context.Context, o owner, mode Mode, wanted *requestSettings, ask words, try bool) *attempts {
@@ -75,28 +72,32 @@ func (a *attempts) attempt() error {
 	return a.confirm(fence)
 }
 
-// way is how to ask: by polling, which does not wait, by blocking, or by notify.
-func (a *attempts) way() waiting {
+// way is how to ask: by notify, by blocking, or by polling, which does not wait. The last is also how a request is
+// asked first, so that only one that has to wait needs a channel or a connection of its own. Where there is a channel
+// it is used at once.
+func (a *attempts) way(mayWait bool) (way waiting, err error) {
 	switch {
-	case a.once || a.locks.settings.waiting == byPolling:
-		return byPolling
-	case a.locks.settings.waiting == byBlocking || a.locks.listener.isForbidden(a.keys[0]):
-		return byBlocking
+	case !mayWait:
+		return byPolling, nil
+	case a.locks.settings.waiting == byNotify && !a.locks.listener.isForbidden(a.keys[0]):
+		way = byNotify
+		a.channel, err = a.listen()
+	default:
+		way = byBlocking
 	}
-	return byNotify
+	if !a.refused && (way == byBlocking || a.channel == nil) {
+		way = byPolling
+	}
+	return way, err
 }
 
 // send sends the command, and gives its fence, or errTaken for 0.
 func (a *attempts) send() (int64, error) {
-	l, way := a.locks, a.way()
-	var err error
-	if way == byNotify {
-		if a.channel, err = a.listen(); err != nil {
-			return 0, err
-		}
-		if a.channel == nil {
-			way = byPolling
-		}
+	l := a.locks
+	mayWait := !a.once && l.settings.waiting != byPolling
+	way, err := a.way(mayWait)
+	if err != nil {
+		return 0, err
 	}
 	limit, w := a.answerBy(), a.ask
 	n, err := l.servers.find(a.ctx, limit, a.keys[0])
@@ -121,7 +122,7 @@ func (a *attempts) send() (int64, error) {
 	fence, err := a.await(n, c, way)
 	c.isLeft.Store(true)
 	switch {
-	case way == byPolling && a.way() == byNotify && errors.Is(err, errTaken) && !a.refused:
+	case way == byPolling && mayWait && errors.Is(err, errTaken):
 		a.refused = true
 		return a.send()
 	case way == byNotify && hasCode(err, "NOSUBSCRIBER"):
@@ -141,8 +142,7 @@ func (a *attempts) rest() words {
 	return words{"WAIT", milliseconds(min(max(time.Until(a.deadline), 1), longestWait))}
 }
 
-// listen gives a channel that is ready. As long as there is none, the first command goes without a wait, so that a
-// program subscribes only when a request has to wait.
+// listen gives a channel that is ready, or none for a request that was not refused.
 func (a *attempts) listen() (*channel, error) {
 	c := a.locks.listener.channel(a.keys[0], a.refused)
 	if c == nil || c.ready.Err() != nil {
@@ -160,13 +160,12 @@ func (a *attempts) listen() (*channel, error) {
 	return c, nil
 }
 
-// hear takes an answer. After null it is the message that is waited for.
+// hear takes an answer.
 func (a *attempts) hear(c *call) {
 	fence, err := c.commands[0].Int64()
 	a.locks.servers.note(err)
-	if err == redis.Nil {
-		c.isNull.Store(true)
-		return
+	if fence == 0 && c.isLeft.Load() {
+		return // of an older copy only a grant counts
 	}
 	select {
 	case a.heard <- heard{to: c, fence: fence, err: err}:
@@ -175,82 +174,64 @@ func (a *attempts) hear(c *call) {
 }
 
 // test asks a server on which a command blocks whether it is there.
-func (a *attempts) test(n *node, limit time.Time) error {
+func (a *attempts) test(n *node) error {
 	ctx, end := context.WithCancel(a.ctx)
 	defer end()
 	defer context.AfterFunc(a.ending, end)()
-	_, err := n.ask(ctx, earlier(a.waitBy(), limit), words{"PING"})
+	_, err := n.ask(ctx, earlier(a.waitBy(), time.Now().Add(testEvery)), words{"PING"})
 	return err
 }
 
-// await waits for the answer, or for the message. It is woken by nothing else that comes in time, but to test the server
-// while the command blocks: no reply is too late there, and nobody would tell a connection that has nothing to send that
-// its server was restarted. The first test is soon enough that its answer is there before the time of the request is over.
+// await waits for the answer, and after a null for the message. While the command blocks it tests the server: no reply is
+// too late there, and nobody would tell a connection that has nothing to send that its server was restarted.
 func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 	var gone <-chan struct{}
 	if way == byNotify {
 		gone = a.channel.gone.Done()
 	}
-	blocks, passed := way == byBlocking, false // a test
-	testAt := min(testAfter, time.Until(a.end())/3)
-	for {
-		isNull := c.isNull.Load()
-		if isNull {
-			a.queued, a.last, a.failures, a.contact = true, nil, 0, time.Now()
-		}
-		until := c.limit
-		switch {
-		case blocks:
-			until = earlier(a.waitBy(), time.Now().Add(testAt))
-		case isNull && a.doubt:
-			until = earlier(a.waitBy(), time.Now().Add(askInDoubt))
-		case isNull:
-			until = a.waitBy()
+	wasThere := way == byBlocking && !a.doubt // the server on which the command blocks
+	for until, isNull := c.limit, false; ; {
+		if way == byBlocking {
+			until = earlier(a.waitBy(), time.Now().Add(testEvery))
 		}
 		h, err := await(a.ctx, a.heard, until, gone, a.ending.Done())
 		switch {
 		case err == nil && h.to != nil && h.to != c && h.fence == 0:
 			continue // of an older copy
-		case err == nil:
-			return a.answer(h, blocks && (passed || a.contact.IsZero()))
-		}
-		if !isNull && c.isNull.Load() {
-			a.queued = true
-			if errors.Is(err, errNoAnswer) {
-				continue
+		case err == nil && h.err == redis.Nil:
+			isNull, a.queued, a.last, a.failures, a.contact = true, true, nil, 0, time.Now()
+			if until = a.waitBy(); a.doubt {
+				until = earlier(until, time.Now().Add(askInDoubt))
 			}
-		}
-		switch {
+			continue
+		case err == nil:
+			return a.answer(h, wasThere)
 		case errors.Is(err, errAskAgain): // what ended the channel says nothing about this request
 			// The server may not have noticed yet, and grant what waits there.
 			a.doubt, a.contact = true, time.Now()
-		case !errors.Is(err, errNoAnswer) || !isNull && !blocks:
+		case !errors.Is(err, errNoAnswer) || !isNull && way != byBlocking:
 		case !a.deadline.IsZero() && time.Until(a.waitBy()) <= 0:
 			a.note(err)
 			err = a.over(0)
 		case isNull:
 			return 0, errAskAgain
 		default:
-			limit := time.Now().Add(testEvery)
-			if !passed {
-				limit = earlier(a.end().Add(lateAnswer), limit)
-			}
-			if err = a.test(n, limit); !isConnectionError(err) && !errors.Is(err, errLeft) {
-				passed, a.contact, testAt = true, time.Now(), testEvery
+			if err = a.test(n); !isConnectionError(err) && !errors.Is(err, errLeft) {
+				wasThere, a.contact = true, time.Now()
 				continue
 			}
 		}
-		a.doubt = a.doubt || !c.isNull.Load()
+		a.doubt = a.doubt || !isNull
 		return 0, err
 	}
 }
 
-// answer notes what an answer says of the acquisition. The server was in reach until an answer to a command that blocked.
-func (a *attempts) answer(h heard, blocked bool) (int64, error) {
+// answer notes what an answer says of the acquisition. A server on which the command blocked was there until then.
+func (a *attempts) answer(h heard, wasThere bool) (int64, error) {
 	if mayRunLater(h.err) {
 		a.doubt = true
 	}
-	if !isConnectionError(h.err) || blocked && mayRunLater(h.err) {
+	if !isConnectionError(h.err) || wasThere && mayRunLater(h.err) {
 		a.contact = time.Now()
 	}
 	a.queued = h.fence > 0

@@ -45,14 +45,23 @@ func (l *Locks) release(ctx context.Context, o owner, ending lease) (bool, error
 	return err == nil && (r.number == int64(len(o.keys)) || r.late && ending.until > now()), err
 }
 
-// giveUp ends the acquisition in the background.
+// giveUp ends the acquisition in the background. What a server that says nothing to that may keep waiting, it forgets when
+// the connection closes that listens.
 func (a *attempts) giveUp() {
+	l, end := a.locks, time.Now().Add(refuseFor*time.Millisecond)
 	if a.owner.given {
-		go a.releaseLate(time.Now().Add(min(a.wanted.ttl, refuseFor*time.Millisecond)))
+		end = earlier(end, time.Now().Add(a.wanted.ttl))
+		go a.releaseLate(end)
 	} else {
 		a.forget()
 	}
-	_, _ = a.locks.release(over(), a.owner, lease{doubt: true, fence: noFence, ttl: a.wanted.ttl})
+	send := func(ctx context.Context, limit time.Time) (int64, error) { return l.end(ctx, limit, a.owner, noFence) }
+	l.background.run(func() {
+		_, err := l.repeat(context.Background(), "release", a.owner, end, send)
+		if errors.Is(err, ErrTimedOut) && code(err) == "" && a.channel != nil {
+			a.channel.connection.close(err)
+		}
+	})
 }
 
 // releaseLate releases what the program's token is granted after the end, by its fence.

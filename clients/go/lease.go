@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -42,11 +43,9 @@ type lease struct {
 	until    instant // valid until then
 	renews   bool
 	renewAt  instant // when the next renewal is due
-	waiting  bool    // a renewal has no answer yet
 	leaseEnd instant // 0: none
-	failed   error   // what the last renewal said, unless one has succeeded since
+	failed   error   // what the last renewal said, or that it has no answer, unless one has succeeded since
 	reason   Reason  // of a loss
-	cause    error   // of a loss
 }
 
 // renewal is one that was sent.
@@ -65,30 +64,26 @@ func (l *lease) look(at instant) {
 	}
 }
 
-func (l *lease) lose(reason Reason) {
-	l.state, l.reason = lost, reason
-	if reason == Expired {
-		l.cause = l.failed
-		if l.cause == nil && l.waiting {
-			l.cause = errNoAnswer
-		}
-	}
-}
+func (l *lease) lose(reason Reason) { l.state, l.reason = lost, reason }
 
 // problem is nil while the hold is live, and a *LostError when it is lost.
 func (l *lease) problem(keys []string) error {
 	switch l.state {
 	case live:
 		return nil
-	case lost:
-		return &LostError{Keys: slices.Clone(keys), Reason: l.reason, Cause: l.cause}
+	case ended:
+		return errEnded
 	}
-	return errEnded
+	loss := &LostError{Keys: slices.Clone(keys), Reason: l.reason}
+	if l.reason == Expired {
+		loss.Cause = l.failed
+	}
+	return loss
 }
 
 // lengthen notes that the server has set a deadline, a ttl after a command that was sent then, or has a later one.
 func (l *lease) lengthen(sent instant, ttl time.Duration) {
-	l.failed, l.waiting = nil, false
+	l.failed = nil
 	l.until = max(l.until, sent.add(l.drift.counted(ttl)))
 	l.renewAt = l.until.add(l.ttl/3 - l.drift.counted(l.ttl)) // a third of the ttl after the last
 }
@@ -109,11 +104,11 @@ func (l *lease) renewed(at instant, r renewal, held bool, err error) bool {
 	case err == nil && held:
 		l.lengthen(r.sent, r.ttl)
 	case err == nil && l.changing:
-		l.waiting = false
+		l.failed = nil
 	case err == nil || hasCode(err, "WRONGTYPE"):
 		l.lose(Gone)
 	default:
-		l.failed, l.waiting = named(err), false
+		l.failed = named(err)
 		l.renewAt = at.add(r.ttl / 10)
 	}
 	return true
@@ -137,6 +132,6 @@ func (l *lease) begin(at instant) (renewal, bool) {
 	if l.look(at); l.state != live || !l.renews || at < l.renewAt {
 		return renewal{}, false
 	}
-	l.renewAt, l.waiting = at.add(l.ttl/3), true
+	l.renewAt, l.failed = at.add(l.ttl/3), cmp.Or(l.failed, errNoAnswer)
 	return renewal{fence: l.fence, ttl: l.ttl, sent: at}, true
 }

@@ -159,7 +159,8 @@ func TestGivingUpHasAnEnd(t *testing.T) {
 	w := newWorld(t, slock.WaitByBlocking(), slock.RetryFor(100*time.Millisecond))
 	w.do("SLOCK.LOCK", "job", another, 60000)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := lockBeside(ctx, w.locks.Write("job").With(slock.TTL(200*time.Millisecond)))
+	// Of a token of the program's nothing is left after the ttl.
+	waiting := lockBeside(ctx, w.locks.Write("job").With(slock.TTL(200*time.Millisecond), slock.Token("mine")))
 	w.waiters("job", 1)
 	w.pause()
 	defer w.resume()

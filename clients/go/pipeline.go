@@ -45,7 +45,6 @@ type call struct {
 	limit    time.Time    // zero: none; then it has a connection of its own
 	answered func()
 	isLeft   atomic.Bool // nobody waits for the answer, so it need not be sent
-	isNull   atomic.Bool // the answer is null: a message will come
 
 	redirected int  // how often
 	asking     bool // the key is about to move to where it goes

@@ -188,7 +188,7 @@ impl<'a> Acquisition<'a> {
     async fn ask(&mut self) -> Result<Option<Granted>, Failure> {
         let site = &self.shared.site;
         let only_asks = self.limits.once || self.time_left().is_zero() || self.shared.poll.is_some();
-        let may_listen = !only_asks && !site.must_block();
+        let may_listen = !only_asks && !site.must_block.load(Ordering::Relaxed);
         let listens = if may_listen { site.server.note(self.owner.first_key(), self.tag) } else { None };
         // Boxed, so that the commonest way is small.
         let answer = match listens {
@@ -241,7 +241,7 @@ impl<'a> Acquisition<'a> {
     async fn wait(&mut self) -> Result<Option<Granted>, Failure> {
         self.must_wait = true;
         let (site, key) = (&self.shared.site, self.owner.first_key());
-        if !site.must_block() {
+        if !site.must_block.load(Ordering::Relaxed) {
             if site.server.listen(key, self.answer_until()).await? {
                 let (node, noted) = site.server.note(key, self.tag).ok_or_else(Failure::connection_lost)?;
                 return self.ask_notified(&node, noted).await;

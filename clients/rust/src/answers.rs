@@ -6,6 +6,9 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, Value};
 
 use crate::errors::Error;
 
+/// The reply to a command, or an array of those to several.
+pub(crate) type Reply = Result<Value, Failure>;
+
 /// Why a command did not do its work.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {

@@ -6,21 +6,21 @@ use std::time::Instant;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
 
-use crate::answers::Failure;
+use crate::answers::{Failure, Reply};
 use crate::connection::{BETWEEN_TESTS, REPLY_TIMEOUT, exchange};
 use crate::node::{Node, in_time};
 use crate::servers::Server;
 
 /// A connection for one use to the node that serves a key.
 pub(crate) struct Own<'a> {
-    server: &'a Server,
+    server: &'a Arc<Server>,
     key: &'a str,
     node: Arc<Node>,
     connection: MultiplexedConnection,
 }
 
 impl<'a> Own<'a> {
-    pub(crate) async fn open(server: &'a Server, key: &'a str, until: Instant) -> Result<Self, Failure> {
+    pub(crate) async fn open(server: &'a Arc<Server>, key: &'a str, until: Instant) -> Result<Self, Failure> {
         let opens = async {
             let node = server.node(key).await?;
             Ok(Self { server, key, connection: node.connect().await?, node })
@@ -29,7 +29,7 @@ impl<'a> Own<'a> {
     }
 
     /// Waits for the reply until this moment. When the future is dropped the connection is closed.
-    pub(crate) async fn ask(mut self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn ask(mut self, commands: &[Cmd], until: Instant) -> Reply {
         tokio::select! {
             reply = exchange(&mut self.connection, commands) => {
                 reply

@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, RedisFuture,
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use crate::answers::{self, Failure};
+use crate::answers::{self, Failure, Reply};
 use crate::{commands, slot};
 
 /// No command but a wait that blocks takes the server longer to answer.
@@ -75,7 +75,7 @@ pub(crate) fn config() -> AsyncConnectionConfig {
 
 impl Connection {
     /// To the server of this client, which speaks RESP3: that has messages between replies.
-    pub(crate) async fn open(client: &Client) -> Result<Arc<Self>, Failure> {
+    pub(crate) async fn open(client: Client) -> Result<Arc<Self>, Failure> {
         let waits = Arc::<Waits>::default();
         let messages = Messages(waits.clone());
         let config = config().set_push_sender(move |push| {
@@ -90,7 +90,7 @@ impl Connection {
     }
 
     /// Gives the reply that comes until this moment: for several commands an array.
-    pub(crate) async fn ask(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn ask(&self, commands: &[Cmd], until: Instant) -> Reply {
         let mut connection = self.commands.clone();
         match timeout_at(until.into(), exchange(&mut connection, commands)).await {
             // The base library takes the message that a subscription has ended for a reply, and gives each later

@@ -99,7 +99,7 @@ pub enum Error {
     Refused(String),
     /// Not enough servers of the quorum granted the lock. The answers are in the order in which the servers
     /// were given.
-    #[display("no majority: {}", texts(_0))]
+    #[display("no majority: {}", _0.iter().map(NodeAnswer::to_string).collect::<Vec<_>>().join(", "))]
     QuorumMissed(Arc<[NodeAnswer]>),
     /// The hold did not reach as many replicas as `min_replicas` asks for, and was released.
     #[display("the hold reached {reached} replicas, not {wanted}")]
@@ -127,10 +127,6 @@ pub enum Error {
     /// An error of the server or of the connection, as the redis crate reports it.
     #[from]
     Redis(RedisError),
-}
-
-fn texts(answers: &[NodeAnswer]) -> String {
-    answers.iter().map(NodeAnswer::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {

@@ -8,7 +8,7 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, Value, cmd};
 use tokio::time::timeout_at;
 
-use crate::answers::Failure;
+use crate::answers::{Failure, Reply};
 use crate::cached::Cached;
 use crate::connection::{self, Connection, Noted};
 
@@ -43,7 +43,7 @@ impl Node {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = Client::open(info).expect("the settings are those of a client");
-        Self { client, connection: Cached::default() }
+        Self { client, connection: Cached::new() }
     }
 
     pub(crate) fn address(&self) -> &ConnectionAddr {
@@ -61,12 +61,12 @@ impl Node {
             Some(connection) if !connection.is_lost() => return Ok(connection),
             _ => self.connection.discard_if(|connection| connection.is_lost()),
         }
-        in_time(until, Box::pin(self.connection.get(Connection::open(&self.client)))).await
+        in_time(until, self.connection.get(|| Connection::open(self.client.clone()))).await
     }
 
     /// Sends this on the connection that all share, and gives the reply that comes until this moment: for
     /// several commands an array. After a connection error the next one takes a new connection.
-    pub(crate) async fn send(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn send(&self, commands: &[Cmd], until: Instant) -> Reply {
         let connection = self.shared(until).await?;
         connection.ask(commands, until).await.inspect_err(|failure| self.discard_after(failure, &connection))
     }
@@ -78,7 +78,7 @@ impl Node {
     }
 
     /// As [`Node::send`], to a node that takes the slot over and does not serve it yet.
-    pub(crate) async fn send_asking(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn send_asking(&self, commands: &[Cmd], until: Instant) -> Reply {
         let asking: Vec<_> = commands.iter().flat_map(|command| [cmd("ASKING"), command.clone()]).collect();
         let Value::Array(replies) = self.send(&asking, until).await? else { return Ok(Value::Nil) };
         let mut replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
@@ -99,9 +99,8 @@ impl Node {
 
     /// Closes the connection that all share, and ends its waits. What is on its way gets its answer first.
     pub(crate) fn close(&self) {
-        self.connection.discard_if(|connection| {
+        if let Some(connection) = self.connection.take() {
             connection.end_waits();
-            true
-        });
+        }
     }
 }

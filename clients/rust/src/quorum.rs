@@ -95,8 +95,8 @@ impl QuorumBuilder {
         self
     }
 
-    /// How long each server has to answer. A twentieth of the ttl and at least 50 ms unless it is set, and
-    /// always less than the ttl.
+    /// How long each server has to answer. A twentieth of the ttl, at least 50 ms and at most `retry_for`, unless
+    /// it is set, and always less than the ttl.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.shared.site.node_timeout = Some(node_timeout);
         self
@@ -123,12 +123,6 @@ impl Majority {
         self.nodes.len() / 2 + 1
     }
 
-    /// How long one server has to answer: always less than the ttl.
-    fn node_timeout(&self, ttl: Duration) -> Duration {
-        const LEAST: Duration = Duration::from_millis(50);
-        self.node_timeout.unwrap_or((ttl / 20).max(LEAST)).min(ttl.mul_f64(0.9))
-    }
-
     /// Whether a majority says yes, or so many say no that none is possible; nothing while neither is certain.
     fn verdict(&self, answers: &[Answer]) -> Option<bool> {
         let is_possible =
@@ -147,6 +141,15 @@ impl Majority {
         let named = std::iter::zip(&self.nodes, answers)
             .map(|(node, answer)| NodeAnswer { address: address(node), answer: answer.clone() });
         Error::QuorumMissed(named.collect())
+    }
+}
+
+impl Shared<Majority> {
+    /// How long one server has to answer: always less than the ttl.
+    fn node_timeout(&self, ttl: Duration) -> Duration {
+        const LEAST: Duration = Duration::from_millis(50);
+        let default = (ttl / 20).max(LEAST).min(self.retry_for);
+        self.site.node_timeout.unwrap_or(default).min(ttl.mul_f64(0.9))
     }
 }
 
@@ -254,7 +257,7 @@ impl Operations for Majority {
     /// majority has it.
     async fn extend(hold: Arc<QuorumHoldView>, ttl: Duration, _: Instant) -> Result<(), Error> {
         let (site, sent) = (&hold.shared.site, Moment::now());
-        let until = Instant::now() + site.node_timeout(ttl);
+        let until = Instant::now() + hold.shared.node_timeout(ttl);
         let extends = hold.part.views().into_iter().map(|part| async move {
             let Some(part) = part else { return Answer::Gone };
             answer_of(&part.extend_until(ttl, until).await)
@@ -284,7 +287,8 @@ impl Operations for Majority {
             let there = part.release().await;
             if let Ok(false) = there { Answer::Gone } else { answer_of(&there) }
         });
-        let mut question = Question::new(releases, Instant::now() + site.node_timeout(hold.lease().ttl));
+        let mut question =
+            Question::new(releases, Instant::now() + hold.shared.node_timeout(hold.lease().ttl));
         question.until(|answers| site.verdict(answers).is_some()).await;
         site.result(&question.answers)
     }
@@ -296,7 +300,7 @@ impl Operations for Majority {
     /// On how many servers the token held a key. One that does not answer in time counts as one where it did
     /// not.
     async fn release_token(shared: &Shared<Self>, owner: Owner) -> Result<usize, Error> {
-        let limit = shared.site.node_timeout(owner.wanted.options.ttl);
+        let limit = shared.node_timeout(owner.wanted.options.ttl);
         let nodes = shared.site.nodes.iter();
         let releases =
             nodes.map(|node| timeout(limit, Operations::release_token(&node.shared, owner.clone())));
@@ -322,7 +326,7 @@ async fn attempt(
     let part = of_one_node(&owner, ttl);
     let parts = Parts::new(shared.clone(), part.clone(), adopts);
     let asks = (0..site.nodes.len()).map(|number| parts.clone().ask(number, part.clone(), adopts));
-    let mut question = Question::new(asks, until.min(Instant::now() + site.node_timeout(ttl)));
+    let mut question = Question::new(asks, until.min(Instant::now() + shared.node_timeout(ttl)));
     let is_certain = |answers: &[Answer]| {
         let may_grant = count(answers, &[Answer::Granted, Answer::NoAnswer]);
         site.verdict(answers) == Some(true) || (site.fail_fast && may_grant < site.majority())
@@ -389,7 +393,7 @@ impl Parts {
             Single::adopt(node, wanted).await.map(Some)
         } else {
             // So that what it answered last is known when the attempt ends.
-            let retry_for = site.node_timeout(wanted.options.ttl) * 3 / 4;
+            let retry_for = self.shared.node_timeout(wanted.options.ttl) * 3 / 4;
             let doubt = Some(self.doubts[number].clone());
             single::acquire(node, owner, Limits { once: true, deadline: None, retry_for, doubt }).await
         };

@@ -11,7 +11,7 @@ use redis::{
     Value,
 };
 
-use crate::answers::Failure;
+use crate::answers::{Failure, Reply};
 use crate::cached::Cached;
 use crate::cluster;
 use crate::connection::{Noted, REPLY_TIMEOUT};
@@ -108,7 +108,7 @@ impl Server {
     }
 
     fn new(source: Source) -> Self {
-        Self { source, map: Mutex::default(), known: Cached::default() }
+        Self { source, map: Mutex::default(), known: Cached::new() }
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
@@ -125,8 +125,8 @@ impl Server {
     }
 
     /// The node that serves the key, as far as is known.
-    pub(crate) async fn node(&self, key: &str) -> Result<Arc<Node>, Failure> {
-        self.known.get(self.find()).await?;
+    pub(crate) async fn node(self: &Arc<Self>, key: &str) -> Result<Arc<Node>, Failure> {
+        self.known.get(|| self.clone().find()).await?;
         self.serving(self.slot(key)).ok_or_else(|| {
             let error = (ErrorKind::ClusterConnectionNotFound, "no node of the cluster serves the slot");
             RedisError::from(error).into()
@@ -135,7 +135,7 @@ impl Server {
 
     /// Asks who serves what. All nodes of a cluster are asked at once and the first answer counts, so that a
     /// node that does not answer keeps nobody waiting.
-    async fn find(&self) -> Result<(), Failure> {
+    async fn find(self: Arc<Self>) -> Result<(), Failure> {
         match &self.source {
             Source::Single => {}
             Source::Sentinel(client) => {
@@ -190,7 +190,7 @@ impl Server {
 
     /// Sends this to the node that serves the key, and gives the answer that comes until this moment. `ASK` is
     /// followed here, `MOVED` by asking again.
-    pub(crate) async fn send(&self, key: &str, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn send(self: &Arc<Self>, key: &str, commands: &[Cmd], until: Instant) -> Reply {
         let known = self.known.current().and_then(|_| self.serving(self.slot(key)));
         let node = match known {
             Some(node) => node,
@@ -217,7 +217,7 @@ impl Server {
     }
 
     /// Subscribes where the key is served. Gives whether the user may.
-    pub(crate) async fn listen(&self, key: &str, until: Instant) -> Result<bool, Failure> {
+    pub(crate) async fn listen(self: &Arc<Self>, key: &str, until: Instant) -> Result<bool, Failure> {
         let node = in_time(until, self.node(key)).await?;
         match in_time(until, node.subscribe(self.slot(key), key, until)).await {
             Ok(()) => Ok(true),
@@ -227,9 +227,9 @@ impl Server {
     }
 
     /// The answers of all nodes that serve slots.
-    pub(crate) async fn ask_all(&self, commands: &[Cmd], until: Instant) -> Result<Value, Failure> {
+    pub(crate) async fn ask_all(self: &Arc<Self>, commands: &[Cmd], until: Instant) -> Reply {
         let asks = async {
-            self.known.get(self.find()).await?;
+            self.known.get(|| self.clone().find()).await?;
             let mut nodes = self.nodes();
             nodes.retain(|node| self.map().slots.iter().flatten().any(|other| Arc::ptr_eq(other, node)));
             try_join_all(nodes.iter().map(|node| node.send(commands, until))).await.map(Value::Array)

@@ -85,7 +85,7 @@ impl<S> Shared<S> {
 
 /// The site of locks on one server, a primary that Sentinels name, or a cluster.
 pub struct Single {
-    pub(crate) server: Server,
+    pub(crate) server: Arc<Server>,
     /// Waits block a connection each: so the program wants it, or the user may not use the channels.
     pub(crate) must_block: AtomicBool,
     /// That the user may release was asked: one key to write, one to read, several.
@@ -94,11 +94,7 @@ pub struct Single {
 
 impl Single {
     pub(crate) fn new(server: Server) -> Self {
-        Self { server, must_block: AtomicBool::default(), may_release: Default::default() }
-    }
-
-    pub(crate) fn must_block(&self) -> bool {
-        self.must_block.load(Ordering::Relaxed)
+        Self { server: Arc::new(server), must_block: AtomicBool::default(), may_release: Default::default() }
     }
 
     /// Whether it was asked that the user may release such a hold.

@@ -104,10 +104,16 @@ async fn calls_for_a_hold_at_a_silent_server() {
 async fn a_long_ttl_at_a_silent_quorum() {
     let server = Server::start().await;
     let quorum = Quorum::builder([server.client()]).retry_for(WAIT).build();
-    let request = quorum.write("k").ttl(Duration::from_secs(3600));
+    let ttl = Duration::from_secs(3600);
+    let request = quorum.write("k").ttl(ttl);
+    let hold = request.acquire().await.unwrap();
     let _paused = server.pause().await;
+    let adopting = request.clone().token(hold.token());
     assert!(matches!(takes(WAIT, request.acquire()).await, Err(Error::QuorumMissed(_))));
     assert!(matches!(takes(WAIT, request.try_acquire()).await, Err(Error::QuorumMissed(_))));
+    assert!(matches!(takes(WAIT, adopting.adopt()).await, Err(Error::QuorumMissed(_))));
+    assert!(matches!(takes(WAIT, hold.extend(ttl)).await, Err(Error::QuorumMissed(_))));
+    assert!(matches!(takes(WAIT, hold.release()).await, Err(Error::QuorumMissed(_))));
 }
 
 #[tokio::test]

@@ -123,3 +123,27 @@ async fn no_reply_counts_after_the_end_of_a_subscription() {
         assert!(hold.release().await.unwrap());
     }
 }
+
+/// Callers who have less time than it takes to connect do not keep each other from a connection.
+#[tokio::test]
+async fn an_attempt_to_connect_goes_on_when_its_caller_has_gone() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(&server).await;
+    let locks = Locks::new(proxy.client());
+    // Those of the library come first, and the one that asks last.
+    let first_connection =
+        async || server.ask::<String>("CLIENT LIST").await.split(' ').next().unwrap().to_owned();
+    proxy.hold_replies();
+    let request = locks.write("k");
+    let caller = tokio::spawn(async move { request.acquire().await });
+    until(async || server.clients().await == 1).await;
+    let begun = first_connection().await;
+    caller.abort();
+    assert!(caller.await.unwrap_err().is_cancelled());
+    let request = locks.write("k");
+    let next_caller = tokio::spawn(async move { request.acquire().await });
+    proxy.pass_replies();
+    let hold = next_caller.await.unwrap().unwrap();
+    assert_eq!(first_connection().await, begun);
+    hold.release().await.unwrap();
+}
