@@ -350,12 +350,19 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
     match key.get_mut() {
         Opened::Lock(lock) => {
             let applied = lock.apply(effect);
-            if applied.ended > 0 {
-                STATE.count_expirations(applied.ended);
-            }
+            let mut ended = applied.ended;
             if let Some(replaced) = applied.replaced {
-                STATE.count_expirations(replaced.count_ended(now().unix_ms()));
-                drop_in_background(replaced);
+                let others = replaced.count_ended(now().unix_ms());
+                if replaced.is_large() {
+                    // So many are counted, but not announced one by one.
+                    STATE.count_expirations(others);
+                    drop_in_background(replaced);
+                } else {
+                    ended += others;
+                }
+            }
+            if ended > 0 {
+                STATE.count_expirations(ended);
             }
             if applied.is_empty {
                 key.delete();
@@ -365,12 +372,7 @@ pub fn change(key: &mut LockKey<'_>, db: i32, name: Str<'_>, effect: &Effect<'_>
                     key.expire_at_ms(last_ms);
                 }
             }
-            Changed {
-                ended: applied.ended,
-                had_expired: applied.had_expired,
-                is_new: false,
-                is_gone: applied.is_empty,
-            }
+            Changed { ended, had_expired: applied.had_expired, is_new: false, is_gone: applied.is_empty }
         }
         Opened::Empty => {
             let Some(lock) = Lock::born_of(effect).map(boxed) else { return Changed::default() };

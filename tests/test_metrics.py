@@ -22,6 +22,7 @@ from harness import (
     wait_until,
 )
 from harness.causes import HOLDER
+from harness.events import Events
 from harness.many import many
 from harness.notify import Listener
 from harness.queues import Queues
@@ -146,6 +147,25 @@ def test_expired_holders_are_counted_one_by_one(meter: Meter) -> None:
     wait_past(meter.client, now_ms(meter.client) + 35)
     wait_until(lambda: not meter.client.exists("w"), what="the writer's key to go")
     meter.grew(grants=6, locks=1, expirations=4, last_fence=locks.rlock("r", "late", HOUR))
+
+
+def test_readers_that_had_expired_are_counted_and_announced_when_one_of_them_is_upgraded(
+    meter: Meter,
+) -> None:
+    """More than an effect drops of them in one go: the new writer takes the place of the rest."""
+    count, locks = 700, Locks(meter.client)
+    together = meter.client.pipeline()
+    for number in range(count):
+        together.execute_command("SLOCK.RLOCK", "r", f"t{number}", 20 + number % 7)
+    together.execute_command("SLOCK.RLOCK", "r", "stays", HOUR)
+    together.execute()
+    wait_past(meter.client, now_ms(meter.client) + 35)
+    meter.client.config_set("notify-keyspace-events", "EAd")
+    events = Events(meter.server)
+    fence = locks.upgrade("r", "stays", HOUR)
+    assert [event.name for event in events.so_far()].count("slock.expire") == count
+    events.close()
+    meter.grew(grants=count + 2, locks=1, expirations=count, last_fence=fence)
 
 
 # How many locks are left of two, one of which ("k") has a holder that has expired.

@@ -212,11 +212,16 @@ def test_asked_again_for_less_time_it_ends_sooner(line: Line, me: Listener) -> N
     assert me.message() == (0, b"20") and line.queued() == [] == me.messages()
 
 
-def test_asked_again_in_the_turn_of_its_grant_it_is_told_once(line: Line, me: Listener) -> None:
-    line.locks.lock(KEY, HOLDER, HOUR)
-    assert me.ask(*LOCK, tag="old") is None
-    again = (*LOCK, "WAIT", 0, "NOTIFY", me.channel, "new")
-    assert at_once(line.server, ("SLOCK.UNLOCK", KEY, HOLDER), again, again) == [1, None, None]
+@pytest.mark.parametrize("command", ["LOCK", "UPGRADE"])
+def test_asked_again_in_the_turn_of_its_grant_it_is_told_once(
+    line: Line, me: Listener, command: str
+) -> None:
+    for token in [HOLDER] + [ME] * (command == "UPGRADE"):
+        line.locks.rlock(KEY, token, HOUR)
+    request = (f"SLOCK.{command}", *LOCK[1:])
+    assert me.ask(*request, tag="old") is None
+    again = (*request, "WAIT", 0, "NOTIFY", me.channel, "new")
+    assert at_once(line.server, ("SLOCK.RUNLOCK", KEY, HOLDER), again, again) == [1, None, None]
     assert line.locks.check(KEY, me.fence(b"new")) == 1 and me.messages() == []
 
 

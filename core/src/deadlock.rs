@@ -84,13 +84,17 @@ pub(crate) fn closed_by(request: RequestId, view: &View<'_>, store: &mut impl Lo
         return Outcome::NoCycle;
     }
     let mut search = Search::around(waiter);
-    // What else the token waits for closes no cycle now, unless others have just come to wait for
-    // this request: an upgrade goes before those who are there.
+    search.frontier.clear();
+    search.work.push(Work::Request { request, at: 0 });
     if waiter.want != Want::Upgrade {
-        search.frontier.clear();
-        search.work.push(Work::Request { request, at: 0 });
+        return search.run(view, store, STEPS);
     }
-    search.run(view, store, STEPS)
+    match search.run(view, store, STEPS / 2) {
+        // What else the token waits for closes a cycle only now that others have come to wait for this request: it goes
+        // before those who are there.
+        Outcome::NoCycle => Search::around(waiter).run(view, store, STEPS / 2),
+        outcome => outcome,
+    }
 }
 
 /// Whether anybody can wait for the owner of this request: it has another request, or holds a lock that is waited for.
@@ -217,6 +221,11 @@ impl Search {
     /// Whether the outcome is known.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Ends it without an outcome.
+    pub(crate) fn give_up(&mut self) {
+        self.is_over = true;
     }
 
     /// Forgets some of what a search has noted that is over. Whether there is more.

@@ -57,7 +57,7 @@ pub struct Applied {
     pub ended: usize,
     /// All holders that there were are among them.
     pub had_expired: bool,
-    /// What was left of a large lock all of whose holders made way for the new one: for the caller to drop.
+    /// The lock as it was, where the new holder took the place of several: the others' time was up. For the caller to drop.
     pub replaced: Option<Box<Lock>>,
 }
 
@@ -113,7 +113,7 @@ impl Lock {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
                 if mode == Mode::Write || self.mode == Mode::Write {
                     let old = Self { mode: self.mode, holders: mem::take(&mut self.holders) };
-                    replaced = Some(old).filter(Self::is_large).map(Box::new);
+                    replaced = Some(old).filter(|old| old.len() > 1).map(Box::new);
                 }
                 self.mode = mode;
                 self.holders.put(Holder::new(token, meta, fence, since_ms, deadline_ms));

@@ -68,8 +68,9 @@ impl LockManager {
         }
         let mut standing = Standing::NOWHERE;
         for at in 0..open.len() {
-            // An upgrade does not queue behind others: they cannot be served before it anyway.
-            let is_next = request.want == Want::Upgrade
+            // An upgrade does not queue behind others: they cannot be served before it anyway. But the same on a channel is
+            // answered there.
+            let is_next = (request.want == Want::Upgrade && self.same_waiting(&open, request).is_none())
                 || self.waitlist.is_empty()
                 || self.waitlist.queue_at(open.id(at)).is_none();
             standing.add(self.admission(&open, at, request, is_next)?);
@@ -79,7 +80,9 @@ impl LockManager {
         }
         if !standing.is_blocked {
             let fence = self.grant(&mut open, request, standing)?;
-            self.mark_all(&open);
+            if standing.same_hold().is_none() {
+                self.mark_all(&open);
+            }
             return Ok(AcquireOutcome::Granted(fence));
         }
         let gives_up_ms = match request.wait {
@@ -110,9 +113,7 @@ impl LockManager {
         if standing.same_hold().is_none() {
             return Ok(AcquireOutcome::Refused);
         }
-        let fence = self.grant(open, request, standing)?;
-        self.mark_all(open);
-        Ok(AcquireOutcome::Granted(fence))
+        self.grant(open, request, standing).map(AcquireOutcome::Granted)
     }
 
     /// The client of this request has gone, or cannot wait: it leaves, without an answer. False if it does not wait.
@@ -122,25 +123,31 @@ impl LockManager {
     }
 
     pub(super) fn leave(&mut self, request: RequestId) -> Option<Waiter> {
+        let led = self.queues_led_by(request);
         let waiter = self.take_out(request)?;
         self.places_looked_at += waiter.queues.len();
-        waiter.queues.iter().for_each(|queue| self.mark(*queue));
-        // Behind an older request of its own token, a request waits for nobody. One stands for the owner.
-        let sibling = if self.waitlist.has_several(waiter.token_id()) {
-            let mut queues = waiter.queues.iter();
-            queues.find_map(|queue| self.waitlist.of_token_at(*queue, &waiter.token, None).next())
-        } else {
-            self.waitlist.next_of_token(&waiter.token, None)
-        };
-        self.search_again.extend(sibling);
+        led.into_iter().for_each(|queue| self.mark(queue));
+        // Behind an older request of its own token, a request waits for nobody.
+        let mut queues = waiter.queues.iter();
+        if !self.waitlist.has_several(waiter.token_id())
+            || queues.any(|queue| self.waitlist.of_token_at(*queue, &waiter.token, None).next().is_some())
+        {
+            self.search_around(waiter.token_id());
+        }
         Some(waiter)
+    }
+
+    /// The queues in which this request is the first.
+    fn queues_led_by(&self, request: RequestId) -> SmallVec<[QueueId; 1]> {
+        let queues = self.waitlist.get(request).map(|waiter| waiter.queues.iter()).unwrap_or_default();
+        queues.copied().filter(|queue| self.waitlist.front(*queue) == Some(request)).collect()
     }
 
     /// Takes a request out of its queues. If it stood for its owner in the search for cycles, another does now.
     pub(super) fn take_out(&mut self, request: RequestId) -> Option<Waiter> {
         let waiter = self.waitlist.remove(request)?;
         if self.search_again.remove(&request) {
-            self.search_again.extend(self.waitlist.next_of_token(&waiter.token, None));
+            self.search_around(waiter.token_id());
         }
         Some(waiter)
     }
@@ -283,10 +290,7 @@ impl LockManager {
         gives_up_ms: Option<u64>,
     ) -> Result<RequestId, LockError> {
         let (now, caller) = (open.now(), request.caller.caller());
-        let same = match request.reply_to {
-            ReplyTo::Client => None,
-            ReplyTo::Channel { .. } => self.waitlist.same_on_channel(open.ids(), request),
-        };
+        let same = self.same_waiting(open, request);
         let is_theirs = same
             .and_then(|same| self.waitlist.get(same))
             .is_some_and(|waiter| waiter.caller.user == caller.user);
@@ -298,7 +302,7 @@ impl LockManager {
         if let Some(same) = same {
             self.waitlist.renew(same, request, &caller, gives_up_ms);
             // With another limit it may be let in.
-            self.mark_all(open);
+            self.queues_led_by(same).into_iter().for_each(|queue| self.mark(queue));
             return Ok(same);
         }
         if self.waitlist.len() >= self.bounds.waiters {
@@ -314,8 +318,8 @@ impl LockManager {
                 self.counters.deadlocks += 1;
                 return Err(LockError::Deadlock(cycle.steps));
             }
-            // It is searched for again, once for all requests of the token. Perhaps it is a cycle by those only who are
-            // about to leave, or they hide one: it is looked at when they have.
+            // It is searched for again. Perhaps it is a cycle by those only who are about to leave, or they hide one: it
+            // is looked at when they have.
             _ => self.search_again.extend(self.waitlist.next_of_token(request.token, None)),
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
@@ -323,6 +327,14 @@ impl LockManager {
         self.look_again_when_due(open, id);
         self.note_holds(open, id);
         Ok(id)
+    }
+
+    /// The request that waits already and is asked again by this one.
+    fn same_waiting(&self, open: &Open<'_, impl LockStore>, request: &Request<'_>) -> Option<RequestId> {
+        match request.reply_to {
+            ReplyTo::Client => None,
+            ReplyTo::Channel { .. } => self.waitlist.same_on_channel(open.ids(), request),
+        }
     }
 
     /// For a request that has just been enqueued and whose names are open.

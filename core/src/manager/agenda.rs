@@ -232,9 +232,9 @@ impl LockManager {
     /// [`LockManager::serve_queues`]. This much can be done while no lock may be changed.
     pub fn end_waits(&mut self, slice: &mut impl TimeSlice) {
         while slice.has_room(self.answers.len())
-            && slice
-                .now_for(Urgency::Answers)
-                .is_some_and(|now| self.end_next_wait(now) | self.drop_next_without_listener())
+            && slice.now_for(Urgency::Answers).is_some_and(|now| {
+                self.end_next_wait(now) | self.drop_next_without_listener() | self.forget_search()
+            })
         {}
         if self.waitlist.is_empty() {
             self.forget_those_to_look_at();
@@ -248,7 +248,9 @@ impl LockManager {
         self.revisit.clear();
         self.granted_again.clear();
         self.search_again.clear();
-        self.search = None;
         self.holder_scans.clear();
+        if let Some(search) = &mut self.search {
+            search.give_up();
+        }
     }
 }

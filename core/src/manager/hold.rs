@@ -58,11 +58,11 @@ impl LockManager {
             match extension {
                 Extension::To(_) => {
                     self.commit(&mut open, at, Change::Extend { token, deadline_ms }, Event::Extend);
+                    self.mark_name(open.id(at));
                 }
                 Extension::AtLeastTo(_) => self.prolong(&mut open, at, token, deadline_ms),
             }
         }
-        self.mark_all(&open);
         Ok(true)
     }
 
@@ -100,10 +100,10 @@ impl LockManager {
                 self.commit(&mut open, 0, change, Event::Downgrade);
                 self.ephemeral.change_fence(old, fence, open.id(0), now.unix_ms());
                 self.counters.grants += 1;
+                self.mark_all(&open);
                 fence
             }
         };
-        self.mark_all(&open);
         Ok(fence)
     }
 

@@ -184,10 +184,10 @@ impl LockManager {
         self.ephemeral.clear()
     }
 
-    /// Whether somebody is still to be sent away; see [`LockManager::send_all_away`].
+    /// Whether [`LockManager::end_waits`] has more to do after [`LockManager::send_all_away`].
     #[must_use]
     pub fn is_sending_away(&self) -> bool {
-        self.sent_away.is_some()
+        self.sent_away.is_some() || self.search.is_some()
     }
 
     /// Nobody listens to this channel any more: its requests leave, without an answer, in
@@ -218,6 +218,9 @@ impl LockManager {
         (left_ms > 0).then_some(left_ms)
     }
 
+    /// Has the first request of this queue looked at. That is due where a hold begins, ends or is to end earlier, and where
+    /// the first request leaves or changes: nothing else lets anybody in. A hold that is to end later is seen when the
+    /// moment comes at which it would have ended.
     pub(super) fn mark(&mut self, queue: QueueId) {
         if self.waitlist.set_dirty(queue, true) {
             self.dirty.push_back(queue);

@@ -3,6 +3,7 @@
 //! The search itself is `deadlock`; here it is decided around whom, and when.
 
 use std::ops::Bound;
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
@@ -39,12 +40,17 @@ impl LockManager {
         };
         if let Some(id) = self.waitlist.token_id(token) {
             self.waitlist.set_own_hold(queue, id, ends_ms);
-            // Who waits for whom is not changed by another deadline. One request stands for its owner.
+            // Who waits for whom is not changed by another deadline.
             if !matches!(change, Change::Extend { .. }) {
-                self.search_again.extend(self.waitlist.next_of_token(token, None));
+                self.search_around(id);
             }
         }
         Some(queue)
+    }
+
+    /// Has a cycle looked for around this owner: its oldest request stands for all of them, so that this is done once.
+    pub(super) fn search_around(&mut self, owner: TokenId) {
+        self.search_again.extend(self.waitlist.requests_of(owner).next());
     }
 
     /// Whether some still stand in their queues who keep nobody waiting any more.
@@ -76,15 +82,15 @@ impl LockManager {
         };
         self.last_holder_scan = Some(id);
         let Some(mut scan) = self.holder_scans.remove(&id) else { return false };
-        let Some(queue) = self.waitlist.queue(id) else { return true };
+        let Some(lock) = self.waitlist.lock_of(id).cloned() else { return true };
         for _ in 0..AT_LEAST_EVERY {
             let Some(token) = self.waitlist.next_own_hold(id, scan.held_before) else { break };
             scan.held_before = token;
-            self.search_again.extend(queue.spanning_of(token, None).next());
+            self.search_around(token);
         }
         if self.waitlist.next_own_hold(id, scan.held_before).is_none() {
             let mut found = SmallVec::<[(RequestId, u64); 1]>::new();
-            match store.peek(queue.lock.as_ref()) {
+            match store.peek(lock.as_ref()) {
                 Some(lock) => {
                     let note = |request, holder: &Holder| found.push((request, holder.deadline_ms));
                     let seen = &mut scan.hold_now;
@@ -105,7 +111,7 @@ impl LockManager {
     /// The token of this request waits, and was seen to hold the lock of this queue.
     fn holds_by_now(&mut self, queue: QueueId, request: RequestId, ends_ms: u64) {
         let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return };
-        self.search_again.extend([request]);
+        self.search_around(TokenId::of(&token));
         self.waitlist.set_own_hold(queue, TokenId::of(&token), Some(ends_ms));
         self.granted_again.insert((token, Some(queue)), None);
     }
@@ -116,13 +122,29 @@ impl LockManager {
     pub(super) fn note_holds(&mut self, open: &Open<'_, impl LockStore>, request: RequestId) {
         let Some(waiter) = self.waitlist.get(request).filter(|waiter| waiter.is_for_many()) else { return };
         let (token, queues) = (waiter.token.clone(), waiter.queues.clone());
-        for (at, queue) in queues.iter().enumerate() {
-            let own = open.hold(at, HoldRef::of(&token)).ok().flatten();
-            self.waitlist.set_own_hold(*queue, TokenId::of(&token), own.map(|own| own.deadline_ms));
-            if self.waitlist.note_holders(*queue, open.lock(at).ok().flatten()) {
-                self.look_at_holders(*queue);
-            }
+        queues.iter().enumerate().for_each(|(at, queue)| self.note_hold(open, at, *queue, &token));
+    }
+
+    /// The same at one of its names.
+    pub(super) fn note_hold(
+        &mut self,
+        open: &Open<'_, impl LockStore>,
+        at: usize,
+        queue: QueueId,
+        token: &Rc<[u8]>,
+    ) {
+        let own = open.hold(at, HoldRef::of(token)).ok().flatten();
+        self.waitlist.set_own_hold(queue, TokenId::of(token), own.map(|own| own.deadline_ms));
+        if self.waitlist.note_holders(queue, open.lock(at).ok().flatten()) {
+            self.look_at_holders(queue);
         }
+    }
+
+    /// Forgets some of what a search has noted that is over, if there is one.
+    pub(super) fn forget_search(&mut self) -> bool {
+        let Some(mut ended) = self.search.take_if(|search| search.is_over()) else { return false };
+        self.search = ended.forget_some(SEARCH_STEPS).then_some(ended);
+        true
     }
 
     /// Looks whether the owner of a request waits by now in a cycle that no request closed: it has lost a lock
@@ -130,9 +152,10 @@ impl LockManager {
     /// gone. Or whether its request has closed one that was not found at once. The youngest request of such a cycle
     /// is refused.
     pub(super) fn search_next_cycle(&mut self, store: &mut impl LockStore, now: Timestamp) -> bool {
-        self.search_again.extend(self.waitlist.pop_own_hold_end(now.unix_ms()));
-        if let Some(mut ended) = self.search.take_if(|search| search.is_over()) {
-            self.search = ended.forget_some(SEARCH_STEPS).then_some(ended);
+        if let Some(owner) = self.waitlist.pop_own_hold_end(now.unix_ms()) {
+            self.search_around(owner);
+        }
+        if self.forget_search() {
             return true;
         }
         // What may be granted, or leave, a search takes for waiting.

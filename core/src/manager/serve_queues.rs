@@ -139,12 +139,34 @@ impl LockManager {
             self.holders_changed(store, queue);
         }
         if let Some(front) = self.waitlist.front(queue) {
-            if self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
-                self.revisit.insert(front);
-            } else {
+            if !self.waitlist.get(front).is_some_and(Waiter::is_for_many) {
                 self.attempt(store, clients, now, front);
+            } else if !self.has_to_wait_at(store, now, queue, front) {
+                self.revisit.insert(front);
             }
         }
+        true
+    }
+
+    /// Whether this request for many names, the first in this queue, has to wait here. Then none of the others has to be
+    /// opened.
+    fn has_to_wait_at(
+        &mut self,
+        store: &mut impl LockStore,
+        now: Timestamp,
+        queue: QueueId,
+        request: RequestId,
+    ) -> bool {
+        let Some(lock) = self.waitlist.lock_of(queue).cloned() else { return false };
+        let Some(token) = self.waitlist.get(request).map(|waiter| waiter.token.clone()) else { return false };
+        let names = [&*lock.name];
+        let open = self.open(Operation::new(store, now, lock.db, &names), &token);
+        let Some(waiter) = self.waitlist.get(request) else { return false };
+        let Ok(Admission::Blocked { until_ms }) = self.admission(&open, 0, &waiter.request(), true) else {
+            return false;
+        };
+        self.waitlist.set_wake(queue, wake_ms(&open, 0, until_ms));
+        self.note_hold(&open, 0, queue, &token);
         true
     }
 
@@ -272,11 +294,7 @@ impl LockManager {
                 continue;
             }
             let wake_ms = match self.admission(open, at, &waiter.request(), true) {
-                Ok(Admission::Blocked { until_ms }) => {
-                    // A key is collected when its expiry has passed, not when it has come.
-                    let collected_ms = open.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
-                    Some(collected_ms.min(until_ms)).filter(|at_ms| *at_ms != u64::MAX)
-                }
+                Ok(Admission::Blocked { until_ms }) => wake_ms(open, at, until_ms),
                 Ok(_) => None,
                 // What was seen of the name has been forgotten since: it has to be looked at anew.
                 Err(_) => {
@@ -350,4 +368,11 @@ impl LockManager {
         }
         true
     }
+}
+
+/// When to look again at a lock that lets nobody in before this moment unless somebody acts, in Unix milliseconds.
+fn wake_ms(open: &Open<'_, impl LockStore>, at: usize, until_ms: u64) -> Option<u64> {
+    // A key is collected when its expiry has passed, not when it has come.
+    let collected_ms = open.expires_ms(at).map_or(until_ms, |at_ms| at_ms + 1);
+    Some(collected_ms.min(until_ms)).filter(|at_ms| *at_ms != u64::MAX)
 }

@@ -44,11 +44,11 @@ impl Waitlist {
         self.own_hold_ends.first().map(|(ends_ms, ..)| *ends_ms)
     }
 
-    /// A request of a token for which such a hold has ended.
-    pub(crate) fn pop_own_hold_end(&mut self, now_unix_ms: u64) -> Option<RequestId> {
+    /// A token for which such a hold has ended.
+    pub(crate) fn pop_own_hold_end(&mut self, now_unix_ms: u64) -> Option<TokenId> {
         let (_, id, token) = *self.own_hold_ends.first().filter(|(ends_ms, ..)| *ends_ms <= now_unix_ms)?;
         self.set_own_hold(id, token, None);
-        self.queues.get(&id)?.spanning_of(token, None).next()
+        Some(token)
     }
 
     /// Goes on with a look at the tokens that wait, for whatever, and have a hold on this lock: through the holders

@@ -2,7 +2,7 @@
 //! slices.
 
 use super::memory_store::{MemoryStore, id};
-use super::scene::{READ, Scene, WRITE};
+use super::scene::{READ, Scene, UPGRADE, WRITE, whole_turn};
 use crate::error::LockError;
 use crate::limits::REQUESTS_OF_TOKEN_MAX;
 use crate::manager::{TimeSlice, Urgency};
@@ -419,4 +419,58 @@ fn an_owner_of_many_large_requests_is_searched_for_once() {
     };
     let (few, many) = (slices(10), slices(20));
     assert!(many < 3 * few, "slices: {few} {many}");
+}
+
+/// The first in a queue may stand in a thousand. All are opened when it may be let in, not whenever somebody else comes or
+/// goes or a hold is renewed.
+#[test]
+fn the_first_in_a_queue_is_not_looked_at_for_nothing() {
+    let mut scene = Scene::new();
+    scene.takes("k", "H", READ);
+    scene.takes("k", "R", READ);
+    let names: Vec<String> = (0..200).map(name).collect();
+    scene.waits(&format!("k {}", names.join(" ")), "M", WRITE);
+    let opened = scene.store.opened;
+    let behind = scene.waits("k", "W", WRITE);
+    assert!(scene.takes("k", "H", READ) > 0 && scene.extends("k", "H", 90_000));
+    assert!(scene.abandons(behind));
+    scene.releases("k", "R");
+    assert!(scene.store.opened - opened < 20, "{} names opened", scene.store.opened - opened);
+    assert!(scene.news().is_empty());
+    scene.releases("k", "H");
+    assert_eq!(scene.news(), ["M granted"]);
+}
+
+#[test]
+fn a_second_upgrader_is_refused_at_once_whatever_else_its_token_waits_for() {
+    let mut scene = Scene::new();
+    scene.takes("k", "A", READ);
+    scene.takes("k", "B", READ);
+    scene.waits("k", "A", UPGRADE);
+    for number in 0..REQUESTS_OF_TOKEN_MAX - 1 {
+        scene.takes(&name(number), &token(number), WRITE);
+        scene.waits(&name(number), "B", WRITE);
+    }
+    assert!(matches!(scene.is_refused("k", "B", UPGRADE), LockError::Deadlock(_)));
+}
+
+#[test]
+fn what_a_search_has_noted_is_forgotten_in_slices_also_when_all_are_sent_away() {
+    const LENGTH: usize = 3_000;
+    let mut scene = Scene::new();
+    chain(&mut scene, LENGTH);
+    scene.in_one_turn(|scene| {
+        scene.waits(&name(LENGTH - 1), "t0", WRITE);
+        serves_a_slice(scene, 20);
+        drop(scene.manager.send_all_away(LockError::NotServed));
+        scene.manager.end_waits(&mut whole_turn(scene.now()));
+        assert!(scene.manager.waitlist().is_empty());
+        let mut slices = 0;
+        while scene.manager.is_sending_away() {
+            let (now, mut looks) = (scene.now(), 0..1);
+            scene.manager.end_waits(&mut || looks.next().map(|_| now));
+            slices += 1;
+        }
+        assert!(slices > 1, "all was forgotten at once");
+    });
 }
