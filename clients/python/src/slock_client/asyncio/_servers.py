@@ -67,6 +67,10 @@ class Servers:
         """The hash tag that a channel needs for `key`; None outside a cluster."""
         return None
 
+    def keys_elsewhere(self, key: Key) -> list[Key]:
+        """A key of each other primary than that of `key`, as far as they are known."""
+        return []
+
     def suspect(self) -> None:
         """A connection was lost, or a server serves no more: perhaps others serve by now."""
         self._known = False
@@ -237,6 +241,17 @@ class ClusterServers(Servers):
 
     def channel_tag(self, key: Key) -> bytes | None:
         return hash_tag(key)
+
+    def keys_elsewhere(self, key: Key) -> list[Key]:
+        owners, found, number = dict(self._owners), list[Key](), 0
+        others = set(owners.values()) - {owners.get(slot_of(key))}
+        while others:
+            owner = owners.get(slot_of(str(number)))
+            if owner in others:
+                others.remove(owner)
+                found.append(str(number))
+            number += 1
+        return found
 
     def _client(self) -> Any:
         client = self._get()
