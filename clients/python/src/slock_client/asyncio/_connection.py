@@ -25,9 +25,6 @@ TICK = 0.05
 # So many bytes without an answer the buffers take for certain: asyncio lets nobody wait below 64 KiB.
 MOST_AT_ONCE = 32 * 1024
 
-# How the command begins whose answer looks like what the server tells when a slot has moved.
-UNSUBSCRIBES = b"*2\r\n$12\r\nSUNSUBSCRIBE\r\n"
-
 
 async def connected(endpoint: Endpoint) -> Any:
     """A new connection of redis-py that is ready for commands. Only for tasks of the library."""
@@ -80,10 +77,10 @@ def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
 class Question:
     """Commands that go together, and what is answered to them."""
 
-    __slots__ = ("answers", "count", "done", "end", "later", "overdue", "packed")
+    __slots__ = ("answers", "commands", "done", "end", "later", "overdue", "packed")
 
-    def __init__(self, packed: bytes, count: int, end: float, later: Later = None) -> None:
-        self.packed, self.count, self.end, self.later = packed, count, end, later
+    def __init__(self, commands: Sequence[Command], packed: bytes, end: float, later: Later = None) -> None:
+        self.commands, self.packed, self.end, self.later = commands, packed, end, later
         self.overdue = math.inf
         self.answers: list[Answer] = []
         self.done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -121,7 +118,7 @@ class Connection:
         A lost connection is raised, and `TimeoutError` at `end`. With `later` an answer of null is none:
         `later` is called with a function that takes the answer when it comes.
         """
-        question = Question(self._endpoint.packed(commands), len(commands), end, later)
+        question = Question(commands, self._endpoint.packed(commands), end, later)
         # A lone command goes at once. So does the first of a turn: the server works while others are asked.
         is_first = not self._unsent and not (self._sent and self._turn_is_taken())
         self._put(question)
@@ -136,7 +133,7 @@ class Connection:
 
     def tell(self, command: Command) -> None:
         """Sends a command whose answer nobody waits for."""
-        question = Question(self._endpoint.packed([command]), 1, math.inf)
+        question = Question([command], self._endpoint.packed([command]), math.inf)
         question.done.cancel()
         self._put(question)
         self._write_soon()
@@ -274,13 +271,14 @@ class Connection:
         if self._connection is not connection:
             return
         if self._is_message(answer):
-            self.listener.take(answer)
+            if self.listener is not None:
+                self.listener.take(answer)
             return
         if not self._sent:
             raise answer if isinstance(answer, Exception) else base.InvalidResponse("nobody asked for it")
         question = self._sent[0]
         question.answers.append(answer)
-        if len(question.answers) < question.count:
+        if len(question.answers) < len(question.commands):
             return
         self._sent.popleft()
         self._unanswered -= len(question.packed)
@@ -290,11 +288,14 @@ class Connection:
             self._settle(question, None)
 
     def _is_message(self, answer: Answer) -> bool:
-        """The server also unsubscribes without being asked, when a slot moves."""
-        kind = answer[0] if isinstance(answer, list) and answer else None
-        if kind == b"sunsubscribe":
-            return not self._sent or not self._sent[0].packed.startswith(UNSUBSCRIBES)
-        return bool(kind == b"smessage")
+        """Whether it answers nothing. What is pushed begins with its kind: of answers only the confirmation of
+        a command about a channel begins with a text, and the address that a Sentinel tells.
+        """
+        if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
+            return False
+        question = self._sent[0] if self._sent else None
+        name, *words = question.commands[len(question.answers)] if question is not None else ("",)
+        return name != "SENTINEL" and [str(name).lower().encode(), *words] != answer[:2]
 
     def _answer_later(self, question: Question, answer: Answer) -> None:
         question.answers[-1] = answer

@@ -131,15 +131,15 @@ class Listener:
             self._test = asyncio.get_running_loop().call_later(PING_AFTER, self._ping)
 
     def take(self, message: list[Any]) -> None:
-        """A message, or an unsubscription that the server makes: the slot has moved."""
-        kind, channel, text = message
-        if kind == b"smessage":
-            number, _, tag = text.partition(b" ")
-            subscription = self._subscriptions.get(channel)
-            if subscription is not None and tag in subscription.waits:
-                subscription.waits[tag].put(_answer_of(number))
-        elif channel in self._subscriptions:
-            self._subscriptions.pop(channel).lose()
+        """A message, or an unsubscription that the server makes: the slot has moved. Others are ignored."""
+        match message:
+            case [b"smessage", channel, text] if channel in self._subscriptions:
+                number, _, tag = text.partition(b" ")
+                wait = self._subscriptions[channel].waits.get(tag)
+                if wait is not None:
+                    wait.put(_answer_of(number))
+            case [b"sunsubscribe", channel, _] if channel in self._subscriptions:
+                self._subscriptions.pop(channel).lose()
 
     def lost(self) -> None:
         """The connection has failed."""
