@@ -13,8 +13,8 @@ from slock_client._answers import Answer, Later
 from slock_client._clock import now
 from slock_client._commands import Channel, Command
 from slock_client._durations import ms_left
+from slock_client._endpoint import FIRST_LOOK
 from slock_client._options import Wanted
-from slock_client._sync import _blocking
 from slock_client._sync._servers import ask
 from slock_client._sync._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
 from slock_client.errors import SlockError, TimedOutError
@@ -28,6 +28,15 @@ CALL_OVERDUE = 0.5
 
 # After an error it pauses for at least so long, in seconds.
 LEAST_PAUSE = 0.01
+
+# A connection that ended before a wait began says so at once: in less time than this, in seconds.
+ENDED_BEFORE = 0.1
+
+# While a request waits on a connection of its own, the server is asked at least so often whether it is there.
+# For its answer it has so long, at least and at most. In seconds.
+MOST_PAUSE = 20.0
+LEAST_PING = 0.3
+MOST_PING = 5.0
 
 
 class Granted(NamedTuple):
@@ -164,16 +173,14 @@ class Acquisition:
         self.waits = True
         key, servers = self.keys[0], self._shared.servers
         try:
-            if blocks:
-                end = self._end + ANSWER_OVERDUE
-                answer = _blocking.wait(servers, key, command, end, self._heard, self._outage_end)
-            else:
-                [answer] = ask(servers, key, command, end=self.limit + ANSWER_OVERDUE, later=later)
+            end = (self._end if blocks else self.limit) + ANSWER_OVERDUE
+            look = self._look if blocks else None
+            [answer] = ask(servers, key, command, end=end, look=look, later=later)
         except Exception as error:
             self.waits = False
             self.unanswered = self.unanswered or _answers.may_be_executed(error)
-            heard_of = self._contact is not None and now() < self._outage_end()
-            if blocks and heard_of and _answers.may_be_executed(error):
+            was_open = _answers.may_be_executed(error) and not isinstance(error, base.TimeoutError)
+            if blocks and was_open and now() - self._asked > ENDED_BEFORE:
                 self._heard()  # until now it waited
             raise
         if answer is not None:
@@ -190,9 +197,25 @@ class Acquisition:
         return Granted(fence, sent, now()) if fence else None
 
     def _block(self) -> Granted:
-        sent = now()
-        fence = self._send(self._waiting(sent, None), blocks=True)
-        return self._told(fence, sent)
+        self._asked = now()
+        fence = self._send(self._waiting(self._asked, None), blocks=True)
+        return self._told(fence, self._asked)
+
+    def _look(self) -> float:
+        """A wait on a connection of its own is silent by nature. So now and then the server is asked, over
+        another one, whether it is there. Gives after how many seconds to look again.
+        """
+        end = min(max(self._outage_end(), now() + LEAST_PING), now() + MOST_PING, self._end + ANSWER_OVERDUE)
+        try:
+            ask(self._shared.servers, self.keys[0], ("PING",), end=end)
+        except Exception as error:
+            if _answers.is_lost_connection(error):
+                left = self._outage_end() - now()
+                if left <= 0:  # of the command that waits it is not known whether it was executed
+                    raise base.TimeoutError(f"the server is silent: {error}") from error
+                return min(FIRST_LOOK, left)
+        self._heard()
+        return min(max(FIRST_LOOK, now() - self._asked), MOST_PAUSE)  # after twice the time each time
 
     def _notify(self, listening: Any, subscription: Any) -> Granted:
         if self._wait is None or self._wait.subscription is not subscription:

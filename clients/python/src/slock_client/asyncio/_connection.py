@@ -288,8 +288,8 @@ class Connection:
             self._settle(question, None)
 
     def _is_message(self, answer: Answer) -> bool:
-        """Whether it answers nothing. What is pushed begins with its kind: of answers only the confirmation of
-        a command about a channel begins with a text, and the address that a Sentinel tells.
+        """Whether it answers nothing. What is pushed begins with its kind. Of answers only two begin with a
+        text: the confirmation of a command about a channel, and the address that a Sentinel tells.
         """
         if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
             return False
