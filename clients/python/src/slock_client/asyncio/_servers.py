@@ -27,6 +27,9 @@ from slock_client.asyncio._node import Look, Node
 # A command may be sent on this often before its redirection is an error.
 MOST_REDIRECTIONS = 8
 
+# What `SentinelServers` calls the node to which commands go.
+PRIMARY = "primary"
+
 # How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
 LOOK_UP_FOR = 2.0
 
@@ -161,12 +164,10 @@ class SentinelServers(Servers):
         self._endpoint = endpoint
         self._sentinels = [Node(sentinel) for sentinel in endpoint.sentinels]
         self._nodes = dict(enumerate(self._sentinels))
-        self._primary: tuple[Address, Node] | None = None
 
     async def place_of(self, key: Key, end: float) -> Place:
         await self._until_known(end)
-        assert self._primary is not None
-        return Place(self._primary[1])
+        return Place(self._nodes[PRIMARY])
 
     async def _find(self, end: float) -> None:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._endpoint.service)
@@ -177,20 +178,20 @@ class SentinelServers(Servers):
             if isinstance(told, BaseException) or told is None:
                 problems.append(str(told or "the service is not known"))
                 continue
-            address, old = (told[0].decode(), int(told[1])), self._primary
-            if old is None or old[0] != address:
-                self._primary = address, Node(self._endpoint.at(*address))
-                self._nodes["primary"] = self._primary[1]
+            endpoint = self._endpoint.at(told[0].decode(), int(told[1]))
+            old = self._nodes.get(PRIMARY)
+            if old is None or old.endpoint != endpoint:
+                self._nodes[PRIMARY] = Node(endpoint)
                 if old is not None:  # nothing more goes to a server that is no longer the primary
-                    old[1].interrupt()
-                    await old[1].close()
+                    old.interrupt()
+                    await old.close()
             return
         raise base.ConnectionError(f"no Sentinel names the primary of {self.name}: {', '.join(problems)}")
 
     def suspect(self) -> None:
         super().suspect()
-        if self._primary is not None:
-            self._primary[1].drop()
+        if PRIMARY in self._nodes:
+            self._nodes[PRIMARY].drop()
 
 
 class ClusterServers(Servers):
