@@ -280,21 +280,6 @@ def test_a_message_of_another_kind_is_no_answer(message: list[Any]) -> None:
     linked(work)
 
 
-def test_an_answer_that_comes_later_is_a_message() -> None:
-    async def work(connection: Connection, link: Link, messages: Messages) -> None:
-        later: list[Callable[[Any], None]] = []
-        waits = asyncio.create_task(connection.ask([("SLOCK.LOCK",)], math.inf, later.append))
-        other = asyncio.create_task(connection.ask([("SLOCK.UNLOCK",)], math.inf))
-        link.answers.put_nowait(None)
-        link.answers.put_nowait(1)
-        assert await other == [1]
-        assert not waits.done()
-        later[0](5)
-        assert await waits == [5]
-
-    linked(work)
-
-
 def test_tasks_that_are_answered_together_ask_together() -> None:
     async def work(connection: Connection, link: Link, messages: Messages) -> None:
         async def task() -> None:

@@ -245,8 +245,9 @@ class AnyHold(Block):
                 return False  # its ttl has ended, or ends what is left of it
             self._release_failed(error)
             raise
-        if held and not there:
-            self._found_gone()
+        if held and not there:  # it had ended before
+            self._reason = _lease.GONE
+            self._shared.hooks.tell("lost", self.label, _lease.GONE)
         return held and there
 
     def extend(self, ttl: timedelta | None = None) -> None:
@@ -367,21 +368,13 @@ class AnyHold(Block):
 
     def _end(self) -> bool:
         """The program releases it or hands it over. Whether it was there, as far as is known."""
-        held = not self.lost
+        self._expire()
         with self._shared.changing:
-            first, self._released = not self._released, True
+            held, self._released = not self._ended, True
         self._stop()
-        if held and first:
+        if held:
             self._shared.hooks.tell_time("held", self.label, self._granted_at)
-        return held and first
-
-    def _found_gone(self) -> None:
-        """The release found nothing: it had ended before."""
-        with self._shared.changing:
-            if self._reason is not None:
-                return
-            self._reason = _lease.GONE
-        self._shared.hooks.tell("lost", self.label, _lease.GONE)
+        return held
 
     def _renewal_failed(self, error: BaseException) -> None:
         """It is tried again.

@@ -170,7 +170,7 @@ class _NewHold(Acquisition):
 
     def _attempt(self) -> Granted | None:
         if self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
-            self._heard()
+            self._contact = now()
         return super()._attempt()
 
     def _counts_from(self, granted: Granted) -> float | None:

@@ -16,7 +16,7 @@ import redis
 import redis.exceptions as base
 
 from slock_client import _threads as io
-from slock_client._answers import Answer, Later, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -111,12 +111,10 @@ class Servers:
                 mine.set()
 
 
-def ask(
-    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None, later: Later = None
-) -> list[Answer]:
+def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. `look`, `later`: see `Node.ask`.
+    A lost connection is raised. `look`: see `Node.ask`.
     """
     place = servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -124,7 +122,7 @@ def ask(
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = place.node.ask(sent, end, look, later)
+            answers = place.node.ask(sent, end, look)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()

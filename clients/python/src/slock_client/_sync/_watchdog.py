@@ -10,20 +10,18 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from slock_client import _threads as io
 from slock_client._answers import Answer
 from slock_client._clock import now
+from slock_client._commands import Command, Key
 from slock_client._fork import track
 from slock_client._lease import RENEW_AFTER
 from slock_client._sync._node import Node
 from slock_client._sync._servers import Servers, ask
 from slock_client.hooks import call
-
-if TYPE_CHECKING:
-    from slock_client._sync._hold import Held
 
 # What is due within so long, in seconds, is renewed with what is due now: in one pipeline.
 EARLY = 0.02
@@ -37,6 +35,29 @@ ANSWER_PART = 1 / 5
 LEAST_TIME = 0.05
 
 
+class Renewable(Protocol):
+    """What is renewed, or only watched. All times are seconds on the clock of the library."""
+
+    shared: Any
+    key: Key
+    ttl_ms: int
+    """How long a renewal keeps the hold."""
+    renew_at: float
+    """When the next renewal is due. Infinity: no more renewals."""
+    ended: bool
+    """Whether the hold was released or lost. Such a hold is neither renewed nor looked at again."""
+
+    @property
+    def valid_until(self) -> float:
+        """When the hold is over unless a renewal is answered."""
+
+    def renewal(self) -> tuple[Command, Callable[[float, object], object]]:
+        """A command, and what takes the moment at which it was sent and its answer, which may be an error."""
+
+    def expire(self) -> None:
+        """Called when `valid_until` has passed. It must not block."""
+
+
 class Watchdog:
     """Started with the first hold, and ended some time after the last."""
 
@@ -48,14 +69,14 @@ class Watchdog:
     def after_fork(self) -> None:
         """The holds are the parent's, and it renews them."""
         self._changing = io.Mutex()
-        self._heap: list[tuple[float, int, Held]] = []
-        self._entries: dict[Held, int] = {}  # which entry in the heap counts
+        self._heap: list[tuple[float, int, Renewable]] = []
+        self._entries: dict[Renewable, int] = {}  # which entry in the heap counts
         self._numbers = itertools.count()
         self._runs = False
         self._wakes_at = math.inf
         self._changed = io.Event()
 
-    def add(self, hold: Held) -> None:
+    def add(self, hold: Renewable) -> None:
         """From now on it is renewed. For one that is there already: its times have changed."""
         with self._changing:
             if hold.ended:
@@ -67,7 +88,7 @@ class Watchdog:
             if self.next_time() < self._wakes_at:
                 self._changed.set()
 
-    def remove(self, hold: Held) -> None:
+    def remove(self, hold: Renewable) -> None:
         """No renewal of it begins after this. Nothing happens when it is not there.
 
         The task is not woken: when no other comes, it ends when it would have renewed this one.
@@ -83,14 +104,12 @@ class Watchdog:
         """Renews no more. It still notices when holds are over."""
         self._closed = True
 
-    def take(self, moment: float) -> tuple[list[Held], list[Held]]:
+    def take(self, moment: float) -> tuple[list[Renewable], list[Renewable]]:
         """The holds that are over, which are forgotten, and those to be renewed.
 
         These are due again after the usual time, or when their answer says.
         """
-        over: list[Held] = []
-        due: list[Held] = []
-        later: list[Held] = []
+        over, due, later = list[Renewable](), list[Renewable](), list[Renewable]()
         while self._heap and self._heap[0][0] <= moment + EARLY:
             entry = heapq.heappop(self._heap)
             hold = entry[2]
@@ -115,12 +134,12 @@ class Watchdog:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
-    def _put(self, hold: Held) -> None:
+    def _put(self, hold: Renewable) -> None:
         number = self._entries[hold] = next(self._numbers)
         time = hold.valid_until if self._closed else min(hold.renew_at, hold.valid_until)
         heapq.heappush(self._heap, (time, number, hold))
 
-    def _counts(self, entry: tuple[float, int, Held]) -> bool:
+    def _counts(self, entry: tuple[float, int, Renewable]) -> bool:
         return self._entries.get(entry[2]) == entry[1]
 
     def _run(self) -> None:
@@ -132,7 +151,7 @@ class Watchdog:
                 if wakes_at == math.inf and not over and not due:
                     self._runs = False
                     return
-            groups: dict[Servers, list[Held]] = {}
+            groups: dict[Servers, list[Renewable]] = {}
             for hold in due:
                 groups.setdefault(hold.shared.servers, []).append(hold)
             for servers, holds in groups.items():
@@ -143,7 +162,7 @@ class Watchdog:
             if not over and not due:
                 changed.wait(wakes_at)
 
-    def _begin(self, servers: Servers, holds: Sequence[Held]) -> None:
+    def _begin(self, servers: Servers, holds: Sequence[Renewable]) -> None:
         end = now() + max(min(hold.ttl_ms for hold in holds) / 1000 * ANSWER_PART, LEAST_TIME)
 
         def work() -> None:
@@ -159,9 +178,9 @@ class Watchdog:
                 self.add(hold)
 
 
-def _renew(servers: Servers, holds: Sequence[Held], end: float) -> None:
+def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:
     """Sends the renewals in a pipeline for each server, and gives each hold its answer."""
-    groups: dict[Node, list[Held]] = {}
+    groups: dict[Node, list[Renewable]] = {}
     for hold in holds:
         try:
             groups.setdefault((servers.place_of(hold.key, end)).node, []).append(hold)
@@ -175,7 +194,7 @@ def _renew(servers: Servers, holds: Sequence[Held], end: float) -> None:
         pass
 
 
-def _renew_at(servers: Servers, node: Node, holds: Sequence[Held], end: float) -> None:
+def _renew_at(servers: Servers, node: Node, holds: Sequence[Renewable], end: float) -> None:
     asked = [(hold, *hold.renewal()) for hold in holds if not hold.ended]
     if not asked:
         return

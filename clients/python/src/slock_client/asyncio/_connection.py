@@ -14,7 +14,7 @@ from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import Answer, Later, unsent
+from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
 from slock_client._endpoint import FIRST_LOOK, Endpoint
@@ -77,10 +77,10 @@ def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
 class Question:
     """Commands that go together, and what is answered to them."""
 
-    __slots__ = ("answers", "commands", "done", "end", "later", "overdue", "packed")
+    __slots__ = ("answers", "commands", "done", "end", "overdue", "packed")
 
-    def __init__(self, commands: Sequence[Command], packed: bytes, end: float, later: Later = None) -> None:
-        self.commands, self.packed, self.end, self.later = commands, packed, end, later
+    def __init__(self, commands: Sequence[Command], packed: bytes, end: float) -> None:
+        self.commands, self.packed, self.end = commands, packed, end
         self.overdue = math.inf
         self.answers: list[Answer] = []
         self.done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -112,13 +112,12 @@ class Connection:
         self._loop_ends = False
         self._turn_taken = False
 
-    async def ask(self, commands: Sequence[Command], end: float, later: Later = None) -> list[Answer]:
+    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
         """The answers, errors of the server among them.
 
-        A lost connection is raised, and `TimeoutError` at `end`. With `later` an answer of null is none:
-        `later` is called with a function that takes the answer when it comes.
+        A lost connection is raised, and `TimeoutError` at `end`.
         """
-        question = Question(commands, self._endpoint.packed(commands), end, later)
+        question = Question(commands, self._endpoint.packed(commands), end)
         # A lone command goes at once. So does the first of a turn: the server works while others are asked.
         is_first = not self._unsent and not (self._sent and self._turn_is_taken())
         self._put(question)
@@ -282,10 +281,7 @@ class Connection:
             return
         self._sent.popleft()
         self._unanswered -= len(question.packed)
-        if answer is None and question.later is not None:
-            question.later(lambda message: self._answer_later(question, message))
-        else:
-            self._settle(question, None)
+        self._settle(question, None)
 
     def _is_message(self, answer: Answer) -> bool:
         """Whether it answers nothing. What is pushed begins with its kind. Of answers only two begin with a
@@ -296,10 +292,6 @@ class Connection:
         question = self._sent[0] if self._sent else None
         name, *words = question.commands[len(question.answers)] if question is not None else ("",)
         return name != "SENTINEL" and [str(name).lower().encode(), *words] != answer[:2]
-
-    def _answer_later(self, question: Question, answer: Answer) -> None:
-        question.answers[-1] = answer
-        self._settle(question, None)
 
     def _look_soon(self) -> None:
         if self._timer is None:

@@ -172,7 +172,7 @@ class _NewHold(Acquisition):
 
     async def _attempt(self) -> Granted | None:
         if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
-            self._heard()
+            self._contact = now()
         return await super()._attempt()
 
     async def _counts_from(self, granted: Granted) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import redis.asyncio
 import redis.exceptions as base
 
-from slock_client._answers import Answer, Later, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -111,11 +111,11 @@ class Servers:
 
 
 async def ask(
-    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None, later: Later = None
+    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None
 ) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. `look`, `later`: see `Node.ask`.
+    A lost connection is raised. `look`: see `Node.ask`.
     """
     place = await servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -123,7 +123,7 @@ async def ask(
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = await place.node.ask(sent, end, look, later)
+            answers = await place.node.ask(sent, end, look)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
