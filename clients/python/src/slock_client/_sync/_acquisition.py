@@ -30,7 +30,7 @@ CALL_OVERDUE = 0.5
 LEAST_PAUSE = 0.01
 
 # A connection that ended before a wait began says so at once: in less time than this, in seconds.
-ENDED_BEFORE = 0.1
+ENDED_BEFORE = 0.2
 
 # While a request waits on a connection of its own, the server is asked at least so often whether it is there.
 # For its answer it has so long, at least and at most. In seconds.
