@@ -15,7 +15,6 @@ from slock_client._clock import now
 from slock_client._commands import Channel, Key
 from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._acquisition import SubscriptionLost
-from slock_client.asyncio._node import Node
 from slock_client.asyncio._servers import LOOK_UP_FOR, Servers
 from slock_client.errors import ClosedError
 
@@ -148,7 +147,6 @@ class Listening:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._listeners: dict[Node, Listener] = {}
         self._subscriptions: dict[bytes | None, Subscription] = {}
         self._subscribing: dict[bytes | None, asyncio.Task[Subscription]] = {}
         self._tags = itertools.count(1)
@@ -198,9 +196,7 @@ class Listening:
             name = b"{" + hash_tag + b"}." + name
         node = (await self._servers.place_of(key, now() + LOOK_UP_FOR)).node
         self._check_open()
-        listener = self._listeners.get(node)
-        if listener is None:
-            listener = self._listeners[node] = Listener(node.shared, self._ended)
+        listener = node.shared.listener or Listener(node.shared, self._ended)
         end = now() + node.endpoint.timeout + node.endpoint.connect_timeout
         try:
             subscription = await listener.subscribe(name, hash_tag, end)
