@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import redis.exceptions as base
+
 from slock_client import _commands, _lease
 from slock_client import _threads as io
 from slock_client._answers import Answer, error_of, is_temporary, problem_in
@@ -175,7 +177,7 @@ class AnyHold(Block):
         self._reason: str | None = None
         self._released = False  # or handed over
         self._handed_over = False
-        self._problem: BaseException | None = None  # of the last renewal
+        self._problem: BaseException | None = None  # the last of renewals, if any not a time-out
         self._warned = False
         self._granted_at = now()
         self._lease_end = self._granted_at + seconds_of("longest_lease", wanted.options.longest_lease)
@@ -383,7 +385,8 @@ class AnyHold(Block):
         """
         if self._ended:
             return
-        self._problem = error
+        if self._problem is None or not isinstance(error, base.TimeoutError):
+            self._problem = error
         refused = not is_temporary(error) and not self._warned
         self._warned = self._warned or refused
         level = logging.WARNING if refused else logging.DEBUG
