@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,6 @@ import redis.exceptions as base
 from slock_client._answers import Answer, is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Channel, Key
-from slock_client.asyncio import _tasks as io
 from slock_client.asyncio._acquisition import SubscriptionLost
 from slock_client.asyncio._servers import LOOK_UP_FOR, Servers
 from slock_client.errors import ClosedError
@@ -29,26 +29,26 @@ class Wait:
         """From now on messages with the tag come here: before the request is sent."""
         self.subscription = subscription
         self.channel = Channel(subscription.name, tag)
-        self.begin()
         subscription.waits[tag] = self
         subscription.listener.test_soon()
 
     def begin(self) -> None:
         """It is asked now: what came before says nothing about that."""
-        self._told, self._message = io.Event(), None
+        self._message: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if not self.subscription.alive:
             self.put(SubscriptionLost())
 
     def put(self, message: Answer) -> None:
         """A message for it. It can come before the answer that it waits, over another connection."""
-        if not self._told.is_set():
-            self._message = message
-            self._told.set()
+        if not self._message.done():
+            self._message.set_result(message)
 
     async def message(self, end: float) -> Answer:
         """What the first message says; None at `end`."""
-        await self._told.wait(end)
-        return self._message
+        if end == math.inf:
+            return await self._message
+        done, _ = await asyncio.wait([self._message], timeout=end - now())
+        return self._message.result() if done else None
 
     def forget(self) -> None:
         """A message that comes later is ignored: whoever gave the request up releases it."""
