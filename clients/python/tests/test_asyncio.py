@@ -14,7 +14,7 @@ import redis.asyncio
 
 import slock_client
 import slock_client.asyncio
-from harness import Cluster, MakeServer, Server, wait_until
+from harness import Cluster, MakeServer, Server
 
 MINUTE = timedelta(minutes=1)
 
@@ -198,7 +198,9 @@ def test_text_that_cannot_be_sent_harms_no_other_request(server: Server, client:
     run(server, work)
 
 
-def test_each_hash_tag_waits_at_its_node(cluster: Cluster) -> None:
+def test_each_hash_tag_waits_at_its_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slock_client.asyncio._listener, "PING_AFTER", 0.1)
+
     async def main() -> None:
         client = redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)
         async with slock_client.asyncio.Locks(client, ttl=MINUTE) as locks:
@@ -212,8 +214,20 @@ def test_each_hash_tag_waits_at_its_node(cluster: Cluster) -> None:
                 assert await hold.release()
             for task in tasks:
                 assert await (await task).release()
-            for node in nodes:  # nobody waits any more
-                wait_until(lambda node=node: node.execute_command("PUBSUB", "SHARDCHANNELS") == [])
+            while any(node.execute_command("PUBSUB", "SHARDCHANNELS") for node in nodes):
+                await asyncio.sleep(0.01)  # nobody waits any more
+            # Nor does it stay when who wanted it is cancelled before he waits.
+            hold = await locks.write("job").acquire()
+            for turns in range(0, 60, 3):
+                task = asyncio.create_task(locks.write("job").acquire())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                while any(node.execute_command("PUBSUB", "SHARDCHANNELS") for node in nodes):
+                    await asyncio.sleep(0.01)
+            assert await hold.release()
         await client.aclose()
 
     asyncio.run(main())

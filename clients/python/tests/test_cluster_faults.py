@@ -95,6 +95,34 @@ def test_a_call_to_silent_nodes_ends_with_its_time() -> None:
     asyncio.run(main())
 
 
+def test_the_queues_of_all_nodes(cluster: Cluster) -> None:
+    keys = list(keys_of_each(cluster).values())
+    address = {"host": "127.0.0.1", "port": cluster.nodes[0].port}
+    client = redis.RedisCluster(**address)
+    told: list[list[bytes]] = []
+
+    async def main() -> None:
+        async with redis.asyncio.RedisCluster(**address) as other, slock_client.asyncio.Locks(other) as locks:
+            told.append([one.key for one in await locks.queues()])
+
+    with ThreadPoolExecutor() as pool, slock_client.Locks(client, ttl=MINUTE) as locks:
+        holds = [locks.write(key).acquire() for key in keys]
+        for number, key in enumerate(keys, 1):
+            pool.submit(locks.write(key, renew=False).acquire)
+            # The nodes are asked one after the other, so the waits begin some time apart.
+            wait_until(
+                lambda number=number: (
+                    [one.longest_wait > SECOND / 10 for one in locks.queues()] == [True] * number
+                )
+            )
+        told.append([one.key for one in locks.queues()])
+        asyncio.run(main())
+        for hold in holds:
+            assert hold.release()
+    assert told == [[key.encode() for key in keys]] * 2, "the longest wait first"
+    client.close()
+
+
 # --- a silent node
 
 

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -193,6 +194,62 @@ def test_an_attempt_ends_with_retry_for(make_server: MakeServer, state: str) -> 
 
     run_asyncio(server.port, work, retry_for=SECOND)
     server.resume()
+
+
+def has_waited(server: Server, ms: int) -> bool:
+    """Whether somebody has waited for so long."""
+    queues: Any = server.client().execute_command("SLOCK.QUEUES")
+    fields = [one if isinstance(one, dict) else dict(zip(one[::2], one[1::2], strict=True)) for one in queues]
+    return any(one[b"longest-wait-ms"] >= ms for one in fields)
+
+
+def test_an_outage_soon_after_a_wait_began(make_server: MakeServer) -> None:
+    """A wait is silent, but its connection was open: until it was lost the server was there."""
+    server = make_server()
+
+    def outage() -> None:
+        wait_until(lambda: has_waited(server, 400))
+        server.kill9()
+        server.start()
+
+    def hold_others() -> None:
+        server.client().execute_command("SLOCK.LOCK", "job", "other", 60_000)
+
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        assert await (await locks.write("other").acquire()).release()
+        hold_others()
+        task = asyncio.create_task(locks.write("job").acquire())
+        await asyncio.to_thread(outage)
+        assert await (await task).release()
+
+    with (
+        ThreadPoolExecutor() as pool,
+        slock_client.Locks(redis.Redis(port=server.port), retry_for=SECOND / 5) as locks,
+    ):
+        assert locks.write("other").acquire().release()
+        hold_others()
+        task = pool.submit(locks.write("job").acquire)
+        outage()
+        assert task.result(timeout=30).release()
+    run_asyncio(server.port, work, waiting="block", retry_for=SECOND / 5)
+
+
+def test_a_wait_on_a_connection_that_ended_while_it_was_idle(make_server: MakeServer) -> None:
+    server = make_server()
+
+    async def work(locks: slock_client.asyncio.Locks) -> None:
+        server.start()
+        assert await (await locks.write("job").acquire()).release()
+        server.kill9()
+        with pytest.raises(slock_client.TimedOutError), ends_within(1):
+            await locks.write("job").acquire()
+
+    with slock_client.Locks(redis.Redis(port=server.port), retry_for=SECOND) as locks:
+        assert locks.write("job").acquire().release()
+        server.kill9()
+        with pytest.raises(slock_client.TimedOutError), ends_within(1):
+            locks.write("job").acquire()
+    run_asyncio(server.port, work, waiting="block", retry_for=SECOND)
 
 
 def test_the_cause_of_a_time_out_is_the_last_error(make_server: MakeServer) -> None:

@@ -24,6 +24,7 @@ from slock_client._sync import _quorum
 from slock_client._sync._shared import retry_pauses
 from slock_client._sync._watchdog import Watchdog
 from slock_client.asyncio._connection import Connection, Question
+from slock_client.asyncio._listener import Listener
 
 
 class Hold:
@@ -53,14 +54,13 @@ def test_the_watchdog_tells_what_is_due_and_what_is_over() -> None:
     assert watchdog.take(0.4) == ([], [])
     assert watchdog.take(1.0) == ([over], [early])
     assert len(watchdog._entries) == 2
-    assert watchdog.take(2.0) == ([], []), "its renewal is under way"
-    early.renew_at = 2.5
-    watchdog.answered([early])
-    assert watchdog.next_time() == 2.5
-    assert watchdog.take(2.5) == ([], [early])
-    assert {id(hold) for hold in watchdog.take(10.0)[0]} == {id(early), id(late)}, (
-        "also while the renewal is under way"
-    )
+    assert watchdog.take(1.9) == ([], []), "its renewal is under way"
+    early.renew_at = 1.5
+    watchdog.add(early)
+    assert watchdog.next_time() == 1.5
+    assert watchdog.take(1.9) == ([], [early])
+    assert watchdog.take(2.9) == ([], [early]), "whatever became of the renewal"
+    assert {id(hold) for hold in watchdog.take(10.0)[0]} == {id(early), id(late)}
 
 
 def test_the_watchdog_forgets_what_is_removed_or_has_ended() -> None:
@@ -152,7 +152,7 @@ def test_what_errors_mean() -> None:
 def test_only_what_was_not_sent_is_sure_not_to_be_executed() -> None:
     async def main() -> list[bool]:
         connection = Connection(endpoint_with(redis.asyncio.Connection, {}))
-        sent, waiting = Question(b"", 1, 0.0), Question(b"", 1, 0.0)
+        sent, waiting = Question([], b"", 0.0), Question([], b"", 0.0)
         connection._sent.append(sent)
         connection._unsent.append(waiting)
         connection.fail(redis.ConnectionError("gone"))
@@ -239,17 +239,43 @@ def test_the_answer_to_an_unsubscription_is_not_that_of_another_command(answer: 
     linked(work)
 
 
-def test_an_answer_that_comes_later_is_a_message() -> None:
+PUSHED: list[list[Any]] = [
+    [b"invalidate", [b"job"]],
+    [b"invalidate", None],
+    [b"message", b"channel", b"text"],
+    [b"pmessage", b"*", b"channel", b"text"],
+    [b"sunsubscribe", b"other", 0],
+    [b"MOVING", 1, 15],
+    [b"news"],
+]
+
+
+@pytest.mark.parametrize("message", PUSHED)
+def test_a_message_of_another_kind_is_no_answer(message: list[Any]) -> None:
     async def work(connection: Connection, link: Link, messages: Messages) -> None:
-        later: list[Callable[[Any], None]] = []
-        waits = asyncio.create_task(connection.ask([("SLOCK.LOCK",)], math.inf, later.append))
-        other = asyncio.create_task(connection.ask([("SLOCK.UNLOCK",)], math.inf))
-        link.answers.put_nowait(None)
-        link.answers.put_nowait(1)
-        assert await other == [1]
-        assert not waits.done()
-        later[0](5)
-        assert await waits == [5]
+        asked: dict[tuple[str, ...], Any] = {
+            ("SLOCK.LOCK", "job"): 7,
+            ("SLOCK.INFO", "job"): {b"mode": b"free"},
+            ("SLOCK.QUEUES",): [{b"key": b"job"}],
+            ("CLUSTER", "SLOTS"): [[0, 16383, [b"host", 1]]],
+            ("SSUBSCRIBE", "channel"): [b"ssubscribe", b"channel", 1],
+            ("SUNSUBSCRIBE", "channel"): LEFT,
+            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"): [b"host", b"1"],
+        }
+        link.answers.put_nowait(message)  # nothing is asked
+        for words, answer in asked.items():
+            command = tuple(word.encode() if word == "channel" else word for word in words)
+            task = asyncio.create_task(connection.ask([command, command], math.inf))
+            while not link.sent:
+                await asyncio.sleep(0)
+            link.sent.clear()
+            if command[0] != "SENTINEL":  # which pushes nothing
+                link.answers.put_nowait(message)
+            link.answers.put_nowait(answer)
+            link.answers.put_nowait(answer)
+            assert await task == [answer, answer]
+        assert messages.taken == [message] * len(asked)
+        Listener(connection, lambda subscription: None).take(message)
 
     linked(work)
 

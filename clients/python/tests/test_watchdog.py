@@ -124,6 +124,24 @@ def test_a_silent_server_does_not_keep_the_loss_back(make_server: MakeServer) ->
         server.resume()
 
 
+def test_the_cause_of_a_loss_is_rather_no_time_out(make_server: MakeServer) -> None:
+    server = make_server()
+    failed: list[BaseException] = []
+    hooks = slock_client.Hooks(renewal_failed=lambda label, error: failed.append(error))
+    client = redis.Redis(port=server.port)
+    with slock_client.Locks(client, ttl=timedelta(seconds=3), hooks=hooks) as locks:
+        hold = locks.write("job").acquire()
+        server.client().config_set("min-replicas-to-write", 1)
+        wait_until(lambda: failed)
+        server.pause()
+        wait_until(lambda: hold.lost)
+        assert isinstance(failed[-1], redis.TimeoutError)
+        with pytest.raises(slock_client.LostError) as caught:
+            hold.check()
+        assert "NOREPLICAS" in str(caught.value.__cause__)
+        server.resume()
+
+
 def test_renewals_go_on_after_a_restart(make_server: MakeServer) -> None:
     server = make_server(appendonly=True)
 

@@ -14,9 +14,6 @@ E = TypeVar("E", bound=BaseException)
 Answer: TypeAlias = Any
 """What the server answered, or the error: of the server, or of the connection."""
 
-Later: TypeAlias = Callable[[Callable[[Answer], None]], None] | None
-"""Is given a function that takes an answer when it is known. None: answers are not told later."""
-
 # redis-py takes the code from the text of these.
 _CODES: list[tuple[type[Exception], str]] = [
     (base.TryAgainError, "TRYAGAIN"),

@@ -44,8 +44,7 @@ class Connection:
             problem = base.TimeoutError(f"no connection to {endpoint.address} within the time")
             raise unsent(problem) from error
         except Exception as error:
-            unsent(error)
-            raise
+            raise unsent(error)  # noqa: B904 # the same error
 
     def ask_and_look(
         self, commands: Sequence[Command], end: float, look: Callable[[], float] | None

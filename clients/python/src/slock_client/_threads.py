@@ -74,9 +74,6 @@ class Event:
             self._happened = True
             self._condition.notify_all()
 
-    def clear(self) -> None:
-        self._happened = False
-
     def is_set(self) -> bool:
         return self._happened
 

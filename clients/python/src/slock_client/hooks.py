@@ -50,8 +50,7 @@ class Hooks:
 
     def tell_time(self, name: str, label: str, began: float, *arguments: Any) -> None:
         """The same with how long it took since `began`."""
-        if getattr(self, name) is not None:
-            self.tell(name, label, timedelta(seconds=now() - began), *arguments)
+        self.tell(name, label, timedelta(seconds=now() - began), *arguments)
 
 
 def call(function: Callable[..., object], *arguments: Any) -> None:

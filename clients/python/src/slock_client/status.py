@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -73,9 +74,9 @@ def lock_info(answer: Any) -> LockInfo:
     return LockInfo(mode, answer[b"readers"], answer[b"waiters"], fence, holders, queue)
 
 
-def queue_infos(answer: Any) -> list[QueueInfo]:
-    """From the answer of `SLOCK.QUEUES`."""
-    return [
+def queue_infos(answers: Iterable[Any]) -> list[QueueInfo]:
+    """From the answers of several servers to `SLOCK.QUEUES`, the longest wait first."""
+    infos = (
         QueueInfo(
             one[b"key"],
             one[b"waiters"],
@@ -85,8 +86,10 @@ def queue_infos(answer: Any) -> list[QueueInfo]:
             one[b"readers"],
             _ms(one[b"held-ms"]),
         )
+        for answer in answers
         for one in answer
-    ]
+    )
+    return sorted(infos, key=lambda info: info.longest_wait, reverse=True)
 
 
 def _ms(value: int) -> timedelta:

@@ -18,6 +18,7 @@ from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._fork import track
+from slock_client._lease import RENEW_AFTER
 from slock_client._sync._node import Node
 from slock_client._sync._servers import Servers, ask
 from slock_client.hooks import call
@@ -70,7 +71,6 @@ class Watchdog:
         self._changing = io.Mutex()
         self._heap: list[tuple[float, int, Renewable]] = []
         self._entries: dict[Renewable, int] = {}  # which entry in the heap counts
-        self._busy: set[Renewable] = set()  # those whose renewal is under way
         self._numbers = itertools.count()
         self._runs = False
         self._wakes_at = math.inf
@@ -105,7 +105,10 @@ class Watchdog:
         self._closed = True
 
     def take(self, moment: float) -> tuple[list[Renewable], list[Renewable]]:
-        """The holds that are over, which are forgotten, and those to be renewed, until `answered`."""
+        """The holds that are over, which are forgotten, and those to be renewed.
+
+        These are due again after the usual time, or when their answer says.
+        """
         over, due, later = list[Renewable](), list[Renewable](), list[Renewable]()
         while self._heap and self._heap[0][0] <= moment + EARLY:
             entry = heapq.heappop(self._heap)
@@ -117,23 +120,13 @@ class Watchdog:
                 if not hold.ended:
                     over.append(hold)
                 continue
-            if hold.renew_at <= moment + EARLY and hold not in self._busy and not self._closed:
-                self._busy.add(hold)
+            if hold.renew_at <= moment + EARLY and not self._closed:
+                hold.renew_at = moment + hold.ttl_ms / 1000 * RENEW_AFTER
                 due.append(hold)
             later.append(hold)
         for hold in later:
             self._put(hold)
         return over, due
-
-    def answered(self, holds: Sequence[Renewable]) -> None:
-        """Their renewals are not under way any more."""
-        with self._changing:
-            for hold in holds:
-                self._busy.discard(hold)
-                if hold in self._entries:
-                    self._put(hold)
-            if self.next_time() < self._wakes_at:
-                self._changed.set()
 
     def next_time(self) -> float:
         """When something is to be done; infinity when there is no hold."""
@@ -143,8 +136,7 @@ class Watchdog:
 
     def _put(self, hold: Renewable) -> None:
         number = self._entries[hold] = next(self._numbers)
-        is_due = not self._closed and hold not in self._busy
-        time = min(hold.renew_at, hold.valid_until) if is_due else hold.valid_until
+        time = hold.valid_until if self._closed else min(hold.renew_at, hold.valid_until)
         heapq.heappush(self._heap, (time, number, hold))
 
     def _counts(self, entry: tuple[float, int, Renewable]) -> bool:
@@ -154,7 +146,7 @@ class Watchdog:
         while True:
             with self._changing:
                 over, due = self.take(now())
-                self._changed.clear()
+                self._changed = changed = io.Event()
                 wakes_at = self._wakes_at = self.next_time()
                 if wakes_at == math.inf and not over and not due:
                     self._runs = False
@@ -168,23 +160,22 @@ class Watchdog:
             for hold in over:
                 call(hold.expire)
             if not over and not due:
-                self._changed.wait(wakes_at)
+                changed.wait(wakes_at)
 
     def _begin(self, servers: Servers, holds: Sequence[Renewable]) -> None:
         end = now() + max(min(hold.ttl_ms for hold in holds) / 1000 * ANSWER_PART, LEAST_TIME)
 
         def work() -> None:
-            try:
-                _renew(servers, holds, end)
-            finally:
-                self.answered(holds)
+            _renew(servers, holds, end)
+            for hold in holds:
+                self.add(hold)
 
         try:
             io.start(work, "renewal")
         except RuntimeError as error:  # no thread can be started now
             for hold in holds:
                 hold.renewal()[1](now(), error)
-            self.answered(holds)
+                self.add(hold)
 
 
 def _renew(servers: Servers, holds: Sequence[Renewable], end: float) -> None:

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import redis.exceptions as base
 
 from slock_client import _answers, _commands
-from slock_client._answers import Answer, Later
+from slock_client._answers import Answer
 from slock_client._clock import now
 from slock_client._commands import Channel, Command
 from slock_client._durations import ms_left
+from slock_client._endpoint import FIRST_LOOK
 from slock_client._options import Wanted
-from slock_client.asyncio import _blocking
 from slock_client.asyncio._servers import ask
 from slock_client.asyncio._shared import ANSWER_OVERDUE, Shared, retry_pauses, timed_out
 from slock_client.errors import SlockError, TimedOutError
@@ -27,6 +27,15 @@ CALL_OVERDUE = 0.5
 
 # After an error it pauses for at least so long, in seconds.
 LEAST_PAUSE = 0.01
+
+# A connection that ended before a wait began says so at once: in less time than this, in seconds.
+ENDED_BEFORE = 0.2
+
+# While a request waits on a connection of its own, the server is asked at least so often whether it is there.
+# For its answer it has so long, at least and at most. In seconds.
+MOST_PAUSE = 20.0
+LEAST_PING = 0.3
+MOST_PING = 5.0
 
 
 class Granted(NamedTuple):
@@ -61,7 +70,7 @@ class Acquisition:
         self._once = once
         self._began = now()
         self._end = self._began + wait
-        self._contact: float | None = None
+        self._contact: float | None = None  # when the server was last known to be there
         self._wait: Any = None
         """Where its message comes, when it waits by NOTIFY."""
 
@@ -128,9 +137,6 @@ class Acquisition:
         """The error of a call that is over. Its cause is the last error that is no time-out, if any."""
         return timed_out(self.names, text, self.problem, answered=self._contact is not None)
 
-    def _heard(self) -> None:
-        self._contact = now()
-
     def _outage_end(self) -> float:
         """Until when it goes on without any answer."""
         if self._contact is None:
@@ -158,26 +164,26 @@ class Acquisition:
             self._shared.refuse_channels(error)
             return await self._block()
 
-    async def _send(self, command: Command, *, blocks: bool = False, later: Later = None) -> Answer:
-        """The answer. An error of the server is raised. `later`: see `Node.ask`."""
+    async def _send(self, command: Command, *, blocks: bool = False) -> Answer:
+        """The answer. An error of the server is raised."""
         self.waits = True
-        key, servers = self.keys[0], self._shared.servers
+        end = (self._end if blocks else self.limit) + ANSWER_OVERDUE
+        look = self._look if blocks else None
         try:
-            if blocks:
-                end = self._end + ANSWER_OVERDUE
-                answer = await _blocking.wait(servers, key, command, end, self._heard, self._outage_end)
-            else:
-                [answer] = await ask(servers, key, command, end=self.limit + ANSWER_OVERDUE, later=later)
+            [answer] = await ask(self._shared.servers, self.keys[0], command, end=end, look=look)
         except Exception as error:
             self.waits = False
             self.unanswered = self.unanswered or _answers.may_be_executed(error)
-            heard_of = self._contact is not None and now() < self._outage_end()
-            if blocks and heard_of and _answers.may_be_executed(error):
-                self._heard()  # until now it waited
+            was_open = _answers.may_be_executed(error) and not isinstance(error, base.TimeoutError)
+            if blocks and was_open and now() - self._asked > ENDED_BEFORE:
+                self._contact = now()  # until now it waited
             raise
-        if answer is not None:
-            self._heard()
+        return self._take(answer)
+
+    def _take(self, answer: Answer) -> Answer:
+        """Notes an answer, or what a message says."""
         self.fence = answer if isinstance(answer, int) and answer else None  # first: Ctrl-C can come between
+        self._contact = now()
         self.waits = answer is None or isinstance(answer, SubscriptionLost)
         if isinstance(answer, BaseException):
             raise answer
@@ -189,25 +195,42 @@ class Acquisition:
         return Granted(fence, sent, now()) if fence else None
 
     async def _block(self) -> Granted:
-        sent = now()
-        fence = await self._send(self._waiting(sent, None), blocks=True)
-        return self._told(fence, sent)
+        self._asked = now()
+        fence = await self._send(self._waiting(self._asked, None), blocks=True)
+        return self._told(fence, self._asked)
+
+    async def _look(self) -> float:
+        """A wait on a connection of its own is silent by nature. So now and then the server is asked, over
+        another one, whether it is there. Gives after how many seconds to look again.
+        """
+        end = min(max(self._outage_end(), now() + LEAST_PING), now() + MOST_PING, self._end + ANSWER_OVERDUE)
+        try:
+            await ask(self._shared.servers, self.keys[0], ("PING",), end=end)
+        except Exception as error:
+            if _answers.is_lost_connection(error):
+                left = self._outage_end() - now()
+                if left <= 0:  # of the command that waits it is not known whether it was executed
+                    raise base.TimeoutError(f"the server is silent: {error}") from error
+                return min(FIRST_LOOK, left)
+        self._contact = now()
+        return min(max(FIRST_LOOK, now() - self._asked), MOST_PAUSE)  # after twice the time each time
 
     async def _notify(self, listening: Any, subscription: Any) -> Granted:
         if self._wait is None or self._wait.subscription is not subscription:
             self._forget()
-            self._wait, self._asked = listening.wait(subscription, self._heard), now()
+            self._wait, self._asked = listening.wait(subscription), now()
         overdue = self._end + ANSWER_OVERDUE
         while True:
-            moment = now()
-            self._wait.begin(min(overdue, moment + ASK_AGAIN_AFTER if self.unanswered else math.inf))
+            self._wait.begin()
             try:
-                command = self._waiting(moment, self._wait.channel)
-                fence = await self._send(command, later=self._wait.later)
+                fence = await self._send(self._waiting(now(), self._wait.channel))
             except base.ResponseError as error:
                 if _answers.is_subscriber_missing(error):
                     subscription.listener.unsubscribe(subscription)
                 raise
+            if fence is None:
+                again = now() + ASK_AGAIN_AFTER if self.unanswered else math.inf
+                fence = self._take(await self._wait.message(min(overdue, again)))
             if fence is not None:
                 return self._told(fence, self._asked)
             if now() >= overdue:

@@ -14,7 +14,7 @@ from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import Answer, Later, unsent
+from slock_client._answers import Answer, unsent
 from slock_client._clock import now
 from slock_client._commands import Command
 from slock_client._endpoint import FIRST_LOOK, Endpoint
@@ -24,9 +24,6 @@ TICK = 0.05
 
 # So many bytes without an answer the buffers take for certain: asyncio lets nobody wait below 64 KiB.
 MOST_AT_ONCE = 32 * 1024
-
-# How the command begins whose answer looks like what the server tells when a slot has moved.
-UNSUBSCRIBES = b"*2\r\n$12\r\nSUNSUBSCRIBE\r\n"
 
 
 async def connected(endpoint: Endpoint) -> Any:
@@ -80,10 +77,10 @@ def connections_of(cluster: Any) -> tuple[Any, dict[str, Any]]:
 class Question:
     """Commands that go together, and what is answered to them."""
 
-    __slots__ = ("answers", "count", "done", "end", "later", "overdue", "packed")
+    __slots__ = ("answers", "commands", "done", "end", "overdue", "packed")
 
-    def __init__(self, packed: bytes, count: int, end: float, later: Later = None) -> None:
-        self.packed, self.count, self.end, self.later = packed, count, end, later
+    def __init__(self, commands: Sequence[Command], packed: bytes, end: float) -> None:
+        self.commands, self.packed, self.end = commands, packed, end
         self.overdue = math.inf
         self.answers: list[Answer] = []
         self.done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -115,13 +112,12 @@ class Connection:
         self._loop_ends = False
         self._turn_taken = False
 
-    async def ask(self, commands: Sequence[Command], end: float, later: Later = None) -> list[Answer]:
+    async def ask(self, commands: Sequence[Command], end: float) -> list[Answer]:
         """The answers, errors of the server among them.
 
-        A lost connection is raised, and `TimeoutError` at `end`. With `later` an answer of null is none:
-        `later` is called with a function that takes the answer when it comes.
+        A lost connection is raised, and `TimeoutError` at `end`.
         """
-        question = Question(self._endpoint.packed(commands), len(commands), end, later)
+        question = Question(commands, self._endpoint.packed(commands), end)
         # A lone command goes at once. So does the first of a turn: the server works while others are asked.
         is_first = not self._unsent and not (self._sent and self._turn_is_taken())
         self._put(question)
@@ -136,7 +132,7 @@ class Connection:
 
     def tell(self, command: Command) -> None:
         """Sends a command whose answer nobody waits for."""
-        question = Question(self._endpoint.packed([command]), 1, math.inf)
+        question = Question([command], self._endpoint.packed([command]), math.inf)
         question.done.cancel()
         self._put(question)
         self._write_soon()
@@ -274,31 +270,28 @@ class Connection:
         if self._connection is not connection:
             return
         if self._is_message(answer):
-            self.listener.take(answer)
+            if self.listener is not None:
+                self.listener.take(answer)
             return
         if not self._sent:
             raise answer if isinstance(answer, Exception) else base.InvalidResponse("nobody asked for it")
         question = self._sent[0]
         question.answers.append(answer)
-        if len(question.answers) < question.count:
+        if len(question.answers) < len(question.commands):
             return
         self._sent.popleft()
         self._unanswered -= len(question.packed)
-        if answer is None and question.later is not None:
-            question.later(lambda message: self._answer_later(question, message))
-        else:
-            self._settle(question, None)
+        self._settle(question, None)
 
     def _is_message(self, answer: Answer) -> bool:
-        """The server also unsubscribes without being asked, when a slot moves."""
-        kind = answer[0] if isinstance(answer, list) and answer else None
-        if kind == b"sunsubscribe":
-            return not self._sent or not self._sent[0].packed.startswith(UNSUBSCRIBES)
-        return bool(kind == b"smessage")
-
-    def _answer_later(self, question: Question, answer: Answer) -> None:
-        question.answers[-1] = answer
-        self._settle(question, None)
+        """Whether it answers nothing. What is pushed begins with its kind. Of answers only two begin with a
+        text: the confirmation of a command about a channel, and the address that a Sentinel tells.
+        """
+        if not isinstance(answer, list) or not answer or not isinstance(answer[0], bytes):
+            return False
+        question = self._sent[0] if self._sent else None
+        name, *words = question.commands[len(question.answers)] if question is not None else ("",)
+        return name != "SENTINEL" and [str(name).lower().encode(), *words] != answer[:2]
 
     def _look_soon(self) -> None:
         if self._timer is None:

@@ -23,20 +23,18 @@ class Guard:
         assert self.task is not None, "a hold guards the work of a task"
         self._cancelling = self._count()
         self._interrupted = False
-        self._left = False
         self._timer: asyncio.TimerHandle | None = None
         hold._on_loss.append(self.interrupt)
         self._look_at_time()
 
     def interrupt(self) -> None:
         """Called when the hold is lost."""
-        if not self._left and not self._interrupted:
+        if not self._interrupted:
             self._interrupted = True
             self.task.cancel()
 
     async def leave(self, error: BaseException | None) -> bool:
         """The work has ended with `error`. Whether it ended by itself or by this guard alone."""
-        self._left = True
         self.hold._on_loss.remove(self.interrupt)
         if self._timer is not None:
             self._timer.cancel()

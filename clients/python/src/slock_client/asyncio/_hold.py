@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import redis.exceptions as base
+
 from slock_client import _commands, _lease
 from slock_client._answers import Answer, error_of, is_temporary, problem_in
 from slock_client._clock import now
@@ -174,7 +176,7 @@ class AnyHold(Block):
         self._reason: str | None = None
         self._released = False  # or handed over
         self._handed_over = False
-        self._problem: BaseException | None = None  # of the last renewal
+        self._problem: BaseException | None = None  # the last of renewals, if any not a time-out
         self._warned = False
         self._granted_at = now()
         self._lease_end = self._granted_at + seconds_of("longest_lease", wanted.options.longest_lease)
@@ -244,8 +246,9 @@ class AnyHold(Block):
                 return False  # its ttl has ended, or ends what is left of it
             self._release_failed(error)
             raise
-        if held and not there:
-            self._found_gone()
+        if held and not there:  # it had ended before
+            self._reason = _lease.GONE
+            self._shared.hooks.tell("lost", self.label, _lease.GONE)
         return held and there
 
     async def extend(self, ttl: timedelta | None = None) -> None:
@@ -366,21 +369,13 @@ class AnyHold(Block):
 
     def _end(self) -> bool:
         """The program releases it or hands it over. Whether it was there, as far as is known."""
-        held = not self.lost
+        self._expire()
         with self._shared.changing:
-            first, self._released = not self._released, True
+            held, self._released = not self._ended, True
         self._stop()
-        if held and first:
+        if held:
             self._shared.hooks.tell_time("held", self.label, self._granted_at)
-        return held and first
-
-    def _found_gone(self) -> None:
-        """The release found nothing: it had ended before."""
-        with self._shared.changing:
-            if self._reason is not None:
-                return
-            self._reason = _lease.GONE
-        self._shared.hooks.tell("lost", self.label, _lease.GONE)
+        return held
 
     def _renewal_failed(self, error: BaseException) -> None:
         """It is tried again.
@@ -389,7 +384,8 @@ class AnyHold(Block):
         """
         if self._ended:
             return
-        self._problem = error
+        if self._problem is None or not isinstance(error, base.TimeoutError):
+            self._problem = error
         refused = not is_temporary(error) and not self._warned
         self._warned = self._warned or refused
         level = logging.WARNING if refused else logging.DEBUG

@@ -15,7 +15,6 @@ from slock_client._answers import Answer, is_lost_connection
 from slock_client._clock import now
 from slock_client._commands import Channel, Key
 from slock_client.asyncio._acquisition import SubscriptionLost
-from slock_client.asyncio._node import Node
 from slock_client.asyncio._servers import LOOK_UP_FOR, Servers
 from slock_client.errors import ClosedError
 
@@ -26,51 +25,34 @@ PING_AFTER = 5.0
 class Wait:
     """One that asks, and takes the message when the server has answered that it has to wait."""
 
-    def __init__(self, subscription: Subscription, tag: bytes, heard: Callable[[], None]) -> None:
+    def __init__(self, subscription: Subscription, tag: bytes) -> None:
         """From now on messages with the tag come here: before the request is sent."""
         self.subscription = subscription
         self.channel = Channel(subscription.name, tag)
-        self._heard = heard
-        self._until = math.inf
-        self._early: Answer = None
-        self._answer: Callable[[Answer], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         subscription.waits[tag] = self
         subscription.listener.test_soon()
 
-    def begin(self, until: float) -> None:
-        """It is asked now. Without a message until then the answer is None."""
-        self._until, self._answer = until, None
-        self._early = None if self.subscription.alive else SubscriptionLost()
-
-    def later(self, answer: Callable[[Answer], None]) -> None:
-        """The server has answered that it waits: `answer` is called once with what the message says."""
-        self._heard()
-        self._answer = answer
-        if self._early is not None:
-            self.put(self._early)
-        elif self._until < math.inf:
-            left = max(0.0, self._until - now())
-            self._timer = asyncio.get_running_loop().call_later(left, self.put, None)
+    def begin(self) -> None:
+        """It is asked now: what came before says nothing about that."""
+        self._message: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if not self.subscription.alive:
+            self.put(SubscriptionLost())
 
     def put(self, message: Answer) -> None:
         """A message for it. It can come before the answer that it waits, over another connection."""
-        self._stop_timer()
-        answer, self._answer = self._answer, None
-        if answer is None:
-            self._early = message
-        else:
-            answer(message)
+        if not self._message.done():
+            self._message.set_result(message)
+
+    async def message(self, end: float) -> Answer:
+        """What the first message says; None at `end`."""
+        if end == math.inf:
+            return await self._message
+        done, _ = await asyncio.wait([self._message], timeout=end - now())
+        return self._message.result() if done else None
 
     def forget(self) -> None:
         """A message that comes later is ignored: whoever gave the request up releases it."""
-        self._stop_timer()
-        self.subscription.forget(self.channel.tag)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.subscription.waits.pop(self.channel.tag, None)
 
 
 class Subscription:
@@ -84,13 +66,9 @@ class Subscription:
         self.alive = True
         self.waits: dict[bytes, Wait] = {}
 
-    def forget(self, tag: bytes) -> None:
-        self.waits.pop(tag, None)
-        if not self.waits:
-            self.listener.unused(self)
-
     def lose(self) -> None:
         self.alive = False
+        self.listener.ended(self)
         for wait in self.waits.values():
             wait.put(SubscriptionLost())
 
@@ -98,9 +76,9 @@ class Subscription:
 class Listener:
     """Listens at one server. When its connection fails, all who wait are told, and ask again."""
 
-    def __init__(self, connection: Any, unused: Callable[[Subscription], None]) -> None:
-        """`unused` is called when nobody waits on a subscription any more."""
-        self.unused = unused
+    def __init__(self, connection: Any, ended: Callable[[Subscription], None]) -> None:
+        """`ended` is called with each subscription that is lost, or that is left."""
+        self.ended = ended
         self._connection = connection
         self._connection.listener = self
         self._subscriptions: dict[bytes, Subscription] = {}
@@ -117,6 +95,7 @@ class Listener:
         if isinstance(answer, BaseException):
             self._subscriptions.pop(name, None)
             raise answer
+        self.test_soon()
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -128,18 +107,18 @@ class Listener:
     def test_soon(self) -> None:
         """Somebody waits: from now on the connection is tested."""
         if self._test is None:
-            self._test = asyncio.get_running_loop().call_later(PING_AFTER, self._ping)
+            self._test = asyncio.get_running_loop().call_later(PING_AFTER, self._look)
 
     def take(self, message: list[Any]) -> None:
-        """A message, or an unsubscription that the server makes: the slot has moved."""
-        kind, channel, text = message
-        if kind == b"smessage":
-            number, _, tag = text.partition(b" ")
-            subscription = self._subscriptions.get(channel)
-            if subscription is not None and tag in subscription.waits:
-                subscription.waits[tag].put(_answer_of(number))
-        elif channel in self._subscriptions:
-            self._subscriptions.pop(channel).lose()
+        """A message, or an unsubscription that the server makes: the slot has moved. Others are ignored."""
+        match message:
+            case [b"smessage", channel, text] if channel in self._subscriptions:
+                number, _, tag = text.partition(b" ")
+                wait = self._subscriptions[channel].waits.get(tag)
+                if wait is not None:
+                    wait.put(_answer_of(number))
+            case [b"sunsubscribe", channel, _] if channel in self._subscriptions:
+                self._subscriptions.pop(channel).lose()
 
     def lost(self) -> None:
         """The connection has failed."""
@@ -150,9 +129,14 @@ class Listener:
             self._test.cancel()
             self._test = None
 
-    def _ping(self) -> None:
-        """What is not answered within the time of the endpoint ends the connection."""
+    def _look(self) -> None:
+        """While somebody waits it tests the connection: what is not answered within the time of the endpoint
+        ends it. In a cluster there may be as many channels as locks: those where nobody waits are left.
+        """
         self._test = None
+        for subscription in list(self._subscriptions.values()):
+            if subscription.hash_tag is not None and not subscription.waits:
+                self.unsubscribe(subscription)
         if any(subscription.waits for subscription in self._subscriptions.values()):
             self._connection.tell(("PING",))
             self.test_soon()
@@ -163,15 +147,14 @@ class Listening:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._listeners: dict[Node, Listener] = {}
         self._subscriptions: dict[bytes | None, Subscription] = {}
         self._subscribing: dict[bytes | None, asyncio.Task[Subscription]] = {}
         self._tags = itertools.count(1)
         self._closed = False
 
-    def wait(self, subscription: Subscription, heard: Callable[[], None]) -> Wait:
-        """For one request. `heard` is called when the server says that it waits."""
-        return Wait(subscription, b"%d" % next(self._tags), heard)
+    def wait(self, subscription: Subscription) -> Wait:
+        """For one request."""
+        return Wait(subscription, b"%d" % next(self._tags))
 
     def present(self, key: Key) -> Subscription | None:
         """The subscription for a key, when there is one."""
@@ -195,15 +178,12 @@ class Listening:
     def close(self) -> None:
         """All that wait are told `SubscriptionLost`, and nobody begins to wait."""
         self._closed = True
-        for subscription in self._subscriptions.values():
+        for subscription in list(self._subscriptions.values()):
             subscription.lose()
 
-    def _unused(self, subscription: Subscription) -> None:
-        """In a cluster there may be as many channels as locks: those where nobody waits are left."""
-        hash_tag = subscription.hash_tag
-        if hash_tag is not None and self._subscriptions.get(hash_tag) is subscription:
-            del self._subscriptions[hash_tag]
-            subscription.listener.unsubscribe(subscription)
+    def _ended(self, subscription: Subscription) -> None:
+        if self._subscriptions.get(subscription.hash_tag) is subscription:
+            del self._subscriptions[subscription.hash_tag]
 
     def _subscribed(self, hash_tag: bytes | None, task: asyncio.Task[Subscription]) -> None:
         del self._subscribing[hash_tag]
@@ -216,9 +196,7 @@ class Listening:
             name = b"{" + hash_tag + b"}." + name
         node = (await self._servers.place_of(key, now() + LOOK_UP_FOR)).node
         self._check_open()
-        listener = self._listeners.get(node)
-        if listener is None:
-            listener = self._listeners[node] = Listener(node.shared, self._unused)
+        listener = node.shared.listener or Listener(node.shared, self._ended)
         end = now() + node.endpoint.timeout + node.endpoint.connect_timeout
         try:
             subscription = await listener.subscribe(name, hash_tag, end)

@@ -108,9 +108,12 @@ class Locks(Acquirer[Hold]):
         return status.lock_info(answered.answers[0])
 
     async def queues(self) -> list[status.QueueInfo]:
-        """The locks for which somebody waits, the longest wait first. In a cluster those of one node."""
-        answered = await self._ask("the queues", "queues", _commands.queues())
-        return status.queue_infos(answered.answers[0])
+        """The locks for which somebody waits, the longest wait first. In a cluster those of all nodes."""
+        key, command, end = "the queues", _commands.queues(), now() + self._shared.retry_for
+        answers = (await self._ask(key, key, command, end=end)).answers  # from now on the nodes are known
+        for other in self._shared.servers.keys_elsewhere(key):
+            answers += (await self._ask(key, other, command, end=end)).answers
+        return status.queue_infos(answers)
 
     async def close(self) -> None:
         self._shared.watchdog.close()
@@ -124,9 +127,10 @@ class Locks(Acquirer[Hold]):
     def _attempt(self, wanted: Wanted, once: bool) -> _NewHold:
         return _NewHold(self._shared, wanted, once=once)
 
-    async def _ask(self, names: str, key: Key, *commands: Command) -> Answered:
+    async def _ask(self, names: str, key: Key, *commands: Command, end: float | None = None) -> Answered:
         self._shared.check_open()
-        return await self._shared.insist(names, key, *commands, end=now() + self._shared.retry_for)
+        end = now() + self._shared.retry_for if end is None else end
+        return await self._shared.insist(names, key, *commands, end=end)
 
     async def _close_connections(self) -> None:
         for node in self._shared.servers.nodes():
@@ -168,7 +172,7 @@ class _NewHold(Acquisition):
 
     async def _attempt(self) -> Granted | None:
         if await self._shared.check_permission(self._wanted, self.limit + ANSWER_OVERDUE):
-            self._heard()
+            self._contact = now()
         return await super()._attempt()
 
     async def _counts_from(self, granted: Granted) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis.exceptions as base
 
-from slock_client._answers import Answer, Later, unsent
+from slock_client._answers import Answer, unsent
 from slock_client._commands import Command
 from slock_client._endpoint import SPARE_CONNECTIONS, Endpoint
 from slock_client._fork import track
@@ -42,18 +42,15 @@ class Node:
         self._waiting: set[Connection] = set()
         self._changing = io.Mutex()
 
-    async def ask(
-        self, commands: Sequence[Command], end: float, look: Look | None = None, later: Later = None
-    ) -> list[Answer]:
+    async def ask(self, commands: Sequence[Command], end: float, look: Look | None = None) -> list[Answer]:
         """The answers to the commands, which go in one pipeline.
 
         With `look` they may block a connection until `end`. While there is no answer it awaits `look()` now
-        and then, whose errors end the wait, and which says after how many seconds to look again. With `later`
-        a null is no answer of the last command: it comes later, on the shared connection.
+        and then, whose errors end the wait, and which says after how many seconds to look again.
         """
         if look is None and self.shared is not None:
             try:
-                return await self.shared.ask(commands, end, later)  # type: ignore[no-any-return]
+                return await self.shared.ask(commands, end)  # type: ignore[no-any-return]
             finally:
                 if self._closed:
                     await self.shared.close()

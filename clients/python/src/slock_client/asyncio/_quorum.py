@@ -138,11 +138,6 @@ class NodeHold(Held):
         take(sent, answer)
         return answer
 
-    async def give_up_or_release(self) -> None:
-        """The quorum missed its majority, or was given up."""
-        self.ended = True
-        await self.give_up(CALLER_WAITS)
-
     async def _get(self, command: Command, sent: float, end: float) -> Answer:
         """The fence that a command gave, 0, or an error."""
         self.lease.in_doubt = True  # until it is answered, for who gives up meanwhile
@@ -154,7 +149,7 @@ class NodeHold(Held):
             self.owner._renewal_failed(answer)
         self.told(Told.HELD if self.lease.is_held else Told.GONE, sent)
         if self.ended and (self.owner is None or not self.owner._handed_over):  # nobody waits for it any more
-            io.start(self.give_up_or_release, "giving up", limited=True)
+            io.start(functools.partial(self.give_up, CALLER_WAITS), "giving up", limited=True)
         return answer
 
     async def _answer(self, command: Command, end: float, *, gives: bool = False) -> Answer:
@@ -417,10 +412,12 @@ async def _tally(
 
 
 async def _give_up(nodes: Sequence[NodeHold]) -> None:
-    """Leaves nothing at the nodes. Those that do not answer are asked in the background."""
+    """The quorum missed its majority, or was given up: leaves nothing at the nodes. Those that do not answer
+    are asked in the background.
+    """
     for node in nodes:
         node.ended = True
-    async for _ in io.each([node.give_up_or_release for node in nodes]):
+    async for _ in io.each([functools.partial(node.give_up, CALLER_WAITS) for node in nodes]):
         pass
 
 

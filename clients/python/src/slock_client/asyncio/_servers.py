@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import redis.asyncio
 import redis.exceptions as base
 
-from slock_client._answers import Answer, Later, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -26,6 +26,9 @@ from slock_client.asyncio._node import Look, Node
 
 # A command may be sent on this often before its redirection is an error.
 MOST_REDIRECTIONS = 8
+
+# What `SentinelServers` calls the node to which commands go.
+PRIMARY = "primary"
 
 # How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
 LOOK_UP_FOR = 2.0
@@ -67,6 +70,10 @@ class Servers:
         """The hash tag that a channel needs for `key`; None outside a cluster."""
         return None
 
+    def keys_elsewhere(self, key: Key) -> list[Key]:
+        """A key of each other primary than that of `key`, as far as they are known."""
+        return []
+
     def suspect(self) -> None:
         """A connection was lost, or a server serves no more: perhaps others serve by now."""
         self._known = False
@@ -104,11 +111,11 @@ class Servers:
 
 
 async def ask(
-    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None, later: Later = None
+    servers: Servers, key: Key, *commands: Command, end: float, look: Look | None = None
 ) -> list[Answer]:
     """The answers of the server that serves `key`, errors of the server among them.
 
-    A lost connection is raised. `look`, `later`: see `Node.ask`.
+    A lost connection is raised. `look`: see `Node.ask`.
     """
     place = await servers.place_of(key, end)
     for _ in range(MOST_REDIRECTIONS):
@@ -116,7 +123,7 @@ async def ask(
         if place.before:
             sent = [part for command in commands for part in (*place.before, command)]
         try:
-            answers = await place.node.ask(sent, end, look, later)
+            answers = await place.node.ask(sent, end, look)
         except Exception as error:
             if is_lost_connection(error):
                 servers.suspect()
@@ -157,12 +164,10 @@ class SentinelServers(Servers):
         self._endpoint = endpoint
         self._sentinels = [Node(sentinel) for sentinel in endpoint.sentinels]
         self._nodes = dict(enumerate(self._sentinels))
-        self._primary: tuple[Address, Node] | None = None
 
     async def place_of(self, key: Key, end: float) -> Place:
         await self._until_known(end)
-        assert self._primary is not None
-        return Place(self._primary[1])
+        return Place(self._nodes[PRIMARY])
 
     async def _find(self, end: float) -> None:
         question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._endpoint.service)
@@ -173,20 +178,20 @@ class SentinelServers(Servers):
             if isinstance(told, BaseException) or told is None:
                 problems.append(str(told or "the service is not known"))
                 continue
-            address, old = (told[0].decode(), int(told[1])), self._primary
-            if old is None or old[0] != address:
-                self._primary = address, Node(self._endpoint.at(*address))
-                self._nodes["primary"] = self._primary[1]
+            endpoint = self._endpoint.at(told[0].decode(), int(told[1]))
+            old = self._nodes.get(PRIMARY)
+            if old is None or old.endpoint != endpoint:
+                self._nodes[PRIMARY] = Node(endpoint)
                 if old is not None:  # nothing more goes to a server that is no longer the primary
-                    old[1].interrupt()
-                    await old[1].close()
+                    old.interrupt()
+                    await old.close()
             return
         raise base.ConnectionError(f"no Sentinel names the primary of {self.name}: {', '.join(problems)}")
 
     def suspect(self) -> None:
         super().suspect()
-        if self._primary is not None:
-            self._primary[1].drop()
+        if PRIMARY in self._nodes:
+            self._nodes[PRIMARY].drop()
 
 
 class ClusterServers(Servers):
@@ -237,6 +242,17 @@ class ClusterServers(Servers):
 
     def channel_tag(self, key: Key) -> bytes | None:
         return hash_tag(key)
+
+    def keys_elsewhere(self, key: Key) -> list[Key]:
+        owners, found, number = dict(self._owners), list[Key](), 0
+        others = set(owners.values()) - {owners.get(slot_of(key))}
+        while others:
+            owner = owners.get(slot_of(str(number)))
+            if owner in others:
+                others.remove(owner)
+                found.append(str(number))
+            number += 1
+        return found
 
     def _client(self) -> Any:
         client = self._get()

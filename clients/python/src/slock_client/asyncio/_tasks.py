@@ -95,9 +95,6 @@ class Event:
         for waiter in self._waiters:
             _wake(waiter)
 
-    def clear(self) -> None:
-        self._happened = False
-
     def is_set(self) -> bool:
         return self._happened
 
