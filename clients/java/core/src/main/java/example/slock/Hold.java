@@ -175,7 +175,12 @@ public class Hold implements AutoCloseable {
   /** In the timer thread: ends a hold whose time is over, or renews it. */
   private void look() {
     mutex.run(() -> lookAt(Clock.NONE));
-    Lease.Renewal due = ifLive(l -> by.isClosing() ? null : l.begin(Clock.now()));
+    Lease.Renewal due = ifLive(l -> {
+      if (by.isClosing()) {
+        l.renewAt = Clock.NONE;
+      }
+      return l.begin(Clock.now());
+    });
     if (due != null) {
       renewAtServer(due);
     }

@@ -110,7 +110,12 @@ public final class LockView implements Lock {
   }
 
   private static Duration of(long time, TimeUnit unit) {
-    return Duration.of(time, unit.toChronoUnit());
+    return Duration.ofNanos(unit.toNanos(time));
+  }
+
+  /** As Redisson has it, the lock is renewed without a lease above 0. */
+  private static Duration lease(long time, TimeUnit unit) {
+    return time > 0 ? of(time, unit) : null;
   }
 
   /** The key. */
@@ -126,7 +131,7 @@ public final class LockView implements Lock {
 
   /** As {@link #lock()}; the lock ends after the lease time, without renewal. */
   public void lock(long leaseTime, TimeUnit unit) {
-    lock(of(leaseTime, unit));
+    lock(lease(leaseTime, unit));
   }
 
   @Override
@@ -136,7 +141,7 @@ public final class LockView implements Lock {
 
   /** As {@link #lockInterruptibly()}; the lock ends after the lease time, without renewal. */
   public void lockInterruptibly(long leaseTime, TimeUnit unit) throws InterruptedException {
-    lockInterruptibly(null, of(leaseTime, unit));
+    lockInterruptibly(null, lease(leaseTime, unit));
   }
 
   @Override
@@ -151,7 +156,7 @@ public final class LockView implements Lock {
 
   /** As {@link #tryLock(long, TimeUnit)}; the lock ends after the lease time, without renewal. */
   public boolean tryLock(long waitTime, long leaseTime, TimeUnit unit) throws InterruptedException {
-    return lockInterruptibly(of(waitTime, unit), of(leaseTime, unit));
+    return lockInterruptibly(of(waitTime, unit), lease(leaseTime, unit));
   }
 
   /**

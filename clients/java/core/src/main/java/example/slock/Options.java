@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
 
 /**
@@ -82,10 +83,18 @@ public final class Options extends RequestOptions<Options> implements Cloneable 
 
   /**
    * Where the futures of {@link Request#acquireAsync} are completed and what was given to {@link Hold#onLost} is called.
-   * The default is the common pool. Give one of its own to a program whose tasks block the common pool for long.
+   * The default is the common pool, which also takes what another one refuses. Give one of its own to a program whose tasks
+   * block the common pool for long.
    */
   public Options executor(Executor executor) {
-    return with(o -> o.executor = Objects.requireNonNull(executor));
+    Objects.requireNonNull(executor);
+    return with(o -> o.executor = task -> {
+      try {
+        executor.execute(task);
+      } catch (RejectedExecutionException e) {
+        ForkJoinPool.commonPool().execute(task);
+      }
+    });
   }
 
   /** How long a quorum waits for one node. The default is a twentieth of the ttl, and at least 50 ms. */

@@ -172,6 +172,18 @@ class RedissonTest {
   }
 
   @Test
+  void testLeaseWithoutEnd() throws Exception { // of -1: it is renewed, as without a lease
+    LockView lock = locks.lock("lock");
+    assertTrue(lock.tryLock(Long.MAX_VALUE, -1, TimeUnit.DAYS));
+    lock.lock(-1, TimeUnit.SECONDS);
+    lock.lockInterruptibly(-1, TimeUnit.SECONDS);
+    sleep(TTL.toMillis() + 500);
+    for (int n = 0; n < 3; n++) {
+      lock.unlock();
+    }
+  }
+
+  @Test
   void testTryLockWait() throws Exception {
     LockView held = others.lock("lock");
     held.lock();
