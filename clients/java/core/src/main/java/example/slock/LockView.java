@@ -9,18 +9,14 @@ import java.util.concurrent.locks.Lock;
 
 /**
  * A lock as {@link java.util.concurrent.locks.Lock}, with the meaning of Redisson's {@code RLock}: the owner is a thread, and
- * may lock several times; as many unlocks release. A lock with a lease time is not renewed. Made by {@link Locks#lock} and
- * {@link ReadWriteLockView}; two views of one key by the same {@link Locks} are one.
+ * may lock several times; as many unlocks release. A lock with a lease time above 0 is not renewed. Made by
+ * {@link Locks#lock} and {@link ReadWriteLockView}; two views of one key by the same {@link Locks} are one.
  */
 public final class LockView implements Lock {
   record Owner(String key, Thread thread) {}
 
   /** What a thread holds, and how often by mode: it may read while it writes. Only this thread changes it. */
-  record Held(Hold hold, int[] counts) {
-    boolean isLive() {
-      return hold.problem() == null;
-    }
-  }
+  record Held(Hold hold, int[] counts) {}
 
   private final Locks locks;
   private final String key;
@@ -42,7 +38,7 @@ public final class LockView implements Lock {
   /** What this thread holds, or null. What was lost is held no more. */
   private Held held() {
     Held held = all.get(owner());
-    return held != null && held.isLive() ? held : null;
+    return held != null && held.hold.problem() == null ? held : null;
   }
 
   private static int count(Held held, Mode mode) {
@@ -217,11 +213,14 @@ public final class LockView implements Lock {
       return false;
     }
     all.forEach((owner, held) -> {
-      if (owner.key.equals(key) && held.isLive()) {
-        held.hold.handOver(); // here, too, nobody holds it any more
+      if (owner.key.equals(key)) {
+        held.hold.update(l -> l.state = Lease.State.ENDED); // here, too, nobody holds it any more
       }
     });
     info.holders().forEach(holder -> locks.release(List.of(key), holder.token()));
+    if (info.readers() > info.holders().size()) {
+      forceUnlock(); // those that were not listed
+    }
     return true;
   }
 

@@ -68,11 +68,13 @@ public final class Options extends RequestOptions<Options> implements Cloneable 
 
   /** How long a call goes on while no answer has come at all. The default is 3 seconds. */
   public Options retryFor(Duration duration) {
+    require(!duration.isNegative(), "retryFor must not be negative, not %s", duration);
     return with(o -> o.retryFor = Clock.nanos(duration));
   }
 
   /** How long a request that waits survives without any contact to the server. The default is a minute. */
   public Options retryWaitFor(Duration duration) {
+    require(!duration.isNegative(), "retryWaitFor must not be negative, not %s", duration);
     return with(o -> o.retryWaitFor = Clock.nanos(duration));
   }
 

@@ -172,18 +172,6 @@ class RedissonTest {
   }
 
   @Test
-  void testLeaseWithoutEnd() throws Exception { // of -1: it is renewed, as without a lease
-    LockView lock = locks.lock("lock");
-    assertTrue(lock.tryLock(Long.MAX_VALUE, -1, TimeUnit.DAYS));
-    lock.lock(-1, TimeUnit.SECONDS);
-    lock.lockInterruptibly(-1, TimeUnit.SECONDS);
-    sleep(TTL.toMillis() + 500);
-    for (int n = 0; n < 3; n++) {
-      lock.unlock();
-    }
-  }
-
-  @Test
   void testTryLockWait() throws Exception {
     LockView held = others.lock("lock");
     held.lock();
@@ -330,6 +318,10 @@ class RedissonTest {
     LockView lock = locks.lock("lock");
     assertTrue(lock.tryLock());
     assertTrue(lock.tryLock());
+    lock.unlock();
+    lock.unlock();
+    assertTrue(lock.tryLock(Long.MAX_VALUE, -1, TimeUnit.DAYS)); // no lease
+    lock.lock(-1, TimeUnit.SECONDS);
     lock.unlock();
     sleep(TTL.toMillis() + 500); // it is renewed
     assertFalse(elsewhere(() -> locks.lock("lock").tryLock()));
@@ -556,6 +548,9 @@ class RedissonTest {
     rw.readLock().lock();
     assertFalse(rw.writeLock().forceUnlock());
     assertTrue(rw.readLock().isLocked());
+    for (int n = 0; n < 250; n++) {
+      server.plain.call(0, "SLOCK.RLOCK", "rw", "reader" + n, "60000");
+    }
     assertTrue(rw.readLock().forceUnlock());
     assertFalse(rw.readLock().isLocked());
     rw.writeLock().lock();

@@ -25,6 +25,7 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
@@ -117,21 +118,21 @@ class TroubleTest {
           Socket client = socket.accept();
           Socket to = new Socket("127.0.0.1", server.port);
           open.incrementAndGet();
-          thread(() -> pump(client, to, 0));
+          thread(() -> pump(client, to, false));
           thread(() -> {
-            pump(to, client, 1);
+            pump(to, client, true);
             open.decrementAndGet();
           });
         }
       });
     }
 
-    private void pump(Socket from, Socket to, int times) {
+    private void pump(Socket from, Socket to, boolean isSlow) {
       try (from; to) {
         InputStream in = from.getInputStream();
         byte[] bytes = new byte[1 << 16];
         for (int n = in.read(bytes); n > 0; n = in.read(bytes)) {
-          Thread.sleep(times * delayMs);
+          Thread.sleep(isSlow ? delayMs : 0);
           to.getOutputStream().write(bytes, 0, n);
         }
       } catch (IOException | InterruptedException e) {
@@ -220,15 +221,34 @@ class TroubleTest {
   }
 
   @Test
+  void theTimeLeftEndsWithTheHold() throws Exception {
+    try (Locks locks = open("jedis", server.port, 0, new Options())) {
+      Hold hold = locks.write("left").longestLease(Duration.ofSeconds(1)).acquire();
+      assertTrue(hold.timeLeft().toMillis() <= 1000, hold.timeLeft().toString());
+      hold.release();
+      assertTrue(hold.validUntilNanoTime() <= System.nanoTime());
+    }
+  }
+
+  @Test
+  void aTimeBelowZeroIsRefused() {
+    assertThrows(IllegalArgumentException.class, () -> retrying(-1));
+    assertThrows(IllegalArgumentException.class, () -> new Options().retryWaitFor(Duration.ofMillis(-1)));
+  }
+
+  @Test
   void aHoldThatIsNotRenewedAnyMoreCostsNothing() throws Exception {
     Locks locks = open("jedis", server.port, 0, new Options());
     CompletableFuture<SlockException.Lost> lost = new CompletableFuture<>();
-    locks.write("closed").ttl(Duration.ofSeconds(3)).acquire().onLost(lost::complete);
+    Hold hold = locks.write("closed").ttl(Duration.ofSeconds(3)).acquire();
+    hold.onLost(lost::complete);
     locks.close();
     long before = cpuMillisOfTimers();
     assertEquals(SlockException.Reason.EXPIRED, lost.get(30, TimeUnit.SECONDS).reason());
     long cost = cpuMillisOfTimers() - before;
     assertTrue(cost < 100, cost + " ms");
+    StackTraceElement[] stack = assertThrows(SlockException.Lost.class, hold::check).getStackTrace();
+    assertTrue(Arrays.stream(stack).anyMatch(at -> at.getClassName().equals(getClass().getName())), "it is of this thread");
   }
 
   @Test
