@@ -183,7 +183,7 @@ final class Acquisition {
 
   /** Until when the end of a wait is waited for. */
   private long waitBy() {
-    return Clock.plus(deadline, Repetition.LATE_ANSWER);
+    return deadline + Repetition.LATE_ANSWER;
   }
 
   private void touch() {
@@ -256,7 +256,7 @@ final class Acquisition {
 
   /** The command with what is left of the wait. The server takes 0 as a wait without end. */
   private List<String> waiting(Object... rest) {
-    long left = deadline == Clock.NONE ? 0 : Math.max(1, Clock.milliseconds(Clock.until(deadline)));
+    long left = deadline >= Clock.NONE ? 0 : Math.max(1, Clock.milliseconds(Clock.until(deadline)));
     return Commands.waiting(ask, left, rest);
   }
 
@@ -322,8 +322,7 @@ final class Acquisition {
 
   private CompletableFuture<Reply> askByNotify(Reply subscribed) {
     if (subscribed.error() != null) {
-      boolean isForbidden = Answers.hasCode(subscribed.error(), "NOPERM"); // then it blocks
-      return CompletableFuture.completedFuture(isForbidden ? Reply.ASK_AGAIN : subscribed);
+      return CompletableFuture.completedFuture(subscribed);
     }
     touch();
     inbox = new CompletableFuture<>();
@@ -331,8 +330,7 @@ final class Acquisition {
       if (Answers.hasCode(reply.error(), "NOSUBSCRIBER")) {
         locks.listener.remove(channel, reply.error());
       } else if (Answers.isAboutChannels(reply.error())) {
-        locks.listener.forbid(reply.error());
-        return CompletableFuture.completedFuture(Reply.ASK_AGAIN);
+        return CompletableFuture.completedFuture(locks.listener.forbid(reply.error()));
       }
       return reply.isNull() ? message() : CompletableFuture.completedFuture(reply);
     });
@@ -344,7 +342,7 @@ final class Acquisition {
     last = null;
     failures = 0;
     boolean asksAgain = doubt && Clock.in(ASK_IN_DOUBT) < waitBy();
-    if (channel.isGone) {
+    if (locks.listener.channel(owner.key(), false) != channel) { // it is gone
       inbox.complete(Reply.ASK_AGAIN);
     }
     return Timers.limit(inbox, asksAgain ? Clock.in(ASK_IN_DOUBT) : waitBy()).thenApply(reply -> {

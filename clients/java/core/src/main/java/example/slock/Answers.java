@@ -43,7 +43,7 @@ final class Answers {
       "NOTHELD", error -> new SlockException.NotHeld("gone", error),
       "DEADLOCK", SlockException.Deadlock::new,
       "QUEUEFULL", SlockException.QueueFull::new,
-      "CANCELLED", error -> new SlockException.Refused("", error));
+      "CANCELLED", SlockException.Refused::new);
 
   private Answers() {}
 

@@ -50,7 +50,7 @@ public final class Call {
         node.send(this);
       }
     });
-    if (!answer.isDone() && limit != Clock.NONE) {
+    if (!answer.isDone() && limit < Clock.NONE) {
       Future<?> timer = Timers.at(limit, () -> expire(Answers.NO_ANSWER));
       answer.whenComplete((reply, error) -> timer.cancel(false));
     }
@@ -82,9 +82,9 @@ public final class Call {
     return use;
   }
 
-  /** How long the answer may take from now on, at least 1 ms; {@code Long.MAX_VALUE} without a limit. */
+  /** How long the answer may take from now on, at least 1 ms; a century and more without a limit. */
   public long millisLeft() {
-    return limit == Clock.NONE ? Clock.NONE : Math.max(1, Clock.milliseconds(Clock.until(limit)));
+    return Math.max(1, Clock.milliseconds(Clock.until(limit)));
   }
 
   /** Whether the current thread may wait for the answer. It is asked once. */

@@ -9,8 +9,8 @@ import java.time.Duration;
 final class Clock {
   static final long MS = 1_000_000;
   static final long SECOND = 1000 * MS;
-  /** No limit of time. */
-  static final long NONE = Long.MAX_VALUE;
+  /** No limit of time. What is later is none, too. */
+  static final long NONE = Long.MAX_VALUE / 2;
   /** The longest duration that the server takes: a year. */
   static final long LONGEST = 365L * 24 * 3600 * SECOND;
   private static final long START = System.nanoTime();
@@ -22,16 +22,12 @@ final class Clock {
   }
 
   static long in(long nanos) {
-    return nanos == NONE ? NONE : now() + Math.min(nanos, LONGEST);
-  }
-
-  static long plus(long moment, long nanos) {
-    return moment == NONE ? NONE : moment + nanos;
+    return now() + nanos;
   }
 
   /** How long it is until then. */
   static long until(long moment) {
-    return moment == NONE ? NONE : moment - now();
+    return moment - now();
   }
 
   static long nanos(Duration duration) {

@@ -29,10 +29,8 @@ public class Hold implements AutoCloseable {
   private boolean isWatched;
   /** What {@link #check} says after the end. */
   private final CompletableFuture<SlockException> end = new CompletableFuture<>();
-  private volatile SlockException problem;
   /** The change of mode that is under way, or was the last. */
   private volatile Acquisition changing;
-  private long refusedUntil;
   private final AtomicReference<CompletableFuture<Void>> lastChange =
       new AtomicReference<>(CompletableFuture.completedFuture(null));
 
@@ -89,12 +87,12 @@ public class Hold implements AutoCloseable {
   /** How long the hold is certainly still there, if nobody deletes its keys and the machine does not sleep. */
   public Duration timeLeft() {
     Lease is = snapshot();
-    return Duration.ofNanos(is.state == Lease.State.LIVE ? Math.max(0, Clock.until(is.until)) : 0);
+    return Duration.ofNanos(is.state == Lease.State.LIVE ? Math.max(0, Clock.until(Math.min(is.until, is.leaseEnd))) : 0);
   }
 
   /** Until when the hold is certainly there, as {@link System#nanoTime} counts. A renewal moves it. */
   public long validUntilNanoTime() {
-    return System.nanoTime() + Clock.until(snapshot().until);
+    return System.nanoTime() + timeLeft().toNanos();
   }
 
   Lease snapshot() {
@@ -103,11 +101,12 @@ public class Hold implements AutoCloseable {
 
   /** Changes the lease of a live hold, and gives what is wrong with the hold after that. */
   SlockException update(Consumer<Lease> change) {
-    ifLive(l -> {
-      change.accept(l);
-      return null;
+    return inAnyState(l -> {
+      if (l.state == Lease.State.LIVE) {
+        change.accept(l);
+      }
+      return l.problem(owner.keys());
     });
-    return problem;
   }
 
   /** What is wrong with the hold; null while it is live. */
@@ -144,7 +143,6 @@ public class Hold implements AutoCloseable {
   /** Notes that the hold ends, and what follows. */
   private void ended(List<Runnable> follows) {
     SlockException is = lease.problem(owner.keys());
-    problem = is;
     if (is instanceof SlockException.Lost loss) {
       follows.add(() -> by.report.lost(request.label(), loss));
     }
@@ -175,7 +173,10 @@ public class Hold implements AutoCloseable {
   /** In the timer thread: ends a hold whose time is over, or renews it. */
   private void look() {
     mutex.run(() -> lookAt(Clock.NONE));
-    Lease.Renewal due = ifLive(l -> by.isClosing() ? null : l.begin(Clock.now()));
+    Lease.Renewal due = ifLive(l -> {
+      l.renewAt = by.isClosing() ? Clock.NONE : l.renewAt;
+      return l.begin(Clock.now());
+    });
     if (due != null) {
       renewAtServer(due);
     }
@@ -288,7 +289,7 @@ public class Hold implements AutoCloseable {
    */
   public void handOver() {
     if (ifLive(l -> l.state = Lease.State.ENDED) == null) {
-      throw problem;
+      throw problem();
     }
   }
 
@@ -406,7 +407,7 @@ public class Hold implements AutoCloseable {
   CompletableFuture<Boolean> releaseAtServer(Lease ending) {
     Locks locks = (Locks) by;
     boolean inDoubt = ending.doubt || ending.changing;
-    boolean isWhole = ending.reason() == SlockException.Reason.GONE && owner.keys().size() == 1 && !inDoubt;
+    boolean isWhole = ending.reason == SlockException.Reason.GONE && owner.keys().size() == 1 && !inDoubt;
     if (ending.state == Lease.State.LOST && (isWhole || owner.given() && inDoubt)) {
       return CompletableFuture.completedFuture(false); // nothing is left, or the token may have a later hold by now
     }
@@ -474,11 +475,6 @@ public class Hold implements AutoCloseable {
   private CompletableFuture<Void> changeMode(Locks locks, Request change, CompletableFuture<Throwable> cancelled,
       CompletableFuture<Void> told) {
     boolean isUpgrade = change.mode == Mode.WRITE;
-    long rest = refusedUntil - Clock.now();
-    if (isUpgrade && rest > 0) {
-      throw new SlockException.Refused(
-          ": an upgrade of this hold was given up, the next is possible in " + rest / Clock.SECOND + " s", null);
-    }
     Lease was = snapshot();
     change.options.ttl = was.ttl;
     List<String> command = owner.change(change.mode, was.ttl, was.fence);
@@ -506,9 +502,6 @@ public class Hold implements AutoCloseable {
           l.mode = was.mode;
         }
       });
-      if (isOpen && isUpgrade && !owner.given()) { // the server is about to refuse upgrades of this token
-        refusedUntil = Clock.now() + Commands.REFUSE_MS * Clock.MS;
-      }
       CompletableFuture<Void> settling =
           isOpen ? settle(locks, isUpgrade ? owner.cancel() : List.of(command)) : CompletableFuture.completedFuture(null);
       Pending.pass(null, error == null ? is : lossOr(error), told);
@@ -524,16 +517,16 @@ public class Hold implements AutoCloseable {
    */
   private CompletableFuture<Void> settle(Locks locks, List<List<String>> first) {
     List<List<String>> commands = Stream.concat(first.stream(), owner.lookAtModes(snapshot().ttl).stream()).toList();
-    Repetition asked = locks.repeat("change of mode", owner, Clock.in(Clock.LONGEST), limit -> {
+    Repetition asked = locks.repeat("change of mode", owner, Clock.NONE, limit -> {
       SlockException is = problem();
       return is == null ? locks.pipeline(owner, commands, limit) : CompletableFuture.completedFuture(Reply.failed(is));
     });
     return asked.result.thenAccept(all -> update(l -> {
-      long write = all.at(first.size()).number(); // an error says that the mode is the other
-      long read = all.at(first.size() + 1).number();
-      if (write + read > 0) {
-        l.granted(write > 0 ? Mode.WRITE : Mode.READ, Math.max(write, read), asked.sent);
-      } else if (all.error() == null) {
+      Reply write = all.at(first.size()); // an error says that the mode is the other
+      Reply read = all.at(first.size() + 1);
+      if (write.number() + read.number() > 0) {
+        l.granted(write.number() > 0 ? Mode.WRITE : Mode.READ, write.number() + read.number(), asked.sent);
+      } else if (write.error() == null && read.error() == null) {
         l.lose(SlockException.Reason.GONE);
       }
     }));

@@ -39,10 +39,10 @@ final class Lease implements Cloneable {
   long until;
   long renewAt;
   long leaseEnd = Clock.NONE;
-  private boolean isWaiting;
+  /** Null while the hold is not lost. */
+  Reason reason;
+  /** Of the renewals since the last one that was answered. */
   private Throwable failed;
-  private Reason reason;
-  private Throwable cause;
 
   Lease(Grant grant, long ttl, Drift drift, boolean renews) {
     this.drift = drift;
@@ -74,20 +74,13 @@ final class Lease implements Cloneable {
   void lose(Reason why) {
     state = State.LOST;
     reason = why;
-    if (why == Reason.EXPIRED) {
-      cause = failed != null ? failed : isWaiting ? Answers.NO_ANSWER : null;
-    }
-  }
-
-  Reason reason() {
-    return reason;
   }
 
   /** Null while the hold is live. */
   SlockException problem(List<String> keys) {
     return switch (state) {
       case LIVE -> null;
-      case LOST -> new SlockException.Lost(keys, reason, cause);
+      case LOST -> new SlockException.Lost(keys, reason, reason == Reason.EXPIRED ? failed : null);
       default -> new SlockException.NotHeld("the hold has ended", null);
     };
   }
@@ -95,7 +88,6 @@ final class Lease implements Cloneable {
   /** The server has set a deadline, a ttl after a command that was sent then, or has a later one. */
   void lengthen(long sent, long by) {
     failed = null;
-    isWaiting = false;
     until = Math.max(until, sent + drift.counted(by));
     renewAt = until + ttl / 3 - drift.counted(ttl); // a third of the ttl after the last
   }
@@ -119,12 +111,11 @@ final class Lease implements Cloneable {
     if (error == null && isHeld) {
       lengthen(r.sent, r.ttl);
     } else if (error == null && changing) {
-      isWaiting = false;
+      failed = null;
     } else if (error == null || Answers.hasCode(error, "WRONGTYPE")) {
       lose(Reason.GONE);
     } else {
       failed = Answers.cause(error);
-      isWaiting = false;
       renewAt = at + r.ttl / 10;
     }
     return true;
@@ -142,7 +133,7 @@ final class Lease implements Cloneable {
       return null;
     }
     renewAt = at + ttl / 3;
-    isWaiting = true;
+    failed = failed == null ? Answers.NO_ANSWER : failed;
     return new Renewal(fence, ttl, at);
   }
 }

@@ -21,7 +21,6 @@ final class Listener {
   private final Map<Transport.Node, Connection> connections = new ConcurrentHashMap<>();
   private final Map<String, Acquisition> tags = new ConcurrentHashMap<>();
   private volatile boolean isDenied;
-  private volatile boolean isClosed;
 
   Listener(Servers servers) {
     this.servers = servers;
@@ -32,7 +31,6 @@ final class Listener {
     final String name;
     /** Done when the server has confirmed the subscription, or it has failed. */
     final CompletableFuture<Reply> ready = new CompletableFuture<>();
-    volatile boolean isGone;
     private final int slot;
     private volatile Connection connection;
 
@@ -58,11 +56,13 @@ final class Listener {
     return hashed.contains("}") || !servers.transport.isCluster() ? "" : hashed;
   }
 
-  void forbid(Throwable error) {
+  /** The user may not use channels: what wants to wait by them is asked again, and blocks. */
+  Reply forbid(Throwable error) {
     if (!isDenied) {
       isDenied = true;
       servers.report.blocks(error);
     }
+    return Reply.ASK_AGAIN;
   }
 
   /** The channel for the key. If there is none it subscribes to one, or gives null. */
@@ -94,7 +94,7 @@ final class Listener {
     if (connection == made) {
       made.open();
     }
-    if (isClosed) {
+    if (servers.isClosed) {
       connection.closed(new SlockException.Closed());
     }
     connection.opened.thenAccept(subscription -> subscription.subscribe(channel.name));
@@ -103,7 +103,6 @@ final class Listener {
   /** Forgets a channel that is lost, so that the next request subscribes to a new one. */
   void remove(Channel channel, Throwable error) {
     channels.remove(channel.slot, channel);
-    channel.isGone = true;
     servers.note(error);
     channel.ready.complete(Reply.failed(error));
     tags.values().forEach(acquisition -> acquisition.lost(channel));
@@ -127,8 +126,8 @@ final class Listener {
     }
   }
 
+  /** After the servers. */
   void close() {
-    isClosed = true;
     connections.values().forEach(connection -> connection.closed(new SlockException.Closed()));
   }
 
@@ -206,10 +205,8 @@ final class Listener {
     @Override
     public void refused(Throwable error) {
       alive();
-      if (Answers.hasCode(error, "NOPERM")) {
-        forbid(error);
-      }
-      own().stream().filter(channel -> !channel.ready.isDone()).forEach(channel -> remove(channel, error));
+      Throwable why = Answers.hasCode(error, "NOPERM") ? forbid(error).error() : error;
+      own().stream().filter(channel -> !channel.ready.isDone()).forEach(channel -> remove(channel, why));
     }
 
     @Override

@@ -9,18 +9,14 @@ import java.util.concurrent.locks.Lock;
 
 /**
  * A lock as {@link java.util.concurrent.locks.Lock}, with the meaning of Redisson's {@code RLock}: the owner is a thread, and
- * may lock several times; as many unlocks release. A lock with a lease time is not renewed. Made by {@link Locks#lock} and
- * {@link ReadWriteLockView}; two views of one key by the same {@link Locks} are one.
+ * may lock several times; as many unlocks release. A lock with a lease time above 0 is not renewed. Made by
+ * {@link Locks#lock} and {@link ReadWriteLockView}; two views of one key by the same {@link Locks} are one.
  */
 public final class LockView implements Lock {
   record Owner(String key, Thread thread) {}
 
   /** What a thread holds, and how often by mode: it may read while it writes. Only this thread changes it. */
-  record Held(Hold hold, int[] counts) {
-    boolean isLive() {
-      return hold.problem() == null;
-    }
-  }
+  record Held(Hold hold, int[] counts) {}
 
   private final Locks locks;
   private final String key;
@@ -42,7 +38,7 @@ public final class LockView implements Lock {
   /** What this thread holds, or null. What was lost is held no more. */
   private Held held() {
     Held held = all.get(owner());
-    return held != null && held.isLive() ? held : null;
+    return held != null && held.hold.problem() == null ? held : null;
   }
 
   private static int count(Held held, Mode mode) {
@@ -110,7 +106,12 @@ public final class LockView implements Lock {
   }
 
   private static Duration of(long time, TimeUnit unit) {
-    return Duration.of(time, unit.toChronoUnit());
+    return Duration.ofNanos(unit.toNanos(time));
+  }
+
+  /** As Redisson has it, the lock is renewed without a lease above 0. */
+  private static Duration lease(long time, TimeUnit unit) {
+    return time > 0 ? of(time, unit) : null;
   }
 
   /** The key. */
@@ -126,7 +127,7 @@ public final class LockView implements Lock {
 
   /** As {@link #lock()}; the lock ends after the lease time, without renewal. */
   public void lock(long leaseTime, TimeUnit unit) {
-    lock(of(leaseTime, unit));
+    lock(lease(leaseTime, unit));
   }
 
   @Override
@@ -136,7 +137,7 @@ public final class LockView implements Lock {
 
   /** As {@link #lockInterruptibly()}; the lock ends after the lease time, without renewal. */
   public void lockInterruptibly(long leaseTime, TimeUnit unit) throws InterruptedException {
-    lockInterruptibly(null, of(leaseTime, unit));
+    lockInterruptibly(null, lease(leaseTime, unit));
   }
 
   @Override
@@ -151,7 +152,7 @@ public final class LockView implements Lock {
 
   /** As {@link #tryLock(long, TimeUnit)}; the lock ends after the lease time, without renewal. */
   public boolean tryLock(long waitTime, long leaseTime, TimeUnit unit) throws InterruptedException {
-    return lockInterruptibly(of(waitTime, unit), of(leaseTime, unit));
+    return lockInterruptibly(of(waitTime, unit), lease(leaseTime, unit));
   }
 
   /**
@@ -212,11 +213,14 @@ public final class LockView implements Lock {
       return false;
     }
     all.forEach((owner, held) -> {
-      if (owner.key.equals(key) && held.isLive()) {
-        held.hold.handOver(); // here, too, nobody holds it any more
+      if (owner.key.equals(key)) {
+        held.hold.update(l -> l.state = Lease.State.ENDED); // here, too, nobody holds it any more
       }
     });
     info.holders().forEach(holder -> locks.release(List.of(key), holder.token()));
+    if (info.readers() > info.holders().size()) {
+      forceUnlock(); // those that were not listed
+    }
     return true;
   }
 

@@ -4,7 +4,6 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.locks.LockSupport;
 
 /** What a program asks for locks: {@link Locks}, or a {@link Quorum}. */
 public abstract class Locker implements AutoCloseable {
@@ -51,7 +50,8 @@ public abstract class Locker implements AutoCloseable {
     isClosing = true;
     List.copyOf(underWay).forEach(one -> one.cancel().accept(new SlockException.Closed()));
     while (!underWay.isEmpty() && Clock.now() < end) {
-      LockSupport.parkNanos(Clock.MS);
+      CompletableFuture<?>[] all = underWay.stream().map(Pending::result).toArray(CompletableFuture[]::new);
+      Timers.limit(CompletableFuture.allOf(all).handle((done, error) -> Reply.NO_ANSWER), end).join();
     }
     disconnect(end);
   }

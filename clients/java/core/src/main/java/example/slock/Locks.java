@@ -19,7 +19,6 @@ public final class Locks extends Locker {
   final Listener listener;
   private final Set<String> permitted = ConcurrentHashMap.newKeySet();
   private final Map<LockView.Owner, LockView.Held> views = new ConcurrentHashMap<>();
-  volatile boolean isClosed;
 
   /** A program makes its locks by {@code LettuceLocks} or {@code JedisLocks}. */
   public Locks(Transport transport, Options options) {
@@ -198,8 +197,7 @@ public final class Locks extends Locker {
 
   @Override
   void disconnect(long end) {
-    isClosed = true;
-    listener.close();
     servers.close();
+    listener.close();
   }
 }

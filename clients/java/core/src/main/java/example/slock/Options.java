@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
 
 /**
@@ -67,11 +68,13 @@ public final class Options extends RequestOptions<Options> implements Cloneable 
 
   /** How long a call goes on while no answer has come at all. The default is 3 seconds. */
   public Options retryFor(Duration duration) {
+    require(!duration.isNegative(), "retryFor must not be negative, not %s", duration);
     return with(o -> o.retryFor = Clock.nanos(duration));
   }
 
   /** How long a request that waits survives without any contact to the server. The default is a minute. */
   public Options retryWaitFor(Duration duration) {
+    require(!duration.isNegative(), "retryWaitFor must not be negative, not %s", duration);
     return with(o -> o.retryWaitFor = Clock.nanos(duration));
   }
 
@@ -82,10 +85,18 @@ public final class Options extends RequestOptions<Options> implements Cloneable 
 
   /**
    * Where the futures of {@link Request#acquireAsync} are completed and what was given to {@link Hold#onLost} is called.
-   * The default is the common pool. Give one of its own to a program whose tasks block the common pool for long.
+   * The default is the common pool, which also takes what another one refuses. Give one of its own to a program whose tasks
+   * block the common pool for long.
    */
   public Options executor(Executor executor) {
-    return with(o -> o.executor = Objects.requireNonNull(executor));
+    Objects.requireNonNull(executor);
+    return with(o -> o.executor = task -> {
+      try {
+        executor.execute(task);
+      } catch (RejectedExecutionException e) {
+        ForkJoinPool.commonPool().execute(task);
+      }
+    });
   }
 
   /** How long a quorum waits for one node. The default is a twentieth of the ttl, and at least 50 ms. */

@@ -82,7 +82,7 @@ final class QuorumHold extends Hold {
   CompletableFuture<Boolean> acquire(Vote vote, long ttl) {
     Options wanted = request.options.copy();
     wanted.ttl = ttl;
-    return get(vote, Clock.in(ttl), limit -> vote.locks.ifPermitted(owner, request.mode, limit, this::isEnding,
+    return get(vote, Clock.in(ttl), limit -> vote.locks.ifPermitted(owner, request.mode, limit, () -> isEnding,
         () -> ask(vote, owner.lock(request.mode, wanted), limit)));
   }
 
@@ -92,12 +92,8 @@ final class QuorumHold extends Hold {
         .thenApply(reply -> Answers.hasCode(reply.error(), "WRONGMODE") ? new Reply(0L, null) : reply));
   }
 
-  private boolean isEnding() {
-    return isEnding;
-  }
-
   private CompletableFuture<Reply> ask(Vote vote, List<String> command, long limit) {
-    return vote.locks.call(owner, List.of(command), Call.Use.COMMANDS, limit, this::isEnding).answer
+    return vote.locks.call(owner, List.of(command), Call.Use.COMMANDS, limit, () -> isEnding).answer
         .thenApply(all -> all.at(0));
   }
 

@@ -50,7 +50,7 @@ final class Repetition {
     if (last == null || reply.error() != Answers.NO_ANSWER) {
       last = reply.error();
     }
-    if (Clock.now() >= end || locks.isClosed) {
+    if (Clock.now() >= end || locks.servers.isClosed) {
       result.complete(Reply.failed(new SlockException.TimedOut(what, keys, Answers.cause(last))));
     } else {
       Timers.at(Math.min(Clock.in(Polling.AFTER_ERRORS.pause(failures++)), end), this::attempt);

@@ -14,7 +14,7 @@ final class Servers {
   private final Mutex mutex = new Mutex();
   private CompletableFuture<List<String>> looking = CompletableFuture.completedFuture(null);
   private volatile List<String> primaries; // null: not known yet
-  private volatile boolean isClosed;
+  volatile boolean isClosed;
 
   Servers(Transport transport, Reporter report) {
     this.transport = transport;

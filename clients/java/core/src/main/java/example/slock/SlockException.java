@@ -28,7 +28,7 @@ public class SlockException extends RuntimeException {
   }
 
   /** The wait is over, or no answer came in time. The cause is the last error, if there was one. */
-  public static class TimedOut extends SlockException {
+  public static final class TimedOut extends SlockException {
     TimedOut(String what, List<String> keys, Throwable cause) {
       super("the wait is over: " + what + " of " + String.join(", ", keys), cause);
     }
@@ -92,10 +92,10 @@ public class SlockException extends RuntimeException {
     }
   }
 
-  /** The server refuses the token, because its acquisition was given up. It is final. */
+  /** The server refuses the token, because its acquisition or an upgrade was given up. It is final. */
   public static final class Refused extends SlockException {
-    Refused(String text, Throwable cause) {
-      super("the server refuses the token" + text, cause);
+    Refused(Throwable cause) {
+      super("the server refuses the token", cause);
     }
   }
 
@@ -132,15 +132,15 @@ public class SlockException extends RuntimeException {
   private static String tell(List<NodeAnswer> answers, int needed) {
     long granted = answers.stream().filter(NodeAnswer::granted).count();
     String all = answers.stream().map(NodeAnswer::toString).collect(Collectors.joining("; "));
-    return granted + " of " + answers.size() + " granted it, " + needed + " are needed (" + all + ")";
+    return granted + " of " + answers.size() + " nodes granted it, " + needed + " are needed (" + all + ")";
   }
 
-  /** Too few nodes of a quorum granted, and too few refused. */
+  /** Too few nodes of a quorum granted. It is the cause of a time-out where too many refused for a majority. */
   public static final class QuorumMissed extends SlockException {
     private final transient List<NodeAnswer> answers;
 
     QuorumMissed(List<NodeAnswer> answers, int needed) {
-      super("no majority of the nodes granted or refused: " + tell(answers, needed), null);
+      super(tell(answers, needed), null);
       this.answers = answers;
       answers.stream().map(NodeAnswer::error).filter(e -> e != null && e != this).forEach(this::addSuppressed);
     }
@@ -148,13 +148,6 @@ public class SlockException extends RuntimeException {
     /** One answer for each node, in the order in which they were given. */
     public List<NodeAnswer> answers() {
       return answers;
-    }
-  }
-
-  /** So many nodes of a quorum refused until the wait was over that no majority is possible. */
-  public static final class QuorumTimedOut extends TimedOut {
-    QuorumTimedOut(List<String> keys, List<NodeAnswer> answers, int needed) {
-      super("lock", keys, new SlockException(tell(answers, needed), null));
     }
   }
 }

@@ -64,7 +64,7 @@ record Tally(List<NodeAnswer> answers) {
   SlockException over(List<String> keys) {
     List<NodeAnswer> told =
         answers.stream().map(a -> new NodeAnswer(a.node(), a.granted(), Answers.cause(a.error()))).toList();
-    return isRefusal() ? new SlockException.QuorumTimedOut(keys, told, needed())
-        : new SlockException.QuorumMissed(told, needed());
+    SlockException missed = new SlockException.QuorumMissed(told, needed());
+    return isRefusal() ? new SlockException.TimedOut("lock", keys, missed) : missed;
   }
 }

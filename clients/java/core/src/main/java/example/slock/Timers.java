@@ -39,7 +39,7 @@ final class Timers {
 
   /** Gives the future, which has no answer then at the latest. */
   static CompletableFuture<Reply> limit(CompletableFuture<Reply> future, long moment) {
-    if (moment != Clock.NONE) {
+    if (moment < Clock.NONE) {
       Future<?> timer = at(moment, () -> future.complete(Reply.NO_ANSWER));
       future.whenComplete((reply, error) -> timer.cancel(false));
     }

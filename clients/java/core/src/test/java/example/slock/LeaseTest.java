@@ -50,7 +50,7 @@ class LeaseTest {
     assertEquals(State.LIVE, lease.state);
     lease.changing = false;
     assertTrue(lease.renewed(TTL / 2, renewal, false, null));
-    assertEquals(SlockException.Reason.GONE, lease.reason());
+    assertEquals(SlockException.Reason.GONE, lease.reason);
   }
 
   @Test
@@ -75,6 +75,6 @@ class LeaseTest {
     Lease lease = lease();
     lease.leaseEnd = TTL / 2;
     lease.look(TTL / 2);
-    assertEquals(SlockException.Reason.LEASE_ENDED, lease.reason());
+    assertEquals(SlockException.Reason.LEASE_ENDED, lease.reason);
   }
 }

@@ -319,6 +319,10 @@ class RedissonTest {
     assertTrue(lock.tryLock());
     assertTrue(lock.tryLock());
     lock.unlock();
+    lock.unlock();
+    assertTrue(lock.tryLock(Long.MAX_VALUE, -1, TimeUnit.DAYS)); // no lease
+    lock.lock(-1, TimeUnit.SECONDS);
+    lock.unlock();
     sleep(TTL.toMillis() + 500); // it is renewed
     assertFalse(elsewhere(() -> locks.lock("lock").tryLock()));
     assertFalse(elsewhere(() -> others.lock("lock").tryLock()));
@@ -544,6 +548,9 @@ class RedissonTest {
     rw.readLock().lock();
     assertFalse(rw.writeLock().forceUnlock());
     assertTrue(rw.readLock().isLocked());
+    for (int n = 0; n < 250; n++) {
+      server.plain.call(0, "SLOCK.RLOCK", "rw", "reader" + n, "60000");
+    }
     assertTrue(rw.readLock().forceUnlock());
     assertFalse(rw.readLock().isLocked());
     rw.writeLock().lock();

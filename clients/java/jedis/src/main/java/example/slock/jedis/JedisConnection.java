@@ -56,6 +56,17 @@ final class JedisConnection extends Connection {
     return converted(getUnflushedObject());
   }
 
+  /** Opens it, and never again: Jedis would do that without a login, and in database 0. */
+  @Override
+  public void connect() {
+    if (isConnected()) {
+      return;
+    } else if (isBroken()) {
+      throw new JedisConnectionException("the connection was closed");
+    }
+    super.connect();
+  }
+
   /** Closes the socket, also while another thread waits for an answer there. */
   void abort() {
     try {

@@ -99,7 +99,8 @@ final class JedisNode implements Transport.Node {
       answers = connection.exchange(words, timeout, isInterruptible);
     } catch (RuntimeException e) {
       discard(connection);
-      for (JedisConnection other = idle.poll(); other != null; other = idle.poll()) {
+      boolean isGivenUp = Thread.currentThread().isInterrupted();
+      for (JedisConnection other = isGivenUp ? null : idle.poll(); other != null; other = idle.poll()) {
         discard(other); // they are probably lost too
       }
       sent.forEach(call -> call.failed(e, true));

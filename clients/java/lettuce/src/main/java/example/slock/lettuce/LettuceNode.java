@@ -102,7 +102,15 @@ final class LettuceNode implements Transport.Node {
       opening.lock();
       try {
         if (!isUsable(connection)) {
-          connection = client.connectAsync(StringCodec.UTF8, uri).toCompletableFuture();
+          CompletableFuture<StatefulRedisConnection<String, String>> made = new CompletableFuture<>();
+          client.connectAsync(StringCodec.UTF8, uri).whenComplete((to, error) -> {
+            if (error != null) {
+              made.completeExceptionally(error);
+            } else if (!made.complete(to)) {
+              to.closeAsync(); // nobody waits for it any more
+            }
+          });
+          connection = made;
         }
         return connection;
       } finally {

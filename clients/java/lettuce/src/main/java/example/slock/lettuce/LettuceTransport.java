@@ -17,6 +17,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Finds servers: the only one, the primary that Sentinels name, or the nodes of a cluster. Either the URI or the cluster is
@@ -60,8 +61,12 @@ record LettuceTransport(RedisClient client, RedisURI uri, RedisClusterClient clu
     if (uri.getSentinels().isEmpty()) {
       return CompletableFuture.completedFuture(List.of(name()));
     }
-    return client.connectSentinelAsync(StringCodec.UTF8, uri).thenCompose(sentinel -> sentinel.async()
-        .getMasterAddrByName(uri.getSentinelMasterId()).whenComplete((address, error) -> sentinel.closeAsync()))
+    // Of copies, because each Sentinel gets the time of the whole.
+    RedisURI.Builder sentinels = RedisURI.builder(uri).withSentinelMasterId(uri.getSentinelMasterId());
+    uri.getSentinels().forEach(one -> sentinels.withSentinel(RedisURI.builder(one).build()));
+    return client.connectSentinelAsync(StringCodec.UTF8, opening(sentinels, uri)).thenCompose(sentinel -> sentinel.async()
+        .getMasterAddrByName(uri.getSentinelMasterId()).toCompletableFuture()
+        .orTimeout(OPENING.toMillis(), TimeUnit.MILLISECONDS).whenComplete((address, error) -> sentinel.closeAsync()))
         .thenApply(address -> {
           if (!(address instanceof InetSocketAddress to)) {
             throw new IllegalStateException("Sentinel does not know " + uri.getSentinelMasterId());
@@ -93,8 +98,12 @@ record LettuceTransport(RedisClient client, RedisURI uri, RedisClusterClient clu
       int colon = address.lastIndexOf(':');
       to.withHost(address.substring(0, colon)).withPort(Integer.parseInt(address.substring(colon + 1)));
     }
-    Duration timeout = OPENING.compareTo(like.getTimeout()) < 0 ? OPENING : like.getTimeout();
-    return new LettuceNode(client, to.withTimeout(timeout).build());
+    return new LettuceNode(client, opening(to, like));
+  }
+
+  /** For connections that are opened in time, or not at all. */
+  private static RedisURI opening(RedisURI.Builder to, RedisURI like) {
+    return to.withTimeout(OPENING.compareTo(like.getTimeout()) < 0 ? OPENING : like.getTimeout()).build();
   }
 
   @Override
