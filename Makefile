@@ -9,7 +9,7 @@ SLOCK_EXPLORE_SECONDS ?= 600
 export PORT SERVER GET_SERVERS SLOCK_SOAK_SECONDS SLOCK_EXPLORE_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture torture-faults fuzz miri memcheck explore explore-faults faults bench bench-quick lint format clean
+.PHONY: help deps module build run demo test test-clients test-go test-others test-servers dist clients-examples histories soak torture torture-faults fuzz miri memcheck explore explore-faults faults bench bench-quick lint format clean
 
 help: ## Show this
 	@echo "SLOCK, a read-write lock as a Redis data type."
@@ -27,28 +27,31 @@ help: ## Show this
 deps: ## Install what is missing (Debian packages as root; Python packages into .venv)
 	@scripts/deps
 
-build: deps ## Build target/release/libslock.so and slock
-	cargo build --release
+module: deps ## Build the module, target/release/libslock.so
+	cargo build --release --package slock
 
-run: build ## Start a server with the module, in the foreground, on 127.0.0.1:PORT
+build: module ## Build the module, and the program target/release/slock
+	cargo build --release --package slock-cli
+
+run: module ## Start a server with the module, in the foreground, on 127.0.0.1:PORT
 	@scripts/run
 
-demo: build ## Play a short story on a private server: locks, a crash, a replica
+demo: module ## Play a short story on a private server: locks, a crash, a replica
 	@.venv/bin/python scripts/demo.py
 
 test: deps ## Run every test: the Rust crates, the module in a server, the client libraries
 	@scripts/test
 
-test-clients: build ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
+test-clients: module ## Run the tests of the client libraries only: Python, Rust, and Go where it is installed
 	@scripts/test-clients
 
-test-go: build ## Run the tests of the Go library only
+test-go: module ## Run the tests of the Go library only
 	@scripts/test-clients go
 
-test-others: build ## Run the tests of the libraries for Node and Java, where these are installed
+test-others: module ## Run the tests of the libraries for Node and Java, where these are installed
 	@scripts/test-clients others
 
-test-servers: build ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
+test-servers: module ## Run the server tests on each of SERVERS, or on those that GET_SERVERS fetches
 	@scripts/test-servers
 
 dist: build ## Pack all for machines without Rust, into target/dist: a Debian package, a tarball, a wheel of the Python library
@@ -57,31 +60,31 @@ dist: build ## Pack all for machines without Rust, into target/dist: a Debian pa
 clients-examples: ## Fetch and build the examples in other languages, which make test then runs
 	@scripts/clients-examples
 
-histories: build ## Play 2,000 late histories, all races and all faults through each client library
+histories: module ## Play 2,000 late histories, all races and all faults through each client library
 	SLOCK_THOROUGH=1 .venv/bin/python -m pytest \
 	  clients/conformance/test_late_histories.py clients/conformance/test_races.py clients/conformance/test_disturbed.py
 
-soak: build ## Run the long tests for SLOCK_SOAK_SECONDS (60)
+soak: module ## Run the long tests for SLOCK_SOAK_SECONDS (60)
 	@scripts/test soak
 
 torture: export SLOCK_TORTURE_SECONDS ?= 1200
 torture: export SLOCK_TORTURE_KILLS ?= 200
 torture: export SLOCK_TORTURE_FAILOVERS ?= 50
 torture: export SLOCK_TORTURE_RESHARDS ?= 20
-torture: build ## Break servers under load for SLOCK_TORTURE_SECONDS (1200); 200 kills, 100 failovers, 20 reshards
+torture: module ## Break servers under load for SLOCK_TORTURE_SECONDS (1200); 200 kills, 100 failovers, 20 reshards
 	.venv/bin/python -m pytest -s -o faulthandler_timeout=0 tests/test_judged_histories.py tests/test_torture.py \
 	  tests/test_failovers.py tests/test_queue_reshard.py tests/test_power_cut.py
 
 torture-faults: deps ## Plant the faults that make torture must find, in a copy, and tell what clients were told
 	@scripts/faults --torture
 
-fuzz: build ## Look for inputs that break a promise: FUZZ (1,000,000) of each kind, on each of SERVERS
+fuzz: module ## Look for inputs that break a promise: FUZZ (1,000,000) of each kind, on each of SERVERS
 	@FUZZ=$(FUZZ) scripts/fuzz
 
 miri: ## Run the core's tests under Miri (8 min; a nightly compiler): no undefined behaviour, nothing lost
 	@scripts/miri
 
-memcheck: build ## Run server tests under valgrind (7 min): no invalid access, nothing lost
+memcheck: module ## Run server tests under valgrind (7 min): no invalid access, nothing lost
 	@scripts/memcheck
 
 explore: ## Visit every state of small worlds for SLOCK_EXPLORE_SECONDS (600); fail when one breaks a promise
@@ -93,10 +96,10 @@ explore-faults: deps ## Plant the faults that make explore finds, in a copy, and
 faults: deps ## Plant each fault of tests/faults in a copy (40 min); fail when no test notices it
 	@scripts/faults
 
-bench: build ## Measure on each of SERVERS and write docs/benchmarks.md; fail when a limit is passed
+bench: module ## Measure on each of SERVERS and write docs/benchmarks.md; fail when a limit is passed
 	@scripts/bench
 
-bench-quick: build ## Count instructions (2 min); fail when a case takes more than bench/instructions.json says
+bench-quick: module ## Count instructions (2 min); fail when a case takes more than bench/instructions.json says
 	@scripts/bench quick
 
 lint: deps ## Check format and style of Rust, Python and shell, and the types of the Node library

@@ -38,7 +38,7 @@ ENVIRONMENT = {
     "CARGO_TARGET_DIR": str(TARGET),
     "CARGO_TERM_COLOR": "never",
     "SLOCK_MODULE": str(TARGET / "release/libslock.so"),
-    "SLOCK_CLI": str(TARGET / "release/slock"),
+    "SLOCK_CLI": str(TARGET / "debug/slock"),
     # Without the checks of a debug build, as it is released, but quickly built.
     "CARGO_PROFILE_RELEASE_LTO": "off",
     "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
@@ -51,9 +51,10 @@ ENVIRONMENT = {
     "GIT_CEILING_DIRECTORIES": str(WORK),
 }
 
-MODULE = "cargo build --release --quiet"
+MODULE = "cargo build --release --quiet --package slock"
+PROGRAM = "cargo build --quiet --bin slock --example conformance_agent"
 PYTEST = f"{shlex.quote(str(ROOT / '.venv/bin/python'))} -m pytest -x -q -p no:cacheprovider"
-RUST = "cargo test --manifest-path clients/rust/Cargo.toml --tests"
+RUST = "cargo test --tests"
 GO = "go -C clients/go test -count=1 -v"
 # For each kind of test what builds it, and what runs it with the words that the fault gives.
 RUNNERS = {
@@ -68,7 +69,7 @@ RUNNERS = {
         f"{PYTEST} --tb=short tests/test_judged_histories.py tests/test_torture.py"
         " -k 'history_passes or kill'",
     ),
-    "pytest": (MODULE, PYTEST),
+    "pytest": (f"{MODULE} && {PROGRAM}", PYTEST),
     "rust": (f"{MODULE} && {RUST} --no-run", f"{RUST} --"),
     "go": (f"{MODULE} && {GO} -run ^$ .", f"{GO} . -run"),
 }

@@ -24,9 +24,9 @@ LIMIT = 60.0
 
 
 def program() -> Path:
-    """SLOCK_CLI, or the release build of this repository."""
-    path = Path(os.environ.get("SLOCK_CLI") or REPOSITORY / "target/release/slock").resolve()
-    assert path.exists(), f"there is no {path}: make build"
+    """SLOCK_CLI, or the build of this repository for tests."""
+    path = Path(os.environ.get("SLOCK_CLI") or REPOSITORY / "target/debug/slock").resolve()
+    assert path.exists(), f"there is no {path}: cargo build --bin slock --example conformance_agent"
     return path
 
 

@@ -69,14 +69,13 @@ def _python(_: bool) -> list[str]:
 
 
 def _rust(optimized: bool) -> list[str]:
-    manifest = CLIENTS / "rust/Cargo.toml"
     if not list(CLIENTS.glob("rust/examples/conformance_agent*")):
         raise Unavailable("clients/rust has no agent")
     if not shutil.which("cargo"):
         raise Unavailable("cargo is not installed")
-    build = ["cargo", "build", "--example", "conformance_agent", "--manifest-path", str(manifest)]
-    build += ["--message-format=json", *(["--release"] if optimized else [])]
-    messages = _run(build, CLIENTS / "rust").splitlines()
+    build = ["cargo", "build", "--example", "conformance_agent", "--message-format=json"]
+    build += ["--release"] if optimized else []
+    messages = _run(build, CLIENTS.parent).splitlines()
     built = [json.loads(line).get("executable") for line in messages if line.startswith("{")]
     return [next(path for path in reversed(built) if path)]
 
