@@ -4,13 +4,47 @@ import assert from "node:assert/strict";
 import {execFileSync} from "node:child_process";
 import {createRequire} from "node:module";
 import {test} from "node:test";
+import {setImmediate as turn} from "node:timers/promises";
 import {fileURLToPath} from "node:url";
+import {setFlagsFromString} from "node:v8";
+import {runInNewContext} from "node:vm";
 import {Locks, LostError, NotHeldError, Quorum, QuorumMissedError, Strategy, TimedOutError} from "slock-client";
+import {newToken} from "../dist/esm/commands.js";
 import {Connection} from "../dist/esm/connection.js";
-import {hashTag, slotOf} from "../dist/esm/slots.js";
+import {hashTag, nameIn, slotOf} from "../dist/esm/slots.js";
 import {BASES, startServer, until} from "./server.mjs";
 
 const quiet = {warning() {}};
+
+/** A client in the manner of node-redis whose commands are answered by `answer`, which may throw. */
+function answering(answer) {
+  const client = {
+    options: {socket: {port: 1}},
+    isOpen: true,
+    duplicate: () => answering(answer),
+    on: () => client,
+    once(_, then) { then(); },
+    connect: async () => {},
+    sendCommand: async (words) => answer(words),
+    sSubscribe() {},
+    destroy() {},
+  };
+  return client;
+}
+
+/** A client of a cluster, in the manner of ioredis: `slots` are its primaries. */
+function clusterOf(slots, call, more = {}) {
+  const node = (options) => ({
+    ...more,
+    options,
+    duplicate: (given) => node({...options, ...given}),
+    on() { return this; },
+    connect: async () => {},
+    call: async (command) => (command === "CLUSTER" ? slots : call(command, options)),
+    disconnect() {},
+  });
+  return {options: {}, nodes: () => [node({host: "one", port: 1})], call() {}};
+}
 
 test("the package is also CommonJS", () => {
   const required = createRequire(import.meta.url)("slock-client");
@@ -168,15 +202,7 @@ test("a sleep of the machine counts, also after the wall clock was put back", as
 test("the queues of a cluster are those of all its primaries", async () => {
   const slots = [[0, 99, ["one", 1]], [100, 16_000, ["two", 2]], [16_001, 16_383, ["one", 1]]];
   const waits = {one: [["key", "a", "longest-wait-ms", 5], ["key", "c", "longest-wait-ms", 1]], two: [["key", "b", "longest-wait-ms", 3]]};
-  const node = (options) => ({
-    options,
-    duplicate: (given) => node({...options, ...given}),
-    on() { return this; },
-    connect: async () => {},
-    call: async (command) => (command === "CLUSTER" ? slots : waits[options.host]),
-    disconnect() {},
-  });
-  const locks = new Locks({options: {}, nodes: () => [node({host: "one", port: 1})], call() {}});
+  const locks = new Locks(clusterOf(slots, (_, {host}) => waits[host]));
   assert.deepEqual((await locks.queues()).map(({key}) => key), ["a", "b", "c"]);
   await locks.close();
 });
