@@ -343,7 +343,7 @@ export abstract class AnyHold implements AsyncDisposable {
 
   private stop(): void { for (const held of this.helds) held.stop(); }
 
-  private tellHeld(): void { this.shared.reporter.tell("held", this.label, now() - this.grantedAt); }
+  private tellHeld(): void { this.shared.reporter.held(this.label, this.grantedAt); }
 
   private watch(): void { for (const held of this.helds) held.shared.watchdog.add(held); }
 }

@@ -189,13 +189,14 @@ export class Shared {
     this.blocks = true;
   }
 
+  /** Whether it was asked before. */
+  isPermitted(wanted: Wanted): boolean { return this.permitted.has(wanted.kind); }
+
   /**
    * What cannot be released must not be taken: asked once for each kind of request, on its keys, by a token made for this
-   * and a fence that no hold has. False when it was not asked again. `NOPERM` is thrown.
+   * and a fence that no hold has. `NOPERM` is thrown.
    */
-  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<boolean> {
-    const kind = wanted.keys.length === 1 ? wanted.mode : "several keys";
-    if (this.permitted.has(kind)) return false;
+  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<void> {
     const token = newToken();
     const commands = [
       ...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, NO_FENCE),
@@ -205,7 +206,6 @@ export class Shared {
     for (const problem of problemsIn(answers)) {
       if (codeOf(problem) === "NOPERM" || isTemporary(problem)) throw problem;
     }
-    this.permitted.add(kind);
-    return true;
+    this.permitted.add(wanted.kind);
   }
 }

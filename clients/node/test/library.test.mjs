@@ -75,6 +75,12 @@ test("slots are those of a cluster", () => {
   }
 });
 
+test("tokens are all different", () => {
+  const tokens = Array.from({length: 1_000}, newToken);
+  assert.equal(new Set(tokens).size, 1_000);
+  assert.deepEqual(new Set(tokens.map((token) => Buffer.from(token, "base64url").length)), new Set([16]));
+});
+
 for (const [name, client] of Object.entries(BASES)) {
   test(`${name}: a block by Symbol.asyncDispose`, async (t) => {
     const server = await startServer(t);
