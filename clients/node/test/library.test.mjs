@@ -75,6 +75,12 @@ test("slots are those of a cluster", () => {
   }
 });
 
+test("each slot has a name, and all are found soon", () => {
+  const began = performance.now();
+  for (let slot = 0; slot < 16_384; slot++) assert.equal(slotOf(nameIn(slot)), slot);
+  assert.ok(performance.now() - began < 5_000, `${performance.now() - began}`); // without a memory half a minute
+});
+
 test("tokens are all different", () => {
   const tokens = Array.from({length: 1_000}, newToken);
   assert.equal(new Set(tokens).size, 1_000);
@@ -168,6 +174,27 @@ test("a hold of several keys of which one is gone is not released", async (t) =>
   assert.equal(await hold.release(), false);
   assert.deepEqual(lost, ["{t}a,gone"]);
   assert.equal(await server.count("slock_locks"), 0);
+  await locks.close();
+});
+
+test("in a cluster a channel is left whose request ended before its subscription", async () => {
+  const subscribed = [];
+  const left = [];
+  let confirm;
+  const ssubscribe = (channel) => {
+    subscribed.push(channel);
+    return new Promise((resolve) => (confirm = resolve));
+  };
+  const more = {ssubscribe, sunsubscribe: async (channel) => left.push(channel)};
+  const locks = new Locks(clusterOf([[0, 16_383, ["one", 1]]], () => 0, more), {hooks: quiet});
+  const controller = new AbortController();
+  const wait = locks.write("a").acquire({signal: controller.signal});
+  await until(() => confirm, "the subscription");
+  controller.abort();
+  await assert.rejects(wait, {name: "AbortError"});
+  confirm();
+  await until(() => left.length > 0, "the channel to be left");
+  assert.deepEqual(left, subscribed);
   await locks.close();
 });
 
