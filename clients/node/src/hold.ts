@@ -13,6 +13,7 @@ import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, 
 import type {CallOptions, Wanted} from "./options.js";
 import {answerTo} from "./servers.js";
 import type {Answered, Shared} from "./shared.js";
+import {onAbort} from "./stop.js";
 import type {Renewable} from "./watchdog.js";
 
 // How long the release of a hold that is lost may take, in ms. Its ttl ends what is left of it.
@@ -246,13 +247,17 @@ export abstract class AnyHold implements AsyncDisposable {
    */
   async run<T>(work: (signal: AbortSignal, hold: this) => Promise<T> | T, {signal}: CallOptions = {}): Promise<T> {
     this.check();
-    const either = signal === undefined ? this.signal : AbortSignal.any([this.signal, signal]);
+    // Not by AbortSignal.any: a signal that lives long would keep something of each call.
+    const either = new AbortController();
+    const unlisten = [this.signal, signal].map((one) => one && onAbort(one, (reason) => either.abort(reason)));
     let result: T;
     try {
-      result = await work(either, this);
+      result = await work(either.signal, this);
     } catch (error) {
       if (this.lost && (error === this.signal.reason || (error as Error | undefined)?.name === "AbortError")) this.check();
       throw error;
+    } finally {
+      for (const end of unlisten) end?.();
     }
     if (this.lost) this.check();
     return result;

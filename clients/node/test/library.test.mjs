@@ -198,6 +198,26 @@ test("in a cluster a channel is left whose request ended before its subscription
   await locks.close();
 });
 
+test("a signal that lives long keeps nothing of the work that it could have ended", async () => {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  const locks = new Locks(answering(() => 1), {hooks: quiet});
+  const {signal} = new AbortController();
+  const signals = [];
+  for (let number = 0; number < 100; number++) {
+    await locks.write("a").run((ends) => {
+      ends.addEventListener("abort", () => {});
+      signals.push(new WeakRef(ends));
+    }, {signal});
+  }
+  await until(async () => {
+    await turn();
+    collect();
+    return signals.filter((one) => one.deref()).length < 10;
+  }, "the signals of the work to be collected");
+  await locks.close();
+});
+
 test("a quorum without servers is asked for retryForMs", async () => {
   const quorum = new Quorum([1, 2, 3].map((port) => BASES.ioredis(port)), {hooks: quiet});
   await assert.rejects(quorum.write("a").acquire(), QuorumMissedError);
