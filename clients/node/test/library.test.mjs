@@ -177,6 +177,57 @@ test("a hold of several keys of which one is gone is not released", async (t) =>
   await locks.close();
 });
 
+test("an upgrade that was refused, of which a copy before comes late", async (t) => {
+  const server = await startServer(t);
+  let late;
+  const locks = new Locks(answering((words) => {
+    if (words[0] !== "SLOCK.UPGRADE" || late) return server.call(...words);
+    late = words;
+    throw new Error("Socket closed unexpectedly");
+  }), {hooks: quiet});
+  const hold = await locks.read("a").acquire();
+  await server.call("SLOCK.RLOCK", "a", "other", 60_000);
+  await assert.rejects(hold.upgrade({waitMs: 0}), TimedOutError);
+  await server.call("SLOCK.RUNLOCK", "a", "other");
+  await assert.rejects(server.call(...late), /CANCELLED/);
+  await hold.extend();
+  assert.equal(hold.mode, "read");
+  assert.equal(await hold.release(), true);
+  await locks.close();
+});
+
+test("an upgrade ends when its hold is lost", async () => {
+  let away = false;
+  const locks = new Locks(answering(([command]) => {
+    if (away) throw new Error("Socket closed unexpectedly");
+    return command === "SLOCK.UPGRADE" ? 0 : 1;
+  }), {hooks: quiet, ttlMs: 300, waiting: Strategy.constant(10)});
+  const hold = await locks.read("a").acquire();
+  const began = performance.now();
+  const upgrade = hold.upgrade();
+  away = true;
+  await assert.rejects(upgrade, LostError);
+  assert.ok(performance.now() - began < 3_000, `${performance.now() - began}`);
+  await locks.close();
+});
+
+test("a hold of a quorum by the program's token is released at a node that did not answer", async (t) => {
+  const servers = await Promise.all([1, 2, 3].map(() => startServer(t)));
+  const silent = async (words) => {
+    const answer = await servers[2].call(...words);
+    return words[0] === "SLOCK.LOCK" && words.at(-1) !== "XX" ? new Promise(() => {}) : answer;
+  };
+  const clients = [...servers.slice(0, 2).map(({port}) => BASES.ioredis(port)), answering(silent)];
+  let isOverdue = false;
+  const quorum = new Quorum(clients, {hooks: {...quiet, renewalFailed: () => (isOverdue = true)}, nodeTimeoutMs: 200});
+  const hold = await quorum.write("a", {token: "mine", renew: false, ttlMs: 60_000}).acquire();
+  await until(() => isOverdue, "the answer of the silent node to be overdue", servers[2]);
+  assert.equal(await servers[2].count("slock_locks"), 1);
+  assert.equal(await hold.release(), true);
+  await until(async () => (await servers[2].count("slock_locks")) === 0, "its hold to be released", servers[2]);
+  await quorum.close();
+});
+
 test("in a cluster a channel is left whose request ended before its subscription", async () => {
   const subscribed = [];
   const left = [];
@@ -215,6 +266,16 @@ test("a signal that lives long keeps nothing of the work that it could have ende
     collect();
     return signals.filter((one) => one.deref()).length < 10;
   }, "the signals of the work to be collected");
+  await locks.close();
+});
+
+test("a hold is gone when something else has its name", async (t) => {
+  const server = await startServer(t);
+  const locks = new Locks(BASES.ioredis(server.port), {hooks: quiet, ttlMs: 900});
+  const hold = await locks.write("a").acquire();
+  await server.call("SET", "a", "text");
+  await until(() => hold.lost, "the loss to be noticed", server);
+  assert.equal(hold.reason, "gone");
   await locks.close();
 });
 
