@@ -34,11 +34,8 @@ export class Reporter {
   tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
     const hook = this.hooks[name] as ((...told: unknown[]) => void) | undefined;
     if (hook === undefined) return;
-    try {
-      hook.apply(this.hooks, told);
-    } catch (error) {
-      process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning");
-    }
+    const call = async (): Promise<void> => hook.apply(this.hooks, told);
+    call().catch((error: unknown) => process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning"));
   }
 
   /** An acquisition that began then has ended. */

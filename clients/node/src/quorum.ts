@@ -68,7 +68,7 @@ class Tally {
   /** Whether the majority cannot be reached any more. */
   get isHopeless(): boolean { return this.refused + this.errors.length > this.nodes.length - majority(this.nodes.length); }
 
-  missed(what: string): QuorumMissedError { return new QuorumMissedError(`${what} has no majority`, this.words); }
+  missed(what: string): QuorumMissedError { return new QuorumMissedError(`${what} has no majority in time`, this.words); }
 }
 
 /** What the token of a quorum's hold has at one node. When it is gone, the node is asked for it anew. */
@@ -253,7 +253,7 @@ export class Quorum extends Acquirer<QuorumHold> {
         continue;
       }
       const error = made.missed(`the lock ${wanted.names}`);
-      if (made.errors.length > 0 && !made.isRefused) throw error;
+      if (!made.isRefused) throw error;
       if (!once) throw new TimedOutError(`${wanted.names}: the lock is not free`, error);
       return undefined;
     }

@@ -228,6 +228,13 @@ test("a hold of a quorum by the program's token is released at a node that did n
   await quorum.close();
 });
 
+test("a majority that granted too late is no refusal", async (t) => {
+  const server = await startServer(t);
+  const quorum = new Quorum([BASES.ioredis(server.port)], {hooks: quiet});
+  await assert.rejects(quorum.write("a", {ttlMs: 2}).tryAcquire(), QuorumMissedError); // less than the drift
+  await quorum.close();
+});
+
 test("in a cluster a channel is left whose request ended before its subscription", async () => {
   const subscribed = [];
   const left = [];
@@ -266,6 +273,20 @@ test("a signal that lives long keeps nothing of the work that it could have ende
     collect();
     return signals.filter((one) => one.deref()).length < 10;
   }, "the signals of the work to be collected");
+  await locks.close();
+});
+
+test("an error of a hook changes nothing, also one that comes later", async (t) => {
+  const warnings = [];
+  const warned = ({message}) => warnings.push(message);
+  process.on("warning", warned);
+  t.after(() => process.off("warning", warned));
+  const waited = () => { throw new Error("at once"); };
+  const locks = new Locks(answering(() => 1), {hooks: {waited, held: async () => { throw new Error("later"); }}});
+  assert.equal(await (await locks.write("a").acquire()).release(), true);
+  await until(() => warnings.length === 2, "both to be told");
+  assert.match(warnings[0], /the hook waited failed: Error: at once/);
+  assert.match(warnings[1], /the hook held failed: Error: later/);
   await locks.close();
 });
 
