@@ -57,7 +57,7 @@ export function mayBeExecuted(error: unknown): boolean { return error instanceof
 
 /** Whether to ask again after a pause. */
 export function isTemporary(error: unknown): boolean {
-  return error instanceof NoAnswer || TEMPORARY.has(codeOf(error));
+  return error instanceof NoAnswer || TEMPORARY.has(codeOf(error)) || /^ERR max number of clients/.test(textOf(error));
 }
 
 /** Whether another server may serve by now. */

@@ -154,15 +154,15 @@ export class Connection {
       this.ticking = false;
       this.ticks += 1;
       const moment = now();
-      const late = new Error(this.isReady ? `no answer from ${this.name} within the time` : "there was no connection within the time");
+      const late = (): Error => new Error(this.isReady ? `no answer from ${this.name} within the time` : "there was no connection within the time");
       for (const question of this.asked) {
         if ((this.ticks - question.tick) * TICK_MS > this.answerMs) {
-          this.fail(late);
+          this.fail(late());
           return;
         }
         if (question.until <= moment) {
           question.isOver = true;
-          question.reject(NoAnswer.of(late, !this.isReady));
+          question.reject(NoAnswer.of(late(), !this.isReady));
         }
       }
       this.asked = this.asked.filter((question) => !question.isOver);

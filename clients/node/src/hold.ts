@@ -4,7 +4,7 @@
 // of a quorum: the former is a quorum of one. `Hold` is the hold of one server.
 
 import {Acquisition, type Granted} from "./acquisition.js";
-import {errorOf, isTemporary, problemsIn, type Answer} from "./answers.js";
+import {codeOf, errorOf, isTemporary, problemsIn, type Answer} from "./answers.js";
 import {now, sleep} from "./clock.js";
 import {REFUSE_MS, cancel, change, extend, release, lookAtModes, type Command, type Key, type Mode} from "./commands.js";
 import {notNegative, wholeTtl} from "./durations.js";
@@ -13,6 +13,7 @@ import {Lease, RENEW_AFTER, TRY_AGAIN_AFTER, isPrompt, majority, majorityUntil, 
 import type {CallOptions, Wanted} from "./options.js";
 import {answerTo} from "./servers.js";
 import type {Answered, Shared} from "./shared.js";
+import {onAbort} from "./stop.js";
 import type {Renewable} from "./watchdog.js";
 
 // How long the release of a hold that is lost may take, in ms. Its ttl ends what is left of it.
@@ -56,7 +57,8 @@ export class Held implements Renewable {
   /** Extends it, and takes the answer, or the error, that it returns. `sent`: a moment before. */
   async renew(sent: number, until: number, ttlMs = this.ttlMs): Promise<Answer> {
     const fence = this.lease.fence ?? 0;
-    const answer = await answerTo(this.shared.servers, this.wanted.key, extend(this.keys, this.token, ttlMs, fence), until);
+    const told = await answerTo(this.shared.servers, this.wanted.key, extend(this.keys, this.token, ttlMs, fence), until);
+    const answer = codeOf(told) === "WRONGTYPE" ? 0 : told; // something else has the name
     this.renewed(fence, sent, ttlMs, answer);
     return answer;
   }
@@ -83,7 +85,8 @@ export class Held implements Renewable {
       return Number(answer) === keys.length || (answer === 0 && afterUnanswered && wasValid);
     };
     if (lease.inDoubt || lease.changing) {
-      if (wanted.given && !wasValid) return false; // the token may have a later hold by now
+      // The token may have a later hold by now, but not while a quorum has this one.
+      if (wanted.given && !wasValid && moment >= this.validUntil) return false;
       const answered = await this.giveUp(until - moment);
       if (answered === undefined) throw new TimedOutError(`${names}: the release had no answer within the time`);
       return released(answered);
@@ -246,13 +249,17 @@ export abstract class AnyHold implements AsyncDisposable {
    */
   async run<T>(work: (signal: AbortSignal, hold: this) => Promise<T> | T, {signal}: CallOptions = {}): Promise<T> {
     this.check();
-    const either = signal === undefined ? this.signal : AbortSignal.any([this.signal, signal]);
+    // Not by AbortSignal.any: a signal that lives long would keep something of each call.
+    const either = new AbortController();
+    const unlisten = [this.signal, signal].map((one) => one && onAbort(one, (reason) => either.abort(reason)));
     let result: T;
     try {
-      result = await work(either, this);
+      result = await work(either.signal, this);
     } catch (error) {
       if (this.lost && (error === this.signal.reason || (error as Error | undefined)?.name === "AbortError")) this.check();
       throw error;
+    } finally {
+      for (const end of unlisten) end?.();
     }
     if (this.lost) this.check();
     return result;
@@ -343,7 +350,7 @@ export abstract class AnyHold implements AsyncDisposable {
 
   private stop(): void { for (const held of this.helds) held.stop(); }
 
-  private tellHeld(): void { this.shared.reporter.tell("held", this.label, now() - this.grantedAt); }
+  private tellHeld(): void { this.shared.reporter.held(this.label, this.grantedAt); }
 
   private watch(): void { for (const held of this.helds) held.shared.watchdog.add(held); }
 }
@@ -414,20 +421,16 @@ export class Hold extends AnyHold {
     const {ttlMs} = held;
     const command = change(to, wanted.key, held.token, ttlMs, this.fence);
     const stop = shared.begin(signal);
+    const unlisten = onAbort(this.signal, (lost) => stop.stop(lost));
     const acquisition = new Acquisition(shared, wanted, command, waitMs, waitMs === 0, stop, now());
     let granted: Granted | undefined;
-    let settled = false;
     try {
       granted = await acquisition.granted();
-      settled = true;
       if (granted === undefined) throw acquisition.timedOut("other readers hold it");
       held.granted(granted.fence, to, granted.sent, ttlMs);
     } catch (error) {
-      if (error instanceof NotHeldError) {
-        settled = true;
-        this.lose("gone");
-        this.check();
-      }
+      if (error instanceof NotHeldError) this.lose("gone");
+      this.check();
       if (!(error instanceof RefusedError)) throw error;
       throw new RefusedError(
         `${wanted.names}: an upgrade of this hold was given up less than ${REFUSE_MS / 1000} s ago, and the server refuses another one for so long`,
@@ -435,12 +438,13 @@ export class Hold extends AnyHold {
     } finally {
       acquisition.forget();
       lease.inDoubt ||= acquisition.inDoubt;
-      if (acquisition.inDoubt && !settled) {
+      if (acquisition.inDoubt && granted === undefined) { // a copy may come late, also after a refusal
         await this.settle(acquisition.leftToGiveUpMs, to === "read" ? command : undefined);
       } else {
         if (granted === undefined) lease.mode = before; // the server has refused it
         lease.changing = false;
       }
+      unlisten();
       shared.end(stop);
     }
     this.check();

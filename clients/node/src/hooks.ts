@@ -1,6 +1,7 @@
 // What a program can have itself told about its locks, for metrics and logs.
 
 import {debuglog} from "node:util";
+import {now} from "./clock.js";
 import type {Reason} from "./errors.js";
 
 const debug = debuglog("slock");
@@ -33,12 +34,17 @@ export class Reporter {
   tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
     const hook = this.hooks[name] as ((...told: unknown[]) => void) | undefined;
     if (hook === undefined) return;
-    try {
-      hook.apply(this.hooks, told);
-    } catch (error) {
-      process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning");
-    }
+    const call = async (): Promise<void> => hook.apply(this.hooks, told);
+    call().catch((error: unknown) => process.emitWarning(`the hook ${name} failed: ${error}`, "SlockWarning"));
   }
+
+  /** An acquisition that began then has ended. */
+  waited(label: string, began: number, outcome: Outcome): void {
+    if (this.hooks.waited) this.tell("waited", label, now() - began, outcome);
+  }
+
+  /** A hold that was granted then has ended. */
+  held(label: string, began: number): void { if (this.hooks.held) this.tell("held", label, now() - began); }
 
   warn(text: string): void {
     if (this.hooks.warning) this.tell("warning", text);

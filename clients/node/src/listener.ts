@@ -64,8 +64,11 @@ export class Subscription {
 
   forget(tag: string): void {
     this.waits.delete(tag);
-    if (this.waits.size === 0) this.unused(this);
+    this.look();
   }
+
+  /** It is left when nobody waits there. */
+  look(): void { if (this.waits.size === 0) this.unused(this); }
 
   lose(): void {
     this.alive = false;
@@ -190,6 +193,7 @@ export class Listening {
       const subscription = new Subscription(name, listener, (unused) => this.unused(unused, hashTag));
       await listener.subscribe(subscription, until);
       this.subscriptions.set(hashTag, subscription);
+      setImmediate(() => subscription.look()); // those who asked for it may have given up meanwhile
       return subscription;
     } catch (error) {
       if (this.servers.redirected(key, error) !== undefined) {

@@ -109,7 +109,10 @@ class NewHold extends Acquisition {
   }
 
   protected override async attempt(): Promise<Granted | undefined> {
-    if (await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop)) this.heard();
+    if (!this.shared.isPermitted(this.wanted)) {
+      await this.shared.checkPermission(this.wanted, this.limit + ANSWER_OVERDUE_MS, this.stop);
+      this.heard();
+    }
     const granted = await super.attempt();
     this.held.lease.fence = granted?.fence;
     const {minReplicas, ttlMs} = this.wanted.options;

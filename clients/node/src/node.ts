@@ -38,7 +38,8 @@ export class Node {
   async block(commands: readonly Command[], until: number, look: Look, stop?: Stop): Promise<Answer[]> {
     if (this.closed) throw new NoAnswer("waiting has ended", true);
     stop?.check();
-    const connection = this.taken() ?? new Connection(this.open, this.name, Infinity);
+    this.spare = this.spare.filter((connection) => connection.alive);
+    const connection = this.spare.pop() ?? new Connection(this.open, this.name, Infinity);
     const end = (): void => connection.fail(new Error("the wait has ended"));
     this.waiting.add(connection);
     try {
@@ -79,9 +80,4 @@ export class Node {
 
   /** Ends the shared connection, unless it is being opened. The next command opens another one. */
   drop(): void { if (this.current?.isReady) this.current.fail(new Error(`the connection to ${this.name} has been closed`)); }
-
-  private taken(): Connection | undefined {
-    this.spare = this.spare.filter((connection) => connection.alive);
-    return this.spare.pop();
-  }
 }

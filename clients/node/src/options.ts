@@ -24,7 +24,7 @@ export interface RequestOptions extends HoldOptions {
   metadata?: string | undefined;
   /**
    * The owner's identity, for a hold that is to be handed over to a process that knows it beforehand. By default each
-   * acquisition has one of its own, of 122 random bits. Two acquisitions of one key by one given token are the
+   * acquisition has one of its own, of 128 random bits. Two acquisitions of one key by one given token are the
    * program's own affair.
    */
   token?: string | undefined;
@@ -111,6 +111,9 @@ export class Wanted {
 
   /** The key that tells the server. */
   get key(): Key { return this.keys[0]!; }
+
+  /** What the permissions depend on. */
+  get kind(): Mode | "several keys" { return this.keys.length === 1 ? this.mode : "several keys"; }
 
   /** Whether the program gave the token. */
   get given(): boolean { return this.options.token !== undefined; }

@@ -68,7 +68,7 @@ class Tally {
   /** Whether the majority cannot be reached any more. */
   get isHopeless(): boolean { return this.refused + this.errors.length > this.nodes.length - majority(this.nodes.length); }
 
-  missed(what: string): QuorumMissedError { return new QuorumMissedError(`${what} has no majority`, this.words); }
+  missed(what: string): QuorumMissedError { return new QuorumMissedError(`${what} has no majority in time`, this.words); }
 }
 
 /** What the token of a quorum's hold has at one node. When it is gone, the node is asked for it anew. */
@@ -88,7 +88,7 @@ class NodeHold extends Held {
   async grant(sent: number, until: number): Promise<Answer> {
     this.isAsked = true;
     try {
-      await this.shared.checkPermission(this.wanted, until);
+      if (!this.shared.isPermitted(this.wanted)) await this.shared.checkPermission(this.wanted, until);
       return this.ended ? 0 : await this.get(acquire(this.wanted, this.token), sent, until);
     } finally {
       this.isAsked = false;
@@ -253,7 +253,7 @@ export class Quorum extends Acquirer<QuorumHold> {
         continue;
       }
       const error = made.missed(`the lock ${wanted.names}`);
-      if (made.errors.length > 0 && !made.isRefused) throw error;
+      if (!made.isRefused) throw error;
       if (!once) throw new TimedOutError(`${wanted.names}: the lock is not free`, error);
       return undefined;
     }

@@ -77,7 +77,7 @@ export abstract class Acquirer<H extends AnyHold> implements AsyncDisposable {
       throw error;
     } finally {
       if (stop) shared.end(stop);
-      shared.reporter.tell("waited", wanted.label, now() - began, outcome);
+      shared.reporter.waited(wanted.label, began, outcome);
     }
   }
 }

@@ -51,6 +51,7 @@ export class Shared {
   /** What is being given up, each until it is answered. */
   private readonly givingUp = new Set<Promise<void>>();
   private closed = false;
+  private ended = false; // `close` has ended
   private readonly underWay = new Set<Stop>();
   private idle: (() => void) | undefined;
   private readonly permitted = new Set<string>();
@@ -98,6 +99,7 @@ export class Shared {
       await settlesWithin(new Promise<void>((resolve) => (this.idle = resolve)), this.retryForMs);
     }
     await settlesWithin(Promise.all(this.givingUp), CLOSE_WAITS_MS);
+    this.ended = true;
     for (const node of this.servers.nodes()) node.close();
   }
 
@@ -113,14 +115,14 @@ export class Shared {
 
   /**
    * The answers, errors that last among them. After an error that may pass all commands are sent again, until `end`:
-   * then it is `TimedOutError`. An attempt takes at most `attemptMs`.
+   * then it is `TimedOutError`. What is given up has less time for an attempt, and is not sent again after `close`.
    */
-  async repeat(names: string, key: Key, commands: readonly Command[], end: number, attemptMs = Infinity): Promise<Answered> {
+  async repeat(names: string, key: Key, commands: readonly Command[], end: number, isGivenUp = false): Promise<Answered> {
     let afterUnanswered = false;
     const pauses = RETRY.pauses();
     for (;;) {
       const sent = now();
-      const until = Math.min(end + ANSWER_OVERDUE_MS, sent + attemptMs);
+      const until = Math.min(end + ANSWER_OVERDUE_MS, sent + (isGivenUp ? GIVE_UP_ATTEMPT_MS : Infinity));
       let problem: unknown;
       try {
         const answers = await ask(this.servers, key, commands, until);
@@ -132,7 +134,7 @@ export class Shared {
       }
       afterUnanswered ||= mayBeExecuted(problem);
       const pause = pauses.next().value!;
-      if (now() + pause >= end) {
+      if (now() + pause >= end || (isGivenUp && this.ended)) {
         throw new TimedOutError(`${names}: the server did not answer within the time`, problem, !(problem instanceof NoAnswer));
       }
       await sleep(pause);
@@ -168,7 +170,7 @@ export class Shared {
       try {
         if (this.givingUp.size >= MOST_GIVING_UP) throw new Error(`${names}: too much is being given up`);
         for (let next: readonly Command[] | undefined | void = commands; next; ) {
-          const last = await this.repeat(names, key, next, until, GIVE_UP_ATTEMPT_MS);
+          const last = await this.repeat(names, key, next, until, true);
           next = then(last.answers);
           if (!next) answered = last;
         }
@@ -189,13 +191,14 @@ export class Shared {
     this.blocks = true;
   }
 
+  /** Whether it was asked before. */
+  isPermitted(wanted: Wanted): boolean { return this.permitted.has(wanted.kind); }
+
   /**
    * What cannot be released must not be taken: asked once for each kind of request, on its keys, by a token made for this
-   * and a fence that no hold has. False when it was not asked again. `NOPERM` is thrown.
+   * and a fence that no hold has. `NOPERM` is thrown.
    */
-  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<boolean> {
-    const kind = wanted.keys.length === 1 ? wanted.mode : "several keys";
-    if (this.permitted.has(kind)) return false;
+  async checkPermission(wanted: Wanted, until: number, stop?: Stop): Promise<void> {
     const token = newToken();
     const commands = [
       ...cancel(wanted.keys, token, false), release(wanted.keys, wanted.mode, token, NO_FENCE),
@@ -205,7 +208,6 @@ export class Shared {
     for (const problem of problemsIn(answers)) {
       if (codeOf(problem) === "NOPERM" || isTemporary(problem)) throw problem;
     }
-    this.permitted.add(kind);
-    return true;
+    this.permitted.add(wanted.kind);
   }
 }

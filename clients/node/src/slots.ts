@@ -36,7 +36,12 @@ export function hashTag(key: Key): string {
   return nameIn(slotOf(key)); // such a name does not fit into braces, or into text
 }
 
-/** A name in this slot: some number. */
+// Of the numbers that were tried, the first in each slot.
+const NUMBERS: (string | undefined)[] = [];
+let tried = 0;
+
+/** A name in this slot: some number. Each number is tried once. */
 export function nameIn(slot: number): string {
-  for (let number = 0; ; number++) if (slotOf(`${number}`) === slot) return `${number}`;
+  for (; NUMBERS[slot] === undefined; tried++) NUMBERS[slotOf(`${tried}`)] ??= `${tried}`;
+  return NUMBERS[slot];
 }

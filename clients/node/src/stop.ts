@@ -2,6 +2,14 @@
 
 import {within} from "./clock.js";
 
+/** Calls `then` when the signal is aborted, at once when it is, and no more once what it gives has been called. */
+export function onAbort(signal: AbortSignal, then: (reason: unknown) => void): () => void {
+  const abort = (): void => then(signal.reason);
+  if (signal.aborted) abort();
+  else signal.addEventListener("abort", abort, {once: true});
+  return () => signal.removeEventListener("abort", abort);
+}
+
 /** Ends what one call waits for. */
 export class Stop {
   /** Why it was stopped. */
@@ -11,13 +19,7 @@ export class Stop {
   private readonly unlisten: (() => void) | undefined;
 
   constructor(signal?: AbortSignal) {
-    if (signal === undefined) return;
-    const stop = (): void => this.stop(signal.reason);
-    if (signal.aborted) stop();
-    else {
-      signal.addEventListener("abort", stop, {once: true});
-      this.unlisten = () => signal.removeEventListener("abort", stop);
-    }
+    this.unlisten = signal && onAbort(signal, (reason) => this.stop(reason));
   }
 
   stop(reason: unknown): void {

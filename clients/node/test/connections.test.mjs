@@ -41,6 +41,32 @@ for (const [name, client] of Object.entries(BASES)) {
     await nothingIsLeft(proxy);
   });
 
+  test(`${name}: a request that close found being given up keeps no program running`, async (t) => {
+    const {proxy, locks} = await opened(t, {});
+    await (await locks.write("a").acquire()).release();
+    proxy.holdBack();
+    proxy.cut();
+    const controller = new AbortController();
+    const wait = locks.write("a").acquire({signal: controller.signal});
+    await until(() => proxy.count() === 1, "it to connect again");
+    controller.abort();
+    await assert.rejects(wait, {name: "AbortError"});
+    await locks.close();
+    await until(() => !process.getActiveResourcesInfo().includes("Timeout"), "no timer to run");
+    await nothingIsLeft(proxy);
+  });
+
+  test(`${name}: a server that has too many clients is asked again`, async (t) => {
+    const server = await startServer(t);
+    await server.call("CONFIG", "SET", "maxclients", 1);
+    const locks = new Locks(client(server.port), {hooks: quiet, retryForMs: 10_000});
+    const acquired = locks.write("a").acquire();
+    await until(async () => /rejected_connections:[1-9]/.test(await server.call("INFO", "stats")), "a connection to be refused", server);
+    await server.call("CONFIG", "SET", "maxclients", 100);
+    await (await acquired).release();
+    await locks.close();
+  });
+
   test(`${name}: a connection that never opens is closed`, async (t) => {
     const {proxy, locks} = await opened(t, {retryForMs: 2_500}); // longer than a connection may take
     proxy.holdBack();

@@ -4,13 +4,47 @@ import assert from "node:assert/strict";
 import {execFileSync} from "node:child_process";
 import {createRequire} from "node:module";
 import {test} from "node:test";
+import {setImmediate as turn} from "node:timers/promises";
 import {fileURLToPath} from "node:url";
+import {setFlagsFromString} from "node:v8";
+import {runInNewContext} from "node:vm";
 import {Locks, LostError, NotHeldError, Quorum, QuorumMissedError, Strategy, TimedOutError} from "slock-client";
+import {newToken} from "../dist/esm/commands.js";
 import {Connection} from "../dist/esm/connection.js";
-import {hashTag, slotOf} from "../dist/esm/slots.js";
+import {hashTag, nameIn, slotOf} from "../dist/esm/slots.js";
 import {BASES, startServer, until} from "./server.mjs";
 
 const quiet = {warning() {}};
+
+/** A client in the manner of node-redis whose commands are answered by `answer`, which may throw. */
+function answering(answer) {
+  const client = {
+    options: {socket: {port: 1}},
+    isOpen: true,
+    duplicate: () => answering(answer),
+    on: () => client,
+    once(_, then) { then(); },
+    connect: async () => {},
+    sendCommand: async (words) => answer(words),
+    sSubscribe() {},
+    destroy() {},
+  };
+  return client;
+}
+
+/** A client of a cluster, in the manner of ioredis: `slots` are its primaries. */
+function clusterOf(slots, call, more = {}) {
+  const node = (options) => ({
+    ...more,
+    options,
+    duplicate: (given) => node({...options, ...given}),
+    on() { return this; },
+    connect: async () => {},
+    call: async (command) => (command === "CLUSTER" ? slots : call(command, options)),
+    disconnect() {},
+  });
+  return {options: {}, nodes: () => [node({host: "one", port: 1})], call() {}};
+}
 
 test("the package is also CommonJS", () => {
   const required = createRequire(import.meta.url)("slock-client");
@@ -39,6 +73,18 @@ test("slots are those of a cluster", () => {
   for (const key of ["a", "{a}b", "{}b", "}{", "", Buffer.from([0xff, 0x7d])]) {
     assert.equal(slotOf(`{${hashTag(key)}}.waits`), slotOf(key), String(key));
   }
+});
+
+test("each slot has a name, and all are found soon", () => {
+  const began = performance.now();
+  for (let slot = 0; slot < 16_384; slot++) assert.equal(slotOf(nameIn(slot)), slot);
+  assert.ok(performance.now() - began < 5_000, `${performance.now() - began}`); // without a memory half a minute
+});
+
+test("tokens are all different", () => {
+  const tokens = Array.from({length: 1_000}, newToken);
+  assert.equal(new Set(tokens).size, 1_000);
+  assert.deepEqual(new Set(tokens.map((token) => Buffer.from(token, "base64url").length)), new Set([16]));
 });
 
 for (const [name, client] of Object.entries(BASES)) {
@@ -131,6 +177,129 @@ test("a hold of several keys of which one is gone is not released", async (t) =>
   await locks.close();
 });
 
+test("an upgrade that was refused, of which a copy before comes late", async (t) => {
+  const server = await startServer(t);
+  let late;
+  const locks = new Locks(answering((words) => {
+    if (words[0] !== "SLOCK.UPGRADE" || late) return server.call(...words);
+    late = words;
+    throw new Error("Socket closed unexpectedly");
+  }), {hooks: quiet});
+  const hold = await locks.read("a").acquire();
+  await server.call("SLOCK.RLOCK", "a", "other", 60_000);
+  await assert.rejects(hold.upgrade({waitMs: 0}), TimedOutError);
+  await server.call("SLOCK.RUNLOCK", "a", "other");
+  await assert.rejects(server.call(...late), /CANCELLED/);
+  await hold.extend();
+  assert.equal(hold.mode, "read");
+  assert.equal(await hold.release(), true);
+  await locks.close();
+});
+
+test("an upgrade ends when its hold is lost", async () => {
+  let away = false;
+  const locks = new Locks(answering(([command]) => {
+    if (away) throw new Error("Socket closed unexpectedly");
+    return command === "SLOCK.UPGRADE" ? 0 : 1;
+  }), {hooks: quiet, ttlMs: 300, waiting: Strategy.constant(10)});
+  const hold = await locks.read("a").acquire();
+  const began = performance.now();
+  const upgrade = hold.upgrade();
+  away = true;
+  await assert.rejects(upgrade, LostError);
+  assert.ok(performance.now() - began < 3_000, `${performance.now() - began}`);
+  await locks.close();
+});
+
+test("a hold of a quorum by the program's token is released at a node that did not answer", async (t) => {
+  const servers = await Promise.all([1, 2, 3].map(() => startServer(t)));
+  const silent = async (words) => {
+    const answer = await servers[2].call(...words);
+    return words[0] === "SLOCK.LOCK" && words.at(-1) !== "XX" ? new Promise(() => {}) : answer;
+  };
+  const clients = [...servers.slice(0, 2).map(({port}) => BASES.ioredis(port)), answering(silent)];
+  let isOverdue = false;
+  const quorum = new Quorum(clients, {hooks: {...quiet, renewalFailed: () => (isOverdue = true)}, nodeTimeoutMs: 200});
+  const hold = await quorum.write("a", {token: "mine", renew: false, ttlMs: 60_000}).acquire();
+  await until(() => isOverdue, "the answer of the silent node to be overdue", servers[2]);
+  assert.equal(await servers[2].count("slock_locks"), 1);
+  assert.equal(await hold.release(), true);
+  await until(async () => (await servers[2].count("slock_locks")) === 0, "its hold to be released", servers[2]);
+  await quorum.close();
+});
+
+test("a majority that granted too late is no refusal", async (t) => {
+  const server = await startServer(t);
+  const quorum = new Quorum([BASES.ioredis(server.port)], {hooks: quiet});
+  await assert.rejects(quorum.write("a", {ttlMs: 2}).tryAcquire(), QuorumMissedError); // less than the drift
+  await quorum.close();
+});
+
+test("in a cluster a channel is left whose request ended before its subscription", async () => {
+  const subscribed = [];
+  const left = [];
+  let confirm;
+  const ssubscribe = (channel) => {
+    subscribed.push(channel);
+    return new Promise((resolve) => (confirm = resolve));
+  };
+  const more = {ssubscribe, sunsubscribe: async (channel) => left.push(channel)};
+  const locks = new Locks(clusterOf([[0, 16_383, ["one", 1]]], () => 0, more), {hooks: quiet});
+  const controller = new AbortController();
+  const wait = locks.write("a").acquire({signal: controller.signal});
+  await until(() => confirm, "the subscription");
+  controller.abort();
+  await assert.rejects(wait, {name: "AbortError"});
+  confirm();
+  await until(() => left.length > 0, "the channel to be left");
+  assert.deepEqual(left, subscribed);
+  await locks.close();
+});
+
+test("a signal that lives long keeps nothing of the work that it could have ended", async () => {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  const locks = new Locks(answering(() => 1), {hooks: quiet});
+  const {signal} = new AbortController();
+  const signals = [];
+  for (let number = 0; number < 100; number++) {
+    await locks.write("a").run((ends) => {
+      ends.addEventListener("abort", () => {});
+      signals.push(new WeakRef(ends));
+    }, {signal});
+  }
+  await until(async () => {
+    await turn();
+    collect();
+    return signals.filter((one) => one.deref()).length < 10;
+  }, "the signals of the work to be collected");
+  await locks.close();
+});
+
+test("an error of a hook changes nothing, also one that comes later", async (t) => {
+  const warnings = [];
+  const warned = ({message}) => warnings.push(message);
+  process.on("warning", warned);
+  t.after(() => process.off("warning", warned));
+  const waited = () => { throw new Error("at once"); };
+  const locks = new Locks(answering(() => 1), {hooks: {waited, held: async () => { throw new Error("later"); }}});
+  assert.equal(await (await locks.write("a").acquire()).release(), true);
+  await until(() => warnings.length === 2, "both to be told");
+  assert.match(warnings[0], /the hook waited failed: Error: at once/);
+  assert.match(warnings[1], /the hook held failed: Error: later/);
+  await locks.close();
+});
+
+test("a hold is gone when something else has its name", async (t) => {
+  const server = await startServer(t);
+  const locks = new Locks(BASES.ioredis(server.port), {hooks: quiet, ttlMs: 900});
+  const hold = await locks.write("a").acquire();
+  await server.call("SET", "a", "text");
+  await until(() => hold.lost, "the loss to be noticed", server);
+  assert.equal(hold.reason, "gone");
+  await locks.close();
+});
+
 test("a quorum without servers is asked for retryForMs", async () => {
   const quorum = new Quorum([1, 2, 3].map((port) => BASES.ioredis(port)), {hooks: quiet});
   await assert.rejects(quorum.write("a").acquire(), QuorumMissedError);
@@ -168,15 +337,7 @@ test("a sleep of the machine counts, also after the wall clock was put back", as
 test("the queues of a cluster are those of all its primaries", async () => {
   const slots = [[0, 99, ["one", 1]], [100, 16_000, ["two", 2]], [16_001, 16_383, ["one", 1]]];
   const waits = {one: [["key", "a", "longest-wait-ms", 5], ["key", "c", "longest-wait-ms", 1]], two: [["key", "b", "longest-wait-ms", 3]]};
-  const node = (options) => ({
-    options,
-    duplicate: (given) => node({...options, ...given}),
-    on() { return this; },
-    connect: async () => {},
-    call: async (command) => (command === "CLUSTER" ? slots : waits[options.host]),
-    disconnect() {},
-  });
-  const locks = new Locks({options: {}, nodes: () => [node({host: "one", port: 1})], call() {}});
+  const locks = new Locks(clusterOf(slots, (_, {host}) => waits[host]));
   assert.deepEqual((await locks.queues()).map(({key}) => key), ["a", "b", "c"]);
   await locks.close();
 });
