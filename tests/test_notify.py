@@ -213,9 +213,7 @@ def test_asked_again_for_less_time_it_ends_sooner(line: Line, me: Listener) -> N
 
 
 @pytest.mark.parametrize("command", ["LOCK", "UPGRADE"])
-def test_asked_again_in_the_turn_of_its_grant_it_is_told_once(
-    line: Line, me: Listener, command: str
-) -> None:
+def test_asked_again_in_the_turn_of_its_grant_it_is_told_once(line: Line, me: Listener, command: str) -> None:
     for token in [HOLDER] + [ME] * (command == "UPGRADE"):
         line.locks.rlock(KEY, token, HOUR)
     request = (f"SLOCK.{command}", *LOCK[1:])

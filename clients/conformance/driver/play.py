@@ -97,6 +97,9 @@ class Play:
             fields["locks"] = self._names[fields["locks"]]
         elif step["op"] == "cancel":
             fields["target"] = self._started[fields["target"]].id
+        if step.get("until"):
+            self._look(step, lambda: self.agent.ask(step["op"], **fields))
+            return
         call = self.agent.start(step["op"], **fields)
         if "start" in step:
             self._started[step["start"]], self._holds[step["start"]] = call, step.get("hold")
@@ -274,7 +277,7 @@ class Play:
                 self._step(inner)
 
 
-_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save", "seconds")
+_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save", "seconds", "until")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
 _OF_LOCKS = ("release_token", "events", "info", "queues")
 

@@ -123,8 +123,8 @@ class Held:
         lease = self.lease
         was_valid = now() < lease.valid_until
         if lease.in_doubt or lease.changing:
-            if self.wanted.given and not was_valid:
-                return False  # the token may have a later hold by now
+            if self.wanted.given and not was_valid and now() >= self.valid_until:
+                return False  # the token may have a later hold by now, but not while a quorum has this one
             ended = self.give_up(end - now())
             if ended is None:
                 raise timed_out(self.names, "the release had no answer within the time", None)
@@ -485,9 +485,9 @@ class Hold(AnyHold):
         try:
             self._shared.begin(acquisition)
             granted = acquisition.granted()
-            settled = True
             if granted is None:
                 raise acquisition.timed_out("other readers hold it")
+            settled = True
             with self._shared.changing:
                 self.mode = mode
                 held.granted(granted.fence, mode, granted.sent, ttl)
