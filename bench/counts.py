@@ -15,8 +15,8 @@ from harness.settings import server_binary
 from load import Case, play_once
 
 SERVER = server_binary()
-# Work that goes by time counts too much in a server that runs fifty times slower. In the server's cron nothing
-# is counted; and what the module takes to read INFO elsewhere, now and then, is taken off.
+# Work that goes by time counts too much in a server that runs fifty times slower. In the server's cron
+# nothing is counted; and what the module takes to read INFO elsewhere, now and then, is taken off.
 BY_TIME = ("RM_GetServerInfo", "VM_GetServerInfo")
 # A name in callgrind's file: what it names, its number, and, where it stands for the first time, the name.
 NAME = re.compile(r"(fn|ob|cfn|cob)=(\(\d+\))(?: (.+))?")
