@@ -18,7 +18,10 @@ func obtain(
 	t *testing.T, client redislock.RedisClient, key string, ttl time.Duration, opt *redislock.Options,
 ) *redislock.Lock {
 	t.Helper()
-	lock, err := redislock.Obtain(t.Context(), client, key, ttl, opt)
+	// Without a deadline it may last as long as the ttl, which is too short for a connection here and there.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	lock, err := redislock.Obtain(ctx, client, key, ttl, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
