@@ -169,7 +169,9 @@ def test_a_refused_renewal_of_a_quorum_and_of_the_drop_in(
 
     server = make_server()
     client = redis.Redis(**make_worker(server))
-    with slock_client.Quorum([client], ttl=timedelta(seconds=1)) as quorum:
+    # A twentieth of the ttl is too little for a connection on a busy machine.
+    node_timeout = timedelta(milliseconds=800)
+    with slock_client.Quorum([client], ttl=timedelta(seconds=1), node_timeout=node_timeout) as quorum:
         hold = quorum.write("job").acquire()
         lock = client.lock("other", lock_class=ShortLock)
         assert lock.acquire()
