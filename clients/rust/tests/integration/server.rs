@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
@@ -192,14 +192,13 @@ pub fn module() -> String {
     std::env::var("SLOCK_MODULE").expect("SLOCK_MODULE names the module")
 }
 
-/// A port that is free, and also the one on which a node of a cluster talks to the others.
+/// A port that is free, and also the one on which a node of a cluster talks to the others. Below those from which the
+/// system draws for connections: one of them could have it before the server.
 pub fn free_port() -> u16 {
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
     loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        if let Some(bus) = port.checked_add(10_000)
-            && TcpListener::bind(("127.0.0.1", bus)).is_ok()
-        {
+        let port = 11_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 9_000;
+        if [port, port + 10_000].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
             return port;
         }
     }
