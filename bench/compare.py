@@ -12,7 +12,7 @@ import statistics
 import sys
 from contextlib import ExitStack
 
-from cases import CONTESTS, TTL_MS, Contest, blocked
+from cases import CONTESTS, TTL_MS, Contest, blocked, pop
 from common import Report, Server, ServerClock, arguments, private_server, ratio_spread
 from load import Case, Player, play_once
 
@@ -97,14 +97,22 @@ def contest(report: Report, name: str, of: Contest, rounds: int) -> None:
 
 
 def waiters(report: Report, rounds: int) -> None:
-    """A hand-off where one waits, where a hundred do, and where ten thousand do."""
+    """A hand-off where one waits, where a hundred do, and where ten thousand do.
+
+    BLPOP, the server's own way, shows how much of that comes from the number of clients alone. Where very many
+    wait, its time grows with the square of their number, and says nothing.
+    """
     cases = {f"{more:,} waiting": blocked(more + 1) for more in (1, 100, 10_000)}
+    others = {f"BLPOP, {more:,} waiting": pop(more + 1) for more in (1, 100)}
     with private_server(maxclients=11_000) as server:
         report.server(server)
-        figures = play({what: (server, Player(server, case)) for what, case in cases.items()}, 2000, rounds)
+        players = {what: (server, Player(server, case)) for what, case in (cases | others).items()}
+        figures = play(players, 2000, rounds)
     measures = ("cpu_us", "p50_us", "p99_us")
-    tell(report, "a hand-off between blocked clients", "waiters", figures, measures)
-    one, *more = figures
+    own, theirs = ({what: figures[what] for what in some} for some in (cases, others))
+    tell(report, "a hand-off between blocked clients", "waiters", own, measures)
+    tell(report, "a hand-off by BLPOP", "waiters", theirs, measures)
+    one, *more = own
     for what in more:
         for measure in measures:
             value = statistics.median(ratios(figures[what], figures[one], measure))
