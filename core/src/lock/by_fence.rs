@@ -19,8 +19,14 @@ pub(super) struct ByFence {
 
 impl ByFence {
     pub(super) fn get(&self, fence: u64) -> Option<&Holder> {
-        let (_, piece) = self.pieces.range(..=fence).next_back()?;
+        let piece = self.pieces.get(&self.piece_of(fence))?;
         Some(&piece[position(piece, fence).ok()?])
+    }
+
+    /// 0 when there is none.
+    pub(super) fn highest(&self) -> u64 {
+        let last = self.pieces.last_key_value().and_then(|(_, piece)| piece.last());
+        last.map_or(0, |holder| holder.fence)
     }
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Holder> {
@@ -51,17 +57,28 @@ impl ByFence {
     }
 
     pub(super) fn remove(&mut self, fence: u64) -> Option<Holder> {
-        let (&key, piece) = self.pieces.range_mut(..=fence).next_back()?;
+        let key = self.piece_of(fence);
+        let piece = self.pieces.get_mut(&key)?;
         let gone = piece.remove(position(piece, fence).ok()?);
-        self.join(key);
-        if let Some((&before, _)) = self.pieces.range(..key).next_back() {
-            self.join(before);
+        // What leaves a piece more than half full makes room for nothing that matters.
+        if piece.is_empty() && key > 0 {
+            self.pieces.remove(&key);
+        } else if piece.len() <= PIECE / 2 {
+            self.join(key);
+            if let Some((&before, _)) = self.pieces.range(..key).next_back() {
+                self.join(before);
+            }
         }
         Some(gone)
     }
 
+    /// Most are asked about soon after they came, and stand in the last piece: that is found faster.
     fn piece_of(&self, fence: u64) -> u64 {
-        self.pieces.range(..=fence).next_back().map_or(0, |(key, _)| *key)
+        match self.pieces.last_key_value() {
+            Some((key, _)) if *key <= fence => *key,
+            Some(_) => self.pieces.range(..=fence).next_back().map_or(0, |(key, _)| *key),
+            None => 0,
+        }
     }
 
     /// Puts this piece and the next one together, if there is room in one.

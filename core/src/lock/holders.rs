@@ -151,7 +151,7 @@ impl Holders {
     pub(crate) fn highest_fence(&self) -> u64 {
         match self.view() {
             View::Few(few) => few.iter().map(|holder| holder.fence).max().unwrap_or(0),
-            View::Many(trees) => trees.by_fence.iter().next_back().map_or(0, |holder| holder.fence),
+            View::Many(trees) => trees.by_fence.highest(),
         }
     }
 
@@ -396,7 +396,8 @@ impl Trees {
 
     fn put(&mut self, holder: Holder) {
         let same_token = self.get(holder.token()).map(|other| other.fence);
-        same_token.into_iter().chain([holder.fence]).for_each(|fence| {
+        let same_fence = Some(holder.fence).filter(|fence| *fence <= self.by_fence.highest());
+        same_token.into_iter().chain(same_fence).for_each(|fence| {
             self.remove(fence);
         });
         self.by_token.insert((self.hash(holder.token()), holder.fence));
