@@ -99,7 +99,7 @@ def contest(report: Report, name: str, of: Contest, rounds: int) -> None:
 def waiters(report: Report, rounds: int) -> None:
     """A hand-off where one waits, where a hundred do, and where ten thousand do.
 
-    BLPOP, the server's own way, shows how much of that comes from the number of clients alone. Where very many
+    BLPOP, the server's own way, shows how much of that comes from the number of clients alone. Where many
     wait, its time grows with the square of their number, and says nothing.
     """
     cases = {f"{more:,} waiting": blocked(more + 1) for more in (1, 100, 10_000)}
