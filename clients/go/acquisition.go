@@ -125,12 +125,14 @@ func (a *acquisition) note(err error) {
 }
 
 // end is until when the request is asked again while no answer comes.
-func (a *acquisition) end() time.Time {
-	end := a.limit
-	if !a.once && !a.contact.IsZero() {
-		end = a.contact.Add(a.by.settings.retryWaitFor)
+func (a *acquisition) end() time.Time { return earlier(a.deadline, a.outageEnd()) }
+
+// outageEnd is until when an outage is survived.
+func (a *acquisition) outageEnd() time.Time {
+	if a.once || a.contact.IsZero() {
+		return a.limit
 	}
-	return earlier(a.deadline, end)
+	return a.contact.Add(a.by.settings.retryWaitFor)
 }
 
 // earlier is the earlier of two times, of which zero is none.

@@ -178,7 +178,8 @@ func (a *attempts) test(n *node) error {
 	ctx, end := context.WithCancel(a.ctx)
 	defer end()
 	defer context.AfterFunc(a.ending, end)()
-	_, err := n.ask(ctx, earlier(a.waitBy(), time.Now().Add(testEvery)), words{"PING"})
+	limit := earlier(a.outageEnd().Add(lateAnswer), time.Now().Add(testEvery))
+	_, err := n.ask(ctx, earlier(a.waitBy(), limit), words{"PING"})
 	return err
 }
 
@@ -192,7 +193,7 @@ func (a *attempts) await(n *node, c *call, way waiting) (int64, error) {
 	wasThere := way == byBlocking && !a.doubt // the server on which the command blocks
 	for until, isNull := c.limit, false; ; {
 		if way == byBlocking {
-			until = earlier(a.waitBy(), time.Now().Add(testEvery))
+			until = earlier(earlier(a.waitBy(), a.outageEnd()), time.Now().Add(testEvery))
 		}
 		h, err := await(a.ctx, a.heard, until, gone, a.ending.Done())
 		switch {

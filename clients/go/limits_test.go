@@ -132,6 +132,20 @@ func TestWaitSurvivesAnOutageForAWhile(t *testing.T) {
 	}
 }
 
+// By NOTIFY its silence is noticed by the next test of the connection.
+func TestServerThatFallsSilentEndsAWaitByBlocking(t *testing.T) {
+	w := newWorld(t, slock.WaitByBlocking(), slock.RetryWaitFor(500*time.Millisecond))
+	w.do("SLOCK.LOCK", "job", another, 60000)
+	waiting := lockBeside(t.Context(), w.locks.Write("job"))
+	w.waiters("job", 1)
+	w.pause()
+	within(t, 500*time.Millisecond, func() {
+		if r := <-waiting; !errors.Is(r.err, slock.ErrTimedOut) {
+			t.Fatal(r.err)
+		}
+	})
+}
+
 // The program uses all connections of its pool.
 func TestFullPoolOfTheProgramDelaysNothing(t *testing.T) {
 	w := newWorld(t)
