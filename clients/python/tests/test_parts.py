@@ -30,8 +30,8 @@ from slock_client.asyncio._listener import Listener
 class Hold:
     """What a watchdog needs of a hold."""
 
-    def __init__(self, renew_at: float, valid_until: float) -> None:
-        self.ttl_ms = 3000
+    def __init__(self, renew_at: float, valid_until: float, ttl_ms: int = 3000) -> None:
+        self.ttl_ms = ttl_ms
         self.renew_at, self.valid_until, self.ended = renew_at, valid_until, False
 
     def expire(self) -> None:
@@ -61,6 +61,13 @@ def test_the_watchdog_tells_what_is_due_and_what_is_over() -> None:
     assert watchdog.take(1.9) == ([], [early])
     assert watchdog.take(2.9) == ([], [early]), "whatever became of the renewal"
     assert {id(hold) for hold in watchdog.take(10.0)[0]} == {id(early), id(late)}
+
+
+def test_a_short_hold_is_renewed_once_in_a_third_of_its_ttl() -> None:
+    watchdog = watchdog_of(short := Hold(1.0, 10.0, ttl_ms=30))
+    assert watchdog.take(1.0) == ([], [short])
+    assert watchdog.take(1.0) == ([], []), "at once again: it would renew and renew, and do nothing else"
+    assert watchdog.take(1.01) == ([], [short])
 
 
 def test_the_watchdog_forgets_what_is_removed_or_has_ended() -> None:

@@ -23,8 +23,10 @@ from slock_client._sync._node import Node
 from slock_client._sync._servers import Servers, ask
 from slock_client.hooks import call
 
-# What is due within so long, in seconds, is renewed with what is due now: in one pipeline.
+# What is due within so long, in seconds, or within this part of its ttl, is renewed with what is due now: in one
+# pipeline.
 EARLY = 0.02
+EARLY_PART = 1 / 20
 
 # So many renewals go in one pipeline at most.
 MOST_IN_PIPELINE = 500
@@ -120,7 +122,8 @@ class Watchdog:
                 if not hold.ended:
                     over.append(hold)
                 continue
-            if hold.renew_at <= moment + EARLY and not self._closed:
+            early = min(EARLY, hold.ttl_ms / 1000 * EARLY_PART)
+            if hold.renew_at <= moment + early and not self._closed:
                 hold.renew_at = moment + hold.ttl_ms / 1000 * RENEW_AFTER
                 due.append(hold)
             later.append(hold)
