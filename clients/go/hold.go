@@ -43,7 +43,7 @@ func newHold(ctx context.Context, r *Request, o owner, k keeper, is reply, d dri
 	h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.lease = lease{drift: d, doubt: is.late, ttl: r.settings.ttl, renews: !r.settings.noRenewal}
 	h.lease.granted(r.mode, is.number, is.sent, r.settings.ttl)
-	if r.settings.longestLease > 0 && h.lease.renews {
+	if r.settings.longestLease > 0 {
 		h.lease.leaseEnd = now().add(r.settings.longestLease)
 	}
 	if h.lease.renews {

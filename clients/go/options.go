@@ -108,7 +108,7 @@ func Metadata(text string) RequestOption { return func(s *requestSettings) { s.m
 // NoRenewal turns the watchdog off: the hold ends a ttl after the grant, unless Extend is called.
 func NoRenewal() RequestOption { return func(s *requestSettings) { s.noRenewal = true } }
 
-// LongestLease lets the watchdog renew no longer than this after the grant. Then the hold is lost, so that a
+// LongestLease ends the hold so long after the grant, however often it is renewed or extended: it is lost then. So a
 // program that is stuck does not hold for ever.
 func LongestLease(lease time.Duration) RequestOption {
 	return func(s *requestSettings) { s.longestLease = lease }
@@ -160,8 +160,8 @@ func WithLogger(logger *slog.Logger) Option {
 	return locksOption(func(s *settings) { s.log = cmp.Or(logger, slog.Default()) })
 }
 
-// NodeTimeout sets how long a Quorum waits for one node. The default is a twentieth of the ttl, at least 50
-// ms, and always less than the ttl.
+// NodeTimeout sets how long a Quorum waits for one node. The default is a twentieth of the ttl, at least 50 ms and at
+// most RetryFor. It is always less than the ttl.
 func NodeTimeout(timeout time.Duration) Option {
 	return locksOption(func(s *settings) { s.nodeTimeout = timeout })
 }

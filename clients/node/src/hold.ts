@@ -393,10 +393,9 @@ export class Hold extends AnyHold {
         const {answers, sent} = await shared.insist(wanted.names, wanted.key, [command], until);
         told = held.renewed(fence, sent, ttlMs, answers[0]);
       } catch (error) {
-        if (error instanceof TimedOutError) {
-          this.problem = error.cause;
-          this.check(); // it may have ended meanwhile
-        }
+        if (codeOf(error) === "WRONGTYPE") this.lose("gone");
+        if (error instanceof TimedOutError) this.problem = error.cause;
+        this.check(); // it may have ended meanwhile
         throw error;
       }
       this.check();
@@ -458,6 +457,7 @@ export class Hold extends AnyHold {
    */
   private async settle(callerWaitsMs: number, downgrade: Command | undefined): Promise<void> {
     const {held, wanted} = this;
+    if (this.reason !== undefined) { await held.giveUp(callerWaitsMs); return; } // nothing of it is to be left
     const {keys, token, ttlMs} = held;
     const sent = now();
     const modes: readonly Mode[] = downgrade ? ["read"] : ["write", "read"];

@@ -30,7 +30,7 @@ const MOST_OF_TTL = 1 / 3;
 
 /** The options of `Quorum`, and defaults for its requests. */
 export interface QuorumOptions extends Omit<ReadOptions, "minReplicas" | "replicaTimeoutMs"> {
-  /** How long a node may take for an answer. By default a twentieth of the ttl, at least 50 ms; at most a third of it. */
+  /** How long a node may take for an answer. By default a twentieth of the ttl, from 50 ms to 3 s; at most a third of it. */
   nodeTimeoutMs?: number | undefined;
   /** Which part of the ttl the clocks may drift. By default 0.01. */
   driftFactor?: number | undefined;

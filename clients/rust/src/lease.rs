@@ -94,10 +94,9 @@ impl Lease {
         held
     }
 
-    /// The error for a hold that was lost for this reason. A failed renewal is no cause of the end of the
-    /// longest lease.
+    /// The error for a hold that was lost for this reason. A failed renewal is the cause only of an end by time.
     pub(crate) fn cause(&self, reason: Reason) -> Option<Error> {
-        self.error.clone().filter(|_| reason != Reason::LeaseEnded)
+        self.error.clone().filter(|_| reason == Reason::Expired)
     }
 
     /// How long until the next renewal: a third of the ttl, and half of the validity at the most. After a

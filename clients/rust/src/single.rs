@@ -50,16 +50,16 @@ impl Operations for Single {
         loop {
             let fence = hold.fence();
             let extend = commands::extend(&hold.owner, ttl, fence);
-            let answered = hold.shared.call(hold.owner.keys(), &[extend], until).await?;
-            let extended = answered.number() == 1;
-            hold.update(|lease, _| {
-                if extended {
-                    lease.extended(fence, ttl, answered.sent.after(lease::validity(ttl)));
-                } else {
-                    lease.gone(fence);
-                }
+            let extended = match hold.shared.call(hold.owner.keys(), &[extend], until).await {
+                Ok(answered) => (answered.number() == 1).then_some(answered.sent),
+                Err(Error::Redis(error)) if error.code() == Some("WRONGTYPE") => None, // another type has the name
+                Err(error) => return Err(error),
+            };
+            hold.update(|lease, _| match extended {
+                Some(sent) => lease.extended(fence, ttl, sent.after(lease::validity(ttl))),
+                None => lease.gone(fence),
             });
-            if extended {
+            if extended.is_some() {
                 return Ok(());
             }
             // Unless it is lost, the mode is being changed, and with it the fence.

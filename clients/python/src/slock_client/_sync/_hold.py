@@ -19,7 +19,7 @@ import redis.exceptions as base
 
 from slock_client import _commands, _lease
 from slock_client import _threads as io
-from slock_client._answers import Answer, error_of, is_temporary, problem_in
+from slock_client._answers import Answer, code_of, error_of, is_temporary, problem_in
 from slock_client._clock import now
 from slock_client._commands import READ, WRITE, Command, Key
 from slock_client._durations import seconds_of, ttl_ms
@@ -87,6 +87,8 @@ class Held:
         if self.ended:
             return Told.NOTHING
         self.renew_at = now() + self.ttl_ms / 1000 * _lease.TRY_AGAIN_AFTER
+        if isinstance(answer, BaseException) and code_of(answer) == "WRONGTYPE":
+            answer = 0  # something else has the name
         if not isinstance(answer, int):
             if self.owner is not None and isinstance(answer, BaseException):
                 self.owner._renewal_failed(answer)
@@ -438,6 +440,11 @@ class Hold(AnyHold):
                 self._problem = error.__cause__
                 self.check()  # it may have ended meanwhile
                 raise
+            except base.ResponseError as error:
+                if code_of(error) == "WRONGTYPE":
+                    self._lose(_lease.GONE)
+                self.check()
+                raise
             told = take(answered.sent, answered.answers[0])
             self.check()
             if told is not Told.NOTHING:
@@ -523,6 +530,9 @@ class Hold(AnyHold):
         Of an upgrade, it ends what waits, and asks in which mode the token holds the key.
         It repeats a downgrade until it is answered."""
         held = self._held
+        if self._reason is not None:  # nothing of it is to be left
+            held.give_up(caller_waits)
+            return
         sent, ttl = now(), held.ttl_ms
         modes = [WRITE, READ]
         commands = _commands.cancel(held.keys, held.token, refuse=not self._wanted.given)

@@ -241,7 +241,7 @@ class Quorum(Acquirer[QuorumHold]):
     that can compare fences, one server with replicas is the better choice.
 
     `clients`: one of redis-py for each server. `node_timeout`: how long a node may take for an answer;
-    without one a twentieth of the ttl, at least 50 ms; never more than a third of the ttl. `drift_factor`:
+    without one a twentieth of the ttl, from 50 ms to 3 s; never more than a third of the ttl. `drift_factor`:
     which part of the ttl the clocks may drift. `fail_fast`: an attempt ends as soon as the majority cannot
     be reached. `poll`: how it asks again when it is refused. All options of `read` are the defaults of
     requests, but `min_replicas` and `replica_timeout`, which a quorum does not have.

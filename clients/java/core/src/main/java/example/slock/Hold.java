@@ -40,7 +40,7 @@ public class Hold implements AutoCloseable {
     by = request.by;
     Options wanted = request.options;
     lease = new Lease(grant, wanted.ttl, by.drift(), wanted.renew);
-    if (wanted.longestLease > 0 && wanted.renew) {
+    if (wanted.longestLease > 0) {
       lease.leaseEnd = Clock.in(wanted.longestLease);
     }
   }

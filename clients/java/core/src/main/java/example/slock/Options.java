@@ -99,7 +99,7 @@ public final class Options extends RequestOptions<Options> implements Cloneable 
     });
   }
 
-  /** How long a quorum waits for one node. The default is a twentieth of the ttl, and at least 50 ms. */
+  /** How long a quorum waits for one node. The default is a twentieth of the ttl, from 50 ms to {@code retryFor}. */
   public Options nodeTimeout(Duration timeout) {
     return with(o -> o.nodeTimeout = Clock.nanos(timeout));
   }

@@ -38,7 +38,7 @@ public abstract class RequestOptions<T> {
     return with(o -> o.renew = renew);
   }
 
-  /** The watchdog renews no longer than this after the grant, so that a stuck program does not hold for ever. */
+  /** So long after the grant the hold is lost, however often it is renewed: a stuck program does not hold for ever. */
   public T longestLease(Duration lease) {
     return with(o -> o.longestLease = Clock.nanos(lease));
   }
