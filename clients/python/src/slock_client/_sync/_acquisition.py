@@ -228,7 +228,8 @@ class Acquisition:
                 raise
             if fence is None:
                 again = now() + ASK_AGAIN_AFTER if self.unanswered else math.inf
-                fence = self._take(self._wait.message(min(overdue, again)))
+                message = self._wait.message(min(overdue, again))
+                fence = None if message is None else self._take(message)
             if fence is not None:
                 return self._told(fence, self._asked)
             if now() >= overdue:

@@ -227,7 +227,8 @@ class Acquisition:
                 raise
             if fence is None:
                 again = now() + ASK_AGAIN_AFTER if self.unanswered else math.inf
-                fence = self._take(await self._wait.message(min(overdue, again)))
+                message = await self._wait.message(min(overdue, again))
+                fence = None if message is None else self._take(message)
             if fence is not None:
                 return self._told(fence, self._asked)
             if now() >= overdue:
