@@ -23,7 +23,7 @@ from slock_client._sync._node import Node
 from slock_client._sync._servers import Servers, ask
 from slock_client.hooks import call
 
-# What is due within so long, in seconds, or within this part of its ttl, is renewed with what is due now: in one
+# What is due within so long, in seconds, or within this part of its ttl, goes with what is due now: in one
 # pipeline.
 EARLY = 0.02
 EARLY_PART = 1 / 20
