@@ -291,6 +291,24 @@ fn the_request_that_stands_for_its_owner_goes_before_the_search() {
     assert!(scene.news().concat().starts_with("S Deadlock"));
 }
 
+/// It has nothing to do with the cycle, and another one stands for the owner when it has left.
+#[test]
+fn another_stands_for_its_owner_when_the_oldest_request_leaves() {
+    let mut scene = Scene::new();
+    scene.takes("x w", "S", WRITE);
+    scene.takes("u y z", "H", WRITE);
+    let oldest = scene.waits("z", "S", WRITE);
+    scene.waits("x w", "G", WRITE);
+    scene.waits("x y", "S", WRITE);
+    scene.waits("u", "S", WRITE);
+    assert!(scene.news().is_empty());
+    scene.in_one_turn(|scene| {
+        scene.releases("x", "S");
+        assert!(scene.abandons(oldest));
+    });
+    assert!(scene.news().concat().starts_with("S Deadlock"));
+}
+
 /// Who waits for whom, all of it.
 pub(super) struct WaitsFor {
     /// By whose request, and for whom.
