@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import redis.asyncio
 import redis.exceptions as base
 
-from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client import _answers
+from slock_client._answers import Answer, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -125,16 +126,19 @@ async def ask(
         try:
             answers = await place.node.ask(sent, end, look)
         except Exception as error:
-            if is_lost_connection(error):
+            if _answers.is_lost_connection(error):
                 servers.suspect()
+            if _answers.may_be_executed(error):  # it was connected
+                place.node.drop()
             raise
         answers = answers[len(place.before) :: len(place.before) + 1]
         if problem_in(answers) is None:
             return answers
         moved = next(filter(None, (servers.redirected(key, one) for one in answers)), None)
         if moved is None:
-            if problem_in(answers, is_wrong_server) is not None:
+            if problem_in(answers, _answers.is_wrong_server) is not None:
                 servers.suspect()
+                place.node.drop()
             return answers
         place = moved
     raise unsent(base.ConnectionError(f"too many redirections for {key!r}"))
@@ -150,9 +154,6 @@ class OneServer(Servers):
 
     async def place_of(self, key: Key, end: float) -> Place:
         return self._place
-
-    def suspect(self) -> None:
-        self._place.node.drop()
 
 
 class SentinelServers(Servers):
@@ -187,11 +188,6 @@ class SentinelServers(Servers):
                     await old.close()
             return
         raise base.ConnectionError(f"no Sentinel names the primary of {self.name}: {', '.join(problems)}")
-
-    def suspect(self) -> None:
-        super().suspect()
-        if PRIMARY in self._nodes:
-            self._nodes[PRIMARY].drop()
 
 
 class ClusterServers(Servers):
