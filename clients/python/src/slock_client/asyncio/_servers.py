@@ -71,8 +71,10 @@ class Servers:
         """The hash tag that a channel needs for `key`; None outside a cluster."""
         return None
 
-    def keys_elsewhere(self, key: Key) -> list[Key]:
-        """A key of each other primary than that of `key`, as far as they are known."""
+    def others(self, key: Key) -> list[Any]:
+        """The addresses of the primaries but that of `key`, as far as they are known. `place_of` takes them
+        too.
+        """
         return []
 
     def suspect(self) -> None:
@@ -202,8 +204,10 @@ class ClusterServers(Servers):
         self._endpoint: Endpoint | None = None
         self._owners: dict[int, Address] = {}  # of the slots, as far as they are known
 
-    async def place_of(self, key: Key, end: float) -> Place:
+    async def place_of(self, key: Key | Address, end: float) -> Place:
         await self._until_known(end)
+        if isinstance(key, tuple):
+            return Place(self._node(key))
         address = self._owners.get(slot_of(key))
         if address is None:
             self.suspect()
@@ -239,16 +243,8 @@ class ClusterServers(Servers):
     def channel_tag(self, key: Key) -> bytes | None:
         return hash_tag(key)
 
-    def keys_elsewhere(self, key: Key) -> list[Key]:
-        owners, found, number = dict(self._owners), list[Key](), 0
-        others = set(owners.values()) - {owners.get(slot_of(key))}
-        while others:
-            owner = owners.get(slot_of(str(number)))
-            if owner in others:
-                others.remove(owner)
-                found.append(str(number))
-            number += 1
-        return found
+    def others(self, key: Key) -> list[Any]:
+        return list(set(self._owners.values()) - {self._owners.get(slot_of(key))})
 
     def _client(self) -> Any:
         client = self._get()
