@@ -43,7 +43,7 @@ class Connection:
             socket_timeout=endpoint.timeout, socket_connect_timeout=endpoint.connect_timeout
         )
         self._idle_since = now()
-        self._closed = False
+        self._opened = self._closed = False
         self._connect_end = now() + endpoint.connect_timeout
         # In another thread: neither a name that is looked up nor a handshake has a limit of its own here.
         self._opening = begun(self._open)
@@ -54,7 +54,8 @@ class Connection:
         """The answers, errors of the server among them. After an error that is raised it is to be closed,
         unless nothing was sent.
         """
-        self._until_open(end)
+        if not self._opened:
+            self._until_open(end)
         self._connection.send_packed_command([self._endpoint.packed(commands)], check_health=False)
         if look is None:
             return [self._receive(min(end, now() + self._endpoint.timeout)) for _ in commands]
@@ -89,10 +90,11 @@ class Connection:
 
     def is_usable(self) -> bool:
         """Whether it may still open, or nothing says that the server has closed it while it was idle."""
-        if not self._opening.done():
-            return not self._closed and now() < self._connect_end
-        with contextlib.suppress(Exception):
-            self._until_open(now())
+        if self._closed:
+            return False
+        if not self._opened:
+            return not self._opening.done() and now() < self._connect_end
+        with contextlib.suppress(base.RedisError, OSError):
             return now() - self._idle_since < IDLE_TOO_LONG or not self._connection.can_read(0)
         return False
 
@@ -104,7 +106,7 @@ class Connection:
     def _open(self) -> None:
         try:
             self._connection.connect()
-            self._idle_since = now()
+            self._idle_since, self._opened = now(), True
         except BaseException:
             self._close()
             raise

@@ -151,7 +151,7 @@ def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | BaseException]]:
 
 def ends(future: Future[T], end: float) -> bool:
     """Blocks until it is done, or until `end`: whether it is."""
-    return future.done() or wait_in_looks(lambda seconds: bool(wait([future], seconds).done), end)
+    return wait_in_looks(lambda seconds: bool(wait([future], seconds).done), end)
 
 
 def begun(work: Work[T]) -> Future[T]:
