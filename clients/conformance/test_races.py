@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 from driver.agent import Agent, AgentError
-from driver.languages import LANGUAGES
+from driver.languages import CLIENTS, LANGUAGES
 from driver.world import World
 
 from harness import rounds, wait_until
@@ -19,6 +20,22 @@ WAYS = [
     for language in LANGUAGES.values()
     for waiting in language.waitings
 ]
+
+# The agent of Python, interrupted once when the library has returned a hold and nobody has been told of it.
+INTERRUPTED_AGENT = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+import conformance_agent as agent
+
+granted = agent.granted
+
+def interrupted(hold):
+    agent.granted = granted
+    raise agent.Cancelled
+
+agent.granted = interrupted
+asyncio.run(agent.Agent().run())
+"""
 
 
 class Handover:
@@ -105,3 +122,20 @@ def test_cut_at_the_moment_of_the_grant(
         steps[1]()
         handover.release()
     handover.end()
+
+
+def test_a_thread_of_python_that_is_cancelled_with_a_hold_answers_with_it(
+    get_world: Callable[[str], World],
+) -> None:
+    world = get_world("shared")
+    operation, servers = world.open_fields(False)
+    command = [sys.executable, "-c", INTERRUPTED_AGENT, str(CLIENTS / "python")]
+    agent = Agent("python-sync, interrupted", command, {"api": "sync"})
+    try:
+        agent.ask(operation, locks="l", **servers)
+        agent.ask("acquire", locks="l", hold="h", keys=["job"], mode="write", ttl_ms=HOUR)
+        assert agent.ask("release", hold="h") == {"released": True}
+        agent.ask("close", locks="l")
+        world.wait_until_nothing_is_left()
+    finally:
+        agent.stop()

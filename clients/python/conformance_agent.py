@@ -217,6 +217,13 @@ def error_of(problem: BaseException) -> dict[str, Any]:
     return {"error": name, "text": str(problem) or type(problem).__name__}
 
 
+def answer_of(outcome: Any) -> dict[str, Any]:
+    """What is said of what an operation gave: an error, a hold, or the answer itself."""
+    if isinstance(outcome, BaseException):
+        return error_of(outcome)
+    return {"ok": outcome if isinstance(outcome, dict) else granted(outcome)}
+
+
 class AsyncioOperations:
     """The operations with the asyncio library."""
 
@@ -226,14 +233,14 @@ class AsyncioOperations:
     async def acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
         hold = await request(opened, fields).acquire()
         self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return granted(hold)
+        return hold
 
     async def try_acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
         hold = await request(opened, fields).try_acquire()
         if hold is None:
             return {"refused": True}
         self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return granted(hold)
+        return hold
 
     async def adopt(self, opened: Opened, fields: dict[str, Any]) -> Any:
         options = given(ttl=ms(fields, "ttl_ms"), renew=fields.get("renew"))
@@ -241,7 +248,7 @@ class AsyncioOperations:
             fields["keys"], fields["token"], fields.get("mode", "write"), **options
         )
         self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return granted(hold)
+        return hold
 
     async def release_token(self, opened: Opened, fields: dict[str, Any]) -> Any:
         return {"released": await opened.locks.release(fields["keys"], fields["token"])}
@@ -393,20 +400,20 @@ class SynchronousOperations:
     def acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
         hold = request(opened, fields).acquire()
         self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return granted(hold)
+        return hold
 
     def try_acquire(self, opened: Opened, fields: dict[str, Any]) -> Any:
         hold = request(opened, fields).try_acquire()
         if hold is None:
             return {"refused": True}
         self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return granted(hold)
+        return hold
 
     def adopt(self, opened: Opened, fields: dict[str, Any]) -> Any:
         options = given(ttl=ms(fields, "ttl_ms"), renew=fields.get("renew"))
         hold = opened.locks.adopt(fields["keys"], fields["token"], fields.get("mode", "write"), **options)
         self._agent.holds[fields["hold"]] = (opened.api, hold)
-        return granted(hold)
+        return hold
 
     def release_token(self, opened: Opened, fields: dict[str, Any]) -> Any:
         return {"released": opened.locks.release(fields["keys"], fields["token"])}
@@ -597,7 +604,7 @@ class Agent:
     def __init__(self) -> None:
         self.opened: dict[str, Opened] = {}
         self.holds: dict[str, tuple[str, Any]] = {}
-        self._running: dict[int, asyncio.Task[None] | threading.Thread] = {}
+        self._running: dict[int, asyncio.Task[None] | threading.Thread | None] = {}  # None: interrupted
         self._asyncio = AsyncioOperations(self)
         self._synchronous = SynchronousOperations(self)
         self._writing = threading.Lock()
@@ -685,6 +692,7 @@ class Agent:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
                         ctypes.c_ulong(target.ident), ctypes.py_object(Cancelled)
                     )
+                self._running[number] = None  # a second one could end the withdrawal before it has begun
 
     def _answer_if_it_never_began(self, number: int) -> None:
         """A task that is cancelled before its first step does nothing at all."""
@@ -693,31 +701,33 @@ class Agent:
 
     async def _in_task(self, number: int, work: Any, subject: Any, fields: dict[str, Any]) -> None:
         try:
-            self._answer(number, ok=await work(subject, fields))
+            outcome = await work(subject, fields)
         except BaseException as problem:
-            self._answer(number, **error_of(problem))
-        finally:
-            del self._running[number]
+            outcome = problem
+        self._answer(number, **answer_of(outcome))
+        del self._running[number]
 
     def _in_thread(self, number: int, work: Any, subject: Any, fields: dict[str, Any]) -> None:
-        answer: dict[str, Any] | None = None
+        """A cancellation that comes when the work has ended changes nothing: a hold that the library has
+        returned is answered, or nobody would release it.
+        """
+        outcome: Any = None
         while number in self._running:
             try:
                 self._started.add(number)
-                if answer is None:
+                if outcome is None:
                     try:
-                        answer = {"ok": work(subject, fields)}
+                        outcome = work(subject, fields)
                     except BaseException as problem:
-                        answer = error_of(problem)
+                        outcome = problem
                 self._running.pop(number, None)
-            except Cancelled as problem:  # it came after the work, or while its error was noted
-                answer = answer or error_of(problem)
-        assert answer is not None
+            except Cancelled as problem:
+                outcome = problem if outcome is None else outcome
         while True:
             try:
                 with self._cancelling:  # one that has begun is over
                     pass
-                self._answer(number, **answer)
+                self._answer(number, **answer_of(outcome))
                 return
             except Cancelled:
                 continue

@@ -9,10 +9,15 @@ from collections.abc import Callable
 
 
 class LateProxy:
-    """Listens on `port` and forwards to a server."""
+    """Listens on `port` and forwards to a server.
 
-    def __init__(self, server_port: int) -> None:
+    `accepts`: otherwise who connects hears nothing until `accept`.
+    """
+
+    def __init__(self, server_port: int, *, accepts: bool = True) -> None:
         self._server_port = server_port
+        self.accepted = 0
+        """How many connections there were."""
         self._changing = threading.Lock()
         self._word: bytes | None = None
         self._kept: list[tuple[socket.socket, list[bytes]]] = []
@@ -20,6 +25,11 @@ class LateProxy:
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
+        if accepts:
+            self.accept()
+
+    def accept(self) -> None:
+        """Lets in who waits, and who comes."""
         _start(self._accept)
 
     def keep(self, word: str) -> None:
@@ -55,6 +65,7 @@ class LateProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self.accepted += 1
                 server = socket.create_connection(("127.0.0.1", self._server_port))
                 server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._changing:

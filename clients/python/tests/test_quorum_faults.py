@@ -47,6 +47,38 @@ def is_free(server: Server) -> bool:
     return server.client().execute_command("SLOCK.INFO", "job") is None
 
 
+# --- a server that takes long to connect to
+
+
+def test_an_attempt_to_connect_outlives_who_waits_for_it(server: Server) -> None:
+    """A thread: the node has less time for its answer than it takes to connect."""
+    proxy = LateProxy(server.port, accepts=False)
+    client = redis.Redis(port=proxy.port, socket_timeout=60)
+    with slock_client.Quorum([client], ttl=MINUTE, node_timeout=SECOND) as quorum:
+        with pytest.raises(slock_client.QuorumMissedError, match="no connection"):
+            quorum.write("job").try_acquire()
+        proxy.accept()
+        with quorum.write("job", wait=MINUTE):
+            assert proxy.accepted == 1
+    proxy.close()
+
+
+def test_an_attempt_to_connect_outlives_the_task_that_waits_for_it(server: Server) -> None:
+    async def main() -> None:
+        proxy = LateProxy(server.port, accepts=False)
+        client = redis.asyncio.Redis(port=proxy.port, socket_timeout=60)
+        async with slock_client.asyncio.Quorum([client], ttl=MINUTE, node_timeout=SECOND) as quorum:
+            with pytest.raises(slock_client.QuorumMissedError):
+                await quorum.write("job").try_acquire()
+            proxy.accept()
+            async with quorum.write("job", wait=MINUTE):
+                assert proxy.accepted == 1
+        await client.aclose()
+        proxy.close()
+
+    asyncio.run(main())
+
+
 # --- interrupts
 
 

@@ -61,9 +61,14 @@ def unsent(error: E) -> E:
     return error
 
 
+def is_unsent(error: BaseException) -> bool:
+    """Whether nothing was sent before `error`, because there was no connection."""
+    return _UNSENT in error.__dict__
+
+
 def may_be_executed(error: BaseException) -> bool:
     """Whether the command whose attempt ended with `error` may have been executed all the same."""
-    return is_lost_connection(error) and _UNSENT not in error.__dict__
+    return is_lost_connection(error) and not is_unsent(error)
 
 
 def is_wrong_server(error: BaseException) -> bool:

@@ -139,7 +139,7 @@ def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | BaseException]]:
 
     Who stops iterating leaves the others to end by themselves.
     """
-    futures = [_future(work) for work in works]
+    futures = [begun(work) for work in works]
     left = set(futures)
     while left:
         wait_in_looks(lambda seconds: bool(wait(left, seconds, FIRST_COMPLETED).done))
@@ -149,22 +149,12 @@ def each(works: Sequence[Work[T]]) -> Iterator[tuple[int, T | BaseException]]:
                 yield number, future.exception() or future.result()
 
 
-def call_until(work: Work[T], undo: Callable[[T], object], end: float) -> T:
-    """The result of `work`, which another thread does.
-
-    `TimeoutError` at `end`: then `undo` gets the result.
-    """
-    future = _future(work)
-    try:
-        if not wait_in_looks(lambda seconds: bool(wait([future], seconds).done), end):
-            raise TimeoutError
-        return future.result()
-    except BaseException:
-        future.add_done_callback(lambda done: done.exception() or undo(done.result()))
-        raise
+def ends(future: Future[T], end: float) -> bool:
+    """Blocks until it is done, or until `end`: whether it is."""
+    return wait_in_looks(lambda seconds: bool(wait([future], seconds).done), end)
 
 
-def _future(work: Work[T]) -> Future[T]:
+def begun(work: Work[T]) -> Future[T]:
     """Of what a thread of the library does from now on."""
     future: Future[T] = Future()
 

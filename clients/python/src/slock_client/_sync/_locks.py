@@ -109,7 +109,7 @@ class Locks(Acquirer[Hold]):
         """The locks for which somebody waits, the longest wait first. In a cluster those of all nodes."""
         key, command, end = "the queues", _commands.queues(), now() + self._shared.retry_for
         answers = (self._ask(key, key, command, end=end)).answers  # from now on the nodes are known
-        for other in self._shared.servers.keys_elsewhere(key):
+        for other in self._shared.servers.others(key):
             answers += (self._ask(key, other, command, end=end)).answers
         return status.queue_infos(answers)
 

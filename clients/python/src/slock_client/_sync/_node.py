@@ -9,7 +9,7 @@ from typing import Any
 import redis.exceptions as base
 
 from slock_client import _threads as io
-from slock_client._answers import Answer, unsent
+from slock_client._answers import Answer, is_unsent, unsent
 from slock_client._commands import Command
 from slock_client._endpoint import SPARE_CONNECTIONS, Endpoint
 from slock_client._fork import track
@@ -55,7 +55,7 @@ class Node:
             finally:
                 if self._closed:
                     self.shared.close()
-        connection = self._take(end)
+        connection = self._take()
         with self._changing:
             if look is not None and self._interrupted:
                 connection.fail(NOT_NEEDED)
@@ -65,18 +65,15 @@ class Node:
         try:
             answers = connection.ask_and_look(commands, end, look)
         except BaseException as error:
+            if is_unsent(error) and connection.is_usable():  # it opens soon, for the next one that asks
+                self._keep(connection, 0)  # those that are open already are taken first
+                raise
             connection.fail(base.ConnectionError("the wait has ended"))
-            if look is None and isinstance(error, Exception):
-                self.drop()  # others are no better
             raise
         finally:
             with self._changing:
                 self._waiting.discard(connection)
-        with self._changing:
-            if len(self._spare) < SPARE_CONNECTIONS and not self._closed:
-                self._spare.append(connection)
-                return answers
-        connection.fail(NOT_NEEDED)
+        self._keep(connection, len(self._spare))
         return answers
 
     def interrupt(self) -> None:
@@ -88,7 +85,7 @@ class Node:
             connection.fail(base.ConnectionError("waiting has ended"))
 
     def drop(self) -> None:
-        """Closes the connections that are idle: perhaps they lead to the wrong server."""
+        """Closes the connections that are idle: perhaps they are lost too, or lead to the wrong server."""
         with self._changing:
             spare, self._spare = self._spare, []
         for connection in spare:
@@ -101,12 +98,19 @@ class Node:
         if self.shared is not None:
             self.shared.close()
 
-    def _take(self, end: float) -> Connection:
+    def _keep(self, connection: Connection, index: int) -> None:
+        with self._changing:
+            if len(self._spare) < SPARE_CONNECTIONS and not self._closed:
+                self._spare.insert(index, connection)
+                return
+        connection.fail(NOT_NEEDED)
+
+    def _take(self) -> Connection:
         while True:
             try:
                 connection = self._spare.pop()
             except IndexError:
-                return exclusive(self.endpoint, end)
+                return exclusive(self.endpoint)
             if connection.is_usable():
                 return connection
             connection.fail(NOT_NEEDED)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import redis
 import redis.exceptions as base
 
+from slock_client import _answers
 from slock_client import _threads as io
-from slock_client._answers import Answer, is_lost_connection, is_wrong_server, problem_in, unsent
+from slock_client._answers import Answer, problem_in, unsent
 from slock_client._clock import now
 from slock_client._commands import Command, Key
 from slock_client._endpoint import Endpoint, endpoint_of_pool, endpoint_with
@@ -71,8 +72,10 @@ class Servers:
         """The hash tag that a channel needs for `key`; None outside a cluster."""
         return None
 
-    def keys_elsewhere(self, key: Key) -> list[Key]:
-        """A key of each other primary than that of `key`, as far as they are known."""
+    def others(self, key: Key) -> list[Any]:
+        """The addresses of the primaries but that of `key`, as far as they are known. `place_of` takes them
+        too.
+        """
         return []
 
     def suspect(self) -> None:
@@ -124,16 +127,19 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
         try:
             answers = place.node.ask(sent, end, look)
         except Exception as error:
-            if is_lost_connection(error):
+            if _answers.is_lost_connection(error):
                 servers.suspect()
+            if _answers.may_be_executed(error):  # it was connected
+                place.node.drop()
             raise
         answers = answers[len(place.before) :: len(place.before) + 1]
         if problem_in(answers) is None:
             return answers
         moved = next(filter(None, (servers.redirected(key, one) for one in answers)), None)
         if moved is None:
-            if problem_in(answers, is_wrong_server) is not None:
+            if problem_in(answers, _answers.is_wrong_server) is not None:
                 servers.suspect()
+                place.node.drop()
             return answers
         place = moved
     raise unsent(base.ConnectionError(f"too many redirections for {key!r}"))
@@ -149,9 +155,6 @@ class OneServer(Servers):
 
     def place_of(self, key: Key, end: float) -> Place:
         return self._place
-
-    def suspect(self) -> None:
-        self._place.node.drop()
 
 
 class SentinelServers(Servers):
@@ -187,11 +190,6 @@ class SentinelServers(Servers):
             return
         raise base.ConnectionError(f"no Sentinel names the primary of {self.name}: {', '.join(problems)}")
 
-    def suspect(self) -> None:
-        super().suspect()
-        if PRIMARY in self._nodes:
-            self._nodes[PRIMARY].drop()
-
 
 class ClusterServers(Servers):
     """The nodes of a cluster."""
@@ -205,8 +203,10 @@ class ClusterServers(Servers):
         self._endpoint: Endpoint | None = None
         self._owners: dict[int, Address] = {}  # of the slots, as far as they are known
 
-    def place_of(self, key: Key, end: float) -> Place:
+    def place_of(self, key: Key | Address, end: float) -> Place:
         self._until_known(end)
+        if isinstance(key, tuple):
+            return Place(self._node(key))
         address = self._owners.get(slot_of(key))
         if address is None:
             self.suspect()
@@ -242,16 +242,8 @@ class ClusterServers(Servers):
     def channel_tag(self, key: Key) -> bytes | None:
         return hash_tag(key)
 
-    def keys_elsewhere(self, key: Key) -> list[Key]:
-        owners, found, number = dict(self._owners), list[Key](), 0
-        others = set(owners.values()) - {owners.get(slot_of(key))}
-        while others:
-            owner = owners.get(slot_of(str(number)))
-            if owner in others:
-                others.remove(owner)
-                found.append(str(number))
-            number += 1
-        return found
+    def others(self, key: Key) -> list[Any]:
+        return list(set(self._owners.values()) - {self._owners.get(slot_of(key))})
 
     def _client(self) -> Any:
         client = self._get()

@@ -323,6 +323,6 @@ def shared(endpoint: Endpoint) -> Connection:
     return Connection(endpoint)
 
 
-def exclusive(endpoint: Endpoint, end: float) -> Connection:
+def exclusive(endpoint: Endpoint) -> Connection:
     """A connection for commands that may block it."""
     return Connection(endpoint, limited=False)

@@ -115,7 +115,7 @@ class Request(Block, Generic[H]):
 
         `TimedOutError` when the wait is over, or when no server answers for `retry_for`; else as the
         servers say. A cancellation, or an exception such as `KeyboardInterrupt`, leaves neither a hold nor a
-        request.
+        request. In a thread a second exception in the same moment can leave a hold to its ttl.
         """
         hold = await self._locks._acquire(self._wanted, once=False)
         assert hold is not None
