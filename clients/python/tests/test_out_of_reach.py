@@ -418,3 +418,32 @@ def test_a_command_larger_than_the_buffers_ends_with_its_time(make_server: MakeS
 
     run_asyncio(server.port, work)
     wait_until(lambda: server.client().dbsize() == 1)
+
+
+def test_an_operator_is_told_once_that_the_server_is_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
+    port = free_port()
+    with redis.Redis(port=port) as client, slock_client.Locks(client, retry_for=2 * SECOND) as locks:
+        for _ in range(2):
+            with pytest.raises(slock_client.TimedOutError):
+                locks.write("job").acquire()
+    [told] = [record for record in caplog.records if record.name == "slock_client"]
+    assert f"localhost:{port} is out of reach" in told.message
+
+
+def test_an_operator_of_asyncio_is_told_again_of_the_next_outage(
+    make_server: MakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    server = make_server()
+
+    async def two_outages(locks: slock_client.asyncio.Locks) -> None:
+        for _ in range(2):
+            await (await locks.write("job").acquire()).release()
+            server.kill9()
+            with pytest.raises(slock_client.TimedOutError):
+                await locks.write("job").acquire()
+            server.start()
+
+    run_asyncio(server.port, two_outages, retry_for=2 * SECOND)
+    assert caplog.text.count("is out of reach") == 2

@@ -82,16 +82,6 @@ def is_temporary(error: BaseException) -> bool:
     return is_lost_connection(error) or code_of(error) in _TEMPORARY
 
 
-def is_refused_or_temporary(error: BaseException) -> bool:
-    """Whether the user may not do it, or it is not known yet."""
-    return code_of(error) == "NOPERM" or is_temporary(error)
-
-
-def is_subscriber_missing(error: BaseException) -> bool:
-    """Whether the channel of NOTIFY has nobody who listens."""
-    return code_of(error) == "NOSUBSCRIBER"
-
-
 def is_channel_refused(error: BaseException) -> bool:
     """Whether the user may not use the channel of NOTIFY, or may not subscribe at all."""
     text = str(error).lower()

@@ -11,19 +11,16 @@ from slock_client._commands import Command
 # Options of a client or pool that do not belong to a connection of this library. The retries of redis-py are
 # among them: this library repeats what may be repeated, and knows when to stop.
 _LEFT_OUT = {
-    "cache",
-    "cache_config",
     "connection_class",
     "decode_responses",
     "health_check_interval",
     "himport_registry",
     "max_connections",
     "response_callbacks",
-    "retry",
-    "retry_on_error",
-    "retry_on_timeout",
     "single_connection_client",
 }
+_KINDS_LEFT_OUT = ("cache", "maint", "orig_", "oss_cluster_maint", "retry")
+"""So begin the names of others."""
 
 DEFAULT_TIMEOUT = 5.0
 
@@ -100,7 +97,7 @@ def endpoint_with(connection_class: Callable[..., Any], arguments: Mapping[str, 
     kept = {
         name: value
         for name, value in arguments.items()
-        if name not in _LEFT_OUT and not name.startswith(("maint", "orig_", "oss_cluster_maint"))
+        if name not in _LEFT_OUT and not name.startswith(_KINDS_LEFT_OUT)
     }
     kept["protocol"] = 3
     if "path" not in kept:

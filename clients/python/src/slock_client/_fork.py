@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from typing import Any
+
+_tracked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Forked(Protocol):
-    """Something with locks, threads or connections."""
-
-    def after_fork(self) -> None:
-        """Called in the child: threads and connections are the parent's, and its locks may be taken."""
-
-
-_tracked: weakref.WeakSet[Forked] = weakref.WeakSet()
-
-
-def track(one: Forked) -> None:
-    """From now on its `after_fork` is called in each child."""
+def track(one: Any) -> None:
+    """From now on its `after_fork` is called in each child: threads and connections are the parent's, and its
+    locks may be taken.
+    """
     _tracked.add(one)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,11 +34,9 @@ def slot_of(key: Key) -> int:
 def hash_tag(key: Key) -> bytes:
     """What to put into braces so that a name hashes to the slot of `key`."""
     name = key.encode() if isinstance(key, str) else key
-    begin = name.find(b"{")
-    if begin >= 0:
-        end = name.find(b"}", begin + 1)
-        if end > begin + 1:
-            return name[begin + 1 : end]
+    found = re.match(rb"[^{]*\{([^}]+)\}", name)
+    if found is not None:
+        return found[1]
     if b"}" not in name and name:
         return name
     # Such a name is hashed as a whole but does not fit into braces. Some number has the same slot.

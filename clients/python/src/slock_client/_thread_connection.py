@@ -139,6 +139,5 @@ def shared(endpoint: Endpoint) -> Any:
     return None
 
 
-def exclusive(endpoint: Endpoint) -> Connection:
-    """A connection for one thread."""
-    return Connection(endpoint)
+exclusive = Connection
+"""A connection for one thread."""

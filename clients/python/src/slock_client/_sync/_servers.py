@@ -8,6 +8,7 @@ It knows the servers and the errors of connections, and nothing of locks.
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from slock_client._fork import track
 from slock_client._slots import Address, hash_tag, owners_of, slot_of
 from slock_client._sync._node import Look, Node
 from slock_client._thread_connection import connections_of, nodes_of
+from slock_client.hooks import log
 
 # A command may be sent on this often before its redirection is an error.
 MOST_REDIRECTIONS = 8
@@ -34,6 +36,9 @@ PRIMARY = "primary"
 
 # How long the servers may take to tell who serves, in seconds, whatever time is left to a call.
 LOOK_UP_FOR = 2.0
+
+# For so long, in seconds, no server answers before that is logged: a connection may be lost at any time.
+SILENT_FOR = 1.0
 
 
 class Place(NamedTuple):
@@ -55,6 +60,7 @@ class Servers:
         self._known = False
         self._changing = io.Mutex()
         self._looking_up: io.Event | None = None
+        self._silent_since: float | None = None
         track(self)
 
     def after_fork(self) -> None:
@@ -81,6 +87,16 @@ class Servers:
     def suspect(self) -> None:
         """A connection was lost, or a server serves no more: perhaps others serve by now."""
         self._known = False
+
+    def note(self, problem: BaseException | None) -> None:
+        """Whether a server has answered. When none has for some time an operator is told, once."""
+        if problem is None:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now()
+        elif now() - self._silent_since > SILENT_FOR:
+            self._silent_since = math.inf
+            log.warning("%s is out of reach: %s", self.name, problem)
 
     def nodes(self) -> Sequence[Node]:
         """All that are open."""
@@ -119,19 +135,22 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
 
     A lost connection is raised. `look`: see `Node.ask`.
     """
-    place = servers.place_of(key, end)
+    moved: Place | None = None
     for _ in range(MOST_REDIRECTIONS):
-        sent: Sequence[Command] = commands
-        if place.before:
-            sent = [part for command in commands for part in (*place.before, command)]
         try:
+            place = moved or servers.place_of(key, end)
+            sent: Sequence[Command] = commands
+            if place.before:
+                sent = [part for command in commands for part in (*place.before, command)]
             answers = place.node.ask(sent, end, look)
         except Exception as error:
             if _answers.is_lost_connection(error):
                 servers.suspect()
+                servers.note(error)
             if _answers.may_be_executed(error):  # it was connected
                 place.node.drop()
             raise
+        servers.note(None)
         answers = answers[len(place.before) :: len(place.before) + 1]
         if problem_in(answers) is None:
             return answers
@@ -141,7 +160,6 @@ def ask(servers: Servers, key: Key, *commands: Command, end: float, look: Look |
                 servers.suspect()
                 place.node.drop()
             return answers
-        place = moved
     raise unsent(base.ConnectionError(f"too many redirections for {key!r}"))
 
 

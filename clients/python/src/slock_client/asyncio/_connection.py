@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import math
 import os
 import re
@@ -318,11 +319,8 @@ class Connection:
             self._look_soon()
 
 
-def shared(endpoint: Endpoint) -> Connection:
-    """The connection for all commands that do not wait."""
-    return Connection(endpoint)
+shared = Connection
+"""The connection for all commands that do not wait."""
 
-
-def exclusive(endpoint: Endpoint) -> Connection:
-    """A connection for commands that may block it."""
-    return Connection(endpoint, limited=False)
+exclusive = functools.partial(Connection, limited=False)
+"""A connection for commands that may block it."""

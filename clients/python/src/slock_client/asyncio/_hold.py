@@ -6,7 +6,6 @@ server and of a quorum: the former is a quorum of one. `Hold` is the hold of one
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -173,6 +172,7 @@ class AnyHold(Block):
         """`write` or `read`."""
         self.keys = wanted.keys
         self.metadata = wanted.options.metadata
+        """What the request said. Of a hold that was adopted `locks.info` tells it."""
         self.label = wanted.label
         """The name under which hooks report it."""
         self._reason: str | None = None
@@ -398,14 +398,6 @@ class AnyHold(Block):
         log.warning("%s: the release failed; the lock ends by its ttl: %s", self.label, error)
         self._shared.hooks.tell("release_failed", self.label, error)
 
-    async def _finish_block(self) -> None:
-        """Releases at the end of a block.
-
-        The work was done under the hold: a release that fails is no error of it.
-        """
-        with contextlib.suppress(Exception):  # which has been logged and told to the hook
-            await self.release()
-
     def _stop(self) -> None:
         for held in self._helds:
             held.stop()
@@ -435,14 +427,12 @@ class Hold(AnyHold):
                 answered = await self._shared.insist(
                     names, held.key, command, end=min(end, max(now(), self.valid_until))
                 )
-            except TimedOutError as error:
-                self._problem = error.__cause__
-                self.check()  # it may have ended meanwhile
-                raise
-            except base.ResponseError as error:
-                if code_of(error) == "WRONGTYPE":
+            except Exception as error:
+                if isinstance(error, TimedOutError):
+                    self._problem = error.__cause__
+                elif code_of(error) == "WRONGTYPE":
                     self._lose(_lease.GONE)
-                self.check()
+                self.check()  # it may have ended meanwhile
                 raise
             told = take(answered.sent, answered.answers[0])
             self.check()
@@ -529,9 +519,6 @@ class Hold(AnyHold):
         Of an upgrade, it ends what waits, and asks in which mode the token holds the key.
         It repeats a downgrade until it is answered."""
         held = self._held
-        if self._reason is not None:  # nothing of it is to be left
-            await held.give_up(caller_waits)
-            return
         sent, ttl = now(), held.ttl_ms
         modes = [WRITE, READ]
         commands = _commands.cancel(held.keys, held.token, refuse=not self._wanted.given)

@@ -16,7 +16,7 @@ from slock_client._durations import positive, seconds_of, whole_ms
 from slock_client._lease import is_prompt
 from slock_client._options import HoldOptions, ReadOptions, Wanted, keys_of
 from slock_client.asyncio._acquisition import CALL_OVERDUE, Acquisition, Granted
-from slock_client.asyncio._give_up import CALLER_WAITS, wait_given_up
+from slock_client.asyncio._give_up import CALLER_WAITS
 from slock_client.asyncio._guard import WAYS
 from slock_client.asyncio._hold import SERVER_DRIFT, Held, Hold
 from slock_client.asyncio._listener import Listening
@@ -82,15 +82,12 @@ class Locks(Acquirer[Hold]):
         wanted = self._wanted(keys_of(keys), mode, {**options, "token": token})
         held = Held(self._shared, wanted, token, SERVER_DRIFT)
         refresh = _commands.refresh(held.keys, mode, token, held.ttl_ms)
-        answered = await self._ask(held.names, held.key, refresh, _commands.info(held.key))
-        fence, info = answered.answers
+        answered = await self._ask(held.names, held.key, refresh)
+        [fence] = answered.answers
         if not fence:
             raise NotHeldError(f"the token does not hold {held.names} for {mode}")
         held.granted(fence, mode, answered.sent, held.ttl_ms)
-        hold = Hold(wanted, held)
-        holders = [one for one in status.lock_info(info).holders if one.fence == fence]
-        hold.metadata = holders[0].metadata if holders else None
-        return hold
+        return Hold(wanted, held)
 
     async def release(self, keys: Key | Sequence[Key], token: str) -> int:
         """Releases what `token` holds, in whichever mode: how many of the keys it held.
@@ -99,8 +96,7 @@ class Locks(Acquirer[Hold]):
         """
         wanted = self._wanted(keys_of(keys), WRITE, {"token": token})
         command = _commands.release_in_any_mode(wanted.keys, token)
-        answered = await self._ask(wanted.names, wanted.keys[0], command)
-        return int(answered.answers[0])
+        return int((await self._ask(wanted.names, wanted.keys[0], command)).answers[0])
 
     async def info(self, key: Key) -> status.LockInfo:
         """Who holds the lock and who waits for it."""
@@ -121,7 +117,6 @@ class Locks(Acquirer[Hold]):
         if self._listening is not None:
             self._listening.close()
         await self._shared.wait_ended()
-        await wait_given_up(self._shared)
         await self._close_connections()
 
     def _attempt(self, wanted: Wanted, once: bool) -> _NewHold:

@@ -28,6 +28,9 @@ ANSWER_OVERDUE = 0.25
 # `close` looks so often, in seconds, whether all that was under way has ended.
 CLOSE_LOOKS = 0.005
 
+# So long it waits then for what is being given up, in seconds.
+CLOSE_WAITS = 2.0
+
 retry_pauses = Exponential(timedelta(milliseconds=10), timedelta(seconds=1)).pauses
 """The seconds between attempts after an error."""
 
@@ -116,6 +119,9 @@ class Shared:
         end, own = now() + self.retry_for, io.current()
         while any(other != own for other in list(self._under_way.values())) and now() < end:
             await io.sleep(CLOSE_LOOKS)
+        end = now() + CLOSE_WAITS
+        for done in list(self.giving_up):
+            await done.wait(end)
 
     # --- commands
 
@@ -184,7 +190,9 @@ class Shared:
             _commands.release_in_any_mode(wanted.keys, token, _commands.NO_FENCE),
         ]
         answers = await ask(self.servers, wanted.keys[0], *asked, end=end)
-        problem = _answers.problem_in(answers, _answers.is_refused_or_temporary)
+        problem = _answers.problem_in(
+            answers, lambda error: _answers.code_of(error) == "NOPERM" or _answers.is_temporary(error)
+        )
         if problem is not None:
             raise _answers.error_of(problem, wanted.names)
         self._permitted.add(kind)

@@ -204,8 +204,10 @@ async def _renew_at(servers: Servers, node: Node, holds: Sequence[Renewable], en
     answers: Sequence[Answer]
     try:
         answers = await node.ask([command for _, command, _ in asked], end)
+        servers.note(None)
     except Exception as error:
         servers.suspect()
+        servers.note(error)
         answers = [error] * len(asked)
     for (hold, command, take), answer in zip(asked, answers, strict=True):
         if servers.redirected(hold.key, answer) is not None:
