@@ -314,13 +314,14 @@ impl LockManager {
         match deadlock::closed_by(id, &self.view(now, &has_ended), open.store()) {
             deadlock::Outcome::NoCycle => {}
             deadlock::Outcome::Cycle(cycle) if !self.some_are_leaving(now) => {
+                let error = cycle.told(&self.waitlist);
                 self.waitlist.remove(id);
                 self.counters.deadlocks += 1;
-                return Err(LockError::Deadlock(cycle.steps));
+                return Err(error);
             }
             // It is searched for again. Perhaps it is a cycle by those only who are about to leave, or they hide one: it
             // is looked at when they have.
-            _ => self.search_again.extend(self.waitlist.next_of_token(request.token, None)),
+            _ => self.waitlist.token_id(request.token).into_iter().for_each(|owner| self.search_around(owner)),
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.
