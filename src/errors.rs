@@ -1,6 +1,6 @@
 //! What clients are told when something is refused: a code, and a sentence that says what to do.
 
-use slock_core::{DeadlockStep, LockError, Mode};
+use slock_core::{DeadlockCycle, DeadlockStep, LockError, Mode};
 
 use crate::server::Reply;
 
@@ -16,7 +16,7 @@ pub fn error_reply(error: &LockError) -> Reply {
             "WRONGMODE The token holds this lock for write; SLOCK.DOWNGRADE makes it a reader".into()
         }
         LockError::NotHeld => "NOTHELD The token does not hold this lock".into(),
-        LockError::Deadlock(steps) => cycle(steps),
+        LockError::Deadlock(cycle) => in_words(cycle),
         LockError::QueueFull(limit) => {
             format!("QUEUEFULL As many requests wait as slock.max-waiters allows, which is {limit}")
         }
@@ -48,22 +48,17 @@ pub fn in_use() -> Reply {
     Reply::Error("ERR a SLOCK command cannot run inside a notification that another one has caused".into())
 }
 
-/// Names who waits for whom, where: at most eight steps, names cut to 64 bytes.
-fn cycle(steps: &[DeadlockStep]) -> String {
-    const STEPS_SHOWN: usize = 8;
+/// Names who waits for whom, where; names cut to 64 bytes.
+fn in_words(cycle: &DeadlockCycle) -> String {
     const BYTES_SHOWN: usize = 64;
     let shown = |bytes: &[u8]| {
         let cut = &bytes[..bytes.len().min(BYTES_SHOWN)];
         format!("\"{}{}\"", cut.escape_ascii(), if cut.len() < bytes.len() { "..." } else { "" })
     };
-    let waits = |(at, step): (usize, &DeadlockStep)| {
-        let next = &steps[(at + 1) % steps.len()];
-        format!("{} waits at {} for {}", shown(&step.token), shown(&step.lock.name), shown(&next.token))
+    let waits = |step: &DeadlockStep| {
+        format!("{} waits at {} for {}", shown(&step.token), shown(&step.lock.name), shown(&step.waits_for))
     };
-    let listed: Vec<String> = steps.iter().take(STEPS_SHOWN).enumerate().map(waits).collect();
-    let more = match steps.len().checked_sub(STEPS_SHOWN) {
-        Some(more) if more > 0 => format!(", and {more} more"),
-        _ => String::new(),
-    };
+    let listed: Vec<String> = cycle.steps.iter().map(waits).collect();
+    let more = if cycle.more > 0 { format!(", and {} more", cycle.more) } else { String::new() };
     format!("DEADLOCK Waiting would close a cycle: {}{more}", listed.join(", "))
 }

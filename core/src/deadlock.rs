@@ -34,7 +34,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use crate::error::DeadlockStep;
+use crate::error::{DeadlockCycle, DeadlockStep, LockError};
 use crate::ids::{LockIdRef, RequestId};
 use crate::lock::{Admission, Lock};
 use crate::mode::{Mode, Want};
@@ -51,15 +51,44 @@ pub(crate) struct View<'v> {
     pub(crate) is_unsure: bool,
 }
 
-/// Owners that wait for each other.
+/// Owners that wait for each other. There may be 100,000: they are given their words only where these are told.
 #[derive(Debug)]
 pub(crate) struct Cycle {
-    /// Who waits where for the next one. The first step is that of the owner the search began with.
-    pub(crate) steps: Vec<DeadlockStep>,
-    /// The request of the cycle that came last.
-    pub(crate) youngest: RequestId,
-    /// The step of that request.
-    pub(crate) youngest_at: usize,
+    /// Whose request waits where for that of the step before it. The last step is that of the owner the search began with.
+    steps: Vec<(RequestId, QueueId)>,
+    /// The request that came last, and its step.
+    pub(crate) youngest: (RequestId, usize),
+}
+
+impl Cycle {
+    /// So many steps are told.
+    const TOLD: usize = 8;
+
+    /// What is told to the owner the search began with.
+    pub(crate) fn told(&self, waitlist: &Waitlist) -> LockError {
+        self.told_from(self.steps.len() - 1, waitlist)
+    }
+
+    /// What is told to the owner of the youngest request.
+    pub(crate) fn told_to_youngest(&self, waitlist: &Waitlist) -> LockError {
+        self.told_from(self.youngest.1, waitlist)
+    }
+
+    fn told_from(&self, first: usize, waitlist: &Waitlist) -> LockError {
+        let len = self.steps.len();
+        let token = |number: usize| {
+            let (request, _) = self.steps[(first + len - number) % len];
+            waitlist.get(request).map(|waiter| waiter.token.clone())
+        };
+        let step = |number: usize| {
+            let (_, queue) = self.steps[(first + len - number) % len];
+            let lock = waitlist.lock_of(queue)?.clone();
+            Some(DeadlockStep { token: token(number)?, lock, waits_for: token(number + 1)? })
+        };
+        // Of a long cycle somebody may have gone since.
+        let steps: Vec<DeadlockStep> = (0..len.min(Self::TOLD)).filter_map(step).collect();
+        LockError::Deadlock(DeadlockCycle { more: len - steps.len(), steps })
+    }
 }
 
 /// How far a search has come.
@@ -157,9 +186,9 @@ struct WayBack {
     /// For whom its owner waits.
     next: Rc<[u8]>,
     /// The steps behind it, the last first.
-    steps: Vec<DeadlockStep>,
+    steps: Vec<(RequestId, QueueId)>,
     /// The youngest of their requests, and which of the steps it is.
-    youngest: Option<(RequestId, usize)>,
+    youngest: (RequestId, usize),
 }
 
 /// What the search has done at one lock.
@@ -213,9 +242,9 @@ impl Search {
         }
     }
 
-    /// The token that the search began with.
-    pub(crate) fn start(&self) -> &[u8] {
-        &self.start
+    /// The owner that the search began with.
+    pub(crate) fn start(&self) -> TokenId {
+        TokenId::of(&self.start)
     }
 
     /// Whether the outcome is known.
@@ -251,7 +280,8 @@ impl Search {
                 let Some(work) = self.work.pop().or_else(owner) else { break Outcome::NoCycle };
                 if let Some(last) = self.step(work, view, store, &mut left) {
                     let next = self.start.clone();
-                    self.way_back = Some(WayBack { edge: last, next, steps: Vec::new(), youngest: None });
+                    let youngest = (RequestId::FIRST, 0);
+                    self.way_back = Some(WayBack { edge: last, next, steps: Vec::new(), youngest });
                     left = steps;
                 }
             }
@@ -434,19 +464,14 @@ impl Search {
         store: &mut impl LockStore,
         left: &mut usize,
     ) -> Option<Outcome> {
-        let WayBack { edge, next, mut steps, mut youngest } = way_back;
-        let lock = view.waitlist.lock_of(edge.queue).cloned();
-        let Some(lock) = lock.filter(|_| still_waits_for(&edge, &next, view, store, left)) else {
+        let WayBack { edge, next, mut steps, youngest } = way_back;
+        if !still_waits_for(&edge, &next, view, store, left) {
             return Some(Outcome::Broken);
-        };
-        youngest = youngest.max(Some((edge.request, steps.len())));
-        steps.push(DeadlockStep { token: edge.token.clone(), lock });
+        }
+        let youngest = youngest.max((edge.request, steps.len()));
+        steps.push((edge.request, edge.queue));
         if edge.token == self.start {
-            steps.reverse();
-            return youngest.map(|(youngest, at)| {
-                let youngest_at = steps.len() - 1 - at;
-                Outcome::Cycle(Cycle { steps, youngest, youngest_at })
-            });
+            return Some(Outcome::Cycle(Cycle { steps, youngest }));
         }
         let Some((before, _)) = self.reached.get(&TokenId::of(&edge.token)) else {
             return Some(Outcome::Broken);

@@ -2,16 +2,17 @@
 //!
 //! An effect is what is applied to the primary's lock, logged, and sent to replicas. It speaks in
 //! absolute time, never depends on a clock where it is applied, and is idempotent: applied to the
-//! lock it led to, it changes nothing. (The same stance as Redis's stream commands, which propagate
-//! `XCLAIM` with an absolute time instead of the `XREADGROUP` that caused it.)
+//! lock it led to, it changes nobody's hold. (Of a large crowd that has ended it then drops some more.) (The same
+//! stance as Redis's stream commands, which propagate `XCLAIM` with an absolute time instead of the `XREADGROUP` that
+//! caused it.)
 
 use crate::mode::Mode;
 
 /// One change of one lock.
 ///
-/// First every holder whose deadline is at or before `at_ms` is dropped, then the change is made.
-/// The dropping is part of the effect so that a primary and its replicas agree to the byte: nobody
-/// tidies up by a clock of their own.
+/// First holders whose deadlines are at or before `at_ms` are dropped, the earliest deadline first, among equal ones the
+/// lowest fence, and [`DROPPED_AT_ONCE`](crate::limits::DROPPED_AT_ONCE) at most. Then the change is made. The dropping
+/// is part of the effect so that a primary and its replicas agree to the byte: nobody tidies up by a clock of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effect<'a> {
     /// When the effect was decided, in Unix milliseconds. 0 drops nobody.

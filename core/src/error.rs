@@ -17,7 +17,7 @@ pub enum LockError {
     /// The token was to upgrade or downgrade a hold that it does not have.
     NotHeld,
     /// To wait would close a cycle of owners that wait for each other.
-    Deadlock(Vec<DeadlockStep>),
+    Deadlock(DeadlockCycle),
     /// So many requests wait already.
     QueueFull(usize),
     /// The user has so many requests of this token waiting already.
@@ -34,11 +34,22 @@ pub enum LockError {
     NoPermission,
 }
 
-/// One step of a cycle: `token` waits at `lock` for the next step's token.
+/// A cycle of owners that wait for each other, as far as it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadlockCycle {
+    /// The first steps.
+    pub steps: Vec<DeadlockStep>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// One step of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadlockStep {
     /// Who waits.
     pub token: Rc<[u8]>,
     /// Where.
     pub lock: LockId,
+    /// For whom.
+    pub waits_for: Rc<[u8]>,
 }

@@ -49,7 +49,7 @@ pub mod wire;
 pub use clients::{Clients, NotGranted};
 pub use distribution::Distribution;
 pub use effect::{Change, Effect, Event};
-pub use error::{DeadlockStep, LockError};
+pub use error::{DeadlockCycle, DeadlockStep, LockError};
 pub use fence::Fences;
 pub use ids::{Caller, ConnectionId, HoldRef, LockId, LockIdRef, RequestId, UserName};
 pub use lock::{Applied, Holder, Lock};

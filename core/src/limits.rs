@@ -18,6 +18,11 @@ pub const NAMES_MAX: usize = 1024;
 /// mistake, and so is a token that many share.
 pub const REQUESTS_OF_TOKEN_MAX: usize = 1024;
 
+/// An effect drops so many of the holders that have ended, at most. What remains in the table holds nothing, and goes
+/// with the effects that follow. All servers that share locks must have the same number: else copies are not equal to
+/// the byte.
+pub const DROPPED_AT_ONCE: usize = 500;
+
 /// Whether these bytes can be a token.
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {

@@ -7,8 +7,8 @@
 //! SLOCK.APPLY key "FENCE fence"
 //! ```
 //!
-//! First every holder with a deadline up to `at-ms` is dropped (none, if it is 0), then the change is
-//! made; see [`Effect`]. `HOLD` at 0, which a rewritten log has, gives no expiry to a key without one.
+//! First holders with deadlines up to `at-ms` are dropped (none, if it is 0; some hundred at most), then the change
+//! is made; see [`Effect`]. `HOLD` at 0, which a rewritten log has, gives no expiry to a key without one.
 //! `FENCE` only says which fence was given last. All times are absolute. The token is whatever bytes
 //! follow the last space of the form.
 //!

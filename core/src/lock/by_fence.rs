@@ -29,18 +29,16 @@ impl ByFence {
         last.map_or(0, |holder| holder.fence)
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Holder> {
-        self.pieces.values().flatten()
-    }
-
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
         self.pieces.values_mut().flatten()
     }
 
     /// Those with a fence above this one.
-    pub(super) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
-        let pieces = self.pieces.range(self.piece_of(fence)..);
-        pieces.flat_map(|(_, piece)| piece).skip_while(move |holder| holder.fence <= fence)
+    pub(super) fn after(&self, fence: u64) -> impl DoubleEndedIterator<Item = &Holder> {
+        let mut pieces = self.pieces.range(self.piece_of(fence)..);
+        let first = pieces.next().map_or(&[][..], |(_, piece)| piece);
+        let passed = first.partition_point(|holder| holder.fence <= fence);
+        first[passed..].iter().chain(pieces.flat_map(|(_, piece)| piece))
     }
 
     /// Adds a holder whose fence nobody has.

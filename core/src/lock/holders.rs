@@ -16,9 +16,12 @@ use smallvec::SmallVec;
 use super::by_fence::ByFence;
 use super::holder::Holder;
 use crate::alloc_size::allocated;
+use crate::limits::DROPPED_AT_ONCE;
 
 /// Up to this many holders a linear search beats the trees.
 const INDEX_ABOVE: usize = 16;
+
+const _: () = assert!(INDEX_ABOVE <= DROPPED_AT_ONCE);
 
 /// Holders by token, by fence and by deadline. Tokens and fences are unique.
 #[derive(Clone, Debug)]
@@ -84,7 +87,7 @@ impl Holders {
     }
 
     /// Those with a fence above this one, oldest hold first.
-    pub(crate) fn after(&self, fence: u64) -> impl Iterator<Item = &Holder> {
+    pub(crate) fn after(&self, fence: u64) -> impl DoubleEndedIterator<Item = &Holder> {
         let (few, many) = match self.view() {
             View::Few(few) => {
                 let mut later: SmallVec<[&Holder; INDEX_ABOVE]> =
@@ -149,68 +152,47 @@ impl Holders {
 
     /// 0 when there is none.
     pub(crate) fn highest_fence(&self) -> u64 {
-        match self.view() {
-            View::Few(few) => few.iter().map(|holder| holder.fence).max().unwrap_or(0),
-            View::Many(trees) => trees.by_fence.highest(),
-        }
+        self.after(0).next_back().map_or(0, |holder| holder.fence)
     }
 
-    /// The highest fence of a holder whose deadline is after `now_ms`. Costs what the live holders or the
-    /// later fences are, whichever are fewer.
+    /// The highest fence of a holder whose deadline is after `now_ms`.
     pub(crate) fn highest_live_fence(&self, now_ms: u64) -> Option<u64> {
-        match self.view() {
-            View::Few(few) => {
-                few.iter().filter(|holder| holder.is_live(now_ms)).map(|holder| holder.fence).max()
-            }
-            View::Many(trees) => {
-                let mut live = trees.by_deadline.range((now_ms + 1, 0)..).map(|(_, fence)| *fence);
-                let mut highest = None;
-                for holder in trees.by_fence.iter().rev() {
-                    if holder.is_live(now_ms) {
-                        return Some(holder.fence);
-                    }
-                    match live.next() {
-                        Some(fence) => highest = highest.max(Some(fence)),
-                        None => return highest,
-                    }
-                }
-                None
-            }
-        }
+        self.live_fences(now_ms, 1, self.after(0).rev()).into_iter().max()
     }
 
     /// The first `most` holders whose deadline is after `now_ms`, oldest hold first.
     pub(crate) fn live(&self, now_ms: u64, most: usize) -> Vec<&Holder> {
-        const FEW: usize = 1000;
-        let is_live = |holder: &&Holder| holder.is_live(now_ms);
-        let oldest: Vec<&Holder> = self.after(0).take(FEW).filter(is_live).take(most).collect();
-        if oldest.len() == most {
-            return oldest;
-        }
-        let live = || self.deadlines().rev().take_while(|(deadline_ms, _)| *deadline_ms > now_ms);
-        // A few among many that have ended are found by their deadlines.
-        if live().nth(FEW).is_none() {
-            let mut fences: Vec<u64> = live().map(|(_, fence)| fence).collect();
-            fences.sort_unstable();
-            return fences.into_iter().take(most).filter_map(|fence| self.with_fence(fence)).collect();
-        }
-        self.after(0).filter(is_live).take(most).collect()
+        let mut fences = self.live_fences(now_ms, most, self.after(0));
+        fences.sort_unstable();
+        fences.into_iter().take(most).filter_map(|fence| self.with_fence(fence)).collect()
     }
 
-    /// The latest moment up to `at_ms` at which dropping the holders that have ended by then drops at most
-    /// `most` of them, or all that ended at the very first millisecond: else those would never go.
-    #[inline(always)]
-    pub(crate) fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
-        match self {
-            Self::One(_) | Self::Few(_) => at_ms,
-            Self::Many(trees) => trees.drop_limit_ms(at_ms, most),
+    /// The fences of the first `most` of these holders whose deadline is after `now_ms`; or of all who are live, in any
+    /// order. Costs what those who are live or who have to be passed over are, whichever are fewer.
+    fn live_fences<'h>(
+        &self,
+        now_ms: u64,
+        most: usize,
+        mut holders: impl Iterator<Item = &'h Holder>,
+    ) -> Vec<u64> {
+        let mut last_first = self.deadlines().rev();
+        let (mut first, mut all) = (Vec::new(), Vec::new());
+        while first.len() < most
+            && let Some(holder) = holders.next()
+        {
+            match last_first.next() {
+                Some((deadline_ms, fence)) if deadline_ms > now_ms => all.push(fence),
+                Some(_) | None => return all,
+            }
+            first.extend(Some(holder.fence).filter(|_| holder.is_live(now_ms)));
         }
+        first
     }
 
-    /// The holders with a deadline at or before `at_ms`.
-    pub(crate) fn ended(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
+    /// The holders that [`Holders::drop_ended`] drops.
+    pub(crate) fn to_drop(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
         let ended = self.deadlines().take_while(move |(deadline_ms, _)| *deadline_ms <= at_ms);
-        ended.filter_map(|(_, fence)| self.with_fence(fence))
+        ended.take(DROPPED_AT_ONCE).filter_map(|(_, fence)| self.with_fence(fence))
     }
 
     /// The deadline and the fence of each holder, the earliest deadline first.
@@ -282,21 +264,31 @@ impl Holders {
         }
     }
 
-    /// Drops every holder with a deadline at or before `at_ms`.
-    pub(crate) fn remove_ended(&mut self, at_ms: u64) {
+    /// Drops holders with a deadline at or before `at_ms`, the earliest first, and [`DROPPED_AT_ONCE`] at most. How
+    /// many.
+    #[inline(always)]
+    pub(crate) fn drop_ended(&mut self, at_ms: u64) -> usize {
         match self {
-            Self::One(one) if one.is_live(at_ms) => return,
-            Self::One(_) => *self = Self::default(),
-            Self::Few(few) => few.retain(|holder| holder.is_live(at_ms)),
-            Self::Many(trees) => {
-                while let Some(&(deadline_ms, fence)) = trees.by_deadline.first()
-                    && deadline_ms <= at_ms
-                {
-                    trees.remove(fence);
-                }
+            Self::One(one) if one.is_live(at_ms) => 0,
+            Self::One(_) => {
+                *self = Self::default();
+                1
             }
+            Self::Few(_) | Self::Many(_) => self.drop_ended_of_several(at_ms),
         }
+    }
+
+    #[inline(never)]
+    fn drop_ended_of_several(&mut self, at_ms: u64) -> usize {
+        let before = self.len();
+        match self {
+            Self::One(_) => {}
+            Self::Few(few) => few.retain(|holder| holder.is_live(at_ms)),
+            Self::Many(trees) => trees.drop_ended(at_ms),
+        }
+        let dropped = before - self.len();
         self.shrink();
+        dropped
     }
 
     /// Bytes on the heap.
@@ -335,7 +327,7 @@ impl Holders {
         if let Self::Many(trees) = self
             && trees.by_deadline.len() <= INDEX_ABOVE / 2
         {
-            *self = Self::Few(trees.by_fence.iter().cloned().collect());
+            *self = Self::Few(trees.by_fence.after(0).cloned().collect());
         }
         if let Self::Few(few) = self
             && few.len() == 1
@@ -383,15 +375,13 @@ impl Trees {
         }
     }
 
-    #[inline(never)]
-    fn drop_limit_ms(&self, at_ms: u64, most: usize) -> u64 {
-        let deadlines = self.by_deadline.iter().map(|(deadline_ms, _)| *deadline_ms);
-        let mut ended = deadlines.take_while(|deadline_ms| *deadline_ms <= at_ms);
-        let (first_ms, one_too_many_ms) = (ended.next(), ended.nth(most - 1));
-        // An effect at moment 0 drops nobody.
-        first_ms
-            .zip(one_too_many_ms)
-            .map_or(at_ms, |(first_ms, ms)| first_ms.max(ms.saturating_sub(1)).max(1))
+    fn drop_ended(&mut self, at_ms: u64) {
+        for _ in 0..DROPPED_AT_ONCE {
+            match self.by_deadline.first() {
+                Some(&(deadline_ms, fence)) if deadline_ms <= at_ms => self.remove(fence),
+                Some(_) | None => return,
+            };
+        }
     }
 
     fn put(&mut self, holder: Holder) {

@@ -104,11 +104,8 @@ impl Lock {
     #[inline(always)]
     pub fn apply(&mut self, effect: &Effect<'_>) -> Applied {
         let mut replaced = None;
-        let ended = if effect.at_ms > 0 { self.count_ended(effect.at_ms) } else { 0 };
-        let had_expired = ended > 0 && ended == self.len();
-        if ended > 0 {
-            self.holders.remove_ended(effect.at_ms);
-        }
+        let ended = if effect.at_ms > 0 { self.holders.drop_ended(effect.at_ms) } else { 0 };
+        let had_expired = ended > 0 && self.holders.is_empty();
         match effect.change {
             Change::Hold { mode, token, fence, since_ms, deadline_ms, meta } => {
                 if mode == Mode::Write || self.mode == Mode::Write {
@@ -206,11 +203,11 @@ impl Lock {
     }
 
     /// The holders that an effect at `at_ms` drops.
-    pub fn ended(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
-        self.holders.ended(at_ms)
+    pub fn to_drop(&self, at_ms: u64) -> impl Iterator<Item = &Holder> {
+        self.holders.to_drop(at_ms)
     }
 
-    /// How many holders an effect at `at_ms` drops.
+    /// How many holders have ended by `at_ms` and are still in the table.
     #[must_use]
     pub fn count_ended(&self, at_ms: u64) -> usize {
         self.holders.count_ended(at_ms)
@@ -261,15 +258,6 @@ impl Lock {
     fn below_limit_ms(&self, limit: NonZeroU32) -> Option<u64> {
         let surplus = self.len().checked_sub(usize::try_from(limit.get()).unwrap_or(usize::MAX))?;
         self.holders.deadline_after(surplus)
-    }
-
-    /// The latest moment up to `now_ms` that an effect may be dated so that it drops a few hundred holders
-    /// at most, or all that ended in one millisecond. What remains in the table holds nothing, and goes with the effects that follow.
-    #[must_use]
-    #[inline(always)]
-    pub fn effect_ms(&self, now_ms: u64) -> u64 {
-        const DROPPED_AT_ONCE: usize = 500;
-        self.holders.drop_limit_ms(now_ms, DROPPED_AT_ONCE)
     }
 
     /// Whether to drop the lock takes more than a moment, so that another thread should.

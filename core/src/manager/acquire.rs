@@ -215,7 +215,7 @@ impl LockManager {
         }
     }
 
-    /// Gives the hold, on all names, to a request that is not blocked. On an error nothing has changed.
+    /// Gives the hold, on all names, to a request that is not blocked. On an error nothing new is held.
     #[inline(always)]
     pub(super) fn grant(
         &mut self,
@@ -231,8 +231,13 @@ impl LockManager {
             None => self.fences.next(now).ok_or(LockError::OutOfRange)?,
         };
         let may_hold = standing.held.is_some() || request.want == Want::Upgrade;
+        let mut held_before = Vec::new();
         for at in 0..open.len() {
+            if at > 0 {
+                self.check_still_free(open, at, request, fence, &held_before)?;
+            }
             if may_hold {
+                held_before.extend(open.hold(at, HoldRef::of(request.token)).ok().flatten().map(|_| at));
                 self.grant_to_holder(open, at, request, fence, deadline_ms);
             } else {
                 let (mode, event) = mode_and_event(request.want);
@@ -249,6 +254,26 @@ impl LockManager {
             }
         }
         Ok(fence)
+    }
+
+    /// To make a lock at one name lets subscribers of other modules run commands, and one may have put something under the
+    /// next. Then the names before it are given up, but for those that the token held before.
+    #[inline(never)]
+    fn check_still_free(
+        &mut self,
+        open: &mut Open<'_, impl LockStore>,
+        at: usize,
+        request: &Request<'_>,
+        fence: u64,
+        held_before: &[usize],
+    ) -> Result<(), LockError> {
+        if self.admission(open, at, request, true).is_ok_and(|admission| !admission.is_blocked()) {
+            return Ok(());
+        }
+        let hold = HoldRef { token: request.token, fence: Some(fence) };
+        let new = (0..at).filter(|at| !held_before.contains(at));
+        new.for_each(|at| drop(self.drop_hold(open, at, hold, None)));
+        Err(LockError::NotServed)
     }
 
     /// Gives the hold with this fence at one name, where the token may hold the lock already. What it holds does not end
@@ -314,13 +339,16 @@ impl LockManager {
         match deadlock::closed_by(id, &self.view(now, &has_ended), open.store()) {
             deadlock::Outcome::NoCycle => {}
             deadlock::Outcome::Cycle(cycle) if !self.some_are_leaving(now) => {
+                let error = cycle.told(&self.waitlist);
                 self.waitlist.remove(id);
                 self.counters.deadlocks += 1;
-                return Err(LockError::Deadlock(cycle.steps));
+                return Err(error);
             }
             // It is searched for again. Perhaps it is a cycle by those only who are about to leave, or they hide one: it
             // is looked at when they have.
-            _ => self.search_again.extend(self.waitlist.next_of_token(request.token, None)),
+            _ => {
+                self.waitlist.token_id(request.token).into_iter().for_each(|owner| self.search_around(owner))
+            }
         }
         self.counters.waiters_max = self.counters.waiters_max.max(self.waitlist.len() as u64);
         // That it cannot be served now was found just before.

@@ -174,8 +174,7 @@ impl LockManager {
         Ok(true)
     }
 
-    /// Dates an effect and commits it. What it drops because its time was up ends with no connection any
-    /// more.
+    /// Commits an effect. What it drops because its time was up ends with no connection any more.
     #[inline(always)]
     pub(super) fn commit(
         &mut self,
@@ -184,12 +183,11 @@ impl LockManager {
         change: Change<'_>,
         event: Event,
     ) {
-        let mut effect = Effect { at_ms: open.now().unix_ms(), change };
-        if let Ok(Some(lock)) = open.lock(at) {
-            effect.at_ms = lock.effect_ms(effect.at_ms);
-            if !self.ephemeral.is_empty() {
-                self.ephemeral.end_all(lock.ended(effect.at_ms), open.id(at));
-            }
+        let effect = Effect { at_ms: open.now().unix_ms(), change };
+        if !self.ephemeral.is_empty()
+            && let Ok(Some(lock)) = open.lock(at)
+        {
+            self.ephemeral.end_all(lock.to_drop(effect.at_ms), open.id(at));
         }
         let queue =
             if self.waitlist.is_empty() { None } else { self.hold_changes(open.id(at), &effect.change) };

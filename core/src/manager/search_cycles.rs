@@ -13,7 +13,6 @@ use super::operation::Open;
 
 use crate::deadlock::{self, Search};
 use crate::effect::Change;
-use crate::error::LockError;
 use crate::ids::{HoldRef, LockIdRef, RequestId};
 use crate::lock::Holder;
 use crate::queue::{HoldersSeen, QueueId, TokenId};
@@ -180,16 +179,13 @@ impl LockManager {
         match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
             deadlock::Outcome::NoCycle | deadlock::Outcome::NotYet => {}
             // There may be another.
-            deadlock::Outcome::Broken => {
-                self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
-            }
-            deadlock::Outcome::Cycle(mut cycle) => {
+            deadlock::Outcome::Broken => self.search_around(search.start()),
+            deadlock::Outcome::Cycle(cycle) => {
                 self.counters.deadlocks += 1;
-                cycle.steps.rotate_left(cycle.youngest_at);
-                let error = LockError::Deadlock(cycle.steps);
-                self.finish(cycle.youngest, WaitResult::Failed(error));
+                let error = cycle.told_to_youngest(&self.waitlist);
+                self.finish(cycle.youngest.0, WaitResult::Failed(error));
                 // There may be another.
-                self.search_again.extend(self.waitlist.next_of_token(search.start(), None));
+                self.search_around(search.start());
             }
         }
         if !search.is_over() || search.forget_some(SEARCH_STEPS) {

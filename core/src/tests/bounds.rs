@@ -181,6 +181,7 @@ fn a_cycle_in_a_crowd_is_found_late() {
     });
     let news = scene.news();
     assert!(news.len() == 1 && news[0].starts_with("t0 Deadlock"), "{}", news.len());
+    assert!(news[0].ends_with("more: 2992 })"), "only the first steps are told: {}", news[0]);
     assert_eq!(scene.queue(&name(LENGTH - 1)), [""; 0]);
 }
 
@@ -395,11 +396,17 @@ fn so_many_are_answered_in_a_turn_as_it_has_room_for() {
 
 #[test]
 fn holders_that_ended_at_moment_0() {
+    use crate::effect::{Change, Effect};
     use crate::lock::{Holder, Lock};
     use crate::mode::Mode;
     let holder = |n: u64| Holder::new(format!("t{n}").as_bytes(), b"", n, 0, 0);
-    let lock = Lock::from_parts(Mode::Read, (1..=600).map(holder).collect()).unwrap();
-    assert!(lock.effect_ms(1000) <= 1000);
+    let mut lock = Lock::from_parts(Mode::Read, (1..=600).map(holder).collect()).unwrap();
+    let change = Change::Release { token: b"nobody" };
+    let mut left_after = |at_ms| {
+        lock.apply(&Effect { at_ms, change });
+        lock.len()
+    };
+    assert_eq!([0, 1, 1].map(&mut left_after), [600, 100, 0]);
 }
 
 #[test]

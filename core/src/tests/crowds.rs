@@ -8,13 +8,11 @@ use super::random::{Random, rounds};
 use super::scene::{bound, ms, one, request, several};
 use crate::effect::{Change, Effect};
 use crate::ids::HoldRef;
+use crate::limits::DROPPED_AT_ONCE;
 use crate::lock::{Holder, Lock};
 use crate::manager::LockManager;
 use crate::mode::{Mode, Want};
 use crate::request::Extension;
-
-/// An effect may drop so many at once, if not all of them end at the same millisecond.
-const AT_ONCE: usize = 500;
 
 /// Readers of which each ends at a moment that is drawn.
 fn crowd(count: usize, mut deadline_ms: impl FnMut(usize) -> u64) -> Lock {
@@ -100,16 +98,18 @@ fn what_is_counted_equals_a_naive_count() {
             let live = lock.holders().filter(|holder| holder.is_live(now_ms)).map(|holder| holder.fence);
             let live: Vec<u64> = live.collect();
             assert_eq!(lock.highest_live_fence(now_ms), live.last().copied());
+            for most in [1, 7, usize::MAX] {
+                let listed = lock.live_holders(now_ms, most).into_iter().map(|holder| holder.fence);
+                assert!(listed.eq(live.iter().copied().take(most)), "seed {seed}");
+            }
             assert_eq!(lock.live_len(now_ms), live.len(), "seed {seed}");
-            let ended: Vec<_> = lock.ended(now_ms).collect();
-            assert!(ended.iter().all(|holder| holder.deadline_ms <= now_ms));
-            assert_eq!((ended.len(), lock.count_ended(now_ms)), (count - lock.live_len(now_ms), ended.len()));
-            let at_ms = lock.effect_ms(now_ms);
-            assert!(at_ms <= now_ms);
-            let (dropped, ended) = (lock.count_ended(at_ms), ended.len());
-            let first_ms = lock.holders().map(|holder| holder.deadline_ms).min().unwrap();
-            assert!(dropped <= AT_ONCE.max(lock.count_ended(first_ms)), "{dropped} at once");
-            assert!(dropped == ended || dropped > 0, "of {ended} ended holders none would ever go");
+            assert_eq!(lock.count_ended(now_ms), count - live.len());
+            let ended = lock.holders().filter(|holder| !holder.is_live(now_ms));
+            let mut ended: Vec<_> = ended.map(|holder| (holder.deadline_ms, holder.fence)).collect();
+            ended.sort_unstable();
+            ended.truncate(DROPPED_AT_ONCE);
+            let to_drop = lock.to_drop(now_ms).map(|holder| (holder.deadline_ms, holder.fence));
+            assert!(to_drop.eq(ended), "seed {seed}");
         }
     }
 }
@@ -138,11 +138,11 @@ fn a_crowd_that_has_ended_goes_step_by_step_and_holds_nothing() {
                 Ok(true)
             );
             let lock = store.lock(&key).unwrap();
-            assert!(lock.len() < len && lock.len() + AT_ONCE.max(same_ms) >= len, "{} of {len}", lock.len());
+            assert_eq!(lock.len(), len.saturating_sub(DROPPED_AT_ONCE).max(1));
             assert_eq!((lock.live_len(10_000), lock.holder(b"3999", 10_000)), (1, None));
             len = lock.len();
         }
-        store.assert_rebuilt_by_records();
+        store.assert_rebuilt_by_records_heard_once();
     }
 }
 
@@ -165,6 +165,6 @@ fn a_crowd_that_has_ended_is_in_nobodys_way() {
         let lock = store.lock(&key).unwrap();
         assert_eq!(lock.live_len(10_000), 1);
         assert_eq!(lock.mode(), if want == Want::Hold(Mode::Read) { Mode::Read } else { Mode::Write });
-        store.assert_rebuilt_by_records();
+        store.assert_rebuilt_by_records_heard_once();
     }
 }

@@ -17,9 +17,9 @@ use crate::request::AcquireOutcome;
 /// The tokens of a refused request's cycle, and where each waits.
 #[track_caller]
 fn cycle(scene: &mut Scene, names: &str, token: &str, want: Want) -> Vec<String> {
-    let LockError::Deadlock(steps) = scene.is_refused(names, token, want) else { panic!("no deadlock") };
+    let LockError::Deadlock(cycle) = scene.is_refused(names, token, want) else { panic!("no deadlock") };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    steps.iter().map(|step| format!("{} at {}", text(&step.token), text(&step.lock.name))).collect()
+    cycle.steps.iter().map(|step| format!("{} at {}", text(&step.token), text(&step.lock.name))).collect()
 }
 
 #[test]
@@ -139,8 +139,11 @@ fn a_long_chain_is_no_cycle_until_it_is_closed() {
         scene.waits(&name(number - 1), &token(number), if number % 3 == 0 { READ } else { WRITE });
     }
     scene.waits(&name(100), "outsider", WRITE);
-    let steps = cycle(&mut scene, &name(199), &token(0), READ);
-    assert_eq!(steps.len(), 200);
+    let refused = scene.is_refused(&name(199), &token(0), READ);
+    let LockError::Deadlock(cycle) = refused else { panic!("no deadlock") };
+    assert_eq!((cycle.steps.len(), cycle.more), (8, 192), "only the first of them are told");
+    let waits: Vec<_> = cycle.steps.iter().map(|step| (&*step.token, &*step.waits_for)).collect();
+    assert_eq!(waits[..2], [(&b"t0"[..], &b"t199"[..]), (b"t199", b"t198")]);
 }
 
 #[test]
@@ -391,7 +394,9 @@ impl WaitsFor {
         let tokens: Vec<usize> = steps.iter().map(|step| token_number(&step.token)).collect();
         assert!(tokens.first().is_none_or(|first| *first == token));
         for (at, token) in tokens.iter().enumerate() {
-            assert!(self.leads(*token, tokens[(at + 1) % tokens.len()]), "not a cycle: {steps:?}");
+            let next = tokens[(at + 1) % tokens.len()];
+            assert!(self.leads(*token, next), "not a cycle: {steps:?}");
+            assert_eq!(token_number(&steps[at].waits_for), next);
         }
     }
 
@@ -405,7 +410,7 @@ impl WaitsFor {
         };
         let steps = match reply {
             Reply::Waiting(_) => &[][..],
-            Reply::Error(LockError::Deadlock(steps)) => &steps[..],
+            Reply::Error(LockError::Deadlock(cycle)) => &cycle.steps[..],
             _ => panic!("it should wait, and got {reply:?}"),
         };
         assert_eq!(!steps.is_empty(), has_cycle, "{reply:?}, {:?}", self.edges);

@@ -446,8 +446,8 @@ impl NaiveServer {
         let expected = match look {
             _ if self.is_over(&request, now) => Ok(WaitResult::TimedOut),
             _ if matches!(result, WaitResult::Failed(LockError::Deadlock(_))) => {
-                let WaitResult::Failed(LockError::Deadlock(steps)) = result else { unreachable!() };
-                WaitsFor::new(self, now.unix_ms()).assert_cycle_of(id, request.asked.token, steps);
+                let WaitResult::Failed(LockError::Deadlock(cycle)) = result else { unreachable!() };
+                WaitsFor::new(self, now.unix_ms()).assert_cycle_of(id, request.asked.token, &cycle.steps);
                 Ok(result.clone())
             }
             Look::Blocked => Err("it is blocked"),

@@ -38,7 +38,7 @@ fn a_second_upgrader_is_a_deadlock() {
     }
     scene.waits("a", "A", UPGRADE);
     let LockError::Deadlock(cycle) = scene.is_refused("a", "B", UPGRADE) else { panic!("no deadlock") };
-    assert_eq!(cycle.len(), 2);
+    assert_eq!(cycle.steps.len(), 2);
     assert_eq!(scene.manager.counters.deadlocks, 1);
     assert_eq!(scene.held("a"), ["A reads", "B reads", "C reads"], "B keeps what it holds");
     for token in ["B", "C"] {
