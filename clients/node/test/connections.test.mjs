@@ -75,6 +75,33 @@ for (const [name, client] of Object.entries(BASES)) {
     await nothingIsLeft(proxy);
   });
 
+  test(`${name}: a connection that is lost soon after a wait began on it was open until then`, async (t) => {
+    const {server, proxy, locks} = await opened(t, {waiting: "block", retryForMs: 200});
+    await (await locks.write("b").acquire()).release(); // the permission has been asked for
+    await server.call("SLOCK.LOCK", "a", "other", 60_000);
+    const acquired = locks.write("a").acquire();
+    const longestWait = async () => {
+      const [queue = []] = await server.call("SLOCK.QUEUES");
+      return queue[queue.indexOf("longest-wait-ms") + 1];
+    };
+    await until(async () => (await longestWait()) > 300, "it to wait for longer than retryForMs", server);
+    proxy.cut();
+    await server.call("SLOCK.UNLOCK", "a", "other");
+    await (await acquired).release();
+    await locks.close();
+  });
+
+  test(`${name}: a wait on a connection that ended while it was idle has no answer yet`, async (t) => {
+    const {proxy, locks} = await opened(t, {waiting: "block", retryForMs: 500});
+    await (await locks.write("a").acquire()).release();
+    proxy.holdBack();
+    proxy.cut();
+    const began = performance.now();
+    await assert.rejects(locks.write("a").acquire(), TimedOutError);
+    assert.ok(performance.now() - began < 10_000, `${performance.now() - began}`);
+    await locks.close();
+  });
+
   test(`${name}: a short wait ends in time beside a long one while the listening connection opens`, async (t) => {
     const {server, proxy, locks} = await opened(t, {});
     await server.call("SLOCK.LOCK", "a", "other", 60_000);
