@@ -2,6 +2,7 @@ package example.slock.agent;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeout;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.slock.Hold;
@@ -161,6 +162,18 @@ class TroubleTest {
       assertTrue(hold.release());
       locks.close();
       server.until("no connection to be left", () -> proxy.open.get() == 0);
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void aWaitOnAConnectionThatEndedWhileItWasIdleHasNoAnswer(String base) throws Exception {
+    TestServer gone = new TestServer();
+    try (Locks locks = open(base, gone.port, 0, new Options().waitByBlocking())) {
+      assertTrue(locks.write("idle").acquire().release());
+      gone.close();
+      assertTimeout(Duration.ofSeconds(30),
+          () -> assertThrows(SlockException.TimedOut.class, () -> locks.write("idle").acquire()));
     }
   }
 
