@@ -165,6 +165,26 @@ class TroubleTest {
     }
   }
 
+  private static long locksSent() {
+    return Arrays.stream(server.plain.call(0, "INFO", "commandstats").toString().split("[:,=]"))
+        .dropWhile(word -> !word.endsWith("cmdstat_slock.lock")).skip(2).findFirst().map(Long::parseLong).orElse(0L);
+  }
+
+  @Test
+  void aCallThatExpiresLeavesItsConnectionToOthers() throws Exception {
+    try (SlowProxy proxy = new SlowProxy();
+        Locks locks = open("lettuce", proxy.socket.getLocalPort(), 0, retrying(10_000))) {
+      locks.write("warm").acquire().release();
+      long before = locksSent();
+      proxy.delayMs = 1500;
+      CompletableFuture<Hold> patient = locks.write("patient").acquireAsync();
+      assertThrows(SlockException.TimedOut.class, () -> locks.write("hasty").waitFor(Duration.ofMillis(100)).acquire());
+      patient.get(60, TimeUnit.SECONDS);
+      assertEquals(2, locksSent() - before);
+      proxy.delayMs = 0;
+    }
+  }
+
   @ParameterizedTest
   @ValueSource(strings = {"lettuce", "jedis"})
   void aWaitOnAConnectionThatEndedWhileItWasIdleHasNoAnswer(String base) throws Exception {
