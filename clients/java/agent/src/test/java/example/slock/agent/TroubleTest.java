@@ -29,6 +29,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -162,6 +163,17 @@ class TroubleTest {
       assertTrue(hold.release());
       locks.close();
       server.until("no connection to be left", () -> proxy.open.get() == 0);
+    }
+  }
+
+  @Test
+  void aNodeThatTellsNoHostIsAtTheAddressThatWasAsked() throws Exception {
+    try (TestServer node = new TestServer("--cluster-enabled", "yes",
+            "--cluster-preferred-endpoint-type", "unknown-endpoint");
+        Locks locks = JedisLocks.cluster(Set.of(at(node.port)), DefaultJedisClientConfig.builder().build(),
+            retrying(30_000))) {
+      node.plain.call(0, "CLUSTER", "ADDSLOTSRANGE", "0", "16383");
+      assertTrue(locks.write("cluster").acquire().release());
     }
   }
 
