@@ -31,6 +31,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -191,8 +192,29 @@ class TroubleTest {
       proxy.delayMs = 1500;
       CompletableFuture<Hold> patient = locks.write("patient").acquireAsync();
       assertThrows(SlockException.TimedOut.class, () -> locks.write("hasty").waitFor(Duration.ofMillis(100)).acquire());
-      patient.get(60, TimeUnit.SECONDS);
+      Hold hold = patient.get(60, TimeUnit.SECONDS);
       assertEquals(2, locksSent() - before);
+      proxy.delayMs = 0;
+      assertTrue(hold.release());
+    }
+  }
+
+  @Test
+  void aCallThatExpiresLeavesThoseOfItsPipelineTheirAnswers() throws Exception {
+    try (SlowProxy proxy = new SlowProxy();
+        Locks locks = JedisLocks.of(at(proxy.socket.getLocalPort()), DefaultJedisClientConfig.builder().build(), 1,
+            retrying(10_000))) {
+      locks.write("warm").acquire().release();
+      long before = locksSent();
+      proxy.delayMs = 1500;
+      CompletableFuture<Hold> first = locks.write("pipeline").acquireAsync();
+      server.until("the first to be sent", () -> locksSent() > before);
+      CompletableFuture<Hold> patient = locks.write("second").acquireAsync(); // it has to wait for the connection
+      CompletableFuture<Hold> hasty = locks.write("third").waitFor(Duration.ofMillis(1600)).acquireAsync();
+      first.get(60, TimeUnit.SECONDS);
+      patient.get(60, TimeUnit.SECONDS);
+      assertThrows(ExecutionException.class, hasty::get);
+      assertEquals(3, locksSent() - before);
       proxy.delayMs = 0;
     }
   }

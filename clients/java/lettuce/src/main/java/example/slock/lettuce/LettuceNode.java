@@ -37,7 +37,7 @@ import java.util.concurrent.locks.ReentrantLock;
 final class LettuceNode implements Transport.Node {
   /** How long a connection may be without an answer before others are used. */
   private static final long PATIENCE_NANOS = 50_000_000;
-  /** An answer that takes so long after another one was given up is given up too. */
+  /** When a call had no answer in time, the others on its connection have so much longer. */
   private static final int OVERDUE_MILLIS = 2000;
   private static final int MOST_SPARE = 8;
 
