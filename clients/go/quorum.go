@@ -206,6 +206,7 @@ type votes struct {
 type vote struct {
 	locks *Locks
 	lease atomic.Pointer[lease]
+	asked atomic.Bool // it is being asked to grant
 
 	mu    sync.Mutex // held while the node is asked; who holds it may change the rest
 	doubt bool       // something may be left there that is not in the lease
@@ -261,19 +262,20 @@ func (v *votes) ask(
 	return got
 }
 
-// acquire asks a node for as long as the ttl; when the hold is extended, the node is asked again. So a node that is slow
-// may follow as long as the hold is wanted.
+// acquire asks a node for as long as the ttl; when the hold is extended after that, the node is asked again. So a node
+// that is slow may follow as long as the hold is wanted.
 func (v *votes) acquire(ttl time.Duration) func(n *vote) (bool, error) {
 	end, mode, settings := time.Now().Add(ttl), v.request.mode, v.request.settings
 	settings.ttl = ttl
 	return func(n *vote) (bool, error) {
+		if n.asked.Swap(true) {
+			return false, errNoAnswer
+		}
+		defer n.asked.Store(false)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if is := n.lease.Load(); is != nil && is.state == live {
 			return true, nil
-		}
-		if v.ctx.Err() != nil || time.Now().After(end) {
-			return false, errNoAnswer
 		}
 		return v.take(n, end, v.owner.lock(mode, &settings), func(fence int64) {
 			_, _ = n.locks.askOnce(context.Background(), n.locks.retryEnd(), v.owner, v.owner.release(mode, fence))
@@ -320,15 +322,16 @@ func (v *votes) fences() []int64 {
 func (v *votes) extend(ctx context.Context, _ time.Time, o owner, r renewal) (int64, error) {
 	end := time.Now().Add(v.quorum.nodeTimeout(r.ttl))
 	got := v.ask(ctx, r.ttl, (*QuorumError).isCertain, func(n *vote) (bool, error) {
-		if is := n.lease.Load(); is != nil && is.state == lost {
-			return false, nil // it may be asked for it anew
+		is := n.lease.Load()
+		if is == nil {
+			return false, errNoAnswer // it may be asked to grant for long
+		}
+		if is.state == lost {
+			return false, nil // the same
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		is := n.lease.Load()
-		if is == nil {
-			return false, errNoAnswer
-		}
+		is = cmp.Or(n.lease.Load(), is) // none: it was released, and is not asked any more
 		answer, err := n.locks.ask(v.ctx, "extension", o, end, o.extend(r.ttl, is.fence))
 		if err == nil && answer.number == 0 || hasCode(err, "WRONGTYPE") {
 			gone := *is

@@ -156,6 +156,7 @@ func TestDeadlineOfAQuorumTellsWhetherOthersHaveTheLock(t *testing.T) {
 func TestQuorumBringsNodesBack(t *testing.T) {
 	q := newNodes(t, 3)
 	hold := must(q.quorum.Write("job").With(slock.TTL(time.Minute)).Lock(t.Context()))
+	eventually(t, func() bool { return !slices.Contains(hold.Fences(), 0) })
 	q.worlds[1].do("DEL", "job")
 	if err := hold.Extend(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
@@ -297,6 +298,21 @@ func TestSilentNodeIsAskedByOneRequestAtATime(t *testing.T) {
 	if err := hold.Check(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestExtensionsGatherNothingForADeadNode(t *testing.T) {
+	q := newNodes(t, 3)
+	q.worlds[0].kill()
+	request := q.quorum.Write("job").With(slock.TTL(time.Hour), slock.NoRenewal())
+	hold := must(request.Lock(t.Context()))
+	before := runtime.NumGoroutine()
+	for range 50 {
+		if err := hold.Extend(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() bool { return runtime.NumGoroutine() < before+20 })
+	must(hold.Release(t.Context()))
 }
 
 // A node that was silent for longer than the ttl has the hold again soon after.

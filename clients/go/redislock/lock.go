@@ -42,10 +42,7 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 		return 0, ErrLockNotHeld
 	}
 	left, err := l.run(ctx, "ttl")
-	if err != nil || left < 1 {
-		return 0, err
-	}
-	return time.Duration(left) * time.Millisecond, nil
+	return time.Duration(max(left, 0)) * time.Millisecond, err
 }
 
 // Refresh gives the lock a new ttl from now on, cut to whole milliseconds. The new ttl may be shorter.

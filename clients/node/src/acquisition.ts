@@ -7,7 +7,7 @@ import {now} from "./clock.js";
 import {waiting, type Command} from "./commands.js";
 import {SlockError, TimedOutError, textOf} from "./errors.js";
 import {Inbox, SUBSCRIPTION_LOST, type Listening, type Subscription} from "./listener.js";
-import type {Look} from "./node.js";
+import {FIRST_LOOK_MS, type Look} from "./node.js";
 import type {Wanted} from "./options.js";
 import {ask} from "./servers.js";
 import {ANSWER_OVERDUE_MS, RETRY, type Shared} from "./shared.js";
@@ -24,9 +24,8 @@ const ASK_AGAIN_IN_CLUSTER_MS = 60_000;
 /** A call ends at most about so long after its limit, in ms. What is left to do goes on without it. */
 export const CALL_OVERDUE_MS = 500;
 
-// The server of a wait on a connection of its own is asked whether it is there: after a second, then after twice the time
-// each time. It has so long for an answer, in ms.
-const FIRST_LOOK_MS = 1_000;
+// The server of a wait on a connection of its own is asked at least so often whether it is there, and has so long for an
+// answer, in ms.
 const MOST_BETWEEN_LOOKS_MS = 20_000;
 const LEAST_PING_MS = 300;
 const MOST_PING_MS = 5_000;
@@ -132,15 +131,15 @@ export class Acquisition {
   protected async attempt(): Promise<Granted | undefined> {
     const {listening, blocks, strategy} = this.shared;
     const onlyAsks = this.once || strategy !== undefined;
-    if (!onlyAsks && blocks) return this.block();
     try {
-      let subscription = onlyAsks ? undefined : listening.present(this.wanted.key);
+      let subscription = onlyAsks || blocks ? undefined : listening.present(this.wanted.key);
       if (subscription === undefined) {
-        // Most locks are free: only a request that has to wait needs a subscription.
+        // Most locks are free: only a request that has to wait needs a subscription, or a connection of its own.
         const sent = now();
         const fence = Number(await this.send(this.command));
         if (fence) return {fence, sent, received: this.contact!};
         if (onlyAsks) return undefined;
+        if (blocks) return this.block();
         subscription = await this.stop.wait(listening.subscribe(this.wanted.key, this.limit + ANSWER_OVERDUE_MS));
       }
       return await this.notified(listening, subscription);
@@ -151,22 +150,21 @@ export class Acquisition {
     }
   }
 
-  /** The answer. An error of the server is thrown. */
-  private async send(command: Command, blocks = false): Promise<Answer> {
+  /** The answer. An error of the server is thrown. `look`: for a command that blocks. */
+  private async send(command: Command, look?: Look): Promise<Answer> {
     const {servers} = this.shared;
     const stands = this.waits; // an earlier copy does, whatever becomes of this one
     this.waits = true;
     let answer: Answer;
     try {
-      const until = (blocks ? this.end : this.limit) + ANSWER_OVERDUE_MS;
-      const look = blocks ? this.look() : undefined;
+      const until = (look ? this.end : this.limit) + ANSWER_OVERDUE_MS;
       [answer] = await ask(servers, this.wanted.key, [command], until, {stop: this.stop, look});
     } catch (error) {
       if (this.stop.stopped) throw error; // it may be on its way
       this.waits = stands;
       if (mayBeExecuted(error)) {
         this.unanswered = true;
-        if (blocks && this.contact !== undefined && now() < this.outageEnd()) this.heard(); // until now it waited
+        if (look && now() < this.outageEnd()) this.heard(); // until now it waited
       }
       throw error;
     }
@@ -176,27 +174,27 @@ export class Acquisition {
     return answer;
   }
 
-  /** A wait is silent by nature. So now and then the server is asked, over another connection, whether it is there. */
-  private look(): Look {
-    let pause = FIRST_LOOK_MS;
-    return async () => {
-      const pingEnd = Math.min(this.end + ANSWER_OVERDUE_MS, Math.max(this.outageEnd(), now() + LEAST_PING_MS), now() + MOST_PING_MS);
-      try {
-        await ask(this.shared.servers, this.wanted.key, [["PING"]], pingEnd);
-      } catch (error) {
-        // Of the command that waits it is not known whether it was executed.
-        if (now() >= this.outageEnd()) throw new NoAnswer(`the server is silent: ${textOf(error)}`, false, error);
-        return Math.max(0, Math.min(FIRST_LOOK_MS, this.outageEnd() - now()));
-      }
-      this.heard();
-      return (pause = Math.min(2 * pause, MOST_BETWEEN_LOOKS_MS));
-    };
+  /**
+   * A wait is silent by nature. So now and then the server is asked, over another connection, whether it is there. Gives after
+   * how many ms to look again.
+   */
+  private async look(sent: number): Promise<number> {
+    const pingEnd = Math.min(this.end + ANSWER_OVERDUE_MS, Math.max(this.outageEnd(), now() + LEAST_PING_MS), now() + MOST_PING_MS);
+    try {
+      await ask(this.shared.servers, this.wanted.key, [["PING"]], pingEnd);
+    } catch (error) {
+      // Of the command that waits it is not known whether it was executed.
+      if (now() >= this.outageEnd()) throw new NoAnswer(`the server is silent: ${textOf(error)}`, false, error);
+      return Math.max(0, Math.min(FIRST_LOOK_MS, this.outageEnd() - now()));
+    }
+    this.heard();
+    return Math.min(Math.max(FIRST_LOOK_MS, now() - sent), MOST_BETWEEN_LOOKS_MS); // after twice the time each time
   }
 
   /** Waits on a connection of its own: the server answers when it grants, or when the wait is over. */
   private async block(): Promise<Granted> {
     const sent = now();
-    return this.told(Number(await this.send(this.waiting(sent), true)), sent);
+    return this.told(Number(await this.send(this.waiting(sent), () => this.look(sent))), sent);
   }
 
   private async notified(listening: Listening, subscription: Subscription): Promise<Granted> {

@@ -60,10 +60,8 @@ export function isTemporary(error: unknown): boolean {
   return error instanceof NoAnswer || TEMPORARY.has(codeOf(error)) || /^ERR max number of clients/.test(textOf(error));
 }
 
-/** Whether another server may serve by now. */
-export function isWrongServer(error: unknown): boolean {
-  return error instanceof NoAnswer || WRONG_SERVER.has(codeOf(error));
-}
+/** Whether an error of the server says that another one may serve by now. */
+export function isWrongServer(error: Error): boolean { return WRONG_SERVER.has(codeOf(error)); }
 
 export function isSubscriberMissing(error: unknown): boolean { return codeOf(error) === "NOSUBSCRIBER"; }
 

@@ -109,8 +109,7 @@ export function waitForReplicas(replicas: number, timeoutMs: number): Command {
 
 function lock(keys: readonly Key[], mode: Mode, token: string, ttlMs: number): (string | Buffer)[] {
   const command = mode === "write" ? named("SLOCK.LOCK", "SLOCK.MLOCK", keys) : named("SLOCK.RLOCK", "SLOCK.MRLOCK", keys);
-  command.push(token, `${ttlMs}`);
-  return command;
+  return [...command, token, `${ttlMs}`];
 }
 
 /** The name of a command for one key, or of that for several, and the keys. */

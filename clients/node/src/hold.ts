@@ -122,7 +122,6 @@ export class Held implements Renewable {
 
 /** A hold of one server or of a quorum. `await using hold = …` releases it at the end of the block. */
 export abstract class AnyHold implements AsyncDisposable {
-  metadata: string | undefined;
   protected readonly shared: Shared;
   protected problem: unknown; // of the last renewal
   private lostReason: Reason | undefined;
@@ -134,7 +133,6 @@ export abstract class AnyHold implements AsyncDisposable {
   private readonly leaseEnd: number;
 
   constructor(protected readonly wanted: Wanted, protected readonly helds: readonly Held[], private readonly grantedAt: number) {
-    this.metadata = wanted.options.metadata;
     this.shared = helds[0]!.shared;
     this.leaseEnd = this.grantedAt + wanted.options.longestLeaseMs;
     for (const held of helds) held.owner = this;
@@ -144,6 +142,9 @@ export abstract class AnyHold implements AsyncDisposable {
   // --- what a program asks
 
   get keys(): readonly Key[] { return this.wanted.keys; }
+
+  /** What the request said. Of a hold that was adopted `locks.info` tells it. */
+  get metadata(): string | undefined { return this.wanted.options.metadata; }
 
   /** The name under which hooks report it. */
   get label(): string { return this.wanted.label; }

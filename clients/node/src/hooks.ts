@@ -2,9 +2,12 @@
 
 import {debuglog} from "node:util";
 import {now} from "./clock.js";
-import type {Reason} from "./errors.js";
+import {textOf, type Reason} from "./errors.js";
 
 const debug = debuglog("slock");
+
+// A server is out of reach when nothing has been answered for so long, in ms: a connection may be lost at any time.
+const OUT_OF_REACH_AFTER_MS = 1_000;
 
 /** How an acquisition ended: one of these, or the name of the error. */
 export type Outcome = "granted" | "refused" | "timed out" | "cancelled" | (string & {});
@@ -29,6 +32,8 @@ export interface Hooks {
 
 /** The hooks of a program, called so that their errors change nothing. */
 export class Reporter {
+  private silentSince: number | undefined; // Infinity: it has been told
+
   constructor(private readonly hooks: Hooks) {}
 
   tell<Name extends keyof Hooks>(name: Name, ...told: Parameters<NonNullable<Hooks[Name]>>): void {
@@ -39,12 +44,21 @@ export class Reporter {
   }
 
   /** An acquisition that began then has ended. */
-  waited(label: string, began: number, outcome: Outcome): void {
-    if (this.hooks.waited) this.tell("waited", label, now() - began, outcome);
-  }
+  waited(label: string, began: number, outcome: Outcome): void { this.tell("waited", label, now() - began, outcome); }
 
   /** A hold that was granted then has ended. */
-  held(label: string, began: number): void { if (this.hooks.held) this.tell("held", label, now() - began); }
+  held(label: string, began: number): void { this.tell("held", label, now() - began); }
+
+  /** The server has answered. */
+  answered(): void { this.silentSince = undefined; }
+
+  /** It has not. An operator is told once, until it answers again. */
+  unanswered(server: string, error: unknown): void {
+    this.silentSince ??= now();
+    if (now() - this.silentSince < OUT_OF_REACH_AFTER_MS) return;
+    this.silentSince = Infinity;
+    this.warn(`${server} is out of reach: ${textOf(error)}`);
+  }
 
   warn(text: string): void {
     if (this.hooks.warning) this.tell("warning", text);

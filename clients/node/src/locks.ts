@@ -35,13 +35,11 @@ export class Locks extends Acquirer<Hold> {
     const wanted = this.wanted(keys, mode, {...options, token});
     const held = new Held(this.shared, wanted, token, SERVER_DRIFT);
     const refresh = commands.refresh(held.keys, mode, token, held.ttlMs);
-    const {answers, sent} = await this.ask(wanted.names, wanted.key, [refresh, commands.info(wanted.key)]);
+    const {answers, sent} = await this.ask(wanted.names, wanted.key, [refresh]);
     const fence = Number(answers[0]);
     if (!fence) throw new NotHeldError(`the token does not hold ${wanted.names} for ${mode}`);
     held.granted(fence, mode, sent, held.ttlMs);
-    const hold = new Hold(wanted, held, now());
-    hold.metadata = lockInfo(answers[1]).holders.find((one) => one.fence === fence)?.metadata;
-    return hold;
+    return new Hold(wanted, held, now());
   }
 
   /** When it had to be sent again, 0 can also mean that the first attempt did it. */

@@ -12,8 +12,8 @@ export type Look = () => Promise<number>;
 // So many connections that are idle are kept.
 const MOST_SPARE = 8;
 
-// The first look at a wait, after so many ms.
-const FIRST_LOOK_MS = 1_000;
+/** The first look at a wait, after so many ms. */
+export const FIRST_LOOK_MS = 1_000;
 
 export class Node {
   private current: Connection | undefined;

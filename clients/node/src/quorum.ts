@@ -17,8 +17,6 @@ import {CALLER_WAITS_MS, Shared} from "./shared.js";
 import type {Stop} from "./stop.js";
 import {Watchdog} from "./watchdog.js";
 
-const DEFAULT_DRIFT_FACTOR = 0.01;
-
 // What a clock may drift whatever the ttl, in ms.
 const LEAST_DRIFT_MS = 2;
 
@@ -191,7 +189,7 @@ export class Quorum extends Acquirer<QuorumHold> {
   private readonly nodes: ReadonlyMap<string, Shared>;
 
   constructor(clients: readonly Client[], options: QuorumOptions = {}) {
-    const {nodeTimeoutMs, driftFactor, failFast = false, poll, hooks, ...defaults} = options;
+    const {nodeTimeoutMs, driftFactor = 0.01, failFast = false, poll, hooks, ...defaults} = options;
     refuse(defaults);
     if (clients.length === 0) throw new RangeError("a quorum needs servers");
     const watchdog = new Watchdog();
@@ -201,7 +199,7 @@ export class Quorum extends Acquirer<QuorumHold> {
     const isTwice = (name: string): boolean => names.indexOf(name) !== names.lastIndexOf(name);
     this.nodes = new Map(names.map((name, at) => [isTwice(name) ? `${name} (${at + 1})` : name, shareds[at]!]));
     this.nodeTimeoutMs = nodeTimeoutMs === undefined ? undefined : positive("nodeTimeoutMs", nodeTimeoutMs);
-    this.drift = {part: driftFactor ?? DEFAULT_DRIFT_FACTOR, ms: LEAST_DRIFT_MS};
+    this.drift = {part: driftFactor, ms: LEAST_DRIFT_MS};
     this.failFast = failFast;
     this.poll = poll ?? Strategy.exponential(20, 250);
   }

@@ -5,6 +5,7 @@ import {NoAnswer, isWrongServer, problemsIn, redirectionIn, type Answer} from ".
 import {now, within} from "./clock.js";
 import type {Command, Key} from "./commands.js";
 import type {Address, Base, Told} from "./connection.js";
+import type {Reporter} from "./hooks.js";
 import {Node, type Look} from "./node.js";
 import {hashTag, nameIn, slotOf} from "./slots.js";
 import type {Stop} from "./stop.js";
@@ -33,32 +34,35 @@ export interface Ways {
  * the latest. A command that is redirected is sent again; nothing else is.
  */
 export async function ask(servers: Servers, key: Key, commands: readonly Command[], until: number, {look, stop}: Ways = {}): Promise<Answer[]> {
-  let place = servers.place(key);
-  if (place === undefined) {
-    const found = servers.placeOf(key, until);
-    place = await (stop ? stop.wait(found) : found);
-  }
-  for (let redirections = 0; ; redirections++) {
-    if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", true);
-    const {node, asks} = place;
-    const sent = asks ? commands.flatMap((command) => [["ASKING"], command]) : commands;
-    let answers: Answer[];
-    try {
-      answers = await (look ? node.block(sent, until, look, stop) : node.ask(sent, until, stop));
-    } catch (error) {
-      if (error instanceof NoAnswer) servers.doubt();
-      throw error;
+  try {
+    let place = servers.place(key);
+    if (place === undefined) {
+      const found = servers.placeOf(key, until);
+      place = await (stop ? stop.wait(found) : found);
     }
-    if (asks) answers = answers.filter((_, at) => at % 2 === 1);
-    const problems = problemsIn(answers);
-    if (problems.length === 0) return answers;
-    const moved = problems.map((problem) => servers.redirected(key, problem)).find((one) => one !== undefined);
-    if (moved === undefined) {
-      if (problems.some(isWrongServer)) servers.doubt();
-      return answers;
+    for (let redirections = 0; ; redirections++) {
+      if (redirections > MOST_REDIRECTIONS) throw new NoAnswer("too many redirections", true);
+      const {node, asks} = place;
+      const sent = asks ? commands.flatMap((command) => [["ASKING"], command]) : commands;
+      let answers = await (look ? node.block(sent, until, look, stop) : node.ask(sent, until, stop));
+      servers.reporter.answered();
+      if (asks) answers = answers.filter((_, at) => at % 2 === 1);
+      const problems = problemsIn(answers);
+      if (problems.length === 0) return answers;
+      const moved = problems.map((problem) => servers.redirected(key, problem)).find((one) => one !== undefined);
+      if (moved === undefined) {
+        if (problems.some(isWrongServer)) servers.doubt();
+        return answers;
+      }
+      stop?.check();
+      place = moved;
     }
-    stop?.check();
-    place = moved;
+  } catch (error) {
+    if (error instanceof NoAnswer) {
+      servers.doubt();
+      servers.reporter.unanswered(servers.name, error);
+    }
+    throw error;
   }
 }
 
@@ -75,7 +79,7 @@ export class Servers {
   readonly isCluster: boolean = false;
   private readonly only: Place;
 
-  constructor(protected readonly base: Base) {
+  constructor(protected readonly base: Base, readonly reporter: Reporter) {
     this.name = base.name;
     this.only = {node: new Node(base.name, (told) => base.open(undefined, told)), asks: false};
   }
@@ -197,4 +201,6 @@ type Slots = [first: number, last: number, primary: [host: string, port: number]
 
 function nameOf(address: Address): string { return `${address.host}:${address.port}`; }
 
-export function serversOf(base: Base): Servers { return base.seeds ? new ClusterServers(base) : new Servers(base); }
+export function serversOf(base: Base, reporter: Reporter): Servers {
+  return base.seeds ? new ClusterServers(base, reporter) : new Servers(base, reporter);
+}

@@ -63,9 +63,9 @@ export class Shared {
 
   /** The nodes of a quorum have one watchdog. */
   constructor(client: Client, options: Omit<LocksOptions, "waiting">, readonly watchdog = new Watchdog()) {
-    this.servers = serversOf(baseOf(client));
-    this.listening = new Listening(this.servers);
     this.reporter = new Reporter(options.hooks ?? {});
+    this.servers = serversOf(baseOf(client), this.reporter);
+    this.listening = new Listening(this.servers);
     this.retryForMs = positive("retryForMs", options.retryForMs ?? 3_000);
     this.retryWaitForMs = positive("retryWaitForMs", options.retryWaitForMs ?? 60_000);
   }

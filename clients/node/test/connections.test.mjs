@@ -75,6 +75,53 @@ for (const [name, client] of Object.entries(BASES)) {
     await nothingIsLeft(proxy);
   });
 
+  test(`${name}: a connection that is lost soon after a wait began on it was open until then`, async (t) => {
+    const {server, proxy, locks} = await opened(t, {waiting: "block", retryForMs: 200});
+    await (await locks.write("b").acquire()).release(); // the permission has been asked for
+    await server.call("SLOCK.LOCK", "a", "other", 60_000);
+    const acquired = locks.write("a").acquire();
+    const longestWait = async () => {
+      const [queue = []] = await server.call("SLOCK.QUEUES");
+      return queue[queue.indexOf("longest-wait-ms") + 1];
+    };
+    await until(async () => (await longestWait()) > 300, "it to wait for longer than retryForMs", server);
+    proxy.cut();
+    await server.call("SLOCK.UNLOCK", "a", "other");
+    await (await acquired).release();
+    await locks.close();
+  });
+
+  test(`${name}: a wait on a connection that ended while it was idle has no answer yet`, async (t) => {
+    const {proxy, locks} = await opened(t, {waiting: "block", retryForMs: 500});
+    await (await locks.write("a").acquire()).release();
+    proxy.holdBack();
+    proxy.cut();
+    const began = performance.now();
+    await assert.rejects(locks.write("a").acquire(), TimedOutError);
+    assert.ok(performance.now() - began < 10_000, `${performance.now() - began}`);
+    await locks.close();
+  });
+
+  test(`${name}: a server out of reach is told once, when it has been for a second`, async (t) => {
+    const warnings = [];
+    const server = await startServer(t);
+    const proxy = await startProxy(t, server.port);
+    const locks = new Locks(client(proxy.port), {hooks: {warning: (text) => warnings.push(text)}, retryForMs: 10_000});
+    const hold = await locks.write("a", {renew: false, ttlMs: 60_000}).acquire();
+    for (const outage of [1, 2]) {
+      proxy.holdBack();
+      proxy.cut();
+      const extended = hold.extend(60_000);
+      await until(() => warnings.length === outage, "it to be told", server);
+      assert.match(warnings.at(-1), new RegExp(`^127.0.0.1:${proxy.port} is out of reach: |^localhost:${proxy.port} is out of reach: `));
+      proxy.letThrough();
+      await extended;
+    }
+    await hold.release();
+    await locks.close();
+    assert.equal(warnings.length, 2);
+  });
+
   test(`${name}: a short wait ends in time beside a long one while the listening connection opens`, async (t) => {
     const {server, proxy, locks} = await opened(t, {});
     await server.call("SLOCK.LOCK", "a", "other", 60_000);

@@ -300,6 +300,16 @@ test("a hold is gone when something else has its name", async (t) => {
   await locks.close();
 });
 
+test("adopt asks for the hold alone, and needs no permission to look at the lock", async (t) => {
+  const server = await startServer(t);
+  await server.call("ACL", "SETUSER", "user", "on", ">secret", "~*", "+@all", "-slock.info");
+  await server.call("SLOCK.LOCK", "a", "handed-over", 60_000);
+  const locks = new Locks(BASES.ioredis(server.port, {username: "user", password: "secret"}), {hooks: quiet});
+  const hold = await locks.adopt("a", "handed-over", "write");
+  assert.equal(await hold.release(), true);
+  await locks.close();
+});
+
 test("a quorum without servers is asked for retryForMs", async () => {
   const quorum = new Quorum([1, 2, 3].map((port) => BASES.ioredis(port)), {hooks: quiet});
   await assert.rejects(quorum.write("a").acquire(), QuorumMissedError);

@@ -1,7 +1,6 @@
 package example.slock;
 
 import java.util.List;
-import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 
@@ -55,8 +54,8 @@ final class Acquisition {
   private volatile String tag;
   /** The end of the wait that was asked for last. What came before it was asked for does not count. */
   private volatile CompletableFuture<Reply> inbox = new CompletableFuture<>();
-  /** Of the last test of a wait by blocking; null before the first. */
-  private volatile Boolean isReached;
+  /** A test of the wait by blocking had no answer. */
+  private volatile boolean isSilent;
 
   Acquisition(Locks locks, Commands owner, Request request, List<String> ask, boolean isTry, boolean isChange) {
     this.locks = locks;
@@ -124,13 +123,21 @@ final class Acquisition {
     });
   }
 
+  /** Most locks are free: only a request that has to wait needs a channel, or a connection of its own. */
   private CompletableFuture<Reply> byItsWay() {
     Options.Waiting waiting = locks.options.waiting;
     if (isOnce || waiting == Options.Waiting.POLL) {
       return ask(ask, Call.Use.COMMANDS, answerBy());
     }
     boolean blocks = waiting == Options.Waiting.BLOCK || locks.listener.isForbidden(owner.key());
-    return blocks ? byBlocking() : byNotify();
+    Listener.Channel found = blocks ? null : locks.listener.channel(owner.key(), wasRefused);
+    if (found == null && !wasRefused) {
+      return ask(ask, Call.Use.COMMANDS, answerBy()).thenCompose(reply -> {
+        wasRefused = reply.error() == Answers.TAKEN;
+        return wasRefused ? byItsWay() : CompletableFuture.completedFuture(reply);
+      });
+    }
+    return blocks ? byBlocking() : byNotify(found);
   }
 
   /** Asks again, with the same token, or ends. */
@@ -267,13 +274,12 @@ final class Acquisition {
    * asked again: nobody would tell a connection that has nothing to send that its server was restarted.
    */
   private CompletableFuture<Reply> byBlocking() {
-    isReached = null;
+    isSilent = false;
     CompletableFuture<Reply> answer = ask(waiting(), Call.Use.ALONE, waitBy());
     Call wait = asked;
     Timers.at(Clock.in(Math.max(0, Math.min(TEST_AFTER, Clock.until(end()) / 3))), () -> test(wait));
     return answer.thenApply(reply -> {
-      boolean isLost = Answers.isConnectionError(reply.error()) && Answers.mayRunLater(reply.error());
-      if (isLost && Objects.requireNonNullElse(isReached, contact == Clock.NONE)) {
+      if (Answers.mayRunLater(reply.error()) && !isSilent) {
         touch(); // it was there until now
       }
       return reply;
@@ -285,11 +291,11 @@ final class Acquisition {
       return;
     }
     locks.send(owner, List.of("PING"), Math.min(Clock.in(TEST_EVERY), answerBy())).thenAccept(reply -> {
-      isReached = !Answers.isConnectionError(reply.error());
-      if (isReached) {
+      if (!Answers.isConnectionError(reply.error())) {
         touch();
         Timers.at(Clock.in(TEST_EVERY), () -> test(wait));
       } else {
+        isSilent = true;
         // Whether the PING was sent says nothing of the wait.
         wait.expire(new Answers.Unanswered(Answers.cause(reply.error()), true));
       }
@@ -298,18 +304,8 @@ final class Acquisition {
 
   // --- by NOTIFY
 
-  /**
-   * Asks, and waits for the message that says how the wait ended. As long as there is no subscription, the first command
-   * goes without a wait, so that a program subscribes only when a request has to wait.
-   */
-  private CompletableFuture<Reply> byNotify() {
-    Listener.Channel found = locks.listener.channel(owner.key(), wasRefused);
-    if (found == null) {
-      return ask(ask, Call.Use.COMMANDS, answerBy()).thenCompose(reply -> {
-        wasRefused = reply.error() == Answers.TAKEN;
-        return wasRefused ? byNotify() : CompletableFuture.completedFuture(reply);
-      });
-    }
+  /** Asks, and waits for the message that says how the wait ended. */
+  private CompletableFuture<Reply> byNotify(Listener.Channel found) {
     if (tag == null) {
       tag = locks.listener.addTag(this); // the message may arrive before the null
     }

@@ -110,13 +110,13 @@ final class Answers {
         : new Reply(Long.parseLong(answer), null);
   }
 
-  /** The address that MOVED or ASK names, or null. */
+  /** The address that MOVED or ASK names, or null: one without a host is not known before it has been looked for. */
   static String redirection(Throwable error) {
     if (!hasCode(error, "MOVED") && !hasCode(error, "ASK")) {
       return null;
     }
     String[] words = error.getMessage().split(" ");
-    return words.length < 3 ? null : words[2];
+    return words.length < 3 || words[2].startsWith(":") ? null : words[2];
   }
 
   /** The name of the end of an acquisition, for hooks. */

@@ -129,12 +129,7 @@ public final class Call {
   }
 
   private static Throwable first(List<?> answers, Predicate<Throwable> is) {
-    for (Object answer : answers) {
-      if (answer instanceof Throwable error && is.test(error)) {
-        return error;
-      }
-    }
-    return null;
+    return answers.stream().filter(Throwable.class::isInstance).map(Throwable.class::cast).filter(is).findFirst().orElse(null);
   }
 
   /** There is no answer. If the call was not sent, it certainly never will be. */

@@ -199,6 +199,9 @@ final class Listener {
     public void unsubscribed(String name) {
       alive();
       own().stream().filter(c -> c.name.equals(name)).forEach(c -> remove(c, Answers.ASK_AGAIN));
+      if (own().isEmpty()) {
+        closed(Answers.ASK_AGAIN); // perhaps nobody listens at this node any more
+      }
     }
 
     /** It need not say for which channel: those that are not ready are subscribed to again. */

@@ -53,11 +53,9 @@ final class Reporter {
   /** Notes whether the server answered, and logs when that changes. */
   void reached(Throwable error) {
     if (!Answers.isConnectionError(error)) {
-      if (failingSince.get() != Clock.NONE) {
-        failingSince.set(Clock.NONE);
-        if (isUnreached.getAndSet(false)) {
-          log(Level.DEBUG, "the server is in reach again", null);
-        }
+      if (failingSince.get() != Clock.NONE && failingSince.getAndSet(Clock.NONE) != Clock.NONE
+          && isUnreached.getAndSet(false)) {
+        log(Level.DEBUG, "the server is in reach again", null);
       }
     } else if (!failingSince.compareAndSet(Clock.NONE, Clock.now())
         && Clock.until(failingSince.get()) < -LOG_OUTAGE_AFTER && isUnreached.compareAndSet(false, true)) {

@@ -57,13 +57,13 @@ final class Servers {
         : (looking = transport.look().thenApply(this::follow).toCompletableFuture()));
   }
 
-  /** When Sentinels name another primary, the connections to the one before are closed. */
+  /** The connections to those that are no primaries any more are closed. */
   private List<String> follow(List<String> found) {
     List<String> before = primaries;
     primaries = found;
-    if (before != null && before.size() == 1 && !before.equals(found)) {
-      at(before.get(0)).close();
-      nodes.remove(before.get(0));
+    if (before != null && !before.equals(found)) {
+      before.stream().distinct().filter(address -> address != null && !found.contains(address))
+          .map(nodes::remove).filter(Objects::nonNull).forEach(Transport.Node::close);
     }
     return found;
   }

@@ -20,7 +20,7 @@ final class TestServer implements AutoCloseable {
   private final Base base = new JedisBase();
   final Base.Plain plain;
 
-  TestServer() throws Exception {
+  TestServer(String... more) throws Exception {
     try (ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
       port = socket.getLocalPort();
     }
@@ -29,6 +29,7 @@ final class TestServer implements AutoCloseable {
     String program = System.getenv().getOrDefault("SERVER", "redis-server");
     List<String> command = new ArrayList<>(List.of(program, "--port", "" + port, "--save", "", "--dir",
         folder.getPath(), "--logfile", "log", "--maxclients", "4000", "--loadmodule", new File(module).getCanonicalPath()));
+    command.addAll(List.of(more));
     process = new ProcessBuilder(command).redirectErrorStream(true).redirectOutput(new File(folder, "out")).start();
     plain = base.plain("127.0.0.1:" + port, 4);
     until("the server to answer", () -> "PONG".equals(plain.call(0, "PING")));

@@ -2,6 +2,7 @@ package example.slock.agent;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeout;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import example.slock.Hold;
@@ -28,7 +29,9 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -161,6 +164,70 @@ class TroubleTest {
       assertTrue(hold.release());
       locks.close();
       server.until("no connection to be left", () -> proxy.open.get() == 0);
+    }
+  }
+
+  @Test
+  void aNodeThatTellsNoHostIsAtTheAddressThatWasAsked() throws Exception {
+    try (TestServer node = new TestServer("--cluster-enabled", "yes",
+            "--cluster-preferred-endpoint-type", "unknown-endpoint");
+        Locks locks = JedisLocks.cluster(Set.of(at(node.port)), DefaultJedisClientConfig.builder().build(),
+            retrying(30_000))) {
+      node.plain.call(0, "CLUSTER", "ADDSLOTSRANGE", "0", "16383");
+      assertTrue(locks.write("cluster").acquire().release());
+    }
+  }
+
+  private static long locksSent() {
+    return Arrays.stream(server.plain.call(0, "INFO", "commandstats").toString().split("[:,=]"))
+        .dropWhile(word -> !word.endsWith("cmdstat_slock.lock")).skip(2).findFirst().map(Long::parseLong).orElse(0L);
+  }
+
+  @Test
+  void aCallThatExpiresLeavesItsConnectionToOthers() throws Exception {
+    try (SlowProxy proxy = new SlowProxy();
+        Locks locks = open("lettuce", proxy.socket.getLocalPort(), 0, retrying(10_000))) {
+      locks.write("warm").acquire().release();
+      long before = locksSent();
+      proxy.delayMs = 1500;
+      CompletableFuture<Hold> patient = locks.write("patient").acquireAsync();
+      assertThrows(SlockException.TimedOut.class, () -> locks.write("hasty").waitFor(Duration.ofMillis(100)).acquire());
+      Hold hold = patient.get(60, TimeUnit.SECONDS);
+      assertEquals(2, locksSent() - before);
+      proxy.delayMs = 0;
+      assertTrue(hold.release());
+    }
+  }
+
+  @Test
+  void aCallThatExpiresLeavesThoseOfItsPipelineTheirAnswers() throws Exception {
+    try (SlowProxy proxy = new SlowProxy();
+        Locks locks = JedisLocks.of(at(proxy.socket.getLocalPort()), DefaultJedisClientConfig.builder().build(), 1,
+            retrying(10_000))) {
+      locks.write("warm").acquire().release();
+      long before = locksSent();
+      proxy.delayMs = 1500;
+      CompletableFuture<Hold> first = locks.write("pipeline").acquireAsync();
+      server.until("the first to be sent", () -> locksSent() > before);
+      CompletableFuture<Hold> patient = locks.write("second").acquireAsync(); // it has to wait for the connection
+      CompletableFuture<Hold> hasty = locks.write("third").waitFor(Duration.ofMillis(1600)).acquireAsync();
+      first.get(60, TimeUnit.SECONDS);
+      patient.get(60, TimeUnit.SECONDS);
+      assertThrows(ExecutionException.class, hasty::get);
+      assertEquals(3, locksSent() - before);
+      proxy.delayMs = 0;
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {"lettuce", "jedis"})
+  void aWaitOnAConnectionThatEndedWhileItWasIdleHasNoAnswer(String base) throws Exception {
+    TestServer gone = new TestServer();
+    try (Locks locks = open(base, gone.port, 0, new Options().waitByBlocking())) {
+      assertTrue(locks.write("idle").acquire().release());
+      gone.close();
+      assertTimeout(Duration.ofSeconds(30),
+          () -> assertThrows(SlockException.TimedOut.class, () -> locks.write("idle").acquire()));
     }
   }
 

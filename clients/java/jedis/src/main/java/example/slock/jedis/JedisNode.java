@@ -84,7 +84,7 @@ final class JedisNode implements Transport.Node {
       return;
     }
     List<List<String>> words = sent.stream().flatMap(call -> call.commands().stream()).toList();
-    long limit = sent.stream().mapToLong(Call::millisLeft).min().getAsLong();
+    long limit = sent.stream().mapToLong(Call::millisLeft).max().getAsLong();
     int timeout = limit > Integer.MAX_VALUE ? 0 : (int) limit;
     JedisConnection connection;
     try {
@@ -93,7 +93,8 @@ final class JedisNode implements Transport.Node {
       sent.forEach(call -> call.failed(e, false));
       return;
     }
-    sent.forEach(call -> call.whenExpired(connection::abort));
+    boolean isShared = sent.size() > 1; // others may still have answers
+    sent.forEach(call -> call.whenExpired(isShared ? () -> {} : connection::abort));
     List<Object> answers;
     try {
       answers = connection.exchange(words, timeout, isInterruptible);

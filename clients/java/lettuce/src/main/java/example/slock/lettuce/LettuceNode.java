@@ -26,6 +26,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.ReentrantLock;
 
@@ -36,6 +37,8 @@ import java.util.concurrent.locks.ReentrantLock;
 final class LettuceNode implements Transport.Node {
   /** How long a connection may be without an answer before others are used. */
   private static final long PATIENCE_NANOS = 50_000_000;
+  /** When a call had no answer in time, the others on its connection have so much longer. */
+  private static final int OVERDUE_MILLIS = 2000;
   private static final int MOST_SPARE = 8;
 
   private record Keyword(String word) implements ProtocolKeyword {
@@ -91,7 +94,9 @@ final class LettuceNode implements Transport.Node {
     private final AtomicInteger underWay = new AtomicInteger();
     private final ReentrantLock opening = new ReentrantLock();
     private volatile long movedAt;
-    private volatile CompletableFuture<StatefulRedisConnection<String, String>> connection;
+    private volatile CompletableFuture<StatefulRedisConnection<String, String>> connection = new CompletableFuture<>();
+    /** Gets no more commands: one there had no answer in time. */
+    private volatile CompletableFuture<StatefulRedisConnection<String, String>> left = connection;
 
     /** What is under way has had no answer for long. */
     boolean isSlow() {
@@ -101,7 +106,9 @@ final class LettuceNode implements Transport.Node {
     private CompletableFuture<StatefulRedisConnection<String, String>> open() {
       opening.lock();
       try {
-        if (!isUsable(connection)) {
+        boolean isUsable = connection != left
+            && (!connection.isDone() || !connection.isCompletedExceptionally() && connection.join().isOpen());
+        if (!isUsable) {
           CompletableFuture<StatefulRedisConnection<String, String>> made = new CompletableFuture<>();
           client.connectAsync(StringCodec.UTF8, uri).whenComplete((to, error) -> {
             if (error != null) {
@@ -116,11 +123,6 @@ final class LettuceNode implements Transport.Node {
       } finally {
         opening.unlock();
       }
-    }
-
-    private static boolean isUsable(CompletableFuture<StatefulRedisConnection<String, String>> connection) {
-      return connection != null && (!connection.isDone()
-          || !connection.isCompletedExceptionally() && connection.join().isOpen());
     }
 
     void send(Call call, Runnable afterwards) {
@@ -141,18 +143,21 @@ final class LettuceNode implements Transport.Node {
           write(call, to, ended);
         }
       });
-      call.whenExpired(() -> close(over));
+      call.whenExpired(() -> {
+        left = over;
+        int millis = alone.contains(this) ? 0 : OVERDUE_MILLIS; // others may still have answers
+        CompletableFuture.delayedExecutor(millis, TimeUnit.MILLISECONDS).execute(() -> close(over));
+      });
     }
 
     private void close(CompletableFuture<StatefulRedisConnection<String, String>> which) {
-      if (which != null) {
-        which.thenAccept(StatefulRedisConnection::closeAsync);
-        which.cancel(true); // unless it is open
-      }
+      which.thenCompose(to -> to.isOpen() ? to.closeAsync() : CompletableFuture.completedFuture(null));
+      which.cancel(true); // unless it is open
     }
 
     void close() {
       close(connection);
+      close(left);
     }
   }
 
