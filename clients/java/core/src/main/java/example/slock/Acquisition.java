@@ -15,8 +15,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 final class Acquisition {
   /** How often a request that waits asks again while a command of it has no answer: that may be the request then. */
   private static final long ASK_IN_DOUBT = 5 * Clock.SECOND;
-  /** How long after the beginning of a wait by blocking the server is tested first, if there is so much time. */
-  private static final long TEST_AFTER = Clock.SECOND;
+  /** How often the server of a wait by blocking is tested, if there is so much time. */
   private static final long TEST_EVERY = 5 * Clock.SECOND;
 
   /** The grant, or an error; null when a try is refused. */
@@ -179,8 +178,12 @@ final class Acquisition {
 
   /** Until when the request is asked again while no answer comes. */
   private long end() {
-    boolean wasAnswered = !isOnce && contact != Clock.NONE;
-    return Math.min(deadline, wasAnswered ? contact + locks.options.retryWaitFor : limit);
+    return Math.min(deadline, outageEnd());
+  }
+
+  /** Until when an outage is survived. */
+  private long outageEnd() {
+    return isOnce || contact == Clock.NONE ? limit : contact + locks.options.retryWaitFor;
   }
 
   /** Until when an answer is waited for: for no longer than {@link Options#retryFor}. */
@@ -277,7 +280,7 @@ final class Acquisition {
     isSilent = false;
     CompletableFuture<Reply> answer = ask(waiting(), Call.Use.ALONE, waitBy());
     Call wait = asked;
-    Timers.at(Clock.in(Math.max(0, Math.min(TEST_AFTER, Clock.until(end()) / 3))), () -> test(wait));
+    Timers.at(Math.min(Clock.in(TEST_EVERY), outageEnd()), () -> test(wait));
     return answer.thenApply(reply -> {
       if (Answers.mayRunLater(reply.error()) && !isSilent) {
         touch(); // it was there until now
@@ -290,10 +293,11 @@ final class Acquisition {
     if (wait.answer.isDone()) {
       return;
     }
-    locks.send(owner, List.of("PING"), Math.min(Clock.in(TEST_EVERY), answerBy())).thenAccept(reply -> {
+    long answerBy = Math.min(Clock.in(TEST_EVERY), outageEnd() + Repetition.LATE_ANSWER);
+    locks.send(owner, List.of("PING"), answerBy).thenAccept(reply -> {
       if (!Answers.isConnectionError(reply.error())) {
         touch();
-        Timers.at(Clock.in(TEST_EVERY), () -> test(wait));
+        Timers.at(Math.min(Clock.in(TEST_EVERY), outageEnd()), () -> test(wait));
       } else {
         isSilent = true;
         // Whether the PING was sent says nothing of the wait.

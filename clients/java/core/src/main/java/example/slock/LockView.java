@@ -217,9 +217,9 @@ public final class LockView implements Lock {
         held.hold.update(l -> l.state = Lease.State.ENDED); // here, too, nobody holds it any more
       }
     });
-    info.holders().forEach(holder -> locks.release(List.of(key), holder.token()));
-    if (info.readers() > info.holders().size()) {
-      forceUnlock(); // those that were not listed
+    int left = Math.max(1, info.readers()); // some are not listed
+    for (int released = 1; released > 0 && left > 0 && info.mode() == mode; left -= released, info = locks.info(key)) {
+      released = info.holders().stream().mapToInt(holder -> locks.release(List.of(key), holder.token())).sum();
     }
     return true;
   }
