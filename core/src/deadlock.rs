@@ -35,8 +35,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use crate::error::{DeadlockCycle, DeadlockStep, LockError};
-use crate::ids::{LockIdRef, RequestId};
-use crate::lock::{Admission, Lock};
+use crate::ids::RequestId;
+use crate::lock::{Admission, Holder, Lock};
 use crate::mode::{Mode, Want};
 use crate::queue::{HoldersSeen, Queue, QueueId, TokenId, Waiter, Waitlist};
 use crate::store::LockStore;
@@ -45,8 +45,6 @@ use crate::store::LockStore;
 pub(crate) struct View<'v> {
     pub(crate) waitlist: &'v Waitlist,
     pub(crate) now_unix_ms: u64,
-    /// Holds for which this is true keep nobody waiting.
-    pub(crate) has_ended: &'v dyn Fn(u64, LockIdRef<'_>) -> bool,
     /// Whether something may have happened to any lock that was not looked at yet.
     pub(crate) is_unsure: bool,
 }
@@ -131,7 +129,7 @@ fn is_waited_for(waiter: &Waiter, view: &View<'_>, store: &mut impl LockStore) -
     view.is_unsure
         || view.waitlist.has_several(waiter.token_id())
         || view.waitlist.may_hold_what_is_waited_for(&waiter.token, |lock| {
-            holds(&waiter.token, lock.as_ref(), store.peek(lock.as_ref()), view)
+            holds(&waiter.token, store.peek(lock.as_ref()), view)
         })
 }
 
@@ -320,19 +318,9 @@ impl Search {
             Work::Holders { edge, mut seen } => {
                 let queue = view.waitlist.queue(edge.queue)?;
                 let lock = store.peek(queue.lock.as_ref())?;
-                let id = queue.lock.as_ref();
                 let mut found = Vec::new();
-                view.waitlist.tokens_holding(
-                    lock,
-                    view.now_unix_ms,
-                    &mut seen,
-                    AT_ONCE,
-                    |request, holder| {
-                        if !(view.has_ended)(holder.fence, id) {
-                            found.push(request);
-                        }
-                    },
-                );
+                let note = |request, _: &Holder| found.push(request);
+                view.waitlist.tokens_holding(lock, view.now_unix_ms, &mut seen, AT_ONCE, note);
                 *left = left.saturating_sub(AT_ONCE.min(lock.len()));
                 found.into_iter().for_each(|request| self.reach(request, &edge, view));
                 if !matches!(seen, HoldersSeen::All) {
@@ -377,7 +365,7 @@ impl Search {
             return None;
         }
         let lock = store.peek(queue.lock.as_ref());
-        if is_answered(waiter, queue, lock, view) {
+        if is_answered(waiter, lock, view) {
             return None;
         }
         let edge = Edge { token: waiter.token.clone(), request, queue: id };
@@ -394,8 +382,7 @@ impl Search {
         let own = view.waitlist.of_token_at(id, &self.start, None).next();
         Seen {
             is_written: is_written(lock),
-            has_start: own.is_some_and(|own| queue.last() != Some(own))
-                || holds(&self.start, queue.lock.as_ref(), lock, view),
+            has_start: own.is_some_and(|own| queue.last() != Some(own)) || holds(&self.start, lock, view),
             has_holders: false,
             has_upgrades: false,
             all_before: RequestId::FIRST,
@@ -490,10 +477,9 @@ fn waits_for_holders(request: RequestId, waiter: &Waiter, queue: &Queue, is_writ
     waiter.wants_write() || is_written || queue.has_writer_ahead(request)
 }
 
-/// Whether this token has a hold on this lock that keeps others waiting.
-fn holds(token: &[u8], id: LockIdRef<'_>, lock: Option<&Lock>, view: &View<'_>) -> bool {
-    let own = lock.and_then(|lock| lock.holder(token, view.now_unix_ms));
-    own.is_some_and(|own| !(view.has_ended)(own.fence, id))
+/// Whether this token has a hold on this lock.
+fn holds(token: &[u8], lock: Option<&Lock>, view: &View<'_>) -> bool {
+    lock.is_some_and(|lock| lock.holder(token, view.now_unix_ms).is_some())
 }
 
 /// Whether the request of this edge, which waits there, does so for this token: as a holder or as one who stands ahead.
@@ -507,8 +493,7 @@ fn waits_for(
     left: &mut usize,
 ) -> bool {
     let mut own = view.waitlist.of_token_at(edge.queue, token, None);
-    (waits_for_holders(edge.request, waiter, queue, is_written(lock))
-        && holds(token, queue.lock.as_ref(), lock, view))
+    (waits_for_holders(edge.request, waiter, queue, is_written(lock)) && holds(token, lock, view))
         || own.any(|own| {
             *left = left.saturating_sub(1);
             !view.waitlist.is_cancelled(own)
@@ -529,17 +514,13 @@ fn still_waits_for(
     let (Some(waiter), Some(queue)) = (waiter, view.waitlist.queue(edge.queue)) else { return false };
     let lock = store.peek(queue.lock.as_ref());
     !queue.has_own_ahead(waiter.token_id(), edge.request)
-        && !is_answered(waiter, queue, lock, view)
+        && !is_answered(waiter, lock, view)
         && waits_for(edge, waiter, queue, lock, token, view, left)
 }
 
 /// Whether a request is answered before anybody acts, so that it waits for nobody at this queue: its token holds
 /// already what it wants, or can never have it.
-fn is_answered(waiter: &Waiter, queue: &Queue, lock: Option<&Lock>, view: &View<'_>) -> bool {
-    let own = lock.and_then(|lock| lock.holder(&waiter.token, view.now_unix_ms));
-    if own.is_some_and(|own| (view.has_ended)(own.fence, queue.lock.as_ref())) {
-        return waiter.want == Want::Upgrade;
-    }
+fn is_answered(waiter: &Waiter, lock: Option<&Lock>, view: &View<'_>) -> bool {
     let admission =
         lock.map(|lock| lock.admission(waiter.request().hold(), waiter.want, None, view.now_unix_ms));
     matches!(admission, Some(Admission::Held { .. } | Admission::WrongMode(_) | Admission::NotHeld))

@@ -335,8 +335,7 @@ impl LockManager {
         }
         let id = self.waitlist.push(open.ids(), request, &caller, now.monotonic_ms(), gives_up_ms);
         self.note_holders_of_new_queues(open, id);
-        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        match deadlock::closed_by(id, &self.view(now, &has_ended), open.store()) {
+        match deadlock::closed_by(id, &self.view(now), open.store()) {
             deadlock::Outcome::NoCycle => {}
             deadlock::Outcome::Cycle(cycle) if !self.some_are_leaving(now) => {
                 let error = cycle.told(&self.waitlist);
@@ -377,15 +376,10 @@ impl LockManager {
     }
 
     /// What a search for a deadlock looks at.
-    pub(super) fn view<'v>(
-        &'v self,
-        now: Timestamp,
-        has_ended: &'v dyn Fn(u64, LockIdRef<'_>) -> bool,
-    ) -> View<'v> {
+    pub(super) fn view(&self, now: Timestamp) -> View<'_> {
         View {
             waitlist: &self.waitlist,
             now_unix_ms: now.unix_ms(),
-            has_ended,
             is_unsure: !self.changed_databases.is_empty(),
         }
     }

@@ -88,7 +88,7 @@ impl Work {
 
 impl LockManager {
     /// Whether there is a step to do that does not wait for time to pass.
-    fn is_ready(&self, work: Work) -> bool {
+    pub(super) fn is_ready(&self, work: Work) -> bool {
         match work {
             Work::EndWaits => self.waitlist.first_cancelled().is_some() || self.sent_away.is_some(),
             Work::DropUnheard => self.waitlist.has_unheard() || !self.closed_askers.is_empty(),

@@ -52,11 +52,11 @@ impl LockManager {
         self.search_again.extend(self.waitlist.requests_of(owner).next());
     }
 
-    /// Whether some still stand in their queues who keep nobody waiting any more.
+    /// Whether some still stand in their queues, or in their locks, who keep nobody waiting any more.
     pub(super) fn some_are_leaving(&self, now: Timestamp) -> bool {
-        self.waitlist.first_cancelled().is_some()
-            || self.waitlist.has_unheard()
-            || !self.closed_askers.is_empty()
+        [Work::EndWaits, Work::DropUnheard, Work::EndHoldsOfClosed]
+            .into_iter()
+            .any(|work| self.is_ready(work))
             || self.waitlist.next_give_up(now.monotonic_ms()).is_some()
     }
 
@@ -175,8 +175,7 @@ impl LockManager {
                 Search::around(waiter)
             }
         };
-        let has_ended = |fence, lock: LockIdRef<'_>| self.ephemeral.has_ended(fence, lock);
-        match search.run(&self.view(now, &has_ended), store, SEARCH_STEPS) {
+        match search.run(&self.view(now), store, SEARCH_STEPS) {
             deadlock::Outcome::NoCycle | deadlock::Outcome::NotYet => {}
             // There may be another.
             deadlock::Outcome::Broken => self.search_around(search.start()),

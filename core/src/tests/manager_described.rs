@@ -8,6 +8,11 @@ use crate::store::LockStore;
 use crate::time::Timestamp;
 
 impl LockManager {
+    /// Whether holds are to end because their connections have closed: till then a cycle is refused later.
+    pub(crate) fn ends_holds(&self) -> bool {
+        self.ephemeral.has_work()
+    }
+
     /// Notes all of it but the stored locks, for the locks of database 0 and these tokens. Two managers of which the same
     /// is noted behave alike. Left out is what only a crowd, a grace period, a change of role or a cluster brings: it is
     /// asserted that there is none of it.

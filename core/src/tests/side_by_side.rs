@@ -74,6 +74,7 @@ impl SideBySide {
         let now = self.world.now();
         let reply = self.world.does(op);
         let count = |result: Result<usize, LockError>| result.map_or_else(Reply::Error, Reply::Count);
+        let ends_holds = self.world.manager.ends_holds();
         let model = &mut self.model;
         let expected = match op {
             Op::Ask(asked) => match model.ask(now, asked) {
@@ -89,7 +90,7 @@ impl SideBySide {
                         // While some are about to leave, a cycle is looked for later.
                         let leaves =
                             |request: &Waiting| model.may_leave(request) || model.is_over(request, now);
-                        let is_late = model.waiting.iter().any(leaves);
+                        let is_late = ends_holds || model.waiting.iter().any(leaves);
                         let steps = match reply {
                             Reply::Waiting(_) if is_late => 0,
                             _ => WaitsFor::new(model, now.unix_ms()).assert_cycle(id, asked, &reply),
