@@ -102,7 +102,7 @@ def test_keys_that_go_while_another_is_stored_are_stored_anew(
 def test_what_is_put_under_a_name_while_another_is_stored_stays(
     server: Server, order: str, has_held: bool
 ) -> None:
-    """MLOCK has stored `x` and stores `a`, which makes a new key; `b` was free when it looked. It may hold `held`."""
+    """MLOCK has stored `x` and stores `a`, which makes a new key; `b` was free when it looked."""
     line = Line(server, "waited-for")
     client, locks = line.client, line.locks
     locks.lock("waited-for", "holder", HOUR)
