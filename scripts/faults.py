@@ -38,6 +38,7 @@ ENVIRONMENT = {
     "CARGO_TARGET_DIR": str(TARGET),
     "CARGO_TERM_COLOR": "never",
     "SLOCK_MODULE": str(TARGET / "release/libslock.so"),
+    "SLOCK_SUBSCRIBER": str(TARGET / "release/libsubscriber.so"),
     "SLOCK_CLI": str(TARGET / "debug/slock"),
     # Without the checks of a debug build, as it is released, but quickly built.
     "CARGO_PROFILE_RELEASE_LTO": "off",
@@ -51,7 +52,7 @@ ENVIRONMENT = {
     "GIT_CEILING_DIRECTORIES": str(WORK),
 }
 
-MODULE = "cargo build --release --quiet --package slock"
+MODULE = "cargo build --release --quiet --package slock --package slock-test-subscriber"
 PROGRAM = "cargo build --quiet --bin slock --example conformance_agent"
 PYTEST = f"{shlex.quote(str(ROOT / '.venv/bin/python'))} -m pytest -x -q -p no:cacheprovider"
 RUST = "cargo test --tests"
