@@ -52,7 +52,7 @@ async fn locks_and_waits_follow_a_slot_that_moves() {
         let (first, second) = cluster().await;
         assert_eq!(first.ask::<u16>("CLUSTER KEYSLOT {job}").await, SLOT);
         let locks = locks(&first, waiting);
-        let request = locks.write(&["{job}:a", "{job}:b"]).ttl(Duration::from_secs(2));
+        let request = locks.write(&["{job}:a", "{job}:b"]).ttl(Duration::from_secs(4));
         let hold = request.acquire().await.unwrap();
         let waits = {
             let request = request.clone();
