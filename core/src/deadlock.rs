@@ -117,8 +117,8 @@ pub(crate) fn closed_by(request: RequestId, view: &View<'_>, store: &mut impl Lo
         return search.run(view, store, STEPS);
     }
     match search.run(view, store, STEPS / 2) {
-        // What else the token waits for closes a cycle only now that others have come to wait for this request: it goes
-        // before those who are there.
+        // An upgrade goes before those who are there: they come to wait for its owner, so all that the owner waits for
+        // counts.
         Outcome::NoCycle => Search::around(waiter).run(view, store, STEPS / 2),
         outcome => outcome,
     }
