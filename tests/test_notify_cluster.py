@@ -29,7 +29,8 @@ class Asker:
         self.connection = server.raw()
         self.connection.hello(3)
         self.keys = [f"{{{group}}}key{number}" for number in range(NAMES)]
-        self.channels = [f"{{{group}}}channel{number}" for number in range(NAMES)]
+        # What the old primary publishes at its end may reach a subscriber at the new one, over the bus.
+        self.channels = [f"{{{group}}}channel{number}:{server.port}" for number in range(NAMES)]
         self.messages: dict[str, str] = {}
         self.lost: set[str] = set()
         for channel in self.channels:
