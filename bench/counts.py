@@ -6,11 +6,11 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import private_server, wait_until
+from common import Server, private_server, wait_until
 from harness.settings import server_binary
 from load import Case, play_once
 
@@ -29,8 +29,15 @@ CALLGRIND = (
 STRACE = "strace -D -f -c -o {out}"
 
 
-def run_under(tool: str, module: str, case: Case, count: int, settings: dict[str, object]) -> list[str]:
-    """Plays the case on a new server under a tool; the lines of the file that the tool wrote."""
+def run_under(
+    tool: str,
+    module: str,
+    case: Case,
+    count: int,
+    settings: dict[str, object],
+    then: Callable[[Server], object] = lambda server: None,
+) -> list[str]:
+    """Plays the case on a new server under a tool, and does `then`. Gives the lines that the tool wrote."""
     with tempfile.TemporaryDirectory(prefix="slock-counts-") as folder:
         out, server = Path(folder, "out"), Path(folder, "server")
         server.write_text(f'#!/bin/sh\nexec {tool.format(out=out)} {SERVER} "$@"\n')
@@ -39,6 +46,7 @@ def run_under(tool: str, module: str, case: Case, count: int, settings: dict[str
         try:
             with private_server(**{"hz": 1, **settings}) as running:
                 play_once(running, case, count)
+                then(running)
         finally:
             os.environ["SERVER"] = SERVER
         wait_until(lambda: out.exists() and "total" in out.read_text(), what="the tool to write its file")

@@ -1,16 +1,20 @@
 """What it costs to save, load, rewrite and replay very many locks, beside as many string keys with a ttl.
 
 Locks and strings take turns, each on a new server in each round. Times are CPU times of the process that does
-the work, so that neither the disk nor other programs count much.
+the work, so that neither the disk nor other programs count much. `--instructions` counts those of SAVE
+for a key instead, in all and in the module.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from functools import partial
 
 from cases import TTL_MS
 from common import Report, Server, ServerClock, arguments, private_server, ratio_spread, wait_until
+from counts import CALLGRIND, difference, functions, run_under
+from harness.settings import module_path
 from load import Case, play_once
 
 # A million keys take longer than a test's.
@@ -85,11 +89,34 @@ def play(kind: Case, keys: int) -> Figures:
         return run.figures
 
 
+def save(server: Server, times: int) -> None:
+    for _ in range(times):
+        server.client().save()
+
+
+def count_saves(keys: int) -> None:
+    """Of three times SAVE less those of one."""
+    for kind, case in KINDS.items():
+        few, many = (
+            run_under(CALLGRIND, str(module_path()), case, keys, {}, partial(save, times=times))
+            for times in (1, 3)
+        )
+        counted = difference(functions(few), functions(many), 2 * keys)
+        own = sum(count for (file, _), count in counted.items() if file.startswith("libslock"))
+        print(f"SAVE of {kind}: {sum(counted.values()):,.0f} instructions a key, {own:,.0f} in the module")
+
+
 def main() -> int:
     parser = arguments(__doc__)
+    parser.add_argument(
+        "--instructions", action="store_true", help="count those of SAVE by callgrind, and end"
+    )
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    if options.instructions:
+        count_saves(min(options.keys, 20_000))
+        return 0
     report = Report(options)
     Server.start_limit_s = START_LIMIT_S
     with private_server() as server:
