@@ -28,6 +28,9 @@ CALL_OVERDUE = 0.5
 # After an error it pauses for at least so long, in seconds.
 LEAST_PAUSE = 0.01
 
+# A connection that ended before a wait began says so at once: in less time than this, in seconds.
+ENDED_BEFORE = 0.2
+
 # While a request waits on a connection of its own, the server is asked at least so often whether it is there.
 # For its answer it has so long, at least and at most. In seconds.
 MOST_PAUSE = 20.0
@@ -141,19 +144,18 @@ class Acquisition:
         return self._contact + self._shared.retry_wait_for
 
     async def _attempt(self) -> Granted | None:
+        listening = self._shared.listening
         if self._once or self._shared.strategy is not None:
             return await self._ask_now()
-        listening = self._shared.listening
-        subscription = None if listening is None else listening.present(self.keys[0])
-        if subscription is None:
-            # Most locks are free: only a request that has to wait needs a subscription, or a connection.
-            granted = await self._ask_now()
-            if granted is not None:
-                return granted
         if listening is None:
             return await self._block()
         try:
+            subscription = listening.present(self.keys[0])
             if subscription is None:
+                # Most locks are free: only a request that has to wait needs a subscription.
+                granted = await self._ask_now()
+                if granted is not None:
+                    return granted
                 subscription = await listening.subscribe(self.keys[0], self.limit + ANSWER_OVERDUE)
             return await self._notify(listening, subscription)
         except base.ResponseError as error:
@@ -172,7 +174,8 @@ class Acquisition:
         except Exception as error:
             self.waits = False
             self.unanswered = self.unanswered or _answers.may_be_executed(error)
-            if blocks and _answers.may_be_executed(error) and not isinstance(error, base.TimeoutError):
+            was_open = _answers.may_be_executed(error) and not isinstance(error, base.TimeoutError)
+            if blocks and was_open and now() - self._asked > ENDED_BEFORE:
                 self._contact = now()  # until now it waited
             raise
         return self._take(answer)

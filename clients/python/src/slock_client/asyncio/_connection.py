@@ -120,9 +120,7 @@ class Connection:
         """
         question = Question(commands, self._endpoint.packed(commands), end)
         # A lone command goes at once. So does the first of a turn: the server works while others are asked.
-        is_first = not self._unsent and not self._turn_taken
-        if is_first and self._sent:
-            self._take_turn()
+        is_first = not self._unsent and not (self._sent and self._turn_is_taken())
         self._put(question)
         if is_first and self._unanswered <= MOST_AT_ONCE:
             await self._write()
@@ -188,11 +186,12 @@ class Connection:
         if not question.done.done():
             question.done.set_result(problem)
 
-    def _take_turn(self) -> None:
-        """What is asked in this turn of the loop goes together from now on."""
-        if not self._turn_taken:
-            self._turn_taken = True
+    def _turn_is_taken(self) -> bool:
+        """Whether this turn of the loop has sent a command already. From now on it has."""
+        taken, self._turn_taken = self._turn_taken, True
+        if not taken:
             asyncio.get_running_loop().call_soon(self._begin_turn)
+        return taken
 
     def _begin_turn(self) -> None:
         self._turn_taken = False
@@ -274,7 +273,6 @@ class Connection:
         if self._is_message(answer):
             if self.listener is not None:
                 self.listener.take(answer)
-                self._take_turn()  # who was granted a lock releases it together with what others ask
             return
         if not self._sent:
             raise answer if isinstance(answer, Exception) else base.InvalidResponse("nobody asked for it")
