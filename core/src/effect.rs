@@ -2,7 +2,7 @@
 //!
 //! An effect is what is applied to the primary's lock, logged, and sent to replicas. It speaks in
 //! absolute time, never depends on a clock where it is applied, and is idempotent: applied to the
-//! lock it led to, it changes nobody's hold. (Of a large crowd that has ended it then drops some more.) (The same
+//! lock it led to, it changes nobody's hold. Of a large crowd that has ended it then drops some more. (The same
 //! stance as Redis's stream commands, which propagate `XCLAIM` with an absolute time instead of the `XREADGROUP` that
 //! caused it.)
 

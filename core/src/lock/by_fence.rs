@@ -58,7 +58,7 @@ impl ByFence {
         let key = self.piece_of(fence);
         let piece = self.pieces.get_mut(&key)?;
         let gone = piece.remove(position(piece, fence).ok()?);
-        // What leaves a piece more than half full makes room for nothing that matters.
+        // A piece that is still more than half full is not put together with another.
         if piece.is_empty() && key > 0 {
             self.pieces.remove(&key);
         } else if piece.len() <= PIECE / 2 {
