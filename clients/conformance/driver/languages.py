@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from driver import known
 from driver.agent import Agent
 
 CLIENTS = Path(__file__).resolve().parents[2]
@@ -32,7 +33,8 @@ class Language:
     name: str
     command: Callable[[bool], list[str]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    waitings: tuple[str, ...] = ("notify", "block")
+    # Whether it waits by NOTIFY, not by a blocked connection.
+    notifies: bool = True
 
     def build(self, optimized: bool = False) -> list[str]:
         """The command that starts the agent, which is built once; `optimized` is for measurements."""
@@ -50,7 +52,7 @@ class Language:
 
     def agent(self, optimized: bool = False) -> Agent:
         """A new agent. Raises `Unavailable`."""
-        return Agent(self.name, self.build(optimized), self.defaults)
+        return Agent(self.name, self.build(optimized), self.defaults, self.name in known.FORMER)
 
 
 @functools.cache
@@ -145,7 +147,7 @@ LANGUAGES = {
     language.name: language
     for language in (
         Language("python-asyncio", _python, {"api": "asyncio"}),
-        Language("python-sync", _python, {"api": "sync"}, ("block",)),
+        Language("python-sync", _python, {"api": "sync"}, notifies=False),
         Language("rust", _rust),
         Language("go", _go),
         Language("node-redis", _node_redis),

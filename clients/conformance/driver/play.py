@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from driver.agent import ANSWER_SECONDS, Agent, AgentError, Call
@@ -11,7 +14,7 @@ from driver.matching import mismatch, resolve
 from driver.proxy import COMMANDS
 from driver.scenario import Scenario, Step
 from driver.world import TIMEOUT_SECONDS, RawWaiter, World
-from harness import wait_until
+from harness import RawConnection, wait_until
 
 # Between two looks at a server.
 POLL_SECONDS = 0.01
@@ -19,32 +22,42 @@ POLL_SECONDS = 0.01
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
 
 
+# Above every fence that a server gives.
+FORGED_FENCE = 9007199254740000
+
+
 class Play:
     """The state of a scenario that is being played: what was noted, and what has not been answered yet."""
 
-    def __init__(self, scenario: Scenario, world: World, agent: Agent, waiting: str | None = None) -> None:
+    def __init__(self, scenario: Scenario, world: World, agent: Agent) -> None:
         self.scenario, self.world, self.agent = scenario, world, agent
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, Any] = {"agent": {"pid": agent.pid, "host": socket.gethostname()}}
         self._names: dict[str, str] = {}
         self._locks: list[str] = []
         self._started: dict[str, Call | RawWaiter] = {}
-        self._holds: dict[str, str | None] = {}
-        self._options = {**scenario.open, **({"waiting": waiting} if waiting else {})}
+        # The holds that those give, when they are granted.
+        self._awaited: dict[str, str | None] = {}
+        # What the scenario leaves to the driver to release: holds, and locks of plain commands.
+        self._holds: dict[str, None] = {}
+        self._plain: list[tuple[str, list[Any]]] = []
         self._calls_before: dict[str, dict[str, int]] = {}
 
     def run(self) -> None:
+        self.world.use(self.agent)
         for name, server in self.world.servers.items():
             self._values[name] = {"address": f"127.0.0.1:{server.port}", "port": server.port}
             self._calls_before[name] = self._count_calls(name)
         operation, self._servers = self.world.open_fields(self.scenario.proxy)
         try:
-            self._step({"op": operation, "locks": "l"})
-            for number, step in enumerate(self.scenario.steps, 1):
-                try:
-                    self._step(step)
-                except (AssertionError, AgentError, OSError) as problem:
-                    raise AssertionError(f"step {number}, {step}: {problem}") from problem
-            self._end()
+            with tempfile.TemporaryDirectory(prefix="slock-scenario-") as directory:
+                self._values["password_file"] = f"{directory}/password"
+                self._step({"op": operation, "locks": "l"})
+                for number, step in enumerate(self.scenario.steps, 1):
+                    try:
+                        self._step(step)
+                    except (AssertionError, AgentError, OSError) as problem:
+                        raise AssertionError(f"step {number}, {step}: {problem}") from problem
+                self._end()
         finally:
             for started in self._started.values():
                 if isinstance(started, RawWaiter):
@@ -53,7 +66,12 @@ class Play:
     def _end(self) -> None:
         """All answers are in, and nothing is left of the scenario on any server."""
         assert not self._started, f"the scenario does not await {list(self._started)}"
+        for name, command in self._plain:
+            if name in self.world.running():
+                self.world.call(name, *command)
         if self.agent.is_running:
+            for hold in self._holds:
+                self.agent.ask("release", hold=self._names[hold])
             for locks in self._locks:
                 self.agent.ask("close", locks=locks)
         self.world.wait_until_nothing_is_left()
@@ -69,6 +87,8 @@ class Play:
             "info": self._info,
             "calls": self._calls,
             "valid": self._valid,
+            "forge": self._forge,
+            "password": self._password,
             "server": self._server,
             "proxy": self._proxy,
             "agent": self._agent,
@@ -81,7 +101,7 @@ class Play:
         fields = {name: value for name, value in step.items() if name not in _OF_THE_DRIVER}
         fields = resolve(fields, self._values)
         if step["op"] in ("open", "open_quorum"):
-            fields = {**self._servers, **resolve(self._options, self._values), **fields}
+            fields = {**self._servers, **resolve(self.scenario.open, self._values), **fields}
             fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
@@ -93,6 +113,8 @@ class Play:
                 fields["hold"] = self._new_name(fields["hold"])
         elif "hold" in fields:
             fields["hold"] = self._names[fields["hold"]]
+            if step["op"] in ("release", "detach", "await_lost") or step.get("error") == "Lost":
+                self._holds.pop(step["hold"], None)
         elif "locks" in fields:
             fields["locks"] = self._names[fields["locks"]]
         elif step["op"] == "cancel":
@@ -102,11 +124,19 @@ class Play:
             return
         call = self.agent.start(step["op"], **fields)
         if "start" in step:
-            self._started[step["start"]], self._holds[step["start"]] = call, step.get("hold")
+            self._started[step["start"]], self._awaited[step["start"]] = call, step.get("hold")
+            for key, waiters in step.get("waiters", {}).items():
+                self._info({"info": key, "until": True, "expect": {"waiters": waiters}})
             return
         if step["op"] in _GIVE_HOLDS:
             step = {"save": step["hold"], **step}
-        self._judge(step, call.outcome(step.get("seconds", ANSWER_SECONDS)))
+        outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
+        self._note_hold(step.get("hold"), outcome)
+        self._judge(step, outcome)
+
+    def _note_hold(self, name: str | None, outcome: Any) -> None:
+        if name is not None and isinstance(outcome, dict) and "token" in outcome:
+            self._holds[name] = None
 
     def _new_name(self, name: str) -> str:
         self._names[name] = self.agent.new_name(name)
@@ -126,7 +156,8 @@ class Play:
         outcome = started.reply() if is_plain else started.outcome(timeout_s)
         del self._started[name]
         if isinstance(outcome, dict):
-            outcome = {**outcome, "hold": self._holds[name]}
+            self._note_hold(self._awaited[name], outcome)
+            outcome = {**outcome, "hold": self._awaited[name]}
         self._judge({"save": name, **step}, outcome)
 
     def _judge(self, step: Step, outcome: Any) -> None:
@@ -137,7 +168,8 @@ class Play:
                 raise outcome
             problem = "" if names == "*" or outcome.name in _as_list(names) else f"{outcome}, not {names}"
             for text in _as_list(step.get("text", [])):
-                problem = problem or mismatch(f"~{text}", outcome.text, self._values, "the error")
+                expected = text if text.startswith("!~") else f"~{text}"
+                problem = problem or mismatch(expected, outcome.text, self._values, "the error")
             assert not problem, problem
             return
         assert "error" not in step, f"should end with {step['error']} and answered {outcome}"
@@ -160,9 +192,12 @@ class Play:
             time.sleep(0.01)
 
     def _command(self, step: Step) -> None:
-        name = step.get("on", "main")
+        name, command = step.get("on", "main"), resolve(step["command"], self._values)
+        if command[0] in COMMANDS["lock"]:
+            keys = command[2 : 2 + command[1]] if command[0].startswith("SLOCK.M") else [command[1]]
+            token = command[-2] if command[0].startswith("SLOCK.M") else command[2]
+            self._plain.append((name, ["SLOCK.MUNLOCK", len(keys), *keys, token]))
         if "start" in step:
-            command = resolve(step["command"], self._values)
             self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
             return
         self._look(step, lambda: self.world.call(name, *resolve(step["command"], self._values)))
@@ -198,7 +233,7 @@ class Play:
 
         look()
         if step.get("until"):
-            end = time.monotonic() + TIMEOUT_SECONDS
+            end = time.monotonic() + step.get("seconds", TIMEOUT_SECONDS)
             while problem and time.monotonic() < end:
                 time.sleep(POLL_SECONDS)
                 look()
@@ -222,6 +257,20 @@ class Play:
         # The server was asked later: what it says was more by that time, which is at most this.
         between = (time.monotonic() - before) * 1000
         assert not state["lost"] and 0 < state["valid_ms"] <= pttl + between + 1, (state, pttl, between)
+
+    def _forge(self, step: Step) -> None:
+        """Another user publishes grants and other messages for the request that waits, with tags that he guesses or reads."""
+        queue = info_of(self.world.call("main", "SLOCK.INFO", step["forge"], "FULL"))["queue"]
+        tags = [*range(1, 201), *(value for one in queue for value in one.values())]
+        messages = [f"{FORGED_FENCE} {tag}" for tag in tags]
+        with RawConnection(self._values["main"]["port"]) as tenant:
+            tenant.ok("AUTH", step["user"], step["password"])
+            [channel] = tenant.ok("PUBSUB", "SHARDCHANNELS")
+            for message in [*messages, "0 nobody", "-DEADLOCK nobody", "no message", ""]:
+                assert tenant.ok("SPUBLISH", channel, message) == 1
+
+    def _password(self, step: Step) -> None:
+        Path(self._values["password_file"]).write_text(step["password"])
 
     def _server(self, step: Step) -> None:
         """What happens to servers: pause, resume, kill, start, and restart in order (which can keep data)."""
@@ -257,6 +306,8 @@ class Play:
             case "hits":
                 # The server executes a command, or the library goes on, before the proxy has counted.
                 self._look({**step, "until": True}, proxy.hits)
+            case "delay":
+                proxy.delay_s = step["ms"] / 1000
             case action:
                 proxy.add(action, step["of"], step.get("times", 1))
 
@@ -265,6 +316,7 @@ class Play:
             case "kill":
                 self.agent.kill()
                 self._started = {n: one for n, one in self._started.items() if isinstance(one, RawWaiter)}
+                self._holds.clear()
             case "pause":
                 self.agent.pause()
             case "resume":
@@ -277,9 +329,9 @@ class Play:
                 self._step(inner)
 
 
-_OF_THE_DRIVER = ("op", "start", "expect", "error", "text", "save", "seconds", "until")
+_OF_THE_DRIVER = ("op", "start", "waiters", "expect", "error", "text", "save", "seconds", "until")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
-_OF_LOCKS = ("release_token", "events", "info", "queues")
+_OF_LOCKS = ("release_token", "events", "info", "queues", "fill_pool")
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -289,6 +341,8 @@ def _as_list(value: Any) -> list[Any]:
 def info_of(reply: Any) -> dict[str, Any]:
     if reply is None:
         return FREE
+    if isinstance(reply, dict):  # RESP3
+        return reply
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
     for name in ("holders", "queue"):
         fields[name] = [dict(zip(one[::2], one[1::2], strict=True)) for one in fields[name]]

@@ -12,8 +12,7 @@ from driver.play import Play
 from driver.scenario import Scenario
 from driver.world import Worlds
 
-Part = tuple[Scenario, str | None, "Future[None]"]
-
+Part = tuple[Scenario, "Future[None]"]
 
 # Threads for each language.
 LANES = 2
@@ -22,14 +21,14 @@ LANES = 2
 class LanguageRun:
     """All scenarios with one language."""
 
-    def __init__(self, language: Language, parts: Iterable[tuple[Scenario, str | None]]) -> None:
-        outcomes = [(scenario, waiting, Future()) for scenario, waiting in parts]
-        self._outcomes = {(scenario.name, waiting): outcome for scenario, waiting, outcome in outcomes}
-        self._lanes = [_Lane(language, outcomes[start::LANES]) for start in range(LANES)]
+    def __init__(self, language: Language, scenarios: Iterable[Scenario]) -> None:
+        parts = [(scenario, Future()) for scenario in scenarios]
+        self._outcomes = {scenario.name: outcome for scenario, outcome in parts}
+        self._lanes = [_Lane(language, parts[start::LANES]) for start in range(LANES)]
 
-    def outcome(self, scenario: Scenario, waiting: str | None) -> None:
+    def outcome(self, scenario: Scenario) -> None:
         """Waits until the scenario has been played. What has failed is raised."""
-        self._outcomes[scenario.name, waiting].result()
+        self._outcomes[scenario.name].result()
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -59,12 +58,12 @@ class _Lane:
         self._stop_agents()
         self._worlds.close()
 
-    def _play(self, scenario: Scenario, waiting: str | None, outcome: Future[None]) -> None:
+    def _play(self, scenario: Scenario, outcome: Future[None]) -> None:
         try:
             world = self._worlds.get(scenario.world)
             agent = self._agent(scenario.own_agent)
             try:
-                Play(scenario, world, agent, waiting).run()
+                Play(scenario, world, agent).run()
             except BaseException as problem:
                 logs = [f"log of {server}:\n{server.log()[-3000:]}" for server in world.servers.values()]
                 text = "\n\n".join([str(problem), f"stderr of {agent}:\n{agent.stderr()}", *logs])
