@@ -1,7 +1,6 @@
 package slock
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
@@ -12,67 +11,55 @@ import (
 type leaseState int
 
 const (
-	live  leaseState = iota
-	ended            // released, or handed over
+	live     leaseState = iota
+	finished            // released, or detached
 	lost
 )
 
-// drift is what of a ttl does not count for the validity.
-type drift struct {
-	factor float64
-	fixed  time.Duration
-}
-
-// oneServer: a clock that is slewed runs up to 500 ppm fast, on both sides, and the server counts in milliseconds.
-var oneServer = drift{factor: 0.001, fixed: time.Millisecond}
-
-func (d drift) counted(ttl time.Duration) time.Duration {
-	return ttl - time.Duration(float64(ttl)*d.factor) - d.fixed
-}
-
-var errEnded error = &failure{kind: ErrNotHeld, text: "the hold has ended"}
+// counted is the part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both
+// sides, and the server counts in milliseconds.
+func counted(ttl time.Duration) time.Duration { return ttl - ttl/1000 - time.Millisecond }
 
 type lease struct {
 	state    leaseState
 	mode     Mode
 	fence    int64 // 0 for a quorum
-	doubt    bool  // something that is not known may be left on the server
-	changing bool  // a change of mode is open: the server may have done it already
-	drift    drift
 	ttl      time.Duration
+	counted  func(ttl time.Duration) time.Duration
+	granted  instant // when it was granted, at the earliest
 	until    instant // valid until then
+	maxEnd   instant // renewals cannot exceed it; 0: none
 	renews   bool
 	renewAt  instant // when the next renewal is due
-	leaseEnd instant // 0: none
-	failed   error   // what the last renewal said, or that it has no answer, unless one has succeeded since
+	isOpen   bool    // the server may have changed the mode and the fence: renewals name no fence
 	reason   Reason  // of a loss
-}
-
-// renewal is one that was sent.
-type renewal struct {
-	fence int64
-	ttl   time.Duration
-	sent  instant
+	failed   error   // what the last renewal said, unless one has succeeded since
+	isClosed bool    // the Locks has been closed
+	isLong   bool    // it was warned of that nothing limits the hold
 }
 
 // look ends a live hold whose time is over.
 func (l *lease) look(at instant) {
-	if l.state == live && l.leaseEnd != 0 && at >= l.leaseEnd {
-		l.lose(LeaseEnded)
-	} else if l.state == live && at >= l.until {
+	switch {
+	case l.state != live:
+	case l.maxEnd != 0 && at >= l.maxEnd:
+		l.lose(MaxHoldOver)
+	case at >= l.until && l.isClosed:
+		l.lose(LocksClosed)
+	case at >= l.until:
 		l.lose(Expired)
 	}
 }
 
 func (l *lease) lose(reason Reason) { l.state, l.reason = lost, reason }
 
-// problem is nil while the hold is live, and a *LostError when it is lost.
-func (l *lease) problem(keys []string) error {
+// problem is nil while the hold is live, and a *LostError when it was lost.
+func (l *lease) problem(keys []string, mode Mode) error {
 	switch l.state {
 	case live:
 		return nil
-	case ended:
-		return errEnded
+	case finished:
+		return notHeld(keys, mode)
 	}
 	loss := &LostError{Keys: slices.Clone(keys), Reason: l.reason}
 	if l.reason == Expired {
@@ -81,57 +68,58 @@ func (l *lease) problem(keys []string) error {
 	return loss
 }
 
-// lengthen notes that the server has set a deadline, a ttl after a command that was sent then, or has a later one.
-func (l *lease) lengthen(sent instant, ttl time.Duration) {
+// grant notes that the server gave the hold in a mode, by a command that was sent then.
+func (l *lease) grant(mode Mode, got grant) {
+	l.mode, l.fence, l.isOpen = mode, got.fence, false
+	l.lengthen(got.from, l.ttl)
+}
+
+// lengthen notes that the server lets the hold live for a ttl, or longer, from a moment on.
+func (l *lease) lengthen(from instant, ttl time.Duration) {
+	l.until = max(l.until, from.add(l.counted(ttl)))
+	l.renewAt = from.add(l.ttl / 3)
 	l.failed = nil
-	l.until = max(l.until, sent.add(l.drift.counted(ttl)))
-	l.renewAt = l.until.add(l.ttl/3 - l.drift.counted(l.ttl)) // a third of the ttl after the last
 }
 
-// granted notes a new mode and its fence.
-func (l *lease) granted(mode Mode, fence int64, sent instant, ttl time.Duration) {
-	l.mode, l.fence, l.changing = mode, fence, false
-	l.lengthen(sent, ttl)
+// extension is a command that prolongs a hold.
+type extension struct {
+	ttl      time.Duration
+	fence    int64 // 0: whatever the token holds
+	replicas int   // that have to acknowledge it within the time
+	within   time.Duration
 }
 
-// renewed notes the answer to a renewal, and tells whether it was one that counts. An answer counts for the fence
-// that it names. While a change of mode is open, a 0 says only that the change may be done.
-func (l *lease) renewed(at instant, r renewal, held bool, err error) bool {
-	if l.look(at); l.state != live || r.fence != l.fence {
-		return false
+// extension prolongs the hold to the ttl.
+func (l *lease) extension(ttl time.Duration) extension {
+	if l.isOpen {
+		return extension{ttl: ttl}
 	}
+	return extension{ttl: ttl, fence: l.fence}
+}
+
+// extended notes the reply to an extension, 1 or 0, or the error.
+func (l *lease) extended(at instant, e extension, got answer, err error) {
+	l.renewAt = at.add(l.ttl / 10)
 	switch {
-	case err == nil && held:
-		l.lengthen(r.sent, r.ttl)
-	case err == nil && l.changing:
-		l.failed = nil
-	case err == nil || hasCode(err, "WRONGTYPE"):
+	case err != nil:
+		l.failed = err
+	case got.number > 0:
+		l.ttl = max(l.ttl, e.ttl)
+		l.lengthen(got.sent, e.ttl)
+	case e.fence == l.extension(0).fence: // else it was about another fence
 		l.lose(Gone)
-	default:
-		l.failed = named(err)
-		l.renewAt = at.add(r.ttl / 10)
 	}
-	return true
+	l.look(at)
 }
 
-// due is when the watchdog has to look at the hold: it is over, or to be renewed.
+// due is when the lease has to be looked at next.
 func (l *lease) due() instant {
 	due := l.until
-	if l.leaseEnd != 0 {
-		due = min(due, l.leaseEnd)
+	if l.maxEnd != 0 {
+		due = min(due, l.maxEnd)
 	}
-	if l.renews {
+	if l.renews && !l.isClosed {
 		due = min(due, l.renewAt)
 	}
 	return due
-}
-
-// begin is the renewal that is to be sent now, if one is due. If no answer comes for a third of the ttl, another
-// one is sent, over another connection.
-func (l *lease) begin(at instant) (renewal, bool) {
-	if l.look(at); l.state != live || !l.renews || at < l.renewAt {
-		return renewal{}, false
-	}
-	l.renewAt, l.failed = at.add(l.ttl/3), cmp.Or(l.failed, errNoAnswer)
-	return renewal{fence: l.fence, ttl: l.ttl, sent: at}, true
 }

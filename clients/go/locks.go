@@ -3,231 +3,254 @@ package slock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // This file has what a program makes once: it gives requests, and carries them out on one server or cluster.
 
-// Locker is what a program asks for locks: a Locks, or a Quorum.
-type Locker interface {
-	// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-	Write(keys ...string) Request
-	// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-	Read(keys ...string) Request
-	// Release releases what a token holds that another process took, in whichever mode, and tells on how many keys,
-	// or on how many nodes of a Quorum.
-	Release(ctx context.Context, token string, keys ...string) (int, error)
-	// Close ends all waits, and releases nothing.
-	Close() error
+// Locks is what a program asks for locks. Make one for the program by New; all methods may be called by several
+// goroutines at once.
+type Locks struct {
+	base
+	server   *server
+	listener *listener
+	problem  error // why the client cannot be used
+}
+
+// NewWith makes a Locks over a Transport. New does that for a client of go-redis.
+func NewWith(t Transport, options ...Option) *Locks {
+	l := &Locks{}
+	s := newSettings(options)
+	l.init(l, s)
+	l.server, l.problem = l.base.server(t)
+	l.listener = newListener(l.server, l.broken)
+	l.watchdog = newWatchdog(l.report, l.follow)
+	l.holding = holding{&single{l.server, l.listener}, l.report, l.watchdog, s.retryFor, counted}
+	return l
+}
+
+// broken confirms all holds: the subscription may have broken because another server is the primary now.
+func (l *Locks) broken() {
+	if l.server.topology.Failover && l.closing.Err() == nil {
+		l.watchdog.confirmAll()
+		if all := l.watchdog.all(); len(all) > 0 {
+			l.follow(all[0].owner.keys[0])
+		}
+	}
+}
+
+// follow keeps a subscription open while there are holds, where that tells of another primary.
+func (l *Locks) follow(key string) {
+	if !l.server.topology.Failover {
+		return
+	}
+	go func() {
+		for failures := 0; len(l.watchdog.all()) > 0; failures++ {
+			if _, err := l.listener.subscribe(l.closing, time.Now().Add(l.settings.retryFor), key); !passes(err) {
+				return
+			}
+			pause, _ := afterErrors.pause(failures)
+			sleep(l.closing, l.closing, pause)
+		}
+	}()
+}
+
+// Close ends the waits and the renewals. Waits, and all later calls except Unlock, end with ErrClosed. The ends of
+// acquisitions that were cancelled are sent first, for at most the time of RetryFor. It releases nothing: holds that are
+// still there are lost at the end of their ttl. They may still be released. The program's client stays open.
+func (l *Locks) Close() error {
+	l.shut([]*server{l.server})
+	l.listener.close()
+	return l.server.transport.Close()
+}
+
+func (l *Locks) check(*Request) error { return l.problem }
+
+func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
+	o, wanted := r.owner(), r.settings
+	if once {
+		wanted.hasWait = false
+	}
+	a := newAcquisition(ctx, l.server, l.listener, o, o.lock(r.mode, &wanted), &wanted)
+	a.once = a.once || once
+	got, err := a.run()
+	if err != nil {
+		if a.isOpen {
+			l.server.end(ctx, o, 0)
+		}
+		return nil, err
+	}
+	return l.hold(ctx, r, o, got), nil
+}
+
+func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
+	o := r.owner()
+	got, err := l.server.ask(ctx, r.keys, l.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
+	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.keys, r.mode)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.hold(ctx, r, o, grant{got.number, got.sent}), nil
+}
+
+func (l *Locks) release(ctx context.Context, r *Request) (int, error) {
+	released, err := l.server.ask(ctx, r.keys, l.settings.retryFor, r.owner().end(0))
+	return int(released.number), err
+}
+
+// single keeps holds on one server or cluster.
+type single struct {
+	server   *server
+	listener *listener
+}
+
+func (k *single) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
+	return k.server.extend(ctx, until, o, e)
+}
+
+// extend sends an extension, and waits for replicas if it has to.
+func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
+	call := o.extend(e.ttl, e.fence)
+	call.Reserved = true
+	if e.replicas == 0 {
+		return s.number(ctx, until, call)
+	}
+	// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
+	// nothing, and any replica would do.
+	call = o.extend(e.ttl+time.Millisecond, e.fence).then("WAIT", e.replicas, milliseconds(e.within))
+	got := answer{sent: now()}
+	replies, err := s.try(ctx, until.Add(e.within), call)
+	if err != nil {
+		return got, err
+	}
+	for i, reply := range replies {
+		if failed, ok := reply.(error); ok {
+			return got, failed
+		}
+		number, _ := reply.(int64)
+		if i == 0 {
+			got.number = number
+		} else if got.number > 0 && number < int64(e.replicas) {
+			return got, because(ErrTooFewReplicas, fmt.Sprintf("%d of %d replicas acknowledged %s", number, e.replicas, named(o.names)))
+		}
+	}
+	return got, nil
+}
+
+func (k *single) end(ctx context.Context, o owner, fence int64) (bool, error) {
+	return k.finish(ctx, o, o.end(fence), len(o.keys), refuseFor)
+}
+
+func (k *single) keep(ctx context.Context, o owner, fence int64, ttl time.Duration) (bool, error) {
+	return k.finish(ctx, o, o.keep(ttl, fence), 1, ttl)
+}
+
+// finish sends the last command of a hold, and tells whether the reply is that of a whole one. Without a reply it is
+// delivered in the background, for a time.
+func (k *single) finish(ctx context.Context, o owner, call Call, whole int, most time.Duration) (bool, error) {
+	var got answer
+	err := ctx.Err()
+	if err == nil {
+		got, err = k.server.ask(ctx, o.names, k.server.settings.retryFor, call)
+	}
+	if errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil {
+		k.server.deliver(ctx, call, most)
+	}
+	// The server does not remember the end of a token of the program's: of two copies the second finds nothing.
+	return got.number == int64(whole) || o.given && !got.alone, err
 }
 
 // base is what Locks and Quorum have in common.
 type base struct {
+	holding
 	by       asked
 	settings settings
-	report   *reporter
 
-	ending, closed context.Context // done from the beginning of Close on, and when it has waited
-	end, endAll    context.CancelFunc
-	background     tasks
+	closing, closed  context.Context // done when Close begins, and when it has ended
+	begin, endClosed context.CancelFunc
 }
 
 // asked is who carries a request out.
 type asked interface {
 	check(r *Request) error
-	// acquire gives errTaken when a request that asks once is refused.
+	Close() error
 	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
 	adopt(ctx context.Context, r *Request) (*Hold, error)
-	// releaseToken tells on how many keys, or on how many nodes, it released what a token holds.
-	releaseToken(ctx context.Context, r *Request) (int, error)
+	// release tells on how many keys, or on how many nodes, it released what a token holds.
+	release(ctx context.Context, r *Request) (int, error)
 }
 
 func (b *base) init(by asked, s settings) {
-	b.by, b.settings, b.report = by, s, &reporter{hooks: s.hooks, log: s.log}
-	b.ending, b.end = context.WithCancel(context.Background())
-	b.closed, b.endAll = context.WithCancel(context.Background())
+	b.by, b.settings = by, s
+	b.report = &reporter{hooks: s.hooks, log: s.log}
+	b.closing, b.begin = context.WithCancel(context.Background())
+	b.closed, b.endClosed = context.WithCancel(context.Background())
+}
+
+func (b *base) server(t Transport) (*server, error) {
+	topology, err := t.Topology()
+	return &server{
+		transport: t, topology: topology, settings: &b.settings, report: b.report, closing: b.closing, closed: b.closed,
+	}, err
 }
 
 // Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (b *base) Write(keys ...string) Request {
-	return Request{base: b, keys: slices.Clone(keys), mode: Write, settings: b.settings.request}
-}
+func (b *base) Write(keys ...string) Request { return b.request(Write, keys) }
 
 // Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (b *base) Read(keys ...string) Request {
-	return Request{base: b, keys: slices.Clone(keys), mode: Read, settings: b.settings.request}
+func (b *base) Read(keys ...string) Request { return b.request(Read, keys) }
+
+func (b *base) request(mode Mode, keys []string) Request {
+	return Request{base: b, keys: slices.Clone(keys), mode: mode, settings: b.settings.request}
 }
 
-// Release releases the keys that the token holds, in whichever mode, and tells on how many keys it did, or on how many
-// nodes of a Quorum. It is for a token that another process took; a Hold has a Release of its own. A node of a Quorum
-// that does not answer in time is not counted, and is asked again in the background. If ctx ends meanwhile, the last
-// attempt stays under way.
+// Release releases what the owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
+// how many nodes of a Quorum. It is for a token that another process took; a Hold has Unlock.
 func (b *base) Release(ctx context.Context, token string, keys ...string) (int, error) {
 	r := b.Read(keys...).With(Token(token))
 	if err := r.checkToken(); err != nil {
 		return 0, err
 	}
-	return b.by.releaseToken(ctx, &r)
+	return b.by.release(ctx, &r)
 }
 
-// close lets what goes on end, for at most the time of RetryFor.
-func (b *base) close() {
-	b.end()
-	b.background.wait(b.settings.retryFor)
-	b.endAll()
-}
-
-// Locks is what a program asks for locks. Make one for the program by New; all methods may be called by
-// several goroutines at once. Close it when the program ends.
-type Locks struct {
-	base
-	servers   *servers
-	listener  *listener
-	permitted sync.Map // what the user may release: one key by its mode, or several
-}
-
-// New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
-// *redis.ClusterClient. It sends nothing, and makes connections of its own with the options of the client. The
-// client stays the caller's, who closes it after the Locks.
-//
-// Options are the defaults of all requests (such as TTL), how to wait, RetryFor, RetryWaitFor, WithHooks and
-// WithLogger.
-func New(rdb redis.UniversalClient, options ...Option) *Locks {
-	return newLocks(rdb, newSettings(options))
-}
-
-func newLocks(rdb redis.UniversalClient, s settings) *Locks {
-	l := &Locks{}
-	l.init(l, s)
-	l.servers = newServers(rdb, l.report)
-	l.listener = newListener(l.servers, l.closed)
-	return l
-}
-
-func (l *Locks) check(*Request) error { return l.servers.check() }
-
-func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	o := r.owner()
-	a := l.attempts(ctx, o, r.mode, &r.settings, o.lock(r.mode, &r.settings), once)
-	err := a.run(func() error {
-		if err := l.mayRelease(ctx, a.answerBy(), o.keys, r.mode); err != nil {
-			return err
-		}
-		return a.attempt()
-	})
-	if err != nil && a.isOpen() {
-		a.giveUp()
-	} else {
-		a.forget()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return newHold(ctx, r, o, l, a.granted, oneServer), nil
-}
-
-func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	o := r.owner()
-	is, err := l.ask(ctx, "adoption", o, l.retryEnd(), o.refresh(r.mode, r.settings.ttl))
-	if err == nil && is.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.mode)
-	}
-	if err != nil {
-		return nil, err
-	}
-	is.late = false // a copy that comes late gives nothing
-	return newHold(ctx, r, o, l, is, oneServer), nil
-}
-
-func (l *Locks) releaseToken(ctx context.Context, r *Request) (int, error) {
-	o := r.owner()
-	released, err := l.ask(ctx, "release", o, l.retryEnd(), o.releaseInAnyMode())
-	return int(released.number), err
-}
-
-func (b *base) retryEnd() time.Time { return time.Now().Add(b.settings.retryFor) }
-
-// reply is the answer to a command that may have been sent several times.
-type reply struct {
-	number int64   // such as a fence
-	sent   instant // before the copy was sent that was answered, or the command from which the ttl counts
-	// late is set when a copy had no answer: it may still be carried out. The end of what it may give is that of an
-	// acquisition that is given up.
-	late bool
-}
-
-// ask sends a command until it is answered, ctx is over, or the time has ended.
-func (l *Locks) ask(ctx context.Context, what string, o owner, end time.Time, w words) (reply, error) {
-	return l.repeat(ctx, what, o, end, func(ctx context.Context, limit time.Time) (int64, error) {
-		return l.askOnce(ctx, limit, o, w)
-	})
-}
-
-func (l *Locks) askOnce(ctx context.Context, limit time.Time, o owner, w words) (int64, error) {
-	answers, err := l.servers.send(ctx, limit, o.keys[0], w)
-	if err != nil {
-		return 0, err
-	}
-	return answers[0].Int64()
-}
-
-func (l *Locks) extend(ctx context.Context, limit time.Time, o owner, r renewal) (int64, error) {
-	return l.askOnce(ctx, limit, o, o.extend(r.ttl, r.fence))
-}
-
-// mayRelease asks, before anything is held, whether the user may release what is asked for: a token that nobody has
-// asks for the end of a hold that nobody has. After any answer but NOPERM it does not ask again.
-func (l *Locks) mayRelease(ctx context.Context, limit time.Time, keys []string, mode Mode) error {
-	kind := mode
-	if len(keys) > 1 {
-		kind = "several keys"
-	}
-	if _, ok := l.permitted.Load(kind); ok {
-		return nil
-	}
-	o := owner{keys: keys, token: newToken(), given: true}
-	commands := append(o.cancel(), o.release(mode, noFence), o.releaseInAnyMode("FENCE", noFence))
-	answers, err := l.servers.send(ctx, limit, keys[0], commands...)
-	if err != nil {
-		return err
-	}
-	for _, answer := range answers {
-		if hasCode(answer.Err(), "NOPERM") {
-			return answer.Err()
+// Shutdown releases all holds, and then closes as Close does. Until ctx is over it waits for the replies.
+func (b *base) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, h := range b.watchdog.all() {
+		if err := h.Unlock(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
+			errs = append(errs, err)
 		}
 	}
-	l.permitted.Store(kind, true)
-	return nil
+	return errors.Join(append(errs, b.by.Close())...)
 }
 
-// Close ends renewals and closes all connections. Requests that wait end with ErrClosed. It lets requests that
-// were given up get off the server first, for at most the time of RetryFor. It releases nothing: holds that are still
-// there are no longer renewed, and lost at the end of their ttl. They may still be released, over the program's
-// client.
-func (l *Locks) Close() error {
-	l.close()
-	return l.servers.close()
-}
-
-// tasks counts what goes on: acquisitions, and what is sent in the background.
-type tasks struct{ count atomic.Int64 }
-
-func (t *tasks) run(task func()) {
-	t.count.Add(1)
-	go func() {
-		defer t.count.Add(-1)
-		task()
-	}()
-}
-
-// wait waits until nothing goes on, for at most the time. It looks now and then: it is for the end of a program.
-func (t *tasks) wait(most time.Duration) {
-	for end := time.Now().Add(most); t.count.Load() > 0 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+// shut closes what is common to Locks and Quorum.
+func (b *base) shut(servers []*server) {
+	b.begin()
+	b.watchdog.close()
+	for end := time.Now().Add(b.settings.retryFor); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if !slices.ContainsFunc(servers, func(s *server) bool { return !s.ends.isIdle() }) {
+			break
+		}
 	}
+	b.endClosed()
 }
+
+func (b *base) prefixed(keys []string) []string {
+	if b.settings.prefix == "" {
+		return keys
+	}
+	all := make([]string, len(keys))
+	for i, key := range keys {
+		all[i] = b.settings.prefix + key
+	}
+	return all
+}
+
+func (b *base) unprefixed(key string) string { return strings.TrimPrefix(key, b.settings.prefix) }

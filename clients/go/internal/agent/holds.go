@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"slock.example/go"
 )
@@ -20,14 +19,12 @@ func (a *agent) keep(r request, h *slock.Hold, err error) (any, error) {
 }
 
 func describe(h *slock.Hold) map[string]any {
-	d := map[string]any{"token": h.Token(), "valid_ms": validMS(h), "fence": h.Fence()}
+	d := map[string]any{"token": h.Token(), "remaining_ms": h.Remaining().Milliseconds(), "fence": h.Fence()}
 	if h.Fence() == 0 {
 		d["fences"] = h.Fences()
 	}
 	return d
 }
-
-func validMS(h *slock.Hold) int64 { return max(0, time.Until(h.ValidUntil()).Milliseconds()) }
 
 func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 	a.mu.Lock()
@@ -38,17 +35,16 @@ func (a *agent) withHold(ctx context.Context, r request) (any, error) {
 	}
 	switch r.Op {
 	case "release":
-		released, err := h.Release(ctx)
-		return map[string]any{"released": released}, err
+		return none{}, h.Unlock(ctx)
 	case "extend":
 		if err := h.Extend(ctx, ms(*r.TTLMS)); err != nil {
 			return nil, err
 		}
-		return map[string]any{"valid_ms": validMS(h)}, nil
+		return map[string]any{"remaining_ms": h.Remaining().Milliseconds()}, nil
 	case "upgrade", "downgrade":
 		return changeMode(ctx, r, h)
-	case "hand_over":
-		return none{}, h.HandOver()
+	case "detach":
+		return none{}, h.Detach()
 	case "check":
 		return none{}, h.Check()
 	case "state":
@@ -81,10 +77,10 @@ func changeMode(ctx context.Context, r request, h *slock.Hold) (any, error) {
 func state(h *slock.Hold) map[string]any {
 	d := describe(h)
 	d["mode"], d["keys"], d["metadata"] = h.Mode(), h.Keys(), h.Metadata()
-	d["lost"] = errors.Is(h.Check(), slock.ErrLost)
-	d["reason"] = nil
-	if d["lost"] == true {
-		d["reason"] = reason(h.Context())
+	d["lost"], d["reason"] = h.Lost(), nil
+	var loss *slock.LostError
+	if errors.As(h.Check(), &loss) {
+		d["reason"] = loss.Reason
 	}
 	return d
 }

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 
 	"slock.example/go"
+	"slock.example/go/slocktest"
 )
 
 func main() {
@@ -19,6 +21,7 @@ func main() {
 		locks:   map[string]*opened{},
 		holds:   map[string]*slock.Hold{},
 		running: map[int64]context.CancelFunc{},
+		memory:  map[string]*slocktest.Server{},
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<20)
@@ -38,6 +41,7 @@ type agent struct {
 	locks   map[string]*opened
 	holds   map[string]*slock.Hold
 	running map[int64]context.CancelFunc
+	memory  map[string]*slocktest.Server
 }
 
 // start runs an operation, whatever else is running.
@@ -69,8 +73,10 @@ func (a *agent) perform(ctx context.Context, r request) (any, error) {
 	case "cancel":
 		return a.cancel(r.Target)
 	case "tasks":
-		return map[string]any{"count": goroutines()}, nil
-	case "release", "extend", "upgrade", "downgrade", "hand_over", "check", "state", "await_lost":
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return map[string]any{"count": runtime.NumGoroutine() - len(a.running)}, nil
+	case "release", "extend", "upgrade", "downgrade", "detach", "check", "state", "await_lost":
 		return a.withHold(ctx, r)
 	}
 	return a.withLocks(ctx, r)

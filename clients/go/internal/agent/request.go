@@ -16,16 +16,18 @@ type request struct {
 	Hold   string `json:"hold"`
 	Target int64  `json:"target"`
 
-	Kind       string   `json:"kind"`
-	Nodes      []string `json:"nodes"`
-	Service    string   `json:"service"`
-	User       string   `json:"user"`
-	Password   string   `json:"password"`
-	Waiting    string   `json:"waiting"`
-	Poll       *poll    `json:"poll"`
-	RetryForMS *int64   `json:"retry_for_ms"`
-
-	RetryWaitForMS *int64 `json:"retry_wait_for_ms"`
+	Kind           string   `json:"kind"`
+	Nodes          []string `json:"nodes"`
+	Service        string   `json:"service"`
+	User           string   `json:"user"`
+	Password       string   `json:"password"`
+	PasswordFile   string   `json:"password_file"`
+	PoolSize       int      `json:"pool_size"`
+	ReadTimeoutMS  *int64   `json:"read_timeout_ms"`
+	Prefix         string   `json:"prefix"`
+	RetryForMS     *int64   `json:"retry_for_ms"`
+	RetryWaitForMS *int64   `json:"retry_wait_for_ms"`
+	Poll           *poll    `json:"poll"`
 
 	NodeTimeoutMS *int64   `json:"node_timeout_ms"`
 	DriftFactor   *float64 `json:"drift_factor"`
@@ -34,12 +36,13 @@ type request struct {
 	Key              string   `json:"key"`
 	Keys             []string `json:"keys"`
 	Mode             string   `json:"mode"`
-	Limit            int      `json:"limit"`
+	Limit            *int     `json:"limit"`
 	TTLMS            *int64   `json:"ttl_ms"`
 	WaitMS           *int64   `json:"wait_ms"`
 	Metadata         string   `json:"metadata"`
 	Renew            *bool    `json:"renew"`
-	LongestLeaseMS   *int64   `json:"longest_lease_ms"`
+	MaxHoldMS        *int64   `json:"max_hold_ms"`
+	AtLeastMS        *int64   `json:"at_least_ms"`
 	Token            string   `json:"token"`
 	MinReplicas      int      `json:"min_replicas"`
 	ReplicaTimeoutMS *int64   `json:"replica_timeout_ms"`
@@ -50,6 +53,10 @@ type request struct {
 	Additions int    `json:"additions"`
 	Counter   string `json:"counter"`
 	Rounds    int    `json:"rounds"`
+
+	MS      int64    `json:"ms"`
+	Command []string `json:"command"`
+	Release bool     `json:"release"`
 }
 
 type poll struct {
@@ -96,8 +103,8 @@ func (r request) options() []slock.RequestOption {
 	if r.WaitMS != nil {
 		options = append(options, slock.Wait(ms(*r.WaitMS)))
 	}
-	if r.Limit > 0 {
-		options = append(options, slock.Limit(r.Limit))
+	if r.Limit != nil {
+		options = append(options, slock.Limit(*r.Limit))
 	}
 	if r.Metadata != "" {
 		options = append(options, slock.Metadata(r.Metadata))
@@ -105,8 +112,11 @@ func (r request) options() []slock.RequestOption {
 	if r.Renew != nil && !*r.Renew {
 		options = append(options, slock.NoRenewal())
 	}
-	if r.LongestLeaseMS != nil {
-		options = append(options, slock.LongestLease(ms(*r.LongestLeaseMS)))
+	if r.MaxHoldMS != nil {
+		options = append(options, slock.MaxHold(ms(*r.MaxHoldMS)))
+	}
+	if r.AtLeastMS != nil {
+		options = append(options, slock.AtLeast(ms(*r.AtLeastMS)))
 	}
 	if r.Token != "" {
 		options = append(options, slock.Token(r.Token))
@@ -131,6 +141,7 @@ func name(err error) string {
 		name string
 	}{
 		{slock.ErrLost, "Lost"},
+		{slock.ErrNoAnswer, "NoAnswer"},
 		{slock.ErrTimedOut, "TimedOut"},
 		{slock.ErrNotHeld, "NotHeld"},
 		{slock.ErrWrongMode, "WrongMode"},

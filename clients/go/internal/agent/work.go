@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -37,7 +36,7 @@ func (o *opened) work(ctx context.Context, r request) (any, error) {
 }
 
 func (o *opened) step(ctx context.Context, r request) (inside int64, err error) {
-	if r.Limit > 0 {
+	if r.Limit != nil {
 		inside, err = o.clients[0].Incr(ctx, r.Counter).Result()
 		if err == nil {
 			err = o.clients[0].Decr(ctx, r.Counter).Err()
@@ -207,8 +206,6 @@ func medianUS(times []time.Duration) float64 {
 	slices.Sort(times)
 	return float64(times[len(times)/2].Nanoseconds()) / 1000
 }
-
-func goroutines() int { return runtime.NumGoroutine() }
 
 // rawToken is as long as a token of the library.
 func rawToken(task int) string { return fmt.Sprintf("raw:%018d", task) }

@@ -3,12 +3,10 @@ package slock
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // This file has what the server tells of locks: who holds one, who waits for it, and which are waited for.
@@ -16,7 +14,7 @@ import (
 // Free is the mode of a lock that nobody holds.
 const Free Mode = "free"
 
-// Info is what SLOCK.INFO tells of one lock, at most 100 holders and 100 waiters of it.
+// Info is what SLOCK.INFO tells of one lock.
 type Info struct {
 	Mode      Mode          `slock:"mode"` // Write, Read or Free
 	Readers   int           `slock:"readers"`
@@ -41,11 +39,10 @@ type Waiter struct {
 	Token    string        `slock:"token"`
 	Mode     string        `slock:"mode"` // "write", "read" or "upgrade"
 	Waiting  time.Duration `slock:"waiting-ms"`
-	Wait     time.Duration `slock:"timeout-ms"` // how long at most; 0 without a limit
+	Wait     time.Duration `slock:"timeout-ms"` // at most, unless the client sends the request again
 	Metadata string        `slock:"meta"`
 	Limit    int           `slock:"limit"`
 	Channel  string        `slock:"channel"`
-	Tag      string        `slock:"tag"`
 }
 
 // Queue is a lock that is waited for.
@@ -60,53 +57,87 @@ type Queue struct {
 	Held        time.Duration `slock:"held-ms"` // of the oldest hold
 }
 
-// Info tells who holds the lock of the key and who waits for it.
-func (l *Locks) Info(ctx context.Context, key string) (info Info, err error) {
-	replies, err := l.query(ctx, key, "SLOCK.INFO", key, "FULL")
-	if err != nil || replies[0] == nil {
-		return Info{Mode: Free}, err
+// Info tells who holds the lock of the key and who waits for it, all of them.
+func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
+	if key == "" {
+		return Info{}, invalid("a key must not be empty")
 	}
-	fill(reflect.ValueOf(&info).Elem(), replies[0])
-	return info, nil
+	replies, err := l.query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
+	if err != nil {
+		return Info{}, err
+	}
+	return infoOf(replies[0]), nil
 }
 
-// Queues tells which locks are waited for, on all nodes of a cluster, the longest wait first.
+func infoOf(reply any) (info Info) {
+	if reply == nil {
+		return Info{Mode: Free}
+	}
+	fill(reflect.ValueOf(&info).Elem(), reply)
+	return info
+}
+
+// holders are those of the first key that somebody holds, at most 10, or none if the server does not tell in time.
+func (s *server) holders(ctx context.Context, within time.Duration, keys []string) []Holder {
+	for until, i := time.Now().Add(within), 0; i < len(keys) && time.Now().Before(until); i++ {
+		call := Call{Key: keys[i], KeyAt: 1, Commands: [][]any{{"SLOCK.INFO", keys[i], "FULL", "COUNT", 10}}}
+		replies, err := s.try(ctx, until, call)
+		if err != nil || code(asError(replies[0])) != "" {
+			return nil
+		}
+		if info := infoOf(replies[0]); len(info.Holders) > 0 {
+			return info.Holders
+		}
+	}
+	return nil
+}
+
+// Queues tells which locks are waited for whose names begin with the prefix, on all nodes of a cluster, the longest wait
+// first.
 func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 	replies, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
 	for _, reply := range replies {
 		var queues []Queue
 		fill(reflect.ValueOf(&queues).Elem(), reply)
-		all = append(all, queues...)
+		for _, queue := range queues {
+			if name, ok := strings.CutPrefix(queue.Key, l.settings.prefix); ok {
+				queue.Key = name
+				all = append(all, queue)
+			}
+		}
 	}
 	slices.SortStableFunc(all, func(a, b Queue) int { return cmp.Compare(b.LongestWait, a.LongestWait) })
 	return all, err
 }
 
-// query sends a question to the node of the key, or without a key to all, one after the other, for no longer than RetryFor.
-func (l *Locks) query(ctx context.Context, key string, w ...any) (replies []any, err error) {
-	if l.ending.Err() != nil {
+// query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.
+func (l *Locks) query(ctx context.Context, key string, words ...any) ([]any, error) {
+	if l.problem != nil {
+		return nil, l.problem
+	}
+	if l.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	about := owner{keys: []string{fmt.Sprint(w[0])}}
-	_, err = l.repeat(ctx, "answer", about, l.retryEnd(), func(ctx context.Context, limit time.Time) (int64, error) {
-		nodes, err := l.servers.primaries(ctx, limit, key)
-		replies = nil
-		for i := 0; i < len(nodes) && err == nil; i++ {
-			var answers []*redis.Cmd
-			if answers, err = nodes[i].ask(ctx, limit, w); err == nil {
-				replies, err = append(replies, answers[0].Val()), answers[0].Err()
-			}
-			if err == redis.Nil {
-				err = nil
-			}
+	var replies []any
+	_, err := repeat(ctx, l.server, []string{key}, l.settings.retryFor, func(until time.Time) (answer, error) {
+		var err error
+		replies, err = l.server.try(ctx, until, Call{Key: key, KeyAt: 1, Commands: [][]any{words}})
+		for i := 0; i < len(replies) && err == nil; i++ {
+			err = asError(replies[i])
 		}
-		return 0, err
+		return answer{}, err
 	})
 	return replies, err
 }
 
-// fill sets a field, or a struct by the names of its fields, from what the server says. What is of another kind is
-// zero. Times are in milliseconds. A map is a flat array by RESP2.
+// asError is a reply that is an error, or nil.
+func asError(reply any) error {
+	err, _ := reply.(error)
+	return err
+}
+
+// fill sets a field, or a struct by the names of its fields, from what the server says. What is of another kind is zero.
+// Times are in milliseconds. A map is a flat array by RESP2.
 func fill(to reflect.Value, reply any) {
 	text, _ := reply.(string)
 	number, _ := reply.(int64)

@@ -1,0 +1,190 @@
+package slock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// This file has the one interface to Redis client libraries, and what the package does with it: limits of time,
+// repetition, and the order of the end of a program.
+
+// Transport is what a Locks needs of a Redis client library: New makes one of a client of go-redis. Other packages have
+// one for rueidis and valkey-go, and slocktest has one that needs no server.
+type Transport interface {
+	// Call sends commands over one connection and returns their replies: int64, string, nil, []any, map[any]any, or a
+	// *ReplyError. It may send a command more than once. It returns as soon as ctx is over; what was sent may be carried
+	// out later. The error means that replies are missing: an *UnusableError if that cannot change.
+	Call(ctx context.Context, call Call) (replies []any, err error)
+	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and returns when the
+	// server has confirmed it. From then on it calls heard with each message, and broken once if the subscription may
+	// have missed one: then it has ended. Both must return soon.
+	Listen(ctx context.Context, channel string, heard func(payload string), broken func(err error)) (stop func(), err error)
+	// Topology describes the servers. The error says why the client cannot be used.
+	Topology() (Topology, error)
+	// Close ends what the Transport has made. The program's client stays open, and Call goes on over it.
+	Close() error
+}
+
+// Call is what a Transport sends.
+type Call struct {
+	// Key is a key of the commands, and tells which primary has to have them. If it is empty, the one command goes to
+	// each primary, and the replies are theirs.
+	Key string
+	// KeyAt is the position of the key in the commands, counted from 0 for the name.
+	KeyAt int8
+	// Commands are the commands with their arguments.
+	Commands [][]any
+	// Reserved asks for a connection that the program's own commands cannot occupy.
+	Reserved bool
+}
+
+// Topology describes the servers behind a Transport.
+type Topology struct {
+	// Name is the address for texts of errors.
+	Name string
+	// Cluster is whether keys and channels belong to slots.
+	Cluster bool
+	// Failover is whether another server, which may lack some locks, can take over while the former one still replies, as
+	// with Sentinel. Then Locks listens while there are holds, and confirms them when a subscription breaks.
+	Failover bool
+}
+
+// ReplyError is an error reply of the server.
+type ReplyError struct {
+	// Err is the error of the Redis client library. Its text begins with the code.
+	Err error
+}
+
+func (e *ReplyError) Error() string { return e.Err.Error() }
+
+// Unwrap is the error of the Redis client library.
+func (e *ReplyError) Unwrap() error { return e.Err }
+
+// UnusableError says that a Transport cannot be used any more, for example because the program has closed its client.
+type UnusableError struct {
+	// Err is the error of the Redis client library.
+	Err error
+}
+
+func (e *UnusableError) Error() string { return e.Err.Error() }
+
+// Unwrap is the error of the Redis client library.
+func (e *UnusableError) Unwrap() error { return e.Err }
+
+var (
+	// errLeft means that the caller's context was over, or that the Locks was closed.
+	errLeft = errors.New("left")
+	// errSilent is the last error of a call to a server that says nothing.
+	errSilent = errors.New("the connection is silent")
+)
+
+// repeatedAfter is the shortest time after which a Redis client library may have repeated a command by itself.
+const repeatedAfter = 5 * time.Millisecond
+
+// server is one server, or one cluster, as this package uses it.
+type server struct {
+	transport Transport
+	topology  Topology
+	settings  *settings
+	report    *reporter
+	ends      ends
+
+	closing, closed context.Context // done when Close begins, and when it has ended
+}
+
+// try sends commands once, and waits for the replies until a time. The error is errLeft if ctx was over before.
+func (s *server) try(ctx context.Context, until time.Time, call Call) ([]any, error) {
+	if ctx.Err() != nil {
+		return nil, errLeft
+	}
+	limited, end := context.WithDeadline(ctx, until)
+	defer end()
+	replies, err := s.transport.Call(limited, call)
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil, errLeft
+	case errors.Is(err, context.DeadlineExceeded):
+		err = errSilent
+	}
+	s.report.reached(err)
+	return replies, err
+}
+
+// answer is the reply to a command that may have been sent several times.
+type answer struct {
+	number int64
+	sent   instant // before the copy was sent that was answered
+	alone  bool    // no other copy was sent
+}
+
+// number sends one command once. A reply that is no number, such as null, is 0.
+func (s *server) number(ctx context.Context, until time.Time, call Call) (answer, error) {
+	a := answer{sent: now()}
+	replies, err := s.try(ctx, until, call)
+	if err != nil {
+		return a, err
+	}
+	a.alone = now().sub(a.sent) < repeatedAfter
+	switch reply := replies[0].(type) {
+	case int64:
+		a.number = reply
+	case error:
+		err = reply
+	}
+	return a, err
+}
+
+// ask sends one command until it is answered, for a time.
+func (s *server) ask(ctx context.Context, names []string, limit time.Duration, call Call) (answer, error) {
+	return repeat(ctx, s, names, limit, func(until time.Time) (answer, error) { return s.number(ctx, until, call) })
+}
+
+// repeat sends until there is an answer, for a time. Then the error is an ErrNoAnswer about the names; if ctx is over
+// before, it is that of ctx.
+func repeat(
+	ctx context.Context, s *server, names []string, limit time.Duration, send func(until time.Time) (answer, error),
+) (answer, error) {
+	began := time.Now()
+	var last error
+	for failures := 0; ; failures++ {
+		a, err := send(began.Add(limit))
+		a.alone = a.alone && failures == 0
+		switch {
+		case errors.Is(err, errLeft):
+			return a, ended(ctx)
+		case !passes(err):
+			return a, explain(err)
+		}
+		last = moreTelling(last, err)
+		pause, _ := afterErrors.pause(failures)
+		if left := limit - time.Since(began); left <= pause {
+			return a, noAnswer(names, limit, last)
+		}
+		if !sleep(ctx, s.closed, pause) {
+			return a, ended(ctx)
+		}
+	}
+}
+
+// moreTelling is the later of two errors, unless it only says that nothing came.
+func moreTelling(last, err error) error {
+	if last != nil && errors.Is(err, errSilent) {
+		return last
+	}
+	return err
+}
+
+// ended is the error of a call that ctx or Close ended.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	switch {
+	case err == nil:
+		return ErrClosed
+	case errors.Is(cause, err):
+		return cause
+	}
+	return errors.Join(err, cause)
+}
+
+func isCancelled(err error) bool { return errors.Is(err, context.Canceled) }
