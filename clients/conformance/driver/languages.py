@@ -158,6 +158,11 @@ LANGUAGES = {
 }
 
 
+def each_language(test: str) -> list[Any]:
+    """The names of all languages, for a test that some may be known to fail."""
+    return [pytest.param(name, id=name, marks=known.marks(name, test)) for name in LANGUAGES]
+
+
 def require(name: str) -> Language:
     """A language whose agent is to be had here; else the test is skipped with the reason."""
     try:

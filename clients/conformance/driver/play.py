@@ -256,7 +256,7 @@ class Play:
         pttl = self.world.call(name, "SLOCK.PTTL", step["key"], state["token"])
         # The server was asked later: what it says was more by that time, which is at most this.
         between = (time.monotonic() - before) * 1000
-        assert not state["lost"] and 0 < state["valid_ms"] <= pttl + between + 1, (state, pttl, between)
+        assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)
 
     def _forge(self, step: Step) -> None:
         """Another user publishes grants and other messages for the request that waits, with tags that he guesses or reads."""

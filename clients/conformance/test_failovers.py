@@ -1,0 +1,130 @@
+"""Two processes of each library and three Sentinels, while the primary is replaced or killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from driver.agent import Agent
+from driver.languages import each_language
+from driver.sections import Place, Section, Sections, longest_gap, overlaps
+from driver.sentinel import SERVICE, Sentinels
+from redis.exceptions import LockError, RedisError
+from redis.sentinel import Sentinel
+
+from harness import RawConnection, RespError, rounds, wait_until
+
+# What a hold leaves on the new primary if its release reached the former one. A gap is at least so long.
+TTL_MS = 5000
+# From the new primary's start to the next grant, beside the ttl.
+LONGEST_GAP_SECONDS = 20.0
+LONGEST_SEARCH_SECONDS = 6.0
+# A hold may go with its primary, and its release may have no reply.
+ERRORS = ("release: Lost", "release: NoAnswer", "acquire: NoAnswer")
+
+
+@pytest.fixture
+def sentinels() -> Iterator[Sentinels]:
+    sentinels = Sentinels()
+    try:
+        yield sentinels.start()
+    finally:
+        sentinels.discard()
+
+
+def _open(agent: Agent, sentinels: Sentinels) -> None:
+    nodes = [f"127.0.0.1:{port}" for port in sentinels.ports]
+    # Longer than a failover takes, so that a call outlasts one.
+    agent.ask("open", locks="l", kind="sentinel", service=SERVICE, nodes=nodes, retry_for_ms=15_000)
+
+
+class NaiveLock:
+    """Two clients of redis-py that contend for its own lock, for comparison."""
+
+    def __init__(self, sentinels: Sentinels) -> None:
+        self.all: list[Section] = []
+        self._nodes = [("127.0.0.1", port) for port in sentinels.ports]
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(2)]
+
+    def __enter__(self) -> NaiveLock:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _run(self, number: int) -> None:
+        client = Sentinel(self._nodes, socket_timeout=1).master_for(SERVICE)
+        while not self._stopping.is_set():
+            try:
+                with client.lock("naive", timeout=TTL_MS / 1000, sleep=0.005, blocking_timeout=TTL_MS / 1000):
+                    start = time.monotonic()
+                    time.sleep(0.02)
+                    self.all.append(Section("naive", str(number), 0, start, time.monotonic()))
+            except (LockError, RedisError):
+                time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["planned", "killed"])
+@pytest.mark.parametrize("name", each_language("test_the_primary_is_replaced"))
+def test_the_primary_is_replaced(
+    name: str, how: str, start_agent: Callable[[str], Agent], sentinels: Sentinels
+) -> None:
+    places = [Place(start_agent(name), {"ttl_ms": TTL_MS}) for _ in range(2)]
+    for place in places:
+        _open(place.agent, sentinels)
+    short, held = Sections(places, ["job"], 2, 0.02), Sections(places, ["held"], 1, 2.0)
+    with short, held, NaiveLock(sentinels) as naive:
+        for _ in range(rounds(1, 20)):
+            short.go_on()
+            sentinels.switch() if how == "planned" else sentinels.fail_over()
+            short.go_on()
+            # The former primary goes on serving whoever is connected, until Sentinel makes it a replica.
+            sentinels.wait_until_replicated()
+        held.go_on(1)
+        short.go_on()
+    found, gap = overlaps(short.all + held.all), longest_gap(short.all)
+    print(
+        f"{name}, {how}: {len(short.all)} short and {len(held.all)} long sections, {len(found)} overlaps, "
+        f"longest gap {gap:.1f} s, errors {dict(short.errors + held.errors)}; "
+        f"naive lock: {len(naive.all)} sections, {len(overlaps(naive.all))} overlaps"
+    )
+    assert {*short.errors, *held.errors} <= {*ERRORS}
+    assert gap < LONGEST_GAP_SECONDS
+    # A primary that is killed takes with it what its replica has not received.
+    assert not found or how == "killed", found[:3]
+
+
+@pytest.mark.parametrize("name", each_language("test_a_primary_without_replicas_is_left"))
+def test_a_primary_without_replicas_is_left(
+    name: str, start_agent: Callable[[str], Agent], sentinels: Sentinels
+) -> None:
+    """While it says NOREPLICAS, the library asks where the primary is."""
+    agent, former = start_agent(name), sentinels.primary
+    _open(agent, sentinels)
+    agent.ask("acquire", locks="l", hold="before", keys=["before"], mode="write")
+    agent.ask("release", hold="before")
+    with RawConnection(former.port) as connection:
+        connection.ok("CONFIG", "SET", "min-replicas-to-write", 1)
+    sentinels.ask_for_failover()
+
+    def refuses() -> bool:
+        with RawConnection(former.port) as connection:
+            reply = connection.call("SET", "probe", "")
+        return isinstance(reply, RespError) and reply.prefix == "NOREPLICAS"
+
+    wait_until(refuses, 20, "the former primary to refuse writes")
+    waits = agent.start("acquire", locks="l", hold="h", keys=["job"], mode="write")
+    sentinels.wait_until_switched()
+    named = time.monotonic()
+    waits.result(30)
+    took = time.monotonic() - named
+    print(f"{name}: granted {took:.1f} s after Sentinel had named the new primary")
+    assert took < LONGEST_SEARCH_SECONDS
+    agent.ask("release", hold="h")
