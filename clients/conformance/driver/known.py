@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-FORMER = {"python-asyncio", "python-sync", "rust", "go", "node-redis", "ioredis", "lettuce", "jedis"}
+FORMER = {"python-asyncio", "python-sync", "rust", "node-redis", "ioredis", "lettuce", "jedis"}
 KNOWN: dict[str, dict[str, str]] = {}
 
 
