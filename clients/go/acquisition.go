@@ -40,6 +40,7 @@ type acquisition struct {
 	owner    owner
 	ask      Call
 	wanted   *requestSettings
+	try      bool // a refusal is ErrNotAcquired
 	once     bool // a refusal ends it
 
 	began     time.Time
@@ -56,10 +57,13 @@ type acquisition struct {
 	isOpen bool          // something of it may be on its way to the server, wait there, or be held
 }
 
-func newAcquisition(ctx context.Context, s *server, l *listener, o owner, ask Call, wanted *requestSettings) *acquisition {
-	a := &acquisition{server: s, listener: l, ctx: ctx, owner: o, ask: ask, wanted: wanted, began: time.Now()}
+// newAcquisition is one that is to be run. With try a refusal is no timeout.
+func newAcquisition(
+	ctx context.Context, s *server, l *listener, o owner, ask Call, wanted *requestSettings, try bool,
+) acquisition {
+	a := acquisition{server: s, listener: l, ctx: ctx, owner: o, ask: ask, wanted: wanted, try: try, began: time.Now()}
 	a.deadline, _ = ctx.Deadline()
-	if a.once = wanted.hasWait && wanted.wait == 0; wanted.hasWait && !a.once {
+	if a.once = try || wanted.hasWait && wanted.wait == 0; wanted.hasWait && !a.once {
 		a.deadline = earlier(a.began.Add(wanted.wait), a.deadline)
 	}
 	return a
@@ -161,11 +165,14 @@ func (a *acquisition) attempt() (grant, error) {
 		if !a.deadline.IsZero() {
 			wait = min(wait, max(time.Until(a.deadline), time.Millisecond))
 		}
-		call = call.with("WAIT", milliseconds(wait), "NOTIFY", line.name, a.ticket.tag)
+		call = call.waiting(wait, line.name, a.ticket.tag)
 	}
 	wasOpen := a.isOpen
 	a.isOpen = true
 	reply, err := a.server.number(a.ctx, until, call)
+	if err == nil && reply.number > 0 {
+		return a.confirm(reply.number, reply.sent, false)
+	}
 	if err == nil || code(err) != "" {
 		a.contact = time.Now()
 	}
@@ -174,8 +181,6 @@ func (a *acquisition) attempt() (grant, error) {
 		// What the server refused is not on its way.
 		a.isOpen = wasOpen || code(err) == "" || !a.isAlone(reply)
 		return grant{}, a.failed(line, err)
-	case reply.number > 0:
-		return a.confirm(reply.number, reply.sent, false)
 	case line != nil:
 		a.last, a.failures = nil, 0
 		a.queued, a.waits, a.isRefused = reply.sent, wait, true
@@ -224,7 +229,7 @@ func (a *acquisition) failed(line *channel, err error) error {
 
 // refused is the error of a request that is sent once.
 func (a *acquisition) refused() error {
-	if a.wanted.hasWait {
+	if !a.try {
 		return a.timedOut()
 	}
 	return because(ErrNotAcquired, fmt.Sprintf("%s is held", named(a.owner.names)))
@@ -272,9 +277,13 @@ func (a *acquisition) hear(m message) (grant, error) {
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
 func (a *acquisition) confirm(fence int64, from instant, byMessage bool) (grant, error) {
 	a.isOpen = true
+	if a.contact.IsZero() {
+		a.contact = a.began
+	}
 	s, replicas, ttl := a.server, a.wanted.minReplicas, a.wanted.ttl
-	isSure := !byMessage || now().sub(from) <= ttl/3 && !s.topology.Failover
-	if replicas == 0 && isSure && now().sub(from) < counted(ttl) {
+	since := sending().sub(from)
+	isSure := !byMessage || since <= ttl/3 && !s.topology.Failover
+	if replicas == 0 && isSure && since < counted(ttl) {
 		return grant{fence, from}, nil
 	}
 	until := earlier(a.limit(), time.Now().Add(s.settings.retryFor))
@@ -285,6 +294,5 @@ func (a *acquisition) confirm(fence int64, from instant, byMessage bool) (grant,
 	case got.number == 0:
 		return grant{}, errAgain // it is over by now
 	}
-	a.contact = time.Now()
 	return grant{fence, got.sent}, nil
 }

@@ -1,6 +1,9 @@
 package slock
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // instant is a moment on a clock that goes on while the machine sleeps, where the system has one. It cannot be
 // compared with a time.Time.
@@ -15,6 +18,22 @@ func (i instant) until() time.Duration { return i.sub(now()) }
 
 // time is the instant as the standard library counts. It is right as long as the machine does not sleep.
 func (i instant) time() time.Time { return time.Now().Add(i.until()) }
+
+// now is the clock. It is read where the end of a hold is decided.
+func now() instant {
+	at := sleepingClock()
+	asleep.Store(int64(at - monotonic()))
+	return at
+}
+
+// sending is now for the moment before a command is sent. It does not ask the system, and is too early if the machine
+// has just slept: that makes a hold end sooner.
+func sending() instant { return monotonic() + instant(asleep.Load()) }
+
+// asleep is by how much the clock was ahead of the standard library's when it was last read.
+var asleep atomic.Int64
+
+func init() { now() }
 
 var start = time.Now()
 

@@ -9,7 +9,7 @@ import (
 // standard library does not.
 const clockBoottime = 7
 
-func now() instant {
+func sleepingClock() instant {
 	var at syscall.Timespec
 	// SAFETY: the kernel writes one Timespec to where the pointer leads, and keeps nothing. It fails only where it has
 	// no such clock, and so always or never: instants of the two clocks never meet.

@@ -2,4 +2,4 @@
 
 package slock
 
-func now() instant { return monotonic() }
+func sleepingClock() instant { return monotonic() }

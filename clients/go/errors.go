@@ -119,9 +119,19 @@ func noAnswer(keys []string, within time.Duration, causes ...error) error {
 	return because(ErrNoAnswer, text, causes...)
 }
 
-func notHeld(keys []string, mode Mode) error {
-	return because(ErrNotHeld, fmt.Sprintf("the owner token does not hold %s for %s", named(keys), mode))
+// notHeldError is an ErrNotHeld whose text is made when it is read: each release makes one.
+type notHeldError struct {
+	keys []string
+	mode Mode
 }
+
+func (e *notHeldError) Error() string {
+	return fmt.Sprintf("slock: the owner token does not hold %s for %s", named(e.keys), e.mode)
+}
+
+func (*notHeldError) Is(target error) bool { return target == ErrNotHeld }
+
+func (*notHeldError) SlockError() {}
 
 // TimedOutError says that others held the lock until the wait was over. errors.Is(err, ErrTimedOut) is true for it.
 type TimedOutError struct {
@@ -185,6 +195,14 @@ type LostError struct {
 
 func (e *LostError) Error() string {
 	return withCauses(fmt.Sprintf("slock: %s was lost: %s", named(e.Keys), e.Reason), e.Cause)
+}
+
+// orNil is the error as a plain one.
+func (e *LostError) orNil() error {
+	if e == nil {
+		return nil
+	}
+	return e
 }
 
 // Unwrap makes errors.Is know ErrLost and the Cause.
@@ -260,6 +278,8 @@ func outcome(err error) string {
 		return "refused"
 	case errors.Is(err, ErrTimedOut):
 		return "timed out"
+	case errors.Is(err, ErrNotHeld):
+		return "NotHeld"
 	case errors.As(err, &k):
 		return k.name
 	case isCancelled(err):

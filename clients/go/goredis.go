@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,10 +19,16 @@ import (
 // no second one that would hear of failovers, so there one connection of its pool is kept.
 
 const (
-	// callTimeout is the time limit of a read or write where the program's client has none, or one that is too short.
-	callTimeout = 3 * time.Second
-	// shortTimeout is the shortest time limit that is long enough for a busy server.
-	shortTimeout = 500 * time.Millisecond
+	// callTimeout is the time limit of a read or write, whatever that of the program's client is. Without a reply go-redis
+	// sends the command again, over another connection.
+	callTimeout = 800 * time.Millisecond
+	// shortTimeout and longTimeout are between what a cluster client's own limits may be, since only a client of a
+	// single server can be had with others.
+	shortTimeout, longTimeout = 500 * time.Millisecond, 5 * time.Second
+	// fullCheck is how long it counts whether the pool of the program was full.
+	fullCheck = 5 * time.Millisecond
+	// hooksCheck is how soon hooks that the program adds to its client see the calls.
+	hooksCheck = time.Second
 	// reservedConnections is how many connections renewals may use.
 	reservedConnections = 4
 )
@@ -56,9 +63,14 @@ type goRedisTransport struct {
 	single     *redis.Client        // what the client is; nil: a cluster
 	cluster    *redis.ClusterClient // nil: a single server, or Sentinel
 	isSentinel bool
-	hasRotated bool      // credentials come from a provider, so a refused login may succeed later
-	calls      processor // the program's client, or the same with time limits
+	hasRotated bool // credentials come from a provider, so a refused login may succeed later
+	isPrompt   bool // a call ends soon after its ctx
 	poolSize   int
+
+	checked atomic.Int64 // when it was checked whether the pool is full
+	full    atomic.Bool
+	made    atomic.Int64                 // when limited was made
+	limited atomic.Pointer[redis.Client] // single with other time limits
 
 	mu            sync.Mutex
 	reserved      processor // for renewals; nil: none yet
@@ -67,24 +79,33 @@ type goRedisTransport struct {
 }
 
 func goRedis(rdb redis.UniversalClient) *goRedisTransport {
-	t := &goRedisTransport{rdb: rdb, calls: rdb, subscriptions: map[*redis.Client]*subscription{}}
-	isShort := func(read, write time.Duration) bool { return min(read, write) < shortTimeout }
+	t := &goRedisTransport{rdb: rdb, poolSize: math.MaxInt, subscriptions: map[*redis.Client]*subscription{}}
 	if t.single, _ = rdb.(*redis.Client); t.single != nil {
 		o := t.single.Options()
 		t.isSentinel, t.hasRotated, t.poolSize = o.Addr == "FailoverClient", hasProvider(o), o.PoolSize
-		if isShort(o.ReadTimeout, o.WriteTimeout) {
-			t.single = t.single.WithTimeout(callTimeout)
-			t.calls = t.single
-		}
+		t.isPrompt = o.TLSConfig == nil // go-redis connects by TLS without ctx
 	} else if t.cluster, _ = rdb.(*redis.ClusterClient); t.cluster != nil {
 		o := t.cluster.Options()
-		t.hasRotated, t.poolSize = hasProvider(o), math.MaxInt // of each node
-		if isShort(o.ReadTimeout, o.WriteTimeout) {
+		t.hasRotated = hasProvider(o)
+		if min(o.ReadTimeout, o.WriteTimeout) < shortTimeout || o.ReadTimeout > longTimeout {
 			t.reserved = t.duplicate()
-			t.calls = t.reserved
+			t.cluster = t.reserved.(*redis.ClusterClient)
 		}
 	}
 	return t
+}
+
+// program is the program's client. That of a single server gets other time limits, and shares the pool and the hooks
+// that the program had added by the time at which it was made.
+func (t *goRedisTransport) program(at instant) processor {
+	if t.single == nil {
+		return t.cluster
+	}
+	if t.limited.Load() == nil || at.sub(instant(t.made.Load())) > hooksCheck {
+		t.made.Store(int64(at))
+		t.limited.Store(t.single.WithTimeout(callTimeout))
+	}
+	return t.limited.Load()
 }
 
 // Topology describes the servers. A Ring cannot be used: it moves keys to another server when one is down, and so gives
@@ -137,9 +158,10 @@ func (t *goRedisTransport) duplicate() processor {
 }
 
 // over is what a call goes over: the reserved connections also while the program uses all of its own.
-func (t *goRedisTransport) over(call Call) processor {
-	if stats := t.rdb.PoolStats(); !call.Reserved && (stats.IdleConns > 0 || int(stats.TotalConns) < t.poolSize) {
-		return t.calls
+func (t *goRedisTransport) over(isReserved bool) processor {
+	at := monotonic()
+	if !isReserved && !t.isFull(at) {
+		return t.program(at)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,65 +171,82 @@ func (t *goRedisTransport) over(call Call) processor {
 	if t.reserved != nil {
 		return t.reserved
 	}
-	return t.calls
+	return t.program(at)
 }
 
-// Call sends commands. go-redis may go on with them after ctx is over.
-func (t *goRedisTransport) Call(ctx context.Context, call Call) ([]any, error) {
-	type outcome struct {
-		replies []any
-		err     error
+// isFull tells whether the program's commands occupied the whole pool when that was last checked.
+func (t *goRedisTransport) isFull(at instant) bool {
+	if at.sub(instant(t.checked.Load())) > fullCheck {
+		t.checked.Store(int64(at))
+		stats := t.rdb.PoolStats()
+		t.full.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.poolSize)
 	}
-	came := make(chan outcome, 1)
+	return t.full.Load()
+}
+
+// Call sends a command. Where go-redis may take long to notice that ctx is over, it goes on by itself.
+func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any, err error) {
+	if t.isPrompt {
+		return t.send(ctx, call)
+	}
+	came := make(chan func(), 1)
 	go func() {
-		replies, err := t.send(ctx, call)
-		came <- outcome{replies, err}
+		r, next, failed := t.send(ctx, call)
+		came <- func() { reply, then, err = r, next, failed }
 	}()
 	select {
-	case o := <-came:
-		return o.replies, o.err
+	case note := <-came:
+		note()
+		return reply, then, err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 }
 
-func (t *goRedisTransport) send(ctx context.Context, call Call) (replies []any, err error) {
-	over := t.over(call)
-	if call.Key == "" && t.cluster != nil {
-		var mu sync.Mutex
-		err = t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-			cmd := redis.NewCmd(ctx, call.Commands[0]...)
-			_ = node.Process(ctx, cmd)
-			reply, err := t.reply(cmd)
-			mu.Lock()
-			defer mu.Unlock()
-			replies = append(replies, reply)
-			return err
-		})
-		return replies, err
+func (t *goRedisTransport) send(ctx context.Context, call Call) (reply, then any, err error) {
+	if call.Key == "" {
+		reply, err = t.everywhere(ctx, call.Command)
+		return reply, nil, err
 	}
-	if len(call.Commands) == 1 {
-		cmd := redis.NewCmd(ctx, call.Commands[0]...)
-		cmd.SetFirstKeyPos(call.KeyAt)
+	over, cmd := t.over(call.Reserved), redis.NewCmd(ctx, call.Command...)
+	cmd.SetFirstKeyPos(call.KeyAt)
+	if len(call.Then) == 0 {
 		_ = over.Process(ctx, cmd)
-		reply, err := t.reply(cmd)
-		return []any{reply}, err
+		reply, err = t.reply(cmd)
+		return reply, nil, err
 	}
 	if t.cluster != nil { // a command without a key goes to the same node
 		if over, err = t.cluster.MasterForKey(ctx, call.Key); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	pipeline := over.Pipeline()
-	for _, words := range call.Commands {
-		_ = pipeline.Process(ctx, redis.NewCmd(ctx, words...))
+	pipeline, next := over.Pipeline(), redis.NewCmd(ctx, call.Then...)
+	_, _ = pipeline.Process(ctx, cmd), pipeline.Process(ctx, next)
+	_, _ = pipeline.Exec(ctx)
+	if reply, err = t.reply(cmd); err == nil {
+		then, err = t.reply(next)
 	}
-	commands, _ := pipeline.Exec(ctx)
-	for i := 0; i < len(commands) && err == nil; i++ {
-		var reply any
-		reply, err = t.reply(commands[i].(*redis.Cmd))
+	return reply, then, err
+}
+
+// everywhere sends a command to each primary.
+func (t *goRedisTransport) everywhere(ctx context.Context, command []any) (any, error) {
+	var mu sync.Mutex
+	var replies []any
+	ask := func(ctx context.Context, over processor) error {
+		cmd := redis.NewCmd(ctx, command...)
+		_ = over.Process(ctx, cmd)
+		reply, err := t.reply(cmd)
+		mu.Lock()
+		defer mu.Unlock()
 		replies = append(replies, reply)
+		return err
 	}
+	if t.cluster == nil {
+		err := ask(ctx, t.over(false))
+		return replies, err
+	}
+	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 	return replies, err
 }
 
@@ -238,7 +277,7 @@ func (t *goRedisTransport) Close() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.isClosed = true
-	if client, ok := t.reserved.(redis.UniversalClient); ok && client != t.calls {
+	if client, ok := t.reserved.(redis.UniversalClient); ok && t.single != nil {
 		t.reserved, err = nil, client.Close()
 	}
 	return err

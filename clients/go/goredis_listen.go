@@ -165,7 +165,7 @@ func (t *goRedisTransport) follow(s *subscription) {
 	if t.single.Options().PoolSize == 1 {
 		return
 	}
-	kept := t.single.Conn()
+	kept := t.program(monotonic()).(*redis.Client).Conn()
 	t.mu.Lock()
 	t.reserved = kept
 	t.mu.Unlock()

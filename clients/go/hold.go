@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,19 +15,19 @@ import (
 type Hold struct {
 	keeper   keeper
 	owner    owner
-	settings requestSettings
+	settings *requestSettings
 	report   *reporter
 	watchdog *watchdog
 	retryFor time.Duration
-	values   context.Context // those of the context of the call
+	values   context.Context // that of the call, for its values
 
-	extending chan struct{} // held while a command that prolongs the hold is on its way
-	changing  chan struct{} // held while a change of mode is open
+	extending sync.Mutex  // held while a command that prolongs the hold is on its way
+	changing  atomic.Bool // a change of mode is open
 
 	mu    sync.Mutex
 	lease lease
-	timer *time.Timer // of the watchdog; nil: nobody would notice the end
-	ctx   context.Context
+	timer *time.Timer             // of the watchdog; nil: nobody would notice the end
+	ctx   context.Context         // nil: nobody has asked for it
 	end   context.CancelCauseFunc // ends ctx
 }
 
@@ -54,11 +55,8 @@ type holding struct {
 func (k holding) hold(ctx context.Context, r *Request, o owner, got grant) *Hold {
 	h := &Hold{
 		keeper: k.keeper, owner: o, settings: r.settings,
-		report: k.report, watchdog: k.watchdog, retryFor: k.retryFor,
-		extending: make(chan struct{}, 1), changing: make(chan struct{}, 1),
+		report: k.report, watchdog: k.watchdog, retryFor: k.retryFor, values: ctx,
 	}
-	h.values = context.WithoutCancel(ctx)
-	h.ctx, h.end = context.WithCancelCause(h.values)
 	h.lease = lease{ttl: r.settings.ttl, renews: !r.settings.noRenewal, counted: k.counted, granted: got.from}
 	h.lease.grant(r.mode, got)
 	if r.settings.maxHold > 0 {
@@ -107,31 +105,36 @@ func (h *Hold) snapshot() lease {
 
 // update changes the lease of a live hold, and does what follows if that ends it. It gives what is wrong with the hold
 // after that.
-func (h *Hold) update(change func(l *lease)) error {
+func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), change) }
+
+func (h *Hold) updateAt(at instant, change func(l *lease)) error {
 	h.mu.Lock()
 	wasLive := h.lease.state == live
-	if h.lease.look(now()); h.lease.state == live {
+	if h.lease.look(at); h.lease.state == live {
 		change(&h.lease)
 	}
 	problem := h.lease.problem(h.owner.names, h.lease.mode)
-	if h.timer != nil && problem == nil {
-		h.timer.Reset(h.lease.due().until())
-	} else if h.timer != nil {
+	loss, isLost := problem.(*LostError)
+	switch {
+	case h.timer != nil && problem == nil:
+		h.timer.Reset(h.lease.due().sub(at))
+	case h.timer != nil:
 		h.timer.Stop()
 	}
-	fence, held := h.lease.fence, now().sub(h.lease.granted)
+	if h.ctx != nil && problem != nil {
+		h.end(loss.orNil())
+	}
+	fence, held := h.lease.fence, at.sub(h.lease.granted)
 	h.mu.Unlock()
 	if !wasLive || problem == nil {
 		return problem
 	}
 	h.watchdog.remove(h)
-	if loss, ok := problem.(*LostError); ok {
-		h.end(loss)
+	if isLost {
 		// By the fence, because another hold of a token of the program's stays.
 		_, _ = h.keeper.end(over(), h.owner, fence)
 		h.report.lost(h.values, h.label(), loss)
 	}
-	h.end(nil)
 	h.report.held(h.values, h.label(), held)
 	return problem
 }
@@ -141,7 +144,17 @@ func (h *Hold) label() string { return h.settings.labelFor(h.owner.names) }
 // Context ends when the hold is lost, with a *LostError as its cause, or released. It has the values of the context that
 // was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
-	h.watch()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx == nil {
+		h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(h.values))
+		h.watch()
+	}
+	if loss, isLost := h.lease.problem(h.owner.names, h.lease.mode).(*LostError); isLost {
+		h.end(loss)
+	} else if h.lease.state != live {
+		h.end(nil)
+	}
 	return h.ctx
 }
 
@@ -156,12 +169,8 @@ func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl < leastTTL || h.snapshot().counted(ttl) <= 0 {
 		return tooShort(ttl)
 	}
-	select {
-	case h.extending <- struct{}{}:
-	case <-ctx.Done():
-		return ended(ctx)
-	}
-	defer func() { <-h.extending }()
+	h.extending.Lock() // for as long as a renewal may take
+	defer h.extending.Unlock()
 	began := time.Now()
 	var last error
 	for failures := 0; ; failures++ {
@@ -212,11 +221,12 @@ func (h *Hold) Detach() error {
 	return err
 }
 
-// finish ends a live hold here, before anything is sent.
+// finish ends a live hold here, before anything is sent. If the machine has just slept, the server knows better whether
+// the hold is over.
 func (h *Hold) finish() (lease, error) {
 	var last lease
 	isDone := false
-	err := h.update(func(l *lease) { last, isDone, l.state = *l, true, finished })
+	err := h.updateAt(sending(), func(l *lease) { last, isDone, l.state = *l, true, finished })
 	if isDone {
 		return last, nil
 	}
@@ -240,7 +250,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		fence = 0
 	}
 	var wasHeld bool
-	if left := h.settings.atLeast - now().sub(last.granted); left > 0 {
+	if left := h.left(last); left > 0 {
 		wasHeld, err = h.keeper.keep(ctx, h.owner, fence, left)
 	} else {
 		wasHeld, err = h.keeper.end(ctx, h.owner, fence)
@@ -252,6 +262,14 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		h.report.releaseFailed(h.values, h.label(), h.owner.names, err)
 	}
 	return err
+}
+
+// left is for how long the lock has to be kept.
+func (h *Hold) left(last lease) time.Duration {
+	if h.settings.atLeast == 0 {
+		return 0
+	}
+	return h.settings.atLeast - sending().sub(last.granted)
 }
 
 // foundGone makes a loss of a release that found nothing to release.

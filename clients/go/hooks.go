@@ -44,7 +44,7 @@ func (r *reporter) waited(ctx context.Context, label string, duration time.Durat
 // held reports the end of a hold.
 func (r *reporter) held(ctx context.Context, label string, duration time.Duration) {
 	if r.hooks.Held != nil {
-		r.hooks.Held(ctx, label, duration)
+		r.hooks.Held(context.WithoutCancel(ctx), label, duration)
 	}
 }
 
@@ -55,21 +55,21 @@ func (r *reporter) lost(ctx context.Context, label string, loss *LostError) {
 	}
 	r.log.WarnContext(ctx, "slock: a lock was lost", values...)
 	if r.hooks.Lost != nil {
-		r.hooks.Lost(ctx, label, loss)
+		r.hooks.Lost(context.WithoutCancel(ctx), label, loss)
 	}
 }
 
 func (r *reporter) renewalFailed(ctx context.Context, label string, keys []string, err error) {
 	r.log.DebugContext(ctx, "slock: a renewal failed", "keys", keys, "label", label, "error", err)
 	if r.hooks.RenewalFailed != nil {
-		r.hooks.RenewalFailed(ctx, label, err)
+		r.hooks.RenewalFailed(context.WithoutCancel(ctx), label, err)
 	}
 }
 
 func (r *reporter) releaseFailed(ctx context.Context, label string, keys []string, err error) {
 	r.log.WarnContext(ctx, "slock: a release failed; the lock ends by its ttl", "keys", keys, "label", label, "error", err)
 	if r.hooks.ReleaseFailed != nil {
-		r.hooks.ReleaseFailed(ctx, label, err)
+		r.hooks.ReleaseFailed(context.WithoutCancel(ctx), label, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package slock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -62,11 +63,11 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 	if key == "" {
 		return Info{}, invalid("a key must not be empty")
 	}
-	replies, err := l.query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
+	reply, err := l.query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
 	if err != nil {
 		return Info{}, err
 	}
-	return infoOf(replies[0]), nil
+	return infoOf(reply), nil
 }
 
 func infoOf(reply any) (info Info) {
@@ -80,12 +81,12 @@ func infoOf(reply any) (info Info) {
 // holders are those of the first key that somebody holds, at most 10, or none if the server does not tell in time.
 func (s *server) holders(ctx context.Context, within time.Duration, keys []string) []Holder {
 	for until, i := time.Now().Add(within), 0; i < len(keys) && time.Now().Before(until); i++ {
-		call := Call{Key: keys[i], KeyAt: 1, Commands: [][]any{{"SLOCK.INFO", keys[i], "FULL", "COUNT", 10}}}
-		replies, err := s.try(ctx, until, call)
-		if err != nil || code(asError(replies[0])) != "" {
+		call := Call{Key: keys[i], KeyAt: 1, Command: []any{"SLOCK.INFO", keys[i], "FULL", "COUNT", 10}}
+		reply, _, err := s.try(ctx, until, call)
+		if err != nil || asError(reply) != nil {
 			return nil
 		}
-		if info := infoOf(replies[0]); len(info.Holders) > 0 {
+		if info := infoOf(reply); len(info.Holders) > 0 {
 			return info.Holders
 		}
 	}
@@ -95,7 +96,8 @@ func (s *server) holders(ctx context.Context, within time.Duration, keys []strin
 // Queues tells which locks are waited for whose names begin with the prefix, on all nodes of a cluster, the longest wait
 // first.
 func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
-	replies, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
+	reply, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
+	replies, _ := reply.([]any)
 	for _, reply := range replies {
 		var queues []Queue
 		fill(reflect.ValueOf(&queues).Elem(), reply)
@@ -111,23 +113,23 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 }
 
 // query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.
-func (l *Locks) query(ctx context.Context, key string, words ...any) ([]any, error) {
-	if l.problem != nil {
-		return nil, l.problem
+func (l *Locks) query(ctx context.Context, key string, words ...any) (reply any, err error) {
+	if err = l.problem; err == nil && l.closing.Err() != nil {
+		err = ErrClosed
 	}
-	if l.closing.Err() != nil {
-		return nil, ErrClosed
+	if err != nil {
+		return nil, err
 	}
-	var replies []any
-	_, err := repeat(ctx, l.server, []string{key}, l.settings.retryFor, func(until time.Time) (answer, error) {
-		var err error
-		replies, err = l.server.try(ctx, until, Call{Key: key, KeyAt: 1, Commands: [][]any{words}})
-		for i := 0; i < len(replies) && err == nil; i++ {
+	call := Call{Key: key, KeyAt: 1, Command: words}
+	_, err = repeat(ctx, l.server, []string{cmp.Or(key, "*")}, l.settings.retryFor, func(until time.Time) (answer, error) {
+		reply, _, err = l.server.try(ctx, until, call)
+		replies, _ := reply.([]any)
+		for i := 0; key == "" && i < len(replies) && err == nil; i++ {
 			err = asError(replies[i])
 		}
-		return answer{}, err
+		return answer{}, errors.Join(err, asError(reply))
 	})
-	return replies, err
+	return reply, err
 }
 
 // asError is a reply that is an error, or nil.

@@ -59,7 +59,7 @@ func (l *lease) problem(keys []string, mode Mode) error {
 	case live:
 		return nil
 	case finished:
-		return notHeld(keys, mode)
+		return &notHeldError{keys, mode}
 	}
 	loss := &LostError{Keys: slices.Clone(keys), Reason: l.reason}
 	if l.reason == Expired {

@@ -70,12 +70,8 @@ func (l *Locks) Close() error {
 func (l *Locks) check(*Request) error { return l.problem }
 
 func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	o, wanted := r.owner(), r.settings
-	if once {
-		wanted.hasWait = false
-	}
-	a := newAcquisition(ctx, l.server, l.listener, o, o.lock(r.mode, &wanted), &wanted)
-	a.once = a.once || once
+	o := r.owner()
+	a := newAcquisition(ctx, l.server, l.listener, o, o.lock(r.mode, r.settings), r.settings, once)
 	got, err := a.run()
 	if err != nil {
 		if a.isOpen {
@@ -90,7 +86,7 @@ func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	o := r.owner()
 	got, err := l.server.ask(ctx, r.keys, l.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
 	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = notHeld(r.keys, r.mode)
+		err = &notHeldError{r.keys, r.mode}
 	}
 	if err != nil {
 		return nil, err
@@ -122,24 +118,18 @@ func (s *server) extend(ctx context.Context, until time.Time, o owner, e extensi
 	}
 	// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
 	// nothing, and any replica would do.
-	call = o.extend(e.ttl+time.Millisecond, e.fence).then("WAIT", e.replicas, milliseconds(e.within))
-	got := answer{sent: now()}
-	replies, err := s.try(ctx, until.Add(e.within), call)
-	if err != nil {
+	call = o.extend(e.ttl+time.Millisecond, e.fence)
+	call.Then = []any{"WAIT", e.replicas, milliseconds(e.within)}
+	got := answer{sent: sending()}
+	reply, acknowledged, err := s.try(ctx, until.Add(e.within), call)
+	if err = errors.Join(err, asError(reply), asError(acknowledged)); err != nil {
 		return got, err
 	}
-	for i, reply := range replies {
-		if failed, ok := reply.(error); ok {
-			return got, failed
-		}
-		number, _ := reply.(int64)
-		if i == 0 {
-			got.number = number
-		} else if got.number > 0 && number < int64(e.replicas) {
-			return got, because(ErrTooFewReplicas, fmt.Sprintf("%d of %d replicas acknowledged %s", number, e.replicas, named(o.names)))
-		}
+	got.number, _ = reply.(int64)
+	if number, _ := acknowledged.(int64); got.number > 0 && number < int64(e.replicas) {
+		err = because(ErrTooFewReplicas, fmt.Sprintf("%d of %d replicas acknowledged %s", number, e.replicas, named(o.names)))
 	}
-	return got, nil
+	return got, err
 }
 
 func (k *single) end(ctx context.Context, o owner, fence int64) (bool, error) {
@@ -156,7 +146,9 @@ func (k *single) finish(ctx context.Context, o owner, call Call, whole int, most
 	var got answer
 	err := ctx.Err()
 	if err == nil {
-		got, err = k.server.ask(ctx, o.names, k.server.settings.retryFor, call)
+		got, err = repeat(ctx, k.server, o.names, k.server.settings.retryFor, func(until time.Time) (answer, error) {
+			return k.server.untimed(ctx, until, call)
+		})
 	}
 	if errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil {
 		k.server.deliver(ctx, call, most)
@@ -206,7 +198,7 @@ func (b *base) Write(keys ...string) Request { return b.request(Write, keys) }
 func (b *base) Read(keys ...string) Request { return b.request(Read, keys) }
 
 func (b *base) request(mode Mode, keys []string) Request {
-	return Request{base: b, keys: slices.Clone(keys), mode: mode, settings: b.settings.request}
+	return Request{base: b, keys: slices.Clone(keys), mode: mode, settings: &b.settings.request}
 }
 
 // Release releases what the owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on

@@ -27,7 +27,7 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 		wanted.ttl, wanted.minReplicas, wanted.replicaTimeout = was.ttl, h.settings.minReplicas, h.settings.replicaTimeout
 		ctx, end := h.under(ctx)
 		defer end()
-		a := newAcquisition(ctx, k.server, k.listener, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted)
+		a := newAcquisition(ctx, k.server, k.listener, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted, false)
 		got, err := a.run()
 		problem := h.update(func(l *lease) {
 			if err == nil {
@@ -40,19 +40,19 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 			go h.settle(k)
 			return err
 		}
-		<-h.changing
+		h.changing.Store(false)
 		return h.lossOr(err)
 	})
 }
 
 // settle withdraws an upgrade that was given up, and learns the mode that the hold has after that.
 func (h *Hold) settle(k *single) {
-	defer func() { <-h.changing }()
-	withdrawn, err := k.server.ask(h.ctx, h.owner.names, refuseFor, h.owner.withdraw())
+	defer h.changing.Store(false)
+	withdrawn, err := k.server.ask(h.Context(), h.owner.names, refuseFor, h.owner.withdraw())
 	if err != nil || withdrawn.number > 0 {
 		return
 	}
-	got, err := k.server.ask(h.ctx, h.owner.names, refuseFor, h.owner.adopt(Write, h.settings.ttl))
+	got, err := k.server.ask(h.Context(), h.owner.names, refuseFor, h.owner.adopt(Write, h.settings.ttl))
 	if err == nil && got.number > 0 {
 		_ = h.update(func(l *lease) { l.grant(Write, grant{got.number, got.sent}) })
 	}
@@ -79,12 +79,12 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 		err := send(ctx, h.retryFor)
 		if h.Check() == nil && (errors.Is(err, ErrNoAnswer) || ctx.Err() != nil && err != nil) {
 			go func() {
-				defer func() { <-h.changing }()
-				_ = send(h.ctx, refuseFor)
+				defer h.changing.Store(false)
+				_ = send(h.Context(), refuseFor)
 			}()
 			return err
 		}
-		<-h.changing
+		h.changing.Store(false)
 		return h.lossOr(err)
 	})
 }
@@ -95,14 +95,12 @@ func (h *Hold) change(run func(k *single, was lease) error) error {
 	if !ok || len(h.owner.names) > 1 {
 		return invalid("the mode changes for one key on one server")
 	}
-	select {
-	case h.changing <- struct{}{}:
-	default:
+	if !h.changing.CompareAndSwap(false, true) {
 		return invalid("another change of mode of %s is open", named(h.owner.names))
 	}
 	was := h.snapshot()
 	if err := h.update(func(l *lease) { l.isOpen = true }); err != nil {
-		<-h.changing
+		h.changing.Store(false)
 		return err
 	}
 	return run(k, was)

@@ -27,7 +27,21 @@ type owner struct {
 	names []string // of the keys for the program
 	keys  []string // for the server, with the prefix
 	token string
-	given bool // by the program: other acquisitions may use it too
+	given bool  // by the program: other acquisitions may use it too
+	words []any // the keys and the token
+}
+
+// newOwner is the owner with this token, or with one that is drawn if it is empty.
+func newOwner(names, keys []string, token string) owner {
+	o := owner{names: names, keys: keys, token: token, given: token != "", words: make([]any, 0, len(keys)+1)}
+	if !o.given {
+		o.token = draw()
+	}
+	for _, key := range keys {
+		o.words = append(o.words, key)
+	}
+	o.words = append(o.words, o.token)
+	return o
 }
 
 // draw is 128 random bits in 22 characters, as secret as an owner token and a tag have to be.
@@ -37,35 +51,18 @@ func draw() string {
 	return base64.RawStdEncoding.EncodeToString(bits[:])
 }
 
-// command is a command for one key or for several, by its two names.
-func (o owner) command(single, several string, rest ...any) Call {
-	c := Call{Key: o.keys[0], KeyAt: 1}
-	words := make([]any, 0, 3+len(o.keys)+len(rest)+9) // room for META, LIMIT, WAIT and NOTIFY
+// command is a command for one key or for several, by its two names, with room for the rest.
+func (o owner) command(single, several string, room int) Call {
+	words := make([]any, 0, 2+len(o.words)+room)
 	if len(o.keys) == 1 && single != "" {
-		words = append(words, single, o.keys[0])
-	} else {
-		c.KeyAt = 2
-		words = append(words, several, len(o.keys))
-		for _, key := range o.keys {
-			words = append(words, key)
-		}
+		return Call{Key: o.keys[0], KeyAt: 1, Command: append(append(words, single), o.words...)}
 	}
-	c.Commands = [][]any{append(append(words, o.token), rest...)}
-	return c
+	return Call{Key: o.keys[0], KeyAt: 2, Command: append(append(words, several, len(o.keys)), o.words...)}
 }
 
-// with is the call with further arguments of its last command.
-func (c Call) with(arguments ...any) Call {
-	commands := slices.Clone(c.Commands)
-	last := &commands[len(commands)-1]
-	*last = append(slices.Clip(*last), arguments...)
-	c.Commands = commands
-	return c
-}
-
-// then is the call with a further command.
-func (c Call) then(words ...any) Call {
-	c.Commands = append(slices.Clip(c.Commands), words)
+// add adds arguments to the command, which nobody else has yet.
+func (c Call) add(arguments ...any) Call {
+	c.Command = append(c.Command, arguments...)
 	return c
 }
 
@@ -75,31 +72,30 @@ func (o owner) lock(mode Mode, s *requestSettings) Call {
 	if mode == Read {
 		single, several = "SLOCK.RLOCK", "SLOCK.MRLOCK"
 	}
-	c := o.command(single, several, milliseconds(s.ttl))
-	words := &c.Commands[0]
+	c := o.command(single, several, 5).add(milliseconds(s.ttl))
 	if s.metadata != "" {
-		*words = append(*words, "META", s.metadata)
+		c = c.add("META", s.metadata)
 	}
 	if s.hasLimit {
-		*words = append(*words, "LIMIT", s.limit)
+		c = c.add("LIMIT", s.limit)
 	}
 	return c
 }
 
 // adopt gives the fence of what the token holds in the mode, and never takes a lock.
 func (o owner) adopt(mode Mode, ttl time.Duration) Call {
-	return o.lock(mode, &requestSettings{ttl: ttl}).with("XX")
+	return o.lock(mode, &requestSettings{ttl: ttl}).add("XX")
 }
 
 // extend prolongs the hold with the fence, or whatever the token holds if it is 0. It never shortens, so it does no harm
 // when it arrives late.
 func (o owner) extend(ttl time.Duration, fence int64) Call {
-	return fenced(o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl), "GT"), fence)
+	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", 4).add(milliseconds(ttl), "GT").fenced(fence)
 }
 
 // keep has the hold end after a time, be it sooner or later than without.
 func (o owner) keep(ttl time.Duration, fence int64) Call {
-	return fenced(o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", milliseconds(ttl)), fence)
+	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", 3).add(milliseconds(ttl)).fenced(fence)
 }
 
 // change makes the hold of a single key one of this mode.
@@ -108,27 +104,33 @@ func (o owner) change(to Mode, ttl time.Duration, fence int64) Call {
 	if to == Read {
 		name = "SLOCK.DOWNGRADE"
 	}
-	return fenced(o.command(name, "", milliseconds(ttl)), fence)
+	return o.command(name, "", 3).add(milliseconds(ttl)).fenced(fence)
 }
 
 // withdraw ends a waiting upgrade.
-func (o owner) withdraw() Call { return o.command("SLOCK.CANCEL", "") }
+func (o owner) withdraw() Call { return o.command("SLOCK.CANCEL", "", 0) }
 
 // end ends the acquisition: the server withdraws what waits, releases what is held, and refuses what arrives later. A
 // token of the program's may be in use for another hold: it is not refused, and of it the hold with the fence ends, if
 // that is known.
 func (o owner) end(fence int64) Call {
-	c := o.command("", "SLOCK.MUNLOCK")
+	c := o.command("", "SLOCK.MUNLOCK", 2)
 	if !o.given {
-		return c.with("REFUSE", refuseFor.Milliseconds())
+		return c.add("REFUSE", refuseFor.Milliseconds())
 	}
-	return fenced(c, fence)
+	return c.fenced(fence)
 }
 
-func fenced(c Call, fence int64) Call {
+func (c Call) fenced(fence int64) Call {
 	if fence > 0 {
-		return c.with("FENCE", fence)
+		return c.add("FENCE", fence)
 	}
+	return c
+}
+
+// waiting is the command with a place in the queue, whose end is told on a channel.
+func (c Call) waiting(wait time.Duration, channel, tag string) Call {
+	c.Command = append(slices.Clip(c.Command), "WAIT", milliseconds(wait), "NOTIFY", channel, tag)
 	return c
 }
 
@@ -137,6 +139,9 @@ func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 
 
 // code is the first word of an error reply of the server, and else empty.
 func code(err error) string {
+	if err == nil {
+		return ""
+	}
 	var reply *ReplyError
 	if !errors.As(err, &reply) {
 		return ""
@@ -153,10 +158,13 @@ var passing = []string{
 
 // passes tells whether a command may succeed if it is sent again: the server said so, or there was no reply.
 func passes(err error) bool {
+	if err == nil {
+		return false
+	}
 	var own Error
 	var unusable *UnusableError
 	switch word := code(err); {
-	case err == nil || errors.As(err, &own) || errors.As(err, &unusable) || errors.Is(err, errLeft):
+	case errors.As(err, &own) || errors.As(err, &unusable) || errors.Is(err, errLeft):
 		return false
 	case word == "ERR":
 		return strings.Contains(err.Error(), "max number of clients reached")
@@ -173,6 +181,9 @@ var kinds = map[string]error{
 
 // explain gives an error reply its kind. Others are those of the Redis client library.
 func explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	var reply *ReplyError
 	var unusable *UnusableError
 	switch err = kinded(err); {

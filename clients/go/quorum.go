@@ -139,7 +139,7 @@ func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
 	case got.isRefusal():
-		return nil, notHeld(r.keys, r.mode)
+		return nil, &notHeldError{r.keys, r.mode}
 	}
 	return nil, q.missed(r, got, nil, time.Now())
 }
@@ -213,7 +213,7 @@ type vote struct {
 }
 
 func (q *Quorum) votes(r *Request) *votes {
-	v := &votes{quorum: q, request: r, owner: r.owner(), sent: now(), nodes: make([]vote, len(q.nodes))}
+	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), nodes: make([]vote, len(q.nodes))}
 	for i, n := range q.nodes {
 		v.nodes[i].server, v.nodes[i].asked = n, make(chan struct{}, 1)
 	}
@@ -285,7 +285,7 @@ func (v *votes) attempt(ctx context.Context) *QuorumError {
 		isEnough = (*QuorumError).isDecided
 	}
 	ttl := v.request.settings.ttl
-	call := v.owner.lock(v.request.mode, &v.request.settings)
+	call := v.owner.lock(v.request.mode, v.request.settings)
 	got := v.ask(ctx, ttl, isEnough, func(ctx context.Context, n *vote) (bool, error) { return v.lock(ctx, n, call) })
 	if got.isGranted() && now().sub(v.sent) < v.quorum.counted(ttl) {
 		return got // the other nodes may still grant
@@ -313,9 +313,9 @@ func (v *votes) fences() []int64 {
 
 // extend counts the nodes that still have the hold with the fence that they gave. Nodes that have lost it grant it anew.
 func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (answer, error) {
-	settings := v.request.settings
+	settings := *v.request.settings
 	settings.ttl = e.ttl
-	sent, fences := now(), v.fences()
+	sent, fences := sending(), v.fences()
 	at := make(map[*vote]int64, len(fences))
 	for i, fence := range fences {
 		at[&v.nodes[i]] = fence

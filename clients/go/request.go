@@ -30,14 +30,16 @@ type Request struct {
 	base     *base // nil: made by nobody
 	keys     []string
 	mode     Mode
-	settings requestSettings
+	settings *requestSettings // shared; nobody changes it
 }
 
 // With is the request with further options.
 func (r Request) With(options ...RequestOption) Request {
+	settings := *r.settings
 	for _, option := range options {
-		option(&r.settings)
+		option(&settings)
 	}
+	r.settings = &settings
 	return r
 }
 
@@ -81,7 +83,7 @@ func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) e
 // Adopt makes a hold of the request's keys and mode from an owner token that another process took and detached, and
 // renews it from now on. It fails with ErrNotHeld if the token does not hold all keys in the mode.
 func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
-	r.settings.token = token
+	r = r.With(Token(token))
 	if err := r.checkToken(); err != nil {
 		return nil, err
 	}
@@ -117,13 +119,8 @@ func (r *Request) checkToken() error {
 	return nil
 }
 
-// owner draws a token for one acquisition, unless the program gave one.
 func (r *Request) owner() owner {
-	o := owner{names: r.keys, keys: r.base.prefixed(r.keys), token: r.settings.token, given: r.settings.token != ""}
-	if !o.given {
-		o.token = draw()
-	}
-	return o
+	return newOwner(r.keys, r.base.prefixed(r.keys), r.settings.token)
 }
 
 func (s *requestSettings) labelFor(keys []string) string { return cmp.Or(s.label, keys[0]) }

@@ -3,6 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,10 +13,11 @@ import (
 // Transport is what a Locks needs of a Redis client library: New makes one of a client of go-redis. Other packages have
 // one for rueidis and valkey-go, and slocktest has one that needs no server.
 type Transport interface {
-	// Call sends commands over one connection and returns their replies: int64, string, nil, []any, map[any]any, or a
-	// *ReplyError. It may send a command more than once. It returns as soon as ctx is over; what was sent may be carried
-	// out later. The error means that replies are missing: an *UnusableError if that cannot change.
-	Call(ctx context.Context, call Call) (replies []any, err error)
+	// Call sends a command, and returns its reply and that of the command that follows it: int64, string, nil, []any,
+	// map[any]any, or a *ReplyError. It may send a command more than once. It returns within a second after ctx is over;
+	// what was sent may be carried out later. The error means that a reply is missing: it is an *UnusableError if that
+	// cannot change.
+	Call(ctx context.Context, call Call) (reply, then any, err error)
 	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and returns when the
 	// server has confirmed it. From then on it calls heard with each message, and broken once if the subscription may
 	// have missed one: then it has ended. Both must return soon.
@@ -28,13 +30,15 @@ type Transport interface {
 
 // Call is what a Transport sends.
 type Call struct {
-	// Key is a key of the commands, and tells which primary has to have them. If it is empty, the one command goes to
-	// each primary, and the replies are theirs.
+	// Key is a key of the command, and tells which primary has to have it. If it is empty, the command goes to each
+	// primary, and the reply is a []any of theirs.
 	Key string
-	// KeyAt is the position of the key in the commands, counted from 0 for the name.
+	// KeyAt is the position of the key in the command, counted from 0 for the name.
 	KeyAt int8
-	// Commands are the commands with their arguments.
-	Commands [][]any
+	// Command is the command with its arguments.
+	Command []any
+	// Then is a command that follows over the same connection, if it is not empty.
+	Then []any
 	// Reserved asks for a connection that the program's own commands cannot occupy.
 	Reserved bool
 }
@@ -89,27 +93,60 @@ type server struct {
 	settings  *settings
 	report    *reporter
 	ends      ends
+	limit     atomic.Pointer[sharedLimit]
 
 	closing, closed context.Context // done when Close begins, and when it has ended
 }
 
-// try sends commands once, and waits for the replies until a time. The error is errLeft if ctx was over before.
-func (s *server) try(ctx context.Context, until time.Time, call Call) ([]any, error) {
+// try sends a call once, and waits for the replies until a time. The error is errLeft if ctx was over before.
+func (s *server) try(ctx context.Context, until time.Time, call Call) (reply, then any, err error) {
 	if ctx.Err() != nil {
-		return nil, errLeft
+		return nil, nil, errLeft
 	}
-	limited, end := context.WithDeadline(ctx, until)
+	limited, end := s.limited(ctx, until)
 	defer end()
-	replies, err := s.transport.Call(limited, call)
+	reply, then, err = s.transport.Call(limited, call)
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return nil, errLeft
+		return nil, nil, errLeft
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errSilent
 	}
 	s.report.reached(err)
-	return replies, err
+	return reply, then, err
 }
+
+// limitSteps is by how much a limit of time may be later than it has to be, so that many calls share one.
+const limitSteps = 250 * time.Millisecond
+
+// limited is a context that is over at a time.
+func (s *server) limited(ctx context.Context, until time.Time) (context.Context, func()) {
+	if ctx.Done() != nil {
+		return context.WithDeadline(ctx, until)
+	}
+	limit := s.limit.Load()
+	if limit == nil || until.After(limit.at) || limit.at.Sub(until) > limitSteps {
+		limit = &sharedLimit{at: until.Add(limitSteps)}
+		limit.Context, limit.end = context.WithDeadline(context.Background(), limit.at)
+		s.limit.Store(limit)
+	}
+	return shared{limit, ctx}, func() {}
+}
+
+// sharedLimit is the end of many calls.
+type sharedLimit struct {
+	context.Context
+	at  time.Time
+	end func() // not needed: its time ends it
+}
+
+// shared is a context that has the values of one and the end of another that many share.
+type shared struct {
+	context.Context
+	values context.Context
+}
+
+func (s shared) Value(key any) any { return s.values.Value(key) }
 
 // answer is the reply to a command that may have been sent several times.
 type answer struct {
@@ -120,13 +157,21 @@ type answer struct {
 
 // number sends one command once. A reply that is no number, such as null, is 0.
 func (s *server) number(ctx context.Context, until time.Time, call Call) (answer, error) {
-	a := answer{sent: now()}
-	replies, err := s.try(ctx, until, call)
+	sent := sending()
+	a, err := s.untimed(ctx, until, call)
+	a.sent = sent
+	return a, err
+}
+
+// untimed is number for a command of which no validity follows.
+func (s *server) untimed(ctx context.Context, until time.Time, call Call) (a answer, err error) {
+	began := monotonic()
+	reply, _, err := s.try(ctx, until, call)
 	if err != nil {
 		return a, err
 	}
-	a.alone = now().sub(a.sent) < repeatedAfter
-	switch reply := replies[0].(type) {
+	a.alone = monotonic().sub(began) < repeatedAfter
+	switch reply := reply.(type) {
 	case int64:
 		a.number = reply
 	case error:
@@ -151,6 +196,8 @@ func repeat(
 		a, err := send(began.Add(limit))
 		a.alone = a.alone && failures == 0
 		switch {
+		case err == nil:
+			return a, nil
 		case errors.Is(err, errLeft):
 			return a, ended(ctx)
 		case !passes(err):

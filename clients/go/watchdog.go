@@ -1,6 +1,7 @@
 package slock
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -41,7 +42,9 @@ func (w *watchdog) add(h *Hold) {
 	h.lease.isClosed = w.isClosed
 	w.mu.Unlock()
 	if h.lease.renews {
+		h.mu.Lock()
 		h.watch()
+		h.mu.Unlock()
 	}
 	if isFirst {
 		w.first(h.owner.keys[0])
@@ -87,7 +90,7 @@ func (w *watchdog) checkSleep() {
 // confirmAll extends all holds: the primary may be another one, which has not all of them.
 func (w *watchdog) confirmAll() {
 	for _, h := range w.all() {
-		go func() { _ = h.Extend(h.values, h.settings.ttl) }()
+		go func() { _ = h.Extend(context.WithoutCancel(h.values), h.settings.ttl) }()
 	}
 }
 
@@ -101,10 +104,8 @@ func (w *watchdog) close() {
 	}
 }
 
-// watch has the timer of the hold run, so that its end is noticed.
+// watch has the timer of the hold run, so that its end is noticed. The hold is locked.
 func (h *Hold) watch() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.timer == nil && h.lease.state == live {
 		h.timer = time.AfterFunc(h.lease.due().until(), h.look)
 	}
@@ -130,14 +131,12 @@ func (h *Hold) look() {
 
 // renew sends one extension, unless one is on its way. A reply may be waited for in vain, so it is not waited for long.
 func (h *Hold) renew() {
-	select {
-	case h.extending <- struct{}{}:
-	default:
+	if !h.extending.TryLock() {
 		return
 	}
-	defer func() { <-h.extending }()
+	defer h.extending.Unlock()
 	ttl := h.snapshot().ttl
-	err := h.extend(h.values, time.Now().Add(min(ttl/4, h.Remaining())), ttl)
+	err := h.extend(context.WithoutCancel(h.values), time.Now().Add(min(ttl/4, h.Remaining())), ttl)
 	if err != nil && h.Check() == nil {
 		h.report.renewalFailed(h.values, h.label(), h.owner.names, explain(err))
 	}

@@ -143,26 +143,31 @@ func (s *Server) Listen(_ context.Context, name string, heard func(string), brok
 }
 
 // Call carries commands out.
-func (s *Server) Call(ctx context.Context, call slock.Call) (replies []any, err error) {
+func (s *Server) Call(ctx context.Context, call slock.Call) (reply, then any, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := errors.Join(ctx.Err(), s.failure); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, command := range call.Commands {
-		words := make([]string, len(command))
-		for i, word := range command {
-			words[i] = fmt.Sprint(word)
-		}
-		s.expire()
-		reply, err := s.execute(strings.TrimPrefix(strings.ToUpper(words[0]), "SLOCK."), words[1:])
-		if err != nil {
-			reply = &slock.ReplyError{Err: err}
-		}
-		replies = append(replies, reply)
-		s.serve()
+	return s.run(call.Command), s.run(call.Then), nil
+}
+
+// run carries one command out.
+func (s *Server) run(command []any) any {
+	if len(command) == 0 {
+		return nil
 	}
-	return replies, nil
+	words := make([]string, len(command))
+	for i, word := range command {
+		words[i] = fmt.Sprint(word)
+	}
+	s.expire()
+	reply, err := s.execute(strings.TrimPrefix(strings.ToUpper(words[0]), "SLOCK."), words[1:])
+	if err != nil {
+		reply = &slock.ReplyError{Err: err}
+	}
+	s.serve()
+	return reply
 }
 
 func (s *Server) execute(name string, words []string) (any, error) {

@@ -221,11 +221,7 @@ func (o *opened) raw(ctx context.Context, command []string) (any, error) {
 	var reply any
 	var err error
 	if o.transport != nil {
-		var replies []any
-		replies, err = o.transport.Call(ctx, slock.Call{Key: "raw", Commands: [][]any{words}})
-		if err == nil {
-			reply = replies[0]
-		}
+		reply, _, err = o.transport.Call(ctx, slock.Call{Key: "raw", Command: words})
 	} else if reply, err = o.clients[0].Do(ctx, words...).Result(); err == redis.Nil {
 		reply, err = nil, nil
 	}

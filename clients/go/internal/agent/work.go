@@ -98,12 +98,12 @@ func (o *opened) cost(ctx context.Context, rounds int) (any, error) {
 		return hold.Unlock(ctx)
 	}
 	raw := func() error {
-		token := rawToken(0)
-		fence, err := o.clients[0].Do(ctx, "SLOCK.LOCK", "cost", token, 10000).Int64()
+		token := rawToken()
+		err := o.clients[0].Do(ctx, "SLOCK.LOCK", "cost", token, 10000, "META", "host=example pid=12345").Err()
 		if err != nil {
 			return err
 		}
-		return o.clients[0].Do(ctx, "SLOCK.UNLOCK", "cost", token, "FENCE", fence).Err()
+		return o.clients[0].Do(ctx, "SLOCK.MUNLOCK", 1, "cost", token, "REFUSE", 120000).Err()
 	}
 	var ownTimes, rawTimes []time.Duration
 	for turn := 0; turn*100 < rounds; turn++ {
@@ -166,13 +166,13 @@ func (o *opened) compare(r request, connections int, key func(task int) string, 
 		return hold.Unlock(ctx)
 	}
 	byHand := func(task int) error {
-		token := rawToken(task)
-		lock := append([]any{"SLOCK.LOCK", key(task), token, 10000}, wait...)
-		fence, err := plain.Do(ctx, lock...).Int64()
+		token := rawToken()
+		lock := append([]any{"SLOCK.LOCK", key(task), token, 10000, "META", "host=example pid=12345"}, wait...)
+		err := plain.Do(ctx, lock...).Err()
 		if err != nil {
 			return err
 		}
-		return plain.Do(ctx, "SLOCK.UNLOCK", key(task), token, "FENCE", fence).Err()
+		return plain.Do(ctx, "SLOCK.MUNLOCK", 1, key(task), token, "REFUSE", 120000).Err()
 	}
 	var library, raws []time.Duration
 	for turn := range 6 {
@@ -207,5 +207,7 @@ func medianUS(times []time.Duration) float64 {
 	return float64(times[len(times)/2].Nanoseconds()) / 1000
 }
 
-// rawToken is as long as a token of the library.
-func rawToken(task int) string { return fmt.Sprintf("raw:%018d", task) }
+// rawToken is as long as a token of the library, and another one for each pair, as those are.
+func rawToken() string { return fmt.Sprintf("raw:%018d", rawTokens.Add(1)) }
+
+var rawTokens atomic.Int64
