@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -208,6 +209,4 @@ func medianUS(times []time.Duration) float64 {
 }
 
 // rawToken is as long as a token of the library, and another one for each pair, as those are.
-func rawToken() string { return fmt.Sprintf("raw:%018d", rawTokens.Add(1)) }
-
-var rawTokens atomic.Int64
+func rawToken() string { return fmt.Sprintf("raw:%018x", rand.Uint64()) }
