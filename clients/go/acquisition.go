@@ -3,7 +3,6 @@ package slock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -16,15 +15,18 @@ const (
 	sendAgain = 5 * time.Second
 	// lateReply is how long after the end of a wait a reply is still waited for.
 	lateReply = 500 * time.Millisecond
-	// holdersAnswer is how long a call that has timed out waits to learn who has the lock.
-	holdersAnswer = 250 * time.Millisecond
+	// subscribing is how long the confirmation of a new channel is waited for before the request is sent.
+	subscribing = 100 * time.Millisecond
+	// holdersReply is how long a call that has timed out waits to learn who has the lock.
+	holdersReply = 250 * time.Millisecond
 )
 
-// errAgain means that the request has to be sent again at once.
-var errAgain = errors.New("send again")
-
-// errPoll means that the lock was refused, and that the request cannot wait by a message.
-var errPoll = errors.New("poll")
+var (
+	// errAgain means that the request has to be sent again at once.
+	errAgain = errors.New("send again")
+	// errPoll means that the lock was refused, and that the request cannot wait by a message.
+	errPoll = errors.New("poll")
+)
 
 // grant is what an acquisition gives.
 type grant struct {
@@ -32,36 +34,29 @@ type grant struct {
 	from  instant // the validity counts from then
 }
 
-// acquisition is one use of a request, or a change of mode that may have to wait.
+// acquisition is one use of a request, or a change of mode that may have to wait, at a server or a quorum.
 type acquisition struct {
-	server   *server
-	listener *listener
 	ctx      context.Context
-	owner    owner
-	ask      Call
+	settings *settings
+	closing  context.Context
 	wanted   *requestSettings
 	try      bool // a refusal is ErrNotAcquired
 	once     bool // a refusal ends it
+	polling  Strategy
+	send     func() (grant, error)       // sends the request once, and waits for what comes of it
+	failed   func(isTimedOut bool) error // the error of a call that is over, because others have the lock or without a reply
 
-	began     time.Time
-	deadline  time.Time // of the wait; zero: none
-	contact   time.Time // when the server last replied; zero: never
-	last      error     // the last error that passes; nil after a reply without one
-	failures  int       // such errors, one after the other
-	refusals  int       // polls that were refused
-	isRefused bool      // others had the lock, so it waits by a message from now on
-
-	ticket *ticket       // by which it waits; nil: it has not waited
-	queued instant       // before the last copy was sent that was answered null
-	waits  time.Duration // how long the server lets that copy wait
-	isOpen bool          // something of it may be on its way to the server, wait there, or be held
+	began    time.Time
+	deadline time.Time // of the wait; zero: none
+	contact  time.Time // when the server last replied; zero: never
+	last     error     // the last error that passes; nil after a reply without one
+	failures int       // such errors, one after the other
+	polls    int
 }
 
 // newAcquisition is one that is to be run. With try a refusal is no timeout.
-func newAcquisition(
-	ctx context.Context, s *server, l *listener, o owner, ask Call, wanted *requestSettings, try bool,
-) acquisition {
-	a := acquisition{server: s, listener: l, ctx: ctx, owner: o, ask: ask, wanted: wanted, try: try, began: time.Now()}
+func newAcquisition(ctx context.Context, closing context.Context, s *settings, wanted *requestSettings, try bool) acquisition {
+	a := acquisition{ctx: ctx, settings: s, closing: closing, wanted: wanted, try: try, polling: polling, began: time.Now()}
 	a.deadline, _ = ctx.Deadline()
 	if a.once = try || wanted.hasWait && wanted.wait == 0; wanted.hasWait && !a.once {
 		a.deadline = earlier(a.began.Add(wanted.wait), a.deadline)
@@ -69,103 +64,111 @@ func newAcquisition(
 	return a
 }
 
-// run sends the request until it is granted or over. If it may have left something on the server then, isOpen is true.
+// run sends the request until it is granted or over.
 func (a *acquisition) run() (grant, error) {
-	defer func() {
-		if a.ticket != nil {
-			a.listener.register(a.ticket, nil)
-		}
-	}()
 	for {
 		if err := a.over(); err != nil {
 			return grant{}, err
 		}
-		got, err := a.attempt()
-		pause := time.Duration(0)
+		got, err := a.send()
+		pause, more := time.Duration(0), true
 		switch {
 		case err == nil:
 			return got, nil
 		case errors.Is(err, errAgain), errors.Is(err, errLeft): // over says why it was left
 			continue
 		case errors.Is(err, errPoll):
-			pause, _ = polling.pause(a.refusals)
-			a.refusals++
+			pause, more = a.polling(a.polls)
+			a.polls++
 		case passes(err):
 			a.last = moreTelling(a.last, err)
-			pause, _ = afterErrors.pause(a.failures)
+			pause, _ = afterErrors(a.failures)
 			a.failures++
 		default:
 			return grant{}, explain(err)
 		}
-		sleep(a.ctx, a.server.closing, min(pause, time.Until(a.end())))
+		if !more {
+			return grant{}, a.failed(a.last == nil)
+		}
+		sleep(a.ctx, a.closing, min(pause, time.Until(earlier(a.limit(), a.deadline))))
 	}
 }
 
 // limit is until when the server has to reply.
 func (a *acquisition) limit() time.Time {
 	if a.contact.IsZero() || a.once {
-		return a.began.Add(a.server.settings.retryFor)
+		return a.began.Add(a.settings.retryFor)
 	}
-	return a.contact.Add(a.server.settings.retryWaitFor)
-}
-
-// end is when the acquisition is over if no other reply comes.
-func (a *acquisition) end() time.Time {
-	if a.last == nil && !a.deadline.IsZero() {
-		return a.deadline
-	}
-	return earlier(a.limit(), a.deadline)
+	return a.contact.Add(a.settings.retryWaitFor)
 }
 
 // over is the error of an acquisition that has to end without a grant, or nil.
 func (a *acquisition) over() error {
 	isOver := a.ctx.Err() != nil || !a.deadline.IsZero() && !time.Now().Before(a.deadline)
 	switch {
-	case a.server.closing.Err() != nil:
-		return ErrClosed
-	case errors.Is(a.ctx.Err(), context.Canceled):
+	case a.closing.Err() != nil || errors.Is(a.ctx.Err(), context.Canceled):
 		return ended(a.ctx)
-	case isOver && a.last == nil && !a.contact.IsZero():
-		return a.timedOut()
 	case isOver || a.last != nil && !time.Now().Before(a.limit()):
-		return noAnswer(a.owner.names, time.Since(a.began), a.last, a.ctx.Err())
+		return a.failed(isOver && a.last == nil && !a.contact.IsZero())
 	}
 	return nil
 }
 
-// timedOut is the error of a wait that is over: it asks who has the lock.
-func (a *acquisition) timedOut() error {
-	failed := &TimedOutError{Keys: a.owner.names, Waited: time.Since(a.began)}
-	if end, ok := a.ctx.Deadline(); ok && !time.Now().Before(end) {
-		failed.cause = context.DeadlineExceeded
+// request is an acquisition at a server.
+type request struct {
+	acquisition
+	server *server
+	owner  owner
+	ask    Call
+
+	waits  bool          // others had the lock, so it waits by a message from now on
+	ticket *ticket       // by which it waits; nil: it has not waited
+	queued instant       // before the last copy was sent that was answered null
+	queue  time.Duration // how long the server lets that copy wait
+	isOpen bool          // something of it may be on its way to the server, wait there, or be held
+}
+
+// request sends a request until it is granted or over. If something of it may be left on the server then, isOpen is true.
+func (s *server) request(
+	ctx context.Context, o owner, ask Call, wanted *requestSettings, try bool,
+) (got grant, isOpen bool, err error) {
+	r := request{acquisition: newAcquisition(ctx, s.closing, s.settings, wanted, try), server: s, owner: o, ask: ask}
+	r.send, r.failed = r.attempt, r.unsuccessful
+	got, err = r.run()
+	if r.ticket != nil {
+		s.listener.forget(r.ticket)
 	}
-	failed.Holders = a.server.holders(context.WithoutCancel(a.ctx), holdersAnswer, a.owner.keys)
+	return got, r.isOpen, err
+}
+
+// unsuccessful is the error of a wait that is over, which has who has the lock, or of one without a reply.
+func (a *request) unsuccessful(isTimedOut bool) error {
+	waited := time.Since(a.began)
+	if !isTimedOut {
+		return noAnswer(a.owner.names, waited, a.last, a.ctx.Err())
+	}
+	text := plain("timed out after " + waited.Round(time.Millisecond).String())
+	failed := failure(ErrTimedOut, a.owner.names, text, a.ctx.Err())
+	failed.Holders = a.server.holders(context.WithoutCancel(a.ctx), holdersReply, a.owner.keys)
 	return failed
 }
 
 // attempt sends the request once, and waits for what comes of it.
-func (a *acquisition) attempt() (grant, error) {
-	until := earlier(a.limit(), time.Now().Add(a.server.settings.retryFor))
-	if !a.deadline.IsZero() {
-		until = earlier(until, a.deadline.Add(lateReply))
+func (a *request) attempt() (grant, error) {
+	call, channel, wait := a.ask, "", time.Duration(0)
+	if !a.once {
+		channel = a.channel()
 	}
-	line, err := a.line(until)
-	if err != nil {
-		return grant{}, err
-	}
-	call, wait := a.ask, time.Duration(0)
-	if line != nil {
-		if a.ticket == nil {
-			a.ticket = newTicket()
-		}
-		if !a.listener.register(a.ticket, line) {
-			return grant{}, errAgain
-		}
+	if channel != "" {
 		wait = serverWait
 		if !a.deadline.IsZero() {
 			wait = min(wait, max(time.Until(a.deadline), time.Millisecond))
 		}
-		call = call.waiting(wait, line.name, a.ticket.tag)
+		call = call.waiting(wait, channel, a.ticket.tag)
+	}
+	until := earlier(a.limit(), time.Now().Add(a.settings.retryFor))
+	if !a.deadline.IsZero() {
+		until = earlier(until, a.deadline.Add(lateReply))
 	}
 	wasOpen := a.isOpen
 	a.isOpen = true
@@ -175,68 +178,52 @@ func (a *acquisition) attempt() (grant, error) {
 	}
 	if err == nil || code(err) != "" {
 		a.contact = time.Now()
+		// A refusal leaves nothing, unless another copy may be on its way. The end of a token of the program's might end
+		// another hold of it, so there only copies count that are known.
+		a.isOpen = wasOpen || !reply.alone && !a.owner.given
 	}
-	switch {
-	case err != nil:
-		// What the server refused is not on its way.
-		a.isOpen = wasOpen || code(err) == "" || !a.isAlone(reply)
-		return grant{}, a.failed(line, err)
-	case line != nil:
-		a.last, a.failures = nil, 0
-		a.queued, a.waits, a.isRefused = reply.sent, wait, true
-		return a.await()
+	if err != nil {
+		if a.isOpen = a.isOpen || code(err) == ""; channel != "" {
+			a.server.listener.failed(a.owner.keys[0], err)
+		}
+		return grant{}, err
 	}
 	a.last, a.failures = nil, 0
-	a.isOpen = wasOpen || !a.isAlone(reply)
 	switch {
+	case channel != "":
+		a.isOpen, a.waits, a.queued, a.queue = true, true, reply.sent, wait
+		return a.await()
+	case a.try:
+		return grant{}, failure(ErrNotAcquired, a.owner.names, plain("the lock is held"))
 	case a.once:
-		return grant{}, a.refused()
-	case a.isRefused: // it wants a channel, and may not have one
+		return grant{}, a.failed(true)
+	case a.waits: // it wants a channel, and may not have one
 		return grant{}, errPoll
 	}
-	a.isRefused = true
+	a.waits = true
 	return grant{}, errAgain
 }
 
-// isAlone tells whether no other copy of what was answered can be on its way. The end of a token of the program's may end
-// another hold of it, so a copy that the Redis client library may have sent does not count there.
-func (a *acquisition) isAlone(reply answer) bool { return reply.alone || a.owner.given }
-
-// line is the channel to wait by. A request that has not been refused waits only if there is one already.
-func (a *acquisition) line(until time.Time) (*channel, error) {
-	switch {
-	case a.once:
-		return nil, nil
-	case a.isRefused:
-		return a.listener.subscribe(a.ctx, until, a.owner.keys[0])
+// channel is the channel to wait by. A request that has not been refused waits only if there is one already. If it is
+// new, the confirmation of the server is waited for, but not for long.
+func (a *request) channel() string {
+	name, isNew := a.server.listener.channel(a.owner.keys[0], a.waits)
+	if name != "" && a.ticket == nil {
+		a.ticket = a.server.listener.ticket(a.owner.keys[0])
 	}
-	return a.listener.current(a.owner.keys[0]), nil
-}
-
-// failed notes what an error says about the channel.
-func (a *acquisition) failed(line *channel, err error) error {
-	switch {
-	case line == nil:
-	case code(err) == "NOSUBSCRIBER":
-		a.isRefused = true
-		a.listener.drop(line, err)
-	case a.listener.forbid(err):
-		a.isRefused = true
-		return errAgain
+	if isNew {
+		timer := time.NewTimer(subscribing)
+		defer timer.Stop()
+		select {
+		case <-a.ticket.heard:
+		case <-timer.C:
+		}
 	}
-	return err
-}
-
-// refused is the error of a request that is sent once.
-func (a *acquisition) refused() error {
-	if !a.try {
-		return a.timedOut()
-	}
-	return because(ErrNotAcquired, fmt.Sprintf("%s is held", named(a.owner.names)))
+	return name
 }
 
 // await waits for the message of a request that is in the queue.
-func (a *acquisition) await() (grant, error) {
+func (a *request) await() (grant, error) {
 	pause := sendAgain - rand.N(sendAgain/5)
 	if !a.deadline.IsZero() {
 		pause = min(pause, time.Until(a.deadline))
@@ -245,54 +232,44 @@ func (a *acquisition) await() (grant, error) {
 	defer timer.Stop()
 	select {
 	case m := <-a.ticket.heard:
-		return a.hear(m)
+		switch {
+		case m.again:
+			return grant{}, errAgain
+		case m.err != nil:
+			return grant{}, m.err
+		case m.fence > 0:
+			return a.confirm(m.fence, a.queued, true)
+		}
+		// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
+		// withdrawn the request.
+		a.isOpen = false
+		if sending().sub(a.queued) < a.queue {
+			return grant{}, a.failed(true)
+		}
+		return grant{}, errAgain
 	case <-timer.C:
 		return grant{}, errAgain
-	case <-a.server.closing.Done():
+	case <-a.closing.Done():
 	case <-a.ctx.Done():
 	}
 	return grant{}, errLeft
 }
 
-func (a *acquisition) hear(m message) (grant, error) {
-	switch {
-	case m.again:
-		a.isRefused = true
-		return grant{}, errAgain
-	case m.err != nil:
-		return grant{}, m.err
-	case m.fence > 0:
-		return a.confirm(m.fence, a.queued, true)
-	}
-	// The wait has run out on the server, which may be because no copy arrived in time. Before that, an operator has
-	// withdrawn the request.
-	a.isOpen = false
-	if now().sub(a.queued) < a.waits {
-		return grant{}, a.timedOut()
-	}
-	return grant{}, errAgain
-}
-
 // confirm makes sure of how long the hold is valid, and that enough replicas have it. The ttl began at a grant that may
 // be long ago, if a message told of it, and at a server that may not be the primary any more.
-func (a *acquisition) confirm(fence int64, from instant, byMessage bool) (grant, error) {
+func (a *request) confirm(fence int64, from instant, byMessage bool) (grant, error) {
 	a.isOpen = true
 	if a.contact.IsZero() {
 		a.contact = a.began
 	}
-	s, replicas, ttl := a.server, a.wanted.minReplicas, a.wanted.ttl
-	since := sending().sub(from)
+	s, since, ttl := a.server, sending().sub(from), a.wanted.ttl
 	isSure := !byMessage || since <= ttl/3 && !s.topology.Failover
-	if replicas == 0 && isSure && since < counted(ttl) {
+	if a.wanted.minReplicas == 0 && isSure && since < counted(ttl) {
 		return grant{fence, from}, nil
 	}
-	until := earlier(a.limit(), time.Now().Add(s.settings.retryFor))
-	got, err := s.extend(a.ctx, until, a.owner, extension{ttl: ttl, fence: fence, replicas: replicas, within: a.wanted.replicaTimeout})
-	switch {
-	case err != nil:
-		return grant{}, err
-	case got.number == 0:
-		return grant{}, errAgain // it is over by now
+	got, err := s.extend(a.ctx, time.Now().Add(s.settings.retryFor), a.owner, extension{ttl, fence, a.wanted})
+	if err == nil && got.number == 0 {
+		err = errAgain // it is over by now
 	}
-	return grant{fence, got.sent}, nil
+	return grant{fence, got.sent}, err
 }

@@ -16,9 +16,6 @@ func (i instant) sub(other instant) time.Duration { return time.Duration(i - oth
 // until is how long it is from now to the instant.
 func (i instant) until() time.Duration { return i.sub(now()) }
 
-// time is the instant as the standard library counts. It is right as long as the machine does not sleep.
-func (i instant) time() time.Time { return time.Now().Add(i.until()) }
-
 // now is the clock. It is read where the end of a hold is decided.
 func now() instant {
 	at := sleepingClock()
@@ -39,3 +36,11 @@ var start = time.Now()
 
 // monotonic is the clock of the standard library.
 func monotonic() instant { return instant(time.Since(start)) }
+
+// earlier is the earlier of two times, of which zero is none.
+func earlier(a, b time.Time) time.Time {
+	if b.IsZero() || !a.IsZero() && a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -28,11 +28,6 @@ type end struct {
 	failures int
 }
 
-// end sends the end of what an owner may have, in the background. The fence is that of its hold, or 0.
-func (s *server) end(ctx context.Context, o owner, fence int64) {
-	s.deliver(ctx, o.end(fence), refuseFor)
-}
-
 // deliver sends a command in the background until it is answered, for a time.
 func (s *server) deliver(ctx context.Context, call Call, until time.Duration) {
 	call.Reserved = true
@@ -53,7 +48,7 @@ func (s *server) deliverAll() {
 			continue // the program ends
 		}
 		_, err := s.number(e.ctx, earlier(e.until, time.Now().Add(s.settings.retryFor)), e.call)
-		pause, _ := afterErrors.pause(e.failures)
+		pause, _ := afterErrors(e.failures)
 		e.due, e.failures = time.Now().Add(pause), e.failures+1
 		if passes(err) && e.due.Before(e.until) && s.closed.Err() == nil {
 			s.ends.mu.Lock()

@@ -3,9 +3,7 @@ package slock
 import (
 	"context"
 	"errors"
-	"math"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,15 +20,12 @@ const (
 	// callTimeout is the time limit of a read or write, whatever that of the program's client is. Without a reply go-redis
 	// sends the command again, over another connection.
 	callTimeout = 800 * time.Millisecond
-	// shortTimeout and longTimeout are between what a cluster client's own limits may be, since only a client of a
-	// single server can be had with others.
-	shortTimeout, longTimeout = 500 * time.Millisecond, 5 * time.Second
 	// fullCheck is how long it counts whether the pool of the program was full.
 	fullCheck = 5 * time.Millisecond
 	// hooksCheck is how soon hooks that the program adds to its client see the calls.
 	hooksCheck = time.Second
-	// reservedConnections is how many connections renewals may use.
-	reservedConnections = 4
+	// primaryCheck is how often a client of Sentinel is checked for another primary.
+	primaryCheck = 500 * time.Millisecond
 )
 
 // New makes a Locks from a client of go-redis: a *redis.Client (of one server, or of Sentinel) or a
@@ -40,21 +35,16 @@ func New(rdb redis.UniversalClient, options ...Option) *Locks {
 	return NewWith(goRedis(rdb), options...)
 }
 
-// NewQuorum makes a Quorum from clients of independent servers: not from replicas or nodes of one another. Their number
-// should be odd. It sends nothing. The clients stay the program's. Options are those of New, and Poll, NodeTimeout,
-// DriftFactor and FailFast.
-func NewQuorum(clients []redis.UniversalClient, options ...Option) *Quorum {
+// NewQuorum makes a Locks from clients of independent servers: not from replicas or nodes of one another. Their number
+// should be odd. A hold counts while a majority of the servers has it, so that it outlives the loss of a minority. A
+// quorum polls, because no server knows of the others. It sends nothing. The clients stay the program's. Options are
+// those of New, and Poll, NodeTimeout, DriftFactor and FailFast.
+func NewQuorum(clients []redis.UniversalClient, options ...Option) *Locks {
 	transports := make([]Transport, len(clients))
 	for i, client := range clients {
 		transports[i] = goRedis(client)
 	}
 	return NewQuorumWith(transports, options...)
-}
-
-// processor is a client of go-redis, or a connection of one.
-type processor interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-	Pipeline() redis.Pipeliner
 }
 
 // goRedisTransport is the Transport over a client of go-redis.
@@ -65,12 +55,10 @@ type goRedisTransport struct {
 	isSentinel bool
 	hasRotated bool // credentials come from a provider, so a refused login may succeed later
 	isPrompt   bool // a call ends soon after its ctx
-	poolSize   int
 
-	checked atomic.Int64 // when it was checked whether the pool is full
-	full    atomic.Bool
-	made    atomic.Int64                 // when limited was made
-	limited atomic.Pointer[redis.Client] // single with other time limits
+	checked, made atomic.Int64 // when isFull and limited were made
+	isFull        atomic.Bool  // the program's commands occupied the whole pool
+	limited       atomic.Pointer[redis.Client]
 
 	mu            sync.Mutex
 	reserved      processor // for renewals; nil: none yet
@@ -78,34 +66,26 @@ type goRedisTransport struct {
 	subscriptions map[*redis.Client]*subscription
 }
 
+// processor is a client of go-redis, or a connection of one.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+	Pipeline() redis.Pipeliner
+}
+
 func goRedis(rdb redis.UniversalClient) *goRedisTransport {
-	t := &goRedisTransport{rdb: rdb, poolSize: math.MaxInt, subscriptions: map[*redis.Client]*subscription{}}
+	t := &goRedisTransport{rdb: rdb, subscriptions: map[*redis.Client]*subscription{}}
 	if t.single, _ = rdb.(*redis.Client); t.single != nil {
 		o := t.single.Options()
-		t.isSentinel, t.hasRotated, t.poolSize = o.Addr == "FailoverClient", hasProvider(o), o.PoolSize
+		t.isSentinel, t.hasRotated = o.Addr == "FailoverClient", hasProvider(o)
 		t.isPrompt = o.TLSConfig == nil // go-redis connects by TLS without ctx
 	} else if t.cluster, _ = rdb.(*redis.ClusterClient); t.cluster != nil {
 		o := t.cluster.Options()
-		t.hasRotated = hasProvider(o)
-		if min(o.ReadTimeout, o.WriteTimeout) < shortTimeout || o.ReadTimeout > longTimeout {
-			t.reserved = t.duplicate()
-			t.cluster = t.reserved.(*redis.ClusterClient)
+		if t.hasRotated = hasProvider(o); min(o.ReadTimeout, o.WriteTimeout) < callTimeout/2 {
+			t.cluster = t.duplicate().(*redis.ClusterClient)
+			t.reserved = t.cluster
 		}
 	}
 	return t
-}
-
-// program is the program's client. That of a single server gets other time limits, and shares the pool and the hooks
-// that the program had added by the time at which it was made.
-func (t *goRedisTransport) program(at instant) processor {
-	if t.single == nil {
-		return t.cluster
-	}
-	if t.limited.Load() == nil || at.sub(instant(t.made.Load())) > hooksCheck {
-		t.made.Store(int64(at))
-		t.limited.Store(t.single.WithTimeout(callTimeout))
-	}
-	return t.limited.Load()
 }
 
 // Topology describes the servers. A Ring cannot be used: it moves keys to another server when one is down, and so gives
@@ -122,23 +102,22 @@ func (t *goRedisTransport) Topology() (Topology, error) {
 
 // hasProvider tells whether options have a provider of credentials. The fields differ between versions of go-redis.
 func hasProvider(options any) bool {
-	return slices.ContainsFunc(
-		[]string{"CredentialsProvider", "CredentialsProviderContext", "StreamingCredentialsProvider"},
-		func(name string) bool {
-			field := reflect.ValueOf(options).Elem().FieldByName(name)
-			return field.IsValid() && !field.IsNil()
-		})
+	for _, name := range []string{"CredentialsProvider", "CredentialsProviderContext", "StreamingCredentialsProvider"} {
+		if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && !field.IsNil() {
+			return true
+		}
+	}
+	return false
 }
 
 // duplicate is a client with the program's options, except for time limits, the size of the pool, and what two clients
 // must not share.
-func (t *goRedisTransport) duplicate() processor {
+func (t *goRedisTransport) duplicate() redis.UniversalClient {
 	set := func(options any) {
 		for name, value := range map[string]any{
 			"Protocol": 2, "ReadTimeout": callTimeout, "WriteTimeout": callTimeout, "PoolTimeout": callTimeout,
-			"PoolSize": reservedConnections, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0,
-			"PushNotificationProcessor": nil, "MaintNotificationsConfig": nil, "Limiter": nil,
-			"ClientSideCache": nil, "ClientSideCacheConfig": nil,
+			"PoolSize": 4, "MinIdleConns": 0, "MaxIdleConns": 0, "MaxActiveConns": 0, "Limiter": nil,
+			"PushNotificationProcessor": nil, "MaintNotificationsConfig": nil, "ClientSideCache": nil, "ClientSideCacheConfig": nil,
 		} {
 			if field := reflect.ValueOf(options).Elem().FieldByName(name); field.IsValid() && value != nil {
 				field.Set(reflect.ValueOf(value))
@@ -157,31 +136,39 @@ func (t *goRedisTransport) duplicate() processor {
 	return redis.NewClient(&o)
 }
 
-// over is what a call goes over: the reserved connections also while the program uses all of its own.
+// over is what a call goes over: the program's client, or connections that its commands cannot occupy, also while they
+// occupy the whole pool.
 func (t *goRedisTransport) over(isReserved bool) processor {
 	at := monotonic()
-	if !isReserved && !t.isFull(at) {
-		return t.program(at)
+	if t.single != nil && at.sub(instant(t.checked.Load())) > fullCheck {
+		t.checked.Store(int64(at))
+		stats := t.single.PoolStats()
+		t.isFull.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.single.Options().PoolSize)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.reserved == nil && !t.isClosed && !t.isSentinel {
-		t.reserved = t.duplicate()
+	if isReserved || t.isFull.Load() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.reserved == nil && !t.isClosed && !t.isSentinel {
+			t.reserved = t.duplicate()
+		}
+		if t.reserved != nil {
+			return t.reserved
+		}
 	}
-	if t.reserved != nil {
-		return t.reserved
+	if t.single == nil {
+		return t.cluster
 	}
 	return t.program(at)
 }
 
-// isFull tells whether the program's commands occupied the whole pool when that was last checked.
-func (t *goRedisTransport) isFull(at instant) bool {
-	if at.sub(instant(t.checked.Load())) > fullCheck {
-		t.checked.Store(int64(at))
-		stats := t.rdb.PoolStats()
-		t.full.Store(stats.IdleConns == 0 && int(stats.TotalConns) >= t.poolSize)
+// program is the program's client of a single server with our time limits. It shares the pool, and the hooks that the
+// program had added when it was made.
+func (t *goRedisTransport) program(at instant) *redis.Client {
+	if t.limited.Load() == nil || at.sub(instant(t.made.Load())) > hooksCheck {
+		t.made.Store(int64(at))
+		t.limited.Store(t.single.WithTimeout(callTimeout))
 	}
-	return t.full.Load()
+	return t.limited.Load()
 }
 
 // Call sends a command. Where go-redis may take long to notice that ctx is over, it goes on by itself.
@@ -204,18 +191,17 @@ func (t *goRedisTransport) Call(ctx context.Context, call Call) (reply, then any
 }
 
 func (t *goRedisTransport) send(ctx context.Context, call Call) (reply, then any, err error) {
-	if call.Key == "" {
-		reply, err = t.everywhere(ctx, call.Command)
-		return reply, nil, err
-	}
 	over, cmd := t.over(call.Reserved), redis.NewCmd(ctx, call.Command...)
 	cmd.SetFirstKeyPos(call.KeyAt)
-	if len(call.Then) == 0 {
+	switch {
+	case call.Key == "":
+		reply, err = t.everywhere(ctx, over, call.Command)
+		return reply, nil, err
+	case len(call.Then) == 0:
 		_ = over.Process(ctx, cmd)
 		reply, err = t.reply(cmd)
 		return reply, nil, err
-	}
-	if t.cluster != nil { // a command without a key goes to the same node
+	case t.cluster != nil: // a command without a key goes to the same node
 		if over, err = t.cluster.MasterForKey(ctx, call.Key); err != nil {
 			return nil, nil, err
 		}
@@ -230,7 +216,7 @@ func (t *goRedisTransport) send(ctx context.Context, call Call) (reply, then any
 }
 
 // everywhere sends a command to each primary.
-func (t *goRedisTransport) everywhere(ctx context.Context, command []any) (any, error) {
+func (t *goRedisTransport) everywhere(ctx context.Context, over processor, command []any) (any, error) {
 	var mu sync.Mutex
 	var replies []any
 	ask := func(ctx context.Context, over processor) error {
@@ -243,8 +229,7 @@ func (t *goRedisTransport) everywhere(ctx context.Context, command []any) (any, 
 		return err
 	}
 	if t.cluster == nil {
-		err := ask(ctx, t.over(false))
-		return replies, err
+		return replies, ask(ctx, over)
 	}
 	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 	return replies, err
@@ -254,12 +239,13 @@ func (t *goRedisTransport) everywhere(ctx context.Context, command []any) (any, 
 func (t *goRedisTransport) reply(cmd *redis.Cmd) (any, error) {
 	value, err := cmd.Result()
 	var reply redis.Error
-	switch {
+	isReply := errors.As(err, &reply)
+	switch isLogin := isReply && (redis.HasErrorPrefix(reply, "WRONGPASS") || redis.HasErrorPrefix(reply, "NOAUTH")); {
 	case err == nil || errors.Is(err, redis.Nil):
 		return value, nil
 	case errors.Is(err, redis.ErrClosed) && !t.isSentinel:
 		return nil, &UnusableError{err}
-	case errors.As(err, &reply) && !(t.hasRotated && isLogin(reply)):
+	case isReply && !(isLogin && t.hasRotated):
 		return &ReplyError{err}, nil
 	case t.cluster != nil:
 		t.cluster.ReloadState(context.Background())
@@ -267,18 +253,115 @@ func (t *goRedisTransport) reply(cmd *redis.Cmd) (any, error) {
 	return nil, err
 }
 
-// isLogin tells whether an error says that the credentials are wrong.
-func isLogin(err redis.Error) bool {
-	return redis.HasErrorPrefix(err, "WRONGPASS") || redis.HasErrorPrefix(err, "NOAUTH")
-}
-
 // Close ends what the Transport has made.
 func (t *goRedisTransport) Close() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.isClosed = true
-	if client, ok := t.reserved.(redis.UniversalClient); ok && t.single != nil {
+	if client, ok := t.reserved.(redis.UniversalClient); ok && t.reserved != processor(t.cluster) {
 		t.reserved, err = nil, client.Close()
 	}
 	return err
+}
+
+// subscription is the channels of one server, over one connection. go-redis tests it, and subscribes again when it is
+// lost.
+type subscription struct {
+	pubsub   *redis.PubSub
+	channels map[string]subscriber // guarded by the transport
+}
+
+type subscriber struct {
+	heard   func(payload string)
+	changed func()
+}
+
+// Listen subscribes to a channel.
+func (t *goRedisTransport) Listen(channel string, heard func(payload string), changed func()) (stop func()) {
+	node := t.single
+	if t.cluster != nil {
+		ctx, end := context.WithTimeout(context.Background(), callTimeout)
+		defer end()
+		if node, _ = t.cluster.MasterForKey(ctx, channel); node == nil {
+			return func() {} // the request finds no subscriber, and listens again
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.subscriptions[node]
+	if s == nil {
+		s = &subscription{pubsub: node.SSubscribe(context.Background(), channel), channels: map[string]subscriber{}}
+		t.subscriptions[node] = s
+		go t.read(s)
+		if t.isSentinel && t.single.Options().PoolSize > 1 {
+			go t.follow(s)
+		}
+	} else {
+		go s.pubsub.SSubscribe(context.Background(), channel)
+	}
+	s.channels[channel] = subscriber{heard, changed}
+	return func() { t.leave(node, s, channel) }
+}
+
+// leave ends a channel, and the connection with the last one.
+func (t *goRedisTransport) leave(node *redis.Client, s *subscription, channel string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if delete(s.channels, channel); len(s.channels) > 0 {
+		_ = s.pubsub.SUnsubscribe(context.Background(), channel)
+		return
+	}
+	if t.subscriptions[node] == s {
+		delete(t.subscriptions, node)
+	}
+	_ = s.pubsub.Close()
+}
+
+// read hands on what arrives, until the subscription is closed.
+func (t *goRedisTransport) read(s *subscription) {
+	for message := range s.pubsub.ChannelWithSubscriptions(redis.WithChannelSize(1000)) {
+		t.mu.Lock()
+		switch m := message.(type) {
+		case *redis.Message:
+			if c, ok := s.channels[m.Channel]; ok {
+				go c.heard(m.Payload)
+			}
+		case *redis.Subscription:
+			if c, ok := s.channels[m.Channel]; ok {
+				go c.changed()
+			}
+		}
+		t.mu.Unlock()
+	}
+}
+
+// follow keeps one connection of the pool for renewals. go-redis closes it at the moment in which Sentinel names another
+// primary; then the subscription, which stays with the former one, ends.
+func (t *goRedisTransport) follow(s *subscription) {
+	kept := t.program(monotonic()).Conn()
+	t.mu.Lock()
+	t.reserved = kept
+	t.mu.Unlock()
+	defer kept.Close()
+	for isUp := true; isUp; time.Sleep(primaryCheck) {
+		err := kept.Ping(context.Background()).Err()
+		t.mu.Lock()
+		isUp = err == nil && t.subscriptions[t.single] == s
+		if !isUp && t.reserved == processor(kept) {
+			t.reserved = nil
+		}
+		channels := s.channels
+		if !isUp && t.subscriptions[t.single] == s {
+			delete(t.subscriptions, t.single)
+			s.channels = nil
+		}
+		t.mu.Unlock()
+		if !isUp {
+			_ = s.pubsub.Close()
+			for _, c := range channels {
+				c.changed()
+			}
+			return
+		}
+	}
 }

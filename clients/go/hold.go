@@ -9,16 +9,14 @@ import (
 	"time"
 )
 
-// This file has a lock that was granted: its changes, its release, and its end for the program.
+// This file has a lock that was granted: what is known of it, its release, and its end for the program.
 
 // Hold is a lock that was granted. All methods may be called by several goroutines at once.
 type Hold struct {
+	locks    *Locks
 	keeper   keeper
 	owner    owner
 	settings *requestSettings
-	report   *reporter
-	watchdog *watchdog
-	retryFor time.Duration
 	values   context.Context // that of the call, for its values
 
 	extending sync.Mutex  // held while a command that prolongs the hold is on its way
@@ -26,45 +24,85 @@ type Hold struct {
 
 	mu    sync.Mutex
 	lease lease
-	timer *time.Timer             // of the watchdog; nil: nobody would notice the end
-	ctx   context.Context         // nil: nobody has asked for it
-	end   context.CancelCauseFunc // ends ctx
+	timer *time.Timer     // of the watchdog; nil: nobody would notice the end
+	ctx   context.Context // nil: nobody has asked for it
+	end   context.CancelCauseFunc
 }
 
 // keeper is where a hold is kept: one server, or the nodes of a quorum.
 type keeper interface {
-	// extend sends one extension, and tells by how many of the keys or nodes it was made, at least 1, or 0 if the hold is
-	// gone.
+	// extend sends one extension. The number of the answer is 0 if the hold is gone.
 	extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error)
-	// end releases, and tells whether the hold was still there. After the limit of time, or when ctx is over, it goes on
-	// in the background.
-	end(ctx context.Context, o owner, fence int64) (wasHeld bool, err error)
-	// keep has the hold end after a time, as end does otherwise.
-	keep(ctx context.Context, o owner, fence int64, ttl time.Duration) (wasHeld bool, err error)
+	// end releases, or has the hold end after a time, and tells whether it was still there. Without a reply, or if ctx
+	// is over, it goes on in the background.
+	end(ctx context.Context, o owner, fence int64, after time.Duration) (wasHeld bool, err error)
 }
 
-// holding is what a Locks or Quorum makes holds with.
-type holding struct {
-	keeper   keeper
-	report   *reporter
-	watchdog *watchdog
-	retryFor time.Duration
-	counted  func(ttl time.Duration) time.Duration
+// extension is a command that prolongs a hold.
+type extension struct {
+	ttl    time.Duration
+	fence  int64            // 0: whatever the token holds
+	wanted *requestSettings // of which the replicas count; nil: none
 }
 
-func (k holding) hold(ctx context.Context, r *Request, o owner, got grant) *Hold {
-	h := &Hold{
-		keeper: k.keeper, owner: o, settings: r.settings,
-		report: k.report, watchdog: k.watchdog, retryFor: k.retryFor, values: ctx,
-	}
-	h.lease = lease{ttl: r.settings.ttl, renews: !r.settings.noRenewal, counted: k.counted, granted: got.from}
+type leaseState int
+
+const (
+	live leaseState = iota
+	over            // released, or detached
+	lost
+)
+
+// lease is what is known of a hold. It reads no clock.
+type lease struct {
+	state   leaseState
+	mode    Mode
+	fence   int64 // 0 for a quorum
+	ttl     time.Duration
+	counted func(ttl time.Duration) time.Duration
+	granted instant // when it was granted, at the earliest
+	until   instant // valid until then
+	renewAt instant // when the next renewal is due
+	isOpen  bool    // the server may have changed the mode and the fence: renewals name no fence
+	reason  Reason  // of a loss
+	failed  error   // what the last renewal said, unless one has succeeded since
+	isLong  bool    // it was warned of that nothing limits the hold
+}
+
+// counted is the part of a ttl that counts for the validity: a clock that is slewed runs up to 500 ppm fast, on both
+// sides, and the server counts in milliseconds.
+func counted(ttl time.Duration) time.Duration { return ttl - ttl/1000 - time.Millisecond }
+
+// hold makes a hold of a grant, and has it looked after.
+func (l *Locks) hold(ctx context.Context, r *Request, k keeper, o owner, got grant) *Hold {
+	h := &Hold{locks: l, keeper: k, owner: o, settings: r.settings, values: ctx}
+	h.lease = lease{ttl: r.settings.ttl, counted: l.counted, granted: got.from}
 	h.lease.grant(r.mode, got)
-	if r.settings.maxHold > 0 {
-		h.lease.maxEnd = got.from.add(r.settings.maxHold)
-	}
-	h.watchdog.add(h)
+	l.watch(h)
 	return h
 }
+
+// grant notes that the server gave the hold in a mode, by a command that was sent then.
+func (l *lease) grant(mode Mode, got grant) {
+	l.mode, l.fence, l.isOpen = mode, got.fence, false
+	l.lengthen(got.from, l.ttl)
+}
+
+// lengthen notes that the server lets the hold live for a ttl, or longer, from a moment on.
+func (l *lease) lengthen(from instant, ttl time.Duration) {
+	l.ttl, l.until = max(l.ttl, ttl), max(l.until, from.add(l.counted(ttl)))
+	l.renewAt, l.failed = from.add(l.ttl/3), nil
+}
+
+// named is the fence that renewals name.
+func (l *lease) named() int64 {
+	if l.isOpen {
+		return 0
+	}
+	return l.fence
+}
+
+func (l *lease) lose(reason Reason) { l.state, l.reason = lost, reason }
 
 // Token is the owner token. Another process may adopt or release the lock by it.
 func (h *Hold) Token() string { return h.owner.token }
@@ -76,10 +114,10 @@ func (h *Hold) Keys() []string { return slices.Clone(h.owner.names) }
 func (h *Hold) Metadata() string { return h.settings.metadata }
 
 // Fence is the fencing token. Each new hold has a greater one than all before on its server: send it with all that is
-// written, and refuse lesser ones where it is stored. It is 0 for a hold of a Quorum.
+// written, and refuse lesser ones where it is stored. It is 0 for a hold of a quorum.
 func (h *Hold) Fence() int64 { return h.snapshot().fence }
 
-// Fences are the fencing tokens of the nodes of a Quorum, in the order of the clients, and 0 for a node that gave none.
+// Fences are the fencing tokens of the nodes of a quorum, in the order of the clients, and 0 for a node that gave none.
 // Those of different servers cannot be compared. Without a quorum it is the one Fence.
 func (h *Hold) Fences() []int64 {
 	if v, ok := h.keeper.(*votes); ok {
@@ -92,7 +130,7 @@ func (h *Hold) Fences() []int64 {
 func (h *Hold) Mode() Mode { return h.snapshot().mode }
 
 // Remaining is for how long the hold is certainly there if nobody deletes its keys. A renewal makes it longer.
-func (h *Hold) Remaining() time.Duration { return max(0, h.snapshot().until.until()) }
+func (h *Hold) Remaining() time.Duration { return max(0, h.snapshot().until.sub(now())) }
 
 // Lost is whether the hold was lost.
 func (h *Hold) Lost() bool { return errors.Is(h.Check(), ErrLost) }
@@ -103,111 +141,159 @@ func (h *Hold) snapshot() lease {
 	return h.lease
 }
 
+func (h *Hold) label() string { return h.settings.labelFor(h.owner.names) }
+
+// problem is nil while the hold is live. The hold is locked.
+func (h *Hold) problem() *Error {
+	switch h.lease.state {
+	case live:
+		return nil
+	case over:
+		return notHeld(h.owner.names, h.lease.mode)
+	}
+	var cause error
+	if h.lease.reason == Expired {
+		cause = h.lease.failed
+	}
+	loss := failure(ErrLost, h.Keys(), plain("the lock was lost, "+string(h.lease.reason)), cause)
+	loss.Reason = h.lease.reason
+	return loss
+}
+
 // update changes the lease of a live hold, and does what follows if that ends it. It gives what is wrong with the hold
 // after that.
 func (h *Hold) update(change func(l *lease)) error { return h.updateAt(now(), change) }
 
 func (h *Hold) updateAt(at instant, change func(l *lease)) error {
 	h.mu.Lock()
-	wasLive := h.lease.state == live
-	if h.lease.look(at); h.lease.state == live {
-		change(&h.lease)
-	}
-	problem := h.lease.problem(h.owner.names, h.lease.mode)
-	loss, isLost := problem.(*LostError)
+	l, most := &h.lease, h.settings.maxHold
+	wasLive := l.state == live
 	switch {
-	case h.timer != nil && problem == nil:
-		h.timer.Reset(h.lease.due().sub(at))
-	case h.timer != nil:
+	case !wasLive:
+	case most > 0 && at >= l.granted.add(most):
+		l.lose(MaxHoldOver)
+	case at >= l.until && h.locks.closing.Err() != nil:
+		l.lose(LocksClosed)
+	case at >= l.until:
+		l.lose(Expired)
+	default:
+		change(l)
+	}
+	problem := h.problem()
+	if problem == nil {
+		h.setTimer(at)
+		h.mu.Unlock()
+		return nil
+	}
+	if h.timer != nil {
 		h.timer.Stop()
 	}
-	if h.ctx != nil && problem != nil {
-		h.end(loss.orNil())
+	if h.end != nil {
+		h.end(h.cause(problem))
 	}
-	fence, held := h.lease.fence, at.sub(h.lease.granted)
+	fence, held := l.fence, at.sub(l.granted)
 	h.mu.Unlock()
-	if !wasLive || problem == nil {
+	if !wasLive {
 		return problem
 	}
-	h.watchdog.remove(h)
-	if isLost {
+	h.locks.unwatch(h)
+	if problem.Kind == ErrLost {
 		// By the fence, because another hold of a token of the program's stays.
-		_, _ = h.keeper.end(over(), h.owner, fence)
-		h.report.lost(h.values, h.label(), loss)
+		_, _ = h.keeper.end(left, h.owner, fence, 0)
+		h.locks.report.lost(h.values, h.label(), problem)
 	}
-	h.report.held(h.values, h.label(), held)
+	h.locks.report.held(h.values, h.label(), held)
 	return problem
 }
 
-func (h *Hold) label() string { return h.settings.labelFor(h.owner.names) }
+// left is the context of a call that nobody waits for.
+var left = func() context.Context {
+	ctx, end := context.WithCancel(context.Background())
+	end()
+	return ctx
+}()
 
-// Context ends when the hold is lost, with a *LostError as its cause, or released. It has the values of the context that
+// cause is the cause of the end of the context: a loss.
+func (h *Hold) cause(problem *Error) error {
+	if problem.Kind == ErrLost {
+		return problem
+	}
+	return nil
+}
+
+// Context ends when the hold is lost, with an *Error as its cause, or released. It has the values of the context that
 // was given to Lock, but does not end with it. Use it for all that is done under the lock.
 func (h *Hold) Context() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx == nil {
 		h.ctx, h.end = context.WithCancelCause(context.WithoutCancel(h.values))
-		h.watch()
-	}
-	if loss, isLost := h.lease.problem(h.owner.names, h.lease.mode).(*LostError); isLost {
-		h.end(loss)
-	} else if h.lease.state != live {
-		h.end(nil)
+		if problem := h.problem(); problem != nil {
+			h.end(h.cause(problem))
+		} else {
+			h.setTimer(now())
+		}
 	}
 	return h.ctx
 }
 
-// Check is nil while the hold is valid, a *LostError if it was lost, and ErrNotHeld if it was released or detached. It
-// sends nothing. Call it before each step that matters.
+// under is a context that ends with the hold too.
+func (h *Hold) under(ctx context.Context) (context.Context, func()) {
+	held := h.Context()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// Check is nil while the hold is valid, ErrLost if it was lost, and ErrNotHeld if it was released or detached. It sends
+// nothing. Call it before each step that matters.
 func (h *Hold) Check() error { return h.update(func(*lease) {}) }
 
 // Extend lets the hold last for at least the ttl from now on. It never shortens: for that, release. Later renewals use
-// the longest ttl that was asked for. It fails with a *LostError if the hold is over. Without a reply for RetryFor it
-// fails with ErrNoAnswer, and when ctx is over with its error: then nothing has changed for this package.
+// the longest ttl that was asked for. It fails with ErrLost if the hold is over. Without a reply for RetryFor it fails
+// with ErrNoAnswer, and when ctx is over with its error: then nothing has changed for this package.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
-	if ttl < leastTTL || h.snapshot().counted(ttl) <= 0 {
+	if ttl < leastTTL || h.locks.counted(ttl) <= 0 {
 		return tooShort(ttl)
+	}
+	if h.locks.closing.Err() != nil {
+		return ended(context.Background())
 	}
 	h.extending.Lock() // for as long as a renewal may take
 	defer h.extending.Unlock()
-	began := time.Now()
-	var last error
-	for failures := 0; ; failures++ {
-		until := earlier(began.Add(h.retryFor), time.Now().Add(h.Remaining()))
-		err := h.extend(ctx, until, ttl)
-		switch {
-		case errors.Is(err, errLeft):
-			return ended(ctx)
-		case !passes(err):
-			return explain(err)
-		}
-		last = moreTelling(last, err)
-		pause, _ := afterErrors.pause(failures)
-		if time.Since(began)+pause >= h.retryFor {
-			return noAnswer(h.owner.names, h.retryFor, last)
-		}
-		sleep(ctx, ctx, pause)
-	}
+	_, err := repeat(ctx, h.locks.closed, h.owner.names, h.locks.settings.retryFor, func(until time.Time) (answer, error) {
+		return answer{}, h.extend(ctx, earlier(until, time.Now().Add(h.Remaining())), ttl)
+	})
+	return err
 }
 
 // extend sends one extension to at least the ttl. The caller has h.extending. What is wrong with the hold comes before
 // another error.
 func (h *Hold) extend(ctx context.Context, until time.Time, ttl time.Duration) error {
-	var e extension
-	err := h.update(func(l *lease) { e = l.extension(max(l.ttl, ttl)) })
+	e := extension{wanted: h.settings}
+	err := h.update(func(l *lease) { e.ttl, e.fence = max(l.ttl, ttl), l.named() })
 	if err != nil {
 		return err
 	}
-	e.replicas, e.within = h.settings.minReplicas, h.settings.replicaTimeout
 	got, failed := h.keeper.extend(ctx, until, h.owner, e)
 	if code(failed) == "WRONGTYPE" { // another type has replaced the lock
 		got.number, failed = 0, nil
 	}
-	if errors.Is(failed, errLeft) {
-		return failed
-	}
-	err = h.update(func(l *lease) { l.extended(now(), e, got, explain(failed)) })
+	err = h.update(func(l *lease) {
+		l.renewAt = now().add(l.ttl / 10)
+		switch {
+		case errors.Is(failed, errLeft):
+		case failed != nil:
+			l.failed = explain(failed)
+		case got.number > 0:
+			l.lengthen(got.sent, e.ttl)
+		case e.fence == l.named(): // else it was about another fence
+			l.lose(Gone)
+		}
+	})
 	if err == nil {
 		err = failed
 	}
@@ -223,17 +309,16 @@ func (h *Hold) Detach() error {
 
 // finish ends a live hold here, before anything is sent. If the machine has just slept, the server knows better whether
 // the hold is over.
-func (h *Hold) finish() (lease, error) {
-	var last lease
+func (h *Hold) finish() (last lease, err error) {
 	isDone := false
-	err := h.updateAt(sending(), func(l *lease) { last, isDone, l.state = *l, true, finished })
+	err = h.updateAt(sending(), func(l *lease) { last, isDone, l.state = *l, true, over })
 	if isDone {
-		return last, nil
+		err = nil
 	}
 	return last, err
 }
 
-// Unlock releases the hold. It fails with a *LostError if the hold was lost, and with ErrNotHeld if it was released or
+// Unlock releases the hold. It fails with ErrLost if the hold was lost, and with ErrNotHeld if it was released or
 // detached before. The release is sent even if ctx is over by now. If ctx ends later, Unlock returns its error and the
 // release goes on in the background; so it does with ErrNoAnswer if no reply comes for RetryFor. In any case nothing
 // renews the hold any more.
@@ -245,68 +330,34 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	fence := last.fence
-	if last.isOpen {
-		fence = 0
-	}
-	var wasHeld bool
-	if left := h.left(last); left > 0 {
-		wasHeld, err = h.keeper.keep(ctx, h.owner, fence, left)
-	} else {
-		wasHeld, err = h.keeper.end(ctx, h.owner, fence)
-	}
+	wasHeld, err := h.keeper.end(ctx, h.owner, last.named(), h.settings.atLeast-sending().sub(last.granted))
 	switch {
 	case err == nil && !wasHeld:
-		return h.foundGone()
+		h.mu.Lock()
+		h.lease.lose(Gone)
+		loss := h.problem()
+		h.mu.Unlock()
+		h.locks.report.lost(h.values, h.label(), loss)
+		return loss
 	case err != nil && ctx.Err() == nil:
-		h.report.releaseFailed(h.values, h.label(), h.owner.names, err)
+		h.locks.report.releaseFailed(h.values, h.label(), h.owner.names, err)
 	}
 	return err
 }
 
-// left is for how long the lock has to be kept.
-func (h *Hold) left(last lease) time.Duration {
-	if h.settings.atLeast == 0 {
-		return 0
-	}
-	return h.settings.atLeast - sending().sub(last.granted)
-}
-
-// foundGone makes a loss of a release that found nothing to release.
-func (h *Hold) foundGone() error {
-	h.mu.Lock()
-	h.lease.lose(Gone)
-	problem := h.lease.problem(h.owner.names, h.lease.mode)
-	h.mu.Unlock()
-	h.report.lost(h.values, h.label(), problem.(*LostError))
-	return problem
-}
-
 // run runs work under the hold, for Do.
 func (h *Hold) run(ctx context.Context, work func(context.Context) error) (err error) {
-	held := h.Context()
-	workCtx, cancel := context.WithCancelCause(context.WithValue(ctx, holdKey{}, h))
-	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
+	workCtx, end := h.under(context.WithValue(ctx, holdKey{}, h))
 	defer func() {
-		stop()
-		cancel(nil)
-		var loss *LostError
-		if !errors.As(h.Unlock(context.WithoutCancel(ctx)), &loss) && !errors.As(h.Check(), &loss) {
-			return // finished work is a success
-		}
-		// What says only that the context of the work ended adds nothing.
-		if err == nil || errors.Is(err, ErrLost) || isCancelled(err) {
-			err = loss
-		} else {
+		end()
+		loss := h.Unlock(context.WithoutCancel(ctx))
+		switch {
+		case !errors.Is(loss, ErrLost): // finished work is a success
+		case err == nil || errors.Is(err, ErrLost) || errors.Is(err, context.Canceled):
+			err = loss // what says only that the context of the work ended adds nothing
+		default:
 			err = errors.Join(loss, err)
 		}
 	}()
 	return work(workCtx)
-}
-
-// over is the context of a call that nobody waits for.
-func over() context.Context {
-	ctx, end := context.WithCancel(context.Background())
-	end()
-	return ctx
 }

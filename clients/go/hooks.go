@@ -19,7 +19,7 @@ type Hooks struct {
 	// Held is called when a hold ended, released or lost, with the time since the grant.
 	Held func(ctx context.Context, label string, duration time.Duration)
 	// Lost is called when a hold is lost.
-	Lost func(ctx context.Context, label string, loss *LostError)
+	Lost func(ctx context.Context, label string, loss *Error)
 	// RenewalFailed is called when a renewal got an error or no reply. It is sent again until the hold expires.
 	RenewalFailed func(ctx context.Context, label string, err error)
 	// ReleaseFailed is called when a release got an error or no reply in time. The lock ends by its ttl.
@@ -35,9 +35,9 @@ type reporter struct {
 	unreached atomic.Bool  // that was logged
 }
 
-func (r *reporter) waited(ctx context.Context, label string, duration time.Duration, err error) {
+func (r *reporter) waited(ctx context.Context, label string, began time.Time, err error) {
 	if r.hooks.Waited != nil {
-		r.hooks.Waited(context.WithoutCancel(ctx), label, duration, outcome(err))
+		r.hooks.Waited(context.WithoutCancel(ctx), label, time.Since(began), outcome(err))
 	}
 }
 
@@ -48,10 +48,10 @@ func (r *reporter) held(ctx context.Context, label string, duration time.Duratio
 	}
 }
 
-func (r *reporter) lost(ctx context.Context, label string, loss *LostError) {
+func (r *reporter) lost(ctx context.Context, label string, loss *Error) {
 	values := []any{"keys", loss.Keys, "label", label, "reason", string(loss.Reason)}
-	if loss.Cause != nil {
-		values = append(values, "cause", loss.Cause)
+	if len(loss.causes) > 0 {
+		values = append(values, "cause", loss.causes[0])
 	}
 	r.log.WarnContext(ctx, "slock: a lock was lost", values...)
 	if r.hooks.Lost != nil {
@@ -74,8 +74,8 @@ func (r *reporter) releaseFailed(ctx context.Context, label string, keys []strin
 }
 
 // heldLong warns of a hold that nothing limits.
-func (r *reporter) heldLong(ctx context.Context, label string, keys []string, held time.Duration) {
-	r.log.WarnContext(ctx, "slock: a lock is held for long, and has no MaxHold", "keys", keys, "label", label, "held", held)
+func (r *reporter) heldLong(ctx context.Context, label string, keys []string) {
+	r.log.WarnContext(ctx, "slock: a lock is held for more than an hour, and has no MaxHold", "keys", keys, "label", label)
 }
 
 // polls warns that requests cannot wait in order.

@@ -3,7 +3,6 @@ package slock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -63,7 +62,7 @@ func (l *Locks) Info(ctx context.Context, key string) (Info, error) {
 	if key == "" {
 		return Info{}, invalid("a key must not be empty")
 	}
-	reply, err := l.query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
+	reply, err := l.servers[0].query(ctx, l.settings.prefix+key, "SLOCK.INFO", l.settings.prefix+key, "FULL", "COUNT", 0)
 	if err != nil {
 		return Info{}, err
 	}
@@ -96,7 +95,7 @@ func (s *server) holders(ctx context.Context, within time.Duration, keys []strin
 // Queues tells which locks are waited for whose names begin with the prefix, on all nodes of a cluster, the longest wait
 // first.
 func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
-	reply, err := l.query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
+	reply, err := l.servers[0].query(ctx, "", "SLOCK.QUEUES", "COUNT", 0)
 	replies, _ := reply.([]any)
 	for _, reply := range replies {
 		var queues []Queue
@@ -113,21 +112,21 @@ func (l *Locks) Queues(ctx context.Context) (all []Queue, err error) {
 }
 
 // query sends a question until it is answered, to the node of the key or without a key to all, for the time of RetryFor.
-func (l *Locks) query(ctx context.Context, key string, words ...any) (reply any, err error) {
-	if err = l.problem; err == nil && l.closing.Err() != nil {
-		err = ErrClosed
+func (s *server) query(ctx context.Context, key string, words ...any) (reply any, err error) {
+	if s.problem != nil {
+		return nil, s.problem
 	}
-	if err != nil {
-		return nil, err
+	if s.closing.Err() != nil {
+		return nil, ended(context.Background())
 	}
 	call := Call{Key: key, KeyAt: 1, Command: words}
-	_, err = repeat(ctx, l.server, []string{cmp.Or(key, "*")}, l.settings.retryFor, func(until time.Time) (answer, error) {
-		reply, _, err = l.server.try(ctx, until, call)
+	_, err = repeat(ctx, s.closed, nil, s.settings.retryFor, func(until time.Time) (answer, error) {
+		reply, _, err = s.try(ctx, until, call)
 		replies, _ := reply.([]any)
 		for i := 0; key == "" && i < len(replies) && err == nil; i++ {
 			err = asError(replies[i])
 		}
-		return answer{}, errors.Join(err, asError(reply))
+		return answer{}, cmp.Or(err, asError(reply))
 	})
 	return reply, err
 }

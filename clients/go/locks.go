@@ -5,244 +5,180 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
 // This file has what a program makes once: it gives requests, and carries them out on one server or cluster.
 
-// Locks is what a program asks for locks. Make one for the program by New; all methods may be called by several
-// goroutines at once.
+// Locks is what a program asks for locks. Make one for the program by New, or by NewQuorum for several independent
+// servers; all methods may be called by several goroutines at once.
 type Locks struct {
-	base
-	server   *server
-	listener *listener
-	problem  error // why the client cannot be used
+	backend  backend
+	servers  []*server
+	settings settings
+	report   *reporter
+	holds    holds
+	counted  func(ttl time.Duration) time.Duration // the part of a ttl that counts for the validity
+
+	closing, closed  context.Context // done when Close begins, and when it has ended
+	begin, endClosed context.CancelFunc
+}
+
+// backend is what carries requests out: a server, or a quorum.
+type backend interface {
+	check(r *Request) error
+	acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error)
+	adopt(ctx context.Context, r *Request) (keeper, owner, grant, error)
+	// release tells on how many keys, or on how many nodes, it released what a token holds.
+	release(ctx context.Context, r *Request) (int, error)
+	// follow has a change of the primary noticed while there are holds.
+	follow(key string)
 }
 
 // NewWith makes a Locks over a Transport. New does that for a client of go-redis.
 func NewWith(t Transport, options ...Option) *Locks {
-	l := &Locks{}
-	s := newSettings(options)
-	l.init(l, s)
-	l.server, l.problem = l.base.server(t)
-	l.listener = newListener(l.server, l.broken)
-	l.watchdog = newWatchdog(l.report, l.follow)
-	l.holding = holding{&single{l.server, l.listener}, l.report, l.watchdog, s.retryFor, counted}
+	l := newLocks([]Transport{t}, options)
+	l.backend, l.counted = l.servers[0], counted
 	return l
 }
 
-// broken confirms all holds: the subscription may have broken because another server is the primary now.
-func (l *Locks) broken() {
-	if l.server.topology.Failover && l.closing.Err() == nil {
-		l.watchdog.confirmAll()
-		if all := l.watchdog.all(); len(all) > 0 {
-			l.follow(all[0].owner.keys[0])
-		}
+func newLocks(transports []Transport, options []Option) *Locks {
+	l := &Locks{settings: newSettings(options), holds: holds{all: map[*Hold]struct{}{}}}
+	l.report = &reporter{hooks: l.settings.hooks, log: l.settings.log}
+	l.closing, l.begin = context.WithCancel(context.Background())
+	l.closed, l.endClosed = context.WithCancel(context.Background())
+	for _, t := range transports {
+		s := &server{transport: t, settings: &l.settings, report: l.report, closing: l.closing, closed: l.closed}
+		s.topology, s.problem = t.Topology()
+		s.listener = newListener(s, func() {
+			if s.topology.Failover {
+				l.confirm()
+			}
+		})
+		l.servers = append(l.servers, s)
 	}
+	return l
 }
 
-// follow keeps a subscription open while there are holds, where that tells of another primary.
-func (l *Locks) follow(key string) {
-	if !l.server.topology.Failover {
-		return
+// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
+func (l *Locks) Write(keys ...string) Request { return l.request(Write, keys) }
+
+// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
+func (l *Locks) Read(keys ...string) Request { return l.request(Read, keys) }
+
+func (l *Locks) request(mode Mode, keys []string) Request {
+	return Request{locks: l, keys: slices.Clone(keys), mode: mode, settings: &l.settings.request}
+}
+
+// Release releases what an owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on how
+// many nodes of a quorum. It is for a token that another process took; a Hold has Unlock.
+func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int, error) {
+	r := l.Read(keys...).With(Token(token))
+	if err := r.checkToken(); err != nil {
+		return 0, err
 	}
-	go func() {
-		for failures := 0; len(l.watchdog.all()) > 0; failures++ {
-			if _, err := l.listener.subscribe(l.closing, time.Now().Add(l.settings.retryFor), key); !passes(err) {
-				return
-			}
-			pause, _ := afterErrors.pause(failures)
-			sleep(l.closing, l.closing, pause)
-		}
-	}()
+	return l.backend.release(ctx, &r)
 }
 
 // Close ends the waits and the renewals. Waits, and all later calls except Unlock, end with ErrClosed. The ends of
 // acquisitions that were cancelled are sent first, for at most the time of RetryFor. It releases nothing: holds that are
 // still there are lost at the end of their ttl. They may still be released. The program's client stays open.
 func (l *Locks) Close() error {
-	l.shut([]*server{l.server})
-	l.listener.close()
-	return l.server.transport.Close()
+	l.begin()
+	isEnding := func(s *server) bool { return !s.ends.isIdle() }
+	for end := time.Now().Add(l.settings.retryFor); slices.ContainsFunc(l.servers, isEnding) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	l.endClosed()
+	var errs []error
+	for _, s := range l.servers {
+		s.listener.close()
+		errs = append(errs, s.transport.Close())
+	}
+	return errors.Join(errs...)
 }
 
-func (l *Locks) check(*Request) error { return l.problem }
-
-func (l *Locks) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	o := r.owner()
-	a := newAcquisition(ctx, l.server, l.listener, o, o.lock(r.mode, r.settings), r.settings, once)
-	got, err := a.run()
-	if err != nil {
-		if a.isOpen {
-			l.server.end(ctx, o, 0)
+// Shutdown releases all holds, and then closes as Close does. Until ctx is over it waits for the replies.
+func (l *Locks) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, h := range l.holds.list() {
+		if err := h.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+			errs = append(errs, err)
 		}
-		return nil, err
 	}
-	return l.hold(ctx, r, o, got), nil
+	return errors.Join(append(errs, l.Close())...)
 }
 
-func (l *Locks) adopt(ctx context.Context, r *Request) (*Hold, error) {
+func (s *server) check(*Request) error { return s.problem }
+
+func (s *server) acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error) {
 	o := r.owner()
-	got, err := l.server.ask(ctx, r.keys, l.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
-	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
-		err = &notHeldError{r.keys, r.mode}
+	got, isOpen, err := s.request(ctx, o, o.lock(r.mode, r.settings), r.settings, try)
+	if err != nil && isOpen {
+		s.deliver(ctx, o.end(0), refuseFor)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return l.hold(ctx, r, o, grant{got.number, got.sent}), nil
+	return s, o, got, err
 }
 
-func (l *Locks) release(ctx context.Context, r *Request) (int, error) {
-	released, err := l.server.ask(ctx, r.keys, l.settings.retryFor, r.owner().end(0))
+func (s *server) adopt(ctx context.Context, r *Request) (keeper, owner, grant, error) {
+	o := r.owner()
+	got, err := s.ask(ctx, r.keys, s.settings.retryFor, o.adopt(r.mode, r.settings.ttl))
+	if err == nil && got.number == 0 || errors.Is(err, ErrWrongMode) {
+		err = notHeld(r.keys, r.mode)
+	}
+	return s, o, grant{got.number, got.sent}, err
+}
+
+func (s *server) release(ctx context.Context, r *Request) (int, error) {
+	released, err := s.ask(ctx, r.keys, s.settings.retryFor, r.owner().end(0))
 	return int(released.number), err
 }
 
-// single keeps holds on one server or cluster.
-type single struct {
-	server   *server
-	listener *listener
-}
-
-func (k *single) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
-	return k.server.extend(ctx, until, o, e)
+// follow keeps a channel open, where its end tells of another primary.
+func (s *server) follow(key string) {
+	if s.topology.Failover && s.closing.Err() == nil {
+		s.listener.channel(key, true)
+	}
 }
 
 // extend sends an extension, and waits for replicas if it has to.
 func (s *server) extend(ctx context.Context, until time.Time, o owner, e extension) (answer, error) {
-	call := o.extend(e.ttl, e.fence)
-	call.Reserved = true
-	if e.replicas == 0 {
-		return s.number(ctx, until, call)
+	replicas := e.wanted.minReplicas
+	if replicas == 0 {
+		return s.number(ctx, until, o.extend(e.ttl, e.fence, true))
 	}
 	// WAIT counts the replicas that have what its connection wrote last. An extension to the same millisecond would write
 	// nothing, and any replica would do.
-	call = o.extend(e.ttl+time.Millisecond, e.fence)
-	call.Then = []any{"WAIT", e.replicas, milliseconds(e.within)}
+	call := o.extend(e.ttl+time.Millisecond, e.fence, true)
+	call.Then = []any{"WAIT", replicas, milliseconds(e.wanted.replicaTimeout)}
 	got := answer{sent: sending()}
-	reply, acknowledged, err := s.try(ctx, until.Add(e.within), call)
-	if err = errors.Join(err, asError(reply), asError(acknowledged)); err != nil {
+	extended, acknowledged, err := s.try(ctx, until.Add(e.wanted.replicaTimeout), call)
+	if err != nil {
 		return got, err
 	}
-	got.number, _ = reply.(int64)
-	if number, _ := acknowledged.(int64); got.number > 0 && number < int64(e.replicas) {
-		err = because(ErrTooFewReplicas, fmt.Sprintf("%d of %d replicas acknowledged %s", number, e.replicas, named(o.names)))
+	if got.number, err = asNumber(extended); err != nil || got.number == 0 {
+		return got, err
+	}
+	number, err := asNumber(acknowledged)
+	if err == nil && number < int64(replicas) {
+		err = failure(ErrTooFewReplicas, o.names, plain(fmt.Sprintf("%d of %d replicas acknowledged", number, replicas)))
 	}
 	return got, err
 }
 
-func (k *single) end(ctx context.Context, o owner, fence int64) (bool, error) {
-	return k.finish(ctx, o, o.end(fence), len(o.keys), refuseFor)
-}
-
-func (k *single) keep(ctx context.Context, o owner, fence int64, ttl time.Duration) (bool, error) {
-	return k.finish(ctx, o, o.keep(ttl, fence), 1, ttl)
-}
-
-// finish sends the last command of a hold, and tells whether the reply is that of a whole one. Without a reply it is
-// delivered in the background, for a time.
-func (k *single) finish(ctx context.Context, o owner, call Call, whole int, most time.Duration) (bool, error) {
+func (s *server) end(ctx context.Context, o owner, fence int64, after time.Duration) (bool, error) {
+	call, whole, most := o.end(fence), int64(len(o.keys)), refuseFor
+	if after > 0 {
+		call, whole, most = o.extend(after, fence, false), 1, after
+	}
 	var got answer
 	err := ctx.Err()
 	if err == nil {
-		got, err = repeat(ctx, k.server, o.names, k.server.settings.retryFor, func(until time.Time) (answer, error) {
-			return k.server.untimed(ctx, until, call)
-		})
+		got, err = s.ask(ctx, o.names, s.settings.retryFor, call)
 	}
 	if errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil {
-		k.server.deliver(ctx, call, most)
+		s.deliver(ctx, call, most)
 	}
 	// The server does not remember the end of a token of the program's: of two copies the second finds nothing.
-	return got.number == int64(whole) || o.given && !got.alone, err
+	return got.number == whole || o.given && !got.alone, err
 }
-
-// base is what Locks and Quorum have in common.
-type base struct {
-	holding
-	by       asked
-	settings settings
-
-	closing, closed  context.Context // done when Close begins, and when it has ended
-	begin, endClosed context.CancelFunc
-}
-
-// asked is who carries a request out.
-type asked interface {
-	check(r *Request) error
-	Close() error
-	acquire(ctx context.Context, r *Request, once bool) (*Hold, error)
-	adopt(ctx context.Context, r *Request) (*Hold, error)
-	// release tells on how many keys, or on how many nodes, it released what a token holds.
-	release(ctx context.Context, r *Request) (int, error)
-}
-
-func (b *base) init(by asked, s settings) {
-	b.by, b.settings = by, s
-	b.report = &reporter{hooks: s.hooks, log: s.log}
-	b.closing, b.begin = context.WithCancel(context.Background())
-	b.closed, b.endClosed = context.WithCancel(context.Background())
-}
-
-func (b *base) server(t Transport) (*server, error) {
-	topology, err := t.Topology()
-	return &server{
-		transport: t, topology: topology, settings: &b.settings, report: b.report, closing: b.closing, closed: b.closed,
-	}, err
-}
-
-// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-func (b *base) Write(keys ...string) Request { return b.request(Write, keys) }
-
-// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-func (b *base) Read(keys ...string) Request { return b.request(Read, keys) }
-
-func (b *base) request(mode Mode, keys []string) Request {
-	return Request{base: b, keys: slices.Clone(keys), mode: mode, settings: &b.settings.request}
-}
-
-// Release releases what the owner token holds of the keys, in whichever mode, and tells on how many keys it did, or on
-// how many nodes of a Quorum. It is for a token that another process took; a Hold has Unlock.
-func (b *base) Release(ctx context.Context, token string, keys ...string) (int, error) {
-	r := b.Read(keys...).With(Token(token))
-	if err := r.checkToken(); err != nil {
-		return 0, err
-	}
-	return b.by.release(ctx, &r)
-}
-
-// Shutdown releases all holds, and then closes as Close does. Until ctx is over it waits for the replies.
-func (b *base) Shutdown(ctx context.Context) error {
-	var errs []error
-	for _, h := range b.watchdog.all() {
-		if err := h.Unlock(ctx); err != nil && !errors.Is(err, ErrNotHeld) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(append(errs, b.by.Close())...)
-}
-
-// shut closes what is common to Locks and Quorum.
-func (b *base) shut(servers []*server) {
-	b.begin()
-	b.watchdog.close()
-	for end := time.Now().Add(b.settings.retryFor); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if !slices.ContainsFunc(servers, func(s *server) bool { return !s.ends.isIdle() }) {
-			break
-		}
-	}
-	b.endClosed()
-}
-
-func (b *base) prefixed(keys []string) []string {
-	if b.settings.prefix == "" {
-		return keys
-	}
-	all := make([]string, len(keys))
-	for i, key := range keys {
-		all[i] = b.settings.prefix + key
-	}
-	return all
-}
-
-func (b *base) unprefixed(key string) string { return strings.TrimPrefix(key, b.settings.prefix) }

@@ -23,107 +23,78 @@ func (h *Hold) Upgrade(ctx context.Context, options ...RequestOption) error {
 	if wanted.hasWait && wanted.wait < 0 {
 		return invalid("the wait must not be negative, not %s", wanted.wait)
 	}
-	return h.change(func(k *single, was lease) error {
+	return h.change(func(s *server, was lease) (isOpen bool, err error) {
 		wanted.ttl, wanted.minReplicas, wanted.replicaTimeout = was.ttl, h.settings.minReplicas, h.settings.replicaTimeout
 		ctx, end := h.under(ctx)
 		defer end()
-		a := newAcquisition(ctx, k.server, k.listener, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted, false)
-		got, err := a.run()
-		problem := h.update(func(l *lease) {
+		got, isOpen, err := s.request(ctx, h.owner, h.owner.change(Write, was.ttl, was.fence), &wanted, false)
+		_ = h.update(func(l *lease) {
 			if err == nil {
 				l.grant(Write, got)
-			} else if !a.isOpen {
+			} else if !isOpen {
 				l.isOpen = was.isOpen
 			}
 		})
-		if problem == nil && err != nil && a.isOpen {
-			go h.settle(k)
-			return err
+		return err != nil && isOpen, err
+	}, func(s *server, was lease) {
+		// It withdraws the upgrade, and learns the mode that the hold has after that.
+		withdrawn, err := s.ask(h.Context(), h.owner.names, refuseFor, h.owner.withdraw())
+		if err != nil || withdrawn.number > 0 {
+			return
 		}
-		h.changing.Store(false)
-		return h.lossOr(err)
+		got, err := s.ask(h.Context(), h.owner.names, refuseFor, h.owner.adopt(Write, was.ttl))
+		if err == nil && got.number > 0 {
+			_ = h.update(func(l *lease) { l.grant(Write, grant{got.number, got.sent}) })
+		}
 	})
-}
-
-// settle withdraws an upgrade that was given up, and learns the mode that the hold has after that.
-func (h *Hold) settle(k *single) {
-	defer h.changing.Store(false)
-	withdrawn, err := k.server.ask(h.Context(), h.owner.names, refuseFor, h.owner.withdraw())
-	if err != nil || withdrawn.number > 0 {
-		return
-	}
-	got, err := k.server.ask(h.Context(), h.owner.names, refuseFor, h.owner.adopt(Write, h.settings.ttl))
-	if err == nil && got.number > 0 {
-		_ = h.update(func(l *lease) { l.grant(Write, grant{got.number, got.sent}) })
-	}
 }
 
 // Downgrade makes the writer a reader, in one step, with a new fence and no writer in between. It works for one key on
 // one server, and not while another change of mode is open. The hold counts as a reader's from the first attempt on.
 // Without a reply for RetryFor, or if ctx is over before, it fails and goes on in the background.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	return h.change(func(k *single, was lease) error {
-		send := func(ctx context.Context, limit time.Duration) error {
-			got, err := k.server.ask(ctx, h.owner.names, limit, h.owner.change(Read, was.ttl, was.fence))
-			problem := h.update(func(l *lease) {
-				if err == nil {
-					l.grant(Read, grant{got.number, got.sent})
-				}
-			})
-			if err == nil {
-				err = problem
-			}
-			return err
+	send := func(ctx context.Context, s *server, limit time.Duration, was lease) error {
+		got, err := s.ask(ctx, h.owner.names, limit, h.owner.change(Read, was.ttl, was.fence))
+		if err == nil {
+			_ = h.update(func(l *lease) { l.grant(Read, grant{got.number, got.sent}) })
 		}
+		return err
+	}
+	return h.change(func(s *server, was lease) (isOpen bool, err error) {
 		_ = h.update(func(l *lease) { l.mode = Read })
-		err := send(ctx, h.retryFor)
-		if h.Check() == nil && (errors.Is(err, ErrNoAnswer) || ctx.Err() != nil && err != nil) {
-			go func() {
-				defer h.changing.Store(false)
-				_ = send(h.Context(), refuseFor)
-			}()
-			return err
-		}
-		h.changing.Store(false)
-		return h.lossOr(err)
-	})
+		err = send(ctx, s, s.settings.retryFor, was)
+		return errors.Is(err, ErrNoAnswer) || err != nil && ctx.Err() != nil, err
+	}, func(s *server, was lease) { _ = send(h.Context(), s, refuseFor, was) })
 }
 
-// change runs a change of mode, which gives h.changing back, unless another one is open.
-func (h *Hold) change(run func(k *single, was lease) error) error {
-	k, ok := h.keeper.(*single)
-	if !ok || len(h.owner.names) > 1 {
+// change runs a change of mode, unless another one is open. If it is still open after that, it is settled in the
+// background.
+func (h *Hold) change(run func(*server, lease) (isOpen bool, err error), settle func(*server, lease)) error {
+	s, ok := h.keeper.(*server)
+	if !ok || len(h.owner.keys) > 1 {
 		return invalid("the mode changes for one key on one server")
 	}
 	if !h.changing.CompareAndSwap(false, true) {
-		return invalid("another change of mode of %s is open", named(h.owner.names))
+		return invalid("another change of the mode is open")
 	}
 	was := h.snapshot()
-	if err := h.update(func(l *lease) { l.isOpen = true }); err != nil {
-		h.changing.Store(false)
-		return err
+	isOpen, err := false, h.update(func(l *lease) { l.isOpen = true })
+	if err == nil {
+		isOpen, err = run(s, was)
 	}
-	return run(k, was)
-}
-
-// under is a context that ends with the hold too.
-func (h *Hold) under(ctx context.Context) (context.Context, func()) {
-	held := h.Context()
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-	}
-}
-
-// lossOr is what is wrong with the hold by now, and else the error.
-func (h *Hold) lossOr(err error) error {
 	if code(err) == "WRONGTYPE" || errors.Is(err, ErrNotHeld) {
 		_ = h.update(func(l *lease) { l.lose(Gone) })
 	}
-	if problem := h.Check(); problem != nil {
-		return problem
+	if problem := h.Check(); problem != nil || !isOpen {
+		h.changing.Store(false)
+		if problem != nil {
+			err = problem
+		}
+		return err
 	}
+	go func() {
+		defer h.changing.Store(false)
+		settle(s, was)
+	}()
 	return err
 }

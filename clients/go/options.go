@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"time"
@@ -72,7 +73,7 @@ func newSettings(options []Option) settings {
 		retryFor:     3 * time.Second,
 		retryWaitFor: time.Minute,
 		log:          slog.Default(),
-		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond),
+		strategy:     ExponentialPause(20*time.Millisecond, 250*time.Millisecond, -1),
 		driftFactor:  0.01,
 	}
 	for _, option := range options {
@@ -179,6 +180,32 @@ func DriftFactor(factor float64) Option {
 
 // FailFast ends an attempt of a Quorum as soon as the majority is out of reach, without the replies of the other nodes.
 func FailFast() Option { return locksOption(func(s *settings) { s.failFast = true }) }
+
+// Strategy says how a quorum tries again: it gives the pause before the further attempt n, counted from 0, or false if
+// there is none.
+type Strategy func(n int) (pause time.Duration, more bool)
+
+// ConstantPause tries again after each pause, for at most so many further attempts; a negative number is no limit.
+func ConstantPause(pause time.Duration, attempts int) Strategy {
+	return func(n int) (time.Duration, bool) { return pause, attempts < 0 || n < attempts }
+}
+
+// ExponentialPause tries again after pauses that begin with first and double up to most, for at most so many further
+// attempts; a negative number is no limit. Each pause is shortened by a random part of up to a half, so that contenders
+// do not try in step.
+func ExponentialPause(first, most time.Duration, attempts int) Strategy {
+	return func(n int) (time.Duration, bool) {
+		pause := min(first<<min(n, 30), max(first, most))
+		return pause/2 + rand.N(pause/2+1), attempts < 0 || n < attempts
+	}
+}
+
+var (
+	// afterErrors has the pauses after errors that pass.
+	afterErrors = ExponentialPause(10*time.Millisecond, time.Second, -1)
+	// polling has the pauses of a request that cannot wait by a message.
+	polling = ExponentialPause(20*time.Millisecond, time.Second, -1)
+)
 
 // check says what is wrong with the settings of a request, before anything is sent.
 func (s *requestSettings) check(keys []string, mode Mode) error {

@@ -32,12 +32,18 @@ type owner struct {
 }
 
 // newOwner is the owner with this token, or with one that is drawn if it is empty.
-func newOwner(names, keys []string, token string) owner {
-	o := owner{names: names, keys: keys, token: token, given: token != "", words: make([]any, 0, len(keys)+1)}
+func newOwner(names []string, prefix, token string) owner {
+	o := owner{names: names, keys: names, token: token, given: token != "", words: make([]any, 0, len(names)+1)}
 	if !o.given {
 		o.token = draw()
 	}
-	for _, key := range keys {
+	if prefix != "" {
+		o.keys = make([]string, len(names))
+		for i, name := range names {
+			o.keys[i] = prefix + name
+		}
+	}
+	for _, key := range o.keys {
 		o.words = append(o.words, key)
 	}
 	o.words = append(o.words, o.token)
@@ -87,15 +93,14 @@ func (o owner) adopt(mode Mode, ttl time.Duration) Call {
 	return o.lock(mode, &requestSettings{ttl: ttl}).add("XX")
 }
 
-// extend prolongs the hold with the fence, or whatever the token holds if it is 0. It never shortens, so it does no harm
-// when it arrives late.
-func (o owner) extend(ttl time.Duration, fence int64) Call {
-	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", 4).add(milliseconds(ttl), "GT").fenced(fence)
-}
-
-// keep has the hold end after a time, be it sooner or later than without.
-func (o owner) keep(ttl time.Duration, fence int64) Call {
-	return o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", 3).add(milliseconds(ttl)).fenced(fence)
+// extend has the hold with the fence, or whatever the token holds if it is 0, end a ttl from now. If it only lengthens,
+// it does no harm when it arrives late.
+func (o owner) extend(ttl time.Duration, fence int64, lengthens bool) Call {
+	c := o.command("SLOCK.EXTEND", "SLOCK.MEXTEND", 4).add(milliseconds(ttl))
+	if c.Reserved = lengthens; lengthens {
+		c = c.add("GT")
+	}
+	return c.fenced(fence)
 }
 
 // change makes the hold of a single key one of this mode.
@@ -161,16 +166,14 @@ func passes(err error) bool {
 	if err == nil {
 		return false
 	}
-	var own Error
+	var own *Error
 	var unusable *UnusableError
-	switch word := code(err); {
-	case errors.As(err, &own) || errors.As(err, &unusable) || errors.Is(err, errLeft):
+	if errors.As(err, &own) || errors.As(err, &unusable) || errors.Is(err, errLeft) {
 		return false
-	case word == "ERR":
-		return strings.Contains(err.Error(), "max number of clients reached")
-	default:
-		return word == "" || slices.Contains(passing, word)
 	}
+	word := code(err)
+	isFull := word == "ERR" && strings.Contains(err.Error(), "max number of clients reached")
+	return word == "" || isFull || slices.Contains(passing, word)
 }
 
 // kinds are the errors that the server names by their code.
@@ -179,36 +182,24 @@ var kinds = map[string]error{
 	"REFUSED": ErrRefused,
 }
 
-// explain gives an error reply its kind. Others are those of the Redis client library.
+// explain gives an error reply its kind. Others become those of the Redis client library.
 func explain(err error) error {
-	if err == nil {
-		return nil
-	}
 	var reply *ReplyError
 	var unusable *UnusableError
-	switch err = kinded(err); {
-	case errors.As(err, new(Error)):
-	case errors.As(err, &reply):
-		return reply.Err
+	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &unusable):
 		return unusable.Err
-	}
-	return err
-}
-
-// kinded gives an error reply its kind, if it has one.
-func kinded(err error) error {
-	var reply *ReplyError
-	if !errors.As(err, &reply) {
+	case !errors.As(err, &reply):
 		return err
+	case kinds[code(reply)] != nil:
+		return failure(kinds[code(reply)], nil, reply.Error)
+	case strings.Contains(strings.ToLower(reply.Error()), "unknown command"):
+		return failure(ErrModuleNotLoaded, nil, plain("the server has not loaded the SLOCK module: start it with"+
+			" --loadmodule /path/to/libslock.so, or run MODULE LOAD /path/to/libslock.so"), reply.Err)
 	}
-	if kind := kinds[code(reply)]; kind != nil {
-		return because(kind, "", reply.Err)
-	}
-	if strings.Contains(strings.ToLower(reply.Error()), "unknown command") {
-		return because(ErrModuleNotLoaded, "", reply.Err)
-	}
-	return err
+	return reply.Err
 }
 
 // readMessage reads "<n> <tag>": n is a fence, 0, or the code of an error after a minus.

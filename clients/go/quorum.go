@@ -4,246 +4,228 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // This file has locks on several independent servers: N servers, and arithmetic. The algorithm is that of redsync and of
 // the Redis documentation ("Distributed Locks with Redis").
 
-// Quorum takes locks on several independent servers: a hold counts while a majority of them has it, so that it outlives
-// the loss of a minority. It polls, because no server knows of the others. All methods may be called by several
-// goroutines at once.
-type Quorum struct {
-	base
-	nodes []*server
-	err   error // why a client cannot be used
+// NodeReply is the reply of one node of a quorum.
+type NodeReply struct {
+	// Node is the address of the node.
+	Node string
+	// Granted is whether the node granted, extended or released the hold. If not, and without an Err, others have the
+	// lock there.
+	Granted bool
+	// Err is what went wrong, if anything.
+	Err error
 }
 
-// NewQuorumWith makes a Quorum over Transports of independent servers. NewQuorum does that for clients of go-redis.
-func NewQuorumWith(transports []Transport, options ...Option) *Quorum {
-	q := &Quorum{}
-	s := newSettings(options)
-	q.init(q, s)
-	for _, t := range transports {
-		node, err := q.base.server(t)
-		q.nodes, q.err = append(q.nodes, node), errors.Join(q.err, err)
+func (r NodeReply) String() string {
+	switch {
+	case r.Err != nil:
+		return r.Node + ": " + r.Err.Error()
+	case r.Granted:
+		return r.Node + ": granted"
 	}
-	q.watchdog = newWatchdog(q.report, func(string) {})
-	q.holding = holding{nil, q.report, q.watchdog, s.retryFor, q.counted}
-	return q
+	return r.Node + ": refused"
 }
 
-// Close ends the waits and the renewals, as that of Locks.
-func (q *Quorum) Close() error {
-	q.shut(q.nodes)
-	var errs []error
-	for _, n := range q.nodes {
-		errs = append(errs, n.transport.Close())
-	}
-	return errors.Join(errs...)
+// NewQuorumWith makes a Locks over Transports of independent servers. NewQuorum does that for clients of go-redis.
+func NewQuorumWith(transports []Transport, options ...Option) *Locks {
+	l := newLocks(transports, options)
+	q := &quorum{l.servers, &l.settings, l.closing}
+	l.backend, l.counted = q, q.counted
+	return l
 }
+
+type quorum struct {
+	nodes    []*server
+	settings *settings
+	closing  context.Context
+}
+
+func (q *quorum) follow(string) {}
 
 // counted is the part of a ttl that counts for the validity.
-func (q *Quorum) counted(ttl time.Duration) time.Duration {
+func (q *quorum) counted(ttl time.Duration) time.Duration {
 	return ttl - time.Duration(float64(ttl)*q.settings.driftFactor) - 2*time.Millisecond
 }
 
-// nodeTimeout is how long to wait for one node: by default no longer than RetryFor, also with a long ttl.
-func (q *Quorum) nodeTimeout(ttl time.Duration) time.Duration {
-	timeout := max(q.settings.nodeTimeout, 0)
-	return min(cmp.Or(timeout, min(max(ttl/20, 50*time.Millisecond), q.settings.retryFor)), ttl*9/10)
-}
-
-func (q *Quorum) check(r *Request) error {
-	f := q.settings.driftFactor
-	switch {
-	case len(q.nodes) == 0:
-		return invalid("a quorum needs servers")
-	case q.err != nil:
-		return q.err
-	case f < 0 || f >= 1:
-		return invalid("the drift factor must be 0 or more and less than 1, not %g", f)
-	case q.counted(r.settings.ttl) <= 0:
-		return invalid("the ttl must be more than 2 ms and the drift, not %s", r.settings.ttl)
+func (q *quorum) check(r *Request) error {
+	if f := q.settings.driftFactor; len(q.nodes) == 0 || f < 0 || f >= 1 || q.counted(r.settings.ttl) <= 0 {
+		return invalid("a quorum needs servers, a drift factor of at least 0 and less than 1, and a ttl above 2 ms and "+
+			"the drift, not %d servers, %g and %s", len(q.nodes), f, r.settings.ttl)
+	}
+	for _, n := range q.nodes {
+		if n.problem != nil {
+			return n.problem
+		}
 	}
 	return nil
 }
 
-func (q *Quorum) acquire(ctx context.Context, r *Request, once bool) (*Hold, error) {
-	began := time.Now()
-	once = once || r.settings.hasWait && r.settings.wait == 0
-	deadline, _ := ctx.Deadline()
-	if r.settings.hasWait && !once {
-		deadline = earlier(began.Add(r.settings.wait), deadline)
-	}
-	var last *QuorumError
-	var contact time.Time // when a majority last replied
-	for tries := 0; ; tries++ {
-		v := q.votes(r)
-		got := v.attempt(ctx)
-		if got.isGranted() {
-			return q.of(v).hold(ctx, r, v.owner, grant{0, v.sent}), nil
-		}
-		if last == nil || ctx.Err() == nil || got.isRefusal() {
-			last = got // one that was cut short may tell less than the one before
-		}
-		if got.isRefusal() {
-			contact = time.Now()
-		}
-		pause, mayTry := q.settings.strategy.pause(tries)
-		now := time.Now()
-		outage := began.Add(q.settings.retryFor)
-		if !contact.IsZero() {
-			outage = contact.Add(q.settings.retryWaitFor)
-		}
-		switch {
-		case q.closing.Err() != nil:
-			return nil, ErrClosed
-		case isCancelled(ctx.Err()):
-			return nil, ended(ctx)
-		case once && last.isRefusal() && !r.settings.hasWait:
-			return nil, because(ErrNotAcquired, named(r.keys)+" is held", last)
-		case once || !mayTry || !last.mayHelp() || !last.isRefusal() && !now.Before(outage),
-			ctx.Err() != nil, !deadline.IsZero() && deadline.Sub(now) < pause:
-			return nil, q.missed(r, last, ctx.Err(), began)
-		}
-		sleep(ctx, q.closing, pause)
-	}
-}
+// tally is the replies of all nodes. Those that have not replied have errSilent.
+type tally []NodeReply
 
-// missed is the error of a call that needed a majority.
-func (q *Quorum) missed(r *Request, last *QuorumError, ended error, began time.Time) error {
-	if last.isRefusal() {
-		return &TimedOutError{Keys: r.keys, Waited: time.Since(began), cause: errors.Join(last, ended)}
-	}
-	return because(ErrQuorumMissed, "no majority for "+named(r.keys), last, ended)
-}
-
-// of makes holds that the votes keep.
-func (q *Quorum) of(v *votes) holding {
-	k := q.holding
-	k.keeper = v
-	return k
-}
-
-func (q *Quorum) adopt(ctx context.Context, r *Request) (*Hold, error) {
-	v := q.votes(r)
-	got := v.ask(ctx, r.settings.ttl, never, func(ctx context.Context, n *vote) (bool, error) {
-		return v.lock(ctx, n, v.owner.adopt(r.mode, r.settings.ttl))
-	})
-	switch {
-	case got.isGranted():
-		return q.of(v).hold(ctx, r, v.owner, grant{0, v.sent}), nil
-	case ctx.Err() != nil:
-		return nil, ended(ctx)
-	case got.isRefusal():
-		return nil, &notHeldError{r.keys, r.mode}
-	}
-	return nil, q.missed(r, got, nil, time.Now())
-}
-
-func (q *Quorum) release(ctx context.Context, r *Request) (int, error) {
-	v := q.votes(r)
-	got := v.ask(ctx, r.settings.ttl, never, func(ctx context.Context, n *vote) (bool, error) {
-		return v.endOne(ctx, n, 0)
-	})
-	if ctx.Err() != nil {
-		return 0, ended(ctx)
-	}
-	return got.count(NodeAnswer.isGrant), nil
-}
-
-func (a NodeAnswer) isGrant() bool   { return a.Granted }
-func (a NodeAnswer) isRefusal() bool { return !a.Granted && a.Err == nil }
-func (a NodeAnswer) isSilent() bool  { return errors.Is(a.Err, errSilent) }
-func (a NodeAnswer) isFinal() bool   { return a.Err != nil && !passes(a.Err) }
-
-// count is at how many nodes the reply is so.
-func (e *QuorumError) count(is func(NodeAnswer) bool) (n int) {
-	for _, a := range e.Answers {
-		if is(a) {
+func (t tally) count(is func(r NodeReply) bool) (n int) {
+	for _, r := range t {
+		if is(r) {
 			n++
 		}
 	}
 	return n
 }
 
-func (e *QuorumError) isGranted() bool { return e.count(NodeAnswer.isGrant) >= e.Needed }
-
-// most is how many nodes may fail to grant.
-func (e *QuorumError) most() int { return len(e.Answers) - e.Needed }
-
-// isRefusal tells whether others have the lock at so many nodes that there can be no majority, whatever the other nodes
-// say.
-func (e *QuorumError) isRefusal() bool { return e.count(NodeAnswer.isRefusal) > e.most() }
-
-// isCertain tells that a majority has granted, or that others have the lock.
-func (e *QuorumError) isCertain() bool { return e.isGranted() || e.isRefusal() }
-
-// isDecided tells that a majority has granted, or that it is out of reach.
-func (e *QuorumError) isDecided() bool {
-	failed := len(e.Answers) - e.count(NodeAnswer.isGrant) - e.count(NodeAnswer.isSilent)
-	return e.isGranted() || failed > e.most()
+// isGranted tells whether a majority granted.
+func (t tally) isGranted() bool {
+	return t.count(func(r NodeReply) bool { return r.Granted }) > len(t)/2
 }
 
-// never waits for all nodes.
-func never(*QuorumError) bool { return false }
+// isRefused tells whether others have the lock at so many nodes that there can be no majority, whatever the others say.
+func (t tally) isRefused() bool {
+	return t.count(func(r NodeReply) bool { return !r.Granted && r.Err == nil }) > (len(t)-1)/2
+}
 
-// mayHelp tells whether another attempt may end otherwise: not where a majority of nodes gives errors that last.
-func (e *QuorumError) mayHelp() bool { return e.count(NodeAnswer.isFinal) < e.Needed }
+// isLost tells whether a majority is out of reach.
+func (t tally) isLost() bool {
+	return t.count(func(r NodeReply) bool { return !r.Granted && !errors.Is(r.Err, errSilent) }) > (len(t)-1)/2
+}
+
+// isFinal tells whether a majority of nodes gives errors that last.
+func (t tally) isFinal() bool {
+	return t.count(func(r NodeReply) bool { return r.Err != nil && !passes(r.Err) }) > len(t)/2
+}
+
+func (t tally) isCertain() bool { return t.isGranted() || t.isRefused() }
+
+// missed is the error of a call that got no majority.
+func (t tally) missed(keys []string, waited time.Duration, ended error) error {
+	kind := ErrQuorumMissed
+	if t.isRefused() {
+		kind = ErrTimedOut
+	}
+	failed := failure(kind, keys, func() string {
+		return fmt.Sprintf("no majority of %d nodes after %s", len(t), waited.Round(time.Millisecond))
+	}, ended)
+	failed.Nodes = t
+	return failed
+}
+
+func (q *quorum) acquire(ctx context.Context, r *Request, try bool) (keeper, owner, grant, error) {
+	var v *votes
+	var last tally
+	a := newAcquisition(ctx, q.closing, q.settings, r.settings, try)
+	a.polling = q.settings.strategy
+	a.failed = func(bool) error { return last.missed(r.keys, time.Since(a.began), ctx.Err()) }
+	a.send = func() (grant, error) {
+		v = q.votes(r)
+		got := v.attempt(ctx)
+		if last == nil || ctx.Err() == nil || got.isRefused() {
+			last = got // one that was cut short may tell less than the one before
+		}
+		a.last = nil
+		switch isRefused := got.isRefused(); {
+		case got.isGranted():
+			return grant{0, v.sent}, nil
+		case isRefused && try:
+			return grant{}, failure(ErrNotAcquired, r.keys, plain("the lock is held"))
+		case ctx.Err() == nil && (a.once || got.isFinal()):
+			return grant{}, a.failed(false)
+		case isRefused:
+			a.contact = time.Now()
+		default:
+			a.last = errSilent
+		}
+		return grant{}, errPoll
+	}
+	got, err := a.run()
+	return v, v.owner, got, err
+}
+
+func (q *quorum) adopt(ctx context.Context, r *Request) (keeper, owner, grant, error) {
+	v := q.votes(r)
+	got := v.ask(ctx, r.settings.ttl, all, func(ctx context.Context, n *vote) (bool, error) {
+		return n.take(ctx, v.owner.adopt(r.mode, r.settings.ttl))
+	})
+	err := error(notHeld(r.keys, r.mode))
+	switch {
+	case got.isGranted():
+		err = nil
+	case ctx.Err() != nil:
+		err = ended(ctx)
+	case !got.isRefused():
+		err = got.missed(r.keys, now().sub(v.sent), nil)
+	}
+	return v, v.owner, grant{0, v.sent}, err
+}
+
+func (q *quorum) release(ctx context.Context, r *Request) (int, error) {
+	v := q.votes(r)
+	got := v.ask(ctx, r.settings.ttl, all, v.release)
+	if ctx.Err() != nil {
+		return 0, ended(ctx)
+	}
+	return got.count(func(r NodeReply) bool { return r.Granted }), nil
+}
 
 // votes are what the nodes gave one owner: the keeper of a hold.
 type votes struct {
-	quorum  *Quorum
+	quorum  *quorum
 	request *Request
 	owner   owner
 	sent    instant // before the first command was sent
 	nodes   []vote
 }
 
-// vote is what one node gave. A node is sent the command that asks for the lock to renew it as well: to the same owner
-// token that is the same hold, and it brings a node back that has lost it.
+// vote is what one node gave.
 type vote struct {
-	server *server
-	asked  chan struct{} // held while a command is on its way
-	mu     sync.Mutex
-	fence  int64 // 0: none
+	server  *server
+	isAsked atomic.Bool  // a command that asks for the lock is on its way
+	fence   atomic.Int64 // 0: none
 }
 
-func (q *Quorum) votes(r *Request) *votes {
+func (q *quorum) votes(r *Request) *votes {
 	v := &votes{quorum: q, request: r, owner: r.owner(), sent: sending(), nodes: make([]vote, len(q.nodes))}
 	for i, n := range q.nodes {
-		v.nodes[i].server, v.nodes[i].asked = n, make(chan struct{}, 1)
+		v.nodes[i].server = n
 	}
 	return v
 }
 
-// ask asks all nodes at once. It gives the replies that came until they were enough, or ctx was over, or the timeout for
-// nodes. A node that has not replied by then may still do so.
+func (v *votes) fences() []int64 {
+	fences := make([]int64, len(v.nodes))
+	for i := range v.nodes {
+		fences[i] = v.nodes[i].fence.Load()
+	}
+	return fences
+}
+
+// all waits for all nodes.
+func all(tally) bool { return false }
+
+// ask asks all nodes at once. It gives the replies that came until they were enough, or ctx was over, or the time for
+// nodes. By default that is a twentieth of the ttl, within bounds; a node that has not replied by then may still do so.
 func (v *votes) ask(
-	ctx context.Context, ttl time.Duration, isEnough func(*QuorumError) bool,
+	ctx context.Context, ttl time.Duration, isEnough func(tally) bool,
 	node func(ctx context.Context, n *vote) (bool, error),
-) *QuorumError {
-	got := &QuorumError{Needed: len(v.nodes)/2 + 1}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.quorum.nodeTimeout(ttl))
-	came := make(chan func(), len(v.nodes))
-	var left sync.WaitGroup
+) tally {
+	s := v.quorum.settings
+	timeout := cmp.Or(max(s.nodeTimeout, 0), min(max(ttl/20, 50*time.Millisecond), s.retryFor))
+	limited, end := context.WithTimeout(context.WithoutCancel(ctx), min(timeout, ttl*9/10))
+	context.AfterFunc(limited, end) // its time ends it
+	got, came := make(tally, len(v.nodes)), make(chan func(), len(v.nodes))
 	for i := range v.nodes {
 		n := &v.nodes[i]
-		got.Answers = append(got.Answers, NodeAnswer{Node: n.server.topology.Name, Err: errSilent})
-		left.Add(1)
+		got[i] = NodeReply{Node: n.server.topology.Name, Err: errSilent}
 		go func() {
-			defer left.Done()
 			granted, err := node(limited, n)
-			came <- func() { got.Answers[i].Granted, got.Answers[i].Err = granted, err }
+			came <- func() { got[i].Granted, got[i].Err = granted && err == nil, err }
 		}()
 	}
-	go func() {
-		left.Wait()
-		cancel()
-	}()
 	for range v.nodes {
 		select {
 		case note := <-came:
@@ -254,125 +236,96 @@ func (v *votes) ask(
 		}
 		break
 	}
-	return got
+	return slices.Clone(got)
 }
 
-// lock sends a node a command that gives a fence or 0, for as long as ctx.
-func (v *votes) lock(ctx context.Context, n *vote, call Call) (bool, error) {
-	select {
-	case n.asked <- struct{}{}:
-	default:
+// take sends a node a command that gives a fence or 0, until ctx is over.
+func (n *vote) take(ctx context.Context, call Call) (bool, error) {
+	if n.isAsked.Swap(true) {
 		return false, errSilent // the command before has no reply yet
 	}
-	defer func() { <-n.asked }()
+	defer n.isAsked.Store(false)
 	until, _ := ctx.Deadline()
 	got, err := n.server.number(context.WithoutCancel(ctx), until, call)
 	if err == nil {
-		n.mu.Lock()
-		n.fence = got.number
-		n.mu.Unlock()
+		n.fence.Store(got.number)
 	}
-	if err = kinded(err); errors.Is(err, ErrWrongMode) || errors.Is(err, ErrNotHeld) {
+	if word := code(err); word == "WRONGMODE" || word == "NOTHELD" || word == "WRONGTYPE" {
+		n.fence.Store(0)
 		return false, nil
 	}
-	return got.number > 0 && err == nil, err
+	return got.number > 0, err
 }
 
 // attempt asks all nodes once for the lock. Without a majority in time it ends what they gave.
-func (v *votes) attempt(ctx context.Context) *QuorumError {
-	isEnough := (*QuorumError).isGranted
+func (v *votes) attempt(ctx context.Context) tally {
+	ttl, call := v.request.settings.ttl, v.owner.lock(v.request.mode, v.request.settings)
+	isEnough := tally.isGranted
 	if v.quorum.settings.failFast {
-		isEnough = (*QuorumError).isDecided
+		isEnough = func(t tally) bool { return t.isGranted() || t.isLost() }
 	}
-	ttl := v.request.settings.ttl
-	call := v.owner.lock(v.request.mode, v.request.settings)
-	got := v.ask(ctx, ttl, isEnough, func(ctx context.Context, n *vote) (bool, error) { return v.lock(ctx, n, call) })
+	got := v.ask(ctx, ttl, isEnough, func(ctx context.Context, n *vote) (bool, error) { return n.take(ctx, call) })
 	if got.isGranted() && now().sub(v.sent) < v.quorum.counted(ttl) {
 		return got // the other nodes may still grant
 	}
 	// It waits, because the next attempt would find what this one holds.
-	v.ask(ctx, ttl, never, func(ctx context.Context, n *vote) (bool, error) { return v.endOne(ctx, n, 0) })
-	if got.isGranted() {
-		got.Answers = slices.Clone(got.Answers)
-		for i := range got.Answers {
-			got.Answers[i].Granted, got.Answers[i].Err = false, errSilent
+	v.ask(ctx, ttl, all, v.release)
+	for i := range got {
+		if got[i].Granted { // too late, or too few
+			got[i].Granted, got[i].Err = false, errors.Join(got[i].Err, errTooFew)
 		}
 	}
 	return got
 }
 
-func (v *votes) fences() []int64 {
-	fences := make([]int64, len(v.nodes))
-	for i := range v.nodes {
-		v.nodes[i].mu.Lock()
-		fences[i] = v.nodes[i].fence
-		v.nodes[i].mu.Unlock()
-	}
-	return fences
-}
+// errTooFew is the error of a node that granted in vain.
+var errTooFew = errors.New("granted, and released since there was no majority")
 
-// extend counts the nodes that still have the hold with the fence that they gave. Nodes that have lost it grant it anew.
+// extend counts the nodes that still have the hold with the fence that they gave. All are sent the command that asks for
+// the lock: for the same owner token it extends the hold, and it brings a node back that has lost it.
 func (v *votes) extend(ctx context.Context, _ time.Time, o owner, e extension) (answer, error) {
-	settings := *v.request.settings
+	settings := *e.wanted
 	settings.ttl = e.ttl
-	sent, fences := sending(), v.fences()
-	at := make(map[*vote]int64, len(fences))
-	for i, fence := range fences {
-		at[&v.nodes[i]] = fence
-	}
 	call := o.lock(v.request.mode, &settings)
 	call.Reserved = true
-	got := v.ask(ctx, e.ttl, (*QuorumError).isCertain, func(ctx context.Context, n *vote) (bool, error) {
-		_, err := v.lock(ctx, n, call)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return err == nil && n.fence != 0 && n.fence == at[n], err
+	sent := sending()
+	got := v.ask(ctx, e.ttl, tally.isCertain, func(ctx context.Context, n *vote) (bool, error) {
+		before := n.fence.Load()
+		_, err := n.take(ctx, call)
+		return before != 0 && n.fence.Load() == before, err
 	})
 	switch {
-	case got.isGranted():
-		return answer{number: 1, sent: sent}, nil
-	case got.isRefusal():
-		return answer{sent: sent}, nil
+	case got.isCertain():
+		return answer{number: int64(got.count(func(r NodeReply) bool { return r.Granted && got.isGranted() })), sent: sent}, nil
 	case ctx.Err() != nil:
 		return answer{}, errLeft
 	}
-	return answer{}, because(ErrQuorumMissed, "", got)
+	return answer{}, got.missed(o.names, sending().sub(sent), nil)
 }
 
-// end releases on all nodes. Those that do not reply in time get the end in the background.
-func (v *votes) end(ctx context.Context, _ owner, fence int64) (bool, error) {
-	return v.finish(ctx, func(ctx context.Context, n *vote) (bool, error) { return v.endOne(ctx, n, fence) })
-}
-
-func (v *votes) keep(ctx context.Context, o owner, _ int64, ttl time.Duration) (bool, error) {
-	return v.finish(ctx, func(ctx context.Context, n *vote) (bool, error) {
-		k := single{server: n.server}
-		return k.keep(ctx, o, 0, ttl)
-	})
-}
-
-func (v *votes) finish(ctx context.Context, node func(ctx context.Context, n *vote) (bool, error)) (bool, error) {
-	got := v.ask(ctx, v.request.settings.ttl, (*QuorumError).isCertain, node)
-	if got.isCertain() {
+// end releases on all nodes, or has the hold end after a time.
+func (v *votes) end(ctx context.Context, o owner, _ int64, after time.Duration) (bool, error) {
+	node := v.release
+	if after > 0 {
+		node = func(ctx context.Context, n *vote) (bool, error) { return n.server.end(ctx, o, n.fence.Load(), after) }
+	}
+	got := v.ask(ctx, v.request.settings.ttl, tally.isCertain, node)
+	switch {
+	case got.isCertain():
 		return got.isGranted(), nil
+	case ctx.Err() != nil:
+		return false, ended(ctx)
 	}
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	return false, because(ErrQuorumMissed, "", got)
+	return false, got.missed(o.names, 0, nil)
 }
 
-// endOne ends the hold at one node.
-func (v *votes) endOne(ctx context.Context, n *vote, _ int64) (bool, error) {
-	n.mu.Lock()
-	fence := n.fence
-	n.fence = 0
-	n.mu.Unlock()
-	call := v.owner.end(fence)
+// release ends the hold at one node, in the background if the node does not reply in time.
+func (v *votes) release(ctx context.Context, n *vote) (bool, error) {
+	call := v.owner.end(n.fence.Swap(0))
 	until, _ := ctx.Deadline()
 	got, err := n.server.number(context.WithoutCancel(ctx), until, call)
 	if passes(err) {
 		n.server.deliver(ctx, call, refuseFor)
 	}
-	return got.number > 0 && err == nil, kinded(err)
+	return got.number > 0, err
 }

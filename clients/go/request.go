@@ -3,31 +3,15 @@ package slock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 )
 
 // This file has what is wanted: keys, a mode and options.
 
-// Locker is what a program asks for locks: a Locks, or a Quorum. Package slocktest has one that needs no server.
-type Locker interface {
-	// Write is a request for the lock of all keys, or of none, as the one writer. It sends nothing.
-	Write(keys ...string) Request
-	// Read is a request for the lock of all keys, or of none, as a reader. It sends nothing.
-	Read(keys ...string) Request
-	// Release releases what an owner token holds that another process took, in whichever mode, and tells on how many
-	// keys, or on how many nodes of a Quorum.
-	Release(ctx context.Context, token string, keys ...string) (int, error)
-	// Close ends all waits and renewals, and releases nothing.
-	Close() error
-	// Shutdown releases all holds, and closes.
-	Shutdown(ctx context.Context) error
-}
-
-// Request is what a Locker is asked for: keys, a mode and options. It is a value, and may be used many times and by
+// Request is what a Locks is asked for: keys, a mode and options. It is a value, and may be used many times and by
 // several goroutines at once.
 type Request struct {
-	base     *base // nil: made by nobody
+	locks    *Locks // nil: made by nobody
 	keys     []string
 	mode     Mode
 	settings *requestSettings // shared; nobody changes it
@@ -57,19 +41,22 @@ func (r Request) Lock(ctx context.Context) (*Hold, error) { return r.acquire(ctx
 // TryLock sends the request once, and gives the hold, or ErrNotAcquired if others hold the lock or wait for it.
 func (r Request) TryLock(ctx context.Context) (*Hold, error) { return r.acquire(ctx, true) }
 
-func (r Request) acquire(ctx context.Context, once bool) (*Hold, error) {
+func (r Request) acquire(ctx context.Context, try bool) (*Hold, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	hold, err := r.base.by.acquire(ctx, &r, once)
-	r.base.report.waited(ctx, r.settings.labelFor(r.keys), time.Since(began), err)
-	return hold, err
+	keeper, owner, got, err := r.locks.backend.acquire(ctx, &r, try)
+	r.locks.report.waited(ctx, r.settings.labelFor(r.keys), began, err)
+	if err != nil {
+		return nil, err
+	}
+	return r.locks.hold(ctx, &r, keeper, owner, got), nil
 }
 
 // Do runs the work under the lock: it waits as Lock does, runs the work, and releases. The work's context is ctx, and
-// ends with a *LostError as its cause if the hold is lost. Do then waits for the work to return, and its error is the
-// *LostError, joined with the work's own if there is one. Else it is the work's error: a release that fails is no error
+// ends with ErrLost as its cause if the hold is lost. Do then waits for the work to return, and its error is
+// ErrLost, joined with the work's own if there is one. Else it is the work's error: a release that fails is no error
 // of finished work. It is logged, the hook ReleaseFailed is called, and the lock ends by its ttl. HoldFrom gives the work
 // its hold, for example for the fence.
 func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) error {
@@ -87,7 +74,11 @@ func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	if err := r.checkToken(); err != nil {
 		return nil, err
 	}
-	return r.base.by.adopt(ctx, &r)
+	keeper, owner, got, err := r.locks.backend.adopt(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	return r.locks.hold(ctx, &r, keeper, owner, got), nil
 }
 
 // HoldFrom gives the hold under which Do runs the work of this context.
@@ -100,12 +91,12 @@ type holdKey struct{}
 
 func (r *Request) check() error {
 	switch {
-	case r.base == nil:
-		return invalid("make requests by Locks or Quorum")
-	case r.base.closing.Err() != nil:
-		return ErrClosed
+	case r.locks == nil:
+		return invalid("make requests by Locks.Write and Locks.Read")
+	case r.locks.closing.Err() != nil:
+		return ended(context.Background())
 	}
-	return errors.Join(r.base.by.check(r), r.settings.check(r.keys, r.mode))
+	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.backend.check(r))
 }
 
 // checkToken is check for a token that another process took.
@@ -119,8 +110,9 @@ func (r *Request) checkToken() error {
 	return nil
 }
 
+// owner is a new owner: with the program's token, or one that is drawn.
 func (r *Request) owner() owner {
-	return newOwner(r.keys, r.base.prefixed(r.keys), r.settings.token)
+	return newOwner(r.keys, r.locks.settings.prefix, r.settings.token)
 }
 
 func (s *requestSettings) labelFor(keys []string) string { return cmp.Or(s.label, keys[0]) }

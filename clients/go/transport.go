@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// This file has the one interface to Redis client libraries, and what the package does with it: limits of time,
-// repetition, and the order of the end of a program.
+// This file has the one interface to Redis client libraries, and the repetition of commands over it.
 
 // Transport is what a Locks needs of a Redis client library: New makes one of a client of go-redis. Other packages have
 // one for rueidis and valkey-go, and slocktest has one that needs no server.
@@ -18,10 +17,10 @@ type Transport interface {
 	// what was sent may be carried out later. The error means that a reply is missing: it is an *UnusableError if that
 	// cannot change.
 	Call(ctx context.Context, call Call) (reply, then any, err error)
-	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and returns when the
-	// server has confirmed it. From then on it calls heard with each message, and broken once if the subscription may
-	// have missed one: then it has ended. Both must return soon.
-	Listen(ctx context.Context, channel string, heard func(payload string), broken func(err error)) (stop func(), err error)
+	// Listen subscribes to a channel by SSUBSCRIBE, on the primary that has the channel's slot, and calls heard with each
+	// message. It calls changed when the server has confirmed the subscription, and whenever a message may have been
+	// missed. It does not wait for the server, and may be called for a channel again after stop.
+	Listen(channel string, heard func(payload string), changed func()) (stop func())
 	// Topology describes the servers. The error says why the client cannot be used.
 	Topology() (Topology, error)
 	// Close ends what the Transport has made. The program's client stays open, and Call goes on over it.
@@ -50,15 +49,12 @@ type Topology struct {
 	// Cluster is whether keys and channels belong to slots.
 	Cluster bool
 	// Failover is whether another server, which may lack some locks, can take over while the former one still replies, as
-	// with Sentinel. Then Locks listens while there are holds, and confirms them when a subscription breaks.
+	// with Sentinel. Then Locks listens while there are holds, and confirms them when a message may have been missed.
 	Failover bool
 }
 
-// ReplyError is an error reply of the server.
-type ReplyError struct {
-	// Err is the error of the Redis client library. Its text begins with the code.
-	Err error
-}
+// ReplyError is an error reply of the server. The text of Err begins with the code.
+type ReplyError struct{ Err error }
 
 func (e *ReplyError) Error() string { return e.Err.Error() }
 
@@ -66,10 +62,7 @@ func (e *ReplyError) Error() string { return e.Err.Error() }
 func (e *ReplyError) Unwrap() error { return e.Err }
 
 // UnusableError says that a Transport cannot be used any more, for example because the program has closed its client.
-type UnusableError struct {
-	// Err is the error of the Redis client library.
-	Err error
-}
+type UnusableError struct{ Err error }
 
 func (e *UnusableError) Error() string { return e.Err.Error() }
 
@@ -90,10 +83,12 @@ const repeatedAfter = 5 * time.Millisecond
 type server struct {
 	transport Transport
 	topology  Topology
+	problem   error // why the transport cannot be used
 	settings  *settings
 	report    *reporter
+	listener  *listener
 	ends      ends
-	limit     atomic.Pointer[sharedLimit]
+	limit     atomic.Pointer[limit]
 
 	closing, closed context.Context // done when Close begins, and when it has ended
 }
@@ -116,31 +111,31 @@ func (s *server) try(ctx context.Context, until time.Time, call Call) (reply, th
 	return reply, then, err
 }
 
-// limitSteps is by how much a limit of time may be later than it has to be, so that many calls share one.
+// limit is the end of calls without a context of the program's. Those that end at about the same time share it, because
+// each would take a timer.
+type limit struct {
+	context.Context
+	at  time.Time
+	end func()
+}
+
 const limitSteps = 250 * time.Millisecond
 
-// limited is a context that is over at a time.
+// limited is a context that is over at a time, or a little later.
 func (s *server) limited(ctx context.Context, until time.Time) (context.Context, func()) {
 	if ctx.Done() != nil {
 		return context.WithDeadline(ctx, until)
 	}
-	limit := s.limit.Load()
-	if limit == nil || until.After(limit.at) || limit.at.Sub(until) > limitSteps {
-		limit = &sharedLimit{at: until.Add(limitSteps)}
-		limit.Context, limit.end = context.WithDeadline(context.Background(), limit.at)
-		s.limit.Store(limit)
+	l := s.limit.Load()
+	if l == nil || until.After(l.at) || l.at.Sub(until) > limitSteps {
+		l = &limit{at: until.Add(limitSteps)}
+		l.Context, l.end = context.WithDeadline(context.Background(), l.at)
+		s.limit.Store(l)
 	}
-	return shared{limit, ctx}, func() {}
+	return shared{l, ctx}, func() {}
 }
 
-// sharedLimit is the end of many calls.
-type sharedLimit struct {
-	context.Context
-	at  time.Time
-	end func() // not needed: its time ends it
-}
-
-// shared is a context that has the values of one and the end of another that many share.
+// shared is a context that ends with one that many share, and has values of its own.
 type shared struct {
 	context.Context
 	values context.Context
@@ -157,38 +152,30 @@ type answer struct {
 
 // number sends one command once. A reply that is no number, such as null, is 0.
 func (s *server) number(ctx context.Context, until time.Time, call Call) (answer, error) {
-	sent := sending()
-	a, err := s.untimed(ctx, until, call)
-	a.sent = sent
+	a := answer{sent: sending()}
+	reply, _, err := s.try(ctx, until, call)
+	if err == nil {
+		a.number, err = asNumber(reply)
+		a.alone = sending().sub(a.sent) < repeatedAfter
+	}
 	return a, err
 }
 
-// untimed is number for a command of which no validity follows.
-func (s *server) untimed(ctx context.Context, until time.Time, call Call) (a answer, err error) {
-	began := monotonic()
-	reply, _, err := s.try(ctx, until, call)
-	if err != nil {
-		return a, err
-	}
-	a.alone = monotonic().sub(began) < repeatedAfter
-	switch reply := reply.(type) {
-	case int64:
-		a.number = reply
-	case error:
-		err = reply
-	}
-	return a, err
+func asNumber(reply any) (int64, error) {
+	number, _ := reply.(int64)
+	err, _ := reply.(error)
+	return number, err
 }
 
 // ask sends one command until it is answered, for a time.
 func (s *server) ask(ctx context.Context, names []string, limit time.Duration, call Call) (answer, error) {
-	return repeat(ctx, s, names, limit, func(until time.Time) (answer, error) { return s.number(ctx, until, call) })
+	return repeat(ctx, s.closed, names, limit, func(until time.Time) (answer, error) { return s.number(ctx, until, call) })
 }
 
-// repeat sends until there is an answer, for a time. Then the error is an ErrNoAnswer about the names; if ctx is over
-// before, it is that of ctx.
+// repeat sends until there is an answer, for a time. Then the error is an ErrNoAnswer about the names. It is that of ctx
+// if ctx is over before.
 func repeat(
-	ctx context.Context, s *server, names []string, limit time.Duration, send func(until time.Time) (answer, error),
+	ctx, closed context.Context, names []string, limit time.Duration, send func(until time.Time) (answer, error),
 ) (answer, error) {
 	began := time.Now()
 	var last error
@@ -204,11 +191,11 @@ func repeat(
 			return a, explain(err)
 		}
 		last = moreTelling(last, err)
-		pause, _ := afterErrors.pause(failures)
+		pause, _ := afterErrors(failures)
 		if left := limit - time.Since(began); left <= pause {
-			return a, noAnswer(names, limit, last)
+			return a, noAnswer(names, limit, last, nil)
 		}
-		if !sleep(ctx, s.closed, pause) {
+		if !sleep(ctx, closed, pause) {
 			return a, ended(ctx)
 		}
 	}
@@ -227,11 +214,22 @@ func ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	switch {
 	case err == nil:
-		return ErrClosed
+		return failure(ErrClosed, nil, plain("the Locks has been closed"))
 	case errors.Is(cause, err):
 		return cause
 	}
 	return errors.Join(err, cause)
 }
 
-func isCancelled(err error) bool { return errors.Is(err, context.Canceled) }
+// sleep waits for a pause. It returns false as soon as one of the contexts is over.
+func sleep(ctx, closing context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+	case <-closing.Done():
+	}
+	return false
+}

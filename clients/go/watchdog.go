@@ -9,135 +9,102 @@ import (
 // This file has holds looked after: each has a timer that renews it when that is due, and ends it when its time is over.
 
 const (
-	// sleepCheck is how often it is checked whether the machine has slept, for which timers stop.
-	sleepCheck = time.Second
+	// longestTimer is how long a timer runs at most: timers stop while the machine sleeps, and the hold may be over by
+	// the time it wakes.
+	longestTimer = time.Second
 	// longHold is after which time a hold without MaxHold is worth a warning.
 	longHold = time.Hour
 )
 
-// watchdog knows the holds of one Locks or Quorum.
-type watchdog struct {
-	report *reporter
-	first  func(key string) // called with a key of the hold when the first one begins
-
-	mu       sync.Mutex
-	holds    map[*Hold]struct{}
-	isClosed bool
-	check    *time.Timer // of sleepCheck, while there are holds
-	slept    instant     // by how much the clock was ahead of the timers' at the last check
+// holds are those of one Locks.
+type holds struct {
+	mu  sync.Mutex
+	all map[*Hold]struct{}
 }
 
-func newWatchdog(report *reporter, first func(key string)) *watchdog {
-	return &watchdog{report: report, first: first, holds: map[*Hold]struct{}{}}
-}
-
-func (w *watchdog) add(h *Hold) {
+// list has the holds of now.
+func (w *holds) list() []*Hold {
 	w.mu.Lock()
-	w.holds[h] = struct{}{}
-	isFirst := len(w.holds) == 1
-	if isFirst && w.check == nil {
-		w.slept = now() - monotonic()
-		w.check = time.AfterFunc(sleepCheck, w.checkSleep)
+	defer w.mu.Unlock()
+	list := make([]*Hold, 0, len(w.all))
+	for h := range w.all {
+		list = append(list, h)
 	}
-	h.lease.isClosed = w.isClosed
-	w.mu.Unlock()
-	if h.lease.renews {
+	return list
+}
+
+// watch looks after a new hold.
+func (l *Locks) watch(h *Hold) {
+	l.holds.mu.Lock()
+	l.holds.all[h] = struct{}{}
+	isFirst := len(l.holds.all) == 1
+	l.holds.mu.Unlock()
+	if !h.settings.noRenewal {
 		h.mu.Lock()
-		h.watch()
+		h.setTimer(sending())
 		h.mu.Unlock()
 	}
 	if isFirst {
-		w.first(h.owner.keys[0])
+		l.backend.follow(h.owner.keys[0])
 	}
 }
 
-func (w *watchdog) remove(h *Hold) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.holds, h)
+func (l *Locks) unwatch(h *Hold) {
+	l.holds.mu.Lock()
+	defer l.holds.mu.Unlock()
+	delete(l.holds.all, h)
 }
 
-// all are the holds of now.
-func (w *watchdog) all() []*Hold {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]*Hold, 0, len(w.holds))
-	for h := range w.holds {
-		all = append(all, h)
-	}
-	return all
-}
-
-// checkSleep looks at all holds if the machine has slept.
-func (w *watchdog) checkSleep() {
-	w.mu.Lock()
-	slept := now() - monotonic()
-	hasSlept := slept.sub(w.slept) > sleepCheck/10
-	w.slept = slept
-	if len(w.holds) == 0 {
-		w.check = nil
-	} else {
-		w.check.Reset(sleepCheck)
-	}
-	w.mu.Unlock()
-	if hasSlept {
-		for _, h := range w.all() {
-			_ = h.Check()
+// confirm extends all holds: the primary may be another one, which has not all of them.
+func (l *Locks) confirm() {
+	for i, h := range l.holds.list() {
+		if i == 0 {
+			l.backend.follow(h.owner.keys[0])
 		}
-	}
-}
-
-// confirmAll extends all holds: the primary may be another one, which has not all of them.
-func (w *watchdog) confirmAll() {
-	for _, h := range w.all() {
 		go func() { _ = h.Extend(context.WithoutCancel(h.values), h.settings.ttl) }()
 	}
 }
 
-// close ends all renewals.
-func (w *watchdog) close() {
-	w.mu.Lock()
-	w.isClosed = true
-	w.mu.Unlock()
-	for _, h := range w.all() {
-		_ = h.update(func(l *lease) { l.isClosed = true })
+// setTimer has the hold looked at when that is due next, if it is renewed or somebody would notice its end. It is locked.
+func (h *Hold) setTimer(at instant) {
+	if h.settings.noRenewal && h.ctx == nil {
+		return
+	}
+	due := h.lease.until
+	if most := h.settings.maxHold; most > 0 {
+		due = min(due, h.lease.granted.add(most))
+	}
+	if h.isRenewed() {
+		due = min(due, h.lease.renewAt)
+	}
+	pause := min(due.sub(at), longestTimer)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(pause, h.look)
+	} else {
+		h.timer.Reset(pause)
 	}
 }
 
-// watch has the timer of the hold run, so that its end is noticed. The hold is locked.
-func (h *Hold) watch() {
-	if h.timer == nil && h.lease.state == live {
-		h.timer = time.AfterFunc(h.lease.due().until(), h.look)
-	}
-}
+func (h *Hold) isRenewed() bool { return !h.settings.noRenewal && h.locks.closing.Err() == nil }
 
 // look ends a hold whose time is over, and renews it if that is due.
 func (h *Hold) look() {
-	isDue, isLong := false, false
-	held := time.Duration(0)
-	_ = h.update(func(l *lease) {
-		isDue = l.renews && !l.isClosed && now() >= l.renewAt
-		held = now().sub(l.granted)
-		isLong = isDue && held > longHold && !l.isLong && l.maxEnd == 0
+	at, isDue, isLong := now(), false, false
+	_ = h.updateAt(at, func(l *lease) {
+		isDue = h.isRenewed() && at >= l.renewAt
+		isLong = isDue && !l.isLong && at.sub(l.granted) > longHold && h.settings.maxHold == 0
 		l.isLong = l.isLong || isLong
 	})
 	if isLong {
-		h.report.heldLong(h.values, h.label(), h.owner.names, held)
+		h.locks.report.heldLong(h.values, h.label(), h.owner.names)
 	}
-	if isDue {
-		h.renew()
-	}
-}
-
-// renew sends one extension, unless one is on its way. A reply may be waited for in vain, so it is not waited for long.
-func (h *Hold) renew() {
-	if !h.extending.TryLock() {
-		return
-	}
-	defer h.extending.Unlock()
-	ttl := h.snapshot().ttl
-	err := h.extend(context.WithoutCancel(h.values), time.Now().Add(min(ttl/4, h.Remaining())), ttl)
-	if err != nil && h.Check() == nil {
-		h.report.renewalFailed(h.values, h.label(), h.owner.names, explain(err))
+	if isDue && h.extending.TryLock() {
+		defer h.extending.Unlock()
+		// A reply may be waited for in vain, so it is not waited for long.
+		ttl := h.snapshot().ttl
+		err := h.extend(context.WithoutCancel(h.values), time.Now().Add(min(ttl/4, h.Remaining())), ttl)
+		if err != nil && h.Check() == nil {
+			h.locks.report.renewalFailed(h.values, h.label(), h.owner.names, explain(err))
+		}
 	}
 }

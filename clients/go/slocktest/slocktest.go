@@ -50,8 +50,8 @@ type waiter struct {
 }
 
 type channel struct {
-	heard  func(payload string)
-	broken func(err error)
+	heard   func(payload string)
+	changed func()
 }
 
 // request is what a command asks for.
@@ -95,10 +95,9 @@ func (s *Server) Lose(key string) {
 	delete(s.locks, key)
 	s.serve()
 	all := slices.Collect(maps.Values(s.channels))
-	clear(s.channels)
 	s.mu.Unlock()
 	for _, c := range all {
-		c.broken(errors.New("a lock was lost"))
+		c.changed()
 	}
 }
 
@@ -131,15 +130,16 @@ func (s *Server) Topology() (slock.Topology, error) {
 func (s *Server) Close() error { return nil }
 
 // Listen subscribes to a channel.
-func (s *Server) Listen(_ context.Context, name string, heard func(string), broken func(error)) (func(), error) {
+func (s *Server) Listen(name string, heard func(payload string), changed func()) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.channels[name] = &channel{heard, broken}
+	s.channels[name] = &channel{heard, changed}
+	go changed()
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.channels, name)
-	}, s.failure
+	}
 }
 
 // Call carries commands out.

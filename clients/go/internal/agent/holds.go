@@ -78,7 +78,7 @@ func state(h *slock.Hold) map[string]any {
 	d := describe(h)
 	d["mode"], d["keys"], d["metadata"] = h.Mode(), h.Keys(), h.Metadata()
 	d["lost"], d["reason"] = h.Lost(), nil
-	var loss *slock.LostError
+	var loss *slock.Error
 	if errors.As(h.Check(), &loss) {
 		d["reason"] = loss.Reason
 	}
@@ -87,7 +87,7 @@ func state(h *slock.Hold) map[string]any {
 
 // reason is why the hold was lost; nil if it was released.
 func reason(ctx context.Context) any {
-	var lost *slock.LostError
+	var lost *slock.Error
 	if errors.As(context.Cause(ctx), &lost) {
 		return lost.Reason
 	}

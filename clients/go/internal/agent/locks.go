@@ -19,7 +19,7 @@ import (
 // opened is what an "open" or an "open_quorum" made.
 type opened struct {
 	clients   []redis.UniversalClient
-	locks     slock.Locker
+	locks     *slock.Locks
 	transport slock.Transport
 	options   *redis.UniversalOptions
 	events    *events
@@ -187,7 +187,7 @@ func (o *opened) request(r request) slock.Request {
 }
 
 func (o *opened) info(ctx context.Context, key string) (any, error) {
-	info, err := o.locks.(*slock.Locks).Info(ctx, key)
+	info, err := o.locks.Info(ctx, key)
 	tokens := []string{}
 	for _, holder := range info.Holders {
 		tokens = append(tokens, holder.Token)
@@ -250,7 +250,7 @@ func asJSON(reply any) any {
 }
 
 func (o *opened) queues(ctx context.Context) (any, error) {
-	queues, err := o.locks.(*slock.Locks).Queues(ctx)
+	queues, err := o.locks.Queues(ctx)
 	names := []string{}
 	for _, queue := range queues {
 		names = append(names, queue.Key)
@@ -291,7 +291,7 @@ func (e *events) hooks() slock.Hooks {
 		Held: func(_ context.Context, label string, duration time.Duration) {
 			e.add(map[string]any{"event": "held", "label": label, "duration_ms": duration.Milliseconds()})
 		},
-		Lost: func(_ context.Context, label string, loss *slock.LostError) {
+		Lost: func(_ context.Context, label string, loss *slock.Error) {
 			e.add(map[string]any{"event": "lost", "label": label, "keys": loss.Keys, "reason": loss.Reason})
 		},
 		RenewalFailed: func(_ context.Context, label string, err error) {

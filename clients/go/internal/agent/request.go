@@ -69,22 +69,19 @@ type poll struct {
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func (p *poll) strategy() slock.Strategy {
-	s := slock.ExponentialPause(10*time.Millisecond, 100*time.Millisecond)
-	if p == nil {
-		return s
+	attempts := -1
+	if p.Limit != nil {
+		attempts = *p.Limit
 	}
 	switch p.Kind {
 	case "none":
-		s = slock.NoPolling()
+		return slock.ConstantPause(0, 0)
 	case "constant":
-		s = slock.ConstantPause(ms(p.PauseMS))
+		return slock.ConstantPause(ms(p.PauseMS), attempts)
 	case "exponential":
-		s = slock.ExponentialPause(ms(p.PauseMS), ms(p.MostMS))
+		return slock.ExponentialPause(ms(p.PauseMS), ms(p.MostMS), attempts)
 	}
-	if p.Limit != nil {
-		s = s.Limit(*p.Limit)
-	}
-	return s
+	return slock.ExponentialPause(10*time.Millisecond, 100*time.Millisecond, attempts)
 }
 
 func (r request) keys() []string {
