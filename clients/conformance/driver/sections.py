@@ -24,10 +24,11 @@ PAUSE_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Place:
-    """Where tasks find their locks: an agent that has opened the locks `l`, and options of each request."""
+    """Where tasks find their locks: an agent, what it has opened, and options of each request."""
 
     agent: Agent
     options: dict[str, Any]
+    locks: str = "l"
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Sections:
     def _turn(self, place: Place, key: str) -> None:
         agent, hold = place.agent, place.agent.new_name("section")
         options = {"keys": [key], "mode": "write", **place.options}
-        answer = agent.start("acquire", locks="l", hold=hold, **options).result(GRANT_SECONDS)
+        answer = agent.start("acquire", locks=place.locks, hold=hold, **options).result(GRANT_SECONDS)
         start = end = time.monotonic()
         while not self._stopping.is_set():
             now = time.monotonic()
