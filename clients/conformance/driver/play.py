@@ -52,6 +52,9 @@ class Play:
             with tempfile.TemporaryDirectory(prefix="slock-scenario-") as directory:
                 self._values["password_file"] = f"{directory}/password"
                 self._step({"op": operation, "locks": "l"})
+                for key, mode in self.scenario.other.items():
+                    command = "SLOCK.LOCK" if mode == "write" else "SLOCK.RLOCK"
+                    self._step({"command": [command, key, "other", 60000]})
                 for number, step in enumerate(self.scenario.steps, 1):
                     try:
                         self._step(step)
@@ -66,6 +69,8 @@ class Play:
     def _end(self) -> None:
         """All answers are in, and nothing is left of the scenario on any server."""
         assert not self._started, f"the scenario does not await {list(self._started)}"
+        if self.world.proxy:
+            wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule of the proxy to be used")
         for name, command in self._plain:
             if name in self.world.running():
                 self.world.call(name, *command)
@@ -82,6 +87,7 @@ class Play:
         kinds: dict[str, Callable[[Step], None]] = {
             "op": self._op,
             "await": self._await,
+            "cancel": self._cancel,
             "pending": self._pending,
             "command": self._command,
             "info": self._info,
@@ -125,8 +131,7 @@ class Play:
         call = self.agent.start(step["op"], **fields)
         if "start" in step:
             self._started[step["start"]], self._awaited[step["start"]] = call, step.get("hold")
-            for key, waiters in step.get("waiters", {}).items():
-                self._info({"info": key, "until": True, "expect": {"waiters": waiters}})
+            self._wait_for_waiters(step)
             return
         if step["op"] in _GIVE_HOLDS:
             step = {"save": step["hold"], **step}
@@ -179,6 +184,10 @@ class Play:
         if "save" in step:
             self._values[step["save"]] = outcome
 
+    def _cancel(self, step: Step) -> None:
+        self.agent.ask("cancel", target=self._started[step["cancel"]].id)
+        self._await({"await": step["cancel"], "error": "Cancelled"})
+
     def _pending(self, step: Step) -> None:
         """What was started has not ended, or does not end for so long (`stays_ms`)."""
         end = time.monotonic() + step.get("stays_ms", 0) / 1000
@@ -192,20 +201,27 @@ class Play:
             time.sleep(0.01)
 
     def _command(self, step: Step) -> None:
-        name, command = step.get("on", "main"), resolve(step["command"], self._values)
-        if command[0] in COMMANDS["lock"]:
-            keys = command[2 : 2 + command[1]] if command[0].startswith("SLOCK.M") else [command[1]]
-            token = command[-2] if command[0].startswith("SLOCK.M") else command[2]
-            self._plain.append((name, ["SLOCK.MUNLOCK", len(keys), *keys, token]))
-        if "start" in step:
-            self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
-            return
-        self._look(step, lambda: self.world.call(name, *resolve(step["command"], self._values)))
+        command = resolve(step["command"], self._values)
+        for name in _as_list(step.get("on", "main")):
+            if command[0] in COMMANDS["lock"]:
+                keys = command[2 : 2 + command[1]] if command[0].startswith("SLOCK.M") else [command[1]]
+                token = command[-2] if command[0].startswith("SLOCK.M") else command[2]
+                self._plain.append((name, ["SLOCK.MUNLOCK", len(keys), *keys, token]))
+            if "start" in step:
+                self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
+                self._wait_for_waiters(step)
+            else:
+                self._look(step, lambda name=name: self.world.call(name, *command))
+
+    def _wait_for_waiters(self, step: Step) -> None:
+        for key, waiters in step.get("waiters", {}).items():
+            self._info({"info": key, "until": True, "expect": {"waiters": waiters}})
 
     def _info(self, step: Step) -> None:
         """What SLOCK.INFO key FULL says, as an object."""
-        name, key = step.get("on", "main"), resolve(step["info"], self._values)
-        self._look(step, lambda: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
+        key = resolve(step["info"], self._values)
+        for name in _as_list(step.get("on", "main")):
+            self._look(step, lambda name=name: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
 
     def _calls(self, step: Step) -> None:
         """How many commands of a kind the server has executed since the scenario began."""

@@ -31,6 +31,7 @@ class Scenario:
     open: dict[str, Any] = field(default_factory=dict)
     proxy: bool = False
     notify: bool = False
+    other: dict[str, str] = field(default_factory=dict)
     own_agent: bool = False
     thorough: bool = False
 
