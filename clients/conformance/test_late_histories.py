@@ -32,7 +32,7 @@ HOLDS = 4
 LONG_TTL_MS, SHORT_TTL_MS = 120_000, 900
 # What a history may end an operation with. `Other` is none of them.
 EXPECTED = {"TimedOut", "Cancelled", "Lost", "NotHeld", "NoAnswer", "Deadlock", "Refused", "WrongMode"}
-# A call, or what a library does in the background, takes so long only when it hangs, also on a loaded machine.
+# A call, or what a library does in the background, takes so long only when it hangs.
 CALL_SECONDS = 60.0
 PAUSE_SECONDS = 0.03
 

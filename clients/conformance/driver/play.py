@@ -20,8 +20,6 @@ from harness import RawConnection, wait_until
 POLL_SECONDS = 0.01
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
-
-
 # Above every fence that a server gives.
 FORGED_FENCE = 9007199254740000
 
@@ -70,7 +68,7 @@ class Play:
         """All answers are in, and nothing is left of the scenario on any server."""
         assert not self._started, f"the scenario does not await {list(self._started)}"
         if self.world.proxy:
-            wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule of the proxy to be used")
+            wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule to be used")
         for name, command in self._plain:
             if name in self.world.running():
                 self.world.call(name, *command)
@@ -105,35 +103,32 @@ class Play:
 
     def _op(self, step: Step) -> None:
         fields = {name: value for name, value in step.items() if name not in _OF_THE_DRIVER}
-        fields = resolve(fields, self._values)
-        if step["op"] in ("open", "open_quorum"):
+        fields, op = resolve(fields, self._values), step["op"]
+        gives = op in _GIVE_HOLDS
+        if op in ("open", "open_quorum"):
             fields = {**self._servers, **resolve(self.scenario.open, self._values), **fields}
             fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
-        elif step["op"] in (*_GIVE_HOLDS, "block", *_OF_LOCKS):
-            fields["locks"] = self._names[fields.get("locks", "l")]
-            if step["op"] in (*_GIVE_HOLDS, "block"):
-                fields.setdefault("mode", "write")
-            if step["op"] in _GIVE_HOLDS:
-                fields["hold"] = self._new_name(fields["hold"])
-        elif "hold" in fields:
-            fields["hold"] = self._names[fields["hold"]]
-            if step["op"] in ("release", "detach", "await_lost") or step.get("error") == "Lost":
-                self._holds.pop(step["hold"], None)
-        elif "locks" in fields:
-            fields["locks"] = self._names[fields["locks"]]
-        elif step["op"] == "cancel":
+        elif op == "cancel":
             fields["target"] = self._started[fields["target"]].id
+        elif op != "tasks" and (gives or "hold" not in fields):
+            fields["locks"] = self._names[fields.get("locks", "l")]
+        if gives or op == "block":
+            fields.setdefault("mode", "write")
+        if "hold" in fields:
+            fields["hold"] = self._new_name(fields["hold"]) if gives else self._names[fields["hold"]]
+            if op in ("release", "detach", "await_lost") or step.get("error") == "Lost":
+                self._holds.pop(step["hold"], None)
         if step.get("until"):
-            self._look(step, lambda: self.agent.ask(step["op"], **fields))
+            self._look(step, lambda: self.agent.ask(op, **fields))
             return
-        call = self.agent.start(step["op"], **fields)
+        call = self.agent.start(op, **fields)
         if "start" in step:
             self._started[step["start"]], self._awaited[step["start"]] = call, step.get("hold")
             self._wait_for_waiters(step)
             return
-        if step["op"] in _GIVE_HOLDS:
+        if gives:
             step = {"save": step["hold"], **step}
         outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
         self._note_hold(step.get("hold"), outcome)
@@ -204,9 +199,8 @@ class Play:
         command = resolve(step["command"], self._values)
         for name in _as_list(step.get("on", "main")):
             if command[0] in COMMANDS["lock"]:
-                keys = command[2 : 2 + command[1]] if command[0].startswith("SLOCK.M") else [command[1]]
-                token = command[-2] if command[0].startswith("SLOCK.M") else command[2]
-                self._plain.append((name, ["SLOCK.MUNLOCK", len(keys), *keys, token]))
+                several = command[1:] if command[0].startswith("SLOCK.M") else [1, *command[1:]]
+                self._plain.append((name, ["SLOCK.MUNLOCK", *several[: several[0] + 2]]))
             if "start" in step:
                 self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
                 self._wait_for_waiters(step)
@@ -275,7 +269,7 @@ class Play:
         assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)
 
     def _forge(self, step: Step) -> None:
-        """Another user publishes grants and other messages for the request that waits, with tags that he guesses or reads."""
+        """Another user publishes messages for the request that waits, with tags that are guessed or shown."""
         queue = info_of(self.world.call("main", "SLOCK.INFO", step["forge"], "FULL"))["queue"]
         tags = [*range(1, 201), *(value for one in queue for value in one.values())]
         messages = [f"{FORGED_FENCE} {tag}" for tag in tags]
@@ -347,7 +341,6 @@ class Play:
 
 _OF_THE_DRIVER = ("op", "start", "waiters", "expect", "error", "text", "save", "seconds", "until")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
-_OF_LOCKS = ("release_token", "events", "info", "queues", "fill_pool")
 
 
 def _as_list(value: Any) -> list[Any]:

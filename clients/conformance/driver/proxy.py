@@ -1,4 +1,4 @@
-"""A proxy that cuts a connection at a chosen place, keeps back what goes through, or delivers it late or twice.
+"""A proxy that cuts a connection at a chosen place, or delivers what goes through late or twice.
 
 It reads the protocol, so that it can drop the reply to one command: the server has executed the command, and
 the client never learns it.

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from driver.agent import Agent, AgentError
@@ -55,11 +56,11 @@ def overlaps(sections: Iterable[Section]) -> list[tuple[Section, Section]]:
 def longest_gap(sections: Iterable[Section]) -> float:
     """The longest time without a grant, in seconds."""
     starts = sorted(section.start for section in sections)
-    return max(after - before for before, after in zip(starts, starts[1:], strict=False))
+    return max(after - before for before, after in pairwise(starts))
 
 
 class Sections:
-    """`tasks` tasks at each place, which want the same few locks and work for `work_s` under each, until the block ends."""
+    """`tasks` tasks at each place, which take the same few locks and work for `work_s` under each."""
 
     def __init__(self, places: Iterable[Place], keys: list[str], tasks: int, work_s: float = 0.0) -> None:
         self.all: list[Section] = []
