@@ -76,7 +76,7 @@ def _move(cluster: Cluster, keys: list[str], source: Server, target: Server) -> 
 def test_a_hold_is_released_while_its_slot_moves(
     name: str, where: str, start_agent: Callable[[str], Agent], cluster: Cluster
 ) -> None:
-    """The key is still here: its release is not redirected, and all that follows is. Or it is there already."""
+    """The key is still here, and its release is not redirected; or it has moved already."""
     agent, source, target = start_agent(name), cluster.nodes[0], cluster.nodes[1]
     key = next(_keys(cluster, source, f"{name}{where}"))
     agent.ask("open", **_fields(cluster))

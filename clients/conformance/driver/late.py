@@ -28,6 +28,8 @@ class LateProxy(Proxy):
         self._calm = False
         self._deliveries: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
+        # The tokens of commands that were delivered twice.
+        self.doubled: set[str] = set()
         # What went through for each token, for the message of a test that failed.
         self.seen: defaultdict[str, list[str]] = defaultdict(list)
         super().__init__(target)
@@ -56,6 +58,8 @@ class LateProxy(Proxy):
         if action == "pass":
             return None
         self.counts[action] += 1
+        if action == "double":
+            self.doubled.add(token_of(words))
         rule = Rule(action, "", 0)
         asyncio.get_running_loop().call_later(self._dice.random() * DELAY_SECONDS, rule.go.set)
         return rule

@@ -20,8 +20,6 @@ from harness import RawConnection, wait_until
 POLL_SECONDS = 0.01
 # What SLOCK.INFO says of a key that nobody holds and nobody waits for.
 FREE = {"mode": "free", "readers": 0, "waiters": 0, "fence": 0, "holders": [], "queue": []}
-
-
 # Above every fence that a server gives.
 FORGED_FENCE = 9007199254740000
 
@@ -52,6 +50,9 @@ class Play:
             with tempfile.TemporaryDirectory(prefix="slock-scenario-") as directory:
                 self._values["password_file"] = f"{directory}/password"
                 self._step({"op": operation, "locks": "l"})
+                for key, mode in self.scenario.other.items():
+                    command = "SLOCK.LOCK" if mode == "write" else "SLOCK.RLOCK"
+                    self._step({"command": [command, key, "other", 60000]})
                 for number, step in enumerate(self.scenario.steps, 1):
                     try:
                         self._step(step)
@@ -66,6 +67,8 @@ class Play:
     def _end(self) -> None:
         """All answers are in, and nothing is left of the scenario on any server."""
         assert not self._started, f"the scenario does not await {list(self._started)}"
+        if self.world.proxy:
+            wait_until(lambda: not self.world.proxy.unused(), TIMEOUT_SECONDS, "each rule to be used")
         for name, command in self._plain:
             if name in self.world.running():
                 self.world.call(name, *command)
@@ -82,6 +85,7 @@ class Play:
         kinds: dict[str, Callable[[Step], None]] = {
             "op": self._op,
             "await": self._await,
+            "cancel": self._cancel,
             "pending": self._pending,
             "command": self._command,
             "info": self._info,
@@ -99,36 +103,32 @@ class Play:
 
     def _op(self, step: Step) -> None:
         fields = {name: value for name, value in step.items() if name not in _OF_THE_DRIVER}
-        fields = resolve(fields, self._values)
-        if step["op"] in ("open", "open_quorum"):
+        fields, op = resolve(fields, self._values), step["op"]
+        gives = op in _GIVE_HOLDS
+        if op in ("open", "open_quorum"):
             fields = {**self._servers, **resolve(self.scenario.open, self._values), **fields}
             fields = {name: value for name, value in fields.items() if value is not None}
             fields["locks"] = self._new_name(fields["locks"])
             self._locks.append(fields["locks"])
-        elif step["op"] in (*_GIVE_HOLDS, "block", *_OF_LOCKS):
-            fields["locks"] = self._names[fields.get("locks", "l")]
-            if step["op"] in (*_GIVE_HOLDS, "block"):
-                fields.setdefault("mode", "write")
-            if step["op"] in _GIVE_HOLDS:
-                fields["hold"] = self._new_name(fields["hold"])
-        elif "hold" in fields:
-            fields["hold"] = self._names[fields["hold"]]
-            if step["op"] in ("release", "detach", "await_lost") or step.get("error") == "Lost":
-                self._holds.pop(step["hold"], None)
-        elif "locks" in fields:
-            fields["locks"] = self._names[fields["locks"]]
-        elif step["op"] == "cancel":
+        elif op == "cancel":
             fields["target"] = self._started[fields["target"]].id
+        elif op != "tasks" and (gives or "hold" not in fields):
+            fields["locks"] = self._names[fields.get("locks", "l")]
+        if gives or op == "block":
+            fields.setdefault("mode", "write")
+        if "hold" in fields:
+            fields["hold"] = self._new_name(fields["hold"]) if gives else self._names[fields["hold"]]
+            if op in ("release", "detach", "await_lost") or step.get("error") == "Lost":
+                self._holds.pop(step["hold"], None)
         if step.get("until"):
-            self._look(step, lambda: self.agent.ask(step["op"], **fields))
+            self._look(step, lambda: self.agent.ask(op, **fields))
             return
-        call = self.agent.start(step["op"], **fields)
+        call = self.agent.start(op, **fields)
         if "start" in step:
             self._started[step["start"]], self._awaited[step["start"]] = call, step.get("hold")
-            for key, waiters in step.get("waiters", {}).items():
-                self._info({"info": key, "until": True, "expect": {"waiters": waiters}})
+            self._wait_for_waiters(step)
             return
-        if step["op"] in _GIVE_HOLDS:
+        if gives:
             step = {"save": step["hold"], **step}
         outcome = call.outcome(step.get("seconds", ANSWER_SECONDS))
         self._note_hold(step.get("hold"), outcome)
@@ -179,6 +179,10 @@ class Play:
         if "save" in step:
             self._values[step["save"]] = outcome
 
+    def _cancel(self, step: Step) -> None:
+        self.agent.ask("cancel", target=self._started[step["cancel"]].id)
+        self._await({"await": step["cancel"], "error": "Cancelled"})
+
     def _pending(self, step: Step) -> None:
         """What was started has not ended, or does not end for so long (`stays_ms`)."""
         end = time.monotonic() + step.get("stays_ms", 0) / 1000
@@ -192,20 +196,26 @@ class Play:
             time.sleep(0.01)
 
     def _command(self, step: Step) -> None:
-        name, command = step.get("on", "main"), resolve(step["command"], self._values)
-        if command[0] in COMMANDS["lock"]:
-            keys = command[2 : 2 + command[1]] if command[0].startswith("SLOCK.M") else [command[1]]
-            token = command[-2] if command[0].startswith("SLOCK.M") else command[2]
-            self._plain.append((name, ["SLOCK.MUNLOCK", len(keys), *keys, token]))
-        if "start" in step:
-            self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
-            return
-        self._look(step, lambda: self.world.call(name, *resolve(step["command"], self._values)))
+        command = resolve(step["command"], self._values)
+        for name in _as_list(step.get("on", "main")):
+            if command[0] in COMMANDS["lock"]:
+                several = command[1:] if command[0].startswith("SLOCK.M") else [1, *command[1:]]
+                self._plain.append((name, ["SLOCK.MUNLOCK", *several[: several[0] + 2]]))
+            if "start" in step:
+                self._started[step["start"]] = RawWaiter(self.world.servers[name], command)
+                self._wait_for_waiters(step)
+            else:
+                self._look(step, lambda name=name: self.world.call(name, *command))
+
+    def _wait_for_waiters(self, step: Step) -> None:
+        for key, waiters in step.get("waiters", {}).items():
+            self._info({"info": key, "until": True, "expect": {"waiters": waiters}})
 
     def _info(self, step: Step) -> None:
         """What SLOCK.INFO key FULL says, as an object."""
-        name, key = step.get("on", "main"), resolve(step["info"], self._values)
-        self._look(step, lambda: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
+        key = resolve(step["info"], self._values)
+        for name in _as_list(step.get("on", "main")):
+            self._look(step, lambda name=name: info_of(self.world.call(name, "SLOCK.INFO", key, "FULL")))
 
     def _calls(self, step: Step) -> None:
         """How many commands of a kind the server has executed since the scenario began."""
@@ -259,7 +269,7 @@ class Play:
         assert not state["lost"] and 0 < state["remaining_ms"] <= pttl + between + 1, (state, pttl, between)
 
     def _forge(self, step: Step) -> None:
-        """Another user publishes grants and other messages for the request that waits, with tags that he guesses or reads."""
+        """Another user publishes messages for the request that waits, with tags that are guessed or shown."""
         queue = info_of(self.world.call("main", "SLOCK.INFO", step["forge"], "FULL"))["queue"]
         tags = [*range(1, 201), *(value for one in queue for value in one.values())]
         messages = [f"{FORGED_FENCE} {tag}" for tag in tags]
@@ -331,7 +341,6 @@ class Play:
 
 _OF_THE_DRIVER = ("op", "start", "waiters", "expect", "error", "text", "save", "seconds", "until")
 _GIVE_HOLDS = ("acquire", "try_acquire", "adopt")
-_OF_LOCKS = ("release_token", "events", "info", "queues", "fill_pool")
 
 
 def _as_list(value: Any) -> list[Any]:

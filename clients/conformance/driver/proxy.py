@@ -1,4 +1,4 @@
-"""A proxy that cuts a connection at a chosen place, keeps back what goes through, or delivers it late or twice.
+"""A proxy that cuts a connection at a chosen place, or delivers what goes through late or twice.
 
 It reads the protocol, so that it can drop the reply to one command: the server has executed the command, and
 the client never learns it.
@@ -34,10 +34,10 @@ _SUBSCRIBING = ("SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE", "UNSUBSCRIBE", "SUNSUBS
 
 
 class Rule:
-    """What the proxy does with the next `left` commands of a kind: see `Proxy.add`."""
+    """What the proxy does with the next `times` commands of a kind: see `Proxy.add`."""
 
-    def __init__(self, action: str, of: str, left: int) -> None:
-        self.action, self.of, self.left = action, of, left
+    def __init__(self, action: str, of: str, times: int) -> None:
+        self.action, self.of, self.times, self.left = action, of, times, times
         self.hits = 0
         self.go = asyncio.Event()
 
@@ -85,6 +85,10 @@ class Proxy:
     def hits(self) -> int:
         """How often a rule has been applied since `reset`."""
         return sum(rule.hits for rule in self._rules)
+
+    def unused(self) -> list[Rule]:
+        """Rules that have not been applied as often as they should; those of a hundred times, never."""
+        return [rule for rule in self._rules if rule.hits < (1 if rule.times == 100 else rule.times)]
 
     def cut_listeners(self) -> None:
         """The client loses its listening connections. The server learns of it at `let_go`."""

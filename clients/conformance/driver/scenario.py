@@ -17,7 +17,7 @@ Step = dict[str, Any]
 
 
 # Commands that the memory transport of a library knows.
-_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|PTTL|INFO)")
+_MEMORY = re.compile(r"DEL|SLOCK\.(LOCK|RLOCK|MLOCK|MRLOCK|UNLOCK|RUNLOCK|MUNLOCK|PTTL|INFO|CANCEL)")
 _MEMORY_STEPS = {"op", "await", "pending", "command", "info", "valid", "repeat"}
 
 
@@ -31,6 +31,7 @@ class Scenario:
     open: dict[str, Any] = field(default_factory=dict)
     proxy: bool = False
     notify: bool = False
+    other: dict[str, str] = field(default_factory=dict)
     own_agent: bool = False
     thorough: bool = False
 
@@ -44,7 +45,7 @@ class Scenario:
 
 
 def _runs_in_memory(step: Step) -> bool:
-    if step.get("op") == "open" and "user" in step or step.get("command") and "start" in step:
+    if step.get("op") == "tasks" or "user" in step or ("command" in step and "start" in step):
         return False
     is_known = "command" not in step or _MEMORY.fullmatch(step["command"][0])
     return next(iter(step)) in _MEMORY_STEPS and is_known and all(map(_runs_in_memory, step.get("steps", [])))

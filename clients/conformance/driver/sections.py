@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from driver.agent import Agent, AgentError
@@ -24,10 +25,11 @@ PAUSE_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Place:
-    """Where tasks find their locks: an agent that has opened the locks `l`, and options of each request."""
+    """Where tasks find their locks: an agent, what it has opened, and options of each request."""
 
     agent: Agent
     options: dict[str, Any]
+    locks: str = "l"
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ def overlaps(sections: Iterable[Section]) -> list[tuple[Section, Section]]:
 def longest_gap(sections: Iterable[Section]) -> float:
     """The longest time without a grant, in seconds."""
     starts = sorted(section.start for section in sections)
-    return max(after - before for before, after in zip(starts, starts[1:], strict=False))
+    return max(after - before for before, after in pairwise(starts))
 
 
 class Sections:
-    """`tasks` tasks at each place, which want the same few locks and work for `work_s` under each, until the block ends."""
+    """`tasks` tasks at each place, which take the same few locks and work for `work_s` under each."""
 
     def __init__(self, places: Iterable[Place], keys: list[str], tasks: int, work_s: float = 0.0) -> None:
         self.all: list[Section] = []
@@ -129,7 +131,7 @@ class Sections:
     def _turn(self, place: Place, key: str) -> None:
         agent, hold = place.agent, place.agent.new_name("section")
         options = {"keys": [key], "mode": "write", **place.options}
-        answer = agent.start("acquire", locks="l", hold=hold, **options).result(GRANT_SECONDS)
+        answer = agent.start("acquire", locks=place.locks, hold=hold, **options).result(GRANT_SECONDS)
         start = end = time.monotonic()
         while not self._stopping.is_set():
             now = time.monotonic()

@@ -56,7 +56,7 @@ class Sentinels:
         old.start()
 
     def switch(self) -> None:
-        """A planned failover; returns when all Sentinels name the new primary. The former one is still there."""
+        """A planned failover; returns when all Sentinels name the new primary. The former one goes on."""
         self.ask_for_failover()
         self.wait_until_switched()
 
