@@ -183,8 +183,9 @@ func (a *request) attempt() (grant, error) {
 		a.isOpen = wasOpen || !reply.alone && !a.owner.given
 	}
 	if err != nil {
-		if a.isOpen = a.isOpen || code(err) == ""; channel != "" {
-			a.server.listener.failed(a.owner.keys[0], err)
+		a.isOpen = a.isOpen || code(err) == ""
+		if channel != "" && a.server.listener.failed(a.owner.keys[0], err) {
+			err = errAgain
 		}
 		return grant{}, err
 	}
@@ -224,7 +225,7 @@ func (a *request) channel() string {
 
 // await waits for the message of a request that is in the queue.
 func (a *request) await() (grant, error) {
-	pause := sendAgain - rand.N(sendAgain/5)
+	pause := min(sendAgain-rand.N(sendAgain/5), a.settings.retryWaitFor/4)
 	if !a.deadline.IsZero() {
 		pause = min(pause, time.Until(a.deadline))
 	}

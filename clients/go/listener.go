@@ -67,17 +67,17 @@ func (l *listener) channel(key string, open bool) (name string, isNew bool) {
 	return c.name, true
 }
 
-// failed notes that a request was refused because of its channel, if that is so.
-func (l *listener) failed(key string, err error) {
-	isDenied := code(err) == "NOPERM" && strings.Contains(err.Error(), "channel")
+// failed notes that a request was refused because of its channel, and tells whether the user may not use it.
+func (l *listener) failed(key string, err error) (isDenied bool) {
+	isDenied = code(err) == "NOPERM" && strings.Contains(err.Error(), "channel")
 	if !isDenied && code(err) != "NOSUBSCRIBER" {
-		return
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.channels[l.slot(key)]
 	if c == nil {
-		return
+		return isDenied
 	}
 	hasWaited := !c.since.IsZero() && time.Since(c.since) > channelTrial
 	if isDenied || hasWaited {
@@ -88,6 +88,7 @@ func (l *listener) failed(key string, err error) {
 		delete(l.channels, c.slot)
 		go c.stop()
 	}
+	return isDenied
 }
 
 // again has all requests of a channel sent again.

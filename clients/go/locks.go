@@ -74,7 +74,7 @@ func (l *Locks) request(mode Mode, keys []string) Request {
 // many nodes of a quorum. It is for a token that another process took; a Hold has Unlock.
 func (l *Locks) Release(ctx context.Context, token string, keys ...string) (int, error) {
 	r := l.Read(keys...).With(Token(token))
-	if err := r.checkToken(); err != nil {
+	if err := r.check(); err != nil {
 		return 0, err
 	}
 	return l.backend.release(ctx, &r)

@@ -48,6 +48,7 @@ type requestSettings struct {
 	maxHold        time.Duration
 	atLeast        time.Duration
 	token          string
+	hasToken       bool
 	minReplicas    int
 	replicaTimeout time.Duration
 	label          string
@@ -129,7 +130,9 @@ func AtLeast(least time.Duration) RequestOption {
 // one task the same token, and the server refuses a wait that would be a deadlock of tasks. Two acquisitions of one key
 // by one token are one hold for the server. If a command without a reply arrives late, it may take the lock again for
 // its ttl: with a drawn token, the server refuses it.
-func Token(token string) RequestOption { return func(s *requestSettings) { s.token = token } }
+func Token(token string) RequestOption {
+	return func(s *requestSettings) { s.token, s.hasToken = token, true }
+}
 
 // MinReplicas lets a hold count only if n replicas acknowledge it within the timeout, at the grant and at each renewal.
 // At the grant the lock is otherwise released, and the error is ErrTooFewReplicas. A Quorum ignores it.
@@ -224,8 +227,8 @@ func (s *requestSettings) check(keys []string, mode Mode) error {
 		return invalid("a limit is for reading only")
 	case len(s.metadata) > 1024:
 		return invalid("the metadata must have at most 1024 bytes, not %d", len(s.metadata))
-	case len(s.token) > 255:
-		return invalid("the token must have at most 255 bytes, not %d", len(s.token))
+	case s.hasToken && (s.token == "" || len(s.token) > 255):
+		return invalid("the owner token must have 1 to 255 bytes, not %d", len(s.token))
 	case s.maxHold < 0 || s.atLeast < 0:
 		return invalid("the times of MaxHold and AtLeast must not be negative, not %s and %s", s.maxHold, s.atLeast)
 	case s.minReplicas < 0:

@@ -71,7 +71,7 @@ func (r Request) Do(ctx context.Context, work func(ctx context.Context) error) e
 // renews it from now on. It fails with ErrNotHeld if the token does not hold all keys in the mode.
 func (r Request) Adopt(ctx context.Context, token string) (*Hold, error) {
 	r = r.With(Token(token))
-	if err := r.checkToken(); err != nil {
+	if err := r.check(); err != nil {
 		return nil, err
 	}
 	keeper, owner, got, err := r.locks.backend.adopt(ctx, &r)
@@ -97,17 +97,6 @@ func (r *Request) check() error {
 		return ended(context.Background())
 	}
 	return cmp.Or(r.settings.check(r.keys, r.mode), r.locks.backend.check(r))
-}
-
-// checkToken is check for a token that another process took.
-func (r *Request) checkToken() error {
-	if err := r.check(); err != nil {
-		return err
-	}
-	if r.settings.token == "" {
-		return invalid("the owner token must not be empty")
-	}
-	return nil
 }
 
 // owner is a new owner: with the program's token, or one that is drawn.

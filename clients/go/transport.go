@@ -102,7 +102,7 @@ func (s *server) try(ctx context.Context, until time.Time, call Call) (reply, th
 	defer end()
 	reply, then, err = s.transport.Call(limited, call)
 	switch {
-	case ctx.Err() != nil && err != nil:
+	case ctx.Err() != nil: // also if it has a reply: the caller is told that it has left
 		return nil, nil, errLeft
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errSilent

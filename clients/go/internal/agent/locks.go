@@ -136,10 +136,10 @@ func (a *agent) withLocks(ctx context.Context, r request) (any, error) {
 		}
 		return a.keep(r, h, err)
 	case "adopt":
-		h, err := o.request(r).Adopt(ctx, r.Token)
+		h, err := o.request(r).Adopt(ctx, *r.Token)
 		return a.keep(r, h, err)
 	case "release_token":
-		n, err := o.locks.Release(ctx, r.Token, r.Keys...)
+		n, err := o.locks.Release(ctx, *r.Token, r.Keys...)
 		return map[string]any{"released": n}, err
 	case "block":
 		return none{}, o.request(r).Do(ctx, func(ctx context.Context) error {

@@ -43,7 +43,7 @@ type request struct {
 	Renew            *bool    `json:"renew"`
 	MaxHoldMS        *int64   `json:"max_hold_ms"`
 	AtLeastMS        *int64   `json:"at_least_ms"`
-	Token            string   `json:"token"`
+	Token            *string  `json:"token"`
 	MinReplicas      int      `json:"min_replicas"`
 	ReplicaTimeoutMS *int64   `json:"replica_timeout_ms"`
 	Label            string   `json:"label"`
@@ -115,8 +115,8 @@ func (r request) options() []slock.RequestOption {
 	if r.AtLeastMS != nil {
 		options = append(options, slock.AtLeast(ms(*r.AtLeastMS)))
 	}
-	if r.Token != "" {
-		options = append(options, slock.Token(r.Token))
+	if r.Token != nil {
+		options = append(options, slock.Token(*r.Token))
 	}
 	if r.MinReplicas > 0 {
 		timeout := time.Second
